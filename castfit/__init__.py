@@ -1,0 +1,44 @@
+"""castfit: estimate parameters, initial states and noise of ODE and DAE models from measured time courses."""
+
+from castfit.experiment import Experiment, free, relative
+from castfit.fit import fit
+from castfit.inputs import Input
+from castfit.integrate import IntegratorOptions
+from castfit.model import Model, symbols
+from castfit.problem import Constraint, Normal, Parameter, Problem
+from castfit.result import Result
+from castfit.simulate import SimulationError, simulate
+from castfit.solve.ipopt import Ipopt
+from castfit.solve.solution import Iteration
+from castfit.status import CastfitError, InputError, Status
+from castfit.transcribe.direct_collocation import Collocation
+from castfit.transcribe.multiple_shooting import MultipleShooting
+from castfit.transcribe.single_shooting import SingleShooting
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CastfitError",
+    "Collocation",
+    "Constraint",
+    "Experiment",
+    "Input",
+    "InputError",
+    "IntegratorOptions",
+    "Ipopt",
+    "Iteration",
+    "Model",
+    "MultipleShooting",
+    "Normal",
+    "Parameter",
+    "Problem",
+    "Result",
+    "SimulationError",
+    "SingleShooting",
+    "Status",
+    "fit",
+    "free",
+    "relative",
+    "simulate",
+    "symbols",
+]

@@ -1,0 +1,131 @@
+"""CasADi's integrators: built in relative time, compiled in a folder that goes away, called through fixed arrays."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import casadi as ca
+import numpy as np
+
+_SHORTEST_STEP = 1e-14  # of a lane's duration
+
+
+def build_integrator(graph: ca.Function, method: str, grid: list[float], options: dict[str, Any]) -> ca.Function:
+    """Build an integrator over tau in [0, 1] from a function (t, x, z, p, u) -> (ode, alg).
+
+    Its parameters are (p, start, duration).  Its inputs, constant on every grid interval, are (edge, cubics): with
+    s = duration * (tau - edge) the model's inputs are  u_i = sum_c cubics[c, i] s**c.
+    """
+    n_x, n_z, n_p, n_u = (graph.size1_in(i) for i in (1, 2, 3, 4))
+    x, z, p = (ca.SX.sym(name, n) for name, n in (("x", n_x), ("z", n_z), ("p", n_p)))
+    tau, start, duration, edge = (ca.SX.sym(name) for name in ("tau", "start", "duration", "edge"))
+    cubics = ca.SX.sym("cubics", 4, n_u)
+    s = duration * (tau - edge)
+    u = (cubics[0, :] + s * (cubics[1, :] + s * (cubics[2, :] + s * cubics[3, :]))).T
+    ode, alg = graph(start + duration * tau, x, z, p, u)
+    dae = {"t": tau, "x": x, "p": ca.vertcat(p, start, duration), "ode": duration * ode}
+    if n_z:
+        dae |= {"z": z, "alg": alg}
+    if n_u:
+        dae["u"] = ca.vertcat(edge, ca.vec(cubics))
+    return ca.integrator("integrator", method, dae, 0.0, grid, options)
+
+
+def plugin_options(
+    method: str, *, relative_tolerance: float, absolute_tolerance: float, max_steps: int, elements: int
+) -> dict[str, Any]:
+    """Return CasADi's options for one of its integrators."""
+    if method == "collocation":
+        return {
+            "number_of_finite_elements": elements,
+            "interpolation_order": 3,
+            "collocation_scheme": "radau",
+            # Without the check CasADi's Newton method takes NaN for convergence and returns where it started.
+            "rootfinder_options": {"error_on_fail": True, "regularity_check": True},
+        }
+    options: dict[str, Any] = {"reltol": relative_tolerance, "abstol": absolute_tolerance, "max_num_steps": max_steps}
+    if method in ("cvodes", "idas"):
+        # Otherwise the adjoint's parameter gradient is not error controlled and can be wrong by any factor.
+        options["quad_err_con"] = True
+        # With the correction sensitivities cost twice as much and are no more accurate.
+        options["second_order_correction"] = False
+    if method == "cvodes":
+        options["min_step_size"] = _SHORTEST_STEP  # a pole ends the integration at once, not after max_steps
+    return options
+
+
+class Buffered:
+    """A CasADi function whose arguments and results are NumPy arrays that it reads and writes in place.
+
+    A call costs about 1 us beside the evaluation itself, against 20-30 us for ``function(...)`` with conversions.
+    Matrices are transposed: CasADi's (rows, columns) by columns is NumPy's (columns, rows).  Not for threads.
+
+    Attributes
+    ----------
+    arguments, results : dict from name to (columns, rows) array
+        Fill `arguments` before the call, copy from `results` after it.
+    """
+
+    def __init__(self, function: ca.Function, results: tuple[str, ...]) -> None:
+        buffer, self._run = cast("Any", function.buffer())
+        self._buffer = buffer
+        self.arguments = {n: np.zeros(function.size_in(n)[::-1]) for n in function.name_in() if function.nnz_in(n)}
+        self.results = {n: np.zeros(function.size_out(n)[::-1]) for n in results}
+        for name, array in self.arguments.items():
+            if array.size:
+                buffer.set_arg(function.index_in(name), memoryview(cast("Any", array)))
+        for name, array in self.results.items():
+            if array.size:
+                buffer.set_res(function.index_out(name), memoryview(cast("Any", array)))
+
+    def __call__(self) -> None:
+        """Evaluate; raises RuntimeError where CasADi says that it failed, in either of its two ways."""
+        self._run()
+        if self._buffer.ret() != 0:  # CasADi's Rosenbrock integrator: no exception, and the old results in place
+            raise RuntimeError("evaluation failed")
+
+
+def find_compiler() -> str | None:
+    """Return the path of a C compiler, or None."""
+    candidates = (os.environ.get("CC", ""), "cc", "gcc", "clang")
+    return next((path for path in map(shutil.which, filter(None, candidates)) if path), None)
+
+
+def compile_options(compiler: str) -> dict[str, Any]:
+    """Return the options of a CasADi function that is to be compiled; build it inside `build_folder`."""
+    return {
+        "jit": True,
+        "compiler": "shell",
+        "jit_name": f"castfit_{uuid4().hex}",
+        "jit_cleanup": False,
+        # -O1: the generated code is straight-line arithmetic; -O3 runs 10 % faster and compiles twice as long.
+        "jit_options": {"compiler": compiler, "linker": compiler, "flags": ["-O1"], "cleanup": False},
+    }
+
+
+@contextmanager
+def build_folder(options: dict[str, Any]) -> Generator[None, None, None]:
+    """Let CasADi compile in a temporary folder, deleted on leaving: a loaded library does not need its file.
+
+    Does nothing where `options` (of `compile_options`) are empty.
+    """
+    if not options:
+        yield
+        return
+    previous = ca.GlobalOptions.getTempWorkDir()
+    with tempfile.TemporaryDirectory(prefix="castfit_", ignore_cleanup_errors=True) as folder:
+        ca.GlobalOptions.setTempWorkDir(f"{folder}/")
+        try:
+            yield
+        finally:
+            ca.GlobalOptions.setTempWorkDir(previous)
+            # Integrators without code generation of their own (SUNDIALS) leave a copy of the source here.
+            for stray in Path.cwd().glob(f"{options['jit_name']}*.c"):
+                stray.unlink()

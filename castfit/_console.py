@@ -1,0 +1,126 @@
+"""What the command line shows: tables on standard output, progress on standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from castfit.problems import Benchmark, Reference
+    from castfit.result import Result
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console that shows text as it is, without guessing at colours."""
+    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows what is being done; silent unless standard error is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    # Solvers take the descriptor of standard error away while they run; a copy of it stays.
+    with open(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="replace") as stream:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        own = Console(file=stream, highlight=False)
+        with Progress(*columns, console=own, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
+            task = bar.add_task("", total=None)
+            yield lambda text: bar.update(task, description=escape(text))
+
+
+def library(benchmarks: Iterable[Benchmark]) -> Table:
+    """Return the table of all problems."""
+    table = _table("problem", ">states", ">estimated", ">data", ">chi2", "description")
+    for benchmark in benchmarks:
+        problem = benchmark.problem
+        states = len(problem.model.states) + len(problem.model.algebraic_states)
+        table.add_row(
+            benchmark.name,
+            str(states),
+            str(len(problem.names)),
+            str(problem.n_data),
+            f"{benchmark.reference.objective:.5g}",
+            escape(benchmark.description.partition(":")[0]),
+        )
+    return table
+
+
+def against_reference(result: Result, reference: Reference) -> tuple[str, Table]:
+    """Return a sentence on whether a fit reached the reference optimum, and the table that shows it."""
+    table = _table("", ">this fit", ">reference", ">difference", ">tolerance", "")
+
+    def row(name: str, value: float, expected: float, tolerance: float, ok: bool) -> None:
+        difference = (value - expected) / (abs(expected) or 1.0)
+        shown = (f"{value:.7g}", f"{expected:.7g}", f"{difference:+.1e}", f"{tolerance:.1e}")
+        table.add_row(escape(name), *shown, "" if ok else "differs")
+
+    for name, expected in reference.parameters.items():
+        value, tolerance = result.values[name], reference.parameter_tolerance
+        row(name, value, expected, tolerance, abs(value - expected) <= tolerance * (abs(expected) or 1.0))
+    reached = reference.is_reached(result.chi2)
+    row("chi2", result.chi2, reference.objective, reference.objective_tolerance, reached)
+    matched = reference.is_matched(result.values)
+    if reached and matched:
+        sentence = "The reference optimum is reached."
+    elif reached:
+        sentence = "The objective of the reference is reached, with other values."
+    else:
+        sentence = "The reference optimum is not reached."
+    return sentence, table
+
+
+def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Table:
+    """Return the table of the demonstration: problem -> transcription -> result."""
+    table = _table("problem", "transcription", "success", ">chi2", "estimates (standard error)", ">iterations", ">time")
+    for problem, group in results.items():
+        for i, (transcription, result) in enumerate(group.items()):
+            estimates = [
+                f"{escape(name)}={concise(value, result.standard_errors[name])}"
+                for name, value in result.values.items()
+            ]
+            table.add_row(
+                problem if i == 0 else "",
+                transcription,
+                "yes" if result.success else f"no: {result.status.value}",
+                f"{result.chi2:.5g}",
+                " ".join(estimates),
+                str(result.iterations),
+                f"{result.time:.2f} s",
+                end_section=i == len(group) - 1,
+            )
+    return table
+
+
+def concise(value: float, error: float) -> str:
+    """Write a value with the standard error of its last two digits in brackets, as in 2.079(160)."""
+    if not np.isfinite(error) or error <= 0 or not np.isfinite(value):
+        return f"{value:.4g}"
+    last = int(np.floor(np.log10(error))) - 1  # power of ten of the error's second digit
+    if error / 10.0**last >= 99.5:
+        last += 1
+    largest = int(np.floor(np.log10(max(abs(value), error))))
+    exponent = 0 if -3 <= largest < 6 and last <= 0 else largest
+    shown, digits = value / 10.0**exponent, max(exponent - last, 0)
+    bracket = round(error / 10.0**last)
+    return f"{shown:.{digits}f}({bracket})" + (f"e{exponent:+d}" if exponent else "")
+
+
+def _table(*columns: str) -> Table:
+    """Make an empty table; a column whose name begins with > is aligned to the right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for column in columns:
+        name = column.removeprefix(">")
+        table.add_column(name, justify="right" if column != name else "left", no_wrap=False, overflow="fold")
+    return table

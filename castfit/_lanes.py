@@ -1,0 +1,98 @@
+"""What an integrator takes and gives: lanes, trajectories, sensitivities, failures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """L initial value problems on one relative grid of m output times.
+
+    start, duration : (L,)
+        A lane runs from ``start`` to ``start + duration``, duration >= 0.
+    x0 : (L, n_x)       initial states
+    p : (L, n_p)        parameters
+    u : (L, m, n_u, 4)  the inputs on the m grid intervals as local cubics: on interval j, which ends at grid[j]
+                        and begins at grid[j - 1] (0 for j = 0),  u_i(t) = sum_c u[l, j, i, c] (t - t_begin)**c.
+                        Where grid[0] = 0, interval 0 is empty and tells the inputs at the start.
+    z0 : (L, n_z)       guess of the algebraic states at the start
+    """
+
+    start: Array
+    duration: Array
+    x0: Array
+    p: Array
+    u: Array
+    z0: Array
+
+    @property
+    def size(self) -> int:
+        """Number of lanes L."""
+        return self.x0.shape[0]
+
+
+@dataclass(frozen=True)
+class LaneFailure:
+    """Why a lane could not be integrated.
+
+    `cause` is one of the keys ``step_size``, ``too_many_steps``, ``not_finite``, ``consistent_initialisation``,
+    ``algebraic_equations``, ``newton`` (collocation's equations) and ``solver`` (anything else); `detail` says more.
+    """
+
+    lane: int
+    cause: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """States x (L, m, n_x) and algebraic states z (L, m, n_z) at the output times; NaN in lanes that failed."""
+
+    x: Array
+    z: Array
+    failures: tuple[LaneFailure, ...]
+
+
+@dataclass(frozen=True)
+class Sensitivities:
+    """Derivatives dx (L, m, n_x, n_d) and dz (L, m, n_z, n_d) along n_d directions; NaN in lanes that failed."""
+
+    dx: Array
+    dz: Array
+    failures: tuple[LaneFailure, ...]
+
+
+@dataclass(frozen=True)
+class Adjoints:
+    """Gradients x0 (L, n_x) and p (L, n_p) of  sum(seed * x)  per lane; NaN in lanes that failed."""
+
+    x0: Array
+    p: Array
+    failures: tuple[LaneFailure, ...]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where the integration of a lane stopped, the state that changes fastest there, and a sentence for users."""
+
+    time: float
+    state: str
+    value: float
+    sentence: str
+
+
+def shift_cubics(cubics: Array, by: Array) -> Array:
+    """Expand cubics (..., 4) about a point that lies `by` (...) to the right of the old one."""
+    c0, c1, c2, c3 = np.moveaxis(cubics, -1, 0)
+    return np.stack(
+        [c0 + by * (c1 + by * (c2 + by * c3)), c1 + by * (2 * c2 + by * 3 * c3), c2 + by * 3 * c3, c3 + 0 * by], axis=-1
+    )

@@ -1,0 +1,1 @@
+"""Drivers: they decide where fits start, on which horizon, how often, and where they run."""

@@ -1,0 +1,274 @@
+"""The door to the problem library: benchmarks by name, each with its data and its published answer.
+
+The library is the folder ``problems/``: one readable file per benchmark, small tables beside it.  An installation
+carries it as the package ``castfit._problems``; in a checkout it lies beside ``castfit/``.  Every file has a function
+``benchmark(**options) -> Benchmark`` and is found by its name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import casadi as ca
+import numpy as np
+from scipy.integrate import solve_ivp
+from scipy.stats import chi2
+
+from castfit.model import Model
+from castfit.problem import Problem
+from castfit.status import InputError, check, suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[np.float64]
+
+T = TypeVar("T")
+
+_PACKAGE = "castfit._problems"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The answer that a fit should reach.
+
+    Attributes
+    ----------
+    parameters : mapping from str to float
+        Every estimated quantity, free initial states included, natural scale.
+    objective : float
+        chi2: the sum of squared weighted residuals; the plain sum of squares where sigma is unknown.
+    source : str
+        Who computed these numbers, and how.
+    objective_tolerance : float
+        Relative; a fit within it has found this optimum.
+    parameter_tolerance : float
+        Relative to each value; absolute for a value of zero.
+    standard_errors : mapping from str to float, optional
+        Natural scale, linearised at the optimum; the variance is chi2 / (n - p) where sigma is unknown.  A quantity
+        at its bound has none.
+    """
+
+    parameters: Mapping[str, float]
+    objective: float
+    source: str
+    objective_tolerance: float = 1e-5
+    parameter_tolerance: float = 1e-4
+    standard_errors: Mapping[str, float] | None = None
+
+    @classmethod
+    def at_truth(cls, truth: Mapping[str, float], residuals: ArrayLike, *, parameter_tolerance: float) -> Reference:
+        """Take the parameters behind simulated data as the answer, since the optimum lies close to them.
+
+        A fit lowers chi2 below its value at the truth by a random amount that follows a chi-square distribution with
+        as many degrees of freedom as there are parameters; the tolerance is exceeded once in 10,000 draws.
+
+        Parameters
+        ----------
+        truth : mapping from str to float
+        residuals : (n,) array
+            Weighted residuals at the truth.
+        parameter_tolerance : float
+            Relative distance within which the optimum is expected.
+        """
+        objective = float(np.sum(np.square(residuals)))
+        drop = float(chi2.isf(1e-4, len(truth)))
+        source = "the parameters that the data were simulated with; chi2 is taken at them"
+        return cls(dict(truth), objective, source, drop / objective, parameter_tolerance)
+
+    def is_reached(self, objective: float) -> bool:
+        """Whether chi2 of a fit is as low as this one, within the tolerance."""
+        return bool(objective <= self.objective * (1 + self.objective_tolerance))
+
+    def is_matched(self, parameters: Mapping[str, float]) -> bool:
+        """Whether every estimate agrees with this one, within the tolerance."""
+        return all(
+            abs(parameters[name] - value) <= self.parameter_tolerance * (abs(value) or 1.0)
+            for name, value in self.parameters.items()
+        )
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Random starts: every quantity uniform between its limits, in the value or (`log`) in its logarithm.
+
+    Parameters
+    ----------
+    limits : mapping from str to (lower, upper)
+    log : bool
+    """
+
+    limits: Mapping[str, tuple[float, float]]
+    log: bool = False
+
+    def __call__(self, rng: Any) -> dict[str, float]:
+        """Draw one start; `rng` is a seed or a NumPy generator."""
+        generator = np.random.default_rng(rng)
+        lower, upper = np.array(list(self.limits.values()), dtype=float).T
+        if self.log:
+            drawn = np.exp(generator.uniform(np.log(lower), np.log(upper)))
+        else:
+            drawn = generator.uniform(lower, upper)
+        return dict(zip(self.limits, drawn.tolist(), strict=True))
+
+    @classmethod
+    def around(cls, centre: Mapping[str, float], *, factor: float = 10.0) -> Uniform:
+        """Spread the logarithms evenly from ``value / factor`` to ``value * factor``."""
+        return cls({name: (value / factor, value * factor) for name, value in centre.items()}, log=True)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A problem of the library, with what is known about it.
+
+    Attributes
+    ----------
+    name, description : str
+    problem : Problem
+    reference : Reference
+    sources : tuple of str
+        Papers and repositories that equations and data come from.
+    draw_start : callable
+        ``draw_start(rng)`` returns a random start, ``{name: natural value}``.
+    starts : mapping from str to start
+        Starts with a name; "reference" is the published one, which is also the problem's guess.
+    notes : str
+        Corrections of printed errors, choices of our own, traps.
+    start_strategy : {"data", "simulation"}
+        Where the states of multiple shooting and collocation are best started from.
+    transcriptions : mapping from {"single", "multiple", "collocation"} to keyword arguments
+        Recommended settings, where the defaults do not do.
+    """
+
+    name: str
+    description: str
+    problem: Problem
+    reference: Reference
+    sources: tuple[str, ...]
+    draw_start: Callable[[Any], dict[str, float]]
+    starts: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
+    notes: str = ""
+    start_strategy: str = "data"
+    transcriptions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+
+    def __post_init__(self) -> None:
+        """Put the problem's own guess first among the named starts."""
+        guess = self.problem.to_natural(self.problem.guess).tolist()
+        own = {"reference": dict(zip(self.problem.names, guess, strict=True))}
+        object.__setattr__(self, "starts", {**own, **self.starts})
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all benchmarks, in alphabetical order."""
+    found = (module.name for module in pkgutil.iter_modules(_library().__path__))
+    return tuple(sorted(name for name in found if not name.startswith("_")))
+
+
+def load(name: str, **options: Any) -> Benchmark:
+    """Load a benchmark by name.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+    **options
+        What the benchmark's file offers, such as ``mu=20`` for "notorious".
+
+    Raises
+    ------
+    InputError
+        For an unknown name or option, naming the nearest valid one, or a value that the benchmark refuses.
+    """
+    known = names()
+    check("problems.load", [] if name in known else [f"no problem is named '{name}': {suggest(name, known)}"])
+    build: Callable[..., Benchmark] = importlib.import_module(f"{_PACKAGE}.{name}").benchmark
+    valid = inspect.signature(build).parameters
+    check(f"problem '{name}'", [f"unknown option '{o}': {suggest(o, valid)}" for o in options if o not in valid])
+    return build(**options)
+
+
+def read_table(file: str) -> dict[str, Array]:
+    """Read a table of the library, a csv file with a line of names, into columns; empty cells become NaN."""
+    with resources.files(_library()).joinpath(file).open(encoding="utf-8") as lines:
+        table = np.genfromtxt(lines, delimiter=",", names=True)
+    return {column: np.array(table[column], dtype=float) for column in table.dtype.names or ()}
+
+
+def one_of(option: str, value: T, valid: Iterable[T]) -> T:
+    """Return an option's value; InputError if it is none of the valid ones."""
+    choices = list(valid)
+    if value not in choices:
+        raise InputError("problems.load", [f"{option} is {value!r}; choose one of {', '.join(map(repr, choices))}"])
+    return value
+
+
+def positive(option: str, value: float, *, below: float = np.inf) -> float:
+    """Return an option's value; InputError if it is not a number between zero and `below`."""
+    if isinstance(value, (int, float, np.number)) and 0 < float(value) < below:
+        return float(value)
+    limit = "" if below == np.inf else f" below {below:g}"
+    raise InputError("problems.load", [f"{option} is {value!r}; give a positive number{limit}"])
+
+
+def exact_trajectory(
+    model: Model, *, parameters: Mapping[str, float], initial: Mapping[str, float], times: ArrayLike
+) -> dict[str, Array]:
+    """Solve a model without inputs and algebraic states by SciPy's LSODA to about ten digits.
+
+    Benchmarks with simulated data get their truth here, so that no integrator of castfit judges itself.
+
+    Parameters
+    ----------
+    model : Model
+    parameters, initial : mappings from str to float
+        All parameters, and all states at ``times[0]``.
+    times : (n,) array
+
+    Returns
+    -------
+    mapping from state to (n,) array
+    """
+    system = model.system
+    p = [parameters[name] for name in model.parameters]
+    right = system.function("right", system.ode)
+    slope = system.function("slope", ca.densify(ca.jacobian(system.ode, system.x)))
+    at = np.asarray(times, dtype=float)
+    solution = solve_ivp(
+        lambda t, x: np.asarray(right(t, x, [], p, [])).ravel(),
+        (at[0], at[-1]),
+        [initial[name] for name in model.states],
+        method="LSODA",
+        t_eval=at,
+        jac=lambda t, x: np.asarray(slope(t, x, [], p, [])),
+        rtol=1e-11,
+        atol=1e-13,
+    )
+    return dict(zip(model.states, solution.y, strict=True))
+
+
+@cache
+def _library() -> ModuleType:
+    """Import the library under its installed name, from the folder beside castfit/ if it is not installed."""
+    if importlib.util.find_spec(_PACKAGE) is not None:
+        return importlib.import_module(_PACKAGE)
+    folder = Path(__file__).resolve().parent.parent / "problems"
+    spec = importlib.util.spec_from_file_location(
+        _PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_PACKAGE] = module
+    spec.loader.exec_module(module)
+    return module

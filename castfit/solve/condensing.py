@@ -1,0 +1,449 @@
+"""Condensing: the linearized staged problem as a small dense least-squares problem in the estimated quantities.
+
+One chain of K = 3 stages, linearized (`castfit.staged` has the notation), and the dense problem that is left:
+
+      dq   ds_0 dw_0  ds_1 dw_1  ds_2 dw_2                                           dq
+    | A    -I                              |  a - s_0         ds_0 = g_0 + G_0 dq   | I |
+    | D_q  D_s  D_w                        |  d_0
+    | X_q  X_s  X_w   -I                   |  x_0 - s_1       ds_1 = g_1 + G_1 dq   | I |
+    | D_q             D_s  D_w             |  d_1
+    | X_q             X_s  X_w  -I         |  x_1 - s_2       ds_2 = g_2 + G_2 dq   | I |
+    | D_q                       D_s  D_w   |  d_2
+    |--------------------------------------|
+    | R_q  R_s  R_w                        |  r_0                                   |   |
+    | R_q             R_s  R_w             |  r_1             r = u + E dtheta      | E |
+    | R_q                       R_s  R_w   |  r_2                                   |   |
+
+1. Inner variables go first, all stages at once:  dw_k = h_k + W_s ds_k + W_q dq  with  W_s = -D_w^-1 D_s,
+   W_q = -D_w^-1 D_q,  h = -D_w^-1 d.  They leave their stage as  X_s + X_w W_s,  R_s + R_w W_s  and so on.
+2. The nodes follow (Peifer and Timmer 2007, Eq. 9):
+
+       G_0 = A,        G_{k+1} = X_k G_k + P_k           with X_k, P_k = X_s, X_q of step 1
+       g_0 = a - s_0,  g_{k+1} = X_k g_k + x_k - s_{k+1}
+
+3. Rows become  E_k = R_s G_k + R_q,  u_k = r_k + R_s g_k,  and bounds on nodes are linear rows in dtheta.
+
+Equation 11 of that paper computes E as a product bracketed from the other end: it carries every residual row backwards
+through all earlier stages, which costs O(K^2).  Carrying the n_s node rows forwards gives the same E in O(K), and with
+it every node.  Either way G contains the product of all X_k, which loses digits, or overflows, when the model is
+unstable over the horizon; `castfit.solve.elimination` treats the nodes differently and shares all the rest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.staged import Chain, Evaluation, Jacobians, Layout, Linearization, Multipliers, Values
+from castfit.status import check
+
+if TYPE_CHECKING:
+    from castfit.staged import Array, Index
+
+
+class NodeElimination(ABC):
+    """A way to solve the linearized initial and matching conditions of one chain for its node steps.
+
+    The conditions are  b_0 - ds_0 = 0  and  X_k ds_k - ds_{k+1} + b_{k+1} = 0  (k = 0 ... K-2).  Some nodes may stay
+    unknown; then the others depend on them too, and as many closure rows are left as there are unknowns.
+
+    Attributes
+    ----------
+    kept : (n_k,) int array
+        Nodes that stay unknown; y (n_e,) are their steps, n_e = n_k n_s.
+    basis : (K, n_s, n_e) array
+        Derivative of the node steps with respect to y.
+    closure : (n_e, n_e) array
+        Derivative of the closure rows with respect to y.
+    """
+
+    kept: Index
+    basis: Array
+    closure: Array
+
+    @abstractmethod
+    def solve(self, b: Array) -> tuple[Array, Array]:
+        """Return, for b (K, n_s, p), the nodes (K, n_s, p) and closure rows (n_e, p) at y = 0; p right-hand sides."""
+
+    @abstractmethod
+    def adjoint(self, gradient: Array, closure: Array) -> Array:
+        """Return the multipliers (K, n_s, p) of the conditions: the initial one, then the matching ones.
+
+        With them  gradient (K, n_s, p) + multipliers^T conditions  is stationary in every node, given the multipliers
+        (n_e, p) of the closure rows.
+        """
+
+
+class Substitution(NodeElimination):
+    """Forward substitution: every node follows from its predecessor, none stays unknown."""
+
+    def __init__(self, X: Array) -> None:
+        stages, n_s = X.shape[0] + 1, X.shape[2]
+        self.X = X
+        self.kept = np.empty(0, dtype=np.intp)
+        self.basis = np.empty((stages, n_s, 0))
+        self.closure = np.empty((0, 0))
+
+    def solve(self, b: Array) -> tuple[Array, Array]:
+        """Return ds_{k+1} = X_k ds_k + b_{k+1}."""
+        s = b.copy()
+        for X, here, there in zip(self.X, s[:-1], s[1:], strict=True):
+            there += X.dot(here)
+        return s, np.empty((0, b.shape[2]))
+
+    def adjoint(self, gradient: Array, closure: Array) -> Array:
+        """Return lambda_k = gradient_k + X_k^T lambda_{k+1}, the transposed substitution."""
+        multipliers = gradient.copy()
+        for X, here, there in zip(self.X[::-1], multipliers[-2::-1], multipliers[:0:-1], strict=True):
+            here += X.T.dot(there)
+        return multipliers
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The blocks of one chain after its inner variables are eliminated; the first axis is the stage.
+
+    inverse : (K, n_w, n_w)  D_w^-1
+    W_s, W_q : (K, n_w, n_s | n_q)
+    X, P : (K - 1, n_s, n_s | n_q)
+    R_s, R_q, C_s, C_q : (K, n_r | n_c, n_s | n_q)
+    singular : stages whose D_w is singular; there D_w^-1 is the pseudo-inverse, and dw the shortest least-squares step
+    """
+
+    inverse: Array
+    W_s: Array
+    W_q: Array
+    X: Array
+    P: Array
+    R_s: Array
+    R_q: Array
+    C_s: Array
+    C_q: Array
+    singular: tuple[int, ...]
+
+
+def eliminate_inner(jacobians: Jacobians) -> Stages:
+    """Solve every stage's inner equations for its inner variables."""
+    j = jacobians
+    inverse, singular = _inverse(j.D_w)
+    W_s, W_q = -(inverse @ j.D_s), -(inverse @ j.D_q)
+    return Stages(
+        inverse,
+        W_s,
+        W_q,
+        X=j.X_s[:-1] + j.X_w[:-1] @ W_s[:-1],
+        P=j.X_q[:-1] + j.X_w[:-1] @ W_q[:-1],
+        R_s=j.R_s + j.R_w @ W_s,
+        R_q=j.R_q + j.R_w @ W_q,
+        C_s=j.C_s + j.C_w @ W_s,
+        C_q=j.C_q + j.C_w @ W_q,
+        singular=singular,
+    )
+
+
+def _inverse(D_w: Array) -> tuple[Array, tuple[int, ...]]:
+    """Return the inverses of a batch of matrices, pseudo-inverses where there are none, and where that was."""
+    try:
+        return np.linalg.inv(D_w), ()
+    except np.linalg.LinAlgError:
+        singular = np.linalg.matrix_rank(D_w) < D_w.shape[1]
+        inverse = np.empty_like(D_w)
+        inverse[singular] = np.linalg.pinv(D_w[singular])
+        inverse[~singular] = np.linalg.inv(D_w[~singular])
+        return inverse, tuple(int(k) for k in np.flatnonzero(singular))
+
+
+@dataclass(frozen=True)
+class CondensedChain:
+    """One chain as affine functions of x' = x[columns] (n_x',), the entries of x that matter to it.
+
+    ds_k = g_k + G_k x',    dw_k = h_k + W_s ds_k + W_q dq,    closure rows e + F x'
+
+    g, G : (K, n_s), (K, n_s, n_x');  h : (K, n_w);  e, F : (n_e,), (n_e, n_x')
+    """
+
+    chain: Chain
+    jacobians: Jacobians
+    stages: Stages
+    nodes: NodeElimination
+    columns: Index
+    G: Array
+    F: Array
+    g: Array
+    h: Array
+    e: Array
+
+    def inner(self) -> tuple[Array, Array]:
+        """Return the inner steps as affine functions of x': offsets (K, n_w), derivatives (K, n_w, n_x')."""
+        stages = self.stages
+        return self.h + _apply(stages.W_s, self.g), self.follow(stages.W_s, stages.W_q)
+
+    def follow(self, M_s: Array, M_q: Array) -> Array:
+        """Return the derivative (K, rows, n_x') of rows  M_s ds_k + M_q dq."""
+        derivative = M_s @ self.G
+        derivative[:, :, : self.chain.n_q] += M_q
+        return derivative
+
+
+@dataclass(frozen=True)
+class Condensed:
+    """A linearized staged problem in the unknowns x: the step of theta, then those of nodes that stay unknown.
+
+    minimise 1/2 |u + E x|^2  subject to  e + F x = 0,  bounds of c + C x  and bounds of all variables.
+
+    Attributes
+    ----------
+    layout : Layout
+    v : (n_v,) array
+        The point from which steps are counted.
+    chains : tuple of CondensedChain
+    positions : (n_x,) int array
+        Where the unknowns lie in v.
+    u, E : (m,), (m, n_x) arrays
+        Residuals: the measured rows chain by chain and stage by stage, then the prior.
+    e, F : (n_e,), (n_e, n_x) arrays
+        Closure rows of the nodes that stay unknown; none after plain `condense`.
+    c, C : (n_c,), (n_c, n_x) arrays
+        Path constraints, padding included, chain by chain and stage by stage.
+    """
+
+    layout: Layout
+    v: Array
+    chains: tuple[CondensedChain, ...]
+    positions: Index
+    E: Array
+    F: Array
+    C: Array
+    u: Array
+    e: Array
+    c: Array
+
+    @property
+    def n_x(self) -> int:
+        """Number of unknowns."""
+        return self.positions.shape[0]
+
+    @property
+    def singular(self) -> tuple[tuple[str, int], ...]:
+        """Chain and stage of every singular D_w: there the step does not satisfy the inner equations."""
+        return tuple((part.chain.name, k) for part in self.chains for k in part.stages.singular)
+
+
+def condense(
+    layout: Layout,
+    linearization: Linearization,
+    *,
+    node_elimination: Callable[[Chain, Array], NodeElimination] = lambda _, X: Substitution(X),
+) -> Condensed:
+    """Eliminate inner variables and nodes from a linearized staged problem.
+
+    Parameters
+    ----------
+    layout : Layout
+    linearization : Linearization
+    node_elimination : callable, optional
+        Given a chain and its X (K - 1, n_s, n_s), returns the `NodeElimination` to use; by default `Substitution`.
+
+    Raises
+    ------
+    InputError
+        If a stage of the linearization failed.
+    """
+    _require_values("condense", linearization)
+    parts: list[CondensedChain] = []
+    n_x = layout.n_theta
+    for chain, jacobians, values in zip(layout.chains, linearization.jacobians, linearization.values, strict=True):
+        stages = eliminate_inner(jacobians)
+        nodes = node_elimination(chain, stages.X)
+        S, closure = nodes.solve(np.concatenate([jacobians.A[None], stages.P]))
+        columns = np.concatenate([chain.theta, np.arange(n_x, n_x + closure.shape[0])])
+        G, F = np.concatenate([S, nodes.basis], axis=2), np.concatenate([closure, nodes.closure], axis=1)
+        g, h, e = _offsets(chain, jacobians, stages, nodes, values, linearization.v)
+        parts.append(CondensedChain(chain, jacobians, stages, nodes, columns, G, F, g, h, e))
+        n_x += closure.shape[0]
+    kept = [part.chain.nodes[part.nodes.kept].ravel() for part in parts]
+    residuals = [(part.columns, part.follow(part.stages.R_s, part.stages.R_q)[part.chain.row_mask]) for part in parts]
+    prior = (np.arange(layout.n_theta), linearization.prior_jacobian)
+    path = [(part.columns, _flat(part.follow(part.stages.C_s, part.stages.C_q))) for part in parts]
+    return Condensed(
+        layout,
+        linearization.v,
+        tuple(parts),
+        positions=np.concatenate([np.arange(layout.n_theta), *kept]),
+        E=_stack([*residuals, prior], n_x),
+        F=_stack([(part.columns, part.F) for part in parts], n_x),
+        C=_stack(path, n_x),
+        **_constants(parts, linearization),
+    )
+
+
+def recondense(condensed: Condensed, evaluation: Evaluation) -> Condensed:
+    """Put the values of another point into a condensed problem; its matrices stay those of the linearization.
+
+    Solving it gives the simplified correction of the natural level function (Peifer and Timmer 2007, Eq. 15).
+
+    Raises
+    ------
+    InputError
+        If a stage of the evaluation failed.
+    """
+    _require_values("recondense", evaluation)
+    parts: list[CondensedChain] = []
+    for part, values in zip(condensed.chains, evaluation.values, strict=True):
+        g, h, e = _offsets(part.chain, part.jacobians, part.stages, part.nodes, values, evaluation.v)
+        parts.append(replace(part, g=g, h=h, e=e))
+    return replace(condensed, v=evaluation.v, chains=tuple(parts), **_constants(parts, evaluation))
+
+
+def expand(condensed: Condensed, x: Array) -> Array:
+    """Return the step dv (n_v,) of all variables that belongs to the unknowns x (n_x,)."""
+    layout = condensed.layout
+    nodes: list[Array] = []
+    inner: list[Array] = []
+    for part in condensed.chains:
+        ds = part.g + part.G @ x[part.columns]
+        dq = x[part.chain.theta]
+        nodes.append(ds)
+        inner.append(part.h + _apply(part.stages.W_s, ds) + part.stages.W_q @ dq)
+    return layout.pack(x[: layout.n_theta], tuple(nodes), tuple(inner))
+
+
+def multipliers(
+    condensed: Condensed,
+    residuals: Array,
+    *,
+    bounds: Array | None = None,
+    path: Array | None = None,
+    closure: Array | None = None,
+) -> tuple[Multipliers, ...]:
+    """Return the multipliers of all equations, given those of the condensed problem.
+
+    They make the gradient of  1/2 |r|^2 + multipliers . constraints + bounds . v  vanish in every node and inner
+    variable; in theta it vanishes if x is optimal.
+
+    Parameters
+    ----------
+    condensed : Condensed
+    residuals : (m,) array
+        The residuals that the gradient is of, usually the predicted ones, u + E x.
+    bounds : (n_v,) array, optional
+        Multipliers of the bounds of variables, positive at an upper bound.
+    path, closure : (n_c,), (n_e,) arrays, optional
+        Multipliers of path constraints and of closure rows.
+    """
+    columns = (
+        np.zeros((count, 1)) if given is None else given[:, None]
+        for given, count in (
+            (bounds, condensed.layout.n_v),
+            (path, condensed.c.size),
+            (closure, condensed.e.size),
+        )
+    )
+    found = adjoint(condensed, residuals[:, None], *columns)
+    return tuple(Multipliers(m.initial[..., 0], m.inner[..., 0], m.matching[..., 0], m.path[..., 0]) for m in found)
+
+
+def adjoint(condensed: Condensed, residuals: Array, bounds: Array, path: Array, closure: Array) -> tuple[Multipliers, ...]:
+    """Compute `multipliers` for p problems at once: every array, also in the result, has a last axis (p)."""
+    result: list[Multipliers] = []
+    row = constraint = unknown = 0
+    p = residuals.shape[1]
+    for part in condensed.chains:
+        chain, j = part.chain, part.jacobians
+        count, n_c, n_e = int(chain.row_mask.sum()), chain.n_stages * chain.n_c, part.e.size
+        r = np.zeros((*chain.row_mask.shape, p))
+        r[chain.row_mask] = residuals[row : row + count]
+        mu = path[constraint : constraint + n_c].reshape(chain.n_stages, chain.n_c, p)
+        # Gradients in w and s, that in s with w eliminated.
+        in_w = _t(j.R_w) @ r + _t(j.C_w) @ mu + bounds[chain.inner]
+        in_s = _t(j.R_s) @ r + _t(j.C_s) @ mu + bounds[chain.nodes] + _t(part.stages.W_s) @ in_w
+        found = part.nodes.adjoint(in_s, closure[unknown : unknown + n_e])
+        in_w[:-1] += _t(j.X_w[:-1]) @ found[1:]
+        result.append(Multipliers(found[0], -(_t(part.stages.inverse) @ in_w), found[1:], mu))
+        row, constraint, unknown = row + count, constraint + n_c, unknown + n_e
+    return tuple(result)
+
+
+def lagrangian_gradient(
+    layout: Layout, linearization: Linearization, found: tuple[Multipliers, ...], bounds: Array
+) -> Array:
+    """Return the gradient (n_v,) of  1/2 |r|^2 + multipliers . constraints + bounds . v  at the linearization."""
+    gradient = bounds.copy()
+    gradient[: layout.n_theta] += linearization.prior @ linearization.prior_jacobian
+    for chain, j, values, m in zip(layout.chains, linearization.jacobians, linearization.values, found, strict=True):
+        matching = np.concatenate([m.matching, np.zeros((1, chain.n_s))])  # nothing matches the end of the last stage
+        factors = (values.r, m.inner, matching, m.path)
+        in_q, in_s, in_w = (
+            sum(_apply(_t(M), y) for M, y in zip(blocks, factors, strict=True))
+            for blocks in ((j.R_q, j.D_q, j.X_q, j.C_q), (j.R_s, j.D_s, j.X_s, j.C_s), (j.R_w, j.D_w, j.X_w, j.C_w))
+        )
+        gradient[chain.theta] += in_q.sum(axis=0) + j.A.T @ m.initial
+        gradient[chain.nodes] += in_s - np.concatenate([m.initial[None], m.matching])
+        gradient[chain.inner] += in_w
+    return gradient
+
+
+def _offsets(
+    chain: Chain, jacobians: Jacobians, stages: Stages, nodes: NodeElimination, values: Values, v: Array
+) -> tuple[Array, Array, Array]:
+    """Return g, h and e: the steps and closure rows that the defects alone cause."""
+    h = -_apply(stages.inverse, values.d)
+    ends = (values.x + _apply(jacobians.X_w, h))[:-1]
+    g, e = nodes.solve((np.concatenate([values.a[None], ends]) - v[chain.nodes])[:, :, None])
+    return g[:, :, 0], h, e[:, 0]
+
+
+def _constants(parts: list[CondensedChain], evaluation: Evaluation) -> dict[str, Array]:
+    """Return u, e and c of the condensed problem: what rows are worth at x = 0."""
+    residuals: list[Array] = []
+    path: list[Array] = []
+    for part, values in zip(parts, evaluation.values, strict=True):
+        r = values.r + _apply(part.jacobians.R_w, part.h) + _apply(part.stages.R_s, part.g)
+        c = values.c + _apply(part.jacobians.C_w, part.h) + _apply(part.stages.C_s, part.g)
+        residuals.append(r[part.chain.row_mask])
+        path.append(c.ravel())
+    return {
+        "u": np.concatenate([*residuals, evaluation.prior]),
+        "e": np.concatenate([part.e for part in parts]),
+        "c": np.concatenate(path),
+    }
+
+
+def _stack(blocks: list[tuple[Index, Array]], width: int) -> Array:
+    """Stack row blocks (rows, n) that live in the given columns of a matrix."""
+    matrix = np.zeros((sum(block.shape[0] for _, block in blocks), width))
+    row = 0
+    for columns, block in blocks:
+        matrix[row : row + block.shape[0], columns] = block
+        row += block.shape[0]
+    return matrix
+
+
+def _apply(M: Array, y: Array) -> Array:
+    """Multiply matrices (K, i, j) by vectors (K, j)."""
+    return (M @ y[:, :, None])[:, :, 0]
+
+
+def _t(M: Array) -> Array:
+    """Transpose every matrix of a batch."""
+    return M.swapaxes(1, 2)
+
+
+def _flat(rows: Array) -> Array:
+    """Join the stages' rows: (K, i, j) to (K i, j)."""
+    return rows.reshape(-1, rows.shape[2])
+
+
+def _require_values(where: str, evaluation: Evaluation) -> None:
+    """Refuse a point at which stages failed."""
+    check(
+        where,
+        [
+            f"stage {failure.stage} of {failure.chain} failed ({failure.cause}); use a point where every stage evaluates"
+            for failure in evaluation.failures
+        ],
+    )

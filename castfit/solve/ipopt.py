@@ -1,0 +1,521 @@
+"""IPOPT on a staged problem: Jacobian and Hessian are assembled from stage blocks by precomputed index maps.
+
+    minimise 1/2 |r(v)|^2   subject to   g(v) = (a - s_0, d_k, x_k - s_{k+1}, c_k) within bounds,  lower <= v <= upper
+
+Differentiating the whole program at once would cost seconds per Hessian; one stage's block, mapped over the stages
+and scattered into the sparse matrix, costs milliseconds.  Variables are passed to IPOPT in units of their scale.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._capture import captured, released
+from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, Solution, infeasibility
+from castfit.staged import Chain, Jacobians, Layout, Linearization, Multipliers, StagedProblem, Values
+from castfit.status import Status, check
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+    Index = NDArray[np.intp]
+
+_STATUS = {
+    "Solve_Succeeded": Status.CONVERGED,
+    "Solved_To_Acceptable_Level": Status.ACCEPTABLE,
+    "Feasible_Point_Found": Status.CONVERGED,
+    "Infeasible_Problem_Detected": Status.INFEASIBLE,
+    "Search_Direction_Becomes_Too_Small": Status.STEP_TOO_SMALL,
+    "Diverging_Iterates": Status.DIVERGING,
+    "User_Requested_Stop": Status.STOPPED_BY_CALLBACK,
+    "Maximum_Iterations_Exceeded": Status.MAX_ITERATIONS,
+    "Maximum_CpuTime_Exceeded": Status.MAX_TIME,
+    "Maximum_WallTime_Exceeded": Status.MAX_TIME,
+    "Restoration_Failed": Status.INFEASIBLE,
+    "Error_In_Step_Computation": Status.LINEAR_ALGEBRA_FAILED,
+    "Invalid_Number_Detected": Status.EVALUATION_FAILED,
+    "Not_Enough_Degrees_Of_Freedom": Status.SOLVER_ERROR,
+    "Invalid_Problem_Definition": Status.SOLVER_ERROR,
+    "Invalid_Option": Status.SOLVER_ERROR,
+    "Unrecoverable_Exception": Status.SOLVER_ERROR,
+    "NonIpopt_Exception_Thrown": Status.SOLVER_ERROR,
+    "Insufficient_Memory": Status.SOLVER_ERROR,
+    "Internal_Error": Status.SOLVER_ERROR,
+}
+
+_WARM = {"mu_init": 1e-7, "bound_push": 1e-8, "bound_frac": 1e-8}
+
+
+@dataclass(frozen=True)
+class Ipopt:
+    """The interior-point solver IPOPT (Waechter and Biegler 2006).
+
+    Parameters
+    ----------
+    hessian : {"auto", "exact", "gauss-newton"}
+        "auto" takes the exact Hessian of the Lagrangian where the transcription has one (collocation), and otherwise
+        the Gauss-Newton approximation.
+    max_iter : int
+    tolerance : float
+        IPOPT's ``tol``, on the scaled optimality error.
+    linear_solver : {"mumps", "spral"}
+    options : mapping
+        Further IPOPT options by their own names, for instance ``{"mu_strategy": "adaptive"}``.
+    """
+
+    hessian: str = "auto"
+    max_iter: int = 500
+    tolerance: float = 1e-9
+    linear_solver: str = "mumps"
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        mistakes: list[str] = []
+        if self.hessian not in ("auto", "exact", "gauss-newton"):
+            mistakes.append(f"hessian is '{self.hessian}'; choose 'auto', 'exact' or 'gauss-newton'")
+        if self.linear_solver not in ("mumps", "spral"):
+            mistakes.append(f"linear_solver is '{self.linear_solver}'; choose 'mumps' or 'spral'")
+        if self.max_iter < 0 or not self.tolerance > 0:
+            mistakes.append("max_iter must not be negative and tolerance must be positive")
+        check("Ipopt", mistakes)
+
+    @property
+    def label(self) -> str:
+        """Name in tables."""
+        return "IPOPT" if self.hessian == "auto" else f"IPOPT ({self.hessian} Hessian)"
+
+    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+        """Solve; never raises for a fit that fails.  `warm` starts with a small barrier, close to the start."""
+        if self.hessian == "exact" and not staged.exact_hessian:
+            check("Ipopt", ["this transcription has no exact Hessian; choose hessian='gauss-newton' or Collocation"])
+        exact = staged.exact_hessian if self.hessian == "auto" else self.hessian == "exact"
+        ledger = Ledger(staged)
+        start = np.clip(staged.start, staged.lower, staged.upper)
+        if not ledger.evaluate(start).ok:
+            return ledger.solution(start, Status.START_FAILED, detail=staged.explain(start))
+        with Interrupt() as interrupt:
+            return _Run(self, staged, ledger, control, interrupt, exact).run(start, _WARM if warm else {})
+
+
+class _Run:
+    """One solve: the functions that IPOPT calls, and what they record."""
+
+    def __init__(
+        self,
+        options: Ipopt,
+        staged: StagedProblem,
+        ledger: Ledger,
+        control: Control,
+        interrupt: Interrupt,
+        exact: bool,
+    ) -> None:
+        self.options, self.staged, self.ledger = options, staged, ledger
+        self.control, self.interrupt, self.exact = control, interrupt, exact
+        self.history: list[dict[str, float]] = []
+        self.accepted = staged.start
+        self.error: BaseException | None = None
+        self.stopped: Status | None = None
+        self.rows = _Rows(staged.layout)
+        self.jacobian = _JacobianMap(staged.layout, self.rows, staged.scale)
+        self.hessian = _HessianMap(staged.layout, staged.scale)
+
+    def run(self, start: Array, first: Mapping[str, Any]) -> Solution:
+        staged, n = self.staged, self.staged.layout.n_v
+        dense = ca.Sparsity.dense
+        x, p, g = ("x", dense(n, 1)), ("p", dense(0, 1)), ("g", dense(self.rows.count, 1))
+        f, lam_g = ("f", dense(1, 1)), ("lam_g", dense(self.rows.count, 1))
+        functions = [
+            _Callback("nlp", [x, p], [f, g], self._values),
+            _Callback("nlp_grad_f", [x, p], [f, ("grad_f_x", dense(n, 1))], self._gradient),
+            _Callback("nlp_jac_g", [x, p], [g, ("jac_g_x", self.jacobian.sparsity)], self._jacobian),
+            _Callback(
+                "nlp_hess_l",
+                [x, p, ("lam_f", dense(1, 1)), lam_g],
+                [("triu_hess_gamma_x_x", self.hessian.sparsity)],
+                self._hessian,
+            ),
+        ]
+        report = [(ca.nlpsol_out(i), dense(*s)) for i, s in enumerate([(n, 1), (1, 1), (self.rows.count, 1), (n, 1), (self.rows.count, 1), (0, 1)])]
+        functions.append(_Callback("report", report, [("ret", dense(1, 1))], self._report))
+        scale = staged.scale
+        ipopt: dict[str, Any] = {
+            "print_level": 0,
+            "sb": "yes",
+            "tol": self.options.tolerance,
+            "max_iter": self.options.max_iter,
+            "linear_solver": self.options.linear_solver,
+            **first,
+            **self.options.options,
+        }
+        if np.isfinite(self.control.max_time):
+            ipopt["max_wall_time"] = max(self.control.max_time - self.ledger.seconds, 1e-3)
+        with captured() as log:
+            try:
+                solver = ca.nlpsol(
+                    "fit",
+                    "ipopt",
+                    functions[0],
+                    {
+                        "grad_f": functions[1],
+                        "jac_g": functions[2],
+                        "hess_lag": functions[3],
+                        "iteration_callback": functions[4],
+                        "no_nlp_grad": True,
+                        "print_time": False,
+                        "ipopt": ipopt,
+                    },
+                )
+                found = solver(
+                    x0=start / scale,
+                    lbx=staged.lower / scale,
+                    ubx=staged.upper / scale,
+                    lbg=self.rows.lower,
+                    ubg=self.rows.upper,
+                )
+            except RuntimeError as error:
+                if self.error is not None:
+                    raise self.error from None
+                return self._failed(start, f"{error}\n" + "\n".join(log.tail(3)))
+        if self.error is not None:
+            raise self.error
+        stats: dict[str, Any] = solver.stats()
+        code = str(stats["return_status"])
+        status = self.stopped or _STATUS.get(code, Status.SOLVER_ERROR)
+        v = np.asarray(found["x"]).ravel() * scale
+        v = np.clip(v, staged.lower, staged.upper)
+        active = _active(v, staged, np.asarray(found["lam_x"]).ravel())
+        detail = "" if status in _STATUS.values() and status is not Status.SOLVER_ERROR else f"IPOPT says {code}."
+        if status.success:
+            v = np.where(active < 0, staged.lower, np.where(active > 0, staged.upper, v))
+        else:
+            v = self.ledger.best if self.ledger.best is not None else self.accepted
+            active = np.zeros(v.size, dtype=np.int8)
+            detail = f"{detail} {self._violations(v)}".strip()
+        return self.ledger.solution(
+            v, status, detail=detail, active=active, iterations=int(stats["iter_count"]), history=tuple(self.history)
+        )
+
+    def _failed(self, start: Array, message: str) -> Solution:
+        best = self.ledger.best if self.ledger.best is not None else start
+        return self.ledger.solution(
+            best, Status.SOLVER_ERROR, detail=message, iterations=len(self.history), history=tuple(self.history)
+        )
+
+    def _violations(self, v: Array) -> str:
+        """Name the worst violated constraints at v."""
+        evaluation = self.ledger.evaluate(v)
+        if not evaluation.ok:
+            return ""
+        g = self.rows.values(evaluation.values, evaluation.v)
+        excess = np.maximum(np.maximum(self.rows.lower - g, g - self.rows.upper), 0.0)
+        worst = [int(i) for i in np.argsort(-excess)[:3] if excess[i] > 1e-6]
+        if not worst:
+            return ""
+        return "Worst violated: " + "; ".join(f"{self.rows.describe(i)} by {excess[i]:.2g}" for i in worst) + "."
+
+    # The functions that IPOPT calls.  A point that cannot be evaluated answers NaN, and IPOPT shortens its step.
+
+    def _values(self, x: Array, p: Array) -> Sequence[Any]:
+        evaluation = self.ledger.evaluate(x * self.staged.scale)
+        return evaluation.cost if evaluation.ok else np.nan, self.rows.values(evaluation.values, evaluation.v)
+
+    def _gradient(self, x: Array, p: Array) -> Sequence[Any]:
+        linear = self.ledger.linearize(x * self.staged.scale)
+        gradient = cost_gradient(self.staged.layout, linear)
+        return linear.cost if linear.ok else np.nan, gradient * self.staged.scale
+
+    def _jacobian(self, x: Array, p: Array) -> Sequence[Any]:
+        linear = self.ledger.linearize(x * self.staged.scale)
+        return self.rows.values(linear.values, linear.v), self.jacobian.nonzeros(linear.jacobians)
+
+    def _hessian(self, x: Array, p: Array, lam_f: Array, lam_g: Array) -> Sequence[Any]:
+        v = x * self.staged.scale
+        linear = self.ledger.linearize(v)
+        if self.exact:
+            self.ledger.evaluations["hessians"] += 1
+            # The blocks hold cost and constraints together, so the cost's factor goes into the multipliers.
+            factor = float(lam_f[0])
+            unit = factor if factor != 0.0 else 1.0
+            blocks = self.staged.hessian(v, self.rows.multipliers(lam_g / unit))
+            if factor == 0.0:
+                blocks = _without_cost(blocks, self.staged.hessian(v, self.rows.multipliers(0.0 * lam_g)))
+            factor = unit
+        else:
+            blocks, factor = gauss_newton_blocks(linear.jacobians), float(lam_f[0])
+        prior = linear.prior_jacobian.T @ linear.prior_jacobian
+        return [factor * self.hessian.nonzeros(blocks, prior)]
+
+    def _report(self, x: Array, f: Array, g: Array, lam_x: Array, lam_g: Array, lam_p: Array) -> Sequence[Any]:
+        v = x * self.staged.scale
+        self.accepted = v
+        evaluation = self.ledger.evaluate(v)
+        worst = infeasibility(self.staged.layout, self.staged.scale, evaluation)
+        now = Iteration(len(self.history), evaluation.cost, worst, v, self.ledger.seconds)
+        self.history.append({"iteration": now.iteration, "cost": now.cost, "infeasibility": worst, "time": now.seconds})
+        if self.interrupt.requested:
+            self.stopped = Status.INTERRUPTED
+        elif now.seconds > self.control.max_time:
+            self.stopped = Status.MAX_TIME
+        elif self.control.callback is not None:
+            try:
+                with released():
+                    if self.control.callback(now):
+                        self.stopped = Status.STOPPED_BY_CALLBACK
+            except BaseException as error:  # carried past IPOPT's C++ frames, raised again by run
+                self.error = error
+                self.stopped = Status.STOPPED_BY_CALLBACK
+        return [float(self.stopped is not None)]
+
+
+class _Callback(ca.Callback):
+    """A CasADi function evaluated in Python on buffers, without copies."""
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Sequence[tuple[str, ca.Sparsity]],
+        outputs: Sequence[tuple[str, ca.Sparsity]],
+        function: Callable[..., Sequence[Any]],
+    ) -> None:
+        ca.Callback.__init__(self)
+        self._inputs, self._outputs, self._function = inputs, outputs, function
+        self.construct(name, {})
+
+    def get_n_in(self) -> int:
+        return len(self._inputs)
+
+    def get_n_out(self) -> int:
+        return len(self._outputs)
+
+    def get_name_in(self, i: int) -> str:
+        return self._inputs[i][0]
+
+    def get_name_out(self, i: int) -> str:
+        return self._outputs[i][0]
+
+    def get_sparsity_in(self, i: int) -> ca.Sparsity:
+        return self._inputs[i][1]
+
+    def get_sparsity_out(self, i: int) -> ca.Sparsity:
+        return self._outputs[i][1]
+
+    def has_eval_buffer(self) -> bool:
+        return True
+
+    def eval_buffer(self, arg: Sequence[Any], res: Sequence[Any]) -> int:
+        given = [
+            np.zeros(s.nnz()) if a is None else np.frombuffer(a, dtype=float).copy()
+            for a, (_, s) in zip(arg, self._inputs, strict=True)
+        ]
+        for target, value in zip(res, self._function(*given), strict=True):
+            if target is not None:
+                np.frombuffer(target, dtype=float)[:] = value
+        return 0
+
+
+class _Rows:
+    """The constraint vector g: per chain the initial state, inner equations, matching, and real path constraints."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        offset = 0
+        self.initial: list[Index] = []
+        self.inner: list[Index] = []
+        self.matching: list[Index] = []
+        self.path: list[Index] = []  # -1 where a row is padding
+        lower: list[Array] = []
+        upper: list[Array] = []
+        for chain in layout.chains:
+            stages = chain.n_stages
+            real = np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)
+            path = np.full(real.shape, -1, dtype=np.intp)
+            sizes = (chain.n_s, stages * chain.n_w, (stages - 1) * chain.n_s, int(real.sum()))
+            starts = [offset, *(offset + s for s in itertools.accumulate(sizes))]
+            path[real] = starts[3] + np.arange(sizes[3])
+            self.initial.append(starts[0] + np.arange(sizes[0]))
+            self.inner.append((starts[1] + np.arange(sizes[1])).reshape(stages, chain.n_w))
+            self.matching.append((starts[2] + np.arange(sizes[2])).reshape(stages - 1, chain.n_s))
+            self.path.append(path)
+            offset = starts[4]
+            zero = np.zeros(sum(sizes[:3]))
+            lower += [zero, chain.constraint_lower[real]]
+            upper += [zero, chain.constraint_upper[real]]
+        self.count = offset
+        self.lower = np.concatenate(lower) if lower else np.empty(0)
+        self.upper = np.concatenate(upper) if upper else np.empty(0)
+
+    def values(self, values: Sequence[Values], v: Array) -> Array:
+        """Evaluate g from the chains' values."""
+        g = np.empty(self.count)
+        for i, (chain, value) in enumerate(zip(self.layout.chains, values, strict=True)):
+            s = v[chain.nodes]
+            g[self.initial[i]] = value.a - s[0]
+            g[self.inner[i]] = value.d
+            g[self.matching[i]] = value.x[:-1] - s[1:]
+            real = self.path[i] >= 0
+            g[self.path[i][real]] = value.c[real]
+        return g
+
+    def multipliers(self, lam: Array) -> tuple[Multipliers, ...]:
+        """Sort the multipliers of g by chain."""
+        out: list[Multipliers] = []
+        for i in range(len(self.layout.chains)):
+            path = np.where(self.path[i] >= 0, lam[np.maximum(self.path[i], 0)] if lam.size else 0.0, 0.0)
+            out.append(Multipliers(lam[self.initial[i]], lam[self.inner[i]], lam[self.matching[i]], path))
+        return tuple(out)
+
+    def describe(self, row: int) -> str:
+        """Say in words which constraint a row of g is."""
+        for i, chain in enumerate(self.layout.chains):
+            for kind, index in (("inner equation", self.inner[i]), ("path constraint", self.path[i])):
+                hit = np.argwhere(index == row)
+                if hit.size:
+                    k, j = (int(h) for h in hit[0])
+                    return f"{kind} {j + 1} near t = {chain.times[k]:g} ({chain.name})"
+            hit = np.argwhere(self.matching[i] == row)
+            if hit.size:
+                k, j = (int(h) for h in hit[0])
+                return f"continuity of {chain.state_names[j]} at t = {chain.times[k + 1]:g} ({chain.name})"
+            hit = np.argwhere(self.initial[i] == row)
+            if hit.size:
+                return f"initial value of {chain.state_names[int(hit[0][0])]} ({chain.name})"
+        raise IndexError(row)
+
+
+def _stage_positions(chain: Chain) -> Index:
+    """Positions in v of the variables of each stage in the order (s, w, q), (K, n_s + n_w + n_q)."""
+    q = np.broadcast_to(chain.theta, (chain.n_stages, chain.n_q))
+    return np.concatenate([chain.nodes, chain.inner, q], axis=1)
+
+
+class _Scatter:
+    """Adds up values into the nonzeros of a sparse matrix, whose pattern is the union of all their places."""
+
+    def __init__(self, rows: Index, columns: Index, shape: tuple[int, int]) -> None:
+        key = columns * shape[0] + rows  # column-major order, as CasADi stores nonzeros
+        unique, self._slot = np.unique(key, return_inverse=True)
+        self._count = unique.size
+        self._plain = self._count == key.size
+        column, row = np.divmod(unique, max(shape[0], 1))
+        starts = np.searchsorted(column, np.arange(shape[1] + 1))
+        self.sparsity = ca.Sparsity(shape[0], shape[1], starts.tolist(), row.tolist())
+
+    def __call__(self, values: Array) -> Array:
+        if self._plain:
+            out = np.empty(self._count)
+            out[self._slot] = values
+            return out
+        return np.bincount(self._slot, values, minlength=self._count)
+
+
+class _JacobianMap:
+    """Scatters Jacobian blocks into dg/dv, columns in units of the scale."""
+
+    def __init__(self, layout: Layout, rows: _Rows, scale: Array) -> None:
+        self._layout = layout
+        places: list[tuple[Index, Index]] = []
+        self._real: list[NDArray[np.bool_]] = []
+        for i, chain in enumerate(layout.chains):
+            at = _stage_positions(chain)
+            q = np.broadcast_to(chain.theta, (chain.n_s, chain.n_q))
+            places.append((np.repeat(rows.initial[i], chain.n_q), q.ravel()))
+            places.append((rows.initial[i], chain.nodes[0]))
+            places.append(_outer(rows.inner[i], at))
+            places.append(_outer(rows.matching[i], at[:-1]))
+            places.append((rows.matching[i].ravel(), chain.nodes[1:].ravel()))
+            real = rows.path[i] >= 0
+            self._real.append(real)
+            path_at = np.broadcast_to(at[:, None, :], (*real.shape, at.shape[1]))[real]
+            places.append((np.repeat(rows.path[i][real], at.shape[1]), path_at.ravel()))
+        row = np.concatenate([r for r, _ in places])
+        column = np.concatenate([c for _, c in places])
+        self._scatter = _Scatter(row, column, (rows.count, layout.n_v))
+        self._units = scale[column]
+        self.sparsity = self._scatter.sparsity
+
+    def nonzeros(self, jacobians: Sequence[Jacobians]) -> Array:
+        pieces: list[Array] = []
+        for chain, real, j in zip(self._layout.chains, self._real, jacobians, strict=True):
+            pieces += [
+                j.A.ravel(),
+                np.full(chain.n_s, -1.0),
+                np.concatenate([j.D_s, j.D_w, j.D_q], axis=2).ravel(),
+                np.concatenate([j.X_s, j.X_w, j.X_q], axis=2)[:-1].ravel(),
+                np.full((chain.n_stages - 1) * chain.n_s, -1.0),
+                np.concatenate([j.C_s, j.C_w, j.C_q], axis=2)[real].ravel(),
+            ]
+        return self._scatter(np.concatenate(pieces) * self._units)
+
+
+def _outer(rows: Index, columns: Index) -> tuple[Index, Index]:
+    """Pair every row of a stage with every column of it: rows (K, m), columns (K, n) -> two (K * m * n,)."""
+    shape = (rows.shape[0], rows.shape[1], columns.shape[1])
+    return np.broadcast_to(rows[:, :, None], shape).ravel(), np.broadcast_to(columns[:, None, :], shape).ravel()
+
+
+class _HessianMap:
+    """Scatters Hessian blocks over (s, w, q) of each stage into the upper triangle."""
+
+    def __init__(self, layout: Layout, scale: Array) -> None:
+        places: list[tuple[Index, Index]] = []
+        for chain in layout.chains:
+            at = _stage_positions(chain)
+            places.append(_outer(at, at))
+            places.append(_outer(chain.theta[None], chain.theta[None]))
+        theta = np.arange(layout.n_theta)[None]
+        places.append(_outer(theta, theta))
+        row = np.concatenate([r for r, _ in places])
+        column = np.concatenate([c for _, c in places])
+        self._upper = row <= column
+        row, column = row[self._upper], column[self._upper]
+        self._scatter = _Scatter(row, column, (layout.n_v, layout.n_v))
+        self._units = scale[row] * scale[column]
+        self.sparsity = self._scatter.sparsity
+
+    def nonzeros(self, blocks: Sequence[tuple[Array, Array]], prior: Array) -> Array:
+        pieces = [part.ravel() for block in blocks for part in block]
+        flat = np.concatenate([*pieces, prior.ravel()])
+        return self._scatter(flat[self._upper] * self._units)
+
+
+def gauss_newton_blocks(jacobians: Sequence[Jacobians]) -> list[tuple[Array, Array]]:
+    """Return R^T R per stage over (s, w, q), and nothing for the initial state."""
+    out: list[tuple[Array, Array]] = []
+    for j in jacobians:
+        R = np.concatenate([j.R_s, j.R_w, j.R_q], axis=2)
+        out.append((R.transpose(0, 2, 1) @ R, np.zeros((j.R_q.shape[2],) * 2)))
+    return out
+
+
+def _without_cost(
+    blocks: Sequence[tuple[Array, Array]], cost: Sequence[tuple[Array, Array]]
+) -> list[tuple[Array, Array]]:
+    return [(b[0] - c[0], b[1] - c[1]) for b, c in zip(blocks, cost, strict=True)]
+
+
+def cost_gradient(layout: Layout, linear: Linearization) -> Array:
+    """Return the gradient of 1/2 |r|^2 with respect to v, (n_v,)."""
+    gradient = np.zeros(layout.n_v)
+    gradient[: layout.n_theta] = linear.prior_jacobian.T @ linear.prior
+    for chain, values, j in zip(layout.chains, linear.values, linear.jacobians, strict=True):
+        gradient[chain.nodes] += np.einsum("kr,krs->ks", values.r, j.R_s)
+        gradient[chain.inner] += np.einsum("kr,krw->kw", values.r, j.R_w)
+        gradient[chain.theta] += np.einsum("kr,krq->q", values.r, j.R_q)
+    return gradient
+
+
+def _active(v: Array, staged: StagedProblem, multiplier: Array) -> NDArray[np.int8]:
+    """Find active bounds: nearer, in units of the scale, than their multiplier is large (strict complementarity)."""
+    below, above = (v - staged.lower) / staged.scale, (staged.upper - v) / staged.scale
+    active = np.zeros(v.size, dtype=np.int8)
+    active[(below < 1e-4) & (-multiplier > below)] = -1
+    active[(above < 1e-4) & (multiplier > above)] = 1
+    active[staged.lower == staged.upper] = -1
+    return active

@@ -1,0 +1,202 @@
+"""What every solver takes besides the problem, and what it gives back."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit.staged import Evaluation, Layout, Linearization, StagedProblem, gaps
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.status import Status
+
+    Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What a callback sees.
+
+    Attributes
+    ----------
+    iteration : int
+    cost : float
+        Half the sum of squared weighted residuals.
+    infeasibility : float
+        The largest violation of a constraint: continuity gaps in units of the states' magnitudes.
+    v : (n_v,) array
+        All variables; the first entries are theta, in search scale.
+    seconds : float
+        Time since the solve began.
+    """
+
+    iteration: int
+    cost: float
+    infeasibility: float
+    v: Array
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Control:
+    """When to stop, and whom to tell.
+
+    max_time in seconds; callback(Iteration) returns True to stop.
+    """
+
+    max_time: float = np.inf
+    callback: Callable[[Iteration], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Where a solver ended, whether or not it converged.
+
+    Attributes
+    ----------
+    v : (n_v,) array
+        The solution, or the best point so far.
+    status : Status
+    detail : str
+        What is to be added to the status's sentence.
+    active : (n_v,) int array
+        -1 where the lower bound is active, +1 the upper, 0 neither.
+    iterations : int
+    evaluations : dict
+        Number of evaluations of "values" and "jacobians" (and "hessians").
+    failures : dict
+        Causes of failed evaluations and their counts.
+    history : tuple of dict
+        One entry per iteration.
+    """
+
+    v: Array
+    status: Status
+    detail: str
+    active: NDArray[np.int8]
+    iterations: int
+    evaluations: dict[str, int]
+    failures: dict[str, int]
+    history: tuple[dict[str, float], ...]
+
+
+def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float:
+    """Return the largest violation: gaps and inner equations in units of the states, path constraints as they are."""
+    if not evaluation.ok:
+        return np.inf
+    worst = 0.0
+    for chain, gap, values in zip(layout.chains, gaps(layout, evaluation), evaluation.values, strict=True):
+        below, above = chain.constraint_lower - values.c, values.c - chain.constraint_upper
+        for part in (gap / scale[chain.nodes], values.d, below, above):
+            if part.size:
+                worst = max(worst, float(np.abs(part).max() if part is not below and part is not above else part.max()))
+    return worst
+
+
+class Ledger:
+    """A staged problem that counts its evaluations and their failures and remembers the best point.
+
+    Solvers evaluate through a ledger, so that nothing is lost when they fail or are interrupted.
+    """
+
+    def __init__(self, staged: StagedProblem) -> None:
+        self.staged = staged
+        self.evaluations: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+        self.best: Array | None = None
+        self._best_merit = (np.inf, np.inf)
+        self._last: Evaluation | None = None
+        self._linear: Linearization | None = None
+        self.began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Time since the solve began."""
+        return time.perf_counter() - self.began
+
+    def evaluate(self, v: Array) -> Evaluation:
+        """Evaluate, reusing the last result at the same point."""
+        if self._last is None or not np.array_equal(self._last.v, v):
+            self._last = self.staged.evaluate(v)
+            self.evaluations["values"] += 1
+            self._record(self._last)
+        return self._last
+
+    def linearize(self, v: Array) -> Linearization:
+        """Linearize, reusing the last result at the same point."""
+        if self._linear is None or not np.array_equal(self._linear.v, v):
+            self._linear = self.staged.linearize(v)
+            self.evaluations["jacobians"] += 1
+            self._record(self._linear)
+        return self._linear
+
+    def _record(self, evaluation: Evaluation) -> None:
+        self.failures.update(Counter(failure.cause for failure in evaluation.failures))
+        if not evaluation.ok or not np.isfinite(evaluation.cost):
+            return
+        worst = infeasibility(self.staged.layout, self.staged.scale, evaluation)
+        merit = (worst, evaluation.cost)
+        if self.best is None or _better(merit, self._best_merit):
+            self.best, self._best_merit = evaluation.v, merit
+
+    def solution(
+        self,
+        v: Array,
+        status: Status,
+        *,
+        detail: str = "",
+        active: NDArray[np.int8] | None = None,
+        iterations: int = 0,
+        history: tuple[dict[str, float], ...] = (),
+    ) -> Solution:
+        """Close the ledger."""
+        none = np.zeros(v.size, dtype=np.int8)
+        return Solution(
+            v,
+            status,
+            detail,
+            none if active is None else active,
+            iterations,
+            dict(self.evaluations),
+            dict(self.failures),
+            history,
+        )
+
+
+def _better(new: tuple[float, float], old: tuple[float, float]) -> bool:
+    """Compare (infeasibility, cost): among points that are about as continuous the lower cost wins."""
+    if new[0] <= max(1e-6, 2 * old[0]):
+        return new[1] < old[1] or new[0] < 0.1 * old[0] > 1e-6
+    return False
+
+
+@dataclass
+class Interrupt:
+    """Within this context the first Ctrl-C only sets `requested`; a second one raises KeyboardInterrupt."""
+
+    requested: bool = False
+    _previous: Any = field(default=None, repr=False)
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True

@@ -1,0 +1,407 @@
+"""What the data say about theta: its covariance, its numerical error, and the directions left undetermined.
+
+Everything follows from the reduced Jacobian E: nodes and inner variables are eliminated by the linearised
+constraints, so that the figures depend neither on the transcription nor on the solver that found the solution.
+
+Notation
+--------
+E  (m, n)     d r / d theta along the constraints; m = n_data + n_prior rows, n = n_theta
+F  (n_f, n)   active node bounds and path constraints as rows,  F dtheta = 0
+d  (n,)       column norms of E: in y = d * dtheta every quantity has the same effect on the data
+Z  (n, f)     orthonormal basis of the free y: nothing at its bound, F dtheta = 0
+W  (n, rank)  the free y that the data determine;  N (n, f - rank) those that they do not
+
+    E diag(1/d) Z = U S V^T,   [W N] = Z V,   N where S <= rank_tolerance * S[0]
+    covariance of theta = s2 diag(1/d) W S^-2 W^T diag(1/d)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import linalg, optimize, stats
+
+from castfit.solve.condensing import Condensed, adjoint, condense
+from castfit.solve.elimination import choose
+from castfit.staged import Layout, Linearization, gaps
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+RANK_TOLERANCE = 1e-7  # scaled singular values below this fraction are errors of the derivatives, not information
+NEGLIGIBLE = 1e-10  # constraints that repeat others, or move nothing, up to this are dropped
+NEAR = 1e-6  # relative distance from its bound at which an inequality is examined
+PARTICIPATION = 1e-3  # a quantity takes part in an undetermined direction if its weight there exceeds this
+
+
+@dataclass(frozen=True)
+class Information:
+    """What a condensed problem determines, for noise of variance 1; n = n_theta, f free directions.
+
+    Attributes
+    ----------
+    inverse : (n, n) array
+        Inverse of E^T E along the constraints, on the determined subspace; 0 for quantities at a bound.
+    response : (n, m) array
+        How the estimate answers to errors of the residuals, d theta / d u.
+    closure_response : (n, n_f) array
+        How it answers to errors of the equations, d theta / d e.
+    rank : int
+        Number of free directions that the data determine.
+    singular_values : (f,) array
+        Of E diag(1/d) Z, decreasing.
+    directions : (f - rank, n) array
+        Undetermined directions d * dtheta, each of length 1 and on as few quantities as possible.
+    scale : (n,) array
+        d, the effect of each quantity on the data.
+    undetermined : (n,) bool array
+        Quantities that take part in an undetermined direction.
+    """
+
+    inverse: Array
+    response: Array
+    closure_response: Array
+    rank: int
+    singular_values: Array
+    directions: Array
+    scale: Array
+    undetermined: Mask
+
+    @property
+    def condition(self) -> float:
+        """Condition number of the column-scaled Jacobian on the free subspace; inf if it is deficient."""
+        s = self.singular_values
+        if s.size == 0:
+            return 1.0
+        return float(s[0] / s[-1]) if self.rank == s.size else np.inf
+
+
+def information(
+    E: Array,
+    F: Array,
+    held: Mask,
+    *,
+    n_theta: int | None = None,
+    scale: Array | None = None,
+    rank_tolerance: float = RANK_TOLERANCE,
+) -> Information:
+    """Decide the rank of a condensed least-squares problem, and invert it where it can be inverted.
+
+    Parameters
+    ----------
+    E : (m, n_x) array
+        Derivative of the residuals.
+    F : (n_f, n_x) array
+        Derivative of the equations.
+    held : (n_x,) bool array
+        Unknowns that a bound holds; they are excluded.
+    n_theta : int, optional
+        Only the first n_theta unknowns are reported; by default all.
+    scale : (n_x,) array, optional
+        d; by default the column norms of E.
+    rank_tolerance : float
+        Singular values of the column-scaled Jacobian below this fraction of the largest count as zero.
+    """
+    m = E.shape[0]
+    d = _positive(linalg.norm(E, axis=0) if scale is None else scale)
+    n = d.size if n_theta is None else n_theta
+    Z, F_inverse = _free_basis(F / d, held)
+    f = Z.shape[1]
+    # Rows of zeros make the SVD return all f directions where there are fewer data than that.
+    padded = np.vstack([E / d @ Z, np.zeros((max(f - m, 0), f))])
+    U, S, Vt = np.linalg.svd(padded, full_matrices=False)
+    rank = int(np.count_nonzero(S > rank_tolerance * S[0])) if f and S[0] > 0 else 0
+    W, N = Z @ Vt[:rank].T, Z[:n] @ Vt[rank:].T
+    half = W / S[:rank] / d[:, None]
+    response = -half @ U[:m, :rank].T
+    to_closure = -F_inverse / d[:, None]  # d x / d e with the least d x, then corrected for what that does to u
+    return Information(
+        inverse=half[:n] @ half[:n].T,
+        response=response[:n],
+        closure_response=(to_closure + response @ (E @ to_closure))[:n],
+        rank=rank,
+        singular_values=S,
+        directions=_sparse_basis(N),
+        scale=d[:n],
+        undetermined=linalg.norm(N, axis=1) > PARTICIPATION * linalg.norm(N, axis=0).min(initial=1.0),
+    )
+
+
+def _positive(lengths: Array) -> Array:
+    return np.where(lengths > 0.0, lengths, 1.0)
+
+
+def _free_basis(F: Array, held: Mask) -> tuple[Array, Array]:
+    """Return an orthonormal basis (n, f) of what F x = 0 and `held` leave free, and the pseudo-inverse of F there."""
+    free = np.eye(held.size)[:, ~held]
+    rows = F @ free
+    lengths = linalg.norm(rows, axis=1)
+    # A row that is nearly zero beside the others is one by rounding: a node that no free quantity moves.
+    weight = np.where(lengths > NEGLIGIBLE * lengths.max(initial=0.0), 1.0 / _positive(lengths), 0.0)
+    U, S, Vt = np.linalg.svd(rows * weight[:, None], full_matrices=True)
+    rank = int(np.count_nonzero(S > NEGLIGIBLE))
+    inverse = Vt[:rank].T / S[:rank] @ U[:, :rank].T * weight
+    return free @ Vt[rank:].T, free @ inverse
+
+
+def _sparse_basis(N: Array) -> Array:
+    """Return vectors (k, n) that span the columns of N, each of length 1 and concentrated on few entries."""
+    k = N.shape[1]
+    if k == 0:
+        return N.T
+    pivots = linalg.qr(N.T, mode="r", pivoting=True)[1][:k]
+    rows = linalg.solve(N[pivots].T, N.T)  # row i is 1 at pivot i and 0 at the other pivots
+    rows[np.abs(rows) < 0.1 * PARTICIPATION] = 0.0
+    rows /= linalg.norm(rows, axis=1, keepdims=True)
+    return rows * np.sign(rows[np.arange(k), np.argmax(rows != 0.0, axis=1)])[:, None]  # first entry positive
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of a solution, in search scale; n = n_theta.
+
+    Attributes
+    ----------
+    jacobian : (m, n) array
+        E with all nodes eliminated; rows of priors last.
+    gradient : (n,) array
+        E^T r.
+    variance : float
+        Variance of the weighted residuals: 1 if standard deviations are taken as they are, else chi2 / dof.
+    dof : int
+        Rows minus the number of directions that they determine.
+    covariance, correlation : (n, n) arrays
+        NaN where a bound holds a quantity; the diagonal is inf, the rest of the row NaN, where the data leave it open.
+    standard_errors : (n,) array
+        Square roots of the covariance's diagonal, which adds statistical and numerical variance.
+    numerical_errors : (n,) array
+        Part of the standard errors that comes from the finite accuracy of the integration.
+    condition : float
+        Condition number of the column-scaled Jacobian on the free subspace.
+    directions : (k, n) array
+        Undetermined directions scale * dtheta, each of length 1.
+    scale : (n,) array
+        Effect of each quantity on the data.
+    """
+
+    jacobian: Array
+    gradient: Array
+    variance: float
+    dof: int
+    covariance: Array
+    correlation: Array
+    standard_errors: Array
+    numerical_errors: Array
+    condition: float
+    directions: Array
+    scale: Array
+
+
+def statistics(
+    layout: Layout,
+    linearization: Linearization,
+    active: NDArray[np.int8],
+    *,
+    absolute_sigma: bool,
+    relative_tolerance: float = 0.0,
+    absolute_tolerance: float = 0.0,
+    rank_tolerance: float = RANK_TOLERANCE,
+) -> Statistics:
+    """Compute the statistics of a solution from its linearization.
+
+    Parameters
+    ----------
+    layout : Layout
+    linearization : Linearization
+        At the solution.
+    active : (n_v,) int array
+        -1 where the lower bound of a variable is active, +1 the upper, 0 neither.
+    absolute_sigma : bool
+        Whether residuals have variance 1; otherwise it is estimated.
+    relative_tolerance, absolute_tolerance : float
+        To which the states at the ends of stages are accurate.
+    rank_tolerance : float
+        See `information`.
+    """
+    plain = condense(layout, linearization)
+    condensed = choose(plain, linearization)
+    n = layout.n_theta
+    rows = np.concatenate([part.r[chain.row_mask] for chain, part in zip(layout.chains, linearization.values, strict=True)]
+                          + [linearization.prior])  # fmt: skip
+    d = _effects(condensed)
+    held = active[condensed.positions] != 0
+    bounds = _bound_rows(condensed, active, d)
+    path = _path_rows(condensed, held, np.vstack([condensed.F, bounds.rows]), d)
+    equations = np.vstack([condensed.F, bounds.rows, condensed.C[path]])
+    found = information(condensed.E, equations, held, n_theta=n, scale=d, rank_tolerance=rank_tolerance)
+    numerical = numerical_error(
+        response_to_gaps(condensed, found, bounds.positions, path),
+        gap_errors(layout, linearization, relative_tolerance, absolute_tolerance),
+    )
+    dof = rows.size - found.rank
+    variance = 1.0 if absolute_sigma else float(rows @ rows) / dof if dof > 0 else np.nan
+    covariance = variance * found.inverse + numerical
+    covariance[held[:n]] = covariance[:, held[:n]] = np.nan
+    covariance[found.undetermined] = covariance[:, found.undetermined] = np.nan
+    covariance[found.undetermined, found.undetermined] = np.inf
+    errors = np.sqrt(np.diag(covariance))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation = covariance / errors[:, None] / errors
+    np.fill_diagonal(correlation, np.where(np.isfinite(errors), 1.0, np.nan))
+    return Statistics(
+        jacobian=plain.E,
+        gradient=plain.E.T @ rows,
+        variance=variance,
+        dof=dof,
+        covariance=covariance,
+        correlation=correlation,
+        standard_errors=errors,
+        numerical_errors=np.where(np.isfinite(errors), np.sqrt(np.diag(numerical)), errors),
+        condition=found.condition,
+        directions=found.directions,
+        scale=found.scale,
+    )
+
+
+def numerical_error(response: tuple[Array, ...], errors: tuple[Array, ...]) -> Array:
+    """Return the covariance (n, n) that independent errors of the matching conditions cause in theta.
+
+    The estimate solves the discretised equations only: to the tolerance of the integration and up to the remaining
+    gaps.  In an unstable system the data may seem to fix theta to far more digits than that.
+
+    Parameters
+    ----------
+    response : tuple of (K, n_s, n) arrays
+        d theta / d(initial and matching condition of each stage), per chain.
+    errors : tuple of (K, n_s) arrays
+        Size of the errors of these conditions.
+    """
+    scaled = [(rows * size[:, :, None]).reshape(-1, rows.shape[2]) for rows, size in zip(response, errors, strict=True)]
+    every = np.concatenate(scaled)
+    return every.T @ every
+
+
+def gap_errors(layout: Layout, linearization: Linearization, relative: float, absolute: float) -> tuple[Array, ...]:
+    """Return, per chain (K, n_s), the gap before each node plus the tolerance of the integration that led there."""
+    sizes: list[Array] = []
+    for gap, values in zip(gaps(layout, linearization), linearization.values, strict=True):
+        size = np.abs(gap)
+        size[1:] += relative * np.abs(values.x[:-1]) + absolute
+        sizes.append(size)
+    return tuple(sizes)
+
+
+def response_to_gaps(
+    condensed: Condensed, found: Information, bounded: NDArray[np.intp], path: NDArray[np.intp]
+) -> tuple[Array, ...]:
+    """Return d theta / d(initial and matching conditions), per chain (K, n_s, n).
+
+    The estimate moves by  response du + closure_response de, where u and e depend on the gaps through the nodes: their
+    multipliers, with theta in the place of the cost, are the derivatives.  The rows of e are those of the closure, of
+    active bounds of v[bounded], and of active path constraints.
+    """
+    n, n_e = found.inverse.shape[0], condensed.e.size
+    closure, bound, constraint = np.split(found.closure_response.T, [n_e, n_e + bounded.size])
+    bounds, paths = np.zeros((condensed.layout.n_v, n)), np.zeros((condensed.c.size, n))
+    bounds[bounded], paths[path] = bound, constraint
+    response = adjoint(condensed, found.response.T, bounds, paths, closure)
+    return tuple(np.concatenate([m.initial[None], m.matching]) for m in response)
+
+
+@dataclass(frozen=True)
+class _BoundRows:
+    """Active bounds of eliminated variables v[positions] as rows in the unknowns x."""
+
+    positions: NDArray[np.intp]
+    rows: Array
+
+
+def _bound_rows(condensed: Condensed, active: NDArray[np.int8], d: Array) -> _BoundRows:
+    """Collect the active bounds of nodes and inner variables, without those that no unknown moves."""
+    eliminated = active != 0
+    eliminated[condensed.positions] = False
+    positions = [np.empty(0, dtype=np.intp)]
+    rows = [np.empty((0, d.size))]
+    for part in condensed.chains:
+        inner = part.inner()[1] if eliminated[part.chain.inner].any() else np.empty((0, 0, 0))
+        for places, derivative in ((part.chain.nodes, part.G), (part.chain.inner, inner)):
+            hit = eliminated[places]
+            if not hit.any():
+                continue
+            effect = linalg.norm(derivative / d[part.columns], axis=2)
+            hit &= effect > NEGLIGIBLE * effect.max(axis=0)
+            full = np.zeros((int(hit.sum()), d.size))
+            full[:, part.columns] = derivative[hit]
+            positions.append(places[hit])
+            rows.append(full)
+    return _BoundRows(np.concatenate(positions), np.vstack(rows))
+
+
+def _path_rows(condensed: Condensed, held: Mask, equations: Array, d: Array) -> NDArray[np.intp]:
+    """Find the path constraints that hold as equations: equal bounds, or a bound that holds the optimum back.
+
+    Which inequalities do, among those near a bound, is read off multipliers lambda >= 0 that make the gradient vanish.
+    """
+    lower, upper = (
+        np.concatenate([getattr(part.chain, side).ravel() for part in condensed.chains])
+        for side in ("constraint_lower", "constraint_upper")
+    )
+    equal = lower == upper
+    with np.errstate(invalid="ignore"):
+        below = condensed.c - lower <= NEAR * (1.0 + np.abs(lower))
+        above = upper - condensed.c <= NEAR * (1.0 + np.abs(upper))
+    near = np.flatnonzero((below | above) & ~equal)
+    if near.size == 0:
+        return np.flatnonzero(equal)
+    Z, _ = _free_basis(np.vstack([equations, condensed.C[equal]]) / d, held)
+    gradient = condensed.u @ condensed.E / d @ Z
+    outward = np.where(below[near], -1.0, 1.0)[:, None] * condensed.C[near] / d @ Z
+    outward /= _positive(linalg.norm(outward, axis=1))[:, None]
+    pressure, _ = optimize.nnls(outward.T, -gradient)
+    holding = pressure > NEAR * linalg.norm(condensed.u)  # columns of E / d have length 1
+    return np.sort(np.concatenate([np.flatnonzero(equal), near[holding]]))
+
+
+def _effects(condensed: Condensed) -> Array:
+    """Return d (n_x,): the column norms of E, and of F in units of the data where nodes stay unknown."""
+    of_data, of_closure = linalg.norm(condensed.E, axis=0), linalg.norm(condensed.F, axis=0)
+    n = condensed.layout.n_theta
+    exchange = of_data[n:] / _positive(of_closure[n:])  # what closing a gap at a node costs in the data
+    return _positive(np.hypot(of_data, exchange.max(initial=0.0) * of_closure))
+
+
+def quantile(level: float, dof: float) -> float:
+    """Return the half-width of a two-sided interval in standard errors: Student's t, or normal for dof = inf."""
+    if dof <= 0:
+        return np.nan
+    return float(stats.norm.ppf(0.5 + level / 2) if np.isinf(dof) else stats.t.ppf(0.5 + level / 2, dof))
+
+
+def neg2loglik(chi2: float, log_deviations: Array, *, absolute_sigma: bool) -> float:
+    """Return -2 log likelihood of independent normal errors, with all constants.
+
+    Parameters
+    ----------
+    chi2 : float
+        Sum of squared weighted residuals.
+    log_deviations : (m,) array
+        Logarithms of the standard deviations by which the residuals are weighted.
+    absolute_sigma : bool
+        If False all standard deviations share an unknown factor, which takes its most likely value sqrt(chi2 / m).
+    """
+    m = log_deviations.size
+    constant = m * np.log(2 * np.pi) + 2 * float(log_deviations.sum())
+    if absolute_sigma:
+        return chi2 + constant
+    with np.errstate(divide="ignore"):
+        return float(m * np.log(chi2 / m) + m + constant)
+
+
+def information_criteria(neg2loglik: float, m: int, k: int) -> tuple[float, float]:
+    """Return the criteria of Akaike and of Bayes (Schwarz) for m data and k estimated numbers, the noise included."""
+    return neg2loglik + 2 * k, float(neg2loglik + k * np.log(m))

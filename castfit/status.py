@@ -1,0 +1,96 @@
+"""How a solve ended, in sentences; the exceptions for misuse."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from enum import Enum
+
+
+class Status(str, Enum):
+    """How a fit ended; the value is a stable key, `sentence` says it in words."""
+
+    CONVERGED = "converged"
+    ACCEPTABLE = "acceptable"
+    MAX_ITERATIONS = "max_iterations"
+    MAX_TIME = "max_time"
+    INTERRUPTED = "interrupted"
+    STOPPED_BY_CALLBACK = "stopped_by_callback"
+    INFEASIBLE = "infeasible"
+    START_FAILED = "start_failed"
+    EVALUATION_FAILED = "evaluation_failed"
+    STEP_TOO_SMALL = "step_too_small"
+    DIVERGING = "diverging"
+    UNRESOLVABLE = "unresolvable"
+    LINEAR_ALGEBRA_FAILED = "linear_algebra_failed"
+    SOLVER_ERROR = "solver_error"
+
+    @property
+    def success(self) -> bool:
+        """Whether the point is a solution."""
+        return self in (Status.CONVERGED, Status.ACCEPTABLE)
+
+    @property
+    def sentence(self) -> str:
+        """The status in words."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Status.CONVERGED: "The optimality conditions hold to the requested tolerance.",
+    Status.ACCEPTABLE: "The optimality conditions hold to the acceptable, not to the requested, tolerance.",
+    Status.MAX_ITERATIONS: "The iteration limit was reached; raise max_iter or start closer.",
+    Status.MAX_TIME: "The time limit was reached; raise max_time or start closer.",
+    Status.INTERRUPTED: "Interrupted from the keyboard; this is the best point so far.",
+    Status.STOPPED_BY_CALLBACK: "The callback asked to stop; this is the best point so far.",
+    Status.INFEASIBLE: "The trajectory could not be made continuous within the bounds.",
+    Status.START_FAILED: "The model could not be integrated from the starting point.",
+    Status.EVALUATION_FAILED: "The model could not be integrated near the last point, however short the step.",
+    Status.STEP_TOO_SMALL: "The steps became too small to improve the fit before the optimality conditions held.",
+    Status.DIVERGING: "The iterates diverge; bound the parameters.",
+    Status.UNRESOLVABLE: (
+        "The end of the trajectory answers to its beginning so violently that rounding errors exceed the measurement "
+        "errors, so single shooting cannot find the optimum; use MultipleShooting or Collocation."
+    ),
+    Status.LINEAR_ALGEBRA_FAILED: "The linear algebra of a step failed, usually because the problem is singular.",
+    Status.SOLVER_ERROR: "The solver stopped for a reason of its own.",
+}
+
+
+class CastfitError(ValueError):
+    """Base of castfit's exceptions: they report misuse, never a fit that failed."""
+
+
+class InputError(CastfitError):
+    """Something in the user's input is wrong; the message lists every mistake that was found.
+
+    Attributes
+    ----------
+    problems : tuple of str
+        One sentence per mistake, each naming the thing and the fix.
+    """
+
+    def __init__(self, where: str, problems: Iterable[str]) -> None:
+        self.where = where
+        self.problems = tuple(problems)
+        lines = "\n".join(f"  - {problem}" for problem in self.problems)
+        count = len(self.problems)
+        super().__init__(f"{where}: {count} mistake{'s' if count != 1 else ''} found\n{lines}")
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, tuple[str, ...]]]:
+        """Pickle by the constructor's arguments, so that the error crosses process borders."""
+        return type(self), (self.where, self.problems)
+
+
+def suggest(name: str, valid: Iterable[str]) -> str:
+    """Return a hint such as ``did you mean 'k1'? (valid: k1, k2)``."""
+    names = list(valid)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    listing = f"valid: {', '.join(names)}" if names else "there are none"
+    return f"did you mean '{near[0]}'? ({listing})" if near else f"({listing})"
+
+
+def check(where: str, problems: list[str]) -> None:
+    """Raise `InputError` when any mistake was collected."""
+    if problems:
+        raise InputError(where, problems)

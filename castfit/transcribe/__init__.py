@@ -1,0 +1,1 @@
+"""Transcriptions: an estimation problem becomes a staged least-squares problem."""

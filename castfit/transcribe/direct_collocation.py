@@ -1,0 +1,122 @@
+"""Full collocation: the states at the collocation points of every element are variables too.
+
+Elements are refined until the polynomials agree with the integrator: solve, integrate every element from its node,
+divide those that differ, solve again from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.integrate import IntegratorOptions
+from castfit.status import check
+from castfit.transcribe.collocation import CollocationProblem, collocation_problem
+from castfit.transcribe.grid import merge, uniform_or_given
+from castfit.transcribe.lagrange import SCHEMES
+from castfit.transcribe.refinement import element_errors, refine
+from castfit.transcribe.start import States, Trajectory, start_trajectory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.problem import Problem
+    from castfit.staged import StagedProblem
+
+    Array = NDArray[np.float64]
+
+_FIRST_ELEMENTS = 20  # "auto" begins with at least so many, and with the measured times
+
+
+@dataclass(frozen=True)
+class Collocation:
+    """Represent the states by polynomials on elements.
+
+    Parameters
+    ----------
+    degree : int
+        Number of collocation points per element.
+    scheme : {"radau", "legendre"}
+        Radau IIA (order 2 degree - 1 at element ends, stiffly accurate) or Gauss-Legendre (order 2 degree).
+    elements : int, "auto", "data" or array
+        Number of equal elements, an element between any two measured times, or the boundaries themselves; breakpoints
+        of inputs are always boundaries.  "auto" begins with the data and refines until `tolerance` is met.
+    tolerance : float
+        For "auto": the largest difference between an element and the integrator, relative to each state's magnitude.
+    states : {"data", "smoothed", "simulation"} or mapping
+        Where the states start: interpolated or smoothed measurements (the rest by simulation), simulation from the
+        guess, or ``{state: (times, values)}``.
+    integrator : IntegratorOptions
+        Against which elements are checked, and with which unmeasured states are simulated at the start.
+    """
+
+    degree: int = 3
+    scheme: str = "radau"
+    elements: int | str | NDArray[np.float64] = "auto"
+    tolerance: float = 1e-7
+    states: States = "data"
+    integrator: IntegratorOptions = field(default_factory=IntegratorOptions)
+
+    def __post_init__(self) -> None:
+        mistakes: list[str] = []
+        if self.scheme not in SCHEMES:
+            mistakes.append(f"scheme is '{self.scheme}'; choose 'radau' or 'legendre'")
+        if not 1 <= self.degree <= 9:
+            mistakes.append(f"degree is {self.degree}; choose 1 to 9")
+        if np.ndim(self.elements) == 0 and not isinstance(self.elements, str) and not int(self.elements) >= 1:
+            mistakes.append(f"elements is {self.elements}; give at least 1")
+        if not self.tolerance > 0:
+            mistakes.append(f"tolerance is {self.tolerance}; it must be positive")
+        elif self.tolerance < 10 * self.integrator.relative_tolerance and self.elements == "auto":
+            mistakes.append(
+                f"tolerance {self.tolerance:g} cannot be checked with an integrator of relative tolerance "
+                f"{self.integrator.relative_tolerance:g}; leave a factor 10 between them"
+            )
+        check("Collocation", mistakes)
+
+    @property
+    def label(self) -> str:
+        """Name in tables."""
+        count = self.elements if isinstance(self.elements, (int, str)) else len(self.elements) - 1
+        return f"collocation ({self.scheme} {self.degree}, {count} elements)"
+
+    def transcribe(self, problem: Problem, theta: Array) -> CollocationProblem:
+        """Lay the problem out as elements, starting from theta (n_theta,)."""
+        edges = [
+            merge(uniform_or_given(c, "data", what="elements"), np.linspace(c.start, c.end, _FIRST_ELEMENTS + 1))
+            if isinstance(self.elements, str) and self.elements == "auto"
+            else uniform_or_given(c, self.elements, what="elements")
+            for c in problem.conditions
+        ]
+        trajectory = start_trajectory(problem, theta, self.states, self.integrator)
+        functions = [_table(trajectory, i) for i in range(len(edges))]
+        return self._problem(problem, edges, theta, functions)
+
+    def refine(self, problem: Problem, staged: StagedProblem, v: Array) -> CollocationProblem | None:
+        """Return a finer problem started from the solution v, or None if v is accurate enough."""
+        if not (isinstance(self.elements, str) and self.elements == "auto"):
+            return None
+        assert isinstance(staged, CollocationProblem)
+        errors = element_errors(staged, v, self.integrator)
+        if max(e.largest for e in errors) <= self.tolerance:
+            return None
+        edges = [refine(chain.times, e, self.tolerance) for chain, e in zip(staged.layout.chains, errors, strict=True)]
+        return self._problem(problem, edges, staged.layout.theta(v), list(staged.interpolants(v)))
+
+    def _problem(
+        self,
+        problem: Problem,
+        edges: list[Array],
+        theta: Array,
+        trajectories: list[Callable[[Array], tuple[Array, Array]]],
+    ) -> CollocationProblem:
+        return collocation_problem(
+            problem, edges, theta=theta, trajectories=trajectories, degree=self.degree, scheme=self.scheme
+        )
+
+
+def _table(trajectory: Trajectory, i: int) -> Callable[[Array], tuple[Array, Array]]:
+    return lambda times: trajectory.at(i, times)

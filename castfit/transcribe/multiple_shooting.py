@@ -1,0 +1,62 @@
+"""Direct multiple shooting: the states at the interval boundaries are variables too (Bock 1981)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.integrate import IntegratorOptions
+from castfit.status import check
+from castfit.transcribe.grid import uniform_or_given
+from castfit.transcribe.shooting import ShootingProblem
+from castfit.transcribe.start import States, start_trajectory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.problem import Problem
+    from castfit.staged import StagedProblem
+
+
+@dataclass(frozen=True)
+class MultipleShooting:
+    """Integrate every interval from a state of its own, and match the ends.
+
+    Parameters
+    ----------
+    intervals : int, "data" or array
+        Number of equal intervals, an interval between any two measured times, or the boundaries themselves.
+    states : {"data", "smoothed", "simulation"} or mapping
+        Where the node states start: interpolated or smoothed measurements (the rest by simulation), simulation from
+        the guess, or ``{state: (times, values)}``.
+    integrator : IntegratorOptions
+    """
+
+    intervals: int | str | NDArray[np.float64] = 20
+    states: States = "data"
+    integrator: IntegratorOptions = field(default_factory=IntegratorOptions)
+
+    def __post_init__(self) -> None:
+        mistakes: list[str] = []
+        if np.ndim(self.intervals) == 0 and not isinstance(self.intervals, str) and not int(self.intervals) >= 1:
+            mistakes.append(f"intervals is {self.intervals}; give at least 1")
+        check("MultipleShooting", mistakes)
+
+    @property
+    def label(self) -> str:
+        """Name in tables."""
+        count = self.intervals if isinstance(self.intervals, (int, str)) else len(self.intervals) - 1
+        return f"multiple shooting ({count} intervals)" if count != "data" else "multiple shooting (at data)"
+
+    def transcribe(self, problem: Problem, theta: NDArray[np.float64]) -> ShootingProblem:
+        """Lay the problem out as stages, starting from theta (n_theta,)."""
+        edges = [uniform_or_given(c, self.intervals, what="intervals") for c in problem.conditions]
+        trajectory = start_trajectory(problem, theta, self.states, self.integrator)
+        return ShootingProblem(
+            problem, edges, nodes=True, theta=theta, trajectory=trajectory, options=self.integrator
+        )
+
+    def refine(self, problem: Problem, staged: StagedProblem, v: NDArray[np.float64]) -> None:
+        """Return None: the integrator controls its own accuracy."""

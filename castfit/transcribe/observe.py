@@ -1,0 +1,128 @@
+"""From states at points to weighted residuals and path constraints, with their derivatives.
+
+Points are batched as (K, M): stage and point within the stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import casadi as ca
+import numpy as np
+
+from castfit.problem import by_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.problem import Condition, Problem
+    from castfit.transcribe.grid import Staging
+
+    Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Values: residual rows r (K, M * n_y) and path constraint rows c (K, M * n_h)."""
+
+    r: Array
+    c: Array
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Derivatives at points: r_x (K, M, n_y, n_x), r_z, r_p (all parameters p), and the same of c."""
+
+    r_x: Array
+    r_z: Array
+    r_p: Array
+    c_x: Array
+    c_z: Array
+    c_p: Array
+
+
+class Observer:
+    """The measured outputs and path constraints of a problem as batched functions.
+
+    Parameters
+    ----------
+    problem : Problem
+    state_bounds : bool
+        Whether bounds of states are path constraints here (single shooting), because no node variable carries them.
+    """
+
+    def __init__(self, problem: Problem, *, state_bounds: bool) -> None:
+        self._problem = problem
+        system = problem.model.system
+        bounded = list(problem.state_bounds) if state_bounds else []
+        graphs = [by_name(ca.SX(c.expression), problem.model) for c in problem.constraints]
+        graphs += [system.x[problem.model.states.index(n)] for n in bounded]
+        limits = [(c.lower, c.upper) for c in problem.constraints] + [problem.state_bounds[n] for n in bounded]
+        self._limits = np.array(limits, dtype=float).reshape(-1, 2)
+        self._graph = ca.densify(ca.vertcat(problem.observed, *graphs))
+        self._n_y = len(problem.outputs)
+        self._maps: dict[tuple[str, int], ca.Function] = {}
+
+    def constraint_bounds(self, staging: Staging) -> tuple[Array, Array]:
+        """Return bounds of the path constraint rows, (K, M * n_h) each; padded points are unbounded."""
+        stages, points = staging.tau.shape
+        real = (staging.weight > 0).any(axis=2)[:, :, None]
+        lower = np.where(real, self._limits[:, 0], -np.inf).reshape(stages, points * self._limits.shape[0])
+        upper = np.where(real, self._limits[:, 1], np.inf).reshape(stages, points * self._limits.shape[0])
+        return lower, upper
+
+    @cached_property
+    def _value(self) -> ca.Function:
+        return self._problem.model.system.function("observe", self._graph)
+
+    @cached_property
+    def _derivative(self) -> ca.Function:
+        system = self._problem.model.system
+        blocks = [ca.densify(ca.jacobian(self._graph, s)) for s in (system.x, system.z, system.p)]
+        return system.function("observe_jacobian", *blocks)
+
+    def _map(self, kind: str, count: int) -> ca.Function:
+        key = (kind, count)
+        if key not in self._maps:
+            self._maps[key] = (self._value if kind == "value" else self._derivative).map(count)
+        return self._maps[key]
+
+    def _arguments(self, staging: Staging, i: int, x: Array, z: Array, p: Array) -> list[Array]:
+        condition = self._problem.conditions[i]
+        count = staging.tau.size
+        return [
+            staging.times.reshape(1, count),
+            x.reshape(count, -1).T,
+            z.reshape(count, -1).T,
+            np.repeat(p[:, None], count, axis=1),
+            self._input_values(condition, staging),
+        ]
+
+    def _input_values(self, condition: Condition, staging: Staging) -> Array:
+        times = staging.times.ravel()
+        return np.array([u(times) for u in condition.inputs]).reshape(len(condition.inputs), times.size)
+
+    def values(self, staging: Staging, i: int, x: Array, z: Array, p: Array) -> Observed:
+        """Evaluate residuals and constraints of condition i at states x (K, M, n_x), z (K, M, n_z)."""
+        stages, points = staging.tau.shape
+        found = np.asarray(self._map("value", staging.tau.size)(*self._arguments(staging, i, x, z, p)))
+        rows = found.T.reshape(stages, points, -1)
+        r = np.where(staging.weight > 0, (rows[..., : self._n_y] - staging.values) * staging.weight, 0.0)
+        return Observed(r.reshape(stages, -1), rows[..., self._n_y :].reshape(stages, -1))
+
+    def jacobians(self, staging: Staging, i: int, x: Array, z: Array, p: Array) -> Observation:
+        """Evaluate derivatives of residuals and constraints of condition i with respect to x, z, p."""
+        stages, points = staging.tau.shape
+        n_rows = self._graph.numel()
+        found = self._map("jacobian", staging.tau.size)(*self._arguments(staging, i, x, z, p))
+        blocks = [
+            np.asarray(f).reshape(n_rows, stages * points, -1).transpose(1, 0, 2).reshape(stages, points, n_rows, -1)
+            if f.shape[1]
+            else np.zeros((stages, points, n_rows, 0))
+            for f in found
+        ]
+        weight = staging.weight[..., None]
+        measured = [np.where(weight > 0, b[:, :, : self._n_y] * weight, 0.0) for b in blocks]
+        return Observation(*measured, *(b[:, :, self._n_y :] for b in blocks))

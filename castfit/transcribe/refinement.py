@@ -1,0 +1,107 @@
+"""How accurate collocation elements are, and where more of them are needed.
+
+Every element is integrated from its own node with error control, and the polynomial compared with that at the
+element's end and at the measured points inside.  Halving an element divides these local errors by 2**e with
+(Hairer, Norsett and Wanner 1993, theorem II.7.10)
+
+    e = 2 d        at the end, Radau points
+    e = 2 d + 1    at the end, Legendre points
+    e = d + 1      inside
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.integrate import Integrator, IntegratorOptions, Lanes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.transcribe.collocation import CollocationProblem
+    from castfit.transcribe.elements import Elements
+    from castfit.transcribe.lagrange import Table
+
+    Array = NDArray[np.float64]
+
+_LARGEST_SPLIT = 8  # parts per round: far from the solution's mesh the orders do not hold yet
+
+
+@dataclass(frozen=True)
+class ElementErrors:
+    """Local errors of one experiment's elements, relative to the largest value of each state over the trajectory.
+
+    end : (K,)      at the element's end
+    inside : (K,)   at the measured points inside, the largest; 0 where nothing is measured inside
+    table : Table   the polynomials
+
+    Both are the largest over all differential states, inf where the element could not be integrated.
+    """
+
+    end: Array
+    inside: Array
+    table: Table
+
+    @property
+    def largest(self) -> float:
+        """The largest error of all."""
+        return float(np.maximum(self.end, self.inside).max())
+
+
+def element_errors(
+    staged: CollocationProblem, v: Array, options: IntegratorOptions | None = None
+) -> tuple[ElementErrors, ...]:
+    """Compare the elements at v (n_v,) with an integrator, per experiment."""
+    integrator = Integrator(staged.problem.model.system, [1.0], options)
+    found: list[ElementErrors] = []
+    for condition, chain, elements in zip(
+        staged.problem.conditions, staged.layout.chains, staged.elements, strict=True
+    ):
+        q, s, w = chain.local(v)
+        found.append(_compare(integrator, elements, elements.states(s, w), condition.chart.natural(q).p))
+    return tuple(found)
+
+
+def refine(edges: Array, errors: ElementErrors, tolerance: float) -> Array:
+    """Return boundaries (K' + 1,) that contain `edges` (K + 1,) and let no error exceed the tolerance.
+
+    Each element is divided into equal parts, at most 8; call again with the errors of the solution on the new ones.
+    """
+    with np.errstate(invalid="ignore"):
+        at_end = (errors.end / tolerance) ** (1.0 / (errors.table.order + 1))
+        inside = (errors.inside / tolerance) ** (1.0 / (errors.table.degree + 1))
+    parts = np.clip(np.ceil(np.maximum(at_end, inside)), 1, _LARGEST_SPLIT).astype(int)
+    first = np.repeat(np.cumsum(parts) - parts, parts)
+    position = np.repeat(np.arange(parts.size), parts) + (np.arange(parts.sum()) - first) / np.repeat(parts, parts)
+    return np.interp(np.append(position, parts.size), np.arange(edges.size), edges)
+
+
+def _compare(integrator: Integrator, elements: Elements, y: Array, p: Array) -> ElementErrors:
+    """Integrate one lane to each element's end and to each measured point inside."""
+    table, n_x, stages = elements.table, elements.n_x, y.shape[0]
+    start, h = elements.edges[:-1], np.diff(elements.edges)
+    tau = elements.tau
+    measured = (elements.weight > 0).any(axis=2) & (tau > 0) & (tau < 1)
+    k = np.concatenate([np.arange(stages), np.nonzero(measured)[0]])
+    at = np.concatenate([np.ones(stages), tau[measured]])
+    z_start = np.einsum("j,kje->ke", table.algebraic_basis(0.0), y[:, 1:, n_x:])
+    lanes = Lanes(
+        start=start[k],
+        duration=at * h[k],
+        x0=y[k, 0, :n_x],
+        p=np.broadcast_to(p, (k.size, p.size)),
+        u=elements.cubics[k][:, None],
+        z0=z_start[k],
+    )
+    exact = integrator.values(lanes).x[:, -1]
+    approximate = np.einsum("lj,lje->le", table.state_basis(at), y[k, :, :n_x])
+    largest = np.abs(y[..., :n_x]).max(axis=(0, 1))
+    magnitude = np.maximum(largest, max(1e-8 * largest.max(), np.finfo(float).tiny))
+    error = (np.abs(approximate - exact) / magnitude).max(axis=1)
+    error = np.where(np.isfinite(error), error, np.inf)
+    inside = np.zeros(stages)
+    np.maximum.at(inside, k[stages:], error[stages:])
+    return ElementErrors(error[:stages], inside, table)

@@ -1,0 +1,63 @@
+"""Single shooting, the initial value approach: parameters and initial states are the only variables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.integrate import IntegratorOptions
+from castfit.transcribe.shooting import ShootingProblem
+from castfit.transcribe.start import Trajectory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.problem import Problem
+    from castfit.staged import StagedProblem
+
+
+@dataclass(frozen=True)
+class SingleShooting:
+    """Integrate every experiment from its initial state to its end.
+
+    Parameters
+    ----------
+    integrator : IntegratorOptions
+    """
+
+    integrator: IntegratorOptions = field(default_factory=IntegratorOptions)
+
+    @property
+    def label(self) -> str:
+        """Name in tables."""
+        return "single shooting"
+
+    def transcribe(self, problem: Problem, theta: NDArray[np.float64]) -> ShootingProblem:
+        """Lay the problem out as stages, starting from theta (n_theta,)."""
+        edges = [np.array([c.start, c.end]) for c in problem.conditions]
+        return ShootingProblem(
+            problem,
+            edges,
+            nodes=False,
+            theta=theta,
+            trajectory=_at_rest(problem, theta),
+            options=self.integrator,
+        )
+
+    def refine(self, problem: Problem, staged: StagedProblem, v: NDArray[np.float64]) -> None:
+        """Return None: the integrator controls its own accuracy."""
+
+
+def _at_rest(problem: Problem, theta: NDArray[np.float64]) -> Trajectory:
+    """Hold the initial state: single shooting needs no trajectory beyond it."""
+    tables = tuple(
+        (
+            np.array([c.start, c.end]),
+            np.repeat(c.chart.natural(theta[c.theta]).a[None], 2, axis=0),
+            np.repeat(c.z_guess[None], 2, axis=0),
+        )
+        for c in problem.conditions
+    )
+    return Trajectory(tables)

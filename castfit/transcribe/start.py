@@ -1,0 +1,246 @@
+"""Where the state trajectories start: from data, from simulation, or given.
+
+Measured states are interpolated through their data; the others are simulated with the measured ones imposed as
+inputs, which keeps them near the data however poor the parameters are.  A simulation that stops holds its last
+value: a start need not be accurate, but it must be finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union
+
+import casadi as ca
+import numpy as np
+from scipy.interpolate import PchipInterpolator, make_smoothing_spline
+
+from castfit.inputs import Input
+from castfit.integrate import Integrator, IntegratorOptions, Lanes
+from castfit.status import InputError, suggest
+from castfit.transcribe.grid import merge
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.problem import Condition, Problem
+
+    Array = NDArray[np.float64]
+
+_SUBDIVISIONS = 6  # table entries per measured interval, so that curvature between data is kept
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """States over time, one table per experiment: times (n,), states (n, n_x), algebraic states (n, n_z)."""
+
+    tables: tuple[tuple[Array, Array, Array], ...]
+
+    def at(self, i: int, times: Array) -> tuple[Array, Array]:
+        """Interpolate experiment i at times (n,): states (n, n_x) and algebraic states (n, n_z)."""
+        t, x, z = self.tables[i]
+        inside = np.clip(times, t[0], t[-1])
+        return _interpolate(t, x, inside), _interpolate(t, z, inside)
+
+    def magnitude(self, i: int) -> Array:
+        """Return the largest absolute value of each state, (n_x,); 1 for a state that stays at zero."""
+        largest = np.abs(self.tables[i][1]).max(axis=0)
+        return np.where(largest > 1e-12, largest, 1.0)
+
+
+States = Union[str, Trajectory, Mapping[str, Any]]
+
+
+def start_trajectory(problem: Problem, theta: Array, states: States, options: IntegratorOptions) -> Trajectory:
+    """Make the trajectory from which nodes and collocation points start.
+
+    Parameters
+    ----------
+    problem : Problem
+    theta : (n_theta,) array
+        Search scale.
+    states : {"data", "smoothed", "simulation"}, mapping or Trajectory
+        "data" interpolates measured states, "smoothed" smooths them first, "simulation" ignores the data.  A mapping
+        ``{state: (times, values)}`` gives states by hand, per experiment if nested as ``{experiment: {...}}``.
+
+    Raises
+    ------
+    InputError
+        If `states` is none of these, or names something that does not exist.
+    """
+    if isinstance(states, Trajectory):
+        return states
+    if isinstance(states, str) and states not in ("data", "smoothed", "simulation"):
+        raise InputError("states", [f"'{states}' is not known; choose 'data', 'smoothed', 'simulation', or a mapping"])
+    given = [{} for _ in problem.conditions] if isinstance(states, str) else _given(problem, states)
+    tables: list[tuple[Array, Array, Array]] = []
+    for condition, by_hand in zip(problem.conditions, given, strict=True):
+        initial = condition.chart.natural(theta[condition.theta])
+        known: dict[str, tuple[Array, Array]] = dict(by_hand)
+        if states in ("data", "smoothed"):
+            known = _measured_states(problem, condition, initial.p, smooth=states == "smoothed")
+        times = _table_times(condition)
+        tables.append(_fill(problem, condition, times, initial.p, initial.a, known, options))
+    return Trajectory(tuple(tables))
+
+
+def _table_times(condition: Condition) -> Array:
+    marks = merge(np.array([condition.start]), condition.points.times, condition.breakpoints)
+    fine = [np.linspace(a, b, _SUBDIVISIONS, endpoint=False) for a, b in zip(marks[:-1], marks[1:], strict=True)]
+    return np.concatenate([*fine, marks[-1:]])
+
+
+def _given(problem: Problem, states: Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
+    """Read trajectories given by hand."""
+    names = [c.name for c in problem.conditions]
+    nested = any(isinstance(value, Mapping) for value in states.values())
+    mistakes: list[str] = []
+    if nested:
+        mistakes += [f"there is no experiment '{n}': {suggest(n, names)}" for n in states if n not in names]
+    per_experiment = [states.get(n, {}) if nested else states for n in names]
+    out: list[dict[str, tuple[Array, Array]]] = []
+    for table in per_experiment:
+        found: dict[str, tuple[Array, Array]] = {}
+        for name, value in table.items():
+            if name not in problem.model.states:
+                mistakes.append(f"there is no state '{name}': {suggest(name, problem.model.states)}")
+                continue
+            t, y = (np.asarray(a, dtype=float) for a in value)
+            if t.shape != y.shape or t.ndim != 1 or not (np.isfinite(t).all() and np.isfinite(y).all()):
+                mistakes.append(f"state '{name}' needs finite (times, values) of equal length")
+            elif (np.diff(t) <= 0).any():
+                mistakes.append(f"the times of state '{name}' do not increase")
+            else:
+                found[name] = (t, y)
+        out.append(found)
+    if mistakes:
+        raise InputError("states", mistakes)
+    return out
+
+
+def _measured_states(
+    problem: Problem, condition: Condition, p: Array, *, smooth: bool
+) -> dict[str, tuple[Array, Array]]:
+    """Find the states that a single output shows directly, y = c0 + c1 x, and invert it at the data."""
+    system = problem.model.system
+    points = condition.points
+    u = np.array([s(points.times) for s in condition.inputs]).reshape(len(condition.inputs), points.times.size)
+    collected: dict[str, list[tuple[Array, Array, Array]]] = {}
+    for j, name in enumerate(problem.outputs):
+        graph = problem.model.outputs[name]
+        rows, columns = ca.jacobian_sparsity(graph, ca.vertcat(system.x, system.z)).get_triplet()
+        if len(rows) != 1 or columns[0] >= system.x.numel():
+            continue
+        i = int(columns[0])
+        slope = ca.jacobian(graph, system.x[i])
+        if ca.depends_on(slope, ca.vertcat(system.x, system.z)):
+            continue
+        measured = points.mask[:, j]
+        if not measured.any():
+            continue
+        at = system.function("invert", graph, slope)
+        t = points.times[measured]
+        zero_x, zero_z = np.zeros(system.x.numel()), np.zeros(system.z.numel())
+        pairs = [at(ti, zero_x, zero_z, p, ui) for ti, ui in zip(t, u[:, measured].T, strict=True)]
+        offset, gain = (np.array([float(pair[n]) for pair in pairs]) for n in (0, 1))
+        if (np.abs(gain) < 1e-12).any():
+            continue
+        value = (points.values[measured, j] - offset) / gain
+        weight = np.abs(gain) / points.sigma[measured, j]
+        collected.setdefault(problem.model.states[i], []).append((t, value, weight))
+    return {name: _average(pieces, smooth=smooth) for name, pieces in collected.items()}
+
+
+def _average(pieces: Sequence[tuple[Array, Array, Array]], *, smooth: bool) -> tuple[Array, Array]:
+    """Average replicates, weighted by 1/sigma^2, and smooth on demand."""
+    t, y, w = (np.concatenate([piece[n] for piece in pieces]) for n in range(3))
+    times, inverse = np.unique(t, return_inverse=True)
+    total = np.bincount(inverse, w**2)
+    mean = np.bincount(inverse, w**2 * y) / total
+    if smooth and times.size >= 5:
+        mean = np.asarray(make_smoothing_spline(times, mean, w=total / total.mean())(times), dtype=float)
+    return times, mean
+
+
+def _fill(
+    problem: Problem,
+    condition: Condition,
+    times: Array,
+    p: Array,
+    a: Array,
+    known: Mapping[str, tuple[Array, Array]],
+    options: IntegratorOptions,
+) -> tuple[Array, Array, Array]:
+    """Tabulate all states: the known ones interpolated, the rest simulated."""
+    names = problem.model.states
+    x = np.repeat(a[None, :], times.size, axis=0)
+    z = np.repeat(condition.z_guess[None, :], times.size, axis=0)
+    signals: dict[str, Input] = {}
+    for name, (t, y) in known.items():
+        i = names.index(name)
+        later = t > condition.start + 1e-9 * (condition.end - condition.start)
+        nodes = np.concatenate([[condition.start], t[later]])
+        values = np.concatenate([[a[i]], y[later]])
+        if nodes[-1] < condition.end:  # hold the last measured value
+            nodes, values = np.append(nodes, condition.end), np.append(values, values[-1])
+        signals[name] = Input.pchip(nodes, values)
+        x[:, i] = signals[name](times)
+    rest = [i for i, name in enumerate(names) if name not in known]
+    if not rest and not problem.model.algebraic_states:
+        return times, x, z
+    if rest:
+        model = problem.model.with_measured(tuple(known))
+        inputs = (*condition.inputs, *signals.values())
+        found, z = _march(model.system, times, x[0, rest], condition.z_guess, p, inputs, options)
+        x[:, rest] = found
+    else:
+        z = _consistent(problem, condition, times, x, p, options)
+    return times, x, z
+
+
+def _march(
+    system: Any, times: Array, x0: Array, z0: Array, p: Array, inputs: Sequence[Input], options: IntegratorOptions
+) -> tuple[Array, Array]:
+    """Integrate over the whole table, or, if that fails, interval by interval up to where it stops."""
+    count = times.size
+    span = times[-1] - times[0]
+    cubics = np.stack([u.cubics(times) for u in inputs], axis=1) if inputs else np.zeros((count - 1, 0, 4))
+    whole = Integrator(system, (times[1:] - times[0]) / span, options)
+    lanes = Lanes(times[:1], np.array([span]), x0[None], p[None], cubics[None], z0[None])
+    found = whole.values(lanes)
+    x, z = np.repeat(x0[None], count, axis=0), np.repeat(z0[None], count, axis=0)
+    if not found.failures:
+        x[1:], z[1:] = found.x[0], found.z[0]
+        z[0] = z[1]
+        return x, z
+    single = Integrator(system, np.array([1.0]), options)
+    for k in range(count - 1):
+        step = Lanes(
+            times[k : k + 1], np.diff(times)[k : k + 1], x[k][None], p[None], cubics[k][None, None], z[k][None]
+        )
+        found = single.values(step)
+        if found.failures:
+            x[k + 1 :], z[k + 1 :] = x[k], z[k]
+            break
+        x[k + 1], z[k + 1] = found.x[0, -1], found.z[0, -1]
+    return x, z
+
+
+def _consistent(
+    problem: Problem, condition: Condition, times: Array, x: Array, p: Array, options: IntegratorOptions
+) -> Array:
+    """Solve the algebraic equations along a known trajectory, by integrations of zero length."""
+    count = times.size
+    u = np.zeros((count, 1, len(condition.inputs), 4))
+    for i, signal in enumerate(condition.inputs):
+        u[:, 0, i, 0] = signal(times)
+    guess = np.repeat(condition.z_guess[None], count, axis=0)
+    lanes = Lanes(times, np.zeros(count), x, np.repeat(p[None], count, axis=0), u, guess)
+    found = Integrator(problem.model.system, np.array([1.0]), options).values(lanes)
+    return np.where(np.isfinite(found.z[:, -1]), found.z[:, -1], guess)
+
+
+def _interpolate(t: Array, y: Array, at: Array) -> Array:
+    if y.shape[1] == 0:
+        return np.zeros((at.size, 0))
+    return np.asarray(PchipInterpolator(t, y, axis=0)(at), dtype=float)

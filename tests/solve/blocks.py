@@ -1,0 +1,146 @@
+"""Random staged problems, and their dense matrices written out block by block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from castfit.staged import Jacobians, Layout, Linearization, Specification, Values, lay_out
+
+
+def random_problem(
+    rng: np.random.Generator,
+    *,
+    stages: tuple[int, ...] = (4, 3),
+    n_s: int = 2,
+    n_w: int = 0,
+    n_r: int = 3,
+    n_c: int = 0,
+    shared: int = 3,
+    local: int = 1,
+    free_initial: bool = True,
+    n_prior: int = 0,
+    padding: bool = True,
+    null_directions: int = 0,
+    gain: float = 0.7,
+) -> tuple[Layout, Linearization]:
+    """Draw a layout and a linearization with random blocks, one chain per entry of `stages`.
+
+    Theta is the shared quantities, then per chain its local ones and, if `free_initial`, its initial state (with an
+    identity in A; else A is zero).  With `null_directions` as many shared quantities repeat the first one exactly, so
+    that only their sum matters.  `gain` is the size of X_s: above 1 the nodes grow.
+    """
+    own = local + (n_s if free_initial else 0)
+    n_theta = shared + own * len(stages)
+    specifications = []
+    for i, K in enumerate(stages):
+        theta = np.r_[np.arange(shared), shared + own * i + np.arange(own)]
+        mask = rng.random((K, n_r)) < 0.8 if padding else np.ones((K, n_r), dtype=bool)
+        lower, upper = np.full((K, n_c), -np.inf), np.full((K, n_c), np.inf)
+        lower[rng.random((K, n_c)) < 0.7] = -0.3
+        upper[rng.random((K, n_c)) < 0.7] = 0.4
+        names = tuple(f"x{j}" for j in range(n_s))
+        specifications.append(
+            Specification(f"experiment {i}", theta, n_s, n_w, mask, lower, upper, np.linspace(0, 1, K + 1), names)
+        )
+    layout = lay_out(tuple(f"theta{i}" for i in range(n_theta)), tuple(specifications))
+
+    values, jacobians = [], []
+    for chain in layout.chains:
+        K, n_q = chain.n_stages, chain.n_q
+
+        def block(*shape: int, size: float = 1.0) -> np.ndarray:
+            return size * rng.standard_normal(shape)
+
+        A = np.zeros((n_s, n_q))
+        if free_initial:
+            A[:, n_q - n_s :] = np.eye(n_s)
+        D_w = block(K, n_w, n_w, size=0.3) + 2 * np.eye(n_w)
+        parts = {
+            "R": (n_r, chain.row_mask[:, :, None]),
+            "D": (n_w, 1.0),
+            "X": (n_s, 1.0),
+            "C": (n_c, 1.0),
+        }
+        blocks = {
+            f"{name}_{to}": block(K, rows, n) * keep
+            for name, (rows, keep) in parts.items()
+            for to, n in (("s", n_s), ("w", n_w), ("q", n_q))
+        }
+        blocks |= {"D_w": D_w, "X_s": gain * np.linalg.qr(block(K, n_s, n_s))[0] if n_s else block(K, 0, 0), "A": A}
+        for name in ("R_q", "D_q", "X_q", "C_q"):
+            for extra in range(1, 1 + null_directions):
+                blocks[name][:, :, extra] = blocks[name][:, :, 0]
+        jacobians.append(Jacobians(**blocks))
+        values.append(
+            Values(
+                r=block(K, n_r) * chain.row_mask,
+                a=block(n_s, size=0.1),
+                d=block(K, n_w, size=0.1),
+                x=block(K, n_s, size=0.1),
+                c=block(K, n_c, size=0.1),
+            )
+        )
+    prior_jacobian = rng.standard_normal((n_prior, n_theta))
+    prior_jacobian[:, 1 : 1 + null_directions] = prior_jacobian[:, :1]
+    linearization = Linearization(
+        v=0.1 * rng.standard_normal(layout.n_v),
+        values=tuple(values),
+        prior=rng.standard_normal(n_prior),
+        prior_jacobian=prior_jacobian,
+        jacobians=tuple(jacobians),
+    )
+    return layout, linearization
+
+
+@dataclass(frozen=True)
+class Dense:
+    """The linearized problem written out: residuals r + J dv, equations e + C dv = 0, path rows c + P dv."""
+
+    r: np.ndarray
+    J: np.ndarray
+    e: np.ndarray
+    C: np.ndarray
+    c: np.ndarray
+    P: np.ndarray
+
+
+def dense(layout: Layout, linearization: Linearization) -> Dense:
+    """Write a linearization out in the order of the contract: measured rows; per chain initial, inner, matching."""
+    n = layout.n_v
+    lists: dict[str, list] = {name: [] for name in ("r", "J", "e", "C", "c", "P")}
+
+    def add(value: str, matrix: str, constant: float, *entries: tuple[np.ndarray, np.ndarray]) -> None:
+        row = np.zeros(n)
+        for positions, numbers in entries:
+            np.add.at(row, positions, numbers)
+        lists[value].append(constant)
+        lists[matrix].append(row)
+
+    for chain, values, j in zip(layout.chains, linearization.values, linearization.jacobians, strict=True):
+        q, s, w = chain.theta, chain.nodes, chain.inner
+        for i in range(chain.n_s):
+            add("e", "C", values.a[i] - linearization.v[s[0, i]], (q, j.A[i]), (s[0, i : i + 1], -np.ones(1)))
+        for k in range(chain.n_stages):
+            for i in range(chain.n_r):
+                if chain.row_mask[k, i]:
+                    add("r", "J", values.r[k, i], (q, j.R_q[k, i]), (s[k], j.R_s[k, i]), (w[k], j.R_w[k, i]))
+            for i in range(chain.n_c):
+                add("c", "P", values.c[k, i], (q, j.C_q[k, i]), (s[k], j.C_s[k, i]), (w[k], j.C_w[k, i]))
+            for i in range(chain.n_w):
+                add("e", "C", values.d[k, i], (q, j.D_q[k, i]), (s[k], j.D_s[k, i]), (w[k], j.D_w[k, i]))
+            if k + 1 < chain.n_stages:
+                for i in range(chain.n_s):
+                    gap = values.x[k, i] - linearization.v[s[k + 1, i]]
+                    own = (q, j.X_q[k, i]), (s[k], j.X_s[k, i]), (w[k], j.X_w[k, i])
+                    add("e", "C", gap, *own, (s[k + 1, i : i + 1], -np.ones(1)))
+    for value, row in zip(linearization.prior, linearization.prior_jacobian, strict=True):
+        add("r", "J", value, (np.arange(layout.n_theta), row))
+
+    def matrix(name: str) -> np.ndarray:
+        return np.array(lists[name]).reshape(-1, n)
+
+    return Dense(
+        np.array(lists["r"]), matrix("J"), np.array(lists["e"]), matrix("C"), np.array(lists["c"]), matrix("P")
+    )

@@ -1,0 +1,353 @@
+"""The problem library: loading, options, data, and every reference checked without castfit's integrators.
+
+Models are integrated together with their variational equations by SciPy, so that objective, stationarity and
+standard errors of a reference rest on the equations and the data alone.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import casadi as ca
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import solve_ivp
+
+from castfit import problems
+from castfit.problem import Condition, Problem
+from castfit.status import InputError
+
+NAMES = (
+    "alpha_pinene", "bellman", "calcium", "escep", "gasoil", "lotka_volterra", "lotka_volterra_michalik", "methanol",
+    "notorious", "stat5",
+)  # fmt: skip
+SHAPES = {  # points, outputs, measured values, estimated quantities
+    "alpha_pinene": (8, 5, 40, 5),
+    "bellman": (14, 1, 14, 2),
+    "calcium": (201, 4, 804, 11),
+    "escep": (23, 1, 23, 3),
+    "gasoil": (21, 2, 42, 3),
+    "lotka_volterra": (10, 2, 20, 4),
+    "lotka_volterra_michalik": (20, 2, 40, 4),
+    "methanol": (17, 3, 51, 5),
+    "notorious": (10, 2, 20, 1),
+    "stat5": (16, 2, 31, 4),
+}
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in NAMES if name != "notorious"),  # which cannot be integrated
+    ("alpha_pinene", {"scale": "log"}),
+    ("stat5", {"interpolation": "pchip"}),
+    ("stat5", {"interpolation": "cubic_spline"}),
+]
+PUBLISHED = {  # chi2 or sum of squares, as printed by others or computed independently from the same data
+    "alpha_pinene": (19.8721669342, 1e-10),
+    "bellman": (21.86671, 3e-7),
+    "gasoil": (5.2365958e-3, 1e-8),
+    "lotka_volterra": (0.027536379, 2e-8),
+    "methanol": (9.0222899e-3, 1e-8),
+    "escep": (1.409741e-4**2, 1e-6),
+    "stat5": (52.095, 1e-5),
+}
+
+
+def residuals(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weighted residuals (n,) and their Jacobian (n, n_theta), both in natural scale."""
+    (condition,) = problem.conditions
+    natural = condition.chart.natural(theta[condition.theta])
+    times, states, slopes = variational(problem, condition, natural)
+    points = condition.points
+    row = np.searchsorted(times, points.times)
+    system = problem.model.system
+    observe = system.function(
+        "observe", problem.observed, *(ca.densify(ca.jacobian(problem.observed, by)) for by in (system.x, system.p))
+    )
+    value, gain = np.empty_like(points.values), np.empty((*points.values.shape, theta.size))
+    for i, k in enumerate(row):
+        u = [signal(points.times[i]) for signal in condition.inputs]
+        y, y_x, y_p = (np.asarray(m) for m in observe(points.times[i], states[k], [], natural.p, u))
+        value[i], gain[i] = y.ravel(), y_x @ slopes[k] + y_p @ natural.dp
+    residual = (value - points.values) / points.sigma
+    return residual[points.mask], (gain / points.sigma[:, :, None])[points.mask] / problem.natural_slope(theta)
+
+
+def variational(problem: Problem, condition: Condition, natural: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Integrate x and dx/dq from one breakpoint of the inputs to the next; (n,), (n, n_x), (n, n_x, n_q)."""
+    system = problem.model.system
+    n_x, n_q = natural.da.shape
+    blocks = (ca.densify(ca.jacobian(system.ode, by)) for by in (system.x, system.p))
+    right = system.function("right", system.ode, *blocks)
+    edges = np.concatenate([[condition.start], condition.breakpoints, [condition.end]])
+    grid = np.unique(np.concatenate([edges, condition.points.times]))
+    found = [np.column_stack([natural.a, natural.da])[None]]
+    for k, (left, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        pieces = [signal.cubics(edges)[k] for signal in condition.inputs]
+
+        def slope(t: float, v: np.ndarray, pieces: Any = pieces, left: float = left) -> np.ndarray:
+            state = v.reshape(n_x, 1 + n_q)
+            u = [np.polyval(c[::-1], t - left) for c in pieces]
+            f, f_x, f_p = (np.asarray(m) for m in right(t, state[:, 0], [], natural.p, u))
+            return np.column_stack([f.ravel(), f_x @ state[:, 1:] + f_p @ natural.dp]).ravel()
+
+        asked = grid[(grid > left) & (grid <= end)]
+        options = {"method": "LSODA", "rtol": 1e-10, "atol": 1e-13}
+        solved = solve_ivp(slope, (left, end), found[-1][-1].ravel(), t_eval=asked, **options)
+        assert solved.success, solved.message
+        found.append(solved.y.T.reshape(-1, n_x, 1 + n_q))
+    every = np.concatenate(found)
+    return grid, every[:, :, 0], every[:, :, 1:]
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=lambda v: "-".join([v[0], *map(str, v[1].values())]))
+def judged(request: pytest.FixtureRequest) -> tuple[problems.Benchmark, np.ndarray, np.ndarray]:
+    """A benchmark with residuals and Jacobian at its reference."""
+    name, options = request.param
+    benchmark = problems.load(name, **options)
+    theta = benchmark.problem.theta_from(benchmark.reference.parameters)
+    return benchmark, *residuals(benchmark.problem, theta)
+
+
+def interior(benchmark: problems.Benchmark) -> np.ndarray:
+    """Which estimated quantities lie off their bounds at the reference."""
+    theta = benchmark.problem.theta_from(benchmark.reference.parameters)
+    lower, upper = benchmark.problem.bounds
+    return (theta > lower) & (theta < upper)
+
+
+def test_objective(judged):
+    benchmark, residual, _ = judged
+    assert np.sum(residual**2) == pytest.approx(benchmark.reference.objective, rel=1e-6)
+
+
+def test_reference_is_stationary(judged):
+    """A Gauss-Newton step from the reference moves no quantity by more than a small part of its standard error."""
+    benchmark, residual, jacobian = judged
+    inside = interior(benchmark)
+    step = np.linalg.lstsq(jacobian[:, inside], -residual, rcond=None)[0]
+    names = np.array(benchmark.problem.names)[inside]
+    errors = np.array([benchmark.reference.standard_errors[n] for n in names])
+    assert np.max(np.abs(step) / errors) < 1e-4
+    # At a bound the objective must rise inwards; all bounds that are active in the library are lower ones.
+    assert (jacobian[:, ~inside].T @ residual >= 0).all()
+
+
+def test_standard_errors(judged):
+    benchmark, residual, jacobian = judged
+    inside = interior(benchmark)
+    covariance = np.linalg.inv(jacobian[:, inside].T @ jacobian[:, inside])
+    if not benchmark.problem.absolute_sigma:
+        covariance *= np.sum(residual**2) / (residual.size - inside.sum())
+    expected = dict(zip(np.array(benchmark.problem.names)[inside], np.sqrt(np.diag(covariance)), strict=True))
+    assert dict(benchmark.reference.standard_errors) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_reference_agrees_with_the_published_objective(name):
+    objective, tolerance = PUBLISHED[name]
+    assert problems.load(name).reference.objective == pytest.approx(objective, rel=tolerance)
+
+
+def test_names():
+    assert problems.names() == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_benchmark_is_complete(name):
+    benchmark = problems.load(name)
+    problem = benchmark.problem
+    (points,) = (condition.points for condition in problem.conditions)
+    assert benchmark.name == name
+    assert (*points.values.shape, problem.n_data, len(problem.names)) == SHAPES[name]
+    assert set(benchmark.reference.parameters) == set(problem.names)
+    assert len(benchmark.description) > 80
+    assert benchmark.sources
+    assert benchmark.start_strategy in ("data", "simulation")
+    assert set(benchmark.transcriptions) <= {"single", "multiple", "collocation"}
+    assert np.array_equal(problem.theta_from(benchmark.starts["reference"]), problem.guess)
+    for start in benchmark.starts.values():
+        assert set(start) == set(problem.names)
+        problem.theta_from(start)  # inside the bounds
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_starts_are_drawn_inside_the_bounds_from_the_generator_alone(name):
+    benchmark = problems.load(name)
+    rng = np.random.default_rng(3)
+    draws = [benchmark.draw_start(rng) for _ in range(5)]
+    assert draws[0] == benchmark.draw_start(np.random.default_rng(3)) == benchmark.draw_start(3)
+    assert draws[0] != draws[1]
+    for draw in draws:
+        assert set(draw) == set(benchmark.problem.names)
+        benchmark.problem.theta_from(draw)
+
+
+@given(seed=st.integers(0, 2**32 - 1), low=st.floats(1e-9, 1.0), ratio=st.floats(1.5, 1e9), log=st.booleans())
+def test_uniform_stays_within_its_limits(seed, low, ratio, log):
+    drawn = problems.Uniform({"a": (low, low * ratio), "b": (2.0, 3.0)}, log=log)(seed)
+    assert low * (1 - 1e-12) <= drawn["a"] <= low * ratio * (1 + 1e-12)
+    assert 2.0 <= drawn["b"] <= 3.0
+
+
+def test_uniform_in_the_logarithm_has_its_median_at_the_geometric_mean():
+    rng = np.random.default_rng(0)
+    draw = problems.Uniform.around({"k": 5.0}, factor=100)
+    sample = np.array([draw(rng)["k"] for _ in range(2000)])
+    assert np.mean(sample < 5.0) == pytest.approx(0.5, abs=0.05)
+    assert np.mean(sample < 0.5) == pytest.approx(0.25, abs=0.05)
+
+
+def test_unknown_name():
+    with pytest.raises(InputError, match="no problem is named 'calcum': did you mean 'calcium'"):
+        problems.load("calcum")
+
+
+def test_unknown_options_are_all_named():
+    with pytest.raises(InputError, match="unknown option 'nois': did you mean 'noise'") as caught:
+        problems.load("calcium", nois=0.1, seed=3)
+    assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("stat5", {"interpolation": "cubic"}, "interpolation is 'cubic'; choose one of 'linear', 'pchip'"),
+        ("alpha_pinene", {"scale": "log10"}, "scale is 'log10'"),
+        ("calcium", {"noise": 0}, "noise is 0; give a positive number"),
+        ("calcium", {"noise": "5 %"}, "noise is '5 %'"),
+        ("lotka_volterra_michalik", {"noise": float("nan")}, "noise is nan"),
+        ("notorious", {"mu": -5}, "mu is -5"),
+        ("notorious", {"mu": 1000}, "mu is 1000; give a positive number below 700"),
+        ("notorious", {"starts": "wide"}, "starts is 'wide'"),
+    ],
+)
+def test_refused_options(name, options, message):
+    with pytest.raises(InputError, match=message):
+        problems.load(name, **options)
+
+
+def test_missing_table():
+    with pytest.raises(FileNotFoundError):
+        problems.read_table("no_such_table.csv")
+
+
+def test_empty_cells_are_not_measured():
+    table = problems.read_table("stat5.csv")
+    assert np.flatnonzero(np.isnan(table["pSTAT5"])).tolist() == [0]
+    assert table["pEpoR"][-1] == 0.04243
+
+
+def test_two_loads_are_equal_and_noise_follows_the_generator():
+    for name in ("calcium", "lotka_volterra_michalik", "notorious"):
+        first, again, other = problems.load(name), problems.load(name), problems.load(name, rng=np.random.default_rng(9))
+        values = [b.problem.conditions[0].points.values for b in (first, again, other)]
+        assert np.array_equal(values[0], values[1])
+        assert not np.array_equal(values[0], values[2])
+
+
+@pytest.mark.parametrize("name", ["calcium", "lotka_volterra_michalik"])
+def test_other_noise_takes_the_truth_as_reference(name):
+    stored, other = problems.load(name).reference, problems.load(name, rng=1).reference
+    assert other.is_matched(stored.parameters)
+    assert other.standard_errors is None
+    assert 0 < other.objective_tolerance < 1
+    points = problems.load(name, rng=1).problem.n_data
+    assert other.objective == pytest.approx(points, abs=5 * np.sqrt(2 * points))
+
+
+def test_stored_optimum_lies_below_the_truth():
+    """The optimum beats the truth by a chi-square distributed amount with as many degrees of freedom as parameters."""
+    for name, count in (("calcium", 11), ("lotka_volterra_michalik", 4)):
+        benchmark = problems.load(name)
+        truth = problems.load(name, rng=np.random.default_rng(0)).reference  # the same draws, not recognised as stored
+        drop = truth.objective - benchmark.reference.objective
+        assert 0 < drop < count + 5 * np.sqrt(2 * count)
+        assert truth.is_reached(benchmark.reference.objective)
+
+
+def test_reference_tolerances():
+    reference = problems.Reference(
+        {"a": 2.0, "b": 0.0}, 10.0, "made up", objective_tolerance=0.01, parameter_tolerance=0.1
+    )
+    assert reference.is_reached(9.0)
+    assert reference.is_reached(10.09)
+    assert not reference.is_reached(10.11)
+    assert not reference.is_reached(float("nan"))
+    assert reference.is_matched({"a": 2.19, "b": -0.09})
+    assert not reference.is_matched({"a": 2.21, "b": 0.0})
+    assert not reference.is_matched({"a": 2.0, "b": 0.11})
+
+
+def test_benchmarks_pickle():
+    benchmark = problems.load("stat5")
+    again = pickle.loads(pickle.dumps(benchmark))
+    assert again.problem.names == benchmark.problem.names
+    assert again.draw_start(1) == benchmark.draw_start(1)
+
+
+def test_alpha_pinene_and_stat5_conserve_mass():
+    for name, states in (("alpha_pinene", "y1 y2 y3 y4 y5"), ("stat5", "x1 x2 x3 x4")):
+        model = problems.load(name).problem.model
+        rates = dict(zip(model.states, ca.vertsplit(model.system.ode), strict=True))
+        total = model.system.function("total", sum(rates[s] for s in states.split()))
+        rng = np.random.default_rng(0)
+        where = [rng.uniform(0.1, 1, v.numel()) for v in model.system.arguments]
+        assert float(total(*where)) == pytest.approx(0, abs=1e-14)
+
+
+def test_calcium_oscillates_with_two_spikes_per_period():
+    (condition,) = problems.load("calcium").problem.conditions
+    exact = condition.points.sigma[:, 2] / 0.065
+    peaks = np.flatnonzero((exact[1:-1] > exact[:-2]) & (exact[1:-1] > exact[2:]) & (exact[1:-1] > 1)) + 1
+    gaps = np.diff(condition.points.times[peaks])
+    assert gaps[1] + gaps[2] == pytest.approx(10.949, abs=0.2)
+    assert min(gaps[1:3]) == pytest.approx(1.174, abs=0.15)
+
+
+def test_exact_trajectory_of_michalik_stays_on_its_invariant():
+    """k4 y1 - k3 log y1 ... is constant along a solution of Lotka and Volterra's equations."""
+    (condition,) = problems.load("lotka_volterra_michalik").problem.conditions
+    y1, y2 = (condition.points.sigma / 0.05).T
+    invariant = 0.1 * y1 - np.log(y1) + y2 - np.log(y2)
+    assert invariant == pytest.approx(0.04 - np.log(0.4) + 1.0, abs=1e-8)
+
+
+@pytest.mark.parametrize("mu", [5.0, 60.0])
+@pytest.mark.parametrize("p", [3.0, np.pi])
+def test_notorious_closed_form_solves_the_model(mu, p):
+    """The states that the file computes satisfy the differential equation that it states."""
+    import castfit._problems.notorious as file
+
+    model = problems.load("notorious", mu=mu).problem.model
+    t, h = np.array([0.13, 0.5, 0.87]), 1e-5
+    (ahead, _), (here, _), (behind, _) = (file.solution(p - np.pi, mu, t + s) for s in (h, 0.0, -h))
+    right = model.system.function("right", model.system.ode)
+    for k, time in enumerate(t):
+        rate = np.asarray(right(time, here[:, k], [], p, [])).ravel()
+        scale = np.abs(rate).max()
+        assert (ahead - behind)[:, k] / (2 * h) == pytest.approx(rate, abs=1e-5 * max(scale, 1))
+    assert file.solution(p - np.pi, mu, np.zeros(1))[0].ravel() == pytest.approx([0, np.pi])
+
+
+@pytest.mark.parametrize("mu", [5.0, 10.0])
+def test_notorious_reference_where_the_system_can_still_be_integrated(mu):
+    benchmark = problems.load("notorious", mu=mu)
+    reference = benchmark.reference
+    residual, jacobian = residuals(benchmark.problem, np.array([reference.parameters["p"]]))
+    assert np.sum(residual**2) == pytest.approx(reference.objective, rel=1e-5)
+    gain = float(np.sum(jacobian**2))
+    assert reference.standard_errors["p"] == pytest.approx(gain**-0.5, rel=1e-4)
+    assert abs(float(jacobian[:, 0] @ residual)) / gain < 1e-3 * gain**-0.5
+
+
+def test_notorious_at_sixty_determines_p_beyond_double_precision():
+    reference = problems.load("notorious").reference
+    assert reference.parameters["p"] == np.pi
+    assert reference.standard_errors["p"] < 1e-25
+    assert reference.objective == pytest.approx(19, abs=5 * np.sqrt(2 * 19))
+
+
+def test_notorious_narrow_starts():
+    draw = problems.load("notorious", starts="narrow").draw_start
+    assert draw.limits == {"p": (0.0, 2 * np.pi)}
