@@ -8,6 +8,7 @@ from castfit.model import Model, symbols
 from castfit.problem import Constraint, Normal, Parameter, Problem
 from castfit.result import Result
 from castfit.simulate import SimulationError, simulate
+from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.ipopt import Ipopt
 from castfit.solve.solution import Iteration
 from castfit.status import CastfitError, InputError, Status
@@ -22,6 +23,7 @@ __all__ = [
     "Collocation",
     "Constraint",
     "Experiment",
+    "GaussNewton",
     "Input",
     "InputError",
     "IntegratorOptions",

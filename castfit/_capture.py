@@ -131,7 +131,9 @@ class _Redirection:
             if end <= start:
                 return b""
             begin = max(start, end - _KEEP)
-            os.lseek(self._sink, begin, os.SEEK_SET)
+            if hasattr(os, "pread"):
+                return os.pread(self._sink, end - begin, begin)
+            os.lseek(self._sink, begin, os.SEEK_SET)  # Windows, where another thread's write may come between
             return os.read(self._sink, end - begin)
 
     def _redirect(self) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 _SHORTEST_STEP = 1e-14  # of a lane's duration
 
 
-def build_integrator(graph: ca.Function, method: str, grid: list[float], options: dict[str, Any]) -> ca.Function:
+def build_integrator(graph: ca.Function, method: str, grid: tuple[float, ...], options: dict[str, Any]) -> ca.Function:
     """Build an integrator over tau in [0, 1] from a function (t, x, z, p, u) -> (ode, alg).
 
     Its parameters are (p, start, duration).  Its inputs, constant on every grid interval, are (edge, cubics): with
@@ -35,7 +35,7 @@ def build_integrator(graph: ca.Function, method: str, grid: list[float], options
         dae |= {"z": z, "alg": alg}
     if n_u:
         dae["u"] = ca.vertcat(edge, ca.vec(cubics))
-    return ca.integrator("integrator", method, dae, 0.0, grid, options)
+    return ca.integrator("integrator", method, dae, 0.0, list(grid), options)
 
 
 def plugin_options(
@@ -64,7 +64,7 @@ def plugin_options(
 class Buffered:
     """A CasADi function whose arguments and results are NumPy arrays that it reads and writes in place.
 
-    A call costs about 1 us beside the evaluation itself, against 20-30 us for ``function(...)`` with conversions.
+    Ten outputs of the calcium model take 76 us in this way and 260 us by ``function(x0=..., p=...)``.
     Matrices are transposed: CasADi's (rows, columns) by columns is NumPy's (columns, rows).  Not for threads.
 
     Attributes

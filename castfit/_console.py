@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -20,15 +21,21 @@ if TYPE_CHECKING:
     from castfit.result import Result
 
 
+_WIDTH_IN_FILES = 120
+
+
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that shows text as it is, without guessing at colours."""
-    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+    """Return a console as wide as the terminal, or wide enough for our tables in a file."""
+    shown = Console(stderr=stderr, highlight=False)
+    if not shown.is_terminal and "COLUMNS" not in os.environ:
+        shown.width = _WIDTH_IN_FILES
+    return shown
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows what is being done; silent unless standard error is a terminal."""
-    if not sys.stderr.isatty():
+def progress(*, silent: bool = False) -> Generator[Callable[[str], None], None, None]:
+    """Yield a function that shows what is being done; always silent unless standard error is a terminal."""
+    if silent or not sys.stderr.isatty():
         yield lambda text: None
         return
     # Solvers take the descriptor of standard error away while they run; a copy of it stays.
@@ -43,6 +50,8 @@ def progress() -> Iterator[Callable[[str], None]]:
 def library(benchmarks: Iterable[Benchmark]) -> Table:
     """Return the table of all problems."""
     table = _table("problem", ">states", ">estimated", ">data", ">chi2", "description")
+    table.expand = table.columns[-1].no_wrap = True  # the last column takes the width that is left
+    table.columns[-1].ratio = 1
     for benchmark in benchmarks:
         problem = benchmark.problem
         states = len(problem.model.states) + len(problem.model.algebraic_states)
@@ -52,7 +61,7 @@ def library(benchmarks: Iterable[Benchmark]) -> Table:
             str(len(problem.names)),
             str(problem.n_data),
             f"{benchmark.reference.objective:.5g}",
-            escape(benchmark.description.partition(":")[0]),
+            escape(re.split(r"[:.] (?=[^(])", benchmark.description)[0]),
         )
     return table
 
@@ -107,10 +116,12 @@ def concise(value: float, error: float) -> str:
     """Write a value with the standard error of its last two digits in brackets, as in 2.079(160)."""
     if not np.isfinite(error) or error <= 0 or not np.isfinite(value):
         return f"{value:.4g}"
+    if error > abs(value):
+        return f"{value:.2g}({error:.1g})"
     last = int(np.floor(np.log10(error))) - 1  # power of ten of the error's second digit
     if error / 10.0**last >= 99.5:
         last += 1
-    largest = int(np.floor(np.log10(max(abs(value), error))))
+    largest = int(np.floor(np.log10(abs(value))))
     exponent = 0 if -3 <= largest < 6 and last <= 0 else largest
     shown, digits = value / 10.0**exponent, max(exponent - last, 0)
     bracket = round(error / 10.0**last)
@@ -119,8 +130,8 @@ def concise(value: float, error: float) -> str:
 
 def _table(*columns: str) -> Table:
     """Make an empty table; a column whose name begins with > is aligned to the right."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in columns:
         name = column.removeprefix(">")
-        table.add_column(name, justify="right" if column != name else "left", no_wrap=False, overflow="fold")
+        table.add_column(name, justify="right" if column != name else "left")
     return table

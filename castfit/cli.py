@@ -10,17 +10,17 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import io
 import json
 import math
 import os
-import pkgutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
+import castfit
 from castfit.status import CastfitError, InputError, Status, check, suggest
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 
-# Where each choice is found, and which options of the command line it takes.
+# The name of each choice in castfit, and which options of the command line it takes.
 TRANSCRIPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "single": ("castfit.transcribe.single_shooting:SingleShooting", ()),
-    "multiple": ("castfit.transcribe.multiple_shooting:MultipleShooting", ("intervals", "states")),
-    "collocation": ("castfit.transcribe.collocation:Collocation", ("elements", "degree", "states")),
+    "single": ("SingleShooting", ()),
+    "multiple": ("MultipleShooting", ("intervals", "states")),
+    "collocation": ("Collocation", ("elements", "degree", "states")),
 }
-SOLVERS = {"ipopt": "castfit.solve.ipopt:Ipopt"}
+SOLVERS = {"ipopt": "Ipopt"}
 
 
 @dataclass(frozen=True)
@@ -59,23 +59,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     chosen = _parser().parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # names may hold letters that a terminal cannot show
+        if isinstance(stream, io.TextIOWrapper):  # descriptions hold letters that a terminal may not have
             stream.reconfigure(errors="replace")
     try:
         return chosen.run(chosen)
     except (CastfitError, OSError) as error:
-        print(f"castfit: {error}", file=sys.stderr)
+        _say(str(error) if isinstance(error, CastfitError) else f"castfit: {error}", sys.stderr)
         return MISUSE
     except KeyboardInterrupt:
-        print("castfit: interrupted", file=sys.stderr)
+        _say("castfit: interrupted", sys.stderr)
         return INTERRUPTED
+
+
+def _say(text: str, stream: TextIO) -> None:
+    stream.write(text + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="castfit", description="Estimate parameters of ODE and DAE models from measured time courses."
     )
-    parser.add_argument("--version", action="version", version=f"castfit {metadata.version('castfit')}")
+    parser.add_argument("--version", action="version", version=f"castfit {castfit.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         own = commands.add_parser(command.name, help=command.summary, description=command.summary)
@@ -97,15 +101,25 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _configure_fit(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "castfit fit NAME [options]"
     parser.add_argument("name", metavar="NAME", help="problem of the library; see castfit list")
-    parser.add_argument("--option", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help="options of the problem, such as mu=20")
+    parser.add_argument(
+        "--option",
+        metavar="KEY=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="options of the problem, such as mu=20",
+    )
     method = parser.add_argument_group("method")
     method.add_argument("--transcription", choices=TRANSCRIPTIONS, default="collocation", help="(default: %(default)s)")
     method.add_argument("--intervals", type=_number_or_word, metavar="N|data", help="intervals of multiple shooting")
     method.add_argument("--elements", type=_number_or_word, metavar="N|auto|data", help="elements of collocation")
     method.add_argument("--degree", type=int, metavar="D", help="collocation points per element")
     method.add_argument(
-        "--states", choices=("data", "smoothed", "simulation"), help="where states start in multiple shooting and collocation"
+        "--states",
+        choices=("data", "smoothed", "simulation"),
+        help="where the states of multiple shooting and collocation start (default: as the problem recommends)",
     )
     method.add_argument("--solver", choices=SOLVERS, default="ipopt", help="(default: %(default)s)")
     method.add_argument("--max-time", type=float, default=math.inf, metavar="S", help="stop after S seconds")
@@ -127,16 +141,15 @@ def _fit(arguments: argparse.Namespace) -> int:
     """Fit one problem and compare with its reference optimum."""
     from castfit import _console
 
-    check("castfit fit", _file_mistakes(arguments.json, arguments.plot, arguments.save))
+    check("output", [*_file_mistakes(arguments.json, arguments.save), *_picture_mistakes(arguments.plot)])
     benchmark = _load(arguments.name, arguments.option)
     transcription = _transcription(benchmark, arguments.transcription, vars(arguments))
     start = _start(benchmark, arguments.transcription, arguments.start, arguments.seed)
-    result = _run(
-        benchmark, transcription, start, arguments.solver, max_time=arguments.max_time, verbose=min(arguments.verbose, 2)
-    )
+    verbose = min(arguments.verbose, 2)
+    result = _run(benchmark, transcription, start, arguments.solver, max_time=arguments.max_time, verbose=verbose)
     console = _console.console(stderr=arguments.json == "-")
     console.print(result.summary(), markup=False, soft_wrap=True)
-    if not math.isnan(result.chi2):
+    if math.isfinite(result.chi2):
         sentence, table = _console.against_reference(result, benchmark.reference)
         console.print()
         console.print(table)
@@ -144,7 +157,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     if arguments.json:
         text = json.dumps(_record(arguments.name, arguments.solver, result), indent=2, allow_nan=False)
         if arguments.json == "-":
-            print(text)
+            _say(text, sys.stdout)
         else:
             Path(arguments.json).write_text(text + "\n")
     if arguments.plot:
@@ -160,21 +173,26 @@ def _configure_demo(parser: argparse.ArgumentParser) -> None:
 
 def _demo(arguments: argparse.Namespace) -> int:
     """Fit two problems with measured data by every transcription."""
-    from castfit import _console, plots
+    from castfit import _console, plots, problems
 
-    check("castfit demo", _file_mistakes(arguments.plot))
+    check("output", _picture_mistakes(arguments.plot))
     results: dict[str, dict[str, Result]] = {}
     for name in ("stat5", "alpha_pinene"):
         benchmark = _load(name, [])
         for kind in TRANSCRIPTIONS:
             transcription = _transcription(benchmark, kind, {})
-            results.setdefault(name, {})[transcription.label] = _run(
-                benchmark, transcription, _start(benchmark, kind, None, 0), "ipopt"
-            )
+            near = problems.Uniform.around(benchmark.reference.parameters, factor=3)
+            start = benchmark.starts["reference"] if kind == "collocation" else benchmark.starts.get(kind, near(rng=0))
+            label = transcription.label.partition(" (")[0]
+            result = _run(benchmark, transcription, start, "ipopt")
+            if result.status is Status.INTERRUPTED:
+                raise KeyboardInterrupt
+            results.setdefault(name, {})[label] = result
     console = _console.console()
     console.print(_console.demonstration(results))
+    console.print("Collocation starts where the literature does, shooting within a factor of three of the optimum.")
     plots.gallery(results, arguments.plot)
-    console.print(f"The picture is in {arguments.plot}.", markup=False)
+    console.print(f"Data, models and residuals are in {arguments.plot}.", markup=False)
     return _exit_status([result for group in results.values() for result in group.values()])
 
 
@@ -200,15 +218,13 @@ def _load(name: str, options: Sequence[str]) -> Benchmark:
 
 def _transcription(benchmark: Benchmark, kind: str, given: Mapping[str, Any]) -> Transcription:
     """Make a transcription from what the user gave, what the benchmark recommends, and defaults, in this order."""
-    path, accepted = TRANSCRIPTIONS[kind]
+    transcription, accepted = TRANSCRIPTIONS[kind]
     every = sorted({option for _, options in TRANSCRIPTIONS.values() for option in options})
     chosen = {option: given[option] for option in every if given.get(option) is not None}
     takes = f"it takes {', '.join(f'--{o}' for o in accepted)}" if accepted else "it has no such options"
-    check(
-        "castfit fit", [f"--transcription {kind} does not take --{o}; {takes}" for o in chosen if o not in accepted]
-    )
+    check("options", [f"--transcription {kind} does not take --{o}; {takes}" for o in chosen if o not in accepted])
     states = {"states": benchmark.start_strategy} if "states" in accepted else {}
-    return pkgutil.resolve_name(path)(**{**states, **benchmark.transcriptions.get(kind, {}), **chosen})
+    return getattr(castfit, transcription)(**{**states, **benchmark.transcriptions.get(kind, {}), **chosen})
 
 
 def _start(benchmark: Benchmark, kind: str, text: str | None, seed: int) -> Mapping[str, float]:
@@ -219,6 +235,7 @@ def _start(benchmark: Benchmark, kind: str, text: str | None, seed: int) -> Mapp
     if text == "random":
         import numpy as np
 
+        check("--seed", [f"the seed is {seed}; give a number that is not negative"] if seed < 0 else [])
         return benchmark.draw_start(np.random.default_rng(seed))
     if text in benchmark.starts:
         return benchmark.starts[text]
@@ -241,17 +258,15 @@ def _run(
 ) -> Result:
     """Fit a benchmark, with progress on standard error."""
     from castfit import _console
-    from castfit.fit import fit
 
     what = f"{benchmark.name}, {transcription.label}"
-    # Lines of progress and the moving line would spoil each other, and the former must not mix with JSON.
-    watch = contextlib.nullcontext(lambda text: None) if verbose else _console.progress()
-    with watch as show, contextlib.redirect_stdout(sys.stderr):
+    # Lines of progress would spoil the moving one, and must not mix with JSON.
+    with _console.progress(silent=verbose > 0) as show, contextlib.redirect_stdout(sys.stderr):
         show(what)
-        return fit(
+        return castfit.fit(
             benchmark.problem,
             transcription,
-            pkgutil.resolve_name(SOLVERS[solver])(),
+            getattr(castfit, SOLVERS[solver])(),
             start=start,
             max_time=max_time,
             callback=lambda now: show(f"{what}: iteration {now.iteration}, chi2 {2 * now.cost:.6g}"),
@@ -307,10 +322,23 @@ def _file_mistakes(*files: str | None) -> list[str]:
     return mistakes
 
 
+def _picture_mistakes(file: str | None) -> list[str]:
+    """Find a picture that cannot be written, or whose ending names no format."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    if file is None:
+        return []
+    known = FigureCanvasBase.get_supported_filetypes()
+    ending = Path(file).suffix.removeprefix(".").lower()
+    wrong = [f"'{file}' has no ending that is a format of pictures; choose .png, .svg or .pdf"]
+    return _file_mistakes(file) + (wrong if ending not in known else [])
+
+
 def _assignments(pairs: Sequence[str], where: str) -> dict[str, str]:
     """Split key=value pairs."""
     split = {key.strip(): (mark, text.strip()) for key, mark, text in (pair.partition("=") for pair in pairs)}
-    check(where, [f"'{key}' has no value; write {key}=value" for key, (mark, text) in split.items() if not (mark and text)])
+    empty = [key for key, (mark, text) in split.items() if not (mark and text)]
+    check(where, [f"'{key}' has no value; write {key}=value" for key in empty])
     return {key: text for key, (_, text) in split.items()}
 
 
@@ -327,3 +355,7 @@ def _number_or_word(text: str) -> int | str:
         return int(text)
     except ValueError:
         return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

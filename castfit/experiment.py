@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Union
+from numbers import Number
+from typing import TYPE_CHECKING, Any, Union, cast
 
 import casadi as ca
 import numpy as np
 
+from castfit._reading import named, real, reals, text
 from castfit.inputs import Input
 from castfit.status import check, suggest
 
@@ -52,19 +54,19 @@ def free(guess: float, *, lower: float = -np.inf, upper: float = np.inf, scale: 
     scale : {"linear", "log"}
         Whether the search moves in the value or in its logarithm.
     """
-    return Free(float(guess), float(lower), float(upper), scale)
+    return Free(guess, lower, upper, scale)
 
 
 def relative(fraction: float, *, floor: float = 0.0) -> Relative:
     """Say that sigma = max(fraction * abs(value), floor)."""
-    return Relative(float(fraction), float(floor))
+    return Relative(fraction, floor)
 
 
 Sigma = Union[float, Relative, "Mapping[str, Any]", "ArrayLike", None]
-InitialValue = Union[float, Free, ca.SX]
+InitialValue = float | Free | ca.SX
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Experiment:
     """Measured time courses under one set of conditions.
 
@@ -77,9 +79,10 @@ class Experiment:
         Common times, in increasing order (repeated times are replicates); for a DataFrame the name of the time
         column, or nothing if the index is time.
     sigma : float, mapping, array or `relative`, optional
-        Standard deviation of the measurement errors, in the unit of the data: one number, or per output a number, an
-        array like its values, or ``relative(0.05, floor=1e-3)``.  Nothing means unknown but equal for all values:
-        residuals are then unweighted and the variance is estimated from the fit.
+        Standard deviation of the measurement errors, in the unit of the data: one number or ``relative(0.05,
+        floor=1e-3)`` for all, an array (n_times, n_outputs), or a mapping with, per output, a number, `relative`, one
+        number per time, or an array like its values.  Nothing means unknown but equal for all values: residuals are
+        then unweighted and the variance is estimated from the fit.
     initial : mapping, optional
         For each state a number, ``free(guess)``, or a CasADi expression of the model's parameters.  States that are
         left out take the model's own initial value.  For an algebraic state a number: a guess from which its
@@ -117,20 +120,28 @@ class Experiment:
         name: str = "",
     ) -> None:
         mistakes: list[str] = []
+        begin = real(start)
+        if begin is None or not np.isfinite(begin):
+            mistakes.append(f"start is {text(start)}; give a finite number")
+            begin = None
+        label: Any = name
+        if not isinstance(label, str):
+            mistakes.append(f"name is {text(name)}; give text")
         series = _read(data, time, mistakes)
-        deviations = _read_sigma(sigma, series, mistakes)
-        _check_series(series, float(start), mistakes)
+        deviations = _read_sigma(sigma, time, series, mistakes)
+        _check_series(series, begin, mistakes)
+        signals = {n: _as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
+        states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial, mistakes).items()}
+        check(f"Experiment {name!r}" if name else "Experiment", mistakes)
         values: dict[str, Any] = {
             "data": {n: (s.times, s.values) for n, s in series.items()},
             "time": None,
             "sigma": None if sigma is None else deviations,
-            "initial": {str(k) if isinstance(k, str) else k.name(): v for k, v in (initial or {}).items()},
-            "inputs": {str(n): _as_input(str(n), u, mistakes) for n, u in (inputs or {}).items()},
-            "start": float(start),
-            "name": str(name),
+            "initial": states,
+            "inputs": signals,
+            "start": begin,
+            "name": name,
         }
-        mistakes += _initial_mistakes(values["initial"])
-        check(f"Experiment {name!r}" if name else "Experiment", mistakes)
         for key, value in values.items():
             object.__setattr__(self, key, value)
 
@@ -158,19 +169,27 @@ class Experiment:
         return self._replace(kept, None if self.sigma is None else sigma)
 
     def with_values(self, values: Mapping[str, Array]) -> Experiment:
-        """Return the experiment with other values at the same times, for instance simulated ones.
+        """Return the experiment with other values where it has values, for instance simulated ones.
 
         Parameters
         ----------
         values : mapping from output name to (n_times,) or (n_times, n_replicates) array
         """
-        data = {n: (t, np.reshape(values[n], y.shape)) for n, (t, y) in self.data.items()}
+        mistakes: list[str] = []
+        given = named("values", values, mistakes)
+        mistakes += [f"'{n}' is not measured: {suggest(n, self.data)}" for n in given if n not in self.data]
+        data: dict[str, Any] = {}
+        for name, (t, y) in self.data.items():
+            new = reals(given.get(name))
+            if new is None or new.size != y.size or new.shape[:1] != y.shape[:1]:
+                mistakes.append(f"'{name}' needs an array of shape {y.shape}; it is {text(given.get(name))}")
+            else:
+                data[name] = (t, np.where(np.isfinite(y), new.reshape(y.shape), np.nan))
+        check("Experiment.with_values", mistakes)
         return self._replace(data, self.sigma)
 
     def _replace(self, data: Mapping[str, Any], sigma: Any) -> Experiment:
-        return Experiment(
-            data, sigma=sigma, initial=self.initial, inputs=self.inputs, start=self.start, name=self.name
-        )
+        return Experiment(data, sigma=sigma, initial=self.initial, inputs=self.inputs, start=self.start, name=self.name)
 
     def points(self, outputs: Sequence[str]) -> Points:
         """Arrange the measurements on points, with one column for each of `outputs`."""
@@ -231,7 +250,7 @@ class _Graph:
         return cls(ca.Function("expression", found, [expression]), tuple(s.name() for s in found))
 
     def expression(self) -> ca.SX:
-        return self.function.call([ca.SX.sym(n) for n in self.names])[0]
+        return ca.SX(self.function.call([ca.SX.sym(n) for n in self.names])[0])
 
 
 def _restore(data: Any, sigma: Any, initial: Mapping[str, Any], inputs: Any, start: float, name: str) -> Experiment:
@@ -240,58 +259,74 @@ def _restore(data: Any, sigma: Any, initial: Mapping[str, Any], inputs: Any, sta
 
 
 def _slots(times: Array, values: Array) -> tuple[Array, NDArray[np.intp]]:
-    """Number the values at equal times, so that (time, number) is unique within a series."""
+    """Return each value's time and its number among those at that time, which make it unique in a series."""
     flat = np.repeat(times, values.shape[1])
     first = np.searchsorted(flat, flat, side="left")
     return flat, np.arange(flat.size) - first
 
 
+def _is_frame(data: Any) -> bool:
+    """Tell a pandas DataFrame, without importing pandas."""
+    return hasattr(data, "columns") and hasattr(data, "index") and hasattr(data, "iloc")
+
+
+def _columns(frame: Any, mistakes: list[str]) -> dict[str, Any]:
+    names = [str(c) for c in frame.columns]
+    mistakes += [f"the DataFrame has several columns '{n}'" for n in dict.fromkeys(names) if names.count(n) > 1]
+    return {n: frame.iloc[:, i] for i, n in enumerate(names)}
+
+
 def _read(data: Any, time: Any, mistakes: list[str]) -> dict[str, _Series]:
     """Read every accepted form of data into one series per name."""
-    if hasattr(data, "columns") and hasattr(data, "index"):  # a DataFrame, without importing pandas
-        names = [str(c) for c in data.columns]
-        if isinstance(time, str):
-            if time not in names:
-                mistakes.append(f"the DataFrame has no time column '{time}': {suggest(time, names)}")
+    columns: dict[str, Any]
+    if _is_frame(data):
+        columns = _columns(data, mistakes)
+        if time is None:
+            time = data.index
+        elif isinstance(time, (str, int)):
+            if str(time) not in columns:
+                mistakes.append(f"the DataFrame has no time column '{time}': {suggest(str(time), columns)}")
                 return {}
-            common = np.asarray(data[time], dtype=float)
-            data = {n: np.asarray(data[n], dtype=float) for n in names if n != time}
-        else:
-            common = np.asarray(data.index if time is None else time, dtype=float)
-            data = {n: np.asarray(data[c], dtype=float) for n, c in zip(names, data.columns, strict=True)}
+            time = columns.pop(str(time))
     elif isinstance(data, Mapping):
+        columns = named("data", data, mistakes)
         if isinstance(time, str):
             mistakes.append(f"time is the text '{time}'; give the times, or a DataFrame with that column")
             return {}
-        common = None if time is None else np.asarray(time, dtype=float)
     else:
-        mistakes.append(f"data is a {type(data).__name__}; give a mapping from names to values, or a DataFrame")
+        mistakes.append(f"data is a {type(data).__name__}; give a mapping from names to values, or a pandas DataFrame")
         return {}
+    common = None if time is None else reals(time)
+    if time is not None and common is None:
+        mistakes.append(f"time is {text(time)}; give real numbers, for instance hours since the start")
     series: dict[str, _Series] = {}
-    for key, value in data.items():
-        name = str(key)
-        own = isinstance(value, tuple) and len(value) == 2
+    for name, value in columns.items():
+        own = isinstance(value, tuple) and _are_arrays(cast("tuple[Any, ...]", value))
         if not own and common is None:
-            mistakes.append(f"'{name}' has no times; give time=..., or (times, values)")
+            if time is None:
+                mistakes.append(f"'{name}' has no times; give time=..., or (times, values)")
             continue
-        try:
-            t = np.array(value[0] if own else common, dtype=float)
-            y = np.array(value[1] if own else value, dtype=float)
-        except (TypeError, ValueError):
-            mistakes.append(f"'{name}' contains something that is no number")
-            continue
-        if t.ndim != 1 or y.ndim not in (1, 2) or y.shape[0] != t.size or y.size == 0:
+        t, y = (reals(value[0]), reals(value[1])) if own else (common, reals(value))
+        if t is None or y is None:
+            mistakes.append(f"'{name}' contains something that is no real number: {text(value)}")
+        elif t.ndim != 1 or y.ndim not in (1, 2) or y.shape[0] != t.size or y.size == 0:
             mistakes.append(
-                f"'{name}' has values of shape {y.shape} at {t.size} times; give (n_times,) or (n_times, n_replicates)"
+                f"'{name}' has values of shape {y.shape} at times of shape {t.shape}; "
+                "give (n_times,) or (n_times, n_replicates)"
             )
-            continue
-        series[name] = _Series(t, y.reshape(t.size, -1), y.shape)
-    if not data:
+        else:
+            series[name] = _Series(t, y.reshape(t.size, -1), y.shape)
+    if not columns:
         mistakes.append("data is empty; give at least one measured quantity")
     return series
 
 
-def _check_series(series: Mapping[str, _Series], start: float, mistakes: list[str]) -> None:
+def _are_arrays(pair: tuple[Any, ...]) -> bool:
+    """Tell (times, values) from two measured numbers."""
+    return len(pair) == 2 and not all(v is None or isinstance(v, Number) for v in pair)
+
+
+def _check_series(series: Mapping[str, _Series], start: float | None, mistakes: list[str]) -> None:
     for name, s in series.items():
         t, y = s.times, s.values
         if not np.isfinite(t).all():
@@ -299,7 +334,7 @@ def _check_series(series: Mapping[str, _Series], start: float, mistakes: list[st
         elif (np.diff(t) < 0).any():
             late = t[1:][np.diff(t) < 0][0]
             mistakes.append(f"the times of '{name}' are not sorted (look at t = {late:g}); sort the rows by time")
-        elif t[0] < start:
+        elif start is not None and t[0] < start:
             mistakes.append(f"'{name}' has a time {t[0]:g} before the start {start:g}; set start=, or drop the row")
         if np.isinf(y).any():
             mistakes.append(f"'{name}' contains infinite values; use NaN for what was not measured")
@@ -307,54 +342,54 @@ def _check_series(series: Mapping[str, _Series], start: float, mistakes: list[st
             mistakes.append(f"'{name}' contains no measured value (all NaN); leave it out")
 
 
-def _read_sigma(sigma: Any, series: Mapping[str, _Series], mistakes: list[str]) -> dict[str, Array]:
+def _read_sigma(sigma: Any, time: Any, series: Mapping[str, _Series], mistakes: list[str]) -> dict[str, Array]:
     """Expand every accepted form of sigma to one array per series."""
-    if sigma is None:
+    if sigma is None or not series:
         return {}
-    if isinstance(sigma, Mapping):
-        given: dict[str, Any] = {str(n): s for n, s in sigma.items()}
+    given: dict[str, Any]
+    if isinstance(sigma, Mapping) or _is_frame(sigma):
+        given = _columns(sigma, mistakes) if _is_frame(sigma) else named("sigma", sigma, mistakes)
+        if isinstance(time, str) and time not in series:
+            given.pop(time, None)
         mistakes += [f"sigma names '{n}', which is not in data: {suggest(n, series)}" for n in given if n not in series]
         mistakes += [f"sigma is missing for '{n}'" for n in series if n not in given]
-    elif isinstance(sigma, Relative) or np.ndim(sigma) == 0:
+    elif isinstance(sigma, Relative) or real(sigma) is not None:
         given = dict.fromkeys(series, sigma)
     else:
-        table = np.asarray(sigma, dtype=float)
-        expected = {(s.times.size, len(series)) for s in series.values()}
-        if expected == {table.shape}:
+        table = reals(sigma)
+        if table is not None and all(table.shape == (s.times.size, len(series)) for s in series.values()):
             given = {n: table[:, j] for j, n in enumerate(series)}
-        elif len(series) == 1 and table.shape == next(iter(series.values())).shape:
+        elif table is not None and len(series) == 1:
             given = dict.fromkeys(series, table)
         else:
-            mistakes.append(
-                f"sigma has shape {table.shape}; give a number, one entry per output, or an array (n_times, n_outputs)"
-            )
+            shown = text(sigma) if table is None else f"an array of shape {table.shape}"
+            mistakes.append(f"sigma is {shown}; give a number, a mapping per output, or an array (n_times, n_outputs)")
             return {}
     out: dict[str, Array] = {}
-    for name, s in series.items():
-        if name in given:
-            value = _deviations(name, given[name], s, mistakes)
-            if value is not None:
-                out[name] = value
+    for name, own in series.items():
+        value = _deviations(name, given[name], own, mistakes) if name in given else None
+        if value is not None:
+            out[name] = value
     return out
 
 
 def _deviations(name: str, sigma: Any, series: _Series, mistakes: list[str]) -> Array | None:
-    measured = np.isfinite(series.values)
+    measured, shape = np.isfinite(series.values), series.values.shape
     if isinstance(sigma, Relative):
-        if not (sigma.fraction >= 0 and sigma.floor >= 0):
+        fraction, floor = real(sigma.fraction), real(sigma.floor)
+        if fraction is None or floor is None or not (0 <= fraction < np.inf and 0 <= floor < np.inf):
             mistakes.append(f"sigma of '{name}': relative() takes a fraction and a floor that are not negative")
             return None
-        wide = np.maximum(sigma.fraction * np.abs(np.where(measured, series.values, 1.0)), sigma.floor)
+        wide = np.maximum(fraction * np.abs(np.where(measured, series.values, 1.0)), floor)
         remedy = "give relative(..., floor=...) a positive floor"
     else:
-        try:
-            given = np.asarray(sigma, dtype=float)
-            wide = given.reshape(series.values.shape) if given.shape == series.shape else given
-            wide = np.array(np.broadcast_to(wide, series.values.shape))
-        except (TypeError, ValueError):
-            mistakes.append(f"sigma of '{name}' does not fit its values of shape {series.shape}; give a number or an "
-                            "array of that shape")  # fmt: skip
+        given = reals(sigma)
+        if given is None or given.shape not in ((), shape[:1], series.shape, shape):
+            mistakes.append(
+                f"sigma of '{name}' is {text(sigma)}; give a number, one per time, or an array of shape {series.shape}"
+            )
             return None
+        wide = np.array(np.broadcast_to(given[:, None] if given.ndim == 1 else given, shape))
         remedy = "standard deviations are positive; leave sigma out if they are unknown"
     bad = measured & ~(np.isfinite(wide) & (wide > 0))
     if bad.any():
@@ -367,42 +402,51 @@ def _deviations(name: str, sigma: Any, series: _Series, mistakes: list[str]) -> 
 def _as_input(name: str, value: Any, mistakes: list[str]) -> Input:
     if isinstance(value, Input):
         return value
-    if np.ndim(value) == 0 and not isinstance(value, str):
-        if np.isfinite(float(value)):
-            return Input.constant(float(value))
-        mistakes.append(f"input '{name}' is {value}; give a finite number")
-    else:
-        mistakes.append(
-            f"input '{name}' is a {type(value).__name__}; give a number, or choose the interpolation by name: "
-            "Input.linear(times, values), .pchip, .cubic_spline, .piecewise_constant"
-        )
+    number = real(value)
+    if number is not None and np.isfinite(number):
+        return Input.constant(number)
+    mistakes.append(
+        f"input '{name}' is {text(value)}; give a finite number, or choose the interpolation by name: "
+        "Input.linear(times, values), .pchip, .cubic_spline, .piecewise_constant"
+    )
     return Input.constant(0.0)
 
 
-def _initial_mistakes(initial: Mapping[str, Any]) -> list[str]:
-    mistakes: list[str] = []
-    for name, value in initial.items():
-        if isinstance(value, Free):
-            mistakes += bound_mistakes(f"free initial state '{name}'", value.guess, value.lower, value.upper, value.scale)
-        elif isinstance(value, ca.SX):
-            if value.numel() != 1:
-                mistakes.append(f"initial state '{name}' has shape {value.shape}; give a scalar expression")
-        elif isinstance(value, str) or np.ndim(value) != 0 or not np.isfinite(float(value)):
-            mistakes.append(f"initial state '{name}' is {value!r}; give a finite number, free(guess) or an expression")
-    return mistakes
+def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
+    """Read one entry of `initial`."""
+    if isinstance(value, Free):
+        found = bound_mistakes(f"free initial state '{name}'", value.guess, value.lower, value.upper, value.scale)
+        mistakes += found
+        return value if found else Free(float(value.guess), float(value.lower), float(value.upper), value.scale)
+    if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant():
+        return value
+    number = float(value) if isinstance(value, ca.SX) and value.numel() == 1 else real(value)
+    if number is None or not np.isfinite(number):
+        mistakes.append(
+            f"initial state '{name}' is {text(value)}; give a finite number, free(guess) or a scalar SX expression"
+        )
+        return np.nan
+    return number
 
 
-def bound_mistakes(what: str, guess: float, lower: float, upper: float, scale: str) -> list[str]:
+def bound_mistakes(what: str, guess: Any, lower: Any, upper: Any, scale: Any) -> list[str]:
     """Check a guess against its bounds and its scale."""
     mistakes: list[str] = []
-    if scale not in ("linear", "log"):
-        mistakes.append(f"{what}: scale is '{scale}'; choose 'linear' or 'log'")
-    if not np.isfinite(guess):
-        mistakes.append(f"{what}: the guess is {guess}; give a finite number")
-    elif np.isnan(lower) or np.isnan(upper) or lower > upper:
-        mistakes.append(f"{what}: the bounds [{lower:g}, {upper:g}] are empty; swap or widen them")
-    elif not lower <= guess <= upper:
-        mistakes.append(f"{what}: the guess {guess:g} lies outside its bounds [{lower:g}, {upper:g}]; move one of them")
-    elif scale == "log" and (guess <= 0 or lower < 0 and np.isfinite(lower)):
-        mistakes.append(f"{what}: scale='log' needs a positive guess and a lower bound that is not negative")
+    if not isinstance(scale, str) or scale not in ("linear", "log"):
+        mistakes.append(f"{what}: scale is {text(scale)}; choose 'linear' or 'log'")
+    value, low, high = real(guess), real(lower), real(upper)
+    if value is None or not np.isfinite(value):
+        mistakes.append(f"{what}: the guess is {text(guess)}; give a finite number")
+    if low is None or high is None or np.isnan(low) or np.isnan(high):
+        mistakes.append(f"{what}: the bounds are {text(lower)} and {text(upper)}; give numbers, infinite for none")
+    elif low > high:
+        mistakes.append(f"{what}: the bounds [{low:g}, {high:g}] are empty; swap or widen them")
+    elif scale == "log" and -np.inf < low < 0:
+        mistakes.append(f"{what}: scale='log' needs a lower bound that is not negative; it is {low:g}")
+    if mistakes or value is None or low is None or high is None:
+        return mistakes
+    if not low <= value <= high:
+        mistakes.append(f"{what}: the guess {value:g} lies outside its bounds [{low:g}, {high:g}]; move one of them")
+    elif scale == "log" and value <= 0:
+        mistakes.append(f"{what}: scale='log' needs a positive guess; it is {value:g}")
     return mistakes

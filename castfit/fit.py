@@ -1,6 +1,6 @@
 """`fit`: a problem, a transcription and a solver give a result.
 
-    theta, states --transcribe--> staged problem --solve--> v --(refine, solve again)--> statistics --> Result
+theta, states --transcribe--> staged problem --solve--> v --(refine, solve again)--> statistics --> Result
 """
 
 from __future__ import annotations
@@ -13,18 +13,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from castfit._reading import real, text
 from castfit.problem import Problem
 from castfit.result import Result, estimate
-from castfit.solve.ipopt import Ipopt
+from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Control, Iteration, Solution
 from castfit.staged import Linearization, StagedProblem
+from castfit.starts import matching, unfelt
 from castfit.status import Status, check
 from castfit.transcribe.direct_collocation import Collocation
+from castfit.transcribe.shooting import ShootingProblem
+from castfit.transcribe.start import every_state_measured
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.integrate import IntegratorOptions
+    from castfit.transcribe.start import States
 
     Array = NDArray[np.float64]
 
@@ -43,6 +48,11 @@ class Transcription(Protocol):
     @property
     def integrator(self) -> IntegratorOptions:
         """How stages are integrated, or checked against integration."""
+        ...
+
+    @property
+    def accuracy(self) -> float:
+        """Relative accuracy to which the model is solved over a stage."""
         ...
 
     def transcribe(self, problem: Problem, theta: Array) -> StagedProblem:
@@ -72,7 +82,7 @@ def fit(
     transcription: Transcription | None = None,
     solver: Solver | None = None,
     *,
-    start: Mapping[str, float] | Result | None = None,
+    start: Mapping[str, float] | Result | str | None = None,
     max_time: float = np.inf,
     callback: Callable[[Iteration], Any] | None = None,
     absolute_sigma: bool | None = None,
@@ -86,9 +96,12 @@ def fit(
     problem : Problem
     transcription : SingleShooting, MultipleShooting or Collocation, optional
         By default collocation on elements that are refined until the solution agrees with the integrator.
-    solver : Ipopt, optional
-    start : mapping from quantity name to value, or Result, optional
-        Where the search starts, natural scale; what is not named starts at its guess.
+    solver : GaussNewton or Ipopt, optional
+        By default Gauss-Newton.
+    start : mapping from quantity name to value, Result, or "matching", optional
+        Where the search starts, natural scale; what is not named starts at its guess.  "matching" first fits the
+        model's right-hand side to the measured states (see castfit.starts); where all states are measured this is
+        also tried when the search gets nowhere from the guess.
     max_time : float
         Seconds after which the best point so far is returned.
     callback : callable, optional
@@ -114,36 +127,42 @@ def fit(
     """
     began = time.perf_counter()
     transcription = transcription or Collocation()
-    solver = solver or Ipopt()
-    mistakes: list[str] = []
-    if not 0.0 < confidence_level < 1.0:
-        mistakes.append(f"confidence_level is {confidence_level}; it lies between 0 and 1")
-    if not max_time > 0.0:
-        mistakes.append(f"max_time is {max_time}; give a positive number of seconds")
+    solver = solver or GaussNewton()
+    mistakes = _kind_mistakes(problem, transcription, solver, callback)
+    level, limit = real(confidence_level), real(max_time)
+    if level is None or not 0.0 < level < 1.0:
+        mistakes.append(f"confidence_level is {text(confidence_level)}; it lies between 0 and 1")
+    if limit is None or not limit > 0.0:
+        mistakes.append(f"max_time is {text(max_time)}; give a positive number of seconds")
+    if absolute_sigma not in (None, True, False):
+        mistakes.append(f"absolute_sigma is {text(absolute_sigma)}; give True, False or None")
     if verbose not in (0, 1, 2):
-        mistakes.append(f"verbose is {verbose!r}; choose 0, 1 or 2")
+        mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
     check("fit", mistakes)
 
-    staged = transcription.transcribe(problem, _starting_theta(problem, start))
+    theta = _starting_theta(problem, transcription, start)
+    staged, note = _transcribe(problem, transcription, theta)
     if verbose:
         _say(f"{transcription.label}, {solver.label}: {staged.layout.n_v} variables, {problem.n_data} data")
     history: list[dict[str, float]] = []
     evaluations: Counter[str] = Counter()
     failures: Counter[str] = Counter()
-    iterations = 0
-    for refinement in range(_MAX_REFINEMENTS + 1):
+    iterations = refinement = 0
+    while True:
         remaining = began + max_time - time.perf_counter()
         solution = solver.solve(staged, Control(remaining, _reporter(callback, verbose)), warm=refinement > 0)
         evaluations.update(solution.evaluations)
         failures.update(solution.failures)
         history += [{**entry, "refinement": refinement} for entry in solution.history]
         iterations += solution.iterations
-        if not solution.status.success or refinement == _MAX_REFINEMENTS:
-            break
-        finer = transcription.refine(problem, staged, solution.v)
+        finer = transcription.refine(problem, staged, solution.v) if solution.status.success else None
         if finer is None:
             break
-        staged = finer
+        if refinement == _MAX_REFINEMENTS:
+            detail = f"After {refinement} refinements it still differs from the integrator; give more elements."
+            solution = replace(solution, status=Status.ACCEPTABLE, detail=detail)
+            break
+        staged, refinement = finer, refinement + 1
         if verbose:
             _say(f"refined to {staged.layout.n_v} variables")
     solution, linear = _judge(staged, solution)
@@ -154,7 +173,7 @@ def fit(
         solution.v,
         linear,
         status=solution.status,
-        message=f"{solution.status.sentence} {solution.detail}".strip(),
+        message=" ".join(part for part in (solution.status.sentence, solution.detail, note) if part),
         active=solution.active,
         iterations=iterations,
         evaluations=dict(evaluations),
@@ -166,24 +185,70 @@ def fit(
         absolute_sigma=problem.absolute_sigma if absolute_sigma is None else absolute_sigma,
         confidence_level=confidence_level,
         integrator=transcription.integrator,
+        accuracy=transcription.accuracy,
     )
     if verbose:
         _say(f"{solution.status.value} after {iterations} iterations, {seconds:.2f} s: chi2 = {result.chi2:.8g}")
     return result
 
 
-def _starting_theta(problem: Problem, start: Mapping[str, float] | Result | None) -> Array:
+def _kind_mistakes(problem: Any, transcription: Any, solver: Any, callback: Any) -> list[str]:
+    """Find arguments that are of the wrong kind, such as a class instead of an instance."""
+    found = (
+        (isinstance(problem, Problem), "problem", problem, "a Problem"),
+        (_has(transcription, "transcribe"), "transcription", transcription, "SingleShooting(), MultipleShooting() or "
+                                                                            "Collocation()"),
+        (_has(solver, "solve"), "solver", solver, "Ipopt()"),
+        (callback is None or callable(callback), "callback", callback, "a function of one Iteration"),
+    )  # fmt: skip
+    return [f"{what} is {text(value)}; give {remedy}" for right, what, value, remedy in found if not right]
+
+
+def _has(part: Any, method: str) -> bool:
+    return not isinstance(part, type) and callable(getattr(part, method, None))
+
+
+def _starting_theta(
+    problem: Problem, transcription: Transcription, start: Mapping[str, float] | Result | str | None
+) -> Array:
     if start is None:
         return problem.guess
+    if isinstance(start, str):
+        if start != "matching":
+            check("fit", [f"start is '{start}'; give a mapping from names to values, a Result, or 'matching'"])
+        return matching(problem, problem.guess, _states(transcription), transcription.integrator)
     if isinstance(start, Result):
         start = {**start.parameters, **start.initial_states}
     return problem.theta_from(start)
 
 
+def _states(transcription: Transcription) -> States:
+    """Return where the transcription's states start; single shooting has none, so the data serve."""
+    return getattr(transcription, "states", "data")
+
+
+def _transcribe(problem: Problem, transcription: Transcription, theta: Array) -> tuple[StagedProblem, str]:
+    """Transcribe, and find another start where all states are measured: at once if the first one is numb."""
+    staged = transcription.transcribe(problem, theta)
+    if _states(transcription) not in ("data", "smoothed") or not every_state_measured(problem):
+        return staged, ""
+
+    def second() -> StagedProblem:
+        moved = matching(problem, theta, _states(transcription), transcription.integrator)
+        return transcription.transcribe(problem, moved)
+
+    numb = unfelt(staged, staged.linearize(staged.start)) if isinstance(staged, ShootingProblem) else ()
+    if numb:
+        note = f"At the start nothing responds to {', '.join(numb)}: started from the measured states instead."
+        return second(), note
+    staged.second_start = lambda: second().start
+    return staged, ""
+
+
 def _judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Linearization]:
     """Linearize at the end, and withdraw a solution that rounding errors would spoil."""
     linear = staged.linearize(solution.v)
-    if not linear.ok:
+    if not linear.ok or solution.status in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK):
         return solution, linear
     theta = np.maximum(np.abs(staged.layout.theta(solution.v)), 1e-300)
     worst, what = 0.0, ""
@@ -214,4 +279,4 @@ def _say(line: str) -> None:
     """Print a line of progress; only called when the user asked for it."""
     from rich.console import Console
 
-    Console(highlight=False, soft_wrap=True).print(line)
+    Console(highlight=False, markup=False, soft_wrap=True).print(line)

@@ -1,9 +1,9 @@
 """A verdict in words on every estimated quantity, and on the fit as a whole.
 
-Undetermined directions that share quantities form a group.  A group of g quantities with g - 1 directions leaves one
-combination determined, and its name follows from the gradient that is orthogonal to all directions: in relative
-changes a gradient of small integers is a product of powers (k1*k2), in absolute changes one of +-1 a sum (k1 + k2).
-All of this is local: it says what the data determine near the estimate.
+Undetermined directions that share quantities form a group.  A group of g quantities with r directions leaves g - r
+combinations determined, whose gradients are orthogonal to the directions: in relative changes a gradient of small
+integers is a product of powers (k1*k2), in absolute changes one of +-1 a sum (k1 + k2).  All of this is local: it says
+what the data determine near the estimate.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import linalg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -89,7 +88,13 @@ class Identifiability:
 
 
 def judge(
-    names: Sequence[str], values: Array, slopes: Array, at_bound: dict[str, str], statistics: Statistics
+    names: Sequence[str],
+    values: Array,
+    slopes: Array,
+    at_bound: dict[str, str],
+    statistics: Statistics,
+    *,
+    unknown: str = "",
 ) -> Identifiability:
     """Put statistics into words.
 
@@ -104,38 +109,35 @@ def judge(
         ``"lower"`` or ``"upper"`` for each quantity that a bound holds.
     statistics : Statistics
         In search scale.
+    unknown : str
+        Why standard errors mean nothing here, if they do; what is not identifiable is so at any point.
     """
     combinations = _combinations(names, values, slopes, statistics)
-    errors = slopes * statistics.standard_errors
-    verdicts = tuple(
-        _verdict(j, names, values, errors, at_bound, combinations, statistics) for j in range(len(names))
-    )
-    return Identifiability(verdicts, combinations, statistics.condition, _overall(verdicts))
+    if not unknown and statistics.dof <= 0 and np.isnan(statistics.variance):
+        unknown = "no degrees of freedom are left to estimate the noise"
+    verdicts: list[Verdict] = []
+    for j, name in enumerate(names):
+        group = next((c for c in combinations if name in c.names), None)
+        if name in at_bound:
+            verdicts.append(Verdict(name, AT_BOUND, f"at its {at_bound[name]} bound"))
+        elif group is not None:
+            verdicts.append(Verdict(name, NOT_IDENTIFIABLE, f"not identifiable: {group.sentence}"))
+        elif unknown:
+            verdicts.append(Verdict(name, UNKNOWN, unknown))
+        else:
+            verdicts.append(_verdict(j, names, values, slopes * statistics.standard_errors, statistics))
+    return Identifiability(tuple(verdicts), combinations, statistics.condition, _overall(verdicts, unknown))
 
 
 def no_verdict(names: Sequence[str], reason: str) -> Identifiability:
     """Say that nothing is known, for instance because the fit failed."""
     verdicts = tuple(Verdict(name, UNKNOWN, reason) for name in names)
-    return Identifiability(verdicts, (), np.nan, f"Nothing is known about identifiability: {reason}.")
+    return Identifiability(verdicts, (), np.nan, _overall(verdicts, reason))
 
 
-def _verdict(
-    j: int,
-    names: Sequence[str],
-    values: Array,
-    errors: Array,
-    at_bound: dict[str, str],
-    combinations: Sequence[Combination],
-    statistics: Statistics,
-) -> Verdict:
+def _verdict(j: int, names: Sequence[str], values: Array, errors: Array, statistics: Statistics) -> Verdict:
+    """Judge a quantity that is free and identifiable by its standard error and its correlations."""
     name = names[j]
-    if name in at_bound:
-        return Verdict(name, AT_BOUND, f"at its {at_bound[name]} bound")
-    for combination in combinations:
-        if name in combination.names:
-            return Verdict(name, NOT_IDENTIFIABLE, f"not identifiable: {combination.sentence}")
-    if not np.isfinite(errors[j]):
-        return Verdict(name, UNKNOWN, "no degrees of freedom are left to estimate the noise")
     kind, remarks = WELL_DETERMINED, list[str]()
     correlation = np.where(np.arange(len(names)) == j, 0.0, np.nan_to_num(statistics.correlation[j]))
     partner = int(np.argmax(np.abs(correlation)))
@@ -152,8 +154,10 @@ def _verdict(
     return Verdict(name, kind, "; ".join(remarks))
 
 
-def _overall(verdicts: Sequence[Verdict]) -> str:
+def _overall(verdicts: Sequence[Verdict], unknown: str) -> str:
     """Count the verdicts, the worst first."""
+    if all(v.kind == UNKNOWN for v in verdicts):
+        return f"Nothing is known about identifiability: {unknown}."
     total = len(verdicts)
     parts: list[str] = []
     for kind in (NOT_IDENTIFIABLE, UNKNOWN, POORLY_DETERMINED, AT_BOUND, CORRELATED_WITH):
@@ -167,16 +171,16 @@ def _overall(verdicts: Sequence[Verdict]) -> str:
     return f"{'; '.join(parts)}."
 
 
-def _combinations(names: Sequence[str], values: Array, slopes: Array, statistics: Statistics) -> tuple[Combination, ...]:
+def _combinations(
+    names: Sequence[str], values: Array, slopes: Array, statistics: Statistics
+) -> tuple[Combination, ...]:
     """Group the undetermined directions and name what each group leaves determined."""
     natural = statistics.directions / statistics.scale * slopes  # changes of the natural values
     found: list[Combination] = []
     for rows in _groups(statistics.directions != 0.0):
-        members = np.flatnonzero((statistics.directions[rows] != 0.0).any(axis=0))
+        members: list[int] = np.flatnonzero((statistics.directions[rows] != 0.0).any(axis=0)).tolist()
         own = tuple(names[j] for j in members)
-        directions = tuple(
-            {names[j]: float(y[j]) for j in members if y[j] != 0.0} for y in statistics.directions[rows]
-        )
+        directions = tuple({names[j]: float(y[j]) for j in members if y[j] != 0.0} for y in statistics.directions[rows])
         changes = natural[np.ix_(rows, members)]
         found.append(Combination(own, directions, _sentence(own, values[members], changes)))
     return tuple(found)
@@ -196,44 +200,61 @@ def _groups(takes_part: NDArray[np.bool_]) -> Iterable[list[int]]:
 
 
 def _sentence(names: Sequence[str], values: Array, changes: Array) -> str:
-    """Name the one combination of g quantities that g - 1 changes (rows) leave alone, if it has a name."""
-    listing = ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]
+    """Name the combinations of g quantities that the changes (rows) leave alone, if they have names."""
     if len(names) == changes.shape[0]:
-        return f"the data do not depend on {listing}"
-    if len(names) == changes.shape[0] + 1:
-        candidates = [_product(names, values, changes), _sum(names, changes)]
-        if any(candidates):
-            return f"only {' or '.join(c for c in candidates if c)} enters"
-    return f"{listing} enter only in combination"
+        return f"the data do not depend on {_listing(names)}"
+    relative = changes / values if (values != 0.0).all() else np.full(changes.shape, np.nan)
+    sums = [_sum(names, signs) for signs in _integers(changes, largest=1)]
+    # Values of simple ratios make a sum look like a product of higher powers, too.
+    products = [_product(names, powers) for powers in _integers(relative, largest=1 if sums else LARGEST_POWER)]
+    named = [_listing(terms) for terms in (products, sums) if terms]
+    if not named:
+        return f"{_listing(names)} enter only in combination"
+    return f"only {' or '.join(named)} enter{'s' if len(names) == changes.shape[0] + 1 else ''}"
 
 
-def _gradient(changes: Array) -> Array:
-    """Return the vector orthogonal to all changes, its smallest entry 1 in size and its first entry positive."""
-    gradient = linalg.null_space(changes / np.abs(changes).max(axis=1, keepdims=True), rcond=1e-8)[:, 0]
-    smallest = np.abs(gradient).min()
-    return gradient / smallest * np.sign(gradient[0]) if smallest > 0 else np.full(gradient.size, np.nan)
+def _integers(changes: Array, *, largest: int) -> Array:
+    """Return integer vectors that span the complement of the changes (r, g) (g - r, g); no rows if there are none."""
+    r, g = changes.shape
+    none = np.zeros((0, g), dtype=int)
+    if not np.isfinite(changes).all():
+        return none
+    complement = _null_space(changes / np.abs(changes).max(axis=1, keepdims=True))
+    if complement.shape[0] != g - r or np.linalg.cond(complement[:, r:]) > 1.0 / EXACT:
+        return none
+    rows = np.linalg.solve(complement[:, r:], complement)
+    sizes = np.where(np.abs(rows) > EXACT, np.abs(rows), np.inf).min(axis=1, keepdims=True)
+    rows = rows / sizes * np.sign(rows[np.arange(g - r), np.argmax(np.abs(rows) > EXACT, axis=1)])[:, None]
+    whole = np.rint(rows)
+    return whole.astype(int) if (np.abs(rows - whole) < EXACT).all() and np.abs(whole).max() <= largest else none
 
 
-def _product(names: Sequence[str], values: Array, changes: Array) -> str:
-    """Name a product of powers such as k1*k2 or k1/k2**2; empty if it is none."""
-    if (values == 0.0).any():
-        return ""
-    powers = _gradient(changes / values)
-    if not (np.abs(powers - np.round(powers)) < EXACT).all() or np.abs(powers).max() > LARGEST_POWER + EXACT:
-        return ""
+def _null_space(rows: Array) -> Array:
+    """Return an orthonormal basis of what is orthogonal to the rows, as rows."""
+    _, S, Vt = np.linalg.svd(rows)
+    return Vt[int(np.count_nonzero(EXACT * S[0] < S)) :]
+
+
+def _product(names: Sequence[str], powers: Array) -> str:
+    """Write a product of powers such as k1*k2 or k1/k2**2; its first power is positive."""
     text = ""
-    for name, power in sorted(zip(names, np.round(powers).astype(int), strict=True), key=lambda pair: pair[1] < 0):
-        operator = ("*" if power > 0 else "/") if text else ""
-        text += f"{operator}{name}" + (f"**{abs(power)}" if abs(power) > 1 else "")
+    for name, power in sorted(zip(names, powers.tolist(), strict=True), key=lambda pair: pair[1] < 0):
+        if power:
+            operator = ("*" if power > 0 else "/") if text else ""
+            text += f"{operator}{name}" + (f"**{abs(power)}" if abs(power) > 1 else "")
     return text
 
 
-def _sum(names: Sequence[str], changes: Array) -> str:
-    """Name a sum or difference such as k1 + k2; empty if it is none."""
-    signs = _gradient(changes)
-    if not (np.abs(np.abs(signs) - 1.0) < EXACT).all():
-        return ""
-    return names[0] + "".join(f" {'+' if s > 0 else '-'} {n}" for n, s in zip(names[1:], signs[1:], strict=True))
+def _sum(names: Sequence[str], signs: Array) -> str:
+    """Write a sum such as k1 + k2 or k1 - k2; its first sign is positive."""
+    terms = "".join(
+        f" {'+' if sign > 0 else '-'} {name}" for name, sign in zip(names, signs.tolist(), strict=True) if sign
+    )
+    return terms.removeprefix(" + ")
+
+
+def _listing(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _signed(weights: dict[str, float]) -> str:

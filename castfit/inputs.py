@@ -7,20 +7,28 @@ breakpoints and integrators never step across a kink.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from scipy.interpolate import CubicSpline, PchipInterpolator, PPoly
 
-from castfit.status import check
+from castfit._reading import real, reals, text
+from castfit.status import check, suggest
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    Array = NDArray[np.float64]
 
-@dataclass(frozen=True)
+_AT_LEAST = {"constant": 1, "piecewise_constant": 1, "linear": 2, "pchip": 2, "cubic_spline": 4}  # points
+
+
+@dataclass(frozen=True, eq=False)
 class Input:
     """An input signal u(t); create it with one of the named constructors.
+
+    A value measured at the very time of a jump belongs to the time before it.
 
     Attributes
     ----------
@@ -28,36 +36,68 @@ class Input:
         ``constant``, ``piecewise_constant``, ``linear``, ``pchip`` or ``cubic_spline``.
     times, values : (n,) arrays
         The given points, in the experiment's time and the input's unit.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake: unequal lengths, too few points, times that do not increase, what is no finite number.
     """
 
     kind: str
-    times: NDArray[np.float64]
-    values: NDArray[np.float64]
+    times: Array
+    values: Array
+
+    def __post_init__(self) -> None:
+        mistakes: list[str] = []
+        if self.kind not in _AT_LEAST:
+            mistakes.append(f"kind is {text(self.kind)}: {suggest(str(self.kind), _AT_LEAST)}")
+        t, y = reals(self.times), reals(self.values)
+        if t is None or not (np.isfinite(t).all() or self.kind == "constant"):
+            mistakes.append(f"times is {text(self.times)}; give finite numbers")
+        if y is None or not np.isfinite(y).all():
+            mistakes.append(f"values is {text(self.values)}; give finite numbers, leave out what is missing")
+        check(f"Input.{self.kind}", mistakes)
+        assert t is not None
+        assert y is not None
+        t, y = np.atleast_1d(t), np.atleast_1d(y)
+        if t.ndim != 1 or t.shape != y.shape:
+            mistakes.append(f"times has shape {t.shape} and values {y.shape}; give two sequences of equal length")
+        elif t.size < _AT_LEAST[self.kind]:
+            mistakes.append(f"{t.size} points given; this kind needs at least {_AT_LEAST[self.kind]}")
+        elif (np.diff(t) <= 0).any():
+            mistakes.append(f"times must increase strictly; look at t = {t[1:][np.diff(t) <= 0][0]:g}")
+        check(f"Input.{self.kind}", mistakes)
+        t.flags.writeable = y.flags.writeable = False
+        object.__setattr__(self, "times", t)
+        object.__setattr__(self, "values", y)
 
     @classmethod
     def constant(cls, value: float) -> Input:
         """Hold one value at all times."""
-        return cls("constant", np.array([-np.inf]), np.array([float(value)]))
+        number = real(value)
+        if number is None or not np.isfinite(number):
+            check("Input.constant", [f"the value is {text(value)}; give a finite number"])
+        return cls("constant", np.array([-np.inf]), np.array([number]))
 
     @classmethod
     def piecewise_constant(cls, times: ArrayLike, values: ArrayLike) -> Input:
         """Hold ``values[i]`` from ``times[i]`` up to ``times[i + 1]``; the last value holds on for ever."""
-        return cls("piecewise_constant", *_points("Input.piecewise_constant", times, values, at_least=1))
+        return cls("piecewise_constant", cast("Array", times), cast("Array", values))
 
     @classmethod
     def linear(cls, times: ArrayLike, values: ArrayLike) -> Input:
         """Interpolate linearly."""
-        return cls("linear", *_points("Input.linear", times, values, at_least=2))
+        return cls("linear", cast("Array", times), cast("Array", values))
 
     @classmethod
     def pchip(cls, times: ArrayLike, values: ArrayLike) -> Input:
         """Interpolate by the shape-preserving cubics of Fritsch and Carlson (scipy's ``PchipInterpolator``)."""
-        return cls("pchip", *_points("Input.pchip", times, values, at_least=2))
+        return cls("pchip", cast("Array", times), cast("Array", values))
 
     @classmethod
     def cubic_spline(cls, times: ArrayLike, values: ArrayLike) -> Input:
         """Interpolate by a twice differentiable cubic spline, not-a-knot ends (scipy's ``CubicSpline``)."""
-        return cls("cubic_spline", *_points("Input.cubic_spline", times, values, at_least=4))
+        return cls("cubic_spline", cast("Array", times), cast("Array", values))
 
     @property
     def span(self) -> tuple[float, float]:
@@ -66,10 +106,11 @@ class Input:
         return float(self.times[0]), last
 
     @property
-    def breakpoints(self) -> NDArray[np.float64]:
+    def breakpoints(self) -> Array:
         """Times at which the signal or one of its derivatives may jump."""
         return self.times[np.isfinite(self.times)]
 
+    @cached_property
     def _polynomial(self) -> PPoly:
         t, y = self.times, self.values
         if self.kind == "linear":
@@ -77,14 +118,14 @@ class Input:
             return PPoly(np.vstack([slopes, y[:-1]]), t)
         return PchipInterpolator(t, y) if self.kind == "pchip" else CubicSpline(t, y)
 
-    def __call__(self, t: ArrayLike) -> NDArray[np.float64]:
+    def __call__(self, t: ArrayLike) -> Array:
         """Evaluate at times t; piecewise constants are continuous from the right."""
         at = np.asarray(t, dtype=float)
         if self.kind in ("constant", "piecewise_constant"):
             return self.values[np.maximum(np.searchsorted(self.times, at, side="right") - 1, 0)]
-        return np.asarray(self._polynomial()(at), dtype=float)
+        return np.asarray(self._polynomial(at), dtype=float)
 
-    def cubics(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    def cubics(self, edges: Array) -> Array:
         """Return the signal between edges as local cubics, u(t) = sum_c out[j, c] (t - edges[j])**c.
 
         Parameters
@@ -103,7 +144,7 @@ class Input:
             out[:, 0] = self(middle)
             return out
         # Expanding about the middle's own piece keeps an edge that is off by a rounding error on the right piece.
-        polynomial = self._polynomial()
+        polynomial = self._polynomial
         piece = np.clip(np.searchsorted(polynomial.x, middle, side="right") - 1, 0, polynomial.x.size - 2)
         coefficients = polynomial.c[::-1, piece].T  # (n, degree + 1), ascending, about the piece's own left end
         shift = left - polynomial.x[piece]
@@ -111,21 +152,3 @@ class Input:
             out[:, 1:] = out[:, 1:] * shift[:, None] + out[:, :-1]
             out[:, 0] = out[:, 0] * shift + coefficients[:, c]
         return out
-
-
-def _points(where: str, times: ArrayLike, values: ArrayLike, *, at_least: int) -> tuple[Any, Any]:
-    t = np.atleast_1d(np.array(times, dtype=float))
-    y = np.atleast_1d(np.array(values, dtype=float))
-    mistakes: list[str] = []
-    if t.ndim != 1 or t.shape != y.shape:
-        mistakes.append(f"times has shape {t.shape} and values {y.shape}; give two sequences of the same length")
-    if t.size < at_least:
-        mistakes.append(f"{t.size} points given; this kind needs at least {at_least}")
-    if not (np.isfinite(t).all() and np.isfinite(y).all()):
-        mistakes.append("times or values contain NaN or infinity; leave such points out")
-    elif (np.diff(t) <= 0).any():
-        mistakes.append(f"times must increase strictly; look at t = {t[1:][np.diff(t) <= 0][0]:g}")
-    check(where, mistakes)
-    t.flags.writeable = False
-    y.flags.writeable = False
-    return t, y

@@ -32,10 +32,14 @@ if TYPE_CHECKING:
     from castfit.model import System
 
     Array = NDArray[np.float64]
+    _Grid = tuple[float, ...]
     _State = tuple[ca.Function, tuple[str, ...], tuple[str, ...], Array, "IntegratorOptions"]
 
+SUNDIALS = ("cvodes", "idas")
 METHODS = ("auto", "cvodes", "idas", "rosenbrock", "collocation")
 COMPILE = ("never", "auto", "always")
+
+_MAX_GRIDS = 4  # different CasADi integrators that one grid is divided into; beyond it every interval stands alone
 
 
 @dataclass(frozen=True)
@@ -131,9 +135,7 @@ class Integrator:
         """Return what the integrator is built from; bare SX does not pickle, functions do."""
         return self.graph, self.state_names, self.algebraic_names, self.grid, self.options
 
-    def __setstate__(
-        self, state: tuple[ca.Function, tuple[str, ...], tuple[str, ...], Array, IntegratorOptions]
-    ) -> None:
+    def __setstate__(self, state: _State) -> None:
         """Build the integrator."""
         self.graph, self.state_names, self.algebraic_names, self.grid, self.options = state
         self.n_x, self.n_z, self.n_p, self.n_u = (self.graph.size1_in(i) for i in (1, 2, 3, 4))
@@ -146,10 +148,6 @@ class Integrator:
 
         self._skip = int(self.grid[0] == 0.0)  # an empty first interval is not integrated
         self._edges = np.append(0.0, self.grid[self._skip :])
-        intervals = self._edges.size - 1
-        # IDAS does not make z consistent after a jump of an input, so it is started anew on every interval.
-        anew = self.method == "idas" and self.n_z > 0 and self.n_u > 0
-        self._spans = [slice(j, j + 1) for j in range(intervals)] if anew else [slice(0, intervals)]
         arguments = [ca.SX.sym(n, self.graph.size1_in(i)) for i, n in enumerate("txzpu")]
         self._algebra = AlgebraicEquations(
             arguments,
@@ -157,8 +155,10 @@ class Integrator:
             relative_tolerance=self.options.relative_tolerance,
             absolute_tolerance=self.options.absolute_tolerance,
         )
-        self._built: dict[tuple[str, int], Buffered] = {}
-        self._buffered("values")
+        self._integrators: dict[_Grid, ca.Function] = {}
+        self._built: dict[tuple[str, int, _Grid], Buffered] = {}
+        if self.options.compile == "always":  # so that a compiler that does not work is reported here
+            self._buffered("values", 0, self._relative(slice(0, self._edges.size - 1)))
 
     def _mistakes(self, compiler: str | None) -> list[str]:
         mistakes: list[str] = []
@@ -178,7 +178,7 @@ class Integrator:
         failures: dict[int, LaneFailure] = {}
         with captured():
             guess = lanes.z0
-            for span in self._spans:
+            for span in self._spans(lanes):
                 at, guess = self._begin(lanes, span, x, guess, failures)
                 if span.start == 0:
                     x[:, : self._skip], z[:, : self._skip] = lanes.x0[:, None], guess[:, None]
@@ -212,16 +212,14 @@ class Integrator:
         failures = {failure.lane: failure for failure in at.failures}
         with captured():
             dx[:, : self._skip] = dx0_[:, None]
-            for span in self._spans if n_d else []:
+            for span in self._spans(lanes) if n_d else []:
                 previous = self._skip + span.start - 1
                 begin, z = self._begin(lanes, span, at.x, lanes.z0 if span.start == 0 else at.z[:, previous], failures)
                 dx_begin = dx0_ if span.start == 0 else dx[:, previous]
-                dz_begin = self._algebra.differentiate(begin, z, dx_begin, dp_)
                 seeds = {
                     "x0": begin.x[:, None],
                     "z0": z[:, None],
                     "fwd_x0": dx_begin.transpose(0, 2, 1),
-                    "fwd_z0": dz_begin.transpose(0, 2, 1),
                     "fwd_p": np.pad(dp_.transpose(0, 2, 1), ((0, 0), (0, 0), (0, 2))),
                 }
                 out = self._run("forward", lanes, span, seeds, failures, n_d)["fwd_xf"]
@@ -242,18 +240,17 @@ class Integrator:
         x0_bar, p_bar = np.zeros_like(lanes.x0), np.zeros_like(lanes.p)
         failures = {failure.lane: failure for failure in at.failures}
         with captured():
-            for span in reversed(self._spans):
+            # IDAS does not make the adjoint algebraic states consistent where a seed enters between.
+            alone = self.method == "idas" and self.n_z > 0
+            for span in reversed(self._every_interval() if alone else self._spans(lanes)):
                 previous = self._skip + span.start - 1
                 begin, z = self._begin(lanes, span, at.x, lanes.z0 if span.start == 0 else at.z[:, previous], failures)
                 seed = seed_x[:, self._outputs(span)].copy()
                 seed[:, -1] += x0_bar
-                out = self._run(
-                    "reverse", lanes, span, {"x0": begin.x[:, None], "z0": z[:, None], "adj2_xf": seed}, failures
-                )
-                x0_bar = self._or_still(lanes, out["adj2_x0"], seed.sum(axis=1, keepdims=True))[:, 0]
-                p_bar += self._or_still(lanes, out["adj2_p"][..., : self.n_p], np.zeros((lanes.size, 1, self.n_p)))[
-                    :, 0
-                ]
+                given = {"x0": begin.x[:, None], "z0": z[:, None], "adj2_xf": seed}
+                out = self._run("reverse", lanes, span, given, failures)
+                x0_bar = self._or_still(lanes, out["adj2_x0"][:, 0], seed.sum(axis=1))
+                p_bar += self._or_still(lanes, out["adj2_p"][:, 0, : self.n_p], np.zeros_like(p_bar))
         x0_bar += seed_x[:, : self._skip].sum(axis=1)
         for lane in failures:
             x0_bar[lane] = p_bar[lane] = np.nan
@@ -309,7 +306,7 @@ class Integrator:
         """Return all outputs as L * m points; the inputs are those of the interval that ends there."""
         m = self.grid.size
         widths = lanes.duration[:, None] * np.diff(self.grid, prepend=0.0)
-        u = shift_cubics(lanes.u, widths[:, :, None])[..., 0].reshape(-1, self.n_u)
+        u = shift_cubics(lanes.u, widths[:, :, None])[..., 0].reshape(lanes.size * m, self.n_u)
         times = lanes.start[:, None] + lanes.duration[:, None] * self.grid
         return Points(times.ravel(), x.reshape(-1, self.n_x), np.repeat(lanes.p, m, axis=0), u)
 
@@ -333,7 +330,7 @@ class Integrator:
         n_d: int = 0,
     ) -> dict[str, Array]:
         """Evaluate a CasADi function lane by lane: arrays (L, columns, rows), NaN where it failed or was skipped."""
-        call = self._buffered(kind, n_d)
+        call = self._buffered(kind, n_d, self._relative(span))
         left, right = self._edges[span.start], self._edges[span.stop]
         start, duration = lanes.start + lanes.duration * left, lanes.duration * (right - left)
         batch = {
@@ -352,6 +349,8 @@ class Integrator:
                 try:
                     call()
                 except RuntimeError as error:
+                    if "KeyboardInterrupt" in f"{error} {log.tail(20)}":  # CasADi makes an error of it
+                        raise KeyboardInterrupt from None
                     reason = diagnose(str(error), log.tail(20), start[lane], duration[lane], self)
                     failures[int(lane)] = LaneFailure(int(lane), *reason)
                     continue
@@ -363,68 +362,78 @@ class Integrator:
         return out
 
     def _controls(self, lanes: Lanes, span: slice) -> Array:
-        """Return what CasADi holds constant on each interval, (L, intervals, 1 + 4 n_u): left edge in tau, cubics.
+        """Return what CasADi holds constant on each interval, (L, intervals, 1 + 4 n_u): left edge in tau, cubics."""
+        cubics = lanes.u[:, self._skip :][:, span]
+        size, n = cubics.shape[:2]
+        edges = np.broadcast_to(np.append(0.0, self._relative(span)[:-1])[None, :, None], (size, n, 1))
+        controls = np.concatenate([edges, cubics.reshape(size, n, 4 * self.n_u)], axis=2)
+        return controls if self.method not in SUNDIALS else np.repeat(controls[:, :1], n, axis=1)
 
-        SUNDIALS starts anew wherever they change.  So an interval on which all inputs merely continue their cubics
-        takes over the numbers of the interval before.
+    def _spans(self, lanes: Lanes) -> list[slice]:
+        """Divide the intervals into runs that are integrated in one go.
+
+        SUNDIALS must start anew where an input or one of its derivatives jumps, and CasADi does not see to it: CVODES
+        keeps its history, IDAS its algebraic states, and the step fails where the jump is large.  So there a run ends.
         """
-        cubics = lanes.u[:, self._skip :][:, span]  # (L, n, n_u, 4)
-        n = cubics.shape[1]
-        edges = self._edges[span.start : span.stop + 1] if n > 1 else np.array([0.0, 1.0])
-        own = np.concatenate(
-            [np.broadcast_to(edges[:-1, None], (lanes.size, n, 1)), cubics.reshape(lanes.size, n, -1)], axis=2
-        )
-        if n == 1 or self.n_u == 0:
-            return own
-        widths = (lanes.duration[:, None] * np.diff(edges))[:, :, None]
+        n = self._edges.size - 1
+        if self.method not in SUNDIALS or self.n_u == 0 or n == 1:
+            return [slice(0, n)]
+        cubics = lanes.u[:, self._skip :]  # (L, n, n_u, 4)
+        widths = (lanes.duration[:, None] * np.diff(self._edges))[:, :, None]
         continued = shift_cubics(cubics[:, :-1], widths[:, :-1])
         reach = widths[:, 1:, :, None] ** np.arange(4)  # what a difference of coefficients amounts to in the interval
         size = (np.abs(cubics[:, 1:]) * reach).sum(axis=3, keepdims=True)
-        same = (np.abs(continued - cubics[:, 1:]) * reach <= 1e-13 * size).all(axis=(2, 3))
-        head = np.maximum.accumulate(np.where(np.pad(same, ((0, 0), (1, 0))), 0, np.arange(n, dtype=np.intp)), axis=1)
-        return np.take_along_axis(own, head[:, :, None], axis=1)
+        jumps = (np.abs(continued - cubics[:, 1:]) * reach > 1e-13 * size).any(axis=(0, 2, 3))
+        ends = [*(np.flatnonzero(jumps) + 1).tolist(), n]
+        runs = [slice(first, last) for first, last in zip([0, *ends], ends, strict=False)]
+        if len({self._relative(run) for run in runs}) <= _MAX_GRIDS:
+            return runs
+        return self._every_interval()
 
-    def _buffered(self, kind: str, n_d: int = 0) -> Buffered:
-        """Return the integrator ("values") or a derivative of it, built when first wanted."""
-        key = (kind, n_d)
+    def _every_interval(self) -> list[slice]:
+        return [slice(j, j + 1) for j in range(self._edges.size - 1)]
+
+    def _relative(self, span: slice) -> _Grid:
+        """Return the output times of a span relative to itself."""
+        left, right = self._edges[span.start], self._edges[span.stop]
+        inside = (self._edges[span.start + 1 : span.stop] - left) / (right - left)
+        return (*np.round(inside, 14).tolist(), 1.0)
+
+    def _buffered(self, kind: str, n_d: int, grid: _Grid) -> Buffered:
+        """Return the integrator over a grid ("values") or a derivative of it, built when first wanted."""
+        key = (kind, n_d, grid)
         if key not in self._built:
             with captured() as log:
                 try:
                     with build_folder(self._compile):
-                        self._built[key] = self._derive(kind, n_d)
+                        self._built[key] = self._derive(*key)
                 except (RuntimeError, OSError) as error:
                     if not self._compile:
                         raise
                     if self.options.compile == "always":
                         what = "; ".join([*log.tail(2), str(error).splitlines()[-1]])
-                        raise InputError(
-                            "Integrator", [f"compile is 'always', but compiling failed: {what}"]
-                        ) from error
+                        raise InputError("Integrator", [f"compile='always', but compiling failed: {what}"]) from error
                     self._compile = {}
-                    del self._integrator
-                    self._built[key] = self._derive(kind, n_d)
+                    self._integrators.clear()
+                    self._built[key] = self._derive(*key)
         return self._built[key]
 
-    def _derive(self, kind: str, n_d: int) -> Buffered:
+    def _derive(self, kind: str, n_d: int, grid: _Grid) -> Buffered:
+        if grid not in self._integrators:
+            options = plugin_options(
+                self.method,
+                relative_tolerance=self.options.relative_tolerance,
+                absolute_tolerance=self.options.absolute_tolerance,
+                max_steps=self.options.max_steps,
+                elements=self.options.elements,
+            )
+            self._integrators[grid] = build_integrator(self.graph, self.method, grid, options | self._compile)
+        integrator = self._integrators[grid]
         if kind == "forward":
-            return Buffered(self._integrator.forward(n_d), ("fwd_xf",))
+            return Buffered(integrator.forward(n_d), ("fwd_xf",))
         if kind == "reverse":
-            return Buffered(self._integrator.reverse(1), ("adj2_x0", "adj2_p"))
-        return Buffered(self._integrator, ("xf", "zf"))
-
-    @cached_property
-    def _integrator(self) -> ca.Function:
-        """The CasADi integrator over one span."""
-        grid = [1.0] if len(self._spans) > 1 else self._edges[1:].tolist()
-        options = self.options
-        chosen = plugin_options(
-            self.method,
-            relative_tolerance=options.relative_tolerance,
-            absolute_tolerance=options.absolute_tolerance,
-            max_steps=options.max_steps,
-            elements=options.elements,
-        )
-        return build_integrator(self.graph, self.method, grid, chosen | self._compile)
+            return Buffered(integrator.reverse(1), ("adj2_x0", "adj2_p"))
+        return Buffered(integrator, ("xf", "zf"))
 
 
 def _seed_scale(lanes: Lanes, dx0: Array, dp: Array) -> Array:
@@ -434,7 +443,7 @@ def _seed_scale(lanes: Lanes, dx0: Array, dp: Array) -> Array:
     parameter of 3e7 would lie below it and not be controlled; that with respect to its logarithm is.
     """
     values, seeds = np.hstack([lanes.x0, lanes.p]), np.abs(np.concatenate([dx0, dp], axis=1))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(seeds > 0.0, np.abs(values)[:, :, None] / seeds, np.inf).min(axis=1, initial=np.inf)
     return np.where(np.isfinite(ratio), np.maximum(ratio, 1.0), 1.0)[:, None]
 

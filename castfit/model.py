@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Union, cast
+from typing import Any, cast
 
 import casadi as ca
+import numpy as np
 
-from castfit.status import InputError, check, suggest
+from castfit._reading import named, text
+from castfit.status import check, suggest
 
-Expression = Union[ca.SX, float, int]
+Expression = ca.SX | float | int
 
 
 def symbols(names: str) -> Any:
@@ -34,9 +36,12 @@ def symbols(names: str) -> Any:
     casadi.SX or tuple of casadi.SX
         One symbol for one name, a tuple for several.
     """
-    parts = names.replace(",", " ").split()
+    given: Any = names
+    parts = given.replace(",", " ").split() if isinstance(given, str) else []
+    mistakes = [f"the name '{name}' is given twice" for name in dict.fromkeys(parts) if parts.count(name) > 1]
     if not parts:
-        raise InputError("symbols", ["no name given; write for example symbols('x y')"])
+        mistakes.append(f"{text(given)} contains no name; write for example symbols('x y')")
+    check("symbols", mistakes)
     made = tuple(ca.SX.sym(name) for name in parts)
     return made[0] if len(made) == 1 else made
 
@@ -108,46 +113,49 @@ class Model:
         initial: Mapping[ca.SX | str, Expression] | None = None,
     ) -> None:
         mistakes: list[str] = []
-        algebraic = algebraic or {}
-        states, algebraics = list(ode), list(algebraic)
         declared = {
-            "state": states,
-            "algebraic state": algebraics,
-            "parameter": _as_list(parameters),
-            "input": _as_list(inputs),
+            "state": _keys("ode", ode, mistakes),
+            "algebraic state": _keys("algebraic", {} if algebraic is None else algebraic, mistakes),
+            "parameter": _as_list("parameters", parameters, mistakes),
+            "input": _as_list("inputs", inputs, mistakes),
             "time": [] if time is None else [time],
         }
-        _check_symbols(declared, mistakes)
-        check("Model", mistakes)
-
+        mistakes += _no_symbols(declared)
+        check("Model", mistakes)  # without symbols there is nothing more to say
+        mistakes += _repeated(declared)
         names = {kind: tuple(symbol.name() for symbol in symbols_) for kind, symbols_ in declared.items()}
-        right = {x.name(): _scalar(f"ode of {x.name()}", f, mistakes) for x, f in ode.items()}
-        residual = {z.name(): _scalar(f"equation of {z.name()}", _residual(g), mistakes) for z, g in algebraic.items()}
-        extra = {str(n): _scalar(f"output {n}", h, mistakes) for n, h in (outputs or {}).items()}
-        start = {_name(x): _scalar(f"initial value of {_name(x)}", f, mistakes) for x, f in (initial or {}).items()}
-        check("Model", mistakes)
+        taken = names["state"] + names["algebraic state"]
 
+        right = _scalars("ode of", dict(zip(names["state"], ode.values(), strict=True)), mistakes)
+        equations = zip(names["algebraic state"], (algebraic or {}).values(), strict=True)
+        residual = _scalars("equation of", {name: _residual(e) for name, e in equations}, mistakes)
+        extra = _scalars("output", named("outputs", outputs, mistakes), mistakes)
+        start = _scalars("initial value of", named("initial", initial, mistakes), mistakes)
         everything = [symbol for group in declared.values() for symbol in group]
         for what, expressions in (("ode of", right), ("equation of", residual), ("output", extra)):
             for name, expression in expressions.items():
-                mistakes += _undeclared(f"{what} {name}", expression, everything)
+                mistakes += _undeclared(f"{what} '{name}'", expression, everything)
         for name, expression in start.items():
             if name not in names["state"]:
                 mistakes.append(f"initial names '{name}', which is no state: {suggest(name, names['state'])}")
-            mistakes += _undeclared(f"initial value of {name}", expression, declared["parameter"], only="parameters")
-        taken = names["state"] + names["algebraic state"]
+            mistakes += _undeclared(f"initial value of '{name}'", expression, declared["parameter"], only="parameters")
         mistakes += [
             f"output '{name}' has the name of a state; states are outputs already, choose another name"
             for name in extra
             if name in taken
         ]
-        if not states:
+        if "time" in {*taken, *extra}:
+            mistakes.append("'time' is what predictions call their times; choose another name for the state or output")
+        if not ode:
             mistakes.append("ode is empty; give the right-hand side of at least one state")
+        if len(residual) == len(names["algebraic state"]):
+            mistakes += _index_mistakes(residual, declared["algebraic state"])
+        check("Model", mistakes)
 
         self.system = System(
-            ca.SX.sym("t") if time is None else time,
-            _vector(states),
-            _vector(algebraics),
+            _default_time([symbol.name() for symbol in everything]) if time is None else time,
+            _vector(declared["state"]),
+            _vector(declared["algebraic state"]),
             _vector(declared["parameter"]),
             _vector(declared["input"]),
             _vector(right.values()),
@@ -157,9 +165,7 @@ class Model:
             names["parameter"],
             names["input"],
         )
-        mistakes += _index_mistakes(self.system)
-        check("Model", mistakes)
-        own = zip(taken, states + algebraics, strict=True)
+        own = zip(taken, declared["state"] + declared["algebraic state"], strict=True)
         self.outputs: dict[str, ca.SX] = {**dict(own), **extra}
         self.initial: dict[str, ca.SX] = start
 
@@ -177,12 +183,17 @@ class Model:
         initial : mapping from state symbol or name to expression, optional
         """
         valid = ("x", "ode", "z", "alg", "p", "u", "t")
-        mistakes = [f"unknown key '{key}': {suggest(key, valid)}" for key in dae if key not in valid]
-        mistakes += [f"key '{key}' is missing" for key in ("x", "ode") if key not in dae]
-        pieces = {key: ca.vertsplit(ca.SX(value)) if value.numel() else [] for key, value in dae.items()}
+        mistakes: list[str] = []
+        given = named("dae", dae, mistakes)
+        mistakes += [f"unknown key '{key}': {suggest(key, valid)}" for key in given if key not in valid]
+        mistakes += [f"key '{key}' is missing" for key in ("x", "ode") if key not in given]
+        pieces = {key: _column(key, value, mistakes) for key, value in given.items()}
         for left, right in (("x", "ode"), ("z", "alg")):
-            if len(pieces.get(left, [])) != len(pieces.get(right, [])):
-                mistakes.append(f"'{left}' has {len(pieces.get(left, []))} rows, '{right}' {len(pieces.get(right, []))}")
+            rows, equations = len(pieces.get(left, [])), len(pieces.get(right, []))
+            if rows != equations:
+                mistakes.append(f"'{left}' has {rows} rows, but '{right}' has {equations}; they belong together")
+        entries = {"entry of x": pieces.get("x", []), "entry of z": pieces.get("z", [])}
+        mistakes += _no_symbols(entries) or _repeated(entries)
         check("Model.from_dae", mistakes)
         return cls(
             dict(zip(pieces["x"], pieces["ode"], strict=True)),
@@ -190,7 +201,7 @@ class Model:
             parameters=pieces.get("p", []),
             inputs=pieces.get("u", []),
             outputs=outputs,
-            time=dae.get("t"),
+            time=given.get("t"),
             initial=initial,
         )
 
@@ -240,16 +251,27 @@ class Model:
         """Pickle through a CasADi function, since bare SX does not pickle."""
         system = self.system
         extra = {n: e for n, e in self.outputs.items() if n not in self.states + self.algebraic_states}
-        graph = system.function("model", system.ode, system.alg, _vector(extra.values()), _vector(self.initial.values()))
+        expressions = (_vector(extra.values()), _vector(self.initial.values()))
+        graph = system.function("model", system.ode, system.alg, *expressions)
         names = (self.states, self.algebraic_states, self.parameters, self.inputs, tuple(extra), tuple(self.initial))
         return _restore, (graph, names, system.t.name())
+
+
+def by_name(expression: ca.SX, model: Model) -> ca.SX:
+    """Rewrite an expression over the model's own symbols, matching symbols by name."""
+    system = model.system
+    own = {s.name(): s for vector in system.arguments for s in _split(vector)}
+    found = ca.symvar(expression)
+    if not found:
+        return expression
+    return ca.substitute([expression], [ca.vertcat(*found)], [ca.vertcat(*(own[s.name()] for s in found))])[0]
 
 
 def _restore(graph: ca.Function, names: tuple[tuple[str, ...], ...], time: str) -> Model:
     """Rebuild a pickled model on fresh symbols."""
     x, z, p, u = ([ca.SX.sym(n) for n in group] for group in names[:4])
     t = ca.SX.sym(time)
-    made = cast("list[ca.SX]", graph.call([t, _vector(x), _vector(z), _vector(p), _vector(u)]))
+    made: list[ca.SX] = graph.call([t, _vector(x), _vector(z), _vector(p), _vector(u)])
     ode, alg, extra, initial = (_split(e) for e in made)
     return Model(
         dict(zip(x, ode, strict=True)),
@@ -262,58 +284,99 @@ def _restore(graph: ca.Function, names: tuple[tuple[str, ...], ...], time: str) 
     )
 
 
-def _vector(expressions: Iterable[Any]) -> ca.SX:
+def _vector(expressions: Iterable[ca.SX]) -> ca.SX:
     """Stack scalars into a column; an empty one keeps the shape (0, 1)."""
     parts = list(expressions)
-    return cast("ca.SX", ca.densify(ca.vertcat(*parts))) if parts else ca.SX(0, 1)
+    return ca.densify(ca.vertcat(*parts)) if parts else ca.SX(0, 1)
 
 
-def _split(vector: ca.SX) -> list[ca.SX]:
-    return list(ca.vertsplit(vector)) if vector.numel() else []
+def _split(matrix: ca.SX) -> list[ca.SX]:
+    return list(ca.vertsplit(ca.vec(matrix))) if matrix.numel() else []
 
 
-def _as_list(group: Any) -> list[ca.SX]:
-    """Accept a sequence of scalars, a single symbol, or a symbolic vector."""
+def _default_time(taken: Sequence[str]) -> ca.SX:
+    """Make the symbol of time under a name that is still free."""
+    name = "t"
+    while name in taken:
+        name += "_"
+    return ca.SX.sym(name)
+
+
+def _keys(what: str, mapping: Any, mistakes: list[str]) -> list[Any]:
+    if isinstance(mapping, Mapping):
+        return list(cast("Mapping[Any, Any]", mapping))
+    mistakes.append(f"{what} is a {type(mapping).__name__}; give a mapping from symbols to expressions, {{x: ...}}")
+    return []
+
+
+def _as_list(what: str, group: Any, mistakes: list[str]) -> list[Any]:
+    """Accept a sequence of scalars and symbolic vectors, or one of them alone."""
     if isinstance(group, ca.SX):
         return _split(group)
-    return list(group)
+    if isinstance(group, (str, ca.MX)) or not isinstance(group, Iterable):
+        mistakes.append(f"{what} is {text(group)}; give a list of SX symbols, created with castfit.symbols")
+        return []
+    items = list(cast("Iterable[Any]", group))
+    return [s for item in items for s in (_split(item) if isinstance(item, ca.SX) else [item])]
 
 
-def _name(key: ca.SX | str) -> str:
-    return key if isinstance(key, str) else key.name()
-
-
-def _residual(equation: Expression) -> Expression:
-    """Turn ``a == b`` into ``a - b``; anything else is a residual already."""
-    if isinstance(equation, ca.SX) and equation.is_scalar() and not equation.is_symbolic() and equation.n_dep() == 2:
-        if equation.op() == ca.OP_EQ:
-            return equation.dep(0) - equation.dep(1)
-    return equation
-
-
-def _scalar(what: str, expression: Any, mistakes: list[str]) -> ca.SX:
+def _column(key: str, value: Any, mistakes: list[str]) -> list[ca.SX]:
+    """Split an entry of CasADi's dictionary into scalars."""
     try:
-        value = ca.SX(expression)
-    except NotImplementedError:
-        mistakes.append(f"{what} is a {type(expression).__name__}; give a CasADi SX expression or a number")
-        return ca.SX(0)
-    if value.numel() != 1:
-        mistakes.append(f"{what} has shape {value.shape}; it must be a scalar")
-    return value
+        return _split(ca.SX(value))
+    except (NotImplementedError, TypeError, ValueError):
+        mistakes.append(f"'{key}' is a {type(value).__name__}; give a CasADi SX column")
+        return []
 
 
-def _check_symbols(declared: Mapping[str, Sequence[Any]], mistakes: list[str]) -> None:
-    """Check that every declared symbol is a scalar SX symbol and no name is used twice."""
+def _residual(equation: Any) -> Any:
+    """Turn ``a == b`` into ``a - b``; anything else is a residual already."""
+    if not (isinstance(equation, ca.SX) and equation.is_scalar(True)) or equation.is_symbolic():
+        return equation
+    is_equation = equation.n_dep() == 2 and equation.op() == ca.OP_EQ
+    return equation.dep(0) - equation.dep(1) if is_equation else equation
+
+
+def _scalars(what: str, expressions: Mapping[str, Any], mistakes: list[str]) -> dict[str, ca.SX]:
+    """Return the expressions that are scalars."""
+    out: dict[str, ca.SX] = {}
+    for name, expression in expressions.items():
+        try:
+            value = ca.SX(expression)
+        except (NotImplementedError, TypeError, ValueError):
+            value = None
+        if value is None or isinstance(expression, bool):
+            mistakes.append(f"{what} '{name}' is {text(expression)}; give a CasADi SX expression or a number")
+        elif value.numel() != 1:
+            mistakes.append(f"{what} '{name}' has shape {value.shape}; it must be a scalar")
+        elif value.is_constant() and not np.isfinite(float(value)):
+            mistakes.append(f"{what} '{name}' is {float(value)}; it must be finite")
+        else:
+            out[name] = value
+    return out
+
+
+def _no_symbols(declared: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Find what was declared but is no scalar SX symbol with a name."""
+    return [
+        f"{kind} {text(s)} is not a scalar SX symbol with a name; create it with castfit.symbols"
+        for kind, group in declared.items()
+        for s in group
+        if not (isinstance(s, ca.SX) and s.is_scalar(True) and s.is_symbolic() and s.name())
+    ]
+
+
+def _repeated(declared: Mapping[str, Sequence[ca.SX]]) -> list[str]:
+    """Find names that are declared twice."""
     seen: dict[str, str] = {}
+    mistakes: list[str] = []
     for kind, group in declared.items():
         for symbol in group:
-            if not (isinstance(symbol, ca.SX) and symbol.is_scalar() and symbol.is_symbolic()):
-                mistakes.append(f"{kind} {symbol!r} is not a scalar SX symbol; create it with castfit.symbols")
-                continue
             name = symbol.name()
             if name in seen:
                 mistakes.append(f"the name '{name}' is declared twice, as {seen[name]} and as {kind}")
             seen[name] = kind
+    return mistakes
 
 
 def _undeclared(where: str, expression: ca.SX, declared: Sequence[ca.SX], *, only: str = "") -> list[str]:
@@ -334,20 +397,19 @@ def _undeclared(where: str, expression: ca.SX, declared: Sequence[ca.SX], *, onl
     return mistakes
 
 
-def _index_mistakes(system: System) -> list[str]:
+def _index_mistakes(equations: Mapping[str, ca.SX], states: Sequence[ca.SX]) -> list[str]:
     """Find algebraic equations that cannot determine the algebraic states (structural rank of d alg / dz)."""
-    n_z = system.z.numel()
-    if n_z == 0:
+    if not equations:
         return []
-    jacobian = ca.jacobian(system.alg, system.z)
-    empty = [n for i, n in enumerate(system.algebraic_names) if jacobian[i, :].nnz() == 0]
+    jacobian = ca.jacobian(_vector(equations.values()), _vector(states))
+    empty = [name for i, name in enumerate(equations) if jacobian[i, :].nnz() == 0]
     if empty:
         listing = ", ".join(empty)
         return [
             f"the equation of {listing} contains no algebraic state, so the DAE has index 2 or higher; "
             "differentiate that equation until the algebraic state appears"
         ]
-    if ca.sprank(jacobian) < n_z:
+    if ca.sprank(jacobian) < len(states):
         return [
             "the algebraic equations do not determine the algebraic states (d alg/dz is structurally singular), "
             "so the DAE has index 2 or higher; differentiate the constraint or choose other algebraic states"

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from castfit.status import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
     from castfit.problem import Condition, Problem
@@ -29,18 +28,23 @@ if TYPE_CHECKING:
     from castfit.simulate import Prediction
 
     Array = NDArray[np.float64]
-    Canvas = Union["Figure", "SubFigure"]
+
+# matplotlib's stubs leave keyword arguments unknown, so figures are drawn on without their types.
+Canvas = Axes = Any
 
 # Okabe and Ito's palette, which people with any colour vision can tell apart.
 _BLUE, _RED = "#0072B2", "#D55E00"
-_SERIES = ("#E69F00", "#56B4E9", "#0072B2", "#CC79A7", "#009E73", "#D55E00")
+_BEHIND = ("#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#F0E442")
 _INK, _SOFT, _FAINT = "0.25", "0.45", "0.92"
 
 _CURVE_POINTS = 600
 _MOST_COLUMNS, _MOST_PANELS = 4, 12
 _MOST_NODES = 100  # more ticks than that would be a bar
+_MANY_POINTS = 60  # smaller dots, and behind the curve
 _MOST_WRITTEN = 12  # a larger correlation matrix shows colours only
-_PANEL = (4.2, 2.3)  # inches: width, height of data and residuals together
+_WIDTHS = (6.4, 4.6, 3.8, 3.4)  # of a panel in inches, by the number of columns
+_HEIGHT = 2.4  # of data and residuals together
+_HEADING = 0.6
 
 
 def fit(result: Result, path: str | Path | None = None) -> Figure:
@@ -57,9 +61,9 @@ def fit(result: Result, path: str | Path | None = None) -> Figure:
         Where to write the figure; the ending decides on the format.
     """
     grid = _Grid.of(_problem(result))
-    figure = _figure(grid.columns * _PANEL[0], grid.rows * _PANEL[1] + 0.5)
+    figure = _figure(grid.width, grid.rows * _HEIGHT + _HEADING)
     how = f"{result.transcription}, {result.solver}"
-    title = f"{how}: chi2 = {result.chi2:.5g} from {result.n_data} data" if result.success else f"{how}: no success"
+    title = f"{how}: χ² = {result.chi2:.5g} from {result.n_data} data" if result.success else f"{how}: no success"
     _draw(figure, grid, {"model": result}, title, nodes=True)
     return _finish(figure, path)
 
@@ -84,9 +88,9 @@ def gallery(groups: Mapping[str, Mapping[str, Result]], path: str | Path | None 
     path : str or Path, optional
     """
     grids = [_Grid.of(_problem(next(iter(results.values())))) for results in groups.values()]
-    widths = [grid.columns * _PANEL[0] for grid in grids]
-    figure = _figure(sum(widths), max(grid.rows for grid in grids) * _PANEL[1] + 0.7)
-    parts: list[Any] = list(figure.subfigures(1, len(grids), width_ratios=widths, squeeze=False)[0])
+    widths = [grid.width for grid in grids]
+    figure = _figure(sum(widths), max(grid.rows for grid in grids) * _HEIGHT + _HEADING)
+    parts = figure.subfigures(1, len(grids), width_ratios=widths, squeeze=False)[0]
     for part, grid, (title, results) in zip(parts, grids, groups.items(), strict=True):
         _draw(part, grid, results, title)
     return _finish(figure, path)
@@ -103,27 +107,32 @@ def correlation(result: Result, path: str | Path | None = None) -> Figure:
     names, count = result.names, len(result.names)
     size = 1.6 + 0.42 * min(count, 24)
     figure = _figure(size + 0.8, size)
-    axes: Any = figure.subplots()
+    axes = figure.subplots()
     if count < 2 or not np.isfinite(result.correlation).any():
         axes.axis("off")
-        reason = "There is only one estimate." if count < 2 else "This fit has no correlations: it did not succeed."
-        axes.text(0.5, 0.5, reason, ha="center", va="center", color=_SOFT, wrap=True)
+        reason = textwrap.fill(f"There are no correlations. {result.identifiability.sentence}", 32)
+        axes.text(0.5, 0.5, reason, ha="center", va="center", color=_SOFT)
         return _finish(figure, path)
     # The matrix is symmetric: rows from the second, columns up to the last, and only what lies below the diagonal.
     below = np.tri(count - 1, dtype=bool)
     shown = result.correlation[1:, :-1]
     axes.imshow(np.where(below, 0.0, np.nan), cmap="Greys", vmin=-1.0, vmax=12.0)
     picture = axes.imshow(np.where(below, shown, np.nan), cmap="RdBu_r", vmin=-1.0, vmax=1.0)
-    axes.set_xticks(range(count - 1), names[:-1], rotation=45 if max(map(len, names)) > 4 else 0, ha="center")
+    axes.set_xticks(range(count - 1), names[:-1], rotation=90 if max(map(len, names)) > 5 else 0)
     axes.set_yticks(range(count - 1), names[1:])
     axes.tick_params(length=0, labelsize=9)
     axes.spines[:].set_visible(False)
+    axes.set_xticks(np.arange(count) - 0.5, minor=True)
+    axes.set_yticks(np.arange(count) - 0.5, minor=True)
+    axes.grid(which="minor", color="white", linewidth=2)
+    axes.tick_params(which="minor", length=0)
     if count <= _MOST_WRITTEN:
         for i, j in zip(*np.nonzero(below & np.isfinite(shown)), strict=True):
             colour = "white" if abs(shown[i, j]) > 0.6 else _INK
             axes.text(j, i, f"{shown[i, j]:.2f}".replace("-", "−"), ha="center", va="center", color=colour, fontsize=8)
-    bar = figure.colorbar(picture, ax=axes, shrink=0.7, aspect=24, ticks=[-1, -0.5, 0, 0.5, 1], label="correlation")
-    bar.outline.set_visible(False)  # pyright: ignore
+    bar = figure.colorbar(picture, ax=axes, shrink=0.7, aspect=24, ticks=[-1, -0.5, 0, 0.5, 1])
+    bar.set_label("correlation", size=9)
+    bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, labelsize=8)
     return _finish(figure, path)
 
@@ -154,15 +163,23 @@ class _Grid:
         measured = [(c, j) for c in conditions for j in outputs if c.points.mask[:, j].any()]
         if len(conditions) == 1 or len(outputs) == 1:
             shown = measured[:_MOST_PANELS]
-            columns = -(-len(shown) // 3) if len(conditions) == 1 else min(len(shown), _MOST_COLUMNS)
+            rows = -(-len(shown) // _MOST_COLUMNS)
+            columns = -(-len(shown) // (3 if len(conditions) == 1 else rows))
             panels = [_Panel(*divmod(i, columns), *what) for i, what in enumerate(shown)]
         else:
             columns = min(len(conditions), _MOST_COLUMNS)
-            at = {c.name: i for i, c in enumerate(conditions)}
-            rows = _MOST_PANELS // columns
-            panels = [_Panel(j, at[c.name], c, j) for c, j in measured if at[c.name] < columns and j < rows]
+            column = {c.name: i for i, c in enumerate(conditions[:columns])}
+            seen = sorted({j for c, j in measured if c.name in column})[: _MOST_PANELS // columns]
+            panels = [
+                _Panel(seen.index(j), column[c.name], c, j) for c, j in measured if c.name in column and j in seen
+            ]
         note = f"{len(panels)} of {len(measured)} panels are shown." if len(panels) < len(measured) else ""
         return cls(tuple(panels), 1 + max(panel.row for panel in panels), columns, note)
+
+    @property
+    def width(self) -> float:
+        """Width of all columns in inches."""
+        return self.columns * _WIDTHS[self.columns - 1]
 
     def shows_time(self, panel: _Panel) -> bool:
         """Whether a panel labels its times: nothing right below has the same ones."""
@@ -195,12 +212,9 @@ class _Style:
     @classmethod
     def series(cls, count: int) -> list[_Style]:
         """Return styles that can be told apart where curves coincide."""
-        if count == 1:
-            return [cls(_BLUE, 1.6, 3.5)]
-        colours = [_SERIES[i % len(_SERIES)] for i in range(count)]
-        return [
-            cls(*s) for s in zip(colours, np.linspace(5.0, 1.4, count), np.linspace(7.0, 2.5, count), strict=True)
-        ]
+        widths, sizes = np.linspace(1.4, 5.0, max(count, 2))[:count], np.linspace(2.8, 7.0, max(count, 2))[:count]
+        colours = [_BEHIND[i % len(_BEHIND)] for i in range(count - 1)] + [_BLUE]
+        return [cls(*style) for style in zip(colours, widths[::-1], sizes[::-1], strict=True)]
 
 
 def _problem(result: Result) -> Problem:
@@ -214,38 +228,44 @@ def _draw(canvas: Canvas, grid: _Grid, results: Mapping[str, Result], title: str
     first = next(iter(results.values()))
     pairs = _axes(canvas, grid, _problem(first))
     handles: dict[str, Any] = {}
-    stops: list[str] = []
+    for pair in pairs:
+        handles["data"] = _plot_data(pair, first)
     curves: list[Prediction] = []
+    troubles: list[str] = []
     for label, result, style in zip(results, results.values(), _Style.series(len(results)), strict=True):
-        stopped, curve = _curves(result)
+        curve, stops = _curves(result)
+        for pair in pairs:
+            handles[label] = _plot_model(pair, result, curve, style)
         curves.append(curve)
-        stops += [f"{label}: {stop}" for stop in stopped]
-        handles[label] = [_plot_model(pair, result, curve, style) for pair in pairs][0]
-    handles = {"data": [_plot_data(pair, first) for pair in pairs][0], **handles}
-    if nodes and any(1 < known.times.size <= _MOST_NODES for known in first.trajectories.values()):
-        handles["nodes"] = [_plot_nodes(pair, first.trajectories[pair.panel.condition.name].times) for pair in pairs][0]
+        prefix = f"{label}: " if len(results) > 1 else ""
+        troubles += [prefix + sentence for sentence in (stops if result.success else [result.message])]
+    for pair in pairs if nodes else []:
+        times = first.trajectories[pair.panel.condition.name].times
+        if 1 < times.size <= _MOST_NODES:
+            handles["nodes"] = _plot_nodes(pair, times)
     _limit(pairs, list(results.values()), curves)
 
-    failed = [f"{label}: {result.message}" for label, result in results.items() if not result.success]
-    notes = [textwrap.fill(n, int(13 * grid.columns * _PANEL[0])) for n in [*failed, *stops, grid.note] if n]
+    notes = [textwrap.fill(note, int(15 * grid.width)) for note in [*troubles, grid.note] if note]
     if notes:
-        canvas.supxlabel("\n".join(notes), x=0.01, ha="left", fontsize=8, color=_RED if failed or stops else _SOFT)
-    if title:
-        canvas.suptitle(title, x=0.01, ha="left", fontsize=10, color=_INK)
-    canvas.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=len(handles), fontsize=8, frameon=False)
+        canvas.supxlabel("\n".join(notes), x=0.01, ha="left", fontsize=8, color=_RED if troubles else _SOFT)
+    legend = canvas.legend(
+        handles.values(), handles.keys(), loc="outside upper left", ncols=len(handles), fontsize=8, frameon=False
+    )
+    legend.set_title(textwrap.fill(title, int(13 * grid.width)), prop={"size": 10})
+    legend.set_alignment("left")
 
 
 def _axes(canvas: Canvas, grid: _Grid, problem: Problem) -> list[_Pair]:
     """Make the axes: panels of one experiment share their times, panels of one output their values."""
-    cells: Any = canvas.add_gridspec(2 * grid.rows, grid.columns, height_ratios=[3, 1] * grid.rows)
+    cells = canvas.add_gridspec(2 * grid.rows, grid.columns, height_ratios=[2.8, 1] * grid.rows)
     pairs: list[_Pair] = []
     for panel in grid.panels:
         name, output = panel.condition.name, problem.outputs[panel.output]
-        time: Any = next((p.above for p in pairs if p.panel.condition is panel.condition), None)
-        value: Any = next((p.above for p in pairs if p.panel.output == panel.output), None)
-        above: Any = canvas.add_subplot(cells[2 * panel.row, panel.column], sharex=time, sharey=value)
-        residual: Any = pairs[0].below if pairs else None
-        below: Any = canvas.add_subplot(cells[2 * panel.row + 1, panel.column], sharex=above, sharey=residual)
+        time = next((p.above for p in pairs if p.panel.condition is panel.condition), None)
+        value = next((p.above for p in pairs if p.panel.output == panel.output), None)
+        above = canvas.add_subplot(cells[2 * panel.row, panel.column], sharex=time, sharey=value)
+        residual = pairs[0].below if pairs else None
+        below = canvas.add_subplot(cells[2 * panel.row + 1, panel.column], sharex=above, sharey=residual)
         several = len(problem.conditions) > 1
         heading = f"{output}, {name}" if several else output
         above.set_title(heading, loc="left", fontsize=9, color=_INK, pad=4)
@@ -255,12 +275,13 @@ def _axes(canvas: Canvas, grid: _Grid, problem: Problem) -> list[_Pair]:
             axes.tick_params(labelsize=8, color=_SOFT, labelcolor=_INK, length=3)
             axes.grid(color=_FAINT, linewidth=0.6)
             axes.set_axisbelow(True)
+        above.tick_params(axis="x", length=0)
         above.tick_params(labelbottom=False, labelleft=grid.shows_values(panel))
         below.tick_params(labelbottom=grid.shows_time(panel), labelleft=panel.column == 0)
         if grid.shows_time(panel):
             below.set_xlabel("time", fontsize=8, color=_INK, labelpad=1)
         if panel.column == 0:
-            below.set_ylabel("residual\n/ σ", fontsize=8, color=_INK)
+            below.set_ylabel("residual / σ", fontsize=7.5, color=_INK)
         below.axhspan(-2, 2, color=_FAINT, linewidth=0, zorder=0)
         below.axhline(0, color=_SOFT, linewidth=0.6, zorder=1)
         pairs.append(_Pair(panel, above, below))
@@ -272,16 +293,17 @@ def _plot_data(pair: _Pair, result: Result) -> Any:
     points, j = pair.panel.condition.points, pair.panel.output
     measured = points.mask[:, j]
     deviation = _noise(result) * points.sigma[measured, j]
+    many = np.count_nonzero(measured) > _MANY_POINTS
     return pair.above.errorbar(
         points.times[measured],
         points.values[measured, j],
         yerr=deviation if np.isfinite(deviation).all() else None,
         fmt="o",
-        markersize=3.2,
+        markersize=1.8 if many else 3.2,
         color=_INK,
         ecolor="0.6",
-        elinewidth=0.9,
-        zorder=5,
+        elinewidth=0.6 if many else 0.9,
+        zorder=2.5 if many else 5,
     )
 
 
@@ -292,27 +314,27 @@ def _plot_model(pair: _Pair, result: Result, curves: Prediction, style: _Style) 
     heights = curve.get(_problem(result).outputs[j], [np.nan])
     (line,) = pair.above.plot(curve["time"], heights, color=style.colour, linewidth=style.width, zorder=3)
     residuals = _residuals(result)[condition.name][:, j] / _noise(result)
+    size = style.size * (0.6 if np.count_nonzero(np.isfinite(residuals)) > _MANY_POINTS else 1.0)
     pair.below.plot(
-        condition.points.times, residuals, "o", color=style.colour, markersize=style.size, markeredgewidth=0, zorder=3
+        condition.points.times, residuals, "o", color=style.colour, markersize=size, markeredgewidth=0, zorder=3
     )
     return line
 
 
 def _plot_nodes(pair: _Pair, times: Array) -> Any:
     """Mark the nodes on the time axis."""
-    shown = times if 1 < times.size <= _MOST_NODES else times[:0]
-    axis: Any = pair.above.get_xaxis_transform()
+    axis = pair.above.get_xaxis_transform()
     (marks,) = pair.above.plot(
-        shown, np.zeros(shown.size), "|", color=_SOFT, markersize=6, transform=axis, clip_on=False, zorder=4
+        times, np.zeros(times.size), "|", color=_SOFT, markersize=6, transform=axis, clip_on=False, zorder=4
     )
     return marks
 
 
 def _noise(result: Result) -> float:
     """Return the factor on the given standard deviations; NaN if they are unknown and were not estimated."""
-    if np.isfinite(result.noise):
-        return result.noise
-    return 1.0 if result.absolute_sigma else np.nan
+    if result.absolute_sigma:
+        return 1.0
+    return result.noise if result.noise > 0 else np.nan
 
 
 def _residuals(result: Result) -> dict[str, Array]:
@@ -327,11 +349,11 @@ def _residuals(result: Result) -> dict[str, Array]:
     return out
 
 
-def _curves(result: Result) -> tuple[list[str], Prediction]:
+def _curves(result: Result) -> tuple[Prediction, list[str]]:
     """Evaluate the model densely; where it cannot be integrated to the end, as far as it goes, and say so."""
     times = {c.name: np.linspace(c.start, c.end, _CURVE_POINTS) for c in _problem(result).conditions}
     try:
-        return [], result.predict(times)
+        return result.predict(times), []
     except SimulationError:
         stops: list[str] = []
         curves: Prediction = {}
@@ -343,7 +365,7 @@ def _curves(result: Result) -> tuple[list[str], Prediction]:
                 before = t[t < stop.time][:-1]
                 with suppress(SimulationError):
                     curves.update(result.predict({name: before}) if before.size > 1 else {})
-        return stops, curves
+        return curves, stops
 
 
 def _limit(pairs: Sequence[_Pair], results: Sequence[Result], curves: Sequence[Prediction]) -> None:
@@ -356,7 +378,8 @@ def _limit(pairs: Sequence[_Pair], results: Sequence[Result], curves: Sequence[P
         ends = [p.values[:, j] + sign * deviation * p.sigma[:, j] for p in points for sign in (-1, 1)]
         low, high = np.nanmin(np.concatenate(ends)), np.nanmax(np.concatenate(ends))
         span = high - low or abs(high) or 1.0
-        heights = [prediction[outputs[j]] for curve in curves for prediction in curve.values()]
+        shown = {pair.panel.condition.name for pair in pairs if pair.panel.output == j}
+        heights = [curve[name][outputs[j]] for curve in curves for name in shown & curve.keys()]
         reach = np.clip(np.concatenate([*heights, [low, high]]), low - span, high + span)
         low, high = np.nanmin(reach), np.nanmax(reach)
         next(pair.above for pair in pairs if pair.panel.output == j).set_ylim(
@@ -365,18 +388,21 @@ def _limit(pairs: Sequence[_Pair], results: Sequence[Result], curves: Sequence[P
     sizes = np.concatenate([np.abs(r.residuals) / _noise(r) for r in results])
     largest = 1.15 * max(2.6, np.max(sizes[np.isfinite(sizes)], initial=0.0))
     pairs[0].below.set_ylim(-largest, largest)
+    if largest < 6:
+        pairs[0].below.set_yticks([-2, 0, 2])
 
 
-def _figure(width: float, height: float) -> Figure:
+def _figure(width: float, height: float) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    figure: Any = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.05)
     return figure
 
 
-def _finish(figure: Figure, path: str | Path | None) -> Figure:
+def _finish(figure: Any, path: str | Path | None) -> Figure:
     if path is not None:
         figure.savefig(path)
     return figure

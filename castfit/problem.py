@@ -16,20 +16,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import casadi as ca
 import numpy as np
 
+from castfit._mistakes import guess_mistakes, problem_mistakes, support_mistakes
+from castfit._reading import named, real, reals, text
 from castfit.experiment import Experiment, Free, Points, bound_mistakes
 from castfit.inputs import Input
-from castfit.model import Model
+from castfit.model import Model, by_name
 from castfit.status import check, suggest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Parameter:
     Parameters
     ----------
     value : float or mapping
-        The guess, or the value if fixed.  A local parameter may have one per experiment: ``{"experiment 1": 0.1, ...}``.
+        The guess, or the value if fixed.  A local parameter may have one per experiment: ``{"experiment 1": 0.1}``.
     lower, upper : float
         Bounds, natural scale.
     scale : {"linear", "log"}
@@ -69,7 +73,7 @@ class Parameter:
     prior: Normal | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Constraint:
     """``lower <= expression <= upper`` at every measured time; equal bounds make it an equation.
 
@@ -89,7 +93,7 @@ class Constraint:
 
 
 def _restore_constraint(graph: ca.Function, names: Iterable[str], lower: float, upper: float, name: str) -> Constraint:
-    return Constraint(graph.call([ca.SX.sym(n) for n in names])[0], lower, upper, name)
+    return Constraint(ca.SX(graph.call([ca.SX.sym(n) for n in names])[0]), lower, upper, name)
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,12 @@ class Quantity:
     upper: float
     scale: str
     prior: Normal | None = None
+
+
+def natural_value(theta: Array, log: NDArray[np.bool_]) -> Array:
+    """Convert search scale to natural values; what is too large for a number becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.where(log, np.exp(np.where(log, theta, 0.0)), theta)
 
 
 @dataclass(frozen=True)
@@ -143,7 +153,7 @@ class Chart:
 
     def natural(self, q: Array) -> Natural:
         """Evaluate p(q), a(q) and their Jacobians."""
-        value = np.where(self.log, np.exp(np.where(self.log, q, 0.0)), q)
+        value = natural_value(q, self.log)
         slope = np.where(self.log, value, 1.0)
         p, a = self.base_p.copy(), self.base_a.copy()
         dp, da = np.zeros((p.size, q.size)), np.zeros((a.size, q.size))
@@ -158,9 +168,17 @@ class Chart:
             da[self.computed] = np.asarray(jacobian) @ dp
         return Natural(p, dp, a, da)
 
+    @property
+    def given(self) -> NDArray[np.bool_]:
+        """Which initial states are plain numbers, (n_x,)."""
+        given = np.ones(self.base_a.size, dtype=np.bool_)
+        given[self.state_of[self.state_of >= 0]] = False
+        given[self.computed] = False
+        return given
+
     def curvature(self, q: Array, weight_p: Array, weight_a: Array) -> Array:
         """Return sum_i weight_p[i] d2 p_i/dq2 + sum_i weight_a[i] d2 a_i/dq2, (n_q, n_q)."""
-        second = np.where(self.log, np.exp(np.where(self.log, q, 0.0)), 0.0)
+        second = np.where(self.log, natural_value(q, self.log), 0.0)
         out = np.zeros((q.size, q.size))
         total_p = weight_p
         if self.expressions is not None:
@@ -245,24 +263,37 @@ class Problem:
         state_bounds: Mapping[str, tuple[float, float]] | None = None,
         constraints: Sequence[Constraint] = (),
     ) -> None:
-        given = [experiments] if isinstance(experiments, Experiment) else list(experiments)
-        named = [e if e.name else replace_name(e, f"experiment {i + 1}") for i, e in enumerate(given)]
+        mistakes: list[str] = []
+        given = _items("experiments", experiments, Experiment, mistakes)
+        labelled = [e if e.name else replace_name(e, f"experiment {i + 1}") for i, e in enumerate(given)]
         self.model = model
-        self.experiments: tuple[Experiment, ...] = tuple(named)
+        self.experiments: tuple[Experiment, ...] = tuple(labelled)
         self.parameters: dict[str, Parameter] = {
-            str(n): v if isinstance(v, Parameter) else Parameter(v) for n, v in (parameters or {}).items()
+            n: v if isinstance(v, Parameter) else Parameter(v)
+            for n, v in named("parameters", parameters, mistakes).items()
         }
-        self.state_bounds: dict[str, tuple[float, float]] = dict(state_bounds or {})
+        self.state_bounds: dict[str, tuple[float, float]] = {
+            n: _bounds(n, v, mistakes) for n, v in named("state_bounds", state_bounds, mistakes).items()
+        }
         self.constraints: tuple[Constraint, ...] = tuple(
-            replace(c, name=c.name or f"constraint {i + 1}") for i, c in enumerate(constraints)
+            replace(c, name=c.name or f"constraint {i + 1}")
+            for i, c in enumerate(_items("constraints", constraints, Constraint, mistakes))
         )
-        check("Problem", _problem_mistakes(self))
+        chosen: Any = model
+        if not isinstance(chosen, Model):
+            check("Problem", [f"model is {text(chosen)}; give a Model", *mistakes])
+        check("Problem", mistakes + problem_mistakes(self))
 
-        measured = {name for e in named for name in e.measured}
+        measured = {name for e in labelled for name in e.measured}
         self.outputs: tuple[str, ...] = tuple(n for n in model.output_names if n in measured)
         self.quantities: tuple[Quantity, ...] = tuple(_quantities(self))
-        self.conditions: tuple[Condition, ...] = tuple(_condition(self, e) for e in named)
-        check("Problem", _support_mistakes(self))
+        self.conditions: tuple[Condition, ...] = tuple(_condition(self, e) for e in labelled)
+        check("Problem", support_mistakes(self) + guess_mistakes(self))
+
+    def initial_values(self, experiment: Experiment) -> dict[str, Any]:
+        """Return what is known of each initial state: the experiment's own, else the model's."""
+        general = {n: float(v) if v.is_constant() else v for n, v in self.model.initial.items()}
+        return {**general, **experiment.initial}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -303,11 +334,11 @@ class Problem:
 
     def to_natural(self, theta: Array) -> Array:
         """Convert theta (n_theta,) to natural values."""
-        return np.where(self.log, np.exp(np.where(self.log, theta, 0.0)), theta)
+        return natural_value(theta, self.log)
 
     def natural_slope(self, theta: Array) -> Array:
         """Return d natural / d theta, (n_theta,)."""
-        return np.where(self.log, np.exp(np.where(self.log, theta, 0.0)), 1.0)
+        return np.where(self.log, self.to_natural(theta), 1.0)
 
     def priors(self, theta: Array) -> tuple[Array, Array]:
         """Return the prior's residuals (n_prior,) and their Jacobian (n_prior, n_theta)."""
@@ -339,17 +370,22 @@ class Problem:
             For an unknown name or a value outside its bounds.
         """
         mistakes: list[str] = []
-        natural = self.to_natural(self.guess)
-        for name, value in values.items():
+        theta, (lower, upper) = self.guess.copy(), self.bounds
+        for name, value in named("start", values, mistakes).items():
             if name not in self.names:
                 mistakes.append(f"'{name}' is not estimated: {suggest(name, self.names)}")
                 continue
             j = self.names.index(name)
-            q = self.quantities[j]
-            mistakes += bound_mistakes(f"start of '{name}'", float(value), q.lower, q.upper, q.scale)
-            natural[j] = float(value)
+            q, number = self.quantities[j], real(value)
+            if number is not None and (q.scale != "log" or number > 0):
+                # A result at a bound of a logarithm comes back with a rounding error.
+                search = np.log(number) if q.scale == "log" else number
+                theta[j] = np.clip(search, lower[j], upper[j])
+                if abs(theta[j] - search) <= 1e-12 * max(1.0, abs(search)):
+                    continue
+            mistakes += bound_mistakes(f"start of '{name}'", value, q.lower, q.upper, q.scale)
         check("start", mistakes)
-        return self.to_search(natural)
+        return theta
 
     def replace(self, **changes: Any) -> Problem:
         """Return the problem with other `model`, `experiments`, `parameters`, `state_bounds` or `constraints`."""
@@ -377,9 +413,7 @@ class Problem:
 
 
 def _restore_problem(model: Model, experiments: Any, parameters: Any, state_bounds: Any, constraints: Any) -> Problem:
-    return Problem(
-        model, experiments, parameters=parameters, state_bounds=state_bounds, constraints=constraints
-    )
+    return Problem(model, experiments, parameters=parameters, state_bounds=state_bounds, constraints=constraints)
 
 
 def replace_name(experiment: Experiment, name: str) -> Experiment:
@@ -394,119 +428,28 @@ def replace_name(experiment: Experiment, name: str) -> Experiment:
     )
 
 
-def by_name(expression: ca.SX, model: Model) -> ca.SX:
-    """Rewrite an expression over the model's own symbols, matching symbols by name."""
-    system = model.system
-    own = {s.name(): s for vector in system.arguments for s in (ca.vertsplit(vector) if vector.numel() else [])}
-    found = ca.symvar(expression)
-    if not found:
-        return expression
-    return ca.substitute([expression], [ca.vertcat(*found)], [ca.vertcat(*(own[s.name()] for s in found))])[0]
+def _items(what: str, given: Any, kind: type[_T], mistakes: list[str]) -> list[_T]:
+    """Read one or several things of a kind."""
+    if isinstance(given, kind):
+        return [given]
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+        mistakes.append(f"{what} is {text(given)}; give a list of {kind.__name__}")
+        return []
+    items = list(cast("Iterable[Any]", given))
+    wrong = [item for item in items if not isinstance(item, kind)]
+    mistakes += [f"{what} contains {text(item)}; give {kind.__name__}(...)" for item in wrong]
+    return [item for item in items if isinstance(item, kind)]
 
 
-def _initial_values(problem: Problem, experiment: Experiment) -> dict[str, Any]:
-    return {**problem.model.initial, **experiment.initial}
-
-
-def _problem_mistakes(problem: Problem) -> list[str]:
-    """Find every mistake that concerns names, values and coverage."""
-    model = problem.model
-    mistakes: list[str] = []
-    if not problem.experiments:
-        mistakes.append("no experiment given; estimation needs measurements")
-        return mistakes
-    names = [e.name for e in problem.experiments]
-    mistakes += [f"two experiments are named '{n}'; names must differ" for n in sorted({n for n in names if names.count(n) > 1})]
-    if len({e.sigma is None for e in problem.experiments}) == 2:
-        mistakes.append("some experiments have sigma and some not; give it for all or for none")
-    for name in problem.parameters:
-        if name not in model.parameters:
-            mistakes.append(f"'{name}' is no parameter of the model: {suggest(name, model.parameters)}")
-    for name in model.parameters:
-        if name not in problem.parameters:
-            mistakes.append(f"parameter '{name}' has no guess; add it to parameters={{...}}")
-        else:
-            mistakes += _parameter_mistakes(name, problem.parameters[name], names)
-    for name, bound in problem.state_bounds.items():
-        if name not in model.states:
-            mistakes.append(f"state_bounds names '{name}', which is no state: {suggest(name, model.states)}")
-        elif len(bound) != 2 or not bound[0] <= bound[1]:
-            mistakes.append(f"state_bounds of '{name}' are {bound}; give (lower, upper) with lower <= upper")
-    symbols_known = {*model.states, *model.algebraic_states, *model.parameters, *model.inputs, model.system.t.name()}
-    for constraint in problem.constraints:
-        mistakes += [
-            f"{constraint.name} contains '{s.name()}', which is not in the model: {suggest(s.name(), symbols_known)}"
-            for s in ca.symvar(ca.SX(constraint.expression))
-            if s.name() not in symbols_known
-        ]
-        if not constraint.lower <= constraint.upper:
-            mistakes.append(f"{constraint.name} has lower {constraint.lower:g} above upper {constraint.upper:g}")
-    for experiment in problem.experiments:
-        mistakes += [f"{experiment.name}: {m}" for m in _experiment_mistakes(problem, experiment)]
-    return mistakes
-
-
-def _parameter_mistakes(name: str, parameter: Parameter, experiments: Sequence[str]) -> list[str]:
-    value = parameter.value
-    mistakes: list[str] = []
-    if isinstance(value, Mapping):
-        if not parameter.local:
-            return [f"parameter '{name}' has a value per experiment but is not local; add local=True"]
-        mistakes += [f"parameter '{name}' has a value for '{e}': {suggest(e, experiments)}" for e in value if e not in experiments]
-        mistakes += [f"local parameter '{name}' has no value for '{e}'" for e in experiments if e not in value]
-        values = list(value.values())
-    else:
-        values = [value]
-    if parameter.prior is not None and not parameter.prior.deviation > 0:
-        mistakes.append(f"parameter '{name}': the prior's deviation is {parameter.prior.deviation:g}; it must be positive")
-    for v in values:
-        if isinstance(v, str) or np.ndim(v) != 0:
-            mistakes.append(f"parameter '{name}' is {v!r}; give a number or a Parameter")
-        else:
-            mistakes += bound_mistakes(f"parameter '{name}'", float(v), parameter.lower, parameter.upper, parameter.scale)
-    return mistakes
-
-
-def _experiment_mistakes(problem: Problem, experiment: Experiment) -> list[str]:
-    model = problem.model
-    mistakes = [
-        f"'{n}' is measured but is neither a state nor an output: {suggest(n, model.output_names)}"
-        for n in experiment.measured
-        if n not in model.output_names
-    ]
-    initial = _initial_values(problem, experiment)
-    known = (*model.states, *model.algebraic_states)
-    mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in initial if n not in known]
-    mistakes += [
-        f"the initial value of the algebraic state '{n}' follows from the equations; give a number as a guess, or nothing"
-        for n in model.algebraic_states
-        if isinstance(initial.get(n), (Free, ca.SX))
-    ]
-    mistakes += [
-        f"state '{n}' has no initial value; give a number, free(guess) or an expression" for n in model.states if n not in initial
-    ]
-    for name, value in initial.items():
-        if isinstance(value, ca.SX):
-            mistakes += [
-                f"the initial value of '{name}' contains '{s.name()}', which is no parameter: {suggest(s.name(), model.parameters)}"
-                for s in ca.symvar(value)
-                if s.name() not in model.parameters
-            ]
-    mistakes += [f"'{n}' is no input of the model: {suggest(n, model.inputs)}" for n in experiment.inputs if n not in model.inputs]
-    end = experiment.end
-    for name in model.inputs:
-        if name not in experiment.inputs:
-            mistakes.append(f"input '{name}' is missing; give a number or an Input")
-            continue
-        first, last = experiment.inputs[name].span
-        if first > experiment.start or last < end:
-            mistakes.append(
-                f"input '{name}' is given on [{first:g}, {last:g}] but the experiment runs over "
-                f"[{experiment.start:g}, {end:g}]; extend it"
-            )
-    if end <= experiment.start:
-        mistakes.append(f"nothing is measured after the start {experiment.start:g}; estimation needs later times")
-    return mistakes
+def _bounds(name: str, given: Any, mistakes: list[str]) -> tuple[float, float]:
+    """Read the bounds of a state."""
+    pair = reals(given)
+    if pair is None or pair.shape != (2,) or not pair[0] <= pair[1]:
+        mistakes.append(
+            f"state_bounds of '{name}' are {text(given)}; give (lower, upper) with lower <= upper, infinite for none"
+        )
+        return -np.inf, np.inf
+    return float(pair[0]), float(pair[1])
 
 
 def _quantities(problem: Problem) -> Iterable[Quantity]:
@@ -525,7 +468,7 @@ def _quantities(problem: Problem) -> Iterable[Quantity]:
                 yield Quantity(
                     f"{name}{suffix}", "parameter", name, e.name, float(value), p.lower, p.upper, p.scale, p.prior
                 )
-        for name, value in _initial_values(problem, e).items():
+        for name, value in problem.initial_values(e).items():
             if isinstance(value, Free):
                 yield Quantity(
                     f"{name}({e.start:g}){suffix}",
@@ -547,7 +490,7 @@ def _condition(problem: Problem, experiment: Experiment) -> Condition:
     for i, name in enumerate(model.parameters):
         value = problem.parameters[name].value
         base_p[i] = value[experiment.name] if isinstance(value, Mapping) else value
-    initial = _initial_values(problem, experiment)
+    initial = problem.initial_values(experiment)
     graphs = {n: v for n, v in initial.items() if isinstance(v, ca.SX)}
     base_a = np.array([0.0 if isinstance(initial[n], (ca.SX, Free)) else float(initial[n]) for n in model.states])
     chart = Chart(
@@ -576,51 +519,3 @@ def _expression_function(graphs: Sequence[ca.SX], model: Model) -> ca.Function:
     weight = ca.SX.sym("weight", len(graphs))
     hessian, _ = ca.hessian(ca.dot(weight, values), p)
     return ca.Function("initial", [p, weight], [values, ca.densify(ca.jacobian(values, p)), ca.densify(hessian)])
-
-
-def _support_mistakes(problem: Problem) -> list[str]:
-    """Find estimated quantities that no measurement can depend on, by the structure of the graph."""
-    system = problem.model.system
-    x, z, p = system.x, system.z, system.p
-    unknown = ca.vertcat(x, z)
-    equations = ca.vertcat(system.ode, system.alg)
-    n_x, n_z = x.numel(), z.numel()
-    flow = _pattern(equations, unknown)  # flow[i, j]: equation i contains unknown j
-    by_parameter = _pattern(equations, p)
-    observe, observe_p = _pattern(problem.observed, unknown), _pattern(problem.observed, p)
-    mistakes: list[str] = []
-    supported: set[int] = set()
-    for experiment, condition in zip(problem.experiments, problem.conditions, strict=True):
-        columns = [problem.outputs.index(n) for n in experiment.measured]
-        reached = observe[columns].any(axis=0)
-        if n_z and reached[n_x:].any():
-            reached[n_x:] = True  # the algebraic equations are solved together
-        for _ in range(n_x + n_z):
-            grown = reached | flow[reached].any(axis=0)
-            if n_z and grown[n_x:].any():
-                grown[n_x:] = True
-            if (grown == reached).all():
-                break
-            reached = grown
-        parameters = observe_p[columns].any(axis=0) | by_parameter[reached].any(axis=0)
-        chart = condition.chart
-        for name, value in _initial_values(problem, experiment).items():
-            if isinstance(value, ca.SX) and reached[problem.model.states.index(name)]:
-                parameters = parameters | _pattern(by_name(value, problem.model), p)[0]
-        for j, i_p, i_x in zip(condition.theta, chart.parameter_of, chart.state_of, strict=True):
-            if (i_p >= 0 and parameters[i_p]) or (i_x >= 0 and reached[i_x]):
-                supported.add(int(j))
-    for j, quantity in enumerate(problem.quantities):
-        if j not in supported and quantity.prior is None:
-            remedy = "give it a value" if quantity.kind == "initial state" else "fix it (fixed=True)"
-            mistakes.append(f"no measurement depends on the free {quantity.kind} '{quantity.name}'; {remedy}")
-    return mistakes
-
-
-def _pattern(rows: ca.SX, columns: ca.SX) -> NDArray[np.bool_]:
-    """Return which row depends on which column, a boolean array of shape (n_rows, n_columns)."""
-    sparsity = ca.jacobian_sparsity(rows, columns)
-    out = np.zeros(sparsity.shape, dtype=bool)
-    i, j = sparsity.get_triplet()
-    out[i, j] = True
-    return out

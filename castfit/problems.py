@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from numbers import Real
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -63,8 +64,8 @@ class Reference:
     parameters: Mapping[str, float]
     objective: float
     source: str
-    objective_tolerance: float = 1e-5
-    parameter_tolerance: float = 1e-4
+    objective_tolerance: float = 1e-4
+    parameter_tolerance: float = 1e-3
     standard_errors: Mapping[str, float] | None = None
 
     @classmethod
@@ -112,19 +113,19 @@ class Uniform:
     limits: Mapping[str, tuple[float, float]]
     log: bool = False
 
-    def __call__(self, rng: Any) -> dict[str, float]:
+    def __call__(self, rng: int | np.random.Generator) -> dict[str, float]:
         """Draw one start; `rng` is a seed or a NumPy generator."""
         generator = np.random.default_rng(rng)
-        lower, upper = np.array(list(self.limits.values()), dtype=float).T
-        if self.log:
-            drawn = np.exp(generator.uniform(np.log(lower), np.log(upper)))
-        else:
-            drawn = generator.uniform(lower, upper)
-        return dict(zip(self.limits, drawn.tolist(), strict=True))
+        limits: Array = np.array(list(self.limits.values()), dtype=float)
+        ends: Array = np.log(limits) if self.log else limits
+        drawn: Array = generator.uniform(ends[:, 0], ends[:, 1])
+        values: Array = np.exp(drawn) if self.log else drawn
+        return dict(zip(self.limits, values.tolist(), strict=True))
 
     @classmethod
     def around(cls, centre: Mapping[str, float], *, factor: float = 10.0) -> Uniform:
-        """Spread the logarithms evenly from ``value / factor`` to ``value * factor``."""
+        """Spread the logarithms evenly from ``value / factor`` to ``value * factor``; values must be positive."""
+        check("Uniform.around", [f"'{n}' is {v:g}; give a positive value" for n, v in centre.items() if not v > 0])
         return cls({name: (value / factor, value * factor) for name, value in centre.items()}, log=True)
 
 
@@ -156,7 +157,7 @@ class Benchmark:
     problem: Problem
     reference: Reference
     sources: tuple[str, ...]
-    draw_start: Callable[[Any], dict[str, float]]
+    draw_start: Callable[[int | np.random.Generator], dict[str, float]]
     starts: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
     notes: str = ""
     start_strategy: str = "data"
@@ -213,9 +214,9 @@ def one_of(option: str, value: T, valid: Iterable[T]) -> T:
     return value
 
 
-def positive(option: str, value: float, *, below: float = np.inf) -> float:
+def positive(option: str, value: Any, *, below: float = np.inf) -> float:
     """Return an option's value; InputError if it is not a number between zero and `below`."""
-    if isinstance(value, (int, float, np.number)) and 0 < float(value) < below:
+    if isinstance(value, Real) and 0 < float(value) < below:
         return float(value)
     limit = "" if below == np.inf else f" below {below:g}"
     raise InputError("problems.load", [f"{option} is {value!r}; give a positive number{limit}"])
@@ -224,7 +225,7 @@ def positive(option: str, value: float, *, below: float = np.inf) -> float:
 def exact_trajectory(
     model: Model, *, parameters: Mapping[str, float], initial: Mapping[str, float], times: ArrayLike
 ) -> dict[str, Array]:
-    """Solve a model without inputs and algebraic states by SciPy's LSODA to about ten digits.
+    """Solve a model without inputs and algebraic states by SciPy's LSODA to about eight digits.
 
     Benchmarks with simulated data get their truth here, so that no integrator of castfit judges itself.
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from enum import Enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import casadi as ca
 import numpy as np
 
-from castfit.identifiability import AT_BOUND, Combination, Identifiability, Verdict, judge, no_verdict
+from castfit._json import plain, restored
+from castfit._text import aligned, rounded
+from castfit.identifiability import Combination, Identifiability, Verdict, judge, no_verdict
 from castfit.integrate import IntegratorOptions
 from castfit.simulate import Nodes, Prediction, Times, predict
 from castfit.staged import Evaluation, Linearization, StagedProblem, gaps
@@ -234,8 +234,10 @@ class Result:
 
     def save(self, path: str | Path) -> None:
         """Write everything but the problem as JSON."""
-        content = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "problem"}
-        Path(path).write_text(json.dumps({"castfit_result": FORMAT, **content}, allow_nan=False, indent=1))
+        content = {"castfit_result": FORMAT}
+        content |= {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "problem"}
+        entries = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
+        Path(path).write_text("{\n" + ",\n".join(entries) + "\n}\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Result:
@@ -247,19 +249,20 @@ class Result:
             If the file is no saved result, or of a later version of castfit.
         """
         try:
-            content = json.loads(Path(path).read_text(), object_hook=_restored)
+            loaded = json.loads(Path(path).read_text(), object_hook=restored)
         except json.JSONDecodeError as error:
             raise InputError("Result.load", [f"'{path}' is no JSON file: {error}"]) from None
-        version = content.pop("castfit_result", None) if isinstance(content, dict) else None
+        content = cast("dict[str, Any]", loaded if isinstance(loaded, dict) else {})
+        version = content.pop("castfit_result", None)
         if version != FORMAT:
             found = "no saved result" if version is None else f"of format {version}; this castfit reads format {FORMAT}"
             raise InputError("Result.load", [f"'{path}' is {found}"])
+        absent = [f.name for f in fields(cls) if f.name not in content and f.name != "problem"]
+        check("Result.load", [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
         said = content["identifiability"]
         content["identifiability"] = Identifiability(
             tuple(Verdict(**v) for v in said["verdicts"]),
-            tuple(
-                Combination(tuple(c["names"]), tuple(c["directions"]), c["sentence"]) for c in said["combinations"]
-            ),
+            tuple(Combination(tuple(c["names"]), tuple(c["directions"]), c["sentence"]) for c in said["combinations"]),
             said["condition"],
             said["sentence"],
         )
@@ -267,7 +270,8 @@ class Result:
         content["log"] = content["log"].astype(bool)
         content["integrator"] = IntegratorOptions(**content["integrator"])
         content["trajectories"] = {name: Nodes(**nodes) for name, nodes in content["trajectories"].items()}
-        return cls(**{**content, "names": tuple(content["names"]), "history": tuple(content["history"])})
+        content["names"], content["history"] = tuple(content["names"]), tuple(content["history"])
+        return cls(**content)
 
     def summary(self) -> str:
         """Return the table that `print` shows."""
@@ -300,6 +304,7 @@ def estimate(
     absolute_sigma: bool,
     confidence_level: float,
     integrator: IntegratorOptions,
+    accuracy: float,
 ) -> Result:
     """Build the result from where a solver ended, for fits that failed as well.
 
@@ -319,7 +324,9 @@ def estimate(
         Whether standard deviations are taken as they are; otherwise the variance of the noise is estimated.
     confidence_level : float
     integrator : IntegratorOptions
-        Its tolerances give the numerical error.
+        With which predictions are made.
+    accuracy : float
+        Relative accuracy to which the transcription solves the model over a stage; it gives the numerical error.
     """
     layout, quantities = staged.layout, problem.quantities
     names, theta = layout.names, layout.theta(v).copy()
@@ -330,17 +337,21 @@ def estimate(
     n_theta, n_rows = len(names), problem.n_data + at.prior.size
     held = {layout.describe(int(i)): "lower" if active[i] < 0 else "upper" for i in np.flatnonzero(active)}
 
-    found = None
+    found, unknown = None, "" if status.success else "the fit did not succeed"
     if isinstance(at, Linearization) and at.ok:
-        found = statistics(
-            layout,
-            at,
-            active,
-            absolute_sigma=absolute_sigma,
-            relative_tolerance=integrator.relative_tolerance,
-            absolute_tolerance=integrator.absolute_tolerance,
-        )
-    trusted = found is not None and status.success
+        try:
+            found = statistics(
+                layout,
+                at,
+                active,
+                absolute_sigma=absolute_sigma,
+                scale=staged.scale,
+                relative_tolerance=accuracy,
+                absolute_tolerance=integrator.absolute_tolerance,
+            )
+        except (np.linalg.LinAlgError, RuntimeError):  # derivatives that are not finite, or multipliers not found
+            unknown = unknown or "the linear algebra of the statistics failed"
+    trusted = found if status.success else None
     none = np.full((n_theta, n_theta), np.nan)
     dof = found.dof if found is not None else n_rows - n_theta
     chi2 = 2 * at.cost
@@ -367,15 +378,15 @@ def estimate(
         jacobian=found.jacobian if found is not None else np.full((n_rows, n_theta), np.nan),
         gradient=found.gradient if found is not None else np.full(n_theta, np.nan),
         active=held,
-        covariance=slope[:, None] * found.covariance * slope if found is not None and trusted else none,
-        correlation=found.correlation if found is not None and trusted else none,
-        standard_errors=_by_name(names, slope * found.standard_errors if found is not None and trusted else none[0]),
-        numerical_errors=_by_name(names, slope * found.numerical_errors if found is not None and trusted else none[0]),
+        covariance=slope[:, None] * trusted.covariance * slope if trusted is not None else none,
+        correlation=trusted.correlation if trusted is not None else none,
+        standard_errors=_by_name(names, slope * trusted.standard_errors if trusted is not None else none[0]),
+        numerical_errors=_by_name(names, slope * trusted.numerical_errors if trusted is not None else none[0]),
         noise=float(np.sqrt(found.variance)) if found is not None else np.nan,
         identifiability=(
-            judge(names, natural, slope, held, found)
-            if found is not None and trusted
-            else no_verdict(names, "the fit did not succeed")
+            judge(names, natural, slope, held, found, unknown=unknown)
+            if found is not None
+            else no_verdict(names, unknown or "the problem was not linearized")
         ),
         gaps=_largest_gap(staged, at),
         iterations=iterations,
@@ -410,26 +421,21 @@ def _log_deviations(problem: Problem) -> Array:
 
 
 def _largest_gap(staged: StagedProblem, at: Evaluation) -> float:
-    worst = 0.0
-    for chain, gap in zip(staged.layout.chains, gaps(staged.layout, at), strict=True):
-        worst = max(worst, float(np.abs(gap / staged.scale[chain.nodes]).max(initial=0.0)))
-    return worst
+    scaled = [
+        np.abs(gap / staged.scale[chain.nodes]).ravel()
+        for chain, gap in zip(staged.layout.chains, gaps(staged.layout, at), strict=True)
+    ]
+    return float(np.concatenate(scaled).max(initial=0.0))  # NaN where a stage failed
 
 
 def _versions() -> dict[str, str]:
-    return {
-        "castfit": _own_version(),
-        "casadi": ca.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def _own_version() -> str:
-    try:
-        return metadata.version("castfit")
-    except metadata.PackageNotFoundError:  # run from a checkout
-        return "unknown"
+    found = {"python": platform.python_version()}
+    for package in ("castfit", "casadi", "numpy"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # castfit run from a checkout
+            found[package] = "unknown"
+    return found
 
 
 def _table(result: Result) -> list[str]:
@@ -437,32 +443,13 @@ def _table(result: Result) -> list[str]:
     intervals = result.confidence_intervals()
     rows = [("", "value", "std. error", f"{100 * result.confidence_level:g} % interval", "remark")]
     for (name, value), log in zip(result.values.items(), result.log, strict=True):
-        error = result.standard_errors[name]
-        verdict = result.identifiability[name]
-        known = np.isfinite(error)
-        low, high = (_rounded(end, error) for end in intervals[name])
-        dash = "-" if verdict.kind == AT_BOUND or np.isnan(error) else "inf"
+        error, verdict = result.standard_errors[name], result.identifiability[name]
+        low, high = (rounded(end, error) for end in intervals[name])
+        absent = "inf" if error > 0 else "-"
+        deviation, interval = (f"{error:.2g}", f"[{low}, {high}]") if np.isfinite(error) else (absent, absent)
         remark = verdict.sentence + (" (log scale)" if log else "")
-        rows.append(
-            (name, _rounded(value, error), f"{error:.2g}" if known else dash, f"[{low}, {high}]" if known else dash, remark)
-        )
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in (1, 2)), row[3].ljust(widths[3]), row[4]])
-        for row in rows
-    ]
-    return [lines[0].rstrip(), "-" * max(len(line.rstrip()) for line in lines), *(line.rstrip() for line in lines[1:])]
-
-
-def _rounded(value: float, error: float) -> str:
-    """Show a value to the third digit of its error."""
-    if not (np.isfinite(value) and np.isfinite(error) and error > 0):
-        return f"{value:.6g}"
-    decimals = 2 - int(np.floor(np.log10(error)))
-    if 0 <= decimals <= 9 and abs(value) < 1e7:
-        return f"{value:.{decimals}f}"
-    digits = int(np.clip(decimals + np.floor(np.log10(abs(value) or 1.0)), 2, 12))
-    return f"{value:.{digits}e}"
+        rows.append((name, rounded(value, error), deviation, interval, remark))
+    return aligned(rows, "<>><<")
 
 
 def _footer(result: Result) -> list[str]:
@@ -477,29 +464,3 @@ def _footer(result: Result) -> list[str]:
         f"{result.transcription}, {result.solver}: {result.iterations} iterations, {result.time:.2f} s",
     ]
     return [*lines, f"failed evaluations: {failed}"] if failed else lines
-
-
-def _plain(value: Any) -> Any:
-    """Turn a value into what JSON can hold; floats that are not finite become text."""
-    if isinstance(value, np.ndarray):
-        return {"shape": list(value.shape), "values": [_plain(x) for x in value.ravel().tolist()]}
-    if isinstance(value, Enum):
-        return value.value
-    if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(x) for key, x in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(x) for x in value]
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, float) and not np.isfinite(value):
-        return {"float": str(value)}
-    return value
-
-
-def _restored(entry: dict[str, Any]) -> Any:
-    """Undo `_plain` for arrays and for floats that are not finite."""
-    if entry.keys() == {"shape", "values"}:
-        return np.array(entry["values"], dtype=float).reshape(entry["shape"])
-    return float(entry["float"]) if entry.keys() == {"float"} else entry

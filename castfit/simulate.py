@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Union, cast
 
 import casadi as ca
 import numpy as np
@@ -169,8 +169,7 @@ def _settle(problem: Problem, parameters: Any) -> tuple[Problem, Array]:
     natural = problem.to_natural(problem.guess)
     fixed: dict[str, Any] = {}
     mistakes: list[str] = []
-    for key, value in parameters.items():
-        name = str(key)
+    for name, value in cast("Mapping[str, float]", parameters).items():
         owners = [j for j, quantity in enumerate(problem.quantities) if name in (quantity.name, quantity.of)]
         if np.ndim(value) != 0 or not np.isfinite(value):
             mistakes.append(f"'{name}' is {value!r}; give a finite number")
@@ -195,7 +194,9 @@ def _output_times(problem: Problem, times: Times) -> dict[str, Array]:
     given: dict[str, Any] = (
         {str(n): t for n, t in times.items()} if isinstance(times, Mapping) else dict.fromkeys(names, times)
     )
-    mistakes = [f"times are given for '{n}', which is no experiment: {suggest(n, names)}" for n in given if n not in names]
+    mistakes = [
+        f"times are given for '{n}', which is no experiment: {suggest(n, names)}" for n in given if n not in names
+    ]
     chosen = {n: np.atleast_1d(np.asarray(t, dtype=float)) for n, t in given.items() if n in names}
     for condition in problem.conditions:
         t = chosen.get(condition.name, np.array([condition.start]))

@@ -36,6 +36,7 @@ padded with rows of zeros; ``Chain.row_mask`` tells measured rows from padding.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -314,8 +315,12 @@ class StagedProblem(ABC):
     layout : Layout
     lower, upper, scale, start : (n_v,) arrays
         Bounds, typical magnitudes (from data, positive) and starting point of all variables.
+    signal : tuple of (K, n_r) arrays
+        Per chain the typical magnitude of what each row measures, in its standard deviations; 0 in padded rows.
     exact_hessian : bool
         Whether `hessian` is available.
+    second_start : callable, optional
+        Makes another starting point (n_v,), for solvers that get nowhere from the first; None if there is none.
     """
 
     layout: Layout
@@ -323,7 +328,9 @@ class StagedProblem(ABC):
     upper: Array
     scale: Array
     start: Array
+    signal: tuple[Array, ...]
     exact_hessian: bool = False
+    second_start: Callable[[], Array] | None = None
 
     @abstractmethod
     def evaluate(self, v: Array) -> Evaluation:
@@ -332,6 +339,10 @@ class StagedProblem(ABC):
     @abstractmethod
     def linearize(self, v: Array) -> Linearization:
         """Return values and Jacobian blocks at v (n_v,)."""
+
+    def coarse(self) -> StagedProblem:
+        """Return the same problem with functions of lower accuracy, if that is faster; layout and start agree."""
+        return self
 
     def explain(self, v: Array) -> str:
         """Say where and why the functions could not be evaluated at v; empty if they could."""

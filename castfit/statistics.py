@@ -25,7 +25,7 @@ from scipy import linalg, optimize, stats
 
 from castfit.solve.condensing import Condensed, adjoint, condense
 from castfit.solve.elimination import choose
-from castfit.staged import Layout, Linearization, gaps
+from castfit.staged import Evaluation, Layout, Linearization, gaps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
     Mask = NDArray[np.bool_]
 
-RANK_TOLERANCE = 1e-7  # scaled singular values below this fraction are errors of the derivatives, not information
+RANK_TOLERANCE = 1e-7  # scaled singular values below this fraction of the largest are no information ...
+DERIVATIVE_ERROR = 30.0  # ... nor below this times the integrator's tolerance (measured: 1 times, without any gaps)
+ROUNDING = 1e-14  # rows that small beside others are zero
 NEGLIGIBLE = 1e-10  # constraints that repeat others, or move nothing, up to this are dropped
 NEAR = 1e-6  # relative distance from its bound at which an inequality is examined
 PARTICIPATION = 1e-3  # a quantity takes part in an undetermined direction if its weight there exceeds this
@@ -108,14 +110,14 @@ def information(
         Singular values of the column-scaled Jacobian below this fraction of the largest count as zero.
     """
     m = E.shape[0]
-    d = _positive(linalg.norm(E, axis=0) if scale is None else scale)
+    d = _positive(np.linalg.norm(E, axis=0) if scale is None else scale)
     n = d.size if n_theta is None else n_theta
     Z, F_inverse = _free_basis(F / d, held)
     f = Z.shape[1]
     # Rows of zeros make the SVD return all f directions where there are fewer data than that.
     padded = np.vstack([E / d @ Z, np.zeros((max(f - m, 0), f))])
     U, S, Vt = np.linalg.svd(padded, full_matrices=False)
-    rank = int(np.count_nonzero(S > rank_tolerance * S[0])) if f and S[0] > 0 else 0
+    rank = int(np.count_nonzero(rank_tolerance * S[0] < S)) if f and S[0] > 0 else 0
     W, N = Z @ Vt[:rank].T, Z[:n] @ Vt[rank:].T
     half = W / S[:rank] / d[:, None]
     response = -half @ U[:m, :rank].T
@@ -128,7 +130,7 @@ def information(
         singular_values=S,
         directions=_sparse_basis(N),
         scale=d[:n],
-        undetermined=linalg.norm(N, axis=1) > PARTICIPATION * linalg.norm(N, axis=0).min(initial=1.0),
+        undetermined=np.linalg.norm(N, axis=1) > PARTICIPATION * np.linalg.norm(N, axis=0).min(initial=1.0),
     )
 
 
@@ -140,9 +142,8 @@ def _free_basis(F: Array, held: Mask) -> tuple[Array, Array]:
     """Return an orthonormal basis (n, f) of what F x = 0 and `held` leave free, and the pseudo-inverse of F there."""
     free = np.eye(held.size)[:, ~held]
     rows = F @ free
-    lengths = linalg.norm(rows, axis=1)
-    # A row that is nearly zero beside the others is one by rounding: a node that no free quantity moves.
-    weight = np.where(lengths > NEGLIGIBLE * lengths.max(initial=0.0), 1.0 / _positive(lengths), 0.0)
+    lengths = np.linalg.norm(rows, axis=1)
+    weight = np.where(lengths > ROUNDING * lengths.max(initial=0.0), 1.0 / _positive(lengths), 0.0)
     U, S, Vt = np.linalg.svd(rows * weight[:, None], full_matrices=True)
     rank = int(np.count_nonzero(S > NEGLIGIBLE))
     inverse = Vt[:rank].T / S[:rank] @ U[:, :rank].T * weight
@@ -157,7 +158,7 @@ def _sparse_basis(N: Array) -> Array:
     pivots = linalg.qr(N.T, mode="r", pivoting=True)[1][:k]
     rows = linalg.solve(N[pivots].T, N.T)  # row i is 1 at pivot i and 0 at the other pivots
     rows[np.abs(rows) < 0.1 * PARTICIPATION] = 0.0
-    rows /= linalg.norm(rows, axis=1, keepdims=True)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     return rows * np.sign(rows[np.arange(k), np.argmax(rows != 0.0, axis=1)])[:, None]  # first entry positive
 
 
@@ -208,9 +209,9 @@ def statistics(
     active: NDArray[np.int8],
     *,
     absolute_sigma: bool,
+    scale: Array | None = None,
     relative_tolerance: float = 0.0,
     absolute_tolerance: float = 0.0,
-    rank_tolerance: float = RANK_TOLERANCE,
 ) -> Statistics:
     """Compute the statistics of a solution from its linearization.
 
@@ -223,22 +224,24 @@ def statistics(
         -1 where the lower bound of a variable is active, +1 the upper, 0 neither.
     absolute_sigma : bool
         Whether residuals have variance 1; otherwise it is estimated.
+    scale : (n_v,) array, optional
+        Typical magnitudes of all variables.
     relative_tolerance, absolute_tolerance : float
-        To which the states at the ends of stages are accurate.
-    rank_tolerance : float
-        See `information`.
+        To which the states at the ends of stages, and their derivatives, are accurate.
     """
-    plain = condense(layout, linearization)
-    condensed = choose(plain, linearization)
     n = layout.n_theta
-    rows = np.concatenate([part.r[chain.row_mask] for chain, part in zip(layout.chains, linearization.values, strict=True)]
-                          + [linearization.prior])  # fmt: skip
+    condensed = choose(layout, linearization, scale)
+    rows = residuals(layout, linearization)
+    with np.errstate(over="ignore", invalid="ignore"):  # condensing a violently unstable system overflows
+        plain = condensed if condensed.n_x == n else condense(layout, linearization)
+        gradient = plain.E.T @ rows
     d = _effects(condensed)
     held = active[condensed.positions] != 0
     bounds = _bound_rows(condensed, active, d)
     path = _path_rows(condensed, held, np.vstack([condensed.F, bounds.rows]), d)
     equations = np.vstack([condensed.F, bounds.rows, condensed.C[path]])
-    found = information(condensed.E, equations, held, n_theta=n, scale=d, rank_tolerance=rank_tolerance)
+    tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * relative_tolerance)
+    found = information(condensed.E, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
     numerical = numerical_error(
         response_to_gaps(condensed, found, bounds.positions, path),
         gap_errors(layout, linearization, relative_tolerance, absolute_tolerance),
@@ -255,7 +258,7 @@ def statistics(
     np.fill_diagonal(correlation, np.where(np.isfinite(errors), 1.0, np.nan))
     return Statistics(
         jacobian=plain.E,
-        gradient=plain.E.T @ rows,
+        gradient=gradient,
         variance=variance,
         dof=dof,
         covariance=covariance,
@@ -266,6 +269,12 @@ def statistics(
         directions=found.directions,
         scale=found.scale,
     )
+
+
+def residuals(layout: Layout, evaluation: Evaluation) -> Array:
+    """Return the weighted residuals (m,): the measured rows chain by chain and stage by stage, then the prior."""
+    measured = [part.r[chain.row_mask] for chain, part in zip(layout.chains, evaluation.values, strict=True)]
+    return np.concatenate([*measured, evaluation.prior])
 
 
 def numerical_error(response: tuple[Array, ...], errors: tuple[Array, ...]) -> Array:
@@ -287,11 +296,17 @@ def numerical_error(response: tuple[Array, ...], errors: tuple[Array, ...]) -> A
 
 
 def gap_errors(layout: Layout, linearization: Linearization, relative: float, absolute: float) -> tuple[Array, ...]:
-    """Return, per chain (K, n_s), the gap before each node plus the tolerance of the integration that led there."""
+    """Return, per chain (K, n_s), the gap before each node plus the error of the integration that led there.
+
+    An error made early in a stage grows like the stage's own sensitivities: the tolerance applies to |x| and |X_s| |s|.
+    """
     sizes: list[Array] = []
-    for gap, values in zip(gaps(layout, linearization), linearization.values, strict=True):
+    for chain, gap, values, j in zip(
+        layout.chains, gaps(layout, linearization), linearization.values, linearization.jacobians, strict=True
+    ):
+        grown = (np.abs(j.X_s) @ np.abs(linearization.v[chain.nodes])[:, :, None])[:, :, 0]
         size = np.abs(gap)
-        size[1:] += relative * np.abs(values.x[:-1]) + absolute
+        size[1:] += relative * (np.abs(values.x[:-1]) + grown[:-1]) + absolute
         sizes.append(size)
     return tuple(sizes)
 
@@ -333,7 +348,7 @@ def _bound_rows(condensed: Condensed, active: NDArray[np.int8], d: Array) -> _Bo
             hit = eliminated[places]
             if not hit.any():
                 continue
-            effect = linalg.norm(derivative / d[part.columns], axis=2)
+            effect = np.linalg.norm(derivative / d[part.columns], axis=2)
             hit &= effect > NEGLIGIBLE * effect.max(axis=0)
             full = np.zeros((int(hit.sum()), d.size))
             full[:, part.columns] = derivative[hit]
@@ -352,24 +367,23 @@ def _path_rows(condensed: Condensed, held: Mask, equations: Array, d: Array) -> 
         for side in ("constraint_lower", "constraint_upper")
     )
     equal = lower == upper
-    with np.errstate(invalid="ignore"):
-        below = condensed.c - lower <= NEAR * (1.0 + np.abs(lower))
-        above = upper - condensed.c <= NEAR * (1.0 + np.abs(upper))
+    size = 1.0 + np.abs(condensed.c)
+    below, above = condensed.c - lower <= NEAR * size, upper - condensed.c <= NEAR * size
     near = np.flatnonzero((below | above) & ~equal)
     if near.size == 0:
         return np.flatnonzero(equal)
     Z, _ = _free_basis(np.vstack([equations, condensed.C[equal]]) / d, held)
     gradient = condensed.u @ condensed.E / d @ Z
     outward = np.where(below[near], -1.0, 1.0)[:, None] * condensed.C[near] / d @ Z
-    outward /= _positive(linalg.norm(outward, axis=1))[:, None]
+    outward /= _positive(np.linalg.norm(outward, axis=1))[:, None]
     pressure, _ = optimize.nnls(outward.T, -gradient)
-    holding = pressure > NEAR * linalg.norm(condensed.u)  # columns of E / d have length 1
+    holding = pressure > NEAR * np.linalg.norm(condensed.u)  # columns of E / d have length 1
     return np.sort(np.concatenate([np.flatnonzero(equal), near[holding]]))
 
 
 def _effects(condensed: Condensed) -> Array:
     """Return d (n_x,): the column norms of E, and of F in units of the data where nodes stay unknown."""
-    of_data, of_closure = linalg.norm(condensed.E, axis=0), linalg.norm(condensed.F, axis=0)
+    of_data, of_closure = np.linalg.norm(condensed.E, axis=0), np.linalg.norm(condensed.F, axis=0)
     n = condensed.layout.n_theta
     exchange = of_data[n:] / _positive(of_closure[n:])  # what closing a gap at a node costs in the data
     return _positive(np.hypot(of_data, exchange.max(initial=0.0) * of_closure))

@@ -5,11 +5,11 @@
     y(0) = (0.4, 1), known
 
 The data are fixed: simulated once with p = (1, 1, 1, 1) and errors of standard deviation 0.05 at t = 1, ..., 10, all
-without units.  Only their sum of squares is used, so the variance counts as unknown.  Many parameter values
-lead to a pole; p = (0.5, 0.5, 0.5, −0.2), the start named "pole", has one at t = 3.3064.
+without units.  Only their sum of squares is used, so the variance counts as unknown.  Many parameter values lead to a
+pole; p = (0.5, 0.5, 0.5, −0.2), the start named "pole", has one at t = 3.3064.
 
-Correction.  Aydogmus and Tor print the second equation with y1 y1 in place of y1 y2 (Eq. 18), which drives y2 to −5164
-at t = 10; and they give the variance as 0.05 in one place and the standard deviation as 0.05 in another, of
+Correction.  Aydogmus and Tor print the second equation with y1 y1 in place of y1 y2 (Eq. 18), which drives y2 to
+−5164 at t = 10; and they give the variance as 0.05 in one place and the standard deviation as 0.05 in another, of
 which the second agrees with the data.
 """
 
@@ -19,9 +19,10 @@ import castfit as cf
 from castfit.problems import Benchmark, Reference, Uniform, read_table
 
 REFERENCE = Reference(
-    parameters={},
-    objective=0.0,
-    source="",
+    parameters={"p1": 0.9837424302, "p2": 0.9803889162, "p3": 1.01690755, "p4": 1.022713281},
+    objective=0.02753637909,
+    standard_errors={"p1": 0.024025, "p2": 0.021596, "p3": 0.022819, "p4": 0.026675},
+    source="least squares with SciPy on the variational equations",
 )
 
 
@@ -40,9 +41,9 @@ def benchmark() -> Benchmark:
     return Benchmark(
         name="lotka_volterra",
         description=(
-            "The predator-prey model of Lotka and Volterra with ten fixed measurements of both states. Small and friendly "
-            "near the solution; many other parameter values have a pole inside the horizon, where single shooting "
-            "stops and multiple shooting does not."
+            "The predator-prey model of Lotka and Volterra with ten fixed measurements of both states. Small and "
+            "friendly near the solution; many other parameter values have a pole inside the horizon, where single "
+            "shooting stops and multiple shooting does not."
         ),
         problem=cf.Problem(
             model,
@@ -59,7 +60,7 @@ def benchmark() -> Benchmark:
         draw_start=Uniform(dict.fromkeys(start, (-1.0, 5.0))),
         starts={"pole": {"p1": 0.5, "p2": 0.5, "p3": 0.5, "p4": -0.2}},
         notes=(
-            "No distribution of starts is published; draw_start is uniform between the published bounds. PSOPT also keeps "
-            "both states between 0 and 3, which does not matter at the solution and is left out."
+            "No distribution of starts is published; draw_start is uniform between the published bounds. PSOPT also "
+            "keeps both states between 0 and 3, which does not matter at the solution and is left out."
         ),
     )

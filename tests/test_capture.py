@@ -1,5 +1,7 @@
 """`captured` silences everything, keeps it, and always gives the streams back."""
 
+# ruff: noqa: T201  (what print writes is the subject)
+
 from __future__ import annotations
 
 import io
@@ -18,7 +20,10 @@ from castfit._capture import captured, released
 def run(script: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a new interpreter, whose streams are pipes."""
     code = "import os, sys\nfrom castfit._capture import captured, released\n" + textwrap.dedent(script)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, env=buffered
+    )
 
 
 def write(stream: int, text: str) -> None:
@@ -56,9 +61,15 @@ def test_streams_come_back(capfd):
 
 
 def test_streams_come_back_after_an_exception(capfd):
-    with pytest.raises(KeyError, match="inside"), captured() as log:
-        print("before it")
-        raise KeyError("inside")
+    log = captured()
+
+    def fail() -> None:
+        with log:
+            print("before it")
+            raise KeyError("inside")
+
+    with pytest.raises(KeyError, match="inside"):
+        fail()
     print("after it")
     assert log.tail(3) == ["before it"]
     assert capfd.readouterr().out == "after it\n"

@@ -34,7 +34,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -89,7 +89,7 @@ class Substitution(NodeElimination):
         self.closure = np.empty((0, 0))
 
     def solve(self, b: Array) -> tuple[Array, Array]:
-        """Return ds_{k+1} = X_k ds_k + b_{k+1}."""
+        """Return ds_{k+1} = X_k ds_k + b_{k+1}; what overflows becomes infinite or NaN."""
         s = b.copy()
         for X, here, there in zip(self.X, s[:-1], s[1:], strict=True):
             there += X.dot(here)
@@ -148,7 +148,7 @@ def eliminate_inner(jacobians: Jacobians) -> Stages:
 def _inverse(D_w: Array) -> tuple[Array, tuple[int, ...]]:
     """Return the inverses of a batch of matrices, pseudo-inverses where there are none, and where that was."""
     try:
-        return np.linalg.inv(D_w), ()
+        return cast("Array", np.linalg.inv(D_w)), ()
     except np.linalg.LinAlgError:
         singular = np.linalg.matrix_rank(D_w) < D_w.shape[1]
         inverse = np.empty_like(D_w)
@@ -260,11 +260,11 @@ def condense(
         stages = eliminate_inner(jacobians)
         nodes = node_elimination(chain, stages.X)
         S, closure = nodes.solve(np.concatenate([jacobians.A[None], stages.P]))
-        columns = np.concatenate([chain.theta, np.arange(n_x, n_x + closure.shape[0])])
+        columns = np.concatenate([chain.theta, np.arange(n_x, n_x + nodes.kept.size * chain.n_s)])
         G, F = np.concatenate([S, nodes.basis], axis=2), np.concatenate([closure, nodes.closure], axis=1)
         g, h, e = _offsets(chain, jacobians, stages, nodes, values, linearization.v)
         parts.append(CondensedChain(chain, jacobians, stages, nodes, columns, G, F, g, h, e))
-        n_x += closure.shape[0]
+        n_x += nodes.kept.size * chain.n_s
     kept = [part.chain.nodes[part.nodes.kept].ravel() for part in parts]
     residuals = [(part.columns, part.follow(part.stages.R_s, part.stages.R_q)[part.chain.row_mask]) for part in parts]
     prior = (np.arange(layout.n_theta), linearization.prior_jacobian)
@@ -347,7 +347,9 @@ def multipliers(
     return tuple(Multipliers(m.initial[..., 0], m.inner[..., 0], m.matching[..., 0], m.path[..., 0]) for m in found)
 
 
-def adjoint(condensed: Condensed, residuals: Array, bounds: Array, path: Array, closure: Array) -> tuple[Multipliers, ...]:
+def adjoint(
+    condensed: Condensed, residuals: Array, bounds: Array, path: Array, closure: Array
+) -> tuple[Multipliers, ...]:
     """Compute `multipliers` for p problems at once: every array, also in the result, has a last axis (p)."""
     result: list[Multipliers] = []
     row = constraint = unknown = 0
@@ -376,9 +378,9 @@ def lagrangian_gradient(
     gradient[: layout.n_theta] += linearization.prior @ linearization.prior_jacobian
     for chain, j, values, m in zip(layout.chains, linearization.jacobians, linearization.values, found, strict=True):
         matching = np.concatenate([m.matching, np.zeros((1, chain.n_s))])  # nothing matches the end of the last stage
-        factors = (values.r, m.inner, matching, m.path)
+        factors = np.concatenate([values.r, m.inner, matching, m.path], axis=1)
         in_q, in_s, in_w = (
-            sum(_apply(_t(M), y) for M, y in zip(blocks, factors, strict=True))
+            _apply(_t(np.concatenate(blocks, axis=1)), factors)
             for blocks in ((j.R_q, j.D_q, j.X_q, j.C_q), (j.R_s, j.D_s, j.X_s, j.C_s), (j.R_w, j.D_w, j.X_w, j.C_w))
         )
         gradient[chain.theta] += in_q.sum(axis=0) + j.A.T @ m.initial
@@ -435,7 +437,7 @@ def _t(M: Array) -> Array:
 
 def _flat(rows: Array) -> Array:
     """Join the stages' rows: (K, i, j) to (K i, j)."""
-    return rows.reshape(-1, rows.shape[2])
+    return rows.reshape(rows.shape[0] * rows.shape[1], rows.shape[2])
 
 
 def _require_values(where: str, evaluation: Evaluation) -> None:
@@ -443,7 +445,8 @@ def _require_values(where: str, evaluation: Evaluation) -> None:
     check(
         where,
         [
-            f"stage {failure.stage} of {failure.chain} failed ({failure.cause}); use a point where every stage evaluates"
+            f"stage {failure.stage} of {failure.chain} failed ({failure.cause}); use a point where every stage can be "
+            "evaluated"
             for failure in evaluation.failures
         ],
     )

@@ -9,6 +9,7 @@ and scattered into the sparse matrix, costs milliseconds.  Variables are passed 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._capture import captured, released
+from castfit._capture import Capture, captured, released
+from castfit._reading import named, text
 from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, Solution, infeasibility
 from castfit.staged import Chain, Jacobians, Layout, Linearization, Multipliers, StagedProblem, Values
-from castfit.status import Status, check
+from castfit.status import InputError, Status, check
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,11 +81,16 @@ class Ipopt:
     def __post_init__(self) -> None:
         mistakes: list[str] = []
         if self.hessian not in ("auto", "exact", "gauss-newton"):
-            mistakes.append(f"hessian is '{self.hessian}'; choose 'auto', 'exact' or 'gauss-newton'")
+            mistakes.append(f"hessian is {text(self.hessian)}; choose 'auto', 'exact' or 'gauss-newton'")
         if self.linear_solver not in ("mumps", "spral"):
-            mistakes.append(f"linear_solver is '{self.linear_solver}'; choose 'mumps' or 'spral'")
-        if self.max_iter < 0 or not self.tolerance > 0:
-            mistakes.append("max_iter must not be negative and tolerance must be positive")
+            mistakes.append(f"linear_solver is {text(self.linear_solver)}; choose 'mumps' or 'spral'")
+        limit: Any = self.max_iter
+        if not isinstance(limit, (int, np.integer)) or isinstance(limit, bool) or limit < 0:
+            mistakes.append(f"max_iter is {text(self.max_iter)}; give an integer that is not negative")
+        tolerance: Any = self.tolerance
+        if not isinstance(tolerance, (int, float)) or not 0.0 < tolerance < np.inf:
+            mistakes.append(f"tolerance is {text(self.tolerance)}; give a positive number")
+        named("options", self.options, mistakes)
         check("Ipopt", mistakes)
 
     @property
@@ -98,9 +105,9 @@ class Ipopt:
         exact = staged.exact_hessian if self.hessian == "auto" else self.hessian == "exact"
         ledger = Ledger(staged)
         start = np.clip(staged.start, staged.lower, staged.upper)
-        if not ledger.evaluate(start).ok:
-            return ledger.solution(start, Status.START_FAILED, detail=staged.explain(start))
         with Interrupt() as interrupt:
+            if not (ledger.evaluate(start).ok and ledger.linearize(start).ok):
+                return ledger.solution(start, Status.START_FAILED, detail=staged.explain(start))
             return _Run(self, staged, ledger, control, interrupt, exact).run(start, _WARM if warm else {})
 
 
@@ -119,8 +126,7 @@ class _Run:
         self.options, self.staged, self.ledger = options, staged, ledger
         self.control, self.interrupt, self.exact = control, interrupt, exact
         self.history: list[dict[str, float]] = []
-        self.accepted = staged.start
-        self.error: BaseException | None = None
+        self.errors: list[BaseException] = []
         self.stopped: Status | None = None
         self.rows = _Rows(staged.layout)
         self.jacobian = _JacobianMap(staged.layout, self.rows, staged.scale)
@@ -131,19 +137,19 @@ class _Run:
         dense = ca.Sparsity.dense
         x, p, g = ("x", dense(n, 1)), ("p", dense(0, 1)), ("g", dense(self.rows.count, 1))
         f, lam_g = ("f", dense(1, 1)), ("lam_g", dense(self.rows.count, 1))
+        hessian = ("triu_hess_gamma_x_x", self.hessian.sparsity)
+        sizes = (n, 1, self.rows.count, n, self.rows.count, 0)
+        report = [(ca.nlpsol_out(i), dense(size, 1)) for i, size in enumerate(sizes)]
         functions = [
-            _Callback("nlp", [x, p], [f, g], self._values),
-            _Callback("nlp_grad_f", [x, p], [f, ("grad_f_x", dense(n, 1))], self._gradient),
-            _Callback("nlp_jac_g", [x, p], [g, ("jac_g_x", self.jacobian.sparsity)], self._jacobian),
-            _Callback(
-                "nlp_hess_l",
-                [x, p, ("lam_f", dense(1, 1)), lam_g],
-                [("triu_hess_gamma_x_x", self.hessian.sparsity)],
-                self._hessian,
-            ),
+            _Callback(name, inputs, outputs, function, self.errors)
+            for name, inputs, outputs, function in (
+                ("nlp", [x, p], [f, g], self._values),
+                ("nlp_grad_f", [x, p], [f, ("grad_f_x", dense(n, 1))], self._gradient),
+                ("nlp_jac_g", [x, p], [g, ("jac_g_x", self.jacobian.sparsity)], self._jacobian),
+                ("nlp_hess_l", [x, p, ("lam_f", dense(1, 1)), lam_g], [hessian], self._hessian),
+                ("report", report, [("ret", dense(1, 1))], self._report),
+            )
         ]
-        report = [(ca.nlpsol_out(i), dense(*s)) for i, s in enumerate([(n, 1), (1, 1), (self.rows.count, 1), (n, 1), (self.rows.count, 1), (0, 1)])]
-        functions.append(_Callback("report", report, [("ret", dense(1, 1))], self._report))
         scale = staged.scale
         ipopt: dict[str, Any] = {
             "print_level": 0,
@@ -152,26 +158,13 @@ class _Run:
             "max_iter": self.options.max_iter,
             "linear_solver": self.options.linear_solver,
             **first,
-            **self.options.options,
+            **{str(name): value for name, value in self.options.options.items()},
         }
         if np.isfinite(self.control.max_time):
             ipopt["max_wall_time"] = max(self.control.max_time - self.ledger.seconds, 1e-3)
         with captured() as log:
+            solver = self._solver(functions, ipopt, log)
             try:
-                solver = ca.nlpsol(
-                    "fit",
-                    "ipopt",
-                    functions[0],
-                    {
-                        "grad_f": functions[1],
-                        "jac_g": functions[2],
-                        "hess_lag": functions[3],
-                        "iteration_callback": functions[4],
-                        "no_nlp_grad": True,
-                        "print_time": False,
-                        "ipopt": ipopt,
-                    },
-                )
                 found = solver(
                     x0=start / scale,
                     lbx=staged.lower / scale,
@@ -180,27 +173,50 @@ class _Run:
                     ubg=self.rows.upper,
                 )
             except RuntimeError as error:
-                if self.error is not None:
-                    raise self.error from None
+                if self.errors:
+                    raise self.errors[0] from None
                 return self._failed(start, f"{error}\n" + "\n".join(log.tail(3)))
-        if self.error is not None:
-            raise self.error
+        if self.errors:
+            raise self.errors[0]
         stats: dict[str, Any] = solver.stats()
         code = str(stats["return_status"])
+        if code == "Invalid_Option":
+            check("Ipopt", [f"IPOPT refuses its options {dict(self.options.options)}"])
         status = self.stopped or _STATUS.get(code, Status.SOLVER_ERROR)
         v = np.asarray(found["x"]).ravel() * scale
         v = np.clip(v, staged.lower, staged.upper)
         active = _active(v, staged, np.asarray(found["lam_x"]).ravel())
-        detail = "" if status in _STATUS.values() and status is not Status.SOLVER_ERROR else f"IPOPT says {code}."
+        n_theta = staged.layout.n_theta
+        detail = f"IPOPT says {code}." if status is Status.SOLVER_ERROR else ""
         if status.success:
-            v = np.where(active < 0, staged.lower, np.where(active > 0, staged.upper, v))
+            held = (active != 0) & (np.arange(v.size) < n_theta)
+            v[held] = np.where(active < 0, staged.lower, staged.upper)[held]
         else:
-            v = self.ledger.best if self.ledger.best is not None else self.accepted
+            v = np.clip(self.ledger.best if self.ledger.best is not None else start, staged.lower, staged.upper)
             active = np.zeros(v.size, dtype=np.int8)
             detail = f"{detail} {self._violations(v)}".strip()
         return self.ledger.solution(
             v, status, detail=detail, active=active, iterations=int(stats["iter_count"]), history=tuple(self.history)
         )
+
+    def _solver(self, functions: Sequence[ca.Function], ipopt: dict[str, Any], log: Capture) -> ca.Function:
+        nlp, gradient, jacobian, hessian, report = functions
+        given: dict[str, Any] = {
+            "grad_f": gradient,
+            "jac_g": jacobian,
+            "hess_lag": hessian,
+            "iteration_callback": report,
+            "no_nlp_grad": True,
+            "print_time": False,
+            "ipopt": ipopt,
+        }
+        try:
+            return ca.nlpsol("fit", "ipopt", nlp, given)
+        except RuntimeError as error:  # only options can be wrong here
+            said = " ".join([*str(error).strip().splitlines()[1:], *log.tail(3)])
+            raise InputError(
+                "Ipopt", [f"IPOPT refuses an option: {re.sub(r'[^ ]*[.]cpp:[0-9]+: ', '', said)}"]
+            ) from None
 
     def _failed(self, start: Array, message: str) -> Solution:
         best = self.ledger.best if self.ledger.best is not None else start
@@ -237,45 +253,41 @@ class _Run:
 
     def _hessian(self, x: Array, p: Array, lam_f: Array, lam_g: Array) -> Sequence[Any]:
         v = x * self.staged.scale
-        linear = self.ledger.linearize(v)
+        linear, factor = self.ledger.linearize(v), float(lam_f[0])
         if self.exact:
             self.ledger.evaluations["hessians"] += 1
             # The blocks hold cost and constraints together, so the cost's factor goes into the multipliers.
-            factor = float(lam_f[0])
             unit = factor if factor != 0.0 else 1.0
             blocks = self.staged.hessian(v, self.rows.multipliers(lam_g / unit))
             if factor == 0.0:
                 blocks = _without_cost(blocks, self.staged.hessian(v, self.rows.multipliers(0.0 * lam_g)))
-            factor = unit
         else:
-            blocks, factor = gauss_newton_blocks(linear.jacobians), float(lam_f[0])
-        prior = linear.prior_jacobian.T @ linear.prior_jacobian
-        return [factor * self.hessian.nonzeros(blocks, prior)]
+            blocks, unit = gauss_newton_blocks(linear.jacobians), factor
+        prior = linear.prior_jacobian.T @ linear.prior_jacobian * (factor != 0.0)
+        return [unit * self.hessian.nonzeros(blocks, prior)]
 
     def _report(self, x: Array, f: Array, g: Array, lam_x: Array, lam_g: Array, lam_p: Array) -> Sequence[Any]:
         v = x * self.staged.scale
-        self.accepted = v
         evaluation = self.ledger.evaluate(v)
         worst = infeasibility(self.staged.layout, self.staged.scale, evaluation)
         now = Iteration(len(self.history), evaluation.cost, worst, v, self.ledger.seconds)
         self.history.append({"iteration": now.iteration, "cost": now.cost, "infeasibility": worst, "time": now.seconds})
+        if self.control.callback is not None:
+            with released():
+                if self.control.callback(now):
+                    self.stopped = Status.STOPPED_BY_CALLBACK
+        if now.seconds > self.control.max_time:
+            self.stopped = Status.MAX_TIME
         if self.interrupt.requested:
             self.stopped = Status.INTERRUPTED
-        elif now.seconds > self.control.max_time:
-            self.stopped = Status.MAX_TIME
-        elif self.control.callback is not None:
-            try:
-                with released():
-                    if self.control.callback(now):
-                        self.stopped = Status.STOPPED_BY_CALLBACK
-            except BaseException as error:  # carried past IPOPT's C++ frames, raised again by run
-                self.error = error
-                self.stopped = Status.STOPPED_BY_CALLBACK
         return [float(self.stopped is not None)]
 
 
 class _Callback(ca.Callback):
-    """A CasADi function evaluated in Python on buffers, without copies."""
+    """A CasADi function evaluated in Python on buffers, without copies.
+
+    What its Python function raises is carried past IPOPT's C++ frames in `errors`; IPOPT is told to stop.
+    """
 
     def __init__(
         self,
@@ -283,9 +295,10 @@ class _Callback(ca.Callback):
         inputs: Sequence[tuple[str, ca.Sparsity]],
         outputs: Sequence[tuple[str, ca.Sparsity]],
         function: Callable[..., Sequence[Any]],
+        errors: list[BaseException],
     ) -> None:
         ca.Callback.__init__(self)
-        self._inputs, self._outputs, self._function = inputs, outputs, function
+        self._inputs, self._outputs, self._function, self._errors = inputs, outputs, function, errors
         self.construct(name, {})
 
     def get_n_in(self) -> int:
@@ -314,7 +327,14 @@ class _Callback(ca.Callback):
             np.zeros(s.nnz()) if a is None else np.frombuffer(a, dtype=float).copy()
             for a, (_, s) in zip(arg, self._inputs, strict=True)
         ]
-        for target, value in zip(res, self._function(*given), strict=True):
+        if self._errors:
+            return 1
+        try:
+            values = self._function(*given)
+        except BaseException as error:
+            self._errors.append(error)
+            return 1
+        for target, value in zip(res, values, strict=True):
             if target is not None:
                 np.frombuffer(target, dtype=float)[:] = value
         return 0
@@ -390,9 +410,9 @@ class _Rows:
 
 
 def _stage_positions(chain: Chain) -> Index:
-    """Positions in v of the variables of each stage in the order (s, w, q), (K, n_s + n_w + n_q)."""
+    """Return the positions in v of each stage's variables in the order (s, w, q), (K, n_s + n_w + n_q)."""
     q = np.broadcast_to(chain.theta, (chain.n_stages, chain.n_q))
-    return np.concatenate([chain.nodes, chain.inner, q], axis=1)
+    return np.concatenate([chain.nodes, chain.inner, q], axis=1, dtype=np.intp)
 
 
 class _Scatter:
@@ -412,7 +432,7 @@ class _Scatter:
             out = np.empty(self._count)
             out[self._slot] = values
             return out
-        return np.bincount(self._slot, values, minlength=self._count)
+        return np.bincount(self._slot, values, minlength=self._count).astype(float, copy=False)
 
 
 class _JacobianMap:
@@ -512,10 +532,14 @@ def cost_gradient(layout: Layout, linear: Linearization) -> Array:
 
 
 def _active(v: Array, staged: StagedProblem, multiplier: Array) -> NDArray[np.int8]:
-    """Find active bounds: nearer, in units of the scale, than their multiplier is large (strict complementarity)."""
+    """Find active bounds: their distance, in units of the scale, is far smaller than their multiplier.
+
+    IPOPT ends with distance * multiplier at about 1e-10 everywhere: of an active bound the first factor is small, of an
+    inactive one the second, even if the variable is as close as 1e-5.
+    """
     below, above = (v - staged.lower) / staged.scale, (staged.upper - v) / staged.scale
     active = np.zeros(v.size, dtype=np.int8)
-    active[(below < 1e-4) & (-multiplier > below)] = -1
-    active[(above < 1e-4) & (multiplier > above)] = 1
+    active[(below < 1e-5) & (-multiplier > 10 * below)] = -1
+    active[(above < 1e-5) & (multiplier > 10 * above)] = 1
     active[staged.lower == staged.upper] = -1
     return active

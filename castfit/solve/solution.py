@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -109,15 +110,22 @@ class Ledger:
     Solvers evaluate through a ledger, so that nothing is lost when they fail or are interrupted.
     """
 
-    def __init__(self, staged: StagedProblem) -> None:
+    def __init__(self, staged: StagedProblem, parent: Ledger | None = None) -> None:
         self.staged = staged
-        self.evaluations: Counter[str] = Counter()
-        self.failures: Counter[str] = Counter()
+        self._parent = parent
+        self.evaluations: Counter[str] = Counter() if parent is None else parent.evaluations
+        self.failures: Counter[str] = Counter() if parent is None else parent.failures
         self.best: Array | None = None
         self._best_merit = (np.inf, np.inf)
         self._last: Evaluation | None = None
         self._linear: Linearization | None = None
         self.began = time.perf_counter()
+
+    @cached_property
+    def coarse(self) -> Ledger:
+        """The ledger of the problem at low accuracy; its counts and best points are entered here."""
+        rough = self.staged.coarse()
+        return self if rough is self.staged else Ledger(rough, self)
 
     @property
     def seconds(self) -> float:
@@ -142,11 +150,17 @@ class Ledger:
 
     def _record(self, evaluation: Evaluation) -> None:
         self.failures.update(Counter(failure.cause for failure in evaluation.failures))
+        if self._parent is not None:
+            self._parent._enter(evaluation)
+        self._enter(evaluation)
+
+    def _enter(self, evaluation: Evaluation) -> None:
+        """Remember the point if it is the best so far."""
         if not evaluation.ok or not np.isfinite(evaluation.cost):
             return
         worst = infeasibility(self.staged.layout, self.staged.scale, evaluation)
-        merit = (worst, evaluation.cost)
-        if self.best is None or _better(merit, self._best_merit):
+        merit = (_roughness(worst), evaluation.cost)
+        if merit < self._best_merit:
             self.best, self._best_merit = evaluation.v, merit
 
     def solution(
@@ -173,11 +187,9 @@ class Ledger:
         )
 
 
-def _better(new: tuple[float, float], old: tuple[float, float]) -> bool:
-    """Compare (infeasibility, cost): among points that are about as continuous the lower cost wins."""
-    if new[0] <= max(1e-6, 2 * old[0]):
-        return new[1] < old[1] or new[0] < 0.1 * old[0] > 1e-6
-    return False
+def _roughness(infeasibility: float) -> float:
+    """Grade continuity in factors of two above 1e-6: among points of one grade the lower cost is the better."""
+    return float(np.ceil(np.log2(max(infeasibility / 1e-6, 1.0))))
 
 
 @dataclass
@@ -192,7 +204,9 @@ class Interrupt:
             self._previous = signal.signal(signal.SIGINT, self._handle)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
 

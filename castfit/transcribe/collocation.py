@@ -109,7 +109,8 @@ def collocation_problem(
     nodes = tuple(y[:, 0, :n_x] for y in starts)
     inners = tuple(y[:, 1:].reshape(y.shape[0], -1) for y in starts)
     start = np.clip(layout.pack(theta, nodes, inners), lower, upper)
-    return CollocationProblem(problem, equations, tuple(elements), layout, lower, upper, scale, start)
+    signal = tuple(staging.signal for staging in stagings)
+    return CollocationProblem(problem, equations, tuple(elements), layout, lower, upper, scale, start, signal)
 
 
 @dataclass
@@ -137,9 +138,10 @@ class CollocationProblem(StagedProblem):
         upper: Array,
         scale: Array,
         start: Array,
+        signal: tuple[Array, ...],
     ) -> None:
         self.problem, self.equations, self.elements, self.layout = problem, equations, elements, layout
-        self.lower, self.upper, self.scale, self.start = lower, upper, scale, start
+        self.lower, self.upper, self.scale, self.start, self.signal = lower, upper, scale, start, signal
         self._memory = _Memory()
 
     @property
@@ -339,10 +341,8 @@ def _scaled(
     largest = np.zeros(magnitude.size - n_x)
     for e, y, condition in zip(elements, starts, problem.conditions, strict=True):
         p = condition.chart.natural(theta[condition.theta]).p
-        by_z = equations.flow.jacobian(e.times, y[:, 1:, :n_x], y[:, 1:, n_x:], p, e.inputs)[:, :, n_x:, n_x:][
-            ..., : largest.size
-        ]
-        terms = np.abs(by_z) * magnitude[n_x:]
+        slopes = equations.flow.jacobian(e.times, y[:, 1:, :n_x], y[:, 1:, n_x:], p, e.inputs)
+        terms = np.abs(slopes[:, :, n_x:, n_x : magnitude.size]) * magnitude[n_x:]
         largest = np.maximum(largest, np.where(np.isfinite(terms), terms, 0.0).max(axis=(0, 1, 3)))
     gain = np.where(largest > 0, magnitude[n_x:] / np.where(largest > 0, largest, 1.0), 1.0)
     scale = np.concatenate([np.ones(n_x), gain])

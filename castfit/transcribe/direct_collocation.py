@@ -83,6 +83,11 @@ class Collocation:
         count = self.elements if isinstance(self.elements, (int, str)) else len(self.elements) - 1
         return f"collocation ({self.scheme} {self.degree}, {count} elements)"
 
+    @property
+    def accuracy(self) -> float:
+        """Relative accuracy to which the model is solved over a stage."""
+        return self.tolerance
+
     def transcribe(self, problem: Problem, theta: Array) -> CollocationProblem:
         """Lay the problem out as elements, starting from theta (n_theta,)."""
         edges = [

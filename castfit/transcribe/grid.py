@@ -7,11 +7,12 @@ stage holds the same number M of points; a stage with fewer is padded with point
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.status import InputError
+from castfit._reading import reals, text
+from castfit.status import check
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from castfit.problem import Condition
 
     Array = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+_SAME = 1e-9  # of the horizon: times that differ by less differ by rounding only
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,24 @@ class Staging:
         return self.start[:, None] + self.tau * self.duration[:, None]
 
     @property
-    def row_mask(self) -> NDArray[np.bool_]:
+    def row_mask(self) -> Mask:
         """True where a residual row is a measurement, (K, M * n_outputs)."""
         return (self.weight > 0).reshape(self.weight.shape[0], -1)
+
+    @property
+    def first(self) -> Mask:
+        """True at measured points that are neither padding nor a replicate of the point before, (K, M)."""
+        measured: Mask = np.logical_or.reduce(self.weight > 0, axis=2)
+        measured[:, 1:] &= self.tau[:, 1:] != self.tau[:, :-1]
+        return measured
+
+    @property
+    def signal(self) -> Array:
+        """Mean absolute value of each output over the experiment, in standard deviations, (K, M * n_outputs)."""
+        measured = self.weight > 0
+        count = np.maximum(measured.sum(axis=(0, 1)), 1)
+        mean = np.abs(self.values).sum(axis=(0, 1)) / count
+        return (mean * self.weight).reshape(self.weight.shape[0], -1)
 
 
 def arrange(condition: Condition, edges: Array) -> Staging:
@@ -86,15 +105,30 @@ def snap(times: Array, edges: Array) -> Array:
     """Move times that differ from an edge by rounding only onto that edge."""
     near = np.clip(np.searchsorted(edges, times), 1, edges.size - 1)
     near = np.where(np.abs(edges[near - 1] - times) < np.abs(edges[near] - times), near - 1, near)
-    close = np.abs(edges[near] - times) <= 1e-9 * (edges[-1] - edges[0])
+    close = np.abs(edges[near] - times) <= _SAME * (edges[-1] - edges[0])
     return np.where(close, edges[near], times)
 
 
 def merge(*groups: Array) -> Array:
     """Sort and unite times, treating times that differ by rounding only as one."""
     every = np.unique(np.concatenate(groups))
-    keep = np.concatenate([[True], np.diff(every) > 1e-9 * (every[-1] - every[0])])
+    # Half of what `snap` bridges, so that whatever is dropped here is still found there.
+    keep = np.concatenate([[True], np.diff(every) > 0.5 * _SAME * (every[-1] - every[0])])
     return every[keep]
+
+
+def interval_mistakes(what: str, intervals: Any, *, words: tuple[str, ...] = ("data",)) -> list[str]:
+    """Check stage boundaries that are given as a number, a word, or times."""
+    listing = ", ".join(f"'{word}'" for word in words)
+    remedy = f"give a positive integer, {listing}, or increasing times"
+    if isinstance(intervals, str):
+        return [] if intervals in words else [f"{what} is '{intervals}'; {remedy}"]
+    times = reals(intervals)
+    if times is not None and times.ndim == 0 and np.isfinite(times) and times == np.floor(times):
+        return [] if times >= 1 else [f"{what} is {intervals}; {remedy}"]
+    if times is None or times.ndim != 1 or times.size == 0 or not np.isfinite(times).all():
+        return [f"{what} is {text(intervals)}; {remedy}"]
+    return [] if (np.diff(times) > 0).all() else [f"the times in {what} do not increase; sort them"]
 
 
 def uniform_or_given(condition: Condition, intervals: int | str | Array, *, what: str) -> Array:
@@ -105,10 +139,9 @@ def uniform_or_given(condition: Condition, intervals: int | str | Array, *, what
     InputError
         If `intervals` is neither a positive integer, nor "data", nor increasing times.
     """
+    check(what, interval_mistakes(what, intervals))
     start, end = condition.start, condition.end
     if isinstance(intervals, str):
-        if intervals != "data":
-            raise InputError(what, [f"'{intervals}' is not known; give a number, 'data', or an array of times"])
         return merge(np.array([start]), condition.points.times)
     if np.ndim(intervals) == 0:
         return np.linspace(start, end, int(intervals) + 1)

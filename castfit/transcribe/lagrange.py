@@ -16,7 +16,7 @@ degree d - 1 through c_1 ... c_d.  Both schemes are implicit Runge-Kutta methods
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,7 +84,7 @@ class Table:
         return _basis(self.points, tau)
 
 
-@lru_cache(maxsize=None)
+@cache
 def table(scheme: str, degree: int) -> Table:
     """Return the table of a scheme.
 

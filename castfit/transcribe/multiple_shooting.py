@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._reading import text
 from castfit.integrate import IntegratorOptions
 from castfit.status import check
-from castfit.transcribe.grid import uniform_or_given
+from castfit.transcribe.grid import interval_mistakes, uniform_or_given
 from castfit.transcribe.shooting import ShootingProblem
 from castfit.transcribe.start import States, start_trajectory
 
@@ -39,24 +40,30 @@ class MultipleShooting:
     integrator: IntegratorOptions = field(default_factory=IntegratorOptions)
 
     def __post_init__(self) -> None:
-        mistakes: list[str] = []
-        if np.ndim(self.intervals) == 0 and not isinstance(self.intervals, str) and not int(self.intervals) >= 1:
-            mistakes.append(f"intervals is {self.intervals}; give at least 1")
+        mistakes = interval_mistakes("intervals", self.intervals)
+        given: Any = self.integrator
+        if not isinstance(given, IntegratorOptions):
+            mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
         check("MultipleShooting", mistakes)
 
     @property
     def label(self) -> str:
         """Name in tables."""
-        count = self.intervals if isinstance(self.intervals, (int, str)) else len(self.intervals) - 1
-        return f"multiple shooting ({count} intervals)" if count != "data" else "multiple shooting (at data)"
+        if isinstance(self.intervals, str):
+            return "multiple shooting (at data)"
+        count = "given" if np.ndim(self.intervals) else f"{self.intervals}"
+        return f"multiple shooting ({count} intervals)"
+
+    @property
+    def accuracy(self) -> float:
+        """Relative accuracy to which the model is solved over a stage; CVODES errs by ten times its tolerance."""
+        return 10 * self.integrator.relative_tolerance
 
     def transcribe(self, problem: Problem, theta: NDArray[np.float64]) -> ShootingProblem:
         """Lay the problem out as stages, starting from theta (n_theta,)."""
         edges = [uniform_or_given(c, self.intervals, what="intervals") for c in problem.conditions]
         trajectory = start_trajectory(problem, theta, self.states, self.integrator)
-        return ShootingProblem(
-            problem, edges, nodes=True, theta=theta, trajectory=trajectory, options=self.integrator
-        )
+        return ShootingProblem(problem, edges, nodes=True, theta=theta, trajectory=trajectory, options=self.integrator)
 
     def refine(self, problem: Problem, staged: StagedProblem, v: NDArray[np.float64]) -> None:
         """Return None: the integrator controls its own accuracy."""

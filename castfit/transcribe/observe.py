@@ -57,20 +57,34 @@ class Observer:
         self._problem = problem
         system = problem.model.system
         bounded = list(problem.state_bounds) if state_bounds else []
+        self._bounded = [problem.model.states.index(n) for n in bounded]
+        self._names = (*problem.outputs, *(c.name for c in problem.constraints), *bounded)
         graphs = [by_name(ca.SX(c.expression), problem.model) for c in problem.constraints]
-        graphs += [system.x[problem.model.states.index(n)] for n in bounded]
+        graphs += [system.x[i] for i in self._bounded]
         limits = [(c.lower, c.upper) for c in problem.constraints] + [problem.state_bounds[n] for n in bounded]
         self._limits = np.array(limits, dtype=float).reshape(-1, 2)
         self._graph = ca.densify(ca.vertcat(problem.observed, *graphs))
         self._n_y = len(problem.outputs)
         self._maps: dict[tuple[str, int], ca.Function] = {}
 
-    def constraint_bounds(self, staging: Staging) -> tuple[Array, Array]:
-        """Return bounds of the path constraint rows, (K, M * n_h) each; padded points are unbounded."""
-        stages, points = staging.tau.shape
-        real = (staging.weight > 0).any(axis=2)[:, :, None]
-        lower = np.where(real, self._limits[:, 0], -np.inf).reshape(stages, points * self._limits.shape[0])
-        upper = np.where(real, self._limits[:, 1], np.inf).reshape(stages, points * self._limits.shape[0])
+    @property
+    def row_names(self) -> tuple[str, ...]:
+        """What the rows at a point are: measured outputs, then path constraints."""
+        return self._names
+
+    def constraint_bounds(self, condition: Condition, staging: Staging) -> tuple[Array, Array]:
+        """Return bounds of the path constraint rows, (K, M * n_h) each.
+
+        Padding and replicates are unbounded, and so are bounded states at the start where their value is given: a
+        constant is no constraint.
+        """
+        rows = (staging.tau.shape[0], staging.tau.shape[1] * self._limits.shape[0])
+        bounded = np.repeat(staging.first[:, :, None], self._limits.shape[0], axis=2)
+        constant = np.zeros(self._limits.shape[0], dtype=np.bool_)
+        constant[len(self._problem.constraints) :] = condition.chart.given[self._bounded]
+        bounded[0, staging.tau[0] == 0.0] &= ~constant
+        lower = np.where(bounded, self._limits[:, 0], -np.inf).reshape(rows)
+        upper = np.where(bounded, self._limits[:, 1], np.inf).reshape(rows)
         return lower, upper
 
     @cached_property
@@ -89,34 +103,30 @@ class Observer:
             self._maps[key] = (self._value if kind == "value" else self._derivative).map(count)
         return self._maps[key]
 
-    def _arguments(self, staging: Staging, i: int, x: Array, z: Array, p: Array) -> list[Array]:
-        condition = self._problem.conditions[i]
+    @staticmethod
+    def _arguments(staging: Staging, x: Array, z: Array, p: Array, u: Array) -> list[Array]:
         count = staging.tau.size
         return [
             staging.times.reshape(1, count),
             x.reshape(count, -1).T,
             z.reshape(count, -1).T,
             np.repeat(p[:, None], count, axis=1),
-            self._input_values(condition, staging),
+            u.reshape(count, -1).T,
         ]
 
-    def _input_values(self, condition: Condition, staging: Staging) -> Array:
-        times = staging.times.ravel()
-        return np.array([u(times) for u in condition.inputs]).reshape(len(condition.inputs), times.size)
-
-    def values(self, staging: Staging, i: int, x: Array, z: Array, p: Array) -> Observed:
-        """Evaluate residuals and constraints of condition i at states x (K, M, n_x), z (K, M, n_z)."""
+    def values(self, staging: Staging, x: Array, z: Array, p: Array, u: Array) -> Observed:
+        """Evaluate residuals and constraints at states x (K, M, n_x), z (K, M, n_z) and inputs u (K, M, n_u)."""
         stages, points = staging.tau.shape
-        found = np.asarray(self._map("value", staging.tau.size)(*self._arguments(staging, i, x, z, p)))
+        found = np.asarray(self._map("value", staging.tau.size)(*self._arguments(staging, x, z, p, u)))
         rows = found.T.reshape(stages, points, -1)
         r = np.where(staging.weight > 0, (rows[..., : self._n_y] - staging.values) * staging.weight, 0.0)
         return Observed(r.reshape(stages, -1), rows[..., self._n_y :].reshape(stages, -1))
 
-    def jacobians(self, staging: Staging, i: int, x: Array, z: Array, p: Array) -> Observation:
-        """Evaluate derivatives of residuals and constraints of condition i with respect to x, z, p."""
+    def jacobians(self, staging: Staging, x: Array, z: Array, p: Array, u: Array) -> Observation:
+        """Evaluate derivatives of residuals and constraints with respect to x, z, p; arguments as in `values`."""
         stages, points = staging.tau.shape
         n_rows = self._graph.numel()
-        found = self._map("jacobian", staging.tau.size)(*self._arguments(staging, i, x, z, p))
+        found = self._map("jacobian", staging.tau.size)(*self._arguments(staging, x, z, p, u))
         blocks = [
             np.asarray(f).reshape(n_rows, stages * points, -1).transpose(1, 0, 2).reshape(stages, points, n_rows, -1)
             if f.shape[1]

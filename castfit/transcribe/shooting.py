@@ -9,11 +9,14 @@ Notation: K stages, M points per stage, n_y outputs, m grid times of an integrat
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -34,10 +37,20 @@ from castfit.transcribe.observe import Observation, Observer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit.model import Model
     from castfit.problem import Condition, Natural, Problem
     from castfit.transcribe.start import Trajectory
 
     Array = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+_COARSE = 1e-4
+"""Relative tolerance of a search's early stages: half the time of 1e-6, and as many starts succeed (calcium)."""
+
+_INTEGRATORS: WeakKeyDictionary[Model, dict[tuple[tuple[float, ...], IntegratorOptions], Integrator]] = (
+    WeakKeyDictionary()
+)
+"""Integrators of each model, built (and compiled) once however many fits use them."""
 
 _REMEMBERED = 4  # evaluations kept: a line search returns to its best point
 
@@ -58,6 +71,7 @@ class _Chain:
     grids: tuple[Array, ...]  # relative output times of each stage
     index: NDArray[np.intp]  # (K, M): position of each point in its stage's grid
     cubics: tuple[Array, ...]  # per stage (m, n_u, 4)
+    inputs: Array  # (K, M, n_u) at the points
 
 
 @dataclass(frozen=True)
@@ -108,14 +122,16 @@ class ShootingProblem(StagedProblem):
         self._chains = [_chain(c, e) for c, e in zip(problem.conditions, edges, strict=True)]
         self._groups = _group(problem, self._chains, options)
         self._memory: OrderedDict[bytes, tuple[Evaluation, _Sweep]] = OrderedDict()
+        self._linear: Linearization | None = None
         self.layout = lay_out(
             problem.names,
             tuple(self._specify(c, chain) for c, chain in zip(problem.conditions, self._chains, strict=True)),
         )
+        self.signal = tuple(chain.staging.signal for chain in self._chains)
         self._place(theta, trajectory)
 
     def _specify(self, condition: Condition, chain: _Chain) -> Specification:
-        lower, upper = self._observer.constraint_bounds(chain.staging)
+        lower, upper = self._observer.constraint_bounds(condition, chain.staging)
         return Specification(
             condition.name,
             condition.theta,
@@ -145,9 +161,11 @@ class ShootingProblem(StagedProblem):
                 starts.append(np.empty((chain.n_stages, 0)))
                 continue
             x[0] = condition.chart.natural(theta[condition.theta]).a
-            for j, name in enumerate(problem.model.states):
-                low, high = problem.state_bounds.get(name, (-np.inf, np.inf))
-                self.lower[chain.nodes[:, j]], self.upper[chain.nodes[:, j]] = low, high
+            for name, (low, high) in problem.state_bounds.items():
+                j = problem.model.states.index(name)
+                # A given initial state is no unknown; a bound at its value would only leave the bounds no interior.
+                nodes = chain.nodes[int(condition.chart.given[j]) :, j]
+                self.lower[nodes], self.upper[nodes] = low, high
             self.scale[chain.nodes] = trajectory.magnitude(i)
             starts.append(np.clip(x, self.lower[chain.nodes], self.upper[chain.nodes]))
         empty = tuple(np.empty((chain.n_stages, 0)) for chain in layout.chains)
@@ -174,8 +192,10 @@ class ShootingProblem(StagedProblem):
         naturals = self._naturals(v)
         sweep = self._integrate(v, naturals)
         values: list[Values] = []
+        failures = list(sweep.failures)
         for i, (chain, natural) in enumerate(zip(self._chains, naturals, strict=True)):
-            seen = self._observer.values(chain.staging, i, sweep.x[i], sweep.z[i], natural.p)
+            seen = self._observer.values(chain.staging, sweep.x[i], sweep.z[i], natural.p, chain.inputs)
+            failures += self._unobservable(i, failures, np.isfinite(seen.r), np.isfinite(seen.c), "")
             stages = chain.staging.duration.size
             values.append(
                 Values(
@@ -187,7 +207,7 @@ class ShootingProblem(StagedProblem):
                 )
             )
         prior, prior_jacobian = self.problem.priors(self.layout.theta(v))
-        evaluation = Evaluation(v.copy(), tuple(values), prior, prior_jacobian, sweep.failures)
+        evaluation = Evaluation(v.copy(), tuple(values), prior, prior_jacobian, tuple(failures))
         self._memory[key] = (evaluation, sweep)
         while len(self._memory) > _REMEMBERED:
             self._memory.popitem(last=False)
@@ -195,25 +215,33 @@ class ShootingProblem(StagedProblem):
 
     def linearize(self, v: Array) -> Linearization:
         """Integrate all stages with their forward sensitivities."""
+        if self._linear is None or not np.array_equal(self._linear.v, v):
+            self._linear = self._linearize(v)
+        return self._linear
+
+    def _linearize(self, v: Array) -> Linearization:
         evaluation, sweep = self._evaluate(v)
         naturals = self._naturals(v)
-        dx, dz, end, failures = self._sensitivities(sweep, naturals)
+        dx, dz, end, stopped = self._sensitivities(sweep, naturals)
+        failures = [*evaluation.failures, *stopped]
         jacobians: list[Jacobians] = []
         for i, (chain, natural) in enumerate(zip(self._chains, naturals, strict=True)):
-            seen = self._observer.jacobians(chain.staging, i, sweep.x[i], sweep.z[i], natural.p)
-            jacobians.append(self._jacobians(i, natural, seen, dx[i], dz[i], end[i]))
+            seen = self._observer.jacobians(chain.staging, sweep.x[i], sweep.z[i], natural.p, chain.inputs)
+            j = self._jacobians(i, natural, seen, dx[i], dz[i], end[i])
+            rows = (np.concatenate(b, axis=2) for b in ((j.R_s, j.R_q), (j.C_s, j.C_q)))
+            r, c = (np.logical_and.reduce(np.isfinite(b), axis=2) for b in rows)
+            failures += self._unobservable(i, failures, r, c, "a derivative of ")
+            jacobians.append(j)
         return Linearization(
             evaluation.v,
             evaluation.values,
             evaluation.prior,
             evaluation.prior_jacobian,
-            evaluation.failures + failures,
+            tuple(failures),
             tuple(jacobians),
         )
 
-    def _jacobians(
-        self, i: int, natural: Natural, seen: Observation, dx: Array, dz: Array, end: Array
-    ) -> Jacobians:
+    def _jacobians(self, i: int, natural: Natural, seen: Observation, dx: Array, dz: Array, end: Array) -> Jacobians:
         """Chain rule: how rows move with the directions (nodes first, then those columns of q that move p or a)."""
         stages, points = dx.shape[:2]
         n_s, n_q = (self._n_x if self._nodes else 0), natural.dp.shape[1]
@@ -248,6 +276,23 @@ class ShootingProblem(StagedProblem):
             C_q=C_q,
             A=natural.da if self._nodes else none((0, n_q)),
         )
+
+    def _unobservable(self, i: int, failures: Sequence[Failure], r: Mask, c: Mask, what: str) -> list[Failure]:
+        """Report rows that are not finite (where r, c are False) although their stage could be integrated."""
+        if r.all() and c.all():
+            return []
+        chain, staging, names = self.layout.chains[i], self._chains[i].staging, self._observer.row_names
+        shape, n_y = staging.tau.shape, len(self.problem.outputs)
+        bounded = np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)
+        rows = [(~r & chain.row_mask).reshape(*shape, n_y), (~c & bounded).reshape(*shape, len(names) - n_y)]
+        bad = np.concatenate(rows, axis=2)
+        bad[[f.stage for f in failures if f.chain == chain.name]] = False
+        out: list[Failure] = []
+        for k in np.flatnonzero(bad.any(axis=(1, 2))):
+            m, row = np.argwhere(bad[k])[0]
+            detail = f"{what}{names[row]} is not finite at t = {staging.times[k, m]:g}"
+            out.append(Failure(chain.name, int(k), "not_finite", detail))
+        return out
 
     @cached_property
     def _moving(self) -> list[NDArray[np.intp]]:
@@ -316,10 +361,26 @@ class ShootingProblem(StagedProblem):
                 index, w = self._chains[i].index[k], widths[i]
                 dx[i][k], dz[i][k] = found.dx[lane, index, :, :w], found.dz[lane, index, :, :w]
                 end[i][k] = found.dx[lane, -1, :, :w]
+            known = {failure.lane for failure in at.failures}
             for failure in found.failures:
-                i, k = group.members[failure.lane]
-                failures.append(Failure(self.layout.chains[i].name, k, failure.cause, failure.detail))
+                if failure.lane not in known:
+                    i, k = group.members[failure.lane]
+                    detail = f"the sensitivities could not be integrated ({failure.detail})"
+                    failures.append(Failure(self.layout.chains[i].name, k, failure.cause, detail))
         return dx, dz, end, tuple(failures)
+
+    def coarse(self) -> StagedProblem:
+        """Return the problem with integrators of low accuracy."""
+        options = self.options
+        if options.relative_tolerance >= _COARSE:
+            return self
+        factor = _COARSE / options.relative_tolerance
+        absolute = min(options.absolute_tolerance * factor, _COARSE)
+        rough = copy(self)
+        rough.options = replace(options, relative_tolerance=_COARSE, absolute_tolerance=absolute)
+        rough._groups = _group(self.problem, self._chains, rough.options)
+        rough._memory, rough._linear = OrderedDict(), None
+        return rough
 
     def explain(self, v: Array) -> str:
         """Say where and why the integration stopped at v; empty if it did not."""
@@ -329,7 +390,7 @@ class ShootingProblem(StagedProblem):
                 i, _ = group.members[failure.lane]
                 stop = group.integrator.locate_failure(lanes, failure.lane)
                 return f"{self.layout.chains[i].name}: {stop.sentence}"
-        return ""
+        return "; ".join(f"{f.chain}: {f.detail}" for f in self.linearize(v).failures[:3])
 
 
 def parameter_scale(problem: Problem, theta: Array) -> Array:
@@ -345,7 +406,8 @@ def _chain(condition: Condition, edges: Array) -> _Chain:
     grids: list[Array] = []
     cubics: list[Array] = []
     index = np.zeros(staging.tau.shape, dtype=np.intp)
-    for k, (left, right) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    inputs = np.zeros((*staging.tau.shape, len(condition.inputs)))
+    for k, (left, right) in enumerate(itertools.pairwise(edges)):
         real = (staging.weight[k] > 0).any(axis=1)
         kinks = (breaks[(breaks > left) & (breaks < right)] - left) / (right - left)
         grid = merge(staging.tau[k][real], kinks, np.array([0.0, 1.0]))
@@ -356,7 +418,10 @@ def _chain(condition: Condition, edges: Array) -> _Chain:
         index[k] = np.argmin(np.abs(staging.tau[k][:, None] - grid[None, :]), axis=1)
         times = left + np.concatenate([[0.0], grid]) * (right - left)
         cubics.append(_cubics(condition, times))
-    return _Chain(staging, tuple(grids), index, tuple(cubics))
+        # A measurement at a jump belongs to the interval that ends there, like the algebraic states.
+        powers = np.diff(times)[index[k], None] ** np.arange(4)
+        inputs[k] = np.einsum("muc,mc->mu", cubics[k][index[k]], powers)
+    return _Chain(staging, tuple(grids), index, tuple(cubics), inputs)
 
 
 def _cubics(condition: Condition, times: Array) -> Array:
@@ -374,5 +439,11 @@ def _group(problem: Problem, chains: Sequence[_Chain], options: IntegratorOption
     for i, chain in enumerate(chains):
         for k, grid in enumerate(chain.grids):
             members.setdefault(tuple(grid.tolist()), []).append((i, k))
-    system = problem.model.system
-    return [_Group(Integrator(system, np.array(grid), options), tuple(m)) for grid, m in members.items()]
+    built = _INTEGRATORS.setdefault(problem.model, {})
+    groups: list[_Group] = []
+    for grid, member in members.items():
+        key = (grid, options)
+        if key not in built:
+            built[key] = Integrator(problem.model.system, np.array(grid), options)
+        groups.append(_Group(built[key], tuple(member)))
+    return groups

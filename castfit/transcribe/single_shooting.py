@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._reading import text
 from castfit.integrate import IntegratorOptions
+from castfit.status import check
 from castfit.transcribe.shooting import ShootingProblem
 from castfit.transcribe.start import Trajectory
 
@@ -29,10 +31,20 @@ class SingleShooting:
 
     integrator: IntegratorOptions = field(default_factory=IntegratorOptions)
 
+    def __post_init__(self) -> None:
+        given: Any = self.integrator
+        if not isinstance(given, IntegratorOptions):
+            check("SingleShooting", [f"integrator is {text(given)}; give IntegratorOptions(...)"])
+
     @property
     def label(self) -> str:
         """Name in tables."""
         return "single shooting"
+
+    @property
+    def accuracy(self) -> float:
+        """Relative accuracy to which the model is solved over a stage; CVODES errs by ten times its tolerance."""
+        return 10 * self.integrator.relative_tolerance
 
     def transcribe(self, problem: Problem, theta: NDArray[np.float64]) -> ShootingProblem:
         """Lay the problem out as stages, starting from theta (n_theta,)."""

@@ -7,17 +7,19 @@ value: a start need not be accurate, but it must be finite.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 import numpy as np
 from scipy.interpolate import PchipInterpolator, make_smoothing_spline
 
+from castfit._reading import named, reals, text
 from castfit.inputs import Input
 from castfit.integrate import Integrator, IntegratorOptions, Lanes
-from castfit.status import InputError, suggest
+from castfit.status import check, suggest
 from castfit.transcribe.grid import merge
 
 if TYPE_CHECKING:
@@ -43,12 +45,12 @@ class Trajectory:
         return _interpolate(t, x, inside), _interpolate(t, z, inside)
 
     def magnitude(self, i: int) -> Array:
-        """Return the largest absolute value of each state, (n_x,); 1 for a state that stays at zero."""
-        largest = np.abs(self.tables[i][1]).max(axis=0)
-        return np.where(largest > 1e-12, largest, 1.0)
+        """Return the mean absolute value of each state, (n_x,); 1 for a state that stays at zero."""
+        mean = np.abs(self.tables[i][1]).mean(axis=0)
+        return np.where(mean > 1e-12, mean, 1.0)
 
 
-States = Union[str, Trajectory, Mapping[str, Any]]
+States = str | Trajectory | Mapping[str, Any]
 
 
 def start_trajectory(problem: Problem, theta: Array, states: States, options: IntegratorOptions) -> Trajectory:
@@ -70,52 +72,74 @@ def start_trajectory(problem: Problem, theta: Array, states: States, options: In
     """
     if isinstance(states, Trajectory):
         return states
-    if isinstance(states, str) and states not in ("data", "smoothed", "simulation"):
-        raise InputError("states", [f"'{states}' is not known; choose 'data', 'smoothed', 'simulation', or a mapping"])
-    given = [{} for _ in problem.conditions] if isinstance(states, str) else _given(problem, states)
+    if isinstance(states, str):
+        words = ("data", "smoothed", "simulation")
+        check("states", [] if states in words else [f"'{states}' is not known: {suggest(states, words)}"])
+    given = _given(problem, {} if isinstance(states, str) else states)
     tables: list[tuple[Array, Array, Array]] = []
     for condition, by_hand in zip(problem.conditions, given, strict=True):
         initial = condition.chart.natural(theta[condition.theta])
+        a = np.where(np.isfinite(initial.a), initial.a, 0.0)
         known: dict[str, tuple[Array, Array]] = dict(by_hand)
         if states in ("data", "smoothed"):
             known = _measured_states(problem, condition, initial.p, smooth=states == "smoothed")
         times = _table_times(condition)
-        tables.append(_fill(problem, condition, times, initial.p, initial.a, known, options))
+        tables.append(_fill(problem, condition, times, initial.p, a, known, options))
     return Trajectory(tuple(tables))
 
 
 def _table_times(condition: Condition) -> Array:
     marks = merge(np.array([condition.start]), condition.points.times, condition.breakpoints)
-    fine = [np.linspace(a, b, _SUBDIVISIONS, endpoint=False) for a, b in zip(marks[:-1], marks[1:], strict=True)]
+    fine: list[Array] = [
+        np.linspace(a, b, _SUBDIVISIONS, endpoint=False) for a, b in itertools.pairwise(marks.tolist())
+    ]
     return np.concatenate([*fine, marks[-1:]])
 
 
 def _given(problem: Problem, states: Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
     """Read trajectories given by hand."""
     names = [c.name for c in problem.conditions]
-    nested = any(isinstance(value, Mapping) for value in states.values())
     mistakes: list[str] = []
+    given = named("states", states, mistakes)
+    nested = any(isinstance(value, Mapping) for value in given.values())
     if nested:
-        mistakes += [f"there is no experiment '{n}': {suggest(n, names)}" for n in states if n not in names]
-    per_experiment = [states.get(n, {}) if nested else states for n in names]
+        mistakes += [f"there is no experiment '{n}': {suggest(n, names)}" for n in given if n not in names]
     out: list[dict[str, tuple[Array, Array]]] = []
-    for table in per_experiment:
+    for experiment in names if nested else names[:1]:
+        table = named(f"states of '{experiment}'", given.get(experiment), mistakes) if nested else given
         found: dict[str, tuple[Array, Array]] = {}
         for name, value in table.items():
+            pair = _curve(value)
             if name not in problem.model.states:
                 mistakes.append(f"there is no state '{name}': {suggest(name, problem.model.states)}")
-                continue
-            t, y = (np.asarray(a, dtype=float) for a in value)
-            if t.shape != y.shape or t.ndim != 1 or not (np.isfinite(t).all() and np.isfinite(y).all()):
-                mistakes.append(f"state '{name}' needs finite (times, values) of equal length")
-            elif (np.diff(t) <= 0).any():
-                mistakes.append(f"the times of state '{name}' do not increase")
+            elif pair is None:
+                mistakes.append(f"state '{name}' is {text(value)}; give (times, values), finite, the times increasing")
             else:
-                found[name] = (t, y)
+                found[name] = pair
         out.append(found)
-    if mistakes:
-        raise InputError("states", mistakes)
-    return out
+    check("states", mistakes)
+    return out if nested else out * len(names)
+
+
+def _curve(value: Any) -> tuple[Array, Array] | None:
+    """Read (times, values)."""
+    if not isinstance(value, (tuple, list)) or len(cast("Sequence[Any]", value)) != 2:
+        return None
+    t, y = (reals(part) for part in cast("Sequence[Any]", value))
+    if t is None or y is None or t.ndim != 1 or t.size == 0 or t.shape != y.shape:
+        return None
+    return (t, y) if np.isfinite(t).all() and np.isfinite(y).all() and (np.diff(t) > 0).all() else None
+
+
+def every_state_measured(problem: Problem) -> bool:
+    """Whether data show every differential state of every experiment, at three times at least."""
+    theta = problem.guess
+    for condition in problem.conditions:
+        p = condition.chart.natural(theta[condition.theta]).p
+        known = _measured_states(problem, condition, p, smooth=False)
+        if any(name not in known or known[name][0].size < 3 for name in problem.model.states):
+            return False
+    return True
 
 
 def _measured_states(
@@ -141,9 +165,9 @@ def _measured_states(
         at = system.function("invert", graph, slope)
         t = points.times[measured]
         zero_x, zero_z = np.zeros(system.x.numel()), np.zeros(system.z.numel())
-        pairs = [at(ti, zero_x, zero_z, p, ui) for ti, ui in zip(t, u[:, measured].T, strict=True)]
+        pairs: list[Any] = [at(ti, zero_x, zero_z, p, ui) for ti, ui in zip(t, u[:, measured].T, strict=True)]
         offset, gain = (np.array([float(pair[n]) for pair in pairs]) for n in (0, 1))
-        if (np.abs(gain) < 1e-12).any():
+        if not (np.isfinite(offset) & np.isfinite(gain) & (np.abs(gain) > 1e-12)).all():
             continue
         value = (points.values[measured, j] - offset) / gain
         weight = np.abs(gain) / points.sigma[measured, j]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from hypothesis import strategies as st
 
-from castfit.staged import Jacobians, Layout, Linearization, Specification, Values, lay_out
+from castfit.solve.bounded_lsq import Rows, Solution, bounded_lsq
+from castfit.solve.condensing import Condensed, expand, multipliers
+from castfit.staged import Chain, Jacobians, Layout, Linearization, Multipliers, Specification, Values, lay_out
 
 
 def random_problem(
@@ -144,3 +147,132 @@ def dense(layout: Layout, linearization: Linearization) -> Dense:
     return Dense(
         np.array(lists["r"]), matrix("J"), np.array(lists["e"]), matrix("C"), np.array(lists["c"]), matrix("P")
     )
+
+
+@st.composite
+def problems(
+    draw, *, max_w: int = 2, max_null: int = 0, determined: bool = False, **fixed
+) -> tuple[Layout, Linearization]:
+    """Draw a random problem of any shape; a `determined` one has a prior on everything and so a unique solution."""
+    options = {
+        "stages": tuple(draw(st.lists(st.integers(1, 7), min_size=1, max_size=3))),
+        "n_s": draw(st.integers(0, 3)),
+        "n_w": draw(st.integers(0, max_w)),
+        "n_r": draw(st.integers(0, 4)),
+        "n_c": draw(st.integers(0, 2)),
+        "shared": draw(st.integers(1, 4)),
+        "local": draw(st.integers(0, 2)),
+        "free_initial": draw(st.booleans()),
+    } | fixed
+    options["null_directions"] = draw(st.integers(0, min(max_null, options["shared"] - 1)))
+    own = options["local"] + options["n_s"] * options["free_initial"]
+    n_theta = options["shared"] + own * len(options["stages"])
+    n_prior = n_theta + 2 if determined else draw(st.integers(0, 3))
+    return random_problem(np.random.default_rng(draw(st.integers(0, 2**32 - 1))), n_prior=n_prior, **options)
+
+
+def kkt_matrix(full: Dense) -> np.ndarray:
+    """Return the augmented matrix of the unknowns (residuals, dv, multipliers), which does not square J."""
+    (m, n), n_e = full.J.shape, full.e.size
+    return np.block(
+        [
+            [np.eye(m), -full.J, np.zeros((m, n_e))],
+            [full.J.T, np.zeros((n, n)), full.C.T],
+            [np.zeros((n_e, m)), full.C, np.zeros((n_e, n_e))],
+        ]
+    )
+
+
+def kkt_solution(full: Dense) -> tuple[np.ndarray, np.ndarray]:
+    """Return step and multipliers of the linearized problem without inequalities, from the dense matrix."""
+    (m, n), right = full.J.shape, np.concatenate([full.r, np.zeros(full.J.shape[1]), -full.e])
+    solution = np.linalg.solve(kkt_matrix(full), right)
+    return solution[m : m + n], solution[m + n :]
+
+
+def flat_multipliers(found: tuple[Multipliers, ...]) -> np.ndarray:
+    """Put multipliers into the order of the rows of `Dense.C`."""
+    parts = [np.empty(0)]
+    for m in found:
+        parts.append(m.initial)
+        for k, inner in enumerate(m.inner):
+            parts += [inner, m.matching[k]] if k < len(m.matching) else [inner]
+    return np.concatenate(parts)
+
+
+def predicted(constant: np.ndarray, blocks: tuple[np.ndarray, ...], chain: Chain, dv: np.ndarray) -> np.ndarray:
+    """Return constant + blocks (by s, q, w) times the step, stage by stage."""
+    by_s, by_q, by_w = blocks
+    q, s, w = chain.local(dv)
+    return constant + np.einsum("kij,kj->ki", by_s, s) + by_q @ q + np.einsum("kij,kj->ki", by_w, w)
+
+
+def draw_bounds(rng: np.random.Generator, v: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return bounds around v: a share of them finite, some of those close."""
+    width = rng.exponential(0.3, (2, v.size)) + 1e-3
+    width[rng.random((2, v.size)) > share] = np.inf
+    return v - width[0], v + width[1]
+
+
+@dataclass(frozen=True)
+class BoundedStep:
+    """A step within bounds of all variables and path constraints; `equations`, `bounds`, `path` are multipliers."""
+
+    dv: np.ndarray
+    equations: tuple[Multipliers, ...]
+    bounds: np.ndarray
+    path: np.ndarray
+    solution: Solution
+
+
+def bounded_step(layout: Layout, condensed: Condensed, lower: np.ndarray, upper: np.ndarray) -> BoundedStep:
+    """Solve a condensed problem within bounds of all variables."""
+    low, high = lower - condensed.v, upper - condensed.v
+    blocks, where = [], []
+    for part in condensed.chains:
+        for places, (g, G) in ((part.chain.nodes, (part.g, part.G)), (part.chain.inner, part.inner())):
+            wide = np.zeros((places.size, condensed.n_x))
+            wide[:, part.columns] = G.reshape(places.size, part.columns.size)
+            blocks.append((g.ravel(), wide, low[places].ravel(), high[places].ravel()))
+            where.append(places.ravel())
+    path_lower, path_upper = path_bounds(layout)
+    zero = np.zeros(condensed.e.size)
+    blocks += [(condensed.c, condensed.C, path_lower, path_upper), (condensed.e, condensed.F, zero, zero)]
+    rows = Rows(*(np.concatenate([block[i] for block in blocks]) for i in range(4)))
+    unknowns = condensed.positions
+    found = bounded_lsq(condensed.u, condensed.E, lower=low[unknowns], upper=high[unknowns], rows=rows)
+    at = np.concatenate(where)
+    on_rows, path, closure = np.split(found.row_multipliers, np.cumsum([at.size, condensed.c.size]))
+    bounds = np.zeros(layout.n_v)
+    bounds[unknowns] = found.bound_multipliers
+    np.add.at(bounds, at, on_rows)
+    residuals = condensed.u + condensed.E @ found.x
+    equations = multipliers(condensed, residuals, bounds=bounds, path=path, closure=closure)
+    return BoundedStep(expand(condensed, found.x), equations, bounds, path, found)
+
+
+def path_bounds(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds of all path constraints, in the order of `Dense.c`."""
+    lower = np.concatenate([chain.constraint_lower.ravel() for chain in layout.chains])
+    upper = np.concatenate([chain.constraint_upper.ravel() for chain in layout.chains])
+    return lower, upper
+
+
+def optimality_errors(
+    layout: Layout, full: Dense, step: BoundedStep, low: np.ndarray, high: np.ndarray
+) -> dict[str, float]:
+    """Return by how much a step violates each of the optimality conditions of the full problem; low <= dv <= high."""
+    values = np.concatenate([step.dv, full.c + full.P @ step.dv])
+    path_lower, path_upper = path_bounds(layout)
+    low, high = np.concatenate([low, path_lower]), np.concatenate([high, path_upper])
+    forces = np.concatenate([step.bounds, step.path])
+    gradient = full.J.T @ (full.r + full.J @ step.dv) + full.C.T @ flat_multipliers(step.equations)
+    gradient += full.P.T @ step.path + step.bounds
+    to_bound = np.where(forces < 0, values - low, high - values)
+    idle = np.abs(forces) <= 1e-9 * max(1.0, np.abs(forces).max(initial=0.0))
+    return {
+        "equations": np.abs(full.e + full.C @ step.dv).max(initial=0.0),
+        "inequalities": np.maximum(low - values, values - high).max(initial=0.0),
+        "stationarity": np.abs(gradient).max(initial=0.0) / max(1.0, np.abs(forces).max(initial=0.0)),
+        "complementarity": np.abs(to_bound[~idle]).max(initial=0.0),
+    }

@@ -1,0 +1,217 @@
+"""What can be wrong with an estimation problem, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import casadi as ca
+import numpy as np
+
+from castfit._reading import real, text
+from castfit.experiment import Experiment, Free, bound_mistakes
+from castfit.model import Model, by_name
+from castfit.status import suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.problem import Constraint, Parameter, Problem
+
+
+def problem_mistakes(problem: Problem) -> list[str]:
+    """Find every mistake that concerns names, values and coverage."""
+    model = problem.model
+    mistakes: list[str] = []
+    if not problem.experiments:
+        mistakes.append("no experiment given; estimation needs measurements")
+    names = [e.name for e in problem.experiments]
+    repeated = [n for n in dict.fromkeys(names) if names.count(n) > 1]
+    mistakes += [f"two experiments are named '{n}'; names must differ" for n in repeated]
+    if len({e.sigma is None for e in problem.experiments}) == 2:
+        mistakes.append("some experiments have sigma and some not; give it for all or for none")
+    for name in problem.parameters:
+        if name not in model.parameters:
+            mistakes.append(f"'{name}' is no parameter of the model: {suggest(name, model.parameters)}")
+    for name in model.parameters:
+        if name not in problem.parameters:
+            mistakes.append(f"parameter '{name}' has no guess; add it to parameters={{...}}")
+        else:
+            mistakes += _parameter_mistakes(name, problem.parameters[name], names)
+    mistakes += [
+        f"state_bounds names '{name}', which is no state: {suggest(name, model.states)}"
+        for name in problem.state_bounds
+        if name not in model.states
+    ]
+    for constraint in problem.constraints:
+        mistakes += _constraint_mistakes(constraint, model)
+    for experiment in problem.experiments:
+        mistakes += [f"{experiment.name}: {m}" for m in _experiment_mistakes(problem, experiment)]
+    return mistakes
+
+
+_COMPARISONS = (ca.OP_LE, ca.OP_LT, ca.OP_EQ, ca.OP_NE, ca.OP_AND, ca.OP_OR, ca.OP_NOT)
+
+
+def _constraint_mistakes(constraint: Constraint, model: Model) -> list[str]:
+    name, expression = constraint.name, constraint.expression
+    lower, upper = real(constraint.lower), real(constraint.upper)
+    mistakes: list[str] = []
+    if lower is None or upper is None or not (lower <= upper and lower < np.inf and upper > -np.inf):
+        shown = f"{text(constraint.lower)} and {text(constraint.upper)}"
+        mistakes.append(f"{name} has the bounds {shown}; give lower <= upper, infinite for none")
+    elif np.isinf(lower) and np.isinf(upper):
+        mistakes.append(f"{name} has no bound; give lower=, upper= or both")
+    given: Any = expression
+    if not isinstance(given, ca.SX) or given.numel() != 1 or not ca.symvar(given):
+        return [*mistakes, f"{name} is {text(given)}; give a scalar SX expression of the model's symbols"]
+    if not expression.is_symbolic() and expression.op() in _COMPARISONS:
+        mistakes.append(f"{name} is the comparison {text(expression)}; write Constraint(expression, lower=, upper=)")
+    system = model.system
+    known = {*model.states, *model.algebraic_states, *model.parameters, *model.inputs, system.t.name()}
+    mistakes += [
+        f"{name} contains '{s.name()}', which is not in the model: {suggest(s.name(), known)}"
+        for s in ca.symvar(expression)
+        if s.name() not in known
+    ]
+    return mistakes
+
+
+def _parameter_mistakes(name: str, parameter: Parameter, experiments: Sequence[str]) -> list[str]:
+    value, what = parameter.value, f"parameter '{name}'"
+    mistakes = [
+        f"{what}: {flag} is {text(choice)}; give True or False"
+        for flag, choice in (("fixed", parameter.fixed), ("local", parameter.local))
+        if not isinstance(cast("Any", choice), (bool, np.bool_))
+    ]
+    if isinstance(value, Mapping):
+        if not parameter.local:
+            return [*mistakes, f"{what} has a value per experiment but is not local; add local=True"]
+        mistakes += [f"{what} has a value for '{e}': {suggest(e, experiments)}" for e in value if e not in experiments]
+        mistakes += [f"local {what} has no value for '{e}'" for e in experiments if e not in value]
+        values = [(f"{what}, {e}", v) for e, v in value.items()]
+    else:
+        values = [(what, value)]
+    prior: Any = parameter.prior
+    if prior is not None:
+        mean, deviation = (real(getattr(prior, name, None)) for name in ("mean", "deviation"))
+        if mean is None or deviation is None or not (np.isfinite(mean) and 0 < deviation < np.inf):
+            mistakes.append(f"{what} has the prior {text(prior)}; give Normal(mean, deviation), deviation positive")
+    for where, v in values:
+        mistakes += bound_mistakes(where, v, parameter.lower, parameter.upper, parameter.scale)
+    return mistakes
+
+
+def _experiment_mistakes(problem: Problem, experiment: Experiment) -> list[str]:
+    model, start, end = problem.model, experiment.start, experiment.end
+    mistakes = [
+        f"'{n}' is measured but is neither a state nor an output: {suggest(n, model.output_names)}"
+        for n in experiment.measured
+        if n not in model.output_names
+    ]
+    initial = problem.initial_values(experiment)
+    known = (*model.states, *model.algebraic_states)
+    mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in initial if n not in known]
+    mistakes += [
+        f"the initial value of the algebraic state '{n}' follows from the equations; give at most a guess, a number"
+        for n in model.algebraic_states
+        if isinstance(initial.get(n), (Free, ca.SX))
+    ]
+    mistakes += [
+        f"state '{n}' has no initial value; give a number, free(guess) or an expression"
+        for n in model.states
+        if n not in initial
+    ]
+    for name, value in initial.items():
+        if isinstance(value, ca.SX):
+            mistakes += [
+                f"the initial value of '{name}' contains '{s}', which is no parameter: {suggest(s, model.parameters)}"
+                for s in (symbol.name() for symbol in ca.symvar(value))
+                if s not in model.parameters
+            ]
+        elif not isinstance(value, Free) and name in problem.state_bounds:
+            lower, upper = problem.state_bounds[name]
+            if not lower <= value <= upper:
+                mistakes.append(
+                    f"the initial value {value:g} of '{name}' lies outside its state_bounds [{lower:g}, {upper:g}]"
+                )
+    mistakes += [
+        f"'{n}' is no input of the model: {suggest(n, model.inputs)}"
+        for n in experiment.inputs
+        if n not in model.inputs
+    ]
+    rounding = 1e-9 * abs(end - start)
+    for name in model.inputs:
+        if name not in experiment.inputs:
+            mistakes.append(f"input '{name}' is missing; give a number or an Input")
+            continue
+        first, last = experiment.inputs[name].span
+        if first > start + rounding or last < end - rounding:
+            mistakes.append(
+                f"input '{name}' is given on [{first:g}, {last:g}] but the experiment runs over "
+                f"[{start:g}, {end:g}]; extend it"
+            )
+    if end <= start:
+        mistakes.append(f"nothing is measured after the start {start:g}; estimation needs later times")
+    return mistakes
+
+
+def support_mistakes(problem: Problem) -> list[str]:
+    """Find estimated quantities that no measurement can depend on, by the structure of the graph."""
+    system = problem.model.system
+    x, z, p = system.x, system.z, system.p
+    unknown = ca.vertcat(x, z)
+    equations = ca.vertcat(system.ode, system.alg)
+    n_x, n_z = x.numel(), z.numel()
+    flow = _pattern(equations, unknown)  # flow[i, j]: equation i contains unknown j
+    by_parameter = _pattern(equations, p)
+    observe, observe_p = _pattern(problem.observed, unknown), _pattern(problem.observed, p)
+    mistakes: list[str] = []
+    supported: set[int] = set()
+    for experiment, condition in zip(problem.experiments, problem.conditions, strict=True):
+        columns = [problem.outputs.index(n) for n in experiment.measured]
+        reached = _any(observe[columns])
+        for _ in range(n_x + n_z):
+            if reached[n_x:].any():
+                reached[n_x:] = True  # the algebraic equations are solved together
+            reached = reached | _any(flow[reached])
+        parameters = _any(observe_p[columns]) | _any(by_parameter[reached])
+        chart = condition.chart
+        for name, value in problem.initial_values(experiment).items():
+            if isinstance(value, ca.SX) and reached[problem.model.states.index(name)]:
+                parameters = parameters | _pattern(by_name(value, problem.model), p)[0]
+        for j, i_p, i_x in zip(condition.theta, chart.parameter_of, chart.state_of, strict=True):
+            if (i_p >= 0 and parameters[i_p]) or (i_x >= 0 and reached[i_x]):
+                supported.add(int(j))
+    for j, quantity in enumerate(problem.quantities):
+        if j not in supported and quantity.prior is None:
+            remedy = "give it a value" if quantity.kind == "initial state" else "fix it (fixed=True)"
+            mistakes.append(f"no measurement depends on the free {quantity.kind} '{quantity.name}'; {remedy}")
+    return mistakes
+
+
+def guess_mistakes(problem: Problem) -> list[str]:
+    """Find initial values that cannot be computed at the guess."""
+    mistakes: list[str] = []
+    for condition in problem.conditions:
+        a = condition.chart.natural(problem.guess[condition.theta]).a
+        mistakes += [
+            f"{condition.name}: the initial value of '{name}' is {value} at the guess; change expression or guess"
+            for name, value in zip(problem.model.states, a, strict=True)
+            if not np.isfinite(value)
+        ]
+    return mistakes
+
+
+def _any(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which columns are True in any row."""
+    return np.logical_or.reduce(rows, axis=0)
+
+
+def _pattern(rows: ca.SX, columns: ca.SX) -> NDArray[np.bool_]:
+    """Return which row depends on which column, a boolean array of shape (n_rows, n_columns)."""
+    sparsity = ca.jacobian_sparsity(rows, columns)
+    out: NDArray[np.bool_] = np.zeros(sparsity.shape, dtype=np.bool_)
+    i, j = sparsity.get_triplet()
+    out[i, j] = True
+    return out

@@ -1,0 +1,93 @@
+"""Numbers and names as users give them, read strictly: what is neither is refused, never guessed or rounded.
+
+NumPy would turn the text "1.5" into a number, True into 1, and a date into nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, ValuesView
+from typing import TYPE_CHECKING, Any, cast
+
+import casadi as ca
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def reals(value: Any) -> NDArray[np.float64] | None:
+    """Read an array of real numbers as a copy; None, pandas.NA and masked entries become NaN.
+
+    Returns None if anything in it is no real number: text, bool, complex, dates, symbols, ragged rows.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        masked = cast("np.ma.MaskedArray[Any, Any]", value)
+        plain = reals(np.asarray(masked.data))
+        return None if plain is None else np.where(np.ma.getmaskarray(masked), np.nan, plain)
+    if isinstance(value, (Iterator, ValuesView)):
+        value = list(cast("Iterator[Any]", value))
+    if isinstance(value, (ca.SX, ca.MX)):
+        return None
+    try:
+        array: NDArray[Any] = np.asarray(value)
+    except (TypeError, ValueError):
+        return None
+    if array.dtype.kind in "iuf":
+        return array.astype(float)
+    if array.dtype.kind != "O":
+        return None
+    entries = [_entry(e) for e in array.ravel().tolist()]
+    if any(e is None for e in entries):
+        return None
+    return np.array(entries, dtype=float).reshape(array.shape)
+
+
+def _entry(value: Any) -> float | None:
+    if value is None or type(value).__name__ == "NAType":
+        return np.nan
+    if isinstance(value, (bool, np.bool_, str, bytes, ca.SX, ca.MX)):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def real(value: Any) -> float | None:
+    """Read one real number, which may be infinite or NaN; None if it is anything else, such as an array."""
+    if value is None:
+        return None
+    array = reals(value)
+    return float(array) if array is not None and array.ndim == 0 else None
+
+
+def text(value: Any) -> str:
+    """Show what a user gave in one line, shortened, for a message."""
+    shown = " ".join(repr(value).split())
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def named(what: str, mapping: Any, mistakes: list[str]) -> dict[str, Any]:
+    """Read a mapping from names to anything; a CasADi symbol stands for its name, None for an empty mapping."""
+    if mapping is None:
+        return {}
+    if not isinstance(mapping, Mapping):
+        mistakes.append(f"{what} is a {type(mapping).__name__}; give a mapping from names, {{name: ...}}")
+        return {}
+    out: dict[str, Any] = {}
+    for key, value in cast("Mapping[Any, Any]", mapping).items():
+        name = name_of(key)
+        if name is None:
+            mistakes.append(f"{what} has the key {text(key)}; give a name")
+        elif name in out:
+            mistakes.append(f"{what} names '{name}' twice")
+        else:
+            out[name] = value
+    return out
+
+
+def name_of(key: Any) -> str | None:
+    """Return a name that is given as text or as a CasADi symbol; None if it is neither."""
+    if isinstance(key, str):
+        return str(key)
+    return key.name() if isinstance(key, ca.SX) and key.is_scalar() and key.is_symbolic() else None

@@ -1,0 +1,274 @@
+"""The shortest vector within bounds on linear forms: the dual active-set method of Goldfarb and Idnani (1983).
+
+    minimise 1/2 |y|^2   subject to   lower <= A (xi_0 + T y) <= upper
+
+Start at y = 0, add the most violated constraint, drop those whose multipliers would change sign on the way, until
+nothing is violated.  No feasible start is needed, and inactive constraints cost one product A xi per iteration.  The
+working set has at most as many members as y has entries, so it is factored afresh at every change: no updating code,
+no drift.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+    Index = NDArray[np.intp]
+    Mask = NDArray[np.bool_]
+    Signs = NDArray[np.int8]
+
+ROUNDING = 1e-11
+"""Violation, relative to a constraint's terms, that the iteration takes for rounding."""
+
+CANCELLATION = 1e-13
+"""Size, relative to the terms of a sum, below which it is taken for zero."""
+
+CONTRADICTION = 1e-8
+"""Violation, relative to a constraint's terms, above which the constraints count as contradictory."""
+
+SLACK_STIFFNESS = 1e4
+"""How much dearer the common slack of contradictory constraints is than the dearest direction of xi."""
+
+
+def product(left: Array, right: Array) -> tuple[Array, Array]:
+    """Return left @ right with zeros where only rounding is left of the terms, and the size of that rounding."""
+    value, rounding = left @ right, CANCELLATION * (np.abs(left) @ np.abs(right))
+    value[np.abs(value) <= rounding] = 0.0
+    return value, rounding
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Constraints  lower <= A xi <= upper  whose rows have unit norm, or are zero.
+
+    A : (c, n); lower, upper : (c,)
+    size : (c,)  magnitude of the constant terms, which rounding is relative to
+    general : (c,)  False for bounds of single variables, which are the last to be given up
+    """
+
+    A: Array
+    lower: Array
+    upper: Array
+    size: Array
+    general: Mask
+
+    def take(self, chosen: Index) -> Constraints:
+        """Return some of the constraints."""
+        return Constraints(
+            self.A[chosen], self.lower[chosen], self.upper[chosen], self.size[chosen], self.general[chosen]
+        )
+
+    def relative_violation(self, xi: Array) -> float:
+        """Return the largest violation at xi, relative to the magnitude of the constraint's terms."""
+        value = self.A @ xi
+        excess = np.maximum(self.lower - value, value - self.upper)
+        terms = self.size + np.abs(self.A) @ np.abs(xi)
+        return float(np.divide(excess, terms, out=np.zeros_like(excess), where=excess > 0).max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The shortest y.
+
+    y : (f,) array
+    members, signs : (q,) arrays
+        The active constraints, and at which bound: -1 lower, +1 upper.
+    multipliers : (q,) array
+        Not negative:  y + T^T A[members]^T (signs * multipliers) = 0.
+    iterations : int
+        Changes of the working set.
+    within_bounds : bool
+        Whether the constraints that are not general were kept hard.
+    optimal : bool
+        Whether the iteration ended by itself, not at its limit.
+    """
+
+    y: Array
+    members: Index
+    signs: Array
+    multipliers: Array
+    iterations: int
+    within_bounds: bool
+    optimal: bool
+
+
+def nearest(constraints: Constraints, xi_0: Array, T: Array, guess: Signs) -> Nearest:
+    """Find the shortest y; contradictory constraints get a common slack t, first the general ones, then all.
+
+    Parameters
+    ----------
+    constraints : Constraints
+    xi_0, T : (n,), (n, f) arrays
+    guess : (c,) int8 array
+        Constraints to start from: -1 at the lower, +1 at the upper bound, 0 not.
+    """
+    dearest = np.linalg.norm(T, axis=0)
+    slack = float(dearest[dearest > 0].min(initial=1.0)) / SLACK_STIFFNESS
+    everything = np.ones_like(constraints.general)
+    for soft in (~everything, constraints.general):
+        found, feasible = _iterate(constraints, xi_0, T, guess, np.where(soft, slack, 0.0))
+        if feasible:
+            return found
+    found, _ = _iterate(constraints, xi_0, T, guess, np.where(everything, slack, 0.0))
+    return replace(found, within_bounds=False)
+
+
+@dataclass(frozen=True)
+class _WorkingSet:
+    """Constraints N^T y = b that hold with equality; q of them, linearly independent.
+
+    members, signs : (q,) which constraints, and at which bound
+    N, b : (f, q), (q,)
+    """
+
+    members: Index
+    signs: Array
+    N: Array
+    b: Array
+
+    @cached_property
+    def factors(self) -> tuple[Array, Array, Array]:
+        """N = [Q_1 Q_2] [R; 0]."""
+        q = self.b.size
+        Q, R = np.linalg.qr(self.N, mode="complete")
+        return Q[:, :q], Q[:, q:], R[:q]
+
+    def shortest(self) -> tuple[Array, Array]:
+        """Return the shortest y with N^T y = b, and the multipliers with y = N multipliers.
+
+        Refined once: forms that differ by the stiffness of null directions would lose as many digits.
+        """
+        Q_1, _, R = self.factors
+        y, multipliers = np.zeros(len(self.N)), np.zeros(self.b.size)
+        for _ in range(2):
+            y = y + Q_1 @ _solve(R.T, self.b - self.N.T @ y)
+        for _ in range(2):
+            multipliers = multipliers + _solve(R, Q_1.T @ (y - self.N @ multipliers))
+        return y, multipliers
+
+    def split(self, a: Array) -> tuple[Array, Array]:
+        """Return z and r with a = z + N r and N^T z = 0."""
+        Q_1, Q_2, R = self.factors
+        return Q_2 @ (Q_2.T @ a), _solve(R, Q_1.T @ a)
+
+    def extended(self, new: _HalfSpace) -> _WorkingSet:
+        """Return the set with one more member."""
+        return _WorkingSet(
+            np.append(self.members, new.member),
+            np.append(self.signs, new.sign),
+            np.column_stack([self.N, new.a]),
+            np.append(self.b, new.b),
+        )
+
+    def only(self, chosen: Mask) -> _WorkingSet:
+        """Return the set with some of its members."""
+        return _WorkingSet(self.members[chosen], self.signs[chosen], self.N[:, chosen], self.b[chosen])
+
+
+def _solve(M: Array, b: Array) -> Array:
+    """Solve M x = b."""
+    return cast("Array", np.linalg.solve(M, b))
+
+
+@dataclass(frozen=True)
+class _HalfSpace:
+    """Constraint `member` at the bound `sign` as  a . y >= b;  a is known up to `rounding`."""
+
+    member: int
+    sign: float
+    a: Array
+    b: float
+    rounding: float
+
+
+@dataclass(frozen=True)
+class _HalfSpaces:
+    """The constraints as half-spaces  a . y >= b  of y = (y', t), where the slack t widens soft constraints.
+
+    soft : (c,)  how much one unit of t widens each constraint
+    """
+
+    constraints: Constraints
+    xi_0: Array
+    T: Array
+    soft: Array
+
+    def xi(self, y: Array) -> Array:
+        """Return the point in the constraints' coordinates."""
+        return self.xi_0 + self.T @ y[:-1]
+
+    def half_space(self, i: int, sign: float) -> _HalfSpace:
+        """Return constraint i at one of its bounds; directions along which it only varies by rounding are zero."""
+        given, row = self.constraints, self.constraints.A[i]
+        bound = given.upper[i] if sign > 0 else given.lower[i]
+        a, rounding = product(row, self.T)
+        a, b = np.append(-sign * a, self.soft[i]), -sign * float(bound - row @ self.xi_0)
+        return _HalfSpace(i, sign, a, b, float(np.linalg.norm(rounding)))
+
+    def excess(self, y: Array) -> tuple[Array, Array]:
+        """Return by how much more than rounding every constraint is violated, and at which bound."""
+        given, xi = self.constraints, self.xi(y)
+        value, slack = given.A @ xi, self.soft * y[-1]
+        below, above = given.lower - value, value - given.upper
+        rounding = ROUNDING * (given.size + np.linalg.norm(xi))
+        return np.maximum(below, above) - slack - rounding, np.where(above > below, 1.0, -1.0)
+
+    def start(self, guess: Signs) -> _WorkingSet:
+        """Take a guessed active set as far as it is independent and its multipliers have the right sign."""
+        given = self.constraints
+        known = np.isfinite(np.where(guess > 0, given.upper, given.lower)) & (guess != 0)
+        working = _WorkingSet(np.empty(0, dtype=np.intp), np.empty(0), np.empty((self.T.shape[1] + 1, 0)), np.empty(0))
+        for i in np.flatnonzero(known):
+            new = self.half_space(int(i), float(guess[i]))
+            z, _ = working.split(new.a)
+            if np.linalg.norm(z) > new.rounding:
+                working = working.extended(new)
+        while (multipliers := working.shortest()[1]).min(initial=0.0) < 0:
+            working = working.only(np.arange(multipliers.size) != multipliers.argmin())
+        return working
+
+
+def _iterate(constraints: Constraints, xi_0: Array, T: Array, guess: Signs, soft: Array) -> tuple[Nearest, bool]:
+    """Solve for one choice of soft constraints; also return whether they can be met."""
+    spaces = _HalfSpaces(constraints, xi_0, T, soft)
+    limit = 100 + 20 * T.shape[1]
+    working = spaces.start(guess)
+    y, multipliers = working.shortest()
+    settled = np.zeros(len(soft), dtype=bool)  # violated by rounding only, and dependent on the working set
+    feasible, iterations = True, 0
+    while feasible and iterations < limit:
+        excess, signs = spaces.excess(y)
+        excess[settled] = excess[working.members] = -np.inf
+        worst = int(excess.argmax()) if excess.size else -1
+        if worst < 0 or excess[worst] <= 0:
+            break
+        new = spaces.half_space(worst, float(signs[worst]))
+        while True:
+            iterations += 1
+            z, r = working.split(new.a)
+            independent, missing = np.linalg.norm(z) > new.rounding, new.b - new.a @ y
+            to_constraint = missing / (z @ z) if independent else np.inf
+            to_sign_change = np.divide(np.maximum(multipliers, 0), r, out=np.full_like(r, np.inf), where=r > 0)
+            step = min(to_constraint, to_sign_change.min(initial=np.inf))
+            if step == np.inf:
+                tolerated = CONTRADICTION * (constraints.size[worst] + np.linalg.norm(spaces.xi(y)))
+                feasible = settled[worst] = missing <= tolerated
+                break
+            y = y + step * z if independent else y
+            if step == to_constraint:
+                working = working.extended(new)
+                y, multipliers = working.shortest()
+                break
+            stays = np.arange(r.size) != to_sign_change.argmin()
+            working, multipliers = working.only(stays), (multipliers - step * r)[stays]
+    found = Nearest(
+        y[:-1], working.members, working.signs, multipliers, iterations, within_bounds=True, optimal=iterations < limit
+    )
+    return found, bool(feasible)

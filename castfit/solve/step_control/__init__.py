@@ -1,0 +1,25 @@
+"""Step controls: how far to go along a Gauss-Newton direction, each in its own file behind `StepControl.advance`."""
+
+from castfit.solve.step_control.common import Advance, Search, StepControl
+from castfit.solve.step_control.exact_penalty import ExactPenalty
+from castfit.solve.step_control.hemker import Hemker
+from castfit.solve.step_control.levenberg_marquardt import LevenbergMarquardt
+from castfit.solve.step_control.natural_level import NaturalLevel
+
+STEP_CONTROLS: dict[str, type[StepControl]] = {
+    "natural_level": NaturalLevel,
+    "exact_penalty": ExactPenalty,
+    "levenberg_marquardt": LevenbergMarquardt,
+    "hemker": Hemker,
+}
+
+__all__ = [
+    "STEP_CONTROLS",
+    "Advance",
+    "ExactPenalty",
+    "Hemker",
+    "LevenbergMarquardt",
+    "NaturalLevel",
+    "Search",
+    "StepControl",
+]

@@ -1,0 +1,89 @@
+"""What a step control is given, and what it returns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.solve.local import LocalProblem, Step
+from castfit.staged import Evaluation, Layout, gaps
+
+if TYPE_CHECKING:
+    from castfit.solve.solution import Ledger
+    from castfit.staged import Array
+
+
+@dataclass(frozen=True)
+class Search:
+    """One iteration's surroundings.
+
+    Attributes
+    ----------
+    ledger : Ledger
+        Evaluates the staged problem.
+    local : LocalProblem
+        The problem linearized at the current point.
+    step : Step
+        The full Gauss-Newton step there.
+    at : Evaluation
+        The current point.
+    memory : mapping
+        What the step control remembered from the last iteration.
+    """
+
+    ledger: Ledger
+    local: LocalProblem
+    step: Step
+    at: Evaluation
+    memory: Mapping[str, float]
+
+    def trial(self, dv: Array) -> Evaluation:
+        """Evaluate at v + dv, within the bounds."""
+        staged = self.ledger.staged
+        return self.ledger.evaluate(np.clip(self.at.v + dv, staged.lower, staged.upper))
+
+    def norm(self, dv: Array) -> float:
+        """Root mean square of theta and node steps, in units of their magnitudes."""
+        staged = self.ledger.staged
+        chosen = outer(staged.layout)
+        unit = np.maximum(np.abs(self.at.v[chosen]), staged.scale[chosen])
+        return float(np.sqrt(np.mean((dv[chosen] / unit) ** 2)))
+
+
+@dataclass(frozen=True)
+class Advance:
+    """Where a step control went: the new point, or None if every trial failed; the damping factor; what to remember.
+
+    `report` holds figures for the history, such as the level function.
+    """
+
+    to: Evaluation | None
+    damping: float
+    memory: Mapping[str, float] = field(default_factory=dict[str, float])
+    report: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+class StepControl(ABC):
+    """A way to choose how far to go; a point that cannot be evaluated is never accepted."""
+
+    @abstractmethod
+    def advance(self, search: Search) -> Advance:
+        """Choose the next point."""
+
+
+def outer(layout: Layout) -> Array:
+    """Positions of theta and the nodes in v."""
+    return np.concatenate([np.arange(layout.n_theta), *(chain.nodes.ravel() for chain in layout.chains)])
+
+
+def violation(layout: Layout, evaluation: Evaluation) -> list[Array]:
+    """Return the equations' defects per chain: gaps (K, n_s), inner equations (K, n_w), violated path constraints."""
+    out: list[Array] = []
+    for chain, gap, values in zip(layout.chains, gaps(layout, evaluation), evaluation.values, strict=True):
+        outside = np.maximum(chain.constraint_lower - values.c, 0.0) + np.maximum(values.c - chain.constraint_upper, 0.0)
+        out += [gap, values.d, outside]
+    return out

@@ -1,0 +1,79 @@
+"""Line search on the exact l1 penalty function (Peifer and Timmer 2007, Eq. 13).
+
+    T(v) = 1/2 |r|^2 + sum_i alpha_i |e_i(v)|,     alpha_i >= |multiplier of e_i|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.solve.condensing import multipliers
+from castfit.solve.step_control.common import Advance, Search, StepControl, violation
+
+if TYPE_CHECKING:
+    from castfit.staged import Array, Evaluation
+
+INTEGRATION_NOISE = 1e-9
+"""Relative changes of the cost that integration errors make."""
+
+
+@dataclass(frozen=True)
+class ExactPenalty(StepControl):
+    """Backtracking on the penalty function.
+
+    armijo : least part of the predicted decrease;  shortest : damping at which the search gives up;
+    margin : how far the weights exceed the multipliers.
+    """
+
+    armijo: float = 1e-4
+    shortest: float = 1e-6
+    margin: float = 2.0
+
+    def advance(self, search: Search) -> Advance:
+        """Halve the step until the penalty function falls."""
+        merit = penalty(search, margin=self.margin)
+        now = merit(search.at)
+        promised = now - search.step.predicted  # the linear model closes every defect
+        noise = INTEGRATION_NOISE * abs(now)
+        factor = 1.0
+        while factor >= self.shortest:
+            trial = search.trial(factor * search.step.dv)
+            value = merit(trial)
+            if value <= now - self.armijo * factor * promised or (promised <= noise and value <= now + noise):
+                return Advance(trial, factor, {}, {"level": value})
+            factor *= 0.5
+        return Advance(None, factor)
+
+
+def penalty(search: Search, *, margin: float) -> Callable[[Evaluation], float]:
+    """Return the penalty function whose weights exceed the multipliers of the linearized problem."""
+    layout = search.ledger.staged.layout
+    weights = [margin * np.abs(m) + 1e-8 for m in _multipliers(search)]
+
+    def merit(at: Evaluation) -> float:
+        if not at.ok:
+            return np.inf
+        defects = violation(layout, at)
+        return at.cost + sum(float((w * np.abs(e)).sum()) for w, e in zip(weights, defects, strict=True))
+
+    return merit
+
+
+def _multipliers(search: Search) -> list[Array]:
+    """Return the multipliers of the linearized problem in the order of `violation`."""
+    step = search.step
+    found = multipliers(
+        search.local.condensed,
+        step.residuals,
+        bounds=step.bound_multipliers,
+        path=step.path_multipliers,
+        closure=step.closure_multipliers,
+    )
+    out: list[Array] = []
+    for m in found:
+        out += [np.vstack([m.initial[None], m.matching]), m.inner, m.path]
+    return out

@@ -1,0 +1,59 @@
+"""Bock's natural level function with a predictor-corrector choice of the damping (Peifer and Timmer 2007, Eqs. 14-21).
+
+    T(v)    = |G(v_l) R(v)|^2              size of the simplified correction                       (15)
+    omega^  = 2 |corr - (1 - lambda) dv| / |lambda dv|^2     curvature seen along the step          (19)
+    lambda  = min(1, eta_0 / (omega^ |dv|))                                                        (20)
+
+where corr = G(v_l) R(v_l + lambda dv) solves the same bounded problem with the trial point's values.  The level function
+measures distance to the solution, not cost, so ill-conditioned problems need no tiny steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from castfit.solve.step_control.common import Advance, Search, StepControl
+
+_SHORTEST = 1e-5  # shorter steps are tried only to escape points that cannot be integrated
+
+
+@dataclass(frozen=True)
+class NaturalLevel(StepControl):
+    """Parameters of the procedure, with the values that the paper recommends.
+
+    eta_0 : curvature aimed at;  eta_2 : curvature tolerated;  tau : damping above which a full step is taken;
+    tau_min : smallest damping.
+    """
+
+    eta_0: float = 1.0
+    eta_2: float = 1.8
+    tau: float = 0.5
+    tau_min: float = 0.01
+
+    def advance(self, search: Search) -> Advance:
+        """Predict the damping from the last curvature, correct it from the present one."""
+        dv = search.step.dv
+        length = search.norm(dv)
+        if length == 0.0:
+            return Advance(search.at, 1.0, search.memory, {"level": 0.0})
+        omega = search.memory.get("omega")
+        # Without a curvature from before the full step is tried first: the corrector shortens it at once if need be.
+        factor = 1.0 if omega is None else self._damping(self.eta_0 / max(omega * length, 1e-300))
+        while True:
+            trial = search.trial(factor * dv)
+            if not trial.ok:
+                factor *= 0.5 if factor > self.tau_min else 0.1
+                if factor < _SHORTEST:
+                    return Advance(None, factor)
+                continue
+            correction = search.local.correction(trial).dv
+            omega = 2 * search.norm(correction - (1 - factor) * dv) / (factor * length) ** 2  # Eq. 19
+            if omega * length * factor <= self.eta_2 or factor <= self.tau_min:
+                report = {"level": search.norm(correction) ** 2, "omega": omega}
+                return Advance(trial, factor, {"omega": omega}, report)
+            factor = min(self._damping(self.eta_0 / (omega * length)), 0.5 * factor)  # Eq. 21
+            factor = max(factor, self.tau_min)
+
+    def _damping(self, mu: float) -> float:
+        """Step 2 of the paper's algorithm."""
+        return 1.0 if mu > self.tau else max(mu, self.tau_min)

@@ -1,0 +1,134 @@
+"""Error estimates of elements, and meshes that follow from them."""
+
+from __future__ import annotations
+
+import casadi as ca
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from castfit.experiment import Experiment
+from castfit.inputs import Input
+from castfit.integrate import IntegratorOptions
+from castfit.model import Model, symbols
+from castfit.problem import Problem
+from castfit.transcribe.collocation import collocation_problem
+from castfit.transcribe.lagrange import table
+from castfit.transcribe.refinement import ElementErrors, element_errors, refine
+from tests.transcribe.newton import simulate
+
+
+def growth(times, rate=1.0) -> Problem:
+    """x' = k x with k = rate."""
+    x, k = symbols("x k")
+    experiment = Experiment({"x": np.ones(len(times))}, time=times, initial={"x": 1.0})
+    return Problem(Model({x: k * x}, parameters=[k]), experiment, parameters={"k": rate})
+
+
+def solve(problem, edges, trajectory=None, **options):
+    """Simulate by collocation on the given elements."""
+    system = problem.model.system
+
+    def flat(t):
+        return np.ones((t.size, system.x.numel())), np.ones((t.size, system.z.numel()))
+
+    staged = collocation_problem(problem, [edges], theta=problem.guess, trajectories=[trajectory or flat], **options)
+    return staged, simulate(staged, staged.start)
+
+
+@pytest.mark.parametrize("scheme", ["radau", "legendre"])
+def test_errors_are_those_of_the_exact_solution(scheme):
+    edges = np.array([0.0, 0.5, 1.25, 2.0])
+    staged, v = solve(growth([0.2, 1.25, 1.5, 2.0]), edges, scheme=scheme, degree=2)
+    (errors,) = element_errors(staged, v)
+    chain = staged.layout.chains[0]
+    s, largest = v[chain.nodes][:, 0], np.abs(np.r_[v[chain.nodes].ravel(), v[chain.inner].ravel()]).max()
+    exact = s * np.exp(np.diff(edges))
+    np.testing.assert_allclose(errors.end, np.abs(staged.evaluate(v).values[0].x[:, 0] - exact) / largest, atol=1e-8)
+    times = np.array([0.2, 1.5])
+    inside = np.abs(staged.interpolants(v)[0](times)[0][:, 0] - s[[0, 2]] * np.exp(times - edges[[0, 2]])) / largest
+    np.testing.assert_allclose(errors.inside, [inside[0], 0.0, inside[1]], atol=1e-8)
+    assert errors.largest == max(errors.end.max(), errors.inside.max())
+
+
+@pytest.mark.parametrize(("scheme", "degree"), [("radau", 1), ("radau", 2), ("legendre", 1), ("legendre", 2)])
+def test_errors_fall_with_the_assumed_orders(scheme, degree):
+    found, tight = [], IntegratorOptions(relative_tolerance=1e-12, absolute_tolerance=1e-14)
+    for h in (0.2, 0.1):
+        # One element of length h, with a measurement inside where neither scheme is superconvergent.
+        staged, v = solve(growth([0.15 * h, h], rate=-1.0), np.array([0.0, h]), scheme=scheme, degree=degree)
+        found.append(element_errors(staged, v, tight)[0])
+    chosen = table(scheme, degree)
+    assert np.log2(found[0].end / found[1].end) == pytest.approx(chosen.order + 1, abs=0.3)
+    assert np.log2(found[0].inside / found[1].inside) == pytest.approx(degree + 1, abs=0.3)
+
+
+def test_algebraic_states_and_inputs_are_integrated_with_their_elements():
+    x, z, u, k = symbols("x z u k")
+    model = Model({x: -k * z}, algebraic={z: z - x + u}, parameters=[k], inputs=[u])
+    signal = Input.linear([0.0, 0.35, 2.0], [0.0, 1.0, -1.0])
+    experiment = Experiment({"x": [1.0]}, time=[1.0], initial={"x": 1.0}, inputs={"u": signal})
+    problem = Problem(model, experiment, parameters={"k": 1.0})
+    fine, v = solve(problem, np.linspace(0, 1, 9), degree=4)
+    assert element_errors(fine, v)[0].largest < 1e-7
+    coarse, v = solve(problem, np.linspace(0, 1, 2), degree=1)
+    assert element_errors(coarse, v)[0].largest > 1e-2
+
+
+def test_an_element_that_cannot_be_integrated_has_an_infinite_error():
+    """x' = x**2 from x = 1 has its pole at t = 1; one coarse element jumps over it."""
+    x, k = symbols("x k")
+    experiment = Experiment({"x": [1.0]}, time=[2.0], initial={"x": 1.0})
+    problem = Problem(Model({x: k * x**2}, parameters=[k]), experiment, parameters={"k": 1.0})
+    edges, flat = np.array([0.0, 0.5, 2.0]), (lambda t: (np.ones((t.size, 1)), np.ones((t.size, 0))))
+    staged = collocation_problem(problem, [edges], theta=problem.guess, trajectories=[flat])
+    v = staged.start.copy()
+    v[staged.layout.chains[0].nodes[1]] = 2.0
+    (errors,) = element_errors(staged, v)
+    assert np.isfinite(errors.end[0])
+    assert np.isinf(errors.end[1])
+    np.testing.assert_allclose(refine(edges, errors, 10.0), [0, 0.5, 1.25, 2])
+
+
+exponents = st.lists(st.floats(-12, 3), min_size=1, max_size=6)
+
+
+@given(end=exponents, seed=st.integers(0, 100), degree=st.integers(1, 5), scheme=st.sampled_from(["radau", "legendre"]))
+def test_refined_elements_meet_the_tolerance_by_their_orders(end, seed, degree, scheme):
+    rng = np.random.default_rng(seed)
+    chosen, tolerance = table(scheme, degree), 1e-6
+    errors = ElementErrors(10.0 ** np.array(end), 10.0 ** rng.uniform(-12, 1, len(end)), chosen)
+    edges = np.cumsum(np.r_[0.3, rng.uniform(0.1, 2, len(end))])
+    new = refine(edges, errors, tolerance)
+    assert (np.diff(new) > 0).all()
+    assert np.isin(edges, new).all()
+    parts = np.diff(np.searchsorted(new, edges))
+    assert parts.max() <= 8
+    for k, n in enumerate(parts):
+        inner = new[np.searchsorted(new, edges[k]) :][: n + 1]
+        np.testing.assert_allclose(np.diff(inner), (edges[k + 1] - edges[k]) / n)
+        left = max(errors.end[k] / n ** (chosen.order + 1), errors.inside[k] / n ** (degree + 1))
+        assert left <= tolerance or n == 8
+        assert (n > 1) == (max(errors.end[k], errors.inside[k]) > tolerance)
+
+
+def test_refinement_ends_where_the_solution_is_steep():
+    """A front, x = tanh(50 (t - 1/2)): elements gather there."""
+    x, t, k = symbols("x t k")
+    model = Model({x: k * (1 - ca.tanh(k * (t - 0.5)) ** 2)}, parameters=[k], time=t)
+    start = float(np.tanh(-25.0))
+    experiment = Experiment({"x": [0.0, 1.0]}, time=[0.5, 1.0], initial={"x": start})
+    problem = Problem(model, experiment, parameters={"k": 50.0})
+    edges, trajectory, tolerance = np.linspace(0, 1, 11), None, 1e-6
+    for _ in range(6):
+        staged, v = solve(problem, edges, trajectory)
+        (errors,) = element_errors(staged, v)
+        if errors.largest <= tolerance:
+            break
+        edges, trajectory = refine(edges, errors, tolerance), staged.interpolants(v)[0]
+    assert errors.largest <= tolerance
+    x = staged.interpolants(v)[0](np.linspace(0, 1, 11))[0][:, 0]
+    np.testing.assert_allclose(x, np.tanh(50 * (np.linspace(0, 1, 11) - 0.5)), atol=1e-5)
+    near = (np.abs(edges - 0.5) < 0.1).sum()
+    assert near > 0.6 * edges.size  # a fifth of the horizon
