@@ -92,13 +92,16 @@ def against_reference(result: Result, reference: Reference) -> tuple[str, Table]
 
 def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Table:
     """Return the table of the demonstration: problem -> transcription -> result."""
-    table = _table("problem", "transcription", "success", ">chi2", "estimates (standard error)", ">iterations", ">time")
+    table = _table("problem", "transcription", "success", ">chi2", "estimates (standard error)", ">iter.", ">time")
+    # Narrow terminals break between estimates, never inside one or a name.
+    table.columns[1].min_width = max(len(transcription) for group in results.values() for transcription in group)
     for problem, group in results.items():
         for i, (transcription, result) in enumerate(group.items()):
             estimates = [
                 f"{escape(name)}={concise(value, result.standard_errors[name])}"
                 for name, value in result.values.items()
             ]
+            table.columns[4].min_width = max(table.columns[4].min_width or 0, *(len(e) for e in estimates))
             table.add_row(
                 problem if i == 0 else "",
                 transcription,

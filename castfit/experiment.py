@@ -352,7 +352,8 @@ def _read_sigma(sigma: Any, time: Any, series: Mapping[str, _Series], mistakes: 
         if isinstance(time, str) and time not in series:
             given.pop(time, None)
         mistakes += [f"sigma names '{n}', which is not in data: {suggest(n, series)}" for n in given if n not in series]
-        mistakes += [f"sigma is missing for '{n}'" for n in series if n not in given]
+        mistakes += [f"sigma is missing for '{n}'" for n in series if given.get(n) is None]
+        given = {n: s for n, s in given.items() if s is not None}
     elif isinstance(sigma, Relative) or real(sigma) is not None:
         given = dict.fromkeys(series, sigma)
     else:

@@ -69,8 +69,8 @@ class IntegratorOptions:
     """
 
     method: str = "auto"
-    relative_tolerance: float = 1e-8
-    absolute_tolerance: float = 1e-10
+    relative_tolerance: float = 1e-9
+    absolute_tolerance: float = 1e-11
     max_steps: int = 10_000
     elements: int = 100
     compile: str = "never"

@@ -165,7 +165,8 @@ class Chart:
         if self.expressions is not None:
             values, jacobian, _ = self.expressions(p, np.zeros(self.computed.size))
             a[self.computed] = np.asarray(values).ravel()
-            da[self.computed] = np.asarray(jacobian) @ dp
+            with np.errstate(invalid="ignore"):  # where an expression cannot be computed
+                da[self.computed] = np.asarray(jacobian) @ dp
         return Natural(p, dp, a, da)
 
     @property
@@ -324,8 +325,10 @@ class Problem:
 
     @cached_property
     def guess(self) -> Array:
-        """The starting theta, (n_theta,)."""
-        return self.to_search(np.array([quantity.guess for quantity in self.quantities], dtype=float))
+        """The starting theta, (n_theta,), locked."""
+        guess = self.to_search(np.array([quantity.guess for quantity in self.quantities], dtype=float))
+        guess.flags.writeable = False
+        return guess
 
     def to_search(self, natural: Array) -> Array:
         """Convert natural values (n_theta,) to search scale."""

@@ -119,8 +119,8 @@ def test_wrong_points_are_refused(times, values, phrase):
 
 
 def test_every_mistake_is_listed_at_once():
-    with refused("kind is 'spline': did you mean 'cubic_spline'?", "times is ['a']", "values is [nan]"):
-        Input("spline", ["a"], [np.nan])  # type: ignore[arg-type]
+    with refused("kind is 'cubic': did you mean 'cubic_spline'?", "times is ['a']", "values is [nan]"):
+        Input("cubic", ["a"], [np.nan])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", ["1", None, np.nan, np.inf, 1j, True, [1.0], {}, object()])

@@ -78,6 +78,7 @@ def fit(problem: Problem, transcription: Any = None, **changes: Any) -> Result:
         "absolute_sigma": problem.absolute_sigma,
         "confidence_level": 0.95,
         "integrator": SHARP,
+        "accuracy": SHARP.relative_tolerance,
         **changes,
     }
     return estimate(problem, staged, v, staged.linearize(v) if linearize else staged.evaluate(v), **arguments)

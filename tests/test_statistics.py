@@ -283,7 +283,8 @@ def test_numerical_error_is_the_response_to_gaps(seed: int, n_w: int, with_bound
     response = inverse[:n, layout.n_v :][:, gaps_only]  # d theta / d e, up to sign
     values, v = linearization.values[0], linearization.v
     size = np.abs(np.vstack([values.a, values.x[:-1]]) - v[chain.nodes])
-    size[1:] += 1e-3 * np.abs(values.x[:-1]) + 1e-4
+    grown = np.einsum("kij,kj->ki", np.abs(linearization.jacobians[0].X_s), np.abs(v[chain.nodes]))
+    size[1:] += 1e-3 * (np.abs(values.x) + grown)[:-1] + 1e-4
     expected = np.sqrt(((response * size.ravel()) ** 2).sum(axis=1))
     np.testing.assert_allclose(found.numerical_errors, expected, rtol=1e-6)
     statistical = of(layout, replace(linearization, v=without_gaps(layout, linearization)), *active).standard_errors
@@ -377,7 +378,10 @@ def test_error_of_the_integration_is_reported_where_the_data_seem_to_fix_more_di
     found = of(layout, linearization, relative_tolerance=relative)
     # An error (e1, e2) of the first stage's end sets off the growing mode by (mu e1 + e2) / 2, as does a change
     # of p by exp(mu h) dp / 2; errors of later stages are smaller by another factor of exp(-mu h) each.
-    e1, e2 = relative * np.abs(linearization.values[0].x[0])
+    # Such an error may itself have grown over the stage since it was made.
+    start = np.abs(linearization.v[layout.chains[0].nodes[0]])
+    grown = np.abs(linearization.jacobians[0].X_s[0]) @ start
+    e1, e2 = relative * (np.abs(linearization.values[0].x[0]) + grown)
     expected = np.exp(-mu / points) * np.hypot(mu * e1, e2)
     assert found.standard_errors[0] == pytest.approx(expected, rel=0.02)
     assert found.numerical_errors[0] == found.standard_errors[0]

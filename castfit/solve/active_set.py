@@ -28,20 +28,13 @@ ROUNDING = 1e-11
 """Violation, relative to a constraint's terms, that the iteration takes for rounding."""
 
 CANCELLATION = 1e-13
-"""Size, relative to the terms of a sum, below which it is taken for zero."""
+"""Dependence on a direction, relative to the direction's length, that is taken for rounding."""
 
 CONTRADICTION = 1e-8
 """Violation, relative to a constraint's terms, above which the constraints count as contradictory."""
 
-SLACK_STIFFNESS = 1e4
+SLACK_STIFFNESS = 1e3
 """How much dearer the common slack of contradictory constraints is than the dearest direction of xi."""
-
-
-def product(left: Array, right: Array) -> tuple[Array, Array]:
-    """Return left @ right with zeros where only rounding is left of the terms, and the size of that rounding."""
-    value, rounding = left @ right, CANCELLATION * (np.abs(left) @ np.abs(right))
-    value[np.abs(value) <= rounding] = 0.0
-    return value, rounding
 
 
 @dataclass(frozen=True)
@@ -109,8 +102,8 @@ def nearest(constraints: Constraints, xi_0: Array, T: Array, guess: Signs) -> Ne
     guess : (c,) int8 array
         Constraints to start from: -1 at the lower, +1 at the upper bound, 0 not.
     """
-    dearest = np.linalg.norm(T, axis=0)
-    slack = float(dearest[dearest > 0].min(initial=1.0)) / SLACK_STIFFNESS
+    dearest = np.linalg.norm(T, axis=0).min(initial=np.inf)
+    slack = (float(dearest) if np.isfinite(dearest) else 1.0) / SLACK_STIFFNESS
     everything = np.ones_like(constraints.general)
     for soft in (~everything, constraints.general):
         found, feasible = _iterate(constraints, xi_0, T, guess, np.where(soft, slack, 0.0))
@@ -172,6 +165,11 @@ class _WorkingSet:
         return _WorkingSet(self.members[chosen], self.signs[chosen], self.N[:, chosen], self.b[chosen])
 
 
+def _rounding(multipliers: Array) -> float:
+    """Return how negative a multiplier may be by rounding; to drop it for less would be to cycle."""
+    return 1e-12 * float(multipliers.max(initial=0.0))
+
+
 def _solve(M: Array, b: Array) -> Array:
     """Solve M x = b."""
     return cast("Array", np.linalg.solve(M, b))
@@ -200,6 +198,11 @@ class _HalfSpaces:
     T: Array
     soft: Array
 
+    @cached_property
+    def lengths(self) -> Array:
+        """The lengths of T's columns."""
+        return np.linalg.norm(self.T, axis=0)
+
     def xi(self, y: Array) -> Array:
         """Return the point in the constraints' coordinates."""
         return self.xi_0 + self.T @ y[:-1]
@@ -208,9 +211,10 @@ class _HalfSpaces:
         """Return constraint i at one of its bounds; directions along which it only varies by rounding are zero."""
         given, row = self.constraints, self.constraints.A[i]
         bound = given.upper[i] if sign > 0 else given.lower[i]
-        a, rounding = product(row, self.T)
-        a, b = np.append(-sign * a, self.soft[i]), -sign * float(bound - row @ self.xi_0)
-        return _HalfSpace(i, sign, a, b, float(np.linalg.norm(rounding)))
+        a, rounding = row @ self.T, CANCELLATION * self.lengths
+        depends = np.abs(a) > rounding
+        a = np.append(-sign * np.where(depends, a, 0.0), self.soft[i])
+        return _HalfSpace(i, sign, a, -sign * float(bound - row @ self.xi_0), float(np.linalg.norm(rounding[depends])))
 
     def excess(self, y: Array) -> tuple[Array, Array]:
         """Return by how much more than rounding every constraint is violated, and at which bound."""
@@ -230,9 +234,11 @@ class _HalfSpaces:
             z, _ = working.split(new.a)
             if np.linalg.norm(z) > new.rounding:
                 working = working.extended(new)
-        while (multipliers := working.shortest()[1]).min(initial=0.0) < 0:
+        while True:
+            _, multipliers = working.shortest()
+            if multipliers.min(initial=0.0) >= -_rounding(multipliers):
+                return working
             working = working.only(np.arange(multipliers.size) != multipliers.argmin())
-        return working
 
 
 def _iterate(constraints: Constraints, xi_0: Array, T: Array, guess: Signs, soft: Array) -> tuple[Nearest, bool]:
@@ -255,7 +261,8 @@ def _iterate(constraints: Constraints, xi_0: Array, T: Array, guess: Signs, soft
             z, r = working.split(new.a)
             independent, missing = np.linalg.norm(z) > new.rounding, new.b - new.a @ y
             to_constraint = missing / (z @ z) if independent else np.inf
-            to_sign_change = np.divide(np.maximum(multipliers, 0), r, out=np.full_like(r, np.inf), where=r > 0)
+            left = np.maximum(multipliers, 0) + _rounding(multipliers)
+            to_sign_change = np.divide(left, r, out=np.full_like(r, np.inf), where=r > 0)
             step = min(to_constraint, to_sign_change.min(initial=np.inf))
             if step == np.inf:
                 tolerated = CONTRADICTION * (constraints.size[worst] + np.linalg.norm(spaces.xi(y)))

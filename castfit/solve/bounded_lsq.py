@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from castfit.solve.active_set import CONTRADICTION, Constraints, nearest, product
+from castfit.solve.active_set import CONTRADICTION, Constraints, nearest
 from castfit.status import check
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     Signs = NDArray[np.int8]
 
 RANK_TOLERANCE = 1e-12
-"""Singular values below this fraction of the largest count as zero."""
+"""Singular values below this fraction of the matrix's norm count as zero."""
 
 NULL_STIFFNESS = 1e-7
-"""The singular value, relative to the largest, of directions that have none."""
+"""The singular value, relative to the matrix's norm, of directions that have none."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def bounded_lsq(
     rows = rows or Rows.none(n)
     lower = -np.inf * np.ones(n) if lower is None else lower
     upper = np.inf * np.ones(n) if upper is None else upper
-    D = default_scale(E, rows.G[rows.lower == rows.upper]) if scale is None else scale
+    D = column_scale(E) if scale is None else scale
     _validate(u, E, lower, upper, rows, D)
 
     # From here on R, a triangle with |R x + u_R|^2 = |E x + u|^2 - constant, stands for E.
@@ -151,7 +151,7 @@ def bounded_lsq(
     bounded = np.isfinite(constraints.lower) | np.isfinite(constraints.upper)
     open_ = np.flatnonzero(nonzero & bounded & ~equal)
     inverse, Z = split(constraints.A[equal])
-    xi_0, T, rank = _whiten(u_R, R * D, inverse @ constraints.lower[equal], Z, rescale=scale is None)
+    xi_0, T, rank = _whiten(u_R, R * D, inverse @ constraints.lower[equal], Z)
     guess = np.concatenate([_guess(bounds_active, n), _guess(rows_active, len(rows.g))])
     found = nearest(constraints.take(open_), xi_0, T, guess[open_])
 
@@ -246,13 +246,6 @@ def regularise(E: Array, *, threshold: float = 1e-10, Delta: float = 1e3, scale:
     return Regularisation(w, Vt[singular].T, stiffness * Vt[singular] / D)
 
 
-def default_scale(E: Array, equalities: Array) -> Array:
-    """Return the inverse norms of columns: those of the equalities where a variable enters one, else those of E."""
-    weight = column_scale(equalities.T)[:, None]
-    tied = equalities.any(axis=0)
-    return np.where(tied, column_scale(equalities * weight), column_scale(E))
-
-
 def _unit_rows(lower: Array, upper: Array, rows: Rows, D: Array) -> tuple[Constraints, Array]:
     """Stack bounds and rows, in scaled variables; return also the norms that they were divided by."""
     n = len(D)
@@ -271,25 +264,23 @@ def _unit_rows(lower: Array, upper: Array, rows: Rows, D: Array) -> tuple[Constr
 def split(A: Array) -> tuple[Array, Array]:
     """Return the pseudo-inverse (n, c) of A (c, n) and an orthonormal basis (n, n - rank) of its null space."""
     U, S, Vt = np.linalg.svd(A, full_matrices=A.shape[0] < A.shape[1])
-    rank = numerical_rank(S)
+    rank = numerical_rank(S, A)
     return (Vt[:rank].T / S[:rank]) @ U[:, :rank].T, Vt[rank:].T
 
 
-def numerical_rank(singular_values: Array) -> int:
-    """Count the singular values that are not zero up to rounding."""
-    return int(np.count_nonzero(singular_values > RANK_TOLERANCE * singular_values.max(initial=0.0)))
+def numerical_rank(singular_values: Array, matrix: Array) -> int:
+    """Count the singular values that are not zero up to rounding of the matrix they come from."""
+    return int(np.count_nonzero(singular_values > RANK_TOLERANCE * np.linalg.norm(matrix)))
 
 
-def _whiten(u: Array, M: Array, xi_e: Array, Z: Array, *, rescale: bool) -> tuple[Array, Array, int]:
+def _whiten(u: Array, M: Array, xi_e: Array, Z: Array) -> tuple[Array, Array, int]:
     """Return xi_0, T and the rank, such that xi = xi_0 + T y costs 1/2 |y|^2 + constant and solves the equalities."""
     free = Z.shape[1]
-    reduced, _ = product(M, Z)
-    scale = column_scale(reduced) if rescale else np.ones(free)
-    U, S, Vt = np.linalg.svd(reduced * scale)
-    largest, rank = S.max(initial=0.0), numerical_rank(S)
-    stiffness = np.full(free, NULL_STIFFNESS * (largest or 1.0))
+    U, S, Vt = np.linalg.svd(M @ Z)
+    rank = numerical_rank(S, M)
+    stiffness = np.full(free, NULL_STIFFNESS * (np.linalg.norm(M) or 1.0))
     stiffness[:rank] = S[:rank]
-    T = (Z * scale) @ (Vt.T / stiffness)
+    T = Z @ (Vt.T / stiffness)
     return xi_e - T[:, :rank] @ (U[:, :rank].T @ (u + M @ xi_e)), T, rank
 
 

@@ -209,6 +209,8 @@ class Condensed:
         Closure rows of the nodes that stay unknown; none after plain `condense`.
     c, C : (n_c,), (n_c, n_x) arrays
         Path constraints, padding included, chain by chain and stage by stage.
+    scale : (n_x,) array, optional
+        Typical magnitudes of the unknowns, known where nodes stay unknown: data alone may not show theirs.
     """
 
     layout: Layout
@@ -221,6 +223,7 @@ class Condensed:
     u: Array
     e: Array
     c: Array
+    scale: Array | None = None
 
     @property
     def n_x(self) -> int:

@@ -26,13 +26,12 @@ this 5 ms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.solve.active_set import product
-from castfit.solve.bounded_lsq import column_scale, default_scale, numerical_rank, split, triangle
+from castfit.solve.bounded_lsq import column_scale, numerical_rank, split, triangle
 from castfit.solve.condensing import Condensed, NodeElimination, Substitution, adjoint, condense
 from castfit.staged import Multipliers
 
@@ -93,20 +92,22 @@ def eliminate(layout: Layout, linearization: Linearization, scale: Array | None 
     layout : Layout
     linearization : Linearization
     scale : (n_v,) array, optional
-        Typical magnitudes of all variables; those of the nodes are used.
+        Typical magnitudes of all variables; by default 1.
 
     Returns
     -------
     Condensed
         Its unknowns are the step of theta, then for every chain those of its last node and of further nodes that
-        neither neighbour determines; its closure rows  e + F x = 0  are constraints of the dense problem.
+        neither neighbour determines; its closure rows  e + F x = 0  are constraints of the dense problem, to be solved
+        with its `scale`.
     """
     magnitudes = np.ones(layout.n_v) if scale is None else scale
 
     def node_elimination(chain: Chain, X: Array) -> NodeElimination:
         return OrthogonalReduction(X, magnitudes[chain.nodes].max(axis=0)) if X.size else Substitution(X)
 
-    return condense(layout, linearization, node_elimination=node_elimination)
+    condensed = condense(layout, linearization, node_elimination=node_elimination)
+    return replace(condensed, scale=magnitudes[condensed.positions])
 
 
 @dataclass(frozen=True)
@@ -149,17 +150,15 @@ def theta_covariance(
     )
     constrained = np.flatnonzero(np.zeros(condensed.c.size, dtype=bool) if path is None else path)
     W = np.concatenate([condensed.F, derivatives, condensed.C[constrained]])
-    # W x = 0 is solved in unit rows and columns, x = D Z t, as in castfit.solve.bounded_lsq.
-    D = default_scale(condensed.E, W)
+    # As in castfit.solve.bounded_lsq: x = D Z t solves W x = 0.
+    D = column_scale(condensed.E) if condensed.scale is None else condensed.scale
     weight = column_scale((W * D).T)
     inverse, Z = split(W * D * weight[:, None])
     R = triangle(condensed.E) * D
-    reduced, _ = product(R, Z)
-    scale = column_scale(reduced)
-    _, S, Vt = np.linalg.svd(reduced * scale)
-    rank = numerical_rank(S)
-    open_ = (Z * scale) @ Vt[rank:].T
-    half = (Z * scale) @ (Vt[:rank].T / S[:rank])  # half half^T is the covariance of x / D
+    _, S, Vt = np.linalg.svd(R @ Z)
+    rank = numerical_rank(S, R)
+    open_ = Z @ Vt[rank:].T
+    half = Z @ (Vt[:rank].T / S[:rank])  # half half^T is the covariance of x / D
     moved = half @ half[:n].T * D[:n]
     force = np.eye(condensed.n_x)[:, :n] * D[:n]
     forced = weight[:, None] * (inverse.T @ (force - R.T @ (R @ moved)))

@@ -233,7 +233,7 @@ class GaussNewton:
             "residual": float(np.sqrt(2 * linear.cost)),
             "condition": local.condition,
             "held_directions": float(local.singular_directions.shape[1]),
-            "active": float(np.count_nonzero(step.active.bounds) + np.count_nonzero(step.active.rows)),
+            "active": float(np.count_nonzero(step.active.variables) + np.count_nonzero(step.active.path)),
         }
         near = gap <= _NEAR_GAP and step.decrease <= _NEAR_DECREASE * linear.cost
         idle = state.idle + 1 if near and gap > 0.3 * state.smallest_gap else 0

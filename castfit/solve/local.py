@@ -27,12 +27,16 @@ if TYPE_CHECKING:
     Signs = NDArray[np.int8]
 
 
+_FEASIBILITY = 1e-9
+"""Violation of a bound, in units of the variable, that the search for violated bounds takes for rounding."""
+
+
 @dataclass(frozen=True)
 class ActiveSet:
-    """Which bounds of unknowns and which rows were active, to start the next subproblem from."""
+    """Which bounds of variables (n_v,) and which path constraints (n_c,) were active: -1 lower, +1 upper."""
 
-    bounds: Signs
-    rows: Signs
+    variables: Signs
+    path: Signs
 
 
 @dataclass(frozen=True)
@@ -128,68 +132,100 @@ class LocalProblem:
         return column_scale(self.condensed.E)
 
     def _solve(self, condensed: Condensed, at: Evaluation, damping: Array | None) -> Step:
+        """Solve with the bounds of those nodes and inner variables only that would be violated without.
+
+        Thousands of bounds are rarely active: solve, look what is violated, add those rows, solve again.  What nothing
+        violates is the solution with all of them.
+        """
         staged, held = self.staged, self._damped[0]
         extra = held if damping is None else np.vstack([held, damping])
         u, E = condensed.u, condensed.E
         if extra.size:
             u, E = np.concatenate([u, np.zeros(extra.shape[0])]), np.vstack([E, extra])
-        rows, places = _rows(staged, condensed, at.v)
-        positions = condensed.positions
-        warm = self._warm if self._warm is not None and self._warm.rows.size == rows.g.size else None
-        found = bounded_lsq(
-            u,
-            E,
-            lower=staged.lower[positions] - at.v[positions],
-            upper=staged.upper[positions] - at.v[positions],
-            rows=rows,
-            bounds_active=None if warm is None or warm.bounds.size != positions.size else warm.bounds,
-            rows_active=None if warm is None else warm.rows,
-        )
-        x = found.x
-        moved = condensed.E @ x
+        lower, upper = staged.lower - at.v, staged.upper - at.v
+        slack = _FEASIBILITY * np.maximum(staged.scale, np.abs(at.v))
+        unknown = np.zeros(at.v.size, dtype=bool)
+        unknown[condensed.positions] = True
+        active = self._warm if self._warm is not None and self._warm.path.size == condensed.c.size else None
+        if active is None:
+            active = ActiveSet(np.zeros(at.v.size, dtype=np.int8), np.zeros(condensed.c.size, dtype=np.int8))
+        chosen = (active.variables != 0) & ~unknown
+        while True:
+            rows, places = _rows(staged, condensed, lower, upper, chosen)
+            found = bounded_lsq(
+                u,
+                E,
+                lower=lower[condensed.positions],
+                upper=upper[condensed.positions],
+                rows=rows,
+                bounds_active=active.variables[condensed.positions],
+                rows_active=np.concatenate(
+                    [active.variables[places], active.path, np.zeros(condensed.e.size, dtype=np.int8)]
+                ),
+            )
+            dv = expand(condensed, found.x)
+            active = _active(staged, condensed, found.bounds_active, found.rows_active, places)
+            violated = ((dv < lower - slack) | (dv > upper + slack)) & ~unknown & ~chosen
+            if not violated.any():
+                break
+            chosen |= violated
+        moved = condensed.E @ found.x
         bound_multipliers = np.zeros(staged.layout.n_v)
-        bound_multipliers[positions] = found.bound_multipliers
-        count = places.size
-        np.add.at(bound_multipliers, places, found.row_multipliers[:count])
-        n_c = condensed.c.size
+        bound_multipliers[condensed.positions] = found.bound_multipliers
+        of_places, of_path, of_closure = np.split(
+            found.row_multipliers, [places.size, places.size + condensed.c.size]
+        )
+        bound_multipliers[places] += of_places
         residuals = condensed.u + moved
         return Step(
-            dv=expand(condensed, x),
+            dv=dv,
             predicted=0.5 * float(residuals @ residuals),
             decrease=0.5 * float(moved @ moved),
-            active=ActiveSet(found.bounds_active, found.rows_active),
+            active=active,
             bound_multipliers=bound_multipliers,
-            path_multipliers=found.row_multipliers[count : count + n_c],
-            closure_multipliers=found.row_multipliers[count + n_c :],
+            path_multipliers=of_path,
+            closure_multipliers=of_closure,
             residuals=residuals,
             feasible=found.feasible,
         )
 
 
-def _rows(staged: StagedProblem, condensed: Condensed, v: Array) -> tuple[Rows, Index]:
-    """Write bounds of nodes and inner variables, path constraints and closure as rows; and where the first kind lies."""
+def _active(
+    staged: StagedProblem, condensed: Condensed, bounds: Signs, rows: Signs, places: Index
+) -> ActiveSet:
+    """Sort the active set of the dense problem by variable and path constraint."""
+    variables = np.zeros(staged.layout.n_v, dtype=np.int8)
+    variables[condensed.positions] = bounds
+    variables[places] = rows[: places.size]
+    return ActiveSet(variables, rows[places.size : places.size + condensed.c.size])
+
+
+def _rows(
+    staged: StagedProblem, condensed: Condensed, lower: Array, upper: Array, chosen: NDArray[np.bool_]
+) -> tuple[Rows, Index]:
+    """Write bounds of the chosen nodes and inner variables, path constraints and closure as rows.
+
+    Also returns the positions in v of the first kind, in the order of their rows.
+    """
     n_x = condensed.n_x
-    kept = np.zeros(staged.layout.n_v, dtype=bool)
-    kept[condensed.positions] = True
     parts: list[tuple[Array, Array, Array, Array]] = []
-    places: list[Index] = []
-    bounded = np.isfinite(staged.lower) | np.isfinite(staged.upper)
+    places: list[Index] = [np.empty(0, dtype=np.intp)]
     for part in condensed.chains:
         chain = part.chain
         for positions, affine in ((chain.nodes, lambda p=part: (p.g, p.G)), (chain.inner, part.inner)):
-            real = bounded[positions] & ~kept[positions]
+            real = chosen[positions]
             if not real.any():
                 continue
             offset, slope = affine()
             at = positions[real]
             wide = np.zeros((at.size, n_x))
             wide[:, part.columns] = slope[real]
-            parts.append((offset[real], wide, staged.lower[at] - v[at], staged.upper[at] - v[at]))
+            parts.append((offset[real], wide, lower[at], upper[at]))
             places.append(at)
-    lower = np.concatenate([chain.constraint_lower.ravel() for chain in staged.layout.chains])
-    upper = np.concatenate([chain.constraint_upper.ravel() for chain in staged.layout.chains])
-    parts.append((condensed.c, condensed.C, lower, upper))
+    low = np.concatenate([chain.constraint_lower.ravel() for chain in staged.layout.chains])
+    high = np.concatenate([chain.constraint_upper.ravel() for chain in staged.layout.chains])
+    parts.append((condensed.c, condensed.C, low, high))
     zero = np.zeros(condensed.e.size)
     parts.append((condensed.e, condensed.F, zero, zero))
     g, G, low, high = (np.concatenate([p[i] for p in parts]) for i in range(4))
-    return Rows(g, G, low, high), np.concatenate(places) if places else np.empty(0, dtype=np.intp)
+    return Rows(g, G, low, high), np.concatenate(places)

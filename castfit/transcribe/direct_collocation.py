@@ -7,7 +7,7 @@ divide those that differ, solve again from there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
+_FINEST = 1e-10
 _FIRST_ELEMENTS = 20  # "auto" begins with at least so many, and with the measured times
 
 
@@ -50,13 +51,13 @@ class Collocation:
         Where the states start: interpolated or smoothed measurements (the rest by simulation), simulation from the
         guess, or ``{state: (times, values)}``.
     integrator : IntegratorOptions
-        Against which elements are checked, and with which unmeasured states are simulated at the start.
+        With which unmeasured states are simulated at the start, and elements checked, there with tighter tolerances.
     """
 
     degree: int = 3
     scheme: str = "radau"
     elements: int | str | NDArray[np.float64] = "auto"
-    tolerance: float = 1e-7
+    tolerance: float = 1e-8
     states: States = "data"
     integrator: IntegratorOptions = field(default_factory=IntegratorOptions)
 
@@ -70,11 +71,8 @@ class Collocation:
             mistakes.append(f"elements is {self.elements}; give at least 1")
         if not self.tolerance > 0:
             mistakes.append(f"tolerance is {self.tolerance}; it must be positive")
-        elif self.tolerance < 10 * self.integrator.relative_tolerance and self.elements == "auto":
-            mistakes.append(
-                f"tolerance {self.tolerance:g} cannot be checked with an integrator of relative tolerance "
-                f"{self.integrator.relative_tolerance:g}; leave a factor 10 between them"
-            )
+        elif self.tolerance < _FINEST:
+            mistakes.append(f"tolerance is {self.tolerance:g}; elements cannot be checked below {_FINEST:g}")
         check("Collocation", mistakes)
 
     @property
@@ -105,7 +103,13 @@ class Collocation:
         if not (isinstance(self.elements, str) and self.elements == "auto"):
             return None
         assert isinstance(staged, CollocationProblem)
-        errors = element_errors(staged, v, self.integrator)
+        # An integrator errs by more than its tolerance: it must be far below what it is to check.
+        checker = replace(
+            self.integrator,
+            relative_tolerance=min(self.integrator.relative_tolerance, 1e-3 * self.tolerance),
+            absolute_tolerance=min(self.integrator.absolute_tolerance, 1e-5 * self.tolerance),
+        )
+        errors = element_errors(staged, v, checker)
         if max(e.largest for e in errors) <= self.tolerance:
             return None
         edges = [refine(chain.times, e, self.tolerance) for chain, e in zip(staged.layout.chains, errors, strict=True)]

@@ -119,7 +119,8 @@ class Observer:
         stages, points = staging.tau.shape
         found = np.asarray(self._map("value", staging.tau.size)(*self._arguments(staging, x, z, p, u)))
         rows = found.T.reshape(stages, points, -1)
-        r = np.where(staging.weight > 0, (rows[..., : self._n_y] - staging.values) * staging.weight, 0.0)
+        with np.errstate(invalid="ignore"):  # what was not measured may be infinite
+            r = np.where(staging.weight > 0, (rows[..., : self._n_y] - staging.values) * staging.weight, 0.0)
         return Observed(r.reshape(stages, -1), rows[..., self._n_y :].reshape(stages, -1))
 
     def jacobians(self, staging: Staging, x: Array, z: Array, p: Array, u: Array) -> Observation:
@@ -134,5 +135,6 @@ class Observer:
             for f in found
         ]
         weight = staging.weight[..., None]
-        measured = [np.where(weight > 0, b[:, :, : self._n_y] * weight, 0.0) for b in blocks]
+        with np.errstate(invalid="ignore"):
+            measured = [np.where(weight > 0, b[:, :, : self._n_y] * weight, 0.0) for b in blocks]
         return Observation(*measured, *(b[:, :, self._n_y :] for b in blocks))

@@ -249,9 +249,10 @@ class ShootingProblem(StagedProblem):
 
         def rows(d_x: Array, d_z: Array, d_p: Array) -> tuple[Array, Array]:
             n = d_x.shape[2]
-            by_direction = d_x @ dx + d_z @ dz  # (K, M, n, n_d)
-            by_q = d_p @ natural.dp  # (K, M, n, n_q): explicit dependence of outputs on parameters
-            by_q[..., moving] += by_direction[..., n_s:]
+            with np.errstate(invalid="ignore", over="ignore"):  # reported as failures where it matters
+                by_direction = d_x @ dx + d_z @ dz  # (K, M, n, n_d)
+                by_q = d_p @ natural.dp  # (K, M, n, n_q): explicit dependence of outputs on parameters
+                by_q[..., moving] += by_direction[..., n_s:]
             flat = (stages, points * n)
             return by_direction[..., :n_s].reshape(*flat, n_s), by_q.reshape(*flat, n_q)
 

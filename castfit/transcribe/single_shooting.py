@@ -54,7 +54,7 @@ class SingleShooting:
             edges,
             nodes=False,
             theta=theta,
-            trajectory=_at_rest(problem, theta),
+            trajectory=_algebraic_guess(problem),
             options=self.integrator,
         )
 
@@ -62,14 +62,11 @@ class SingleShooting:
         """Return None: the integrator controls its own accuracy."""
 
 
-def _at_rest(problem: Problem, theta: NDArray[np.float64]) -> Trajectory:
-    """Hold the initial state: single shooting needs no trajectory beyond it."""
-    tables = tuple(
-        (
-            np.array([c.start, c.end]),
-            np.repeat(c.chart.natural(theta[c.theta]).a[None], 2, axis=0),
-            np.repeat(c.z_guess[None], 2, axis=0),
+def _algebraic_guess(problem: Problem) -> Trajectory:
+    """Hold the guess of the algebraic states; where there are no nodes, the states themselves need no start."""
+    return Trajectory(
+        tuple(
+            (np.array([c.start, c.end]), np.zeros((2, c.chart.base_a.size)), np.repeat(c.z_guess[None], 2, axis=0))
+            for c in problem.conditions
         )
-        for c in problem.conditions
     )
-    return Trajectory(tables)

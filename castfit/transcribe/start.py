@@ -229,14 +229,12 @@ def _march(
     count = times.size
     span = times[-1] - times[0]
     cubics = np.stack([u.cubics(times) for u in inputs], axis=1) if inputs else np.zeros((count - 1, 0, 4))
-    whole = Integrator(system, (times[1:] - times[0]) / span, options)
-    lanes = Lanes(times[:1], np.array([span]), x0[None], p[None], cubics[None], z0[None])
-    found = whole.values(lanes)
-    x, z = np.repeat(x0[None], count, axis=0), np.repeat(z0[None], count, axis=0)
+    whole = Integrator(system, (times - times[0]) / span, options)
+    u = np.concatenate([cubics[:1], cubics])  # an empty interval comes first
+    found = whole.values(Lanes(times[:1], np.array([span]), x0[None], p[None], u[None], z0[None]))
     if not found.failures:
-        x[1:], z[1:] = found.x[0], found.z[0]
-        z[0] = z[1]
-        return x, z
+        return found.x[0], found.z[0]
+    x, z = np.repeat(x0[None], count, axis=0), np.repeat(z0[None], count, axis=0)
     single = Integrator(system, np.array([1.0]), options)
     for k in range(count - 1):
         step = Lanes(

@@ -240,7 +240,9 @@ def bounded_step(layout: Layout, condensed: Condensed, lower: np.ndarray, upper:
     blocks += [(condensed.c, condensed.C, path_lower, path_upper), (condensed.e, condensed.F, zero, zero)]
     rows = Rows(*(np.concatenate([block[i] for block in blocks]) for i in range(4)))
     unknowns = condensed.positions
-    found = bounded_lsq(condensed.u, condensed.E, lower=low[unknowns], upper=high[unknowns], rows=rows)
+    found = bounded_lsq(
+        condensed.u, condensed.E, lower=low[unknowns], upper=high[unknowns], rows=rows, scale=condensed.scale
+    )
     at = np.concatenate(where)
     on_rows, path, closure = np.split(found.row_multipliers, np.cumsum([at.size, condensed.c.size]))
     bounds = np.zeros(layout.n_v)
