@@ -11,7 +11,8 @@ experiment = cf.Experiment({"z": values}, time=times, initial={"z": 0})
 problem = cf.Problem(model, experiment, parameters={"forward": 1e-6, "backward": 1e-4})
 
 result = cf.fit(problem)
-print(result)  # estimates with standard errors; result.plot("fit.png") draws data, model and residuals
+print(result)
+result.plot("fit.png")
 
 assert result.success
 assert abs(result.parameters["forward"] - 4.577e-6) < 0.01 * result.standard_errors["forward"]

@@ -8,7 +8,6 @@ and scattered into the sparse matrix, costs milliseconds.  Variables are passed 
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +18,9 @@ import numpy as np
 
 from castfit._capture import Capture, captured, released
 from castfit._reading import named, text
+from castfit.solve.assembly import ConstraintRows, HessianMap, JacobianMap, cost_gradient, gauss_newton_blocks
 from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, Solution, infeasibility
-from castfit.staged import Chain, Jacobians, Layout, Linearization, Multipliers, StagedProblem, Values
+from castfit.staged import StagedProblem
 from castfit.status import InputError, Status, check
 
 if TYPE_CHECKING:
@@ -128,9 +128,9 @@ class _Run:
         self.history: list[dict[str, float]] = []
         self.errors: list[BaseException] = []
         self.stopped: Status | None = None
-        self.rows = _Rows(staged.layout)
-        self.jacobian = _JacobianMap(staged.layout, self.rows, staged.scale)
-        self.hessian = _HessianMap(staged.layout, staged.scale)
+        self.rows = ConstraintRows(staged.layout)
+        self.jacobian = JacobianMap(staged.layout, self.rows, staged.scale)
+        self.hessian = HessianMap(staged.layout, staged.scale)
 
     def run(self, start: Array, first: Mapping[str, Any]) -> Solution:
         staged, n = self.staged, self.staged.layout.n_v
@@ -340,195 +340,10 @@ class _Callback(ca.Callback):
         return 0
 
 
-class _Rows:
-    """The constraint vector g: per chain the initial state, inner equations, matching, and real path constraints."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        offset = 0
-        self.initial: list[Index] = []
-        self.inner: list[Index] = []
-        self.matching: list[Index] = []
-        self.path: list[Index] = []  # -1 where a row is padding
-        lower: list[Array] = []
-        upper: list[Array] = []
-        for chain in layout.chains:
-            stages = chain.n_stages
-            real = np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)
-            path = np.full(real.shape, -1, dtype=np.intp)
-            sizes = (chain.n_s, stages * chain.n_w, (stages - 1) * chain.n_s, int(real.sum()))
-            starts = [offset, *(offset + s for s in itertools.accumulate(sizes))]
-            path[real] = starts[3] + np.arange(sizes[3])
-            self.initial.append(starts[0] + np.arange(sizes[0]))
-            self.inner.append((starts[1] + np.arange(sizes[1])).reshape(stages, chain.n_w))
-            self.matching.append((starts[2] + np.arange(sizes[2])).reshape(stages - 1, chain.n_s))
-            self.path.append(path)
-            offset = starts[4]
-            zero = np.zeros(sum(sizes[:3]))
-            lower += [zero, chain.constraint_lower[real]]
-            upper += [zero, chain.constraint_upper[real]]
-        self.count = offset
-        self.lower = np.concatenate(lower) if lower else np.empty(0)
-        self.upper = np.concatenate(upper) if upper else np.empty(0)
-
-    def values(self, values: Sequence[Values], v: Array) -> Array:
-        """Evaluate g from the chains' values."""
-        g = np.empty(self.count)
-        for i, (chain, value) in enumerate(zip(self.layout.chains, values, strict=True)):
-            s = v[chain.nodes]
-            g[self.initial[i]] = value.a - s[0]
-            g[self.inner[i]] = value.d
-            g[self.matching[i]] = value.x[:-1] - s[1:]
-            real = self.path[i] >= 0
-            g[self.path[i][real]] = value.c[real]
-        return g
-
-    def multipliers(self, lam: Array) -> tuple[Multipliers, ...]:
-        """Sort the multipliers of g by chain."""
-        out: list[Multipliers] = []
-        for i in range(len(self.layout.chains)):
-            path = np.where(self.path[i] >= 0, lam[np.maximum(self.path[i], 0)] if lam.size else 0.0, 0.0)
-            out.append(Multipliers(lam[self.initial[i]], lam[self.inner[i]], lam[self.matching[i]], path))
-        return tuple(out)
-
-    def describe(self, row: int) -> str:
-        """Say in words which constraint a row of g is."""
-        for i, chain in enumerate(self.layout.chains):
-            for kind, index in (("inner equation", self.inner[i]), ("path constraint", self.path[i])):
-                hit = np.argwhere(index == row)
-                if hit.size:
-                    k, j = (int(h) for h in hit[0])
-                    return f"{kind} {j + 1} near t = {chain.times[k]:g} ({chain.name})"
-            hit = np.argwhere(self.matching[i] == row)
-            if hit.size:
-                k, j = (int(h) for h in hit[0])
-                return f"continuity of {chain.state_names[j]} at t = {chain.times[k + 1]:g} ({chain.name})"
-            hit = np.argwhere(self.initial[i] == row)
-            if hit.size:
-                return f"initial value of {chain.state_names[int(hit[0][0])]} ({chain.name})"
-        raise IndexError(row)
-
-
-def _stage_positions(chain: Chain) -> Index:
-    """Return the positions in v of each stage's variables in the order (s, w, q), (K, n_s + n_w + n_q)."""
-    q = np.broadcast_to(chain.theta, (chain.n_stages, chain.n_q))
-    return np.concatenate([chain.nodes, chain.inner, q], axis=1, dtype=np.intp)
-
-
-class _Scatter:
-    """Adds up values into the nonzeros of a sparse matrix, whose pattern is the union of all their places."""
-
-    def __init__(self, rows: Index, columns: Index, shape: tuple[int, int]) -> None:
-        key = columns * shape[0] + rows  # column-major order, as CasADi stores nonzeros
-        unique, self._slot = np.unique(key, return_inverse=True)
-        self._count = unique.size
-        self._plain = self._count == key.size
-        column, row = np.divmod(unique, max(shape[0], 1))
-        starts = np.searchsorted(column, np.arange(shape[1] + 1))
-        self.sparsity = ca.Sparsity(shape[0], shape[1], starts.tolist(), row.tolist())
-
-    def __call__(self, values: Array) -> Array:
-        if self._plain:
-            out = np.empty(self._count)
-            out[self._slot] = values
-            return out
-        return np.bincount(self._slot, values, minlength=self._count).astype(float, copy=False)
-
-
-class _JacobianMap:
-    """Scatters Jacobian blocks into dg/dv, columns in units of the scale."""
-
-    def __init__(self, layout: Layout, rows: _Rows, scale: Array) -> None:
-        self._layout = layout
-        places: list[tuple[Index, Index]] = []
-        self._real: list[NDArray[np.bool_]] = []
-        for i, chain in enumerate(layout.chains):
-            at = _stage_positions(chain)
-            q = np.broadcast_to(chain.theta, (chain.n_s, chain.n_q))
-            places.append((np.repeat(rows.initial[i], chain.n_q), q.ravel()))
-            places.append((rows.initial[i], chain.nodes[0]))
-            places.append(_outer(rows.inner[i], at))
-            places.append(_outer(rows.matching[i], at[:-1]))
-            places.append((rows.matching[i].ravel(), chain.nodes[1:].ravel()))
-            real = rows.path[i] >= 0
-            self._real.append(real)
-            path_at = np.broadcast_to(at[:, None, :], (*real.shape, at.shape[1]))[real]
-            places.append((np.repeat(rows.path[i][real], at.shape[1]), path_at.ravel()))
-        row = np.concatenate([r for r, _ in places])
-        column = np.concatenate([c for _, c in places])
-        self._scatter = _Scatter(row, column, (rows.count, layout.n_v))
-        self._units = scale[column]
-        self.sparsity = self._scatter.sparsity
-
-    def nonzeros(self, jacobians: Sequence[Jacobians]) -> Array:
-        pieces: list[Array] = []
-        for chain, real, j in zip(self._layout.chains, self._real, jacobians, strict=True):
-            pieces += [
-                j.A.ravel(),
-                np.full(chain.n_s, -1.0),
-                np.concatenate([j.D_s, j.D_w, j.D_q], axis=2).ravel(),
-                np.concatenate([j.X_s, j.X_w, j.X_q], axis=2)[:-1].ravel(),
-                np.full((chain.n_stages - 1) * chain.n_s, -1.0),
-                np.concatenate([j.C_s, j.C_w, j.C_q], axis=2)[real].ravel(),
-            ]
-        return self._scatter(np.concatenate(pieces) * self._units)
-
-
-def _outer(rows: Index, columns: Index) -> tuple[Index, Index]:
-    """Pair every row of a stage with every column of it: rows (K, m), columns (K, n) -> two (K * m * n,)."""
-    shape = (rows.shape[0], rows.shape[1], columns.shape[1])
-    return np.broadcast_to(rows[:, :, None], shape).ravel(), np.broadcast_to(columns[:, None, :], shape).ravel()
-
-
-class _HessianMap:
-    """Scatters Hessian blocks over (s, w, q) of each stage into the upper triangle."""
-
-    def __init__(self, layout: Layout, scale: Array) -> None:
-        places: list[tuple[Index, Index]] = []
-        for chain in layout.chains:
-            at = _stage_positions(chain)
-            places.append(_outer(at, at))
-            places.append(_outer(chain.theta[None], chain.theta[None]))
-        theta = np.arange(layout.n_theta)[None]
-        places.append(_outer(theta, theta))
-        row = np.concatenate([r for r, _ in places])
-        column = np.concatenate([c for _, c in places])
-        self._upper = row <= column
-        row, column = row[self._upper], column[self._upper]
-        self._scatter = _Scatter(row, column, (layout.n_v, layout.n_v))
-        self._units = scale[row] * scale[column]
-        self.sparsity = self._scatter.sparsity
-
-    def nonzeros(self, blocks: Sequence[tuple[Array, Array]], prior: Array) -> Array:
-        pieces = [part.ravel() for block in blocks for part in block]
-        flat = np.concatenate([*pieces, prior.ravel()])
-        return self._scatter(flat[self._upper] * self._units)
-
-
-def gauss_newton_blocks(jacobians: Sequence[Jacobians]) -> list[tuple[Array, Array]]:
-    """Return R^T R per stage over (s, w, q), and nothing for the initial state."""
-    out: list[tuple[Array, Array]] = []
-    for j in jacobians:
-        R = np.concatenate([j.R_s, j.R_w, j.R_q], axis=2)
-        out.append((R.transpose(0, 2, 1) @ R, np.zeros((j.R_q.shape[2],) * 2)))
-    return out
-
-
 def _without_cost(
     blocks: Sequence[tuple[Array, Array]], cost: Sequence[tuple[Array, Array]]
 ) -> list[tuple[Array, Array]]:
     return [(b[0] - c[0], b[1] - c[1]) for b, c in zip(blocks, cost, strict=True)]
-
-
-def cost_gradient(layout: Layout, linear: Linearization) -> Array:
-    """Return the gradient of 1/2 |r|^2 with respect to v, (n_v,)."""
-    gradient = np.zeros(layout.n_v)
-    gradient[: layout.n_theta] = linear.prior_jacobian.T @ linear.prior
-    for chain, values, j in zip(layout.chains, linear.values, linear.jacobians, strict=True):
-        gradient[chain.nodes] += np.einsum("kr,krs->ks", values.r, j.R_s)
-        gradient[chain.inner] += np.einsum("kr,krw->kw", values.r, j.R_w)
-        gradient[chain.theta] += np.einsum("kr,krq->q", values.r, j.R_q)
-    return gradient
 
 
 def _active(v: Array, staged: StagedProblem, multiplier: Array) -> NDArray[np.int8]:

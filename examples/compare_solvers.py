@@ -1,0 +1,40 @@
+"""Gauss-Newton against IPOPT: the same problems, transcriptions and starts, side by side.
+
+Both solve the same staged least-squares problem.  IPOPT sees it as a sparse nonlinear program; Gauss-Newton condenses it
+to a small dense one, and uses that it is a least-squares problem.  Run it to repeat the README's table; times are the
+medians of three fits, statistics included.
+"""
+
+import statistics
+
+import castfit as cf
+from castfit import problems
+
+PROBLEMS = ("alpha_pinene", "stat5", "lotka_volterra", "bellman", "gasoil", "methanol")
+TRANSCRIPTIONS = {
+    "single": cf.SingleShooting(),
+    "multiple": cf.MultipleShooting(10),
+    "collocation": cf.Collocation(),
+}
+
+
+def median_fit(problem: cf.Problem, transcription: object, solver: object) -> tuple[cf.Result, float]:
+    """Fit three times; return the result and the median time in seconds."""
+    results = [cf.fit(problem, transcription, solver, max_time=60) for _ in range(3)]
+    return results[-1], statistics.median(result.time for result in results)
+
+
+print(f"{'problem':16}{'transcription':14}{'Gauss-Newton':>20}{'IPOPT':>20}{'ratio':>8}{'objectives differ by':>22}")
+for name in PROBLEMS:
+    benchmark = problems.load(name)
+    for label, transcription in TRANSCRIPTIONS.items():
+        ours, seconds = median_fit(benchmark.problem, transcription, cf.GaussNewton())
+        theirs, their_seconds = median_fit(benchmark.problem, transcription, cf.Ipopt())
+        difference = abs(ours.chi2 / theirs.chi2 - 1)
+        print(
+            f"{name:16}{label:14}{f'{ours.iterations} it. {1e3 * seconds:.0f} ms':>20}"
+            f"{f'{theirs.iterations} it. {1e3 * their_seconds:.0f} ms':>20}{their_seconds / seconds:8.1f}{difference:22.1e}"
+        )
+        assert ours.success
+        assert abs(ours.chi2 / benchmark.reference.objective - 1) < 1e-5
+        assert difference < 1e-6 or ours.chi2 < theirs.chi2
