@@ -17,6 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from castfit.benchmark import Scaling, TableResult
     from castfit.problems import Benchmark, Reference
     from castfit.result import Result
 
@@ -92,7 +93,7 @@ def against_reference(result: Result, reference: Reference) -> tuple[str, Table]
 
 def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Table:
     """Return the table of the demonstration: problem -> transcription -> result."""
-    table = _table("problem", "transcription", "success", ">chi2", "estimates (standard error)", ">iter.", ">time")
+    table = _table("problem", "transcription", "ok", ">chi2", "estimates (standard error)", ">iter.", ">time")
     # Narrow terminals break between estimates, never inside one or a name.
     table.columns[1].min_width = max(len(transcription) for group in results.values() for transcription in group)
     for problem, group in results.items():
@@ -112,6 +113,42 @@ def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Table:
                 f"{result.time:.2f} s",
                 end_section=i == len(group) - 1,
             )
+    return table
+
+
+def repeated(found: TableResult) -> Table:
+    """Return a published table: the paper's rows, then ours."""
+    from castfit.benchmark import METHODS
+
+    table = _table("method", ">starts", ">correct", ">wrong", ">integration", ">other", ">median", ">expected", "")
+    table.title = f"{found.table.name}: {found.table.source}"
+    for row in found.table.paper:
+        table.add_row(f"paper: {row.method}", *[""] * 7, row.figures)
+    table.add_section()
+    for row in found.rows:
+        table.add_row(
+            row.method,
+            str(row.starts),
+            f"{row.correct} ({100 * row.success_rate:.0f} %)",
+            str(row.wrong),
+            str(row.integration_error),
+            str(row.optimization_error),
+            f"{row.median_time:.2f} s",
+            f"{row.expected_time:.2f} s" if np.isfinite(row.expected_time) else "never",
+            METHODS[row.method].description,
+        )
+    table.caption = f"correct: chi2 = {found.best:.6g} within 0.1 %; expected: mean time per start / success rate"
+    return table
+
+
+def scaling(found: Scaling) -> Table:
+    """Return the times of a condensed step against the number of stages."""
+    table = _table(">stages", ">condensing", ">orthogonal elimination")
+    for stages, condensing, elimination in zip(found.stages, found.condensing, found.elimination, strict=True):
+        table.add_row(str(stages), f"{1e3 * condensing:.2f} ms", f"{1e3 * elimination:.2f} ms")
+    first, second = found.slopes
+    table.add_section()
+    table.add_row("slope", f"{first:.2f}", f"{second:.2f}")
     return table
 
 

@@ -188,15 +188,67 @@ def _demo(arguments: argparse.Namespace) -> int:
             results.setdefault(name, {})[label] = result
     console = _console.console()
     console.print(_console.demonstration(results))
-    console.print("alpha_pinene starts where the literature does: all rate constants 0.5, up to 25,000 times too large.")
+    console.print(
+        "alpha_pinene starts where the literature does: all rate constants 0.5, up to 25,000 times too large."
+    )
     plots.gallery(results, arguments.plot)
     console.print(f"Data, models and residuals are in {arguments.plot}.", markup=False)
     return _exit_status([result for group in results.values() for result in group.values()])
 
 
+def _configure_bench(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "castfit bench TABLE [options]"
+    parser.add_argument(
+        "table", metavar="TABLE", help="a published table such as calcium-table1, or condensing-scaling"
+    )
+    parser.add_argument("--starts", type=int, metavar="N", help="number of starts (default: as many as the paper)")
+    parser.add_argument("--seed", type=int, metavar="N", help="draws other noise and other starts")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
+    parser.add_argument("--methods", metavar="A,B", help="methods to run (default: those of the table)")
+    parser.add_argument("--max-time", type=float, default=60.0, metavar="S", help="per start (default: %(default)s s)")
+    parser.add_argument("--json", metavar="FILE", help="write the rows as JSON; - is standard output")
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    """Repeat a published table, or time the linear algebra."""
+    from castfit import _console, benchmark, problems
+
+    check("output", _file_mistakes(arguments.json))
+    console = _console.console(stderr=arguments.json == "-")
+    if arguments.table == "condensing-scaling":
+        scaling = benchmark.condensing_scaling(rng=arguments.seed or 0)
+        console.print(_console.scaling(scaling))
+        record = {"table": arguments.table, "rows": [vars(scaling) | {"slopes": scaling.slopes}]}
+    else:
+        tables = problems.tables()
+        name, known = arguments.table, (*tables, "condensing-scaling")
+        check("bench", [] if name in tables else [f"there is no table '{name}': {suggest(name, known)}"])
+        with _console.progress() as show:
+            found = benchmark.run_table(
+                tables[name],
+                methods=arguments.methods.split(",") if arguments.methods else None,
+                starts=arguments.starts,
+                seed=arguments.seed,
+                workers=arguments.workers,
+                max_time=arguments.max_time,
+                progress=show,
+            )
+        console.print(_console.repeated(found))
+        rows = [{k: v if v != math.inf else None for k, v in vars(row).items()} for row in found.rows]
+        record = {"table": arguments.table, "seed": arguments.seed, "best": found.best, "rows": rows}
+    if arguments.json:
+        text = json.dumps(record, indent=2)
+        if arguments.json == "-":
+            _say(text, sys.stdout)
+        else:
+            Path(arguments.json).write_text(text + "\n")
+    return 0
+
+
 COMMANDS = (
     Command("list", "list the problems of the library", _no_arguments, _list),
     Command("fit", "fit one problem and compare with its reference optimum", _configure_fit, _fit),
+    Command("bench", "repeat a published table and print it beside ours", _configure_bench, _bench),
     Command("demo", "fit two problems by every transcription, with a table and a picture", _configure_demo, _demo),
 )
 

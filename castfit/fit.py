@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from castfit._reading import real, text
+from castfit._reading import is_one_of, real, text
 from castfit.problem import Problem
 from castfit.result import Result, estimate
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Control, Iteration, Solution
-from castfit.staged import Linearization, StagedProblem
+from castfit.staged import Evaluation, StagedProblem
 from castfit.starts import matching, unfelt
 from castfit.status import Status, check
 from castfit.transcribe.direct_collocation import Collocation
@@ -83,6 +83,7 @@ def fit(
     solver: Solver | None = None,
     *,
     start: Mapping[str, float] | Result | str | None = None,
+    second_start: bool = True,
     max_time: float = np.inf,
     callback: Callable[[Iteration], Any] | None = None,
     absolute_sigma: bool | None = None,
@@ -102,6 +103,8 @@ def fit(
         Where the search starts, natural scale; what is not named starts at its guess.  "matching" first fits the
         model's right-hand side to the measured states (see castfit.starts); where all states are measured this is
         also tried when the search gets nowhere from the guess.
+    second_start : bool
+        Whether Gauss-Newton may go on from the measured states, by "matching", when it gets nowhere from the start.
     max_time : float
         Seconds after which the best point so far is returned.
     callback : callable, optional
@@ -126,22 +129,22 @@ def fit(
         For misuse: unknown names or values outside the bounds in `start`, options out of range.
     """
     began = time.perf_counter()
-    transcription = transcription or Collocation()
-    solver = solver or GaussNewton()
+    transcription = Collocation() if transcription is None else transcription
+    solver = GaussNewton() if solver is None else solver
     mistakes = _kind_mistakes(problem, transcription, solver, callback)
     level, limit = real(confidence_level), real(max_time)
     if level is None or not 0.0 < level < 1.0:
         mistakes.append(f"confidence_level is {text(confidence_level)}; it lies between 0 and 1")
     if limit is None or not limit > 0.0:
         mistakes.append(f"max_time is {text(max_time)}; give a positive number of seconds")
-    if absolute_sigma not in (None, True, False):
+    if not (absolute_sigma is None or is_one_of(absolute_sigma, True, False)):
         mistakes.append(f"absolute_sigma is {text(absolute_sigma)}; give True, False or None")
-    if verbose not in (0, 1, 2):
+    if not is_one_of(verbose, 0, 1, 2):
         mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
     check("fit", mistakes)
 
     theta = _starting_theta(problem, transcription, start)
-    staged, note = _transcribe(problem, transcription, theta)
+    staged, note = _transcribe(problem, transcription, theta, second_start=second_start)
     if verbose:
         _say(f"{transcription.label}, {solver.label}: {staged.layout.n_v} variables, {problem.n_data} data")
     history: list[dict[str, float]] = []
@@ -198,7 +201,7 @@ def _kind_mistakes(problem: Any, transcription: Any, solver: Any, callback: Any)
         (isinstance(problem, Problem), "problem", problem, "a Problem"),
         (_has(transcription, "transcribe"), "transcription", transcription, "SingleShooting(), MultipleShooting() or "
                                                                             "Collocation()"),
-        (_has(solver, "solve"), "solver", solver, "Ipopt()"),
+        (_has(solver, "solve"), "solver", solver, "GaussNewton() or Ipopt()"),
         (callback is None or callable(callback), "callback", callback, "a function of one Iteration"),
     )  # fmt: skip
     return [f"{what} is {text(value)}; give {remedy}" for right, what, value, remedy in found if not right]
@@ -227,17 +230,21 @@ def _states(transcription: Transcription) -> States:
     return getattr(transcription, "states", "data")
 
 
-def _transcribe(problem: Problem, transcription: Transcription, theta: Array) -> tuple[StagedProblem, str]:
+def _transcribe(
+    problem: Problem, transcription: Transcription, theta: Array, *, second_start: bool
+) -> tuple[StagedProblem, str]:
     """Transcribe, and find another start where all states are measured: at once if the first one is numb."""
     staged = transcription.transcribe(problem, theta)
-    if _states(transcription) not in ("data", "smoothed") or not every_state_measured(problem):
+    usable = second_start and _states(transcription) in ("data", "smoothed")
+    if not usable or not every_state_measured(problem):
         return staged, ""
 
     def second() -> StagedProblem:
         moved = matching(problem, theta, _states(transcription), transcription.integrator)
         return transcription.transcribe(problem, moved)
 
-    numb = unfelt(staged, staged.linearize(staged.start)) if isinstance(staged, ShootingProblem) else ()
+    linear = staged.linearize(staged.start) if isinstance(staged, ShootingProblem) else None
+    numb = unfelt(staged, linear) if linear is not None and linear.ok else ()
     if numb:
         note = f"At the start nothing responds to {', '.join(numb)}: started from the measured states instead."
         return second(), note
@@ -245,10 +252,12 @@ def _transcribe(problem: Problem, transcription: Transcription, theta: Array) ->
     return staged, ""
 
 
-def _judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Linearization]:
-    """Linearize at the end, and withdraw a solution that rounding errors would spoil."""
+def _judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Evaluation]:
+    """Linearize at the end, or at least evaluate, and withdraw a solution that rounding errors would spoil."""
     linear = staged.linearize(solution.v)
-    if not linear.ok or solution.status in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK):
+    if not linear.ok:
+        return solution, staged.evaluate(solution.v)
+    if solution.status in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK):
         return solution, linear
     theta = np.maximum(np.abs(staged.layout.theta(solution.v)), 1e-300)
     worst, what = 0.0, ""

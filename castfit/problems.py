@@ -170,6 +170,51 @@ class Benchmark:
         object.__setattr__(self, "starts", {**own, **self.starts})
 
 
+@dataclass(frozen=True)
+class PaperRow:
+    """A row of a published table: a method's name there, and its figures in words."""
+
+    method: str
+    figures: str
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table of a paper that a problem can repeat; a problem file lists its own in ``TABLES``.
+
+    Attributes
+    ----------
+    name : str
+        Such as "calcium-table1".
+    problem : str
+        Name of the benchmark.
+    starts : int
+        How many starts the paper drew.
+    options : mapping
+        Options of the benchmark.
+    paper : tuple of PaperRow
+        What the paper reports.
+    methods : tuple of str
+        Our methods, by the names of `castfit.benchmark`.
+    source : str
+    """
+
+    name: str
+    problem: str
+    starts: int
+    options: Mapping[str, Any]
+    paper: tuple[PaperRow, ...]
+    methods: tuple[str, ...]
+    source: str
+
+
+def tables() -> dict[str, PublishedTable]:
+    """Return all published tables that problems declare, by name."""
+    modules = (importlib.import_module(f"{_PACKAGE}.{name}") for name in names())
+    declared: Iterable[PublishedTable] = (table for m in modules for table in getattr(m, "TABLES", ()))
+    return {table.name: table for table in declared}
+
+
 def names() -> tuple[str, ...]:
     """Return the names of all benchmarks, in alphabetical order."""
     found = (module.name for module in pkgutil.iter_modules(_library().__path__))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import castfit as cf
-from castfit.problems import Benchmark, Reference, Uniform, exact_trajectory, positive
+from castfit.problems import Benchmark, PaperRow, PublishedTable, Reference, Uniform, exact_trajectory, positive
 
 TRUTH = {
     "k1": 0.09, "k2": 2.0, "k3": 1.27, "k4": 3.73, "k5": 1.27, "k6": 32.24,
@@ -44,6 +44,22 @@ REFERENCE = Reference(
     },
     source="least squares with SciPy on the variational equations, from the truth",
 )  # fmt: skip
+
+
+TABLES = (
+    PublishedTable(
+        name="calcium-table1",
+        problem="calcium",
+        starts=250,
+        options={},
+        paper=(
+            PaperRow("single shooting", "16 % converged, 4 % global, 44 s for a global one"),
+            PaperRow("multiple shooting, 17 intervals", "96 % converged, 49 % global, 48 s for a global one"),
+        ),
+        methods=("default", "softening", "natural-level", "paper", "single", "collocation"),
+        source="Peifer and Timmer 2007, Table 1 (2.6 GHz Pentium 4)",
+    ),
+)
 
 
 def benchmark(*, noise: float = NOISE, rng: Any = SEED) -> Benchmark:

@@ -1,8 +1,8 @@
-"""The shortest vector within bounds on linear forms: the dual active-set method of Goldfarb and Idnani (1983).
+"""The point nearest to a target within bounds on linear forms, by a dual active-set method (Goldfarb and Idnani 1983).
 
-    minimise 1/2 |y|^2   subject to   lower <= A (xi_0 + T y) <= upper
+    minimise 1/2 |y - target|^2   subject to   lower <= A (origin + T y) <= upper
 
-Start at y = 0, add the most violated constraint, drop those whose multipliers would change sign on the way, until
+Start at the target, add the most violated constraint, drop those whose multipliers would change sign on the way, until
 nothing is violated.  No feasible start is needed, and inactive constraints cost one product A xi per iteration.  The
 working set has at most as many members as y has entries, so it is factored afresh at every change: no updating code,
 no drift.
@@ -58,23 +58,27 @@ class Constraints:
             self.A[chosen], self.lower[chosen], self.upper[chosen], self.size[chosen], self.general[chosen]
         )
 
-    def relative_violation(self, xi: Array) -> float:
-        """Return the largest violation at xi, relative to the magnitude of the constraint's terms."""
+    def relative_violation(self, xi: Array, reach: float) -> float:
+        """Return the largest violation at xi, relative to the magnitude of the constraint's terms.
+
+        A row whose own terms are all zero up to rounding is measured against the rest of xi, or against `reach`, the
+        distance of the unconstrained minimum.
+        """
         value = self.A @ xi
         excess = np.maximum(self.lower - value, value - self.upper)
-        terms = self.size + np.abs(self.A) @ np.abs(xi)
+        terms = self.size + np.abs(self.A) @ np.abs(xi) + 1e-6 * np.linalg.norm(xi) + 1e-9 * reach
         return float(np.divide(excess, terms, out=np.zeros_like(excess), where=excess > 0).max(initial=0.0))
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """The shortest y.
+    """The point nearest to the target.
 
     y : (f,) array
     members, signs : (q,) arrays
         The active constraints, and at which bound: -1 lower, +1 upper.
     multipliers : (q,) array
-        Not negative:  y + T^T A[members]^T (signs * multipliers) = 0.
+        Not negative up to rounding:  y - target + T^T A[members]^T (signs * multipliers) = 0.
     iterations : int
         Changes of the working set.
     within_bounds : bool
@@ -92,13 +96,13 @@ class Nearest:
     optimal: bool
 
 
-def nearest(constraints: Constraints, xi_0: Array, T: Array, guess: Signs) -> Nearest:
-    """Find the shortest y; contradictory constraints get a common slack t, first the general ones, then all.
+def nearest(constraints: Constraints, origin: Array, T: Array, target: Array, guess: Signs) -> Nearest:
+    """Find the nearest y; contradictory constraints get a common slack t, first the general ones, then all.
 
     Parameters
     ----------
     constraints : Constraints
-    xi_0, T : (n,), (n, f) arrays
+    origin, T, target : (n,), (n, f), (f,) arrays
     guess : (c,) int8 array
         Constraints to start from: -1 at the lower, +1 at the upper bound, 0 not.
     """
@@ -106,10 +110,10 @@ def nearest(constraints: Constraints, xi_0: Array, T: Array, guess: Signs) -> Ne
     slack = (float(dearest) if np.isfinite(dearest) else 1.0) / SLACK_STIFFNESS
     everything = np.ones_like(constraints.general)
     for soft in (~everything, constraints.general):
-        found, feasible = _iterate(constraints, xi_0, T, guess, np.where(soft, slack, 0.0))
+        found, feasible = _iterate(_HalfSpaces(constraints, origin, T, target, np.where(soft, slack, 0.0)), guess)
         if feasible:
             return found
-    found, _ = _iterate(constraints, xi_0, T, guess, np.where(everything, slack, 0.0))
+    found, _ = _iterate(_HalfSpaces(constraints, origin, T, target, np.where(everything, slack, 0.0)), guess)
     return replace(found, within_bounds=False)
 
 
@@ -133,17 +137,19 @@ class _WorkingSet:
         Q, R = np.linalg.qr(self.N, mode="complete")
         return Q[:, :q], Q[:, q:], R[:q]
 
-    def shortest(self) -> tuple[Array, Array]:
-        """Return the shortest y with N^T y = b, and the multipliers with y = N multipliers.
+    def nearest(self, target: Array) -> tuple[Array, Array]:
+        """Return the y with N^T y = b nearest to the target, and the multipliers with y - target = N multipliers.
 
-        Refined once: forms that differ by the stiffness of null directions would lose as many digits.
+        Refined once, since entries of y that stiff forms multiply by large numbers are small differences.
         """
+        if self.b.size == 0:
+            return target, self.b
         Q_1, _, R = self.factors
-        y, multipliers = np.zeros(len(self.N)), np.zeros(self.b.size)
+        y, multipliers = target, np.zeros(self.b.size)
         for _ in range(2):
             y = y + Q_1 @ _solve(R.T, self.b - self.N.T @ y)
         for _ in range(2):
-            multipliers = multipliers + _solve(R, Q_1.T @ (y - self.N @ multipliers))
+            multipliers = multipliers + _solve(R, Q_1.T @ (y - target - self.N @ multipliers))
         return y, multipliers
 
     def split(self, a: Array) -> tuple[Array, Array]:
@@ -194,8 +200,9 @@ class _HalfSpaces:
     """
 
     constraints: Constraints
-    xi_0: Array
+    origin: Array
     T: Array
+    target: Array
     soft: Array
 
     @cached_property
@@ -203,9 +210,14 @@ class _HalfSpaces:
         """The lengths of T's columns."""
         return np.linalg.norm(self.T, axis=0)
 
+    @cached_property
+    def reach(self) -> float:
+        """Distance of the unconstrained minimum."""
+        return float(np.linalg.norm(self.origin + self.T @ self.target))
+
     def xi(self, y: Array) -> Array:
         """Return the point in the constraints' coordinates."""
-        return self.xi_0 + self.T @ y[:-1]
+        return self.origin + self.T @ y[:-1]
 
     def half_space(self, i: int, sign: float) -> _HalfSpace:
         """Return constraint i at one of its bounds; directions along which it only varies by rounding are zero."""
@@ -214,40 +226,45 @@ class _HalfSpaces:
         a, rounding = row @ self.T, CANCELLATION * self.lengths
         depends = np.abs(a) > rounding
         a = np.append(-sign * np.where(depends, a, 0.0), self.soft[i])
-        return _HalfSpace(i, sign, a, -sign * float(bound - row @ self.xi_0), float(np.linalg.norm(rounding[depends])))
+        return _HalfSpace(
+            i, sign, a, -sign * float(bound - row @ self.origin), float(np.linalg.norm(rounding[depends]))
+        )
 
     def excess(self, y: Array) -> tuple[Array, Array]:
         """Return by how much more than rounding every constraint is violated, and at which bound."""
         given, xi = self.constraints, self.xi(y)
         value, slack = given.A @ xi, self.soft * y[-1]
         below, above = given.lower - value, value - given.upper
-        rounding = ROUNDING * (given.size + np.linalg.norm(xi))
-        return np.maximum(below, above) - slack - rounding, np.where(above > below, 1.0, -1.0)
+        return np.maximum(below, above) - slack - self.tolerance(ROUNDING, y), np.where(above > below, 1.0, -1.0)
+
+    def tolerance(self, relative: float, y: Array) -> Array:
+        """Return, per constraint, a violation of the given size relative to its terms."""
+        return relative * (self.constraints.size + np.linalg.norm(self.xi(y)) + 1e-9 * self.reach)
 
     def start(self, guess: Signs) -> _WorkingSet:
         """Take a guessed active set as far as it is independent and its multipliers have the right sign."""
-        given = self.constraints
+        given, target = self.constraints, np.append(self.target, 0.0)
         known = np.isfinite(np.where(guess > 0, given.upper, given.lower)) & (guess != 0)
-        working = _WorkingSet(np.empty(0, dtype=np.intp), np.empty(0), np.empty((self.T.shape[1] + 1, 0)), np.empty(0))
+        working = _WorkingSet(np.empty(0, dtype=np.intp), np.empty(0), np.empty((target.size, 0)), np.empty(0))
         for i in np.flatnonzero(known):
             new = self.half_space(int(i), float(guess[i]))
             z, _ = working.split(new.a)
             if np.linalg.norm(z) > new.rounding:
                 working = working.extended(new)
         while True:
-            _, multipliers = working.shortest()
+            _, multipliers = working.nearest(target)
             if multipliers.min(initial=0.0) >= -_rounding(multipliers):
                 return working
             working = working.only(np.arange(multipliers.size) != multipliers.argmin())
 
 
-def _iterate(constraints: Constraints, xi_0: Array, T: Array, guess: Signs, soft: Array) -> tuple[Nearest, bool]:
+def _iterate(spaces: _HalfSpaces, guess: Signs) -> tuple[Nearest, bool]:
     """Solve for one choice of soft constraints; also return whether they can be met."""
-    spaces = _HalfSpaces(constraints, xi_0, T, soft)
-    limit = 100 + 20 * T.shape[1]
+    target = np.append(spaces.target, 0.0)
+    limit = 100 + 20 * target.size
     working = spaces.start(guess)
-    y, multipliers = working.shortest()
-    settled = np.zeros(len(soft), dtype=bool)  # violated by rounding only, and dependent on the working set
+    y, multipliers = working.nearest(target)
+    settled = np.zeros(len(spaces.soft), dtype=bool)  # violated by rounding only, and dependent on the working set
     feasible, iterations = True, 0
     while feasible and iterations < limit:
         excess, signs = spaces.excess(y)
@@ -260,18 +277,17 @@ def _iterate(constraints: Constraints, xi_0: Array, T: Array, guess: Signs, soft
             iterations += 1
             z, r = working.split(new.a)
             independent, missing = np.linalg.norm(z) > new.rounding, new.b - new.a @ y
-            to_constraint = missing / (z @ z) if independent else np.inf
+            to_constraint = max(missing, 0.0) / (z @ z) if independent else np.inf
             left = np.maximum(multipliers, 0) + _rounding(multipliers)
             to_sign_change = np.divide(left, r, out=np.full_like(r, np.inf), where=r > 0)
             step = min(to_constraint, to_sign_change.min(initial=np.inf))
             if step == np.inf:
-                tolerated = CONTRADICTION * (constraints.size[worst] + np.linalg.norm(spaces.xi(y)))
-                feasible = settled[worst] = missing <= tolerated
+                feasible = settled[worst] = missing <= spaces.tolerance(CONTRADICTION, y)[worst]
                 break
             y = y + step * z if independent else y
             if step == to_constraint:
                 working = working.extended(new)
-                y, multipliers = working.shortest()
+                y, multipliers = working.nearest(target)
                 break
             stays = np.arange(r.size) != to_sign_change.argmin()
             working, multipliers = working.only(stays), (multipliers - step * r)[stays]

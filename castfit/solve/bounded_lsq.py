@@ -6,10 +6,10 @@
 
 This is the condensed problem (Peifer and Timmer 2007, Eq. 10): n is small, p may be thousands, few rows are active.
 
-It is solved in coordinates y in which the cost is 1/2 |y|^2 + constant.  With x = D xi (column scaling), the
+It is solved in coordinates y in which the cost is 1/2 |y - target|^2 + constant.  With x = D xi (column scaling), the
 equalities A_e xi = b_e solved by xi = xi_e + Z t, and the singular value decomposition E D Z = U S V^T,
 
-    xi = xi_0 + T y,     T = Z V S^-1.
+    xi = xi_e + T y,     T = Z V S^-1,     target = -U^T (u + E D xi_e).
 
 Directions of zero singular value get a small one instead: they stay put unless a constraint moves them, so the
 solution is the one of minimum norm in scaled variables.  E^T E is never formed.
@@ -151,11 +151,12 @@ def bounded_lsq(
     bounded = np.isfinite(constraints.lower) | np.isfinite(constraints.upper)
     open_ = np.flatnonzero(nonzero & bounded & ~equal)
     inverse, Z = split(constraints.A[equal])
-    xi_0, T, rank = _whiten(u_R, R * D, inverse @ constraints.lower[equal], Z)
+    xi_e = inverse @ constraints.lower[equal]
+    T, target, rank = _whiten(u_R + R @ (D * xi_e), R * D, Z)
     guess = np.concatenate([_guess(bounds_active, n), _guess(rows_active, len(rows.g))])
-    found = nearest(constraints.take(open_), xi_0, T, guess[open_])
+    found = nearest(constraints.take(open_), xi_e, T, target, guess[open_])
 
-    x = D * (xi_0 + T @ found.y)
+    x = D * (xi_e + T @ found.y)
     active, multipliers = np.zeros(len(norm), dtype=np.int8), np.zeros(len(norm))
     active[open_[found.members]] = found.signs
     multipliers[open_[found.members]] = found.signs * found.multipliers
@@ -164,7 +165,7 @@ def bounded_lsq(
     multipliers /= norm
     if found.within_bounds:
         x = np.where(active[:n] < 0, lower, np.where(active[:n] > 0, upper, np.clip(x, lower, upper)))
-    violation = constraints.relative_violation(x / D)
+    violation = constraints.relative_violation(x / D, float(np.linalg.norm(xi_e + T @ target)))
     return Solution(
         x=x,
         bound_multipliers=multipliers[:n],
@@ -273,15 +274,16 @@ def numerical_rank(singular_values: Array, matrix: Array) -> int:
     return int(np.count_nonzero(singular_values > RANK_TOLERANCE * np.linalg.norm(matrix)))
 
 
-def _whiten(u: Array, M: Array, xi_e: Array, Z: Array) -> tuple[Array, Array, int]:
-    """Return xi_0, T and the rank, such that xi = xi_0 + T y costs 1/2 |y|^2 + constant and solves the equalities."""
+def _whiten(u: Array, M: Array, Z: Array) -> tuple[Array, Array, int]:
+    """Return T, target and rank, such that  1/2 |u + M T y|^2 = 1/2 |y - target|^2 + constant  on the span of Z."""
     free = Z.shape[1]
     U, S, Vt = np.linalg.svd(M @ Z)
-    rank = numerical_rank(S, M)
-    stiffness = np.full(free, NULL_STIFFNESS * (np.linalg.norm(M) or 1.0))
+    rank, norm = numerical_rank(S, M), float(np.linalg.norm(M))
+    stiffness = np.full(free, NULL_STIFFNESS * (norm or 1.0))
     stiffness[:rank] = S[:rank]
-    T = Z @ (Vt.T / stiffness)
-    return xi_e - T[:, :rank] @ (U[:, :rank].T @ (u + M @ xi_e)), T, rank
+    target = np.zeros(free)
+    target[:rank] = -U[:, :rank].T @ u
+    return Z @ (Vt.T / stiffness), target, rank
 
 
 def _guess(signs: Signs | None, count: int) -> Signs:

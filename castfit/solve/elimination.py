@@ -31,13 +31,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.solve.bounded_lsq import column_scale, numerical_rank, split, triangle
-from castfit.solve.condensing import Condensed, NodeElimination, Substitution, adjoint, condense
-from castfit.staged import Multipliers
+from castfit.solve.condensing import Condensed, NodeElimination, Substitution, condense
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from castfit.staged import Array, Chain, Index, Layout, Linearization, Mask
 
 GROWTH_LIMIT = 1e6
@@ -108,85 +104,6 @@ def eliminate(layout: Layout, linearization: Linearization, scale: Array | None 
 
     condensed = condense(layout, linearization, node_elimination=node_elimination)
     return replace(condensed, scale=magnitudes[condensed.positions])
-
-
-@dataclass(frozen=True)
-class ThetaCovariance:
-    """How the estimate answers to errors of the data, of variance 1, and of the equations.
-
-    Attributes
-    ----------
-    covariance : (n_theta, n_theta) array
-        The block of theta in the inverse of the KKT matrix; on the determined subspace if there are other directions.
-    undetermined : (n_theta,) bool array
-        Quantities that take part in a direction which the data leave open: their variance is in truth infinite.
-    response : tuple of Multipliers
-        Derivative of theta, on the last axis, with respect to the constants of the equations, per chain.
-    """
-
-    covariance: Array
-    undetermined: Mask
-    response: tuple[Multipliers, ...]
-
-
-def theta_covariance(
-    condensed: Condensed, *, active: NDArray[np.int8] | None = None, path: Mask | None = None
-) -> ThetaCovariance:
-    """Return the covariance of the estimate and its sensitivity to gaps, whichever way the nodes were eliminated.
-
-    The KKT matrix is symmetric: d theta / d(equations) is minus the multipliers that answer to a unit force on theta.
-
-    Parameters
-    ----------
-    condensed : Condensed
-    active : (n_v,) int8 array, optional
-        Nonzero for variables that a bound holds.
-    path : (n_c,) bool array, optional
-        Path constraints that hold as equations.
-    """
-    n, n_e = condensed.layout.n_theta, condensed.e.size
-    held, derivatives = _derivatives(
-        condensed, np.zeros(condensed.v.size, dtype=bool) if active is None else active != 0
-    )
-    constrained = np.flatnonzero(np.zeros(condensed.c.size, dtype=bool) if path is None else path)
-    W = np.concatenate([condensed.F, derivatives, condensed.C[constrained]])
-    # As in castfit.solve.bounded_lsq: x = D Z t solves W x = 0.
-    D = column_scale(condensed.E) if condensed.scale is None else condensed.scale
-    weight = column_scale((W * D).T)
-    inverse, Z = split(W * D * weight[:, None])
-    R = triangle(condensed.E) * D
-    _, S, Vt = np.linalg.svd(R @ Z)
-    rank = numerical_rank(S, R)
-    open_ = Z @ Vt[rank:].T
-    half = Z @ (Vt[:rank].T / S[:rank])  # half half^T is the covariance of x / D
-    moved = half @ half[:n].T * D[:n]
-    force = np.eye(condensed.n_x)[:, :n] * D[:n]
-    forced = weight[:, None] * (inverse.T @ (force - R.T @ (R @ moved)))
-    bounds, paths = np.zeros((condensed.v.size, n)), np.zeros((condensed.c.size, n))
-    bounds[held] = forced[n_e : n_e + held.size]
-    paths[constrained] = forced[n_e + held.size :]
-    found = adjoint(condensed, condensed.E @ (D[:, None] * moved), bounds, paths, forced[:n_e])
-    return ThetaCovariance(
-        covariance=D[:n, None] * moved[:n],
-        undetermined=np.linalg.norm(open_[:n], axis=1) > 1e-8 * np.linalg.norm(open_, axis=1).max(initial=0.0),
-        response=tuple(Multipliers(-m.initial, -m.inner, -m.matching, -m.path) for m in found),
-    )
-
-
-def _derivatives(condensed: Condensed, chosen: Mask) -> tuple[Index, Array]:
-    """Return the positions of the chosen variables and their derivatives (count, n_x) with respect to the unknowns."""
-    own = chosen[condensed.positions]
-    positions, rows = [condensed.positions[own]], [np.eye(condensed.n_x)[own]]
-    eliminated = chosen.copy()
-    eliminated[condensed.positions] = False
-    for part in condensed.chains:
-        for places, derivative in ((part.chain.nodes, part.G), (part.chain.inner, part.inner()[1])):
-            hit = eliminated[places]
-            wide = np.zeros((int(hit.sum()), condensed.n_x))
-            wide[:, part.columns] = derivative[hit]
-            positions.append(places[hit])
-            rows.append(wide)
-    return np.concatenate(positions), np.concatenate(rows)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The generalized Gauss-Newton method, one iteration at a time over an explicit, frozen state.
 
 Each iteration linearizes the staged problem, condenses it to a small bounded least-squares problem, and lets a step
-control choose how far to go along the solution (Bock 1981; Peifer and Timmer 2007).  Hard starts first pass through the
-stations of a homotopy (castfit.solve.softened):
+control choose how far to go along the solution (Bock 1981; Peifer and Timmer 2007).  Where that stalls, or ends at a
+suspicious point, `castfit.solve.homotopy` knows what to try next:
 
     straight --converged, plausible--> done
         |  stalls, or ends at a suspicious point
@@ -23,91 +23,37 @@ A class can run it by hand:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.solve.local import ActiveSet, LocalProblem, Step
-from castfit.solve.softened import SoftenedProblem, Softening
+from castfit._reading import real, text
+from castfit.solve.homotopy import STATIONS, enter, next_try, soft_step, start_point, suspicious
+from castfit.solve.local import LocalProblem, Step
 from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, Solution, infeasibility
+from castfit.solve.state import GaussNewtonState
 from castfit.solve.step_control import STEP_CONTROLS, Advance, Search, StepControl
-from castfit.staged import Evaluation, Linearization, StagedProblem
+from castfit.staged import Linearization, StagedProblem
 from castfit.status import Status, check, suggest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
+    from castfit.staged import Array
 
-STATIONS = (
-    Softening(0.65, 1e-2),
-    Softening(0.65, 1e-1),
-    Softening(0.065, 1.0),
-    Softening(0.065, 1e1),
-    Softening(0.0065, 1e2),
-    Softening(0.0, 1e3),
-)
-"""The ladder that measured best on calcium; see castfit.solve.softened."""
+__all__ = ["GaussNewton", "GaussNewtonState"]
 
-SLOW_STATIONS = tuple(
-    Softening(floor, rho)
-    for floor, rho in ((0.65, 1e-3), (0.65, 1e-2), (0.2, 1e-1), (0.2, 1.0), (0.065, 3.0), (0.065, 1e1), (0.02, 3e1),
-                       (0.0065, 1e2), (0.002, 3e2), (0.0, 1e3), (0.0, 1e4))
-)  # fmt: skip
-
-_STATION_ITERATIONS = 15  # at most, per station
-_STATION_DROP = 0.02  # a relative decrease below which a station has done its work ...
-_FREE_STEP = 1e-2  # ... unless damping above this held the step back
 _GAP = 1e-7  # remaining infeasibility, in units of the states
 _NEAR_GAP, _NEAR_DECREASE = 1e-3, 1e-5  # below these only integration errors keep full steps from converging
-_IDLE = 2  # such steps without a smaller gap, after which the rest is integration error
+_CLOSER = 0.9  # a full step near the solution is idle unless the gap or the promised decrease shrinks by this factor
+_IDLE = 2  # so many idle steps are forgiven; after one more the rest is integration error
+_NOISY_GAP, _NOISY_DECREASE = 1e-5, 1e-7  # what an integration error may leave of a converged solution
 _DAMPED, _STALLED = 0.5, 2  # so many steps damped so much end the straight way: easy problems have none or one
 _EXACT_ITERATIONS = 25  # after the stations this many suffice, or the ladder led to a bad place
-_ASSUMED_NOISE = 0.065  # relative accuracy of data whose standard deviations are unknown
-
-
-@dataclass(frozen=True)
-class GaussNewtonState:
-    """Everything that one iteration hands to the next.
-
-    Attributes
-    ----------
-    iteration : int
-    phase : str
-        "straight", "station 1" ..., "exact".
-    evaluation : Evaluation
-        The current point and the values there.
-    damping : float
-        The factor lambda of the last step.
-    report : mapping
-        Figures of the last step: level, omega, gap, residual, condition, active, step.
-    """
-
-    iteration: int
-    phase: str
-    evaluation: Evaluation
-    damping: float = 1.0
-    report: Mapping[str, float] = field(default_factory=dict[str, float])
-    memory: Mapping[str, float] = field(default_factory=dict[str, float])
-    active: ActiveSet | None = None
-    bounds: Array | None = None
-    status: Status | None = None
-    station: int = -1
-    stations: tuple[Softening, ...] = ()
-    within: int = 0
-    stalled: int = 0
-    idle: int = 0
-    smallest_gap: float = np.inf
-    origin: Array | None = None
-    optimum: GaussNewtonState | None = None
-    detail: str = ""
-
-    @property
-    def v(self) -> Array:
-        """All variables."""
-        return self.evaluation.v
+_CUT_SHORT = "Its residuals are suspiciously large, but the search for a better one was cut short."
+_SHORTEST = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
 
 
 @dataclass(frozen=True)
@@ -138,12 +84,21 @@ class GaussNewton:
 
     def __post_init__(self) -> None:
         mistakes: list[str] = []
-        if isinstance(self.step_control, str) and self.step_control not in STEP_CONTROLS:
-            mistakes.append(f"step_control is '{self.step_control}': {suggest(self.step_control, STEP_CONTROLS)}")
+        rule: Any = self.step_control
+        if isinstance(rule, str) and rule not in STEP_CONTROLS:
+            mistakes.append(f"step_control is '{rule}': {suggest(rule, STEP_CONTROLS)}")
+        elif not isinstance(rule, (str, StepControl)):
+            mistakes.append(f"step_control is {text(rule)}; give a name or a StepControl such as NaturalLevel()")
         if self.homotopy not in ("auto", "always", "never"):
-            mistakes.append(f"homotopy is '{self.homotopy}'; choose 'auto', 'always' or 'never'")
-        if self.max_iter < 0 or not self.tolerance > 0 or self.regularisation < 0:
-            mistakes.append("max_iter and regularisation must not be negative, tolerance must be positive")
+            mistakes.append(f"homotopy is {text(self.homotopy)}; choose 'auto', 'always' or 'never'")
+        limit: Any = self.max_iter
+        if not isinstance(limit, (int, np.integer)) or isinstance(limit, bool) or limit < 0:
+            mistakes.append(f"max_iter is {text(limit)}; give an integer that is not negative")
+        tolerance, regularisation = real(self.tolerance), real(self.regularisation)
+        if tolerance is None or not 0.0 < tolerance < np.inf:
+            mistakes.append(f"tolerance is {text(self.tolerance)}; give a positive number")
+        if regularisation is None or not 0.0 <= regularisation < 1.0:
+            mistakes.append(f"regularisation is {text(self.regularisation)}; give a number from 0 to below 1")
         check("GaussNewton", mistakes)
 
     @property
@@ -152,34 +107,39 @@ class GaussNewton:
         name = self.step_control if isinstance(self.step_control, str) else type(self.step_control).__name__
         return f"Gauss-Newton ({name.replace('_', ' ')})"
 
+    @property
+    def _control(self) -> StepControl:
+        return STEP_CONTROLS[self.step_control]() if isinstance(self.step_control, str) else self.step_control
+
     def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
         """Solve; never raises for a fit that fails.  `warm` says that the start is nearly optimal."""
+        solver = replace(self, homotopy="never") if warm else self
         ledger = Ledger(staged)
         history: list[dict[str, float]] = []
-        solver = self if not warm else replace(self, homotopy="never")
         with Interrupt() as interrupt:
             state = solver.init(ledger)
-            while state.status is None:
-                state = solver.step(ledger, state)
+            while True:
                 now = _iteration(ledger, state)
                 history.append({"iteration": now.iteration, "cost": now.cost, "infeasibility": now.infeasibility,
                                 "time": now.seconds, "damping": state.damping, "station": state.station + 1.0,
                                 **state.report})  # fmt: skip
                 if state.status is None:
                     state = _interrupted(state, now, control, interrupt)
-        v = state.v
-        if not state.status.success and ledger.best is not None and state.status is not Status.START_FAILED:
-            v = ledger.best
-        active = np.zeros(v.size, dtype=np.int8)
-        if state.status.success and state.bounds is not None:
-            active = _active(staged, v, state.bounds)
+                if state.status is not None:
+                    break
+                state = solver.step(ledger, state)
+        v, active = state.v, np.zeros(state.v.size, dtype=np.int8)
+        if state.status.success:
+            active = _active(staged, v, np.zeros(v.size) if state.bounds is None else state.bounds)
             v = np.where(active < 0, staged.lower, np.where(active > 0, staged.upper, v))
+        elif ledger.best is not None and state.status is not Status.START_FAILED:
+            v = ledger.best
         return ledger.solution(
             v, state.status, detail=state.detail, active=active, iterations=state.iteration, history=tuple(history)
         )
 
     def iterate(self, problem: Any, transcription: Any = None) -> Iterator[GaussNewtonState]:
-        """Yield the state before the first and after every iteration.
+        """Yield the state at the start and after every iteration.
 
         Parameters
         ----------
@@ -190,7 +150,8 @@ class GaussNewton:
         if not isinstance(problem, StagedProblem):
             if transcription is None:
                 check("GaussNewton.iterate", ["give a transcription, for instance MultipleShooting(17)"])
-            problem = transcription.transcribe(problem, problem.guess)
+            else:
+                problem = transcription.transcribe(problem, problem.guess)
         ledger = Ledger(problem)
         state = self.init(ledger)
         yield state
@@ -199,33 +160,37 @@ class GaussNewton:
             yield state
 
     def init(self, ledger: Ledger) -> GaussNewtonState:
-        """Return the state at the start."""
+        """Return the state at the start.
+
+        Raises
+        ------
+        InputError
+            If the step control cannot deal with this kind of problem.
+        """
         staged = ledger.staged
-        start = np.clip(staged.start, staged.lower, staged.upper)
+        check(f"GaussNewton({self.step_control!r})", self._control.mistakes(staged.layout))
+        start = start_point(staged)
         at = ledger.evaluate(start)
-        if not at.ok:
+        if not at.ok or not ledger.linearize(start).ok:
             return GaussNewtonState(0, "straight", at, status=Status.START_FAILED, detail=staged.explain(start))
         state = GaussNewtonState(0, "straight", at)
-        return _enter(state, ledger.coarse.evaluate(start), STATIONS) if self.homotopy == "always" else state
+        return enter(ledger, state, STATIONS, start) if self.homotopy == "always" else state
 
     def step(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
         """Do one iteration."""
         if state.iteration >= self.max_iter:
-            return replace(state, status=Status.MAX_ITERATIONS)
-        soft = 0 <= state.station < len(state.stations)
-        at = ledger.coarse if soft else ledger
-        linear = at.linearize(state.v)
+            return _end(state, Status.MAX_ITERATIONS)
+        linear = (ledger.coarse if state.soft else ledger).linearize(state.v)
         if not linear.ok:
             failure = linear.failures[0]
-            return replace(state, status=Status.EVALUATION_FAILED, detail=f"{failure.chain}: {failure.detail}")
-        if not soft:
-            return self._exact_step(ledger, linear, state)
-        after = _soft_step(at, linear, state)
-        return replace(after, evaluation=ledger.evaluate(after.v)) if after.phase == "exact" else after
+            return self._otherwise(ledger, state, Status.EVALUATION_FAILED, f"{failure.chain}: {failure.detail}")
+        return soft_step(ledger, linear, state) if state.soft else self._exact_step(ledger, linear, state)
 
     def _exact_step(self, ledger: Ledger, linear: Linearization, state: GaussNewtonState) -> GaussNewtonState:
         staged = ledger.staged
         local = LocalProblem(staged, linear, warm=state.active, regularisation=self.regularisation)
+        if not local.finite:
+            return self._otherwise(ledger, state, Status.LINEAR_ALGEBRA_FAILED, "Derivatives overflow.")
         step = local.direction()
         gap = infeasibility(staged.layout, staged.scale, linear)
         report = {
@@ -235,32 +200,27 @@ class GaussNewton:
             "held_directions": float(local.singular_directions.shape[1]),
             "active": float(np.count_nonzero(step.active.variables) + np.count_nonzero(step.active.path)),
         }
-        near = gap <= _NEAR_GAP and step.decrease <= _NEAR_DECREASE * linear.cost
-        idle = state.idle + 1 if near and gap > 0.3 * state.smallest_gap else 0
-        if idle > _IDLE or self._optimal(staged, linear, step, gap):
-            settled = replace(state, report=report, active=step.active, bounds=step.bound_multipliers)
-            return self._settle(ledger, settled)
-        control = self.step_control if isinstance(self.step_control, StepControl) else STEP_CONTROLS[self.step_control]()
+        state = replace(_closing_in(state, step, gap, linear.cost), active=step.active, bounds=step.bound_multipliers)
+        if self._optimal(staged, linear, step, gap):
+            return self._settle(ledger, replace(state, report=report), Status.CONVERGED)
+        if state.idle > _IDLE:
+            good = gap <= _NOISY_GAP and step.decrease <= _NOISY_DECREASE * linear.cost
+            return self._settle(ledger, replace(state, report=report), Status.CONVERGED if good else Status.ACCEPTABLE)
         search = Search(ledger, local, step, linear, state.memory)
-        advance = _full_step(search) if near else None
-        if advance is None:
-            advance = _evaluable(search, control.advance(search))
+        near = state.closest[0] < np.inf
+        advance = (_full_step(search) if near else None) or _evaluable(search, self._control.advance(search))
         after = replace(
             state,
             iteration=state.iteration + 1,
             damping=advance.damping,
             memory=advance.memory,
-            active=step.active,
-            bounds=step.bound_multipliers,
             report={**report, **advance.report, "step": search.norm(step.dv)},
             within=state.within + 1,
-            idle=idle,
-            smallest_gap=min(gap, state.smallest_gap) if near else np.inf,
         )
-        if advance.to is None:
-            return self._give_up(ledger, after, step)
+        if advance.to is None or np.array_equal(advance.to.v, linear.v):
+            return self._give_up(ledger, after, search)
         after = replace(after, evaluation=advance.to, stalled=state.stalled + (advance.damping < _DAMPED))
-        straight = after.station < 0
+        straight = not after.stations
         lost = after.stalled >= _STALLED if straight else after.within >= _EXACT_ITERATIONS
         return self._next_try(ledger, after) or after if lost else after
 
@@ -269,60 +229,55 @@ class GaussNewton:
         floor = sum(float(np.sum((1e-10 * s) ** 2)) for s in staged.signal)
         return gap <= _GAP and step.decrease <= self.tolerance * linear.cost + floor
 
-    def _settle(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
+    def _settle(self, ledger: Ledger, state: GaussNewtonState, status: Status) -> GaussNewtonState:
         """Accept an optimum, unless it is suspicious and something is left to try."""
-        best = state
+        best = replace(state, status=status, optimum=None)
         if state.optimum is not None and state.optimum.evaluation.cost <= state.evaluation.cost:
             best = replace(state.optimum, iteration=state.iteration)
-        if _suspicious(ledger.staged, best.evaluation):
-            further = self._next_try(ledger, replace(state, optimum=best))
-            if further is not None:
-                return further
-        return replace(best, status=Status.CONVERGED)
+        if suspicious(ledger.staged, best.evaluation):
+            return self._next_try(ledger, replace(state, optimum=best)) or best
+        return best
 
-    def _give_up(self, ledger: Ledger, state: GaussNewtonState, step: Step) -> GaussNewtonState:
-        """Try something else, or say how the solve ended."""
-        further = self._next_try(ledger, state)
-        if further is not None:
-            return further
-        if state.optimum is not None:
-            return replace(state.optimum, iteration=state.iteration, status=Status.CONVERGED)
-        staged = ledger.staged
-        gap = infeasibility(staged.layout, staged.scale, state.evaluation)
-        if gap <= _GAP and step.decrease <= 1e-6 * state.evaluation.cost:
-            return replace(state, status=Status.ACCEPTABLE)
-        return replace(state, status=Status.STEP_TOO_SMALL if step.feasible else Status.INFEASIBLE)
+    def _give_up(self, ledger: Ledger, state: GaussNewtonState, search: Search) -> GaussNewtonState:
+        """Say why no step helps, and try something else."""
+        staged, step = ledger.staged, search.step
+        if state.report["gap"] <= _GAP and step.decrease <= 1e-6 * search.at.cost:
+            return self._settle(ledger, state, Status.ACCEPTABLE)
+        probe = search.trial(_SHORTEST * step.dv)
+        if not probe.ok:
+            return self._otherwise(ledger, state, Status.EVALUATION_FAILED, staged.explain(probe.v))
+        return self._otherwise(ledger, state, Status.STEP_TOO_SMALL if step.feasible else Status.INFEASIBLE)
+
+    def _otherwise(self, ledger: Ledger, state: GaussNewtonState, status: Status, detail: str = "") -> GaussNewtonState:
+        """Try something else, or end."""
+        return self._next_try(ledger, state) or _end(state, status, detail)
 
     def _next_try(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState | None:
-        """Return the beginning of the next try, or None if there is none."""
-        staged = ledger.staged
-        if self.homotopy == "never":
-            return None
-        first = state.phase == "straight"
-        if first and staged.second_start is not None:
-            begin = np.clip(staged.second_start(), staged.lower, staged.upper)
-            at = ledger.evaluate(begin)
-            if at.ok:
-                return replace(_afresh(state), phase="second start", evaluation=at, origin=begin)
-        if first or state.phase == "second start":
-            begin = _start(staged) if state.origin is None else state.origin
-            return _enter(state, ledger.coarse.evaluate(begin), STATIONS)
-        if state.stations == STATIONS:
-            return _enter(state, ledger.coarse.evaluate(_start(staged)), SLOW_STATIONS)
-        return None
+        return None if self.homotopy == "never" else next_try(ledger, state)
 
 
-def _afresh(state: GaussNewtonState) -> GaussNewtonState:
-    """Forget what only concerned the last try."""
-    return replace(
-        state, station=-1, stations=(), within=0, stalled=0, idle=0, smallest_gap=np.inf, active=None, memory={}
-    )
+def _end(state: GaussNewtonState, status: Status, detail: str = "") -> GaussNewtonState:
+    """End, at the optimum found before the search went on if there is one."""
+    if state.optimum is None:
+        return replace(state, status=status, detail=detail)
+    cut_short = status in (Status.MAX_ITERATIONS, Status.MAX_TIME)
+    return replace(state.optimum, iteration=state.iteration, detail=_CUT_SHORT if cut_short else "")
+
+
+def _closing_in(state: GaussNewtonState, step: Step, gap: float, cost: float) -> GaussNewtonState:
+    """Count the steps near the solution that bring it no closer."""
+    if not (gap <= _NEAR_GAP and step.decrease <= _NEAR_DECREASE * cost):
+        return replace(state, idle=0, closest=(np.inf, np.inf))
+    least_gap, least_decrease = state.closest
+    closer = _GAP < gap < _CLOSER * least_gap or step.decrease < _CLOSER * least_decrease
+    closest = (min(gap, least_gap), min(step.decrease, least_decrease))
+    return replace(state, idle=0 if closer else state.idle + 1, closest=closest)
 
 
 def _full_step(search: Search) -> Advance | None:
     """Take the full step: this close, level functions see little but integration errors."""
     trial = search.trial(search.step.dv)
-    return Advance(trial, 1.0, search.memory) if trial.ok else None
+    return Advance(trial, 1.0, search.memory) if search.ledger.linearize(trial.v).ok else None
 
 
 def _evaluable(search: Search, advance: Advance) -> Advance:
@@ -335,69 +290,6 @@ def _evaluable(search: Search, advance: Advance) -> Advance:
     return replace(advance, to=None)
 
 
-def _start(staged: StagedProblem) -> Array:
-    return np.clip(staged.start, staged.lower, staged.upper)
-
-
-def _enter(state: GaussNewtonState, at: Evaluation, stations: tuple[Softening, ...]) -> GaussNewtonState:
-    """Go to the first station of a homotopy."""
-    return replace(
-        _afresh(state), phase="station 1", evaluation=at, station=0, stations=stations, memory={"mu": 1e-3}
-    )
-
-
-def _soft_step(ledger: Ledger, linear: Linearization, state: GaussNewtonState) -> GaussNewtonState:
-    """Do one Levenberg-Marquardt step at a station, and go on to the next when it has done its work."""
-    staged = ledger.staged
-    soft = SoftenedProblem(staged, state.stations[state.station], _noise(staged))
-    taken = soft.step(ledger, linear, state.memory["mu"])
-    after = replace(
-        state,
-        iteration=state.iteration + 1,
-        evaluation=taken.to if taken.to is not None else state.evaluation,
-        damping=1.0 / (1.0 + taken.held_back),
-        memory={"mu": taken.damping},
-        within=state.within + 1,
-        report={"level": taken.value, "gap": infeasibility(staged.layout, staged.scale, linear)},
-    )
-    done = taken.decrease < 1e-4 or (taken.decrease < _STATION_DROP and taken.held_back < _FREE_STEP)
-    if done or after.within >= _STATION_ITERATIONS:
-        station = state.station + 1
-        last = station == len(state.stations)
-        return replace(
-            after,
-            station=station,
-            within=0,
-            phase="exact" if last else f"station {station + 1}",
-            memory={} if last else {"mu": min(taken.damping, 1e-3)},
-            active=None,
-        )
-    return after
-
-
-def _noise(staged: StagedProblem) -> float:
-    """Standard deviation of residuals to expect: 1 where standard deviations are stated, else from the signal.
-
-    A signal below ten standard deviations says that these are placeholders.
-    """
-    measured = np.concatenate([s[c.row_mask] for s, c in zip(staged.signal, staged.layout.chains, strict=True)])
-    typical = float(np.median(measured)) if measured.size else 1.0
-    return 1.0 if typical > 10.0 or typical == 0.0 else _ASSUMED_NOISE * typical
-
-
-def _suspicious(staged: StagedProblem, at: Evaluation) -> bool:
-    """Whether residuals at an optimum are so large that another optimum must be better.
-
-    With stated standard deviations: their mean square exceeds 4.  Otherwise: they exceed a fifth of the signal.
-    """
-    r = np.concatenate([v.r[c.row_mask] for v, c in zip(at.values, staged.layout.chains, strict=True)])
-    signal = np.concatenate([s[c.row_mask] for s, c in zip(staged.signal, staged.layout.chains, strict=True)])
-    noise = _noise(staged)
-    if noise == 1.0:
-        return float(np.mean(r**2)) > 4.0
-    return float(np.mean(r**2)) > 0.04 * float(np.mean(signal**2))
-
-
 def _iteration(ledger: Ledger, state: GaussNewtonState) -> Iteration:
     staged = ledger.staged
     worst = infeasibility(staged.layout, staged.scale, state.evaluation)
@@ -405,14 +297,13 @@ def _iteration(ledger: Ledger, state: GaussNewtonState) -> Iteration:
 
 
 def _interrupted(state: GaussNewtonState, now: Iteration, control: Control, interrupt: Interrupt) -> GaussNewtonState:
-    """Stop when the user, the clock or the callback says so."""
+    """Stop when the callback, the user or the clock says so."""
+    asked = control.callback is not None and control.callback(now)
     if interrupt.requested:
         return replace(state, status=Status.INTERRUPTED)
-    if now.seconds > control.max_time:
-        return replace(state, status=Status.MAX_TIME)
-    if control.callback is not None and control.callback(now):
+    if asked:
         return replace(state, status=Status.STOPPED_BY_CALLBACK)
-    return state
+    return _end(state, Status.MAX_TIME) if now.seconds > control.max_time else state
 
 
 def _active(staged: StagedProblem, v: Array, multiplier: Array) -> NDArray[np.int8]:

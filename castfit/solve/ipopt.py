@@ -17,7 +17,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._capture import Capture, captured, released
-from castfit._reading import named, text
+from castfit._reading import is_one_of, named, text
 from castfit.solve.assembly import ConstraintRows, HessianMap, JacobianMap, cost_gradient, gauss_newton_blocks
 from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, Solution, infeasibility
 from castfit.staged import StagedProblem
@@ -80,9 +80,9 @@ class Ipopt:
 
     def __post_init__(self) -> None:
         mistakes: list[str] = []
-        if self.hessian not in ("auto", "exact", "gauss-newton"):
+        if not is_one_of(self.hessian, "auto", "exact", "gauss-newton"):
             mistakes.append(f"hessian is {text(self.hessian)}; choose 'auto', 'exact' or 'gauss-newton'")
-        if self.linear_solver not in ("mumps", "spral"):
+        if not is_one_of(self.linear_solver, "mumps", "spral"):
             mistakes.append(f"linear_solver is {text(self.linear_solver)}; choose 'mumps' or 'spral'")
         limit: Any = self.max_iter
         if not isinstance(limit, (int, np.integer)) or isinstance(limit, bool) or limit < 0:

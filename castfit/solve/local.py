@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.solve.bounded_lsq import Rows, bounded_lsq, column_scale, regularise
+from castfit.solve.bounded_lsq import Rows, bounded_lsq, column_scale, regularise, split
 from castfit.solve.condensing import Condensed, expand, recondense
 from castfit.solve.elimination import choose
 from castfit.staged import Evaluation, Linearization, StagedProblem
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     Index = NDArray[np.intp]
     Signs = NDArray[np.int8]
 
+
+_LARGEST = 1e150
+"""The square of a larger number may overflow."""
 
 _FEASIBILITY = 1e-9
 """Violation of a bound, in units of the variable, that the search for violated bounds takes for rounding."""
@@ -50,7 +53,8 @@ class Step:
     predicted : float
         Cost of the linear model after the full step.
     decrease : float
-        1/2 |E x|^2 less the gaps' share: how much the cost falls within the constraints; half a chi-square distance.
+        1/2 |E x|^2: by how much moving the unknowns lowers the cost of the linear model once the gaps are closed;
+        half a chi-square distance.
     active : ActiveSet
     bound_multipliers : (n_v,) array
         Multipliers of bounds of variables, positive at an upper bound.
@@ -82,7 +86,11 @@ class LocalProblem:
     warm : ActiveSet, optional
         The active set of an earlier subproblem.
     regularisation : float
-        Singular values of the scaled parameter block below this fraction of the largest are enlarged (Eq. 23).
+        Singular values of the scaled condensed Jacobian below this fraction of the largest are enlarged (Eq. 23).
+
+    Attributes
+    ----------
+    condensed : Condensed
     """
 
     def __init__(
@@ -99,37 +107,66 @@ class LocalProblem:
         self._regularisation = regularisation
 
     @cached_property
-    def _damped(self) -> tuple[Array, Array, float]:
-        """Rows that hold singular directions, those directions (n_x, k), and the condition number of E."""
-        found = regularise(self.condensed.E, threshold=max(self._regularisation, 1e-300))
+    def column_scale(self) -> Array:
+        """Typical magnitudes of the unknowns, (n_x,): inverse column norms of E where nothing better is known."""
+        known = self.condensed.scale
+        return column_scale(self.condensed.E) if known is None else known
+
+    @cached_property
+    def _singular(self) -> tuple[Array, Array, float]:
+        """Rows that hold singular directions (k, n_x), those directions (n_x, k), and the condition number.
+
+        Closure rows determine directions as well, which E need not see: what counts is E within their null space.
+        """
+        D, n_x = self.column_scale, self.condensed.n_x
+        closure = self.condensed.F * D
+        Z = split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else np.eye(n_x)
+        found = regularise(self.condensed.E * D @ Z, threshold=self._regularisation, scale=np.ones(Z.shape[1]))
         w = found.singular_values
         condition = float(w[0] / w[-1]) if w.size and w[-1] > 0 else np.inf
         if self._regularisation == 0.0:
-            return np.empty((0, self.condensed.n_x)), np.empty((self.condensed.n_x, 0)), condition
-        return found.damping, found.directions, condition
+            return np.empty((0, n_x)), np.empty((n_x, 0)), condition
+        return found.damping @ Z.T / D, Z @ found.directions, condition
 
     @property
     def condition(self) -> float:
         """Condition number of the column-scaled condensed Jacobian."""
-        return self._damped[2]
+        return self._singular[2]
 
     @property
     def singular_directions(self) -> Array:
         """Singular directions that are held, in scaled unknowns, (n_x, k)."""
-        return self._damped[1]
+        return self._singular[1]
+
+    @property
+    def finite(self) -> bool:
+        """Whether no number overflowed in condensing, or would when squared; there are steps only then."""
+        return self._is_finite(self.condensed)
 
     def direction(self, *, damping: Array | None = None) -> Step:
         """Return the Gauss-Newton step, with rows `damping` (k, n_x) appended to E (Levenberg-Marquardt)."""
         return self._solve(self.condensed, self.linearization, damping)
 
-    def correction(self, evaluation: Evaluation) -> Step:
-        """Return the simplified Gauss-Newton step from another point: its values, the matrices of this one (Eq. 15)."""
-        return self._solve(recondense(self.condensed, evaluation), evaluation, None)
+    def correction(self, evaluation: Evaluation) -> Step | None:
+        """Return the simplified Gauss-Newton step from another point: its values, the matrices of this one (Eq. 15).
+
+        None if numbers overflow on the way.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            there = recondense(self.condensed, evaluation)
+        return self._solve(there, evaluation, None) if self._is_finite(there) else None
 
     @cached_property
-    def column_scale(self) -> Array:
-        """Inverse column norms of E, (n_x,)."""
-        return column_scale(self.condensed.E)
+    def _path(self) -> Index:
+        """Which path constraints are not padding."""
+        lower, upper = _path_bounds(self.staged)
+        return np.flatnonzero(np.isfinite(lower) | np.isfinite(upper))
+
+    def _is_finite(self, condensed: Condensed) -> bool:
+        numbers = [condensed.u, condensed.E, condensed.e, condensed.F]
+        numbers += [condensed.c[self._path], condensed.C[self._path]]
+        numbers += [block for part in condensed.chains for block in (part.g, part.G, part.h)]
+        return all(bool((np.abs(block) < _LARGEST).all()) for block in numbers)
 
     def _solve(self, condensed: Condensed, at: Evaluation, damping: Array | None) -> Step:
         """Solve with the bounds of those nodes and inner variables only that would be violated without.
@@ -137,45 +174,44 @@ class LocalProblem:
         Thousands of bounds are rarely active: solve, look what is violated, add those rows, solve again.  What nothing
         violates is the solution with all of them.
         """
-        staged, held = self.staged, self._damped[0]
+        staged, held = self.staged, self._singular[0]
         extra = held if damping is None else np.vstack([held, damping])
-        u, E = condensed.u, condensed.E
-        if extra.size:
-            u, E = np.concatenate([u, np.zeros(extra.shape[0])]), np.vstack([E, extra])
+        u, E = np.concatenate([condensed.u, np.zeros(len(extra))]), np.vstack([condensed.E, extra])
         lower, upper = staged.lower - at.v, staged.upper - at.v
         slack = _FEASIBILITY * np.maximum(staged.scale, np.abs(at.v))
         unknown = np.zeros(at.v.size, dtype=bool)
         unknown[condensed.positions] = True
-        active = self._warm if self._warm is not None and self._warm.path.size == condensed.c.size else None
-        if active is None:
-            active = ActiveSet(np.zeros(at.v.size, dtype=np.int8), np.zeros(condensed.c.size, dtype=np.int8))
-        chosen = (active.variables != 0) & ~unknown
+        none = np.zeros(condensed.e.size, dtype=np.int8)
+        active = self._warm or ActiveSet(np.zeros(at.v.size, dtype=np.int8), np.zeros(condensed.c.size, dtype=np.int8))
+        chosen, path = (active.variables != 0) & ~unknown, self._path
         while True:
-            rows, places = _rows(staged, condensed, lower, upper, chosen)
+            rows, places = _rows(staged, condensed, lower, upper, chosen, path)
+            ends = [places.size, places.size + path.size]
             found = bounded_lsq(
                 u,
                 E,
                 lower=lower[condensed.positions],
                 upper=upper[condensed.positions],
                 rows=rows,
+                scale=self.column_scale,
                 bounds_active=active.variables[condensed.positions],
-                rows_active=np.concatenate(
-                    [active.variables[places], active.path, np.zeros(condensed.e.size, dtype=np.int8)]
-                ),
+                rows_active=np.concatenate([active.variables[places], active.path[path], none]),
             )
             dv = expand(condensed, found.x)
-            active = _active(staged, condensed, found.bounds_active, found.rows_active, places)
+            of_places, of_path, _ = np.split(found.rows_active, ends)
+            active = ActiveSet(np.zeros_like(active.variables), np.zeros_like(active.path))
+            active.variables[condensed.positions], active.variables[places] = found.bounds_active, of_places
+            active.path[path] = of_path
             violated = ((dv < lower - slack) | (dv > upper + slack)) & ~unknown & ~chosen
             if not violated.any():
                 break
             chosen |= violated
         moved = condensed.E @ found.x
         bound_multipliers = np.zeros(staged.layout.n_v)
-        bound_multipliers[condensed.positions] = found.bound_multipliers
-        of_places, of_path, of_closure = np.split(
-            found.row_multipliers, [places.size, places.size + condensed.c.size]
-        )
-        bound_multipliers[places] += of_places
+        of_places, of_path, of_closure = np.split(found.row_multipliers, ends)
+        bound_multipliers[condensed.positions], bound_multipliers[places] = found.bound_multipliers, of_places
+        path_multipliers = np.zeros(condensed.c.size)
+        path_multipliers[path] = of_path
         residuals = condensed.u + moved
         return Step(
             dv=dv,
@@ -183,27 +219,29 @@ class LocalProblem:
             decrease=0.5 * float(moved @ moved),
             active=active,
             bound_multipliers=bound_multipliers,
-            path_multipliers=of_path,
+            path_multipliers=path_multipliers,
             closure_multipliers=of_closure,
             residuals=residuals,
             feasible=found.feasible,
         )
 
 
-def _active(
-    staged: StagedProblem, condensed: Condensed, bounds: Signs, rows: Signs, places: Index
-) -> ActiveSet:
-    """Sort the active set of the dense problem by variable and path constraint."""
-    variables = np.zeros(staged.layout.n_v, dtype=np.int8)
-    variables[condensed.positions] = bounds
-    variables[places] = rows[: places.size]
-    return ActiveSet(variables, rows[places.size : places.size + condensed.c.size])
+def _path_bounds(staged: StagedProblem) -> tuple[Array, Array]:
+    """Return the bounds of all path constraints, padding included, (n_c,) each."""
+    chains = staged.layout.chains
+    lower = np.concatenate([chain.constraint_lower.ravel() for chain in chains])
+    return lower, np.concatenate([chain.constraint_upper.ravel() for chain in chains])
 
 
 def _rows(
-    staged: StagedProblem, condensed: Condensed, lower: Array, upper: Array, chosen: NDArray[np.bool_]
+    staged: StagedProblem,
+    condensed: Condensed,
+    lower: Array,
+    upper: Array,
+    chosen: NDArray[np.bool_],
+    path: Index,
 ) -> tuple[Rows, Index]:
-    """Write bounds of the chosen nodes and inner variables, path constraints and closure as rows.
+    """Write bounds of the chosen nodes and inner variables, chosen path constraints and closure as rows.
 
     Also returns the positions in v of the first kind, in the order of their rows.
     """
@@ -222,9 +260,8 @@ def _rows(
             wide[:, part.columns] = slope[real]
             parts.append((offset[real], wide, lower[at], upper[at]))
             places.append(at)
-    low = np.concatenate([chain.constraint_lower.ravel() for chain in staged.layout.chains])
-    high = np.concatenate([chain.constraint_upper.ravel() for chain in staged.layout.chains])
-    parts.append((condensed.c, condensed.C, low, high))
+    low, high = _path_bounds(staged)
+    parts.append((condensed.c[path], condensed.C[path], low[path], high[path]))
     zero = np.zeros(condensed.e.size)
     parts.append((condensed.e, condensed.F, zero, zero))
     g, G, low, high = (np.concatenate([p[i] for p in parts]) for i in range(4))

@@ -5,18 +5,18 @@
 Weights are softened: no measurement counts as more accurate than a fraction `floor` of the mean measured value, since a
 few tiny standard deviations would dominate everything while the model is far off.  Equations are softened: trajectories
 may break, at a price rho in units of the states' magnitudes D^-1, so that data pull every stage to its place first.
-Growing rho and falling floors lead to the exact problem, where `castfit.solve.gauss_newton` takes over.  Either homotopy
-alone loses starts that both together keep: calcium, 20 starts in [0, 1]^11: weights alone 6 of 10, matching alone 7 of 10,
-both 20 of 20.
+Growing rho and falling floors lead to the exact problem, where `castfit.solve.gauss_newton` takes over.  FIGURES
 
-One Levenberg-Marquardt step, Marquardt scaling.  Inner variables are eliminated per stage; the nodes' normal matrix is
-block tridiagonal with a border of theta: banded Cholesky and a Schur complement.
+Bounds are kept by projection, path constraints wait for the exact problem.
+
+A step is Levenberg and Marquardt's with Marquardt's scaling.  Inner variables are eliminated per stage; the nodes'
+normal matrix is block tridiagonal with a border of theta: banded Cholesky and a Schur complement.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from scipy import linalg
@@ -24,12 +24,8 @@ from scipy import linalg
 from castfit.staged import Chain, Evaluation, Jacobians, Linearization, StagedProblem, gaps
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from castfit.solve.solution import Ledger
-
-    Array = NDArray[np.float64]
-    Mask = NDArray[np.bool_]
+    from castfit.staged import Array, Index, Mask
 
 ACCURACY = 0.065
 """Relative accuracy of a gap that costs as much as one standard deviation, at rho = 1."""
@@ -45,7 +41,13 @@ class Softening:
 
 @dataclass(frozen=True)
 class SoftStep:
-    """A Levenberg-Marquardt step on a softened problem: where it went (None if nowhere), its gain and damping."""
+    """A Levenberg-Marquardt step on a softened problem.
+
+    to : where it went, None if nowhere
+    value, decrease : Phi there, and by which fraction it fell
+    damping : mu for the next step
+    held_back : mu of this step
+    """
 
     to: Evaluation | None
     value: float
@@ -86,7 +88,7 @@ class SoftenedProblem:
         """Take one accepted step, raising mu until Phi falls."""
         staged, v = self.staged, linear.v
         now = self.value(linear)
-        normal = _Normal(self, linear)
+        normal = NormalEquations(self, linear)
         gradient = normal.gradient
         held = ((v <= staged.lower) & (gradient >= 0)) | ((v >= staged.upper) & (gradient <= 0))
         held |= staged.lower == staged.upper
@@ -137,8 +139,14 @@ class SoftenedProblem:
         return weight, weight * gap, weight[:, None] * linear.jacobians[i].A
 
 
-class _Normal:
-    """The normal equations of a softened problem, per chain as stage blocks over (s_k, w_k, q, s_{k+1})."""
+class NormalEquations:
+    """The normal equations of a softened problem, per chain as stage blocks over (s_k, w_k, q, s_{k+1}).
+
+    Attributes
+    ----------
+    gradient, diagonal : (n_v,) arrays
+        Gradient of Phi, and the diagonal of its Gauss-Newton matrix.
+    """
 
     def __init__(self, soft: SoftenedProblem, linear: Linearization) -> None:
         self.layout = soft.staged.layout
@@ -168,7 +176,7 @@ class _Normal:
         self.diagonal = np.maximum(self.diagonal, 1e-300)
 
     @staticmethod
-    def _places(chain: Chain) -> list[tuple[Array, slice]]:
+    def _places(chain: Chain) -> list[tuple[Index, slice]]:
         n_s, n_w, n_q = chain.n_s, chain.n_w, chain.n_q
         q = np.broadcast_to(chain.theta, (chain.n_stages, n_q))
         return [
@@ -215,7 +223,9 @@ class _Normal:
                     part.diagonal[0] += np.diag(own**2)
                     part.border[0] -= own[:, None] * a
                 reduced.append(part)
-            solved = [_solve_nodes(part, right[chain.nodes]) for chain, part in zip(layout.chains, reduced, strict=True)]
+            solved = [
+                _solve_nodes(part, right[chain.nodes]) for chain, part in zip(layout.chains, reduced, strict=True)
+            ]
             b = right[:n_theta].copy()
             for chain, part, found in zip(layout.chains, reduced, solved, strict=True):
                 border = part.border.reshape(-1, chain.n_q)
@@ -253,7 +263,7 @@ class _Reduced:
     inner_by_outer: Array
 
 
-def _outer(chain: Chain) -> NDArray[np.intp]:
+def _outer(chain: Chain) -> Index:
     """Columns of a stage block that are not inner: s_k, q, s_{k+1}."""
     width = 2 * chain.n_s + chain.n_w + chain.n_q
     return np.concatenate([np.arange(chain.n_s), np.arange(chain.n_s + chain.n_w, width)])
@@ -265,11 +275,13 @@ def _reduce(chain: Chain, M: Array, extra: Array, right: Array) -> _Reduced:
     o, w = _outer(chain), slice(n_s, n_s + n_w)
     M_o = M[:, o[:, None], o[None, :]]
     shift = np.zeros((K, o.size))
-    inner, back = np.empty((K, 0)), np.empty((K, 0, o.size))
+    inner: Array = np.empty((K, 0))
+    back: Array = np.empty((K, 0, o.size))
     if n_w:
         M_w = M[:, w, w] + extra[chain.inner][:, :, None] * np.eye(n_w)
         coupling = M[:, w, :][:, :, o]
-        solved = np.linalg.solve(M_w, np.concatenate([coupling, right[chain.inner][:, :, None]], axis=2))
+        sides = np.concatenate([coupling, right[chain.inner][:, :, None]], axis=2)
+        solved = cast("Array", np.linalg.solve(M_w, sides))
         back, inner = solved[:, :, :-1], solved[:, :, -1]
         M_o = M_o - coupling.transpose(0, 2, 1) @ back
         shift = -(coupling.transpose(0, 2, 1) @ inner[:, :, None])[:, :, 0]

@@ -92,15 +92,18 @@ class Solution:
 
 
 def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float:
-    """Return the largest violation: gaps and inner equations in units of the states, path constraints as they are."""
+    """Return the largest violation of a constraint.
+
+    Gaps and inner equations count in units of the states' magnitudes, path constraints in their own.
+    """
     if not evaluation.ok:
         return np.inf
     worst = 0.0
     for chain, gap, values in zip(layout.chains, gaps(layout, evaluation), evaluation.values, strict=True):
-        below, above = chain.constraint_lower - values.c, values.c - chain.constraint_upper
-        for part in (gap / scale[chain.nodes], values.d, below, above):
-            if part.size:
-                worst = max(worst, float(np.abs(part).max() if part is not below and part is not above else part.max()))
+        # Padding may be NaN, which fmax passes over.
+        outside = np.fmax(np.fmax(chain.constraint_lower - values.c, values.c - chain.constraint_upper), 0.0)
+        for part in (np.abs(gap / scale[chain.nodes]), np.abs(values.d / scale[chain.inner]), outside):
+            worst = max(worst, float(part.max(initial=0.0)))
     return worst
 
 

@@ -38,6 +38,7 @@ from castfit.staged import (
 from castfit.transcribe.elements import Elements, Equations, Slopes
 from castfit.transcribe.grid import Staging, arrange, merge, snap
 from castfit.transcribe.lagrange import Table, table
+from castfit.transcribe.observe import constrained
 from castfit.transcribe.pointwise import Expressions
 from castfit.transcribe.shooting import parameter_scale
 
@@ -83,7 +84,7 @@ def collocation_problem(
     equations = _equations(problem)
     refined = [merge(e, snap(c.breakpoints, e)) for e, c in zip(edges, problem.conditions, strict=True)]
     stagings = [arrange(c, e) for c, e in zip(problem.conditions, refined, strict=True)]
-    elements = [_elements(problem, c, s, chosen) for c, s in zip(problem.conditions, stagings, strict=True)]
+    elements = [_elements(problem, i, staging, chosen) for i, staging in enumerate(stagings)]
     starts = [
         _start(e, c, theta, trajectory)
         for e, c, trajectory in zip(elements, problem.conditions, trajectories, strict=True)
@@ -142,6 +143,7 @@ class CollocationProblem(StagedProblem):
     ) -> None:
         self.problem, self.equations, self.elements, self.layout = problem, equations, elements, layout
         self.lower, self.upper, self.scale, self.start, self.signal = lower, upper, scale, start, signal
+        self.absolute_sigma = problem.absolute_sigma
         self._memory = _Memory()
 
     @property
@@ -267,9 +269,10 @@ def _equations(problem: Problem) -> Equations:
     return Equations(Expressions(system, flow, free), Expressions(system, observed, free), free)
 
 
-def _elements(problem: Problem, condition: Condition, staging: Staging, chosen: Table) -> Elements:
+def _elements(problem: Problem, i: int, staging: Staging, chosen: Table) -> Elements:
     """Tabulate what is constant about the elements of one experiment; algebraic equations are not scaled yet."""
-    edges, tau = staging.edges, staging.tau
+    condition, edges, tau = problem.conditions[i], staging.edges, staging.tau
+    applies = constrained(problem, i, staging)
     n_x, n_z, n_h = len(problem.model.states), len(problem.model.algebraic_states), len(problem.constraints)
     cubics = np.zeros((edges.size - 1, len(condition.inputs), 4))
     for j, signal in enumerate(condition.inputs):
@@ -278,7 +281,6 @@ def _elements(problem: Problem, condition: Condition, staging: Staging, chosen: 
     basis = np.zeros((*tau.shape, chosen.degree + 1, n_x + n_z))
     basis[..., :n_x] = chosen.state_basis(tau)[..., None]
     basis[:, :, 1:, n_x:] = chosen.algebraic_basis(tau)[..., None]
-    constrained = _first_at_its_time(staging)[..., None]
     zeros = np.zeros((*tau.shape, n_h))
     return Elements(
         table=chosen,
@@ -294,21 +296,13 @@ def _elements(problem: Problem, condition: Condition, staging: Staging, chosen: 
         point_inputs=_signals(cubics, tau * h[:, None]),
         basis=basis,
         target=np.concatenate([staging.values, zeros], axis=2),
-        weight=np.concatenate([staging.weight, zeros + constrained], axis=2),
+        weight=np.concatenate([staging.weight, zeros + applies], axis=2),
     )
 
 
 def _signals(cubics: Array, offsets: Array) -> Array:
     """Evaluate inputs (K, n_u, 4) at offsets (K, n) from the elements' starts: (K, n, n_u)."""
     return np.einsum("kuc,knc->knu", cubics, offsets[..., None] ** np.arange(4))
-
-
-def _first_at_its_time(staging: Staging) -> NDArray[np.bool_]:
-    """Tell measured points from padding and from replicates, whose constraints would be the same twice."""
-    real = (staging.weight > 0).any(axis=2)
-    again = np.zeros_like(real)
-    again[:, 1:] = staging.tau[:, 1:] == staging.tau[:, :-1]
-    return real & ~again
 
 
 def _start(elements: Elements, condition: Condition, theta: Array, trajectory: Trajectory) -> Array:
@@ -353,8 +347,8 @@ def _layout(problem: Problem, stagings: Sequence[Staging], chosen: Table) -> Lay
     n_x, n_e = len(problem.model.states), len(problem.model.states) + len(problem.model.algebraic_states)
     limits = np.array([(c.lower, c.upper) for c in problem.constraints], dtype=float).reshape(-1, 2)
     specifications: list[Specification] = []
-    for condition, staging in zip(problem.conditions, stagings, strict=True):
-        constrained = _first_at_its_time(staging)[..., None]
+    for i, (condition, staging) in enumerate(zip(problem.conditions, stagings, strict=True)):
+        applies = constrained(problem, i, staging)
         stages = staging.tau.shape[0]
         specifications.append(
             Specification(
@@ -363,8 +357,8 @@ def _layout(problem: Problem, stagings: Sequence[Staging], chosen: Table) -> Lay
                 n_x,
                 chosen.degree * n_e,
                 staging.row_mask,
-                np.where(constrained, limits[:, 0], -np.inf).reshape(stages, -1),
-                np.where(constrained, limits[:, 1], np.inf).reshape(stages, -1),
+                np.where(applies, limits[:, 0], -np.inf).reshape(stages, -1),
+                np.where(applies, limits[:, 1], np.inf).reshape(stages, -1),
                 staging.edges,
                 problem.model.states,
             )

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._reading import real, text
 from castfit.integrate import IntegratorOptions
 from castfit.status import check
 from castfit.transcribe.collocation import CollocationProblem, collocation_problem
-from castfit.transcribe.grid import merge, uniform_or_given
+from castfit.transcribe.grid import interval_mistakes, merge, uniform_or_given
 from castfit.transcribe.lagrange import SCHEMES
 from castfit.transcribe.refinement import element_errors, refine
 from castfit.transcribe.start import States, Trajectory, start_trajectory
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-_FINEST = 1e-10
+_FINEST = 1e-10  # errors below it cannot be seen: the integrator that shows them is a thousand times as accurate
 _FIRST_ELEMENTS = 20  # "auto" begins with at least so many, and with the measured times
 
 
@@ -62,23 +63,28 @@ class Collocation:
     integrator: IntegratorOptions = field(default_factory=IntegratorOptions)
 
     def __post_init__(self) -> None:
-        mistakes: list[str] = []
+        mistakes = interval_mistakes("elements", self.elements, words=("auto", "data"))
         if self.scheme not in SCHEMES:
-            mistakes.append(f"scheme is '{self.scheme}'; choose 'radau' or 'legendre'")
-        if not 1 <= self.degree <= 9:
-            mistakes.append(f"degree is {self.degree}; choose 1 to 9")
-        if np.ndim(self.elements) == 0 and not isinstance(self.elements, str) and not int(self.elements) >= 1:
-            mistakes.append(f"elements is {self.elements}; give at least 1")
-        if not self.tolerance > 0:
-            mistakes.append(f"tolerance is {self.tolerance}; it must be positive")
-        elif self.tolerance < _FINEST:
-            mistakes.append(f"tolerance is {self.tolerance:g}; elements cannot be checked below {_FINEST:g}")
+            mistakes.append(f"scheme is {text(self.scheme)}; choose 'radau' or 'legendre'")
+        degree: Any = self.degree
+        if not isinstance(degree, (int, np.integer)) or isinstance(degree, bool) or not 1 <= degree <= 9:
+            mistakes.append(f"degree is {text(self.degree)}; choose an integer from 1 to 9")
+        tolerance = real(self.tolerance)
+        if tolerance is None or not _FINEST <= tolerance < np.inf:
+            mistakes.append(f"tolerance is {text(self.tolerance)}; give a number, not below {_FINEST:g}")
+        given: Any = self.integrator
+        if not isinstance(given, IntegratorOptions):
+            mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
         check("Collocation", mistakes)
+
+    @property
+    def _auto(self) -> bool:
+        return isinstance(self.elements, str) and self.elements == "auto"
 
     @property
     def label(self) -> str:
         """Name in tables."""
-        count = self.elements if isinstance(self.elements, (int, str)) else len(self.elements) - 1
+        count = "given" if np.ndim(self.elements) else self.elements
         return f"collocation ({self.scheme} {self.degree}, {count} elements)"
 
     @property
@@ -90,7 +96,7 @@ class Collocation:
         """Lay the problem out as elements, starting from theta (n_theta,)."""
         edges = [
             merge(uniform_or_given(c, "data", what="elements"), np.linspace(c.start, c.end, _FIRST_ELEMENTS + 1))
-            if isinstance(self.elements, str) and self.elements == "auto"
+            if self._auto
             else uniform_or_given(c, self.elements, what="elements")
             for c in problem.conditions
         ]
@@ -100,7 +106,7 @@ class Collocation:
 
     def refine(self, problem: Problem, staged: StagedProblem, v: Array) -> CollocationProblem | None:
         """Return a finer problem started from the solution v, or None if v is accurate enough."""
-        if not (isinstance(self.elements, str) and self.elements == "auto"):
+        if not self._auto:
             return None
         assert isinstance(staged, CollocationProblem)
         # An integrator errs by more than its tolerance: it must be far below what it is to check.

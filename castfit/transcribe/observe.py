@@ -17,7 +17,7 @@ from castfit.problem import by_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem import Condition, Problem
+    from castfit.problem import Problem
     from castfit.transcribe.grid import Staging
 
     Array = NDArray[np.float64]
@@ -41,6 +41,22 @@ class Observation:
     c_x: Array
     c_z: Array
     c_p: Array
+
+
+def constrained(problem: Problem, i: int, staging: Staging) -> NDArray[np.bool_]:
+    """Tell where the problem's constraints apply in condition i, (K, M, number of constraints).
+
+    That is wherever something was measured, but not once more for a replicate; and a constraint of parameters alone
+    only once: copies of an equation would leave an optimizer no freedom.
+    """
+    model = problem.model
+    applies = np.repeat(staging.first[:, :, None], len(problem.constraints), axis=2)
+    for j, constraint in enumerate(problem.constraints):
+        names = {symbol.name() for symbol in ca.symvar(constraint.expression)}
+        if names <= set(model.parameters):
+            own = i == 0 or any(problem.parameters[name].local for name in names)
+            applies[:, :, j] &= own & (np.cumsum(staging.first).reshape(staging.first.shape) == 1)
+    return applies
 
 
 class Observer:
@@ -72,17 +88,15 @@ class Observer:
         """What the rows at a point are: measured outputs, then path constraints."""
         return self._names
 
-    def constraint_bounds(self, condition: Condition, staging: Staging) -> tuple[Array, Array]:
-        """Return bounds of the path constraint rows, (K, M * n_h) each.
+    def constraint_bounds(self, i: int, staging: Staging) -> tuple[Array, Array]:
+        """Return bounds of the path constraint rows of condition i, (K, M * n_h) each; infinite where none applies.
 
-        Padding and replicates are unbounded, and so are bounded states at the start where their value is given: a
-        constant is no constraint.
+        Bounded states are unbounded at the start where their value is given: a constant is no constraint.
         """
         rows = (staging.tau.shape[0], staging.tau.shape[1] * self._limits.shape[0])
-        bounded = np.repeat(staging.first[:, :, None], self._limits.shape[0], axis=2)
-        constant = np.zeros(self._limits.shape[0], dtype=np.bool_)
-        constant[len(self._problem.constraints) :] = condition.chart.given[self._bounded]
-        bounded[0, staging.tau[0] == 0.0] &= ~constant
+        states = np.repeat(staging.first[:, :, None], len(self._bounded), axis=2)
+        states[0, staging.tau[0] == 0.0] &= ~self._problem.conditions[i].chart.given[self._bounded]
+        bounded = np.concatenate([constrained(self._problem, i, staging), states], axis=2)
         lower = np.where(bounded, self._limits[:, 0], -np.inf).reshape(rows)
         upper = np.where(bounded, self._limits[:, 1], np.inf).reshape(rows)
         return lower, upper

@@ -125,13 +125,15 @@ class ShootingProblem(StagedProblem):
         self._linear: Linearization | None = None
         self.layout = lay_out(
             problem.names,
-            tuple(self._specify(c, chain) for c, chain in zip(problem.conditions, self._chains, strict=True)),
+            tuple(self._specify(i) for i in range(len(self._chains))),
         )
         self.signal = tuple(chain.staging.signal for chain in self._chains)
+        self.absolute_sigma = problem.absolute_sigma
         self._place(theta, trajectory)
 
-    def _specify(self, condition: Condition, chain: _Chain) -> Specification:
-        lower, upper = self._observer.constraint_bounds(condition, chain.staging)
+    def _specify(self, i: int) -> Specification:
+        condition, chain = self.problem.conditions[i], self._chains[i]
+        lower, upper = self._observer.constraint_bounds(i, chain.staging)
         return Specification(
             condition.name,
             condition.theta,

@@ -265,4 +265,5 @@ def _consistent(
 def _interpolate(t: Array, y: Array, at: Array) -> Array:
     if y.shape[1] == 0:
         return np.zeros((at.size, 0))
-    return np.asarray(PchipInterpolator(t, y, axis=0)(at), dtype=float)
+    with np.errstate(over="ignore"):  # slopes that are almost zero
+        return np.asarray(PchipInterpolator(t, y, axis=0)(at), dtype=float)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from types import SimpleNamespace
 
 import casadi as ca
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import castfit.solve.ipopt as module
@@ -21,6 +22,7 @@ from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, infeas
 from castfit.staged import Evaluation, Failure, Linearization, StagedProblem, Values
 from castfit.status import Status
 from castfit.transcribe.collocation import collocation_problem
+from castfit.transcribe.direct_collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import (
@@ -64,6 +66,10 @@ class Affine(StagedProblem):
     def linearize(self, v):
         at = self.evaluate(v)
         return Linearization(at.v, at.values, at.prior, at.prior_jacobian, (), self.linearization.jacobians)
+
+
+def label(transcription) -> str:
+    return transcription.label
 
 
 def assemble(staged: StagedProblem, exact: bool) -> module._Run:
@@ -110,7 +116,7 @@ def test_assembly_is_the_dense_problem(seed, n_s, n_w, n_c):
     real = [np.isfinite(c.constraint_lower) | np.isfinite(c.constraint_upper) for c in layout.chains]
     chosen = np.concatenate([r.ravel() for r in real])
     limits = np.concatenate(
-        [np.column_stack([c.constraint_lower.ravel(), c.constraint_upper.ravel()]) for c in layout.chains]
+        [np.stack([c.constraint_lower, c.constraint_upper], -1).reshape(-1, 2) for c in layout.chains]
     )
     found = np.column_stack([bounds, g, jacobian])
     rows = np.column_stack(
@@ -129,6 +135,7 @@ def test_assembly_is_the_dense_problem(seed, n_s, n_w, n_c):
     np.testing.assert_allclose(hessian, np.triu(2.0 * expected.J.T @ expected.J * np.outer(unit, unit)), atol=1e-10)
 
 
+@settings(max_examples=20)
 @given(seed=st.integers(0, 99), factor=st.sampled_from([0.0, 1.0, 0.3]))
 def test_the_exact_hessian_is_the_derivative_of_the_lagrangian_gradient(seed, factor):
     rng = np.random.default_rng(seed)
@@ -152,6 +159,7 @@ def test_the_exact_hessian_is_the_derivative_of_the_lagrangian_gradient(seed, fa
         np.testing.assert_allclose(hessian @ direction, difference, rtol=1e-5, atol=1e-5 * np.abs(difference).max())
 
 
+@settings(max_examples=30)
 @given(seed=st.integers(0, 99))
 def test_an_affine_problem_is_solved_exactly(seed):
     layout, linear = random_problem(np.random.default_rng(seed), n_w=1, n_prior=1, n_r=4)
@@ -165,15 +173,14 @@ def test_an_affine_problem_is_solved_exactly(seed):
     assert not solution.active.any()
 
 
+@settings(max_examples=30)
 @given(seed=st.integers(0, 99))
 def test_path_constraints_and_bounds_are_honoured(seed):
     rng = np.random.default_rng(seed)
     layout, linear = random_problem(rng, n_c=2, n_r=4)
     staged = Affine(layout, linear)
-    staged.lower, staged.upper = (
-        staged.start - rng.uniform(0.1, 1, layout.n_v),
-        staged.start + rng.uniform(0.1, 1, layout.n_v),
-    )
+    staged.lower = staged.start - rng.uniform(0.1, 1, layout.n_v)
+    staged.upper = staged.start + rng.uniform(0.1, 1, layout.n_v)
     solution = solve(staged)
     if not solution.status.success:  # the random constraints may contradict each other
         assert solution.status is Status.INFEASIBLE
@@ -187,7 +194,7 @@ def test_path_constraints_and_bounds_are_honoured(seed):
 
 
 @pytest.mark.parametrize(
-    "transcription", [SingleShooting(), MultipleShooting(5), MultipleShooting("data"), MultipleShooting(7)], ids=str
+    "transcription", [SingleShooting(), MultipleShooting(5), MultipleShooting("data"), MultipleShooting(7)], ids=label
 )
 def test_lotka_volterra(transcription):
     staged = transcribed(lotka_volterra(), transcription)
@@ -211,30 +218,32 @@ def test_exact_and_gauss_newton_hessian_agree_in_the_optimum():
     assert (Ipopt().label, Ipopt("exact").label) == ("IPOPT", "IPOPT (exact Hessian)")
 
 
-@pytest.mark.parametrize("transcription", [SingleShooting(), MultipleShooting(5)], ids=str)
-def test_active_bounds_of_parameters(transcription):
-    parameters = {
-        "k1": Parameter(0.8, upper=0.9),
-        "k2": 0.8,
-        "k3": Parameter(1.5, lower=1.2, scale="log"),
-        "k4": Parameter(1.5, upper=5.0),
-    }
+@pytest.mark.parametrize("transcription", [SingleShooting(), MultipleShooting(5)], ids=label)
+@pytest.mark.parametrize(
+    ("bounded", "active", "value"),
+    [
+        ({"k1": Parameter(0.8, upper=0.9)}, [1, 0, 0, 0], 0.9),
+        ({"k2": Parameter(0.8, upper=0.9, scale="log")}, [0, 1, 0, 0], np.log(0.9)),
+        ({"k3": Parameter(1.5, lower=1.2, scale="log")}, [0, 0, -1, 0], np.log(1.2)),
+        ({"k4": Parameter(1.5, lower=1.3)}, [0, 0, 0, -1], 1.3),
+    ],
+)
+def test_active_bounds_of_parameters(transcription, bounded, active, value):
+    parameters = {"k1": 0.8, "k2": 0.8, "k3": 1.5, "k4": 1.5, **bounded}
     staged = transcribed(lotka_volterra(parameters=parameters), transcription)
     solution = solve(staged)
     assert solution.status.success
-    assert solution.active[:4].tolist() == [1, 0, -1, 0]
-    assert solution.v[0] == 0.9
-    assert solution.v[2] == np.log(1.2)
-    # Optimality: moving into the bounds would lower the cost, every other direction not.
-    v = solution.v.copy()
-    run = assemble(staged, exact=False)
-    _, gradient = run._gradient(v / staged.scale, np.empty(0))
-    if not staged.layout.chains[0].n_s:
-        assert gradient[0] < -1e-4 < 1e-4 < gradient[2]
-        np.testing.assert_allclose(gradient[[1, 3]], 0.0, atol=1e-5)
+    assert solution.active[:4].tolist() == active
+    assert not solution.active[4:].any()
+    assert solution.v[:4][np.array(active) != 0] == value
+    if not staged.layout.chains[0].n_s:  # the cost falls towards the bound and in no other direction
+        _, gradient = assemble(staged, exact=False)._gradient(solution.v / staged.scale, np.empty(0))
+        held = np.array(active) != 0
+        assert (gradient[held] * np.array(active)[held] < -1e-4).all()
+        np.testing.assert_allclose(gradient[~held], 0.0, atol=1e-5)
 
 
-@pytest.mark.parametrize("transcription", [SingleShooting(), MultipleShooting("data")], ids=str)
+@pytest.mark.parametrize("transcription", [SingleShooting(), MultipleShooting("data")], ids=label)
 def test_bounds_of_states(transcription):
     problem = lotka_volterra(state_bounds={"y": (0.0, 1.8)})
     staged = transcribed(problem, transcription)
@@ -245,7 +254,7 @@ def test_bounds_of_states(transcription):
     assert 2 * staged.evaluate(solution.v).cost > 1.01 * LOTKA_VOLTERRA_SSE
 
 
-@pytest.mark.parametrize("transcription", [SingleShooting(), MultipleShooting(3)], ids=str)
+@pytest.mark.parametrize("transcription", [SingleShooting(), MultipleShooting(3), Collocation(elements=20)], ids=label)
 def test_path_constraints(transcription):
     x, y, k1, k3 = symbols("x y k1 k3")
     constraints = [Constraint(x + y, upper=3.0), Constraint(k1 - k3, lower=0.0, upper=0.0)]
@@ -369,6 +378,14 @@ def test_an_interrupt_returns_the_best_point():
     assert infeasibility(staged.layout, staged.scale, at) <= 2 * min(h["infeasibility"] for h in solution.history)
 
 
+def test_threads_other_than_the_main_one_may_solve():
+    staged, found = transcribed(decay_problem(), SingleShooting()), []
+    thread = threading.Thread(target=lambda: found.append(solve(staged)))
+    thread.start()
+    thread.join()
+    assert found[0].status is Status.CONVERGED
+
+
 def test_a_second_interrupt_is_an_interrupt():
     def twice(now: Iteration) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -401,23 +418,21 @@ def test_a_start_that_cannot_be_differentiated():
 
 
 def test_failures_on_the_way_are_survived_and_counted():
-    """Steps beyond k = 0.8 cannot be evaluated; the optimum lies close to it."""
-    staged = transcribed(decay_problem(parameters={"k": 0.05}), SingleShooting())
+    """From k = 3 the first steps overshoot to k = -11, where nothing can be evaluated here."""
+    staged = transcribed(decay_problem(parameters={"k": 3.0}), SingleShooting())
     original = staged.evaluate
 
     def evaluate(v):
         at = original(v)
-        if v[0] <= 0.45:
+        if v[0] > -1:
             return at
         return Evaluation(at.v, at.values, at.prior, at.prior_jacobian, (Failure("experiment 1", 0, "invented", ""),))
 
     staged.evaluate = evaluate  # type: ignore[method-assign]
     solution = solve(staged)
-    free_run = solve(transcribed(decay_problem(parameters={"k": 0.05}), SingleShooting()))
-    assert free_run.v[0] < 0.45
     assert solution.status.success
     assert solution.failures["invented"] >= 1
-    assert solution.v == pytest.approx(free_run.v, rel=1e-5)
+    assert solution.v == pytest.approx([0.3781004923], rel=1e-6)
 
 
 KNOWN = {  # what IPOPT can return, from its IpReturnCodes_inc.h
@@ -448,7 +463,7 @@ def test_every_return_code_is_known():
     assert set(module._STATUS) == KNOWN
 
 
-@pytest.mark.parametrize("code", sorted(KNOWN | {"Something_New"} - {"Invalid_Option"}))
+@pytest.mark.parametrize("code", sorted((KNOWN | {"Something_New"}) - {"Invalid_Option"}))
 def test_every_return_code_becomes_a_status(code, monkeypatch):
     staged = transcribed(decay_problem(), SingleShooting())
 

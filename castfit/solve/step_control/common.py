@@ -14,7 +14,7 @@ from castfit.staged import Evaluation, Layout, gaps
 
 if TYPE_CHECKING:
     from castfit.solve.solution import Ledger
-    from castfit.staged import Array
+    from castfit.staged import Array, Index
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,13 @@ class StepControl(ABC):
     def advance(self, search: Search) -> Advance:
         """Choose the next point."""
 
+    def mistakes(self, layout: Layout) -> list[str]:
+        """Say what is wrong with using this step control for such a problem; empty if nothing is."""
+        return []
 
-def outer(layout: Layout) -> Array:
-    """Positions of theta and the nodes in v."""
+
+def outer(layout: Layout) -> Index:
+    """Return the positions of theta and the nodes in v."""
     return np.concatenate([np.arange(layout.n_theta), *(chain.nodes.ravel() for chain in layout.chains)])
 
 
@@ -84,6 +88,6 @@ def violation(layout: Layout, evaluation: Evaluation) -> list[Array]:
     """Return the equations' defects per chain: gaps (K, n_s), inner equations (K, n_w), violated path constraints."""
     out: list[Array] = []
     for chain, gap, values in zip(layout.chains, gaps(layout, evaluation), evaluation.values, strict=True):
-        outside = np.maximum(chain.constraint_lower - values.c, 0.0) + np.maximum(values.c - chain.constraint_upper, 0.0)
-        out += [gap, values.d, outside]
+        below, above = chain.constraint_lower - values.c, values.c - chain.constraint_upper
+        out += [gap, values.d, np.fmax(np.fmax(below, above), 0.0)]  # padding may be NaN, which fmax passes over
     return out

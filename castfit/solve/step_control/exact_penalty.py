@@ -1,6 +1,8 @@
 """Line search on the exact l1 penalty function (Peifer and Timmer 2007, Eq. 13).
 
     T(v) = 1/2 |r|^2 + sum_i alpha_i |e_i(v)|,     alpha_i >= |multiplier of e_i|
+
+The e_i are the equations' defects and the violations of path constraints; bounds of variables are never left.
 """
 
 from __future__ import annotations

@@ -7,12 +7,15 @@ tried, g = -A^T r; if S rises still, that step is multiplied by S/(S + S') until
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from castfit.solve.condensing import expand
 from castfit.solve.step_control.common import Advance, Search, StepControl
-from castfit.status import check
+
+if TYPE_CHECKING:
+    from castfit.staged import Array, Layout
 
 
 @dataclass(frozen=True)
@@ -23,28 +26,35 @@ class Hemker(StepControl):
 
     def advance(self, search: Search) -> Advance:
         """Try the Gauss-Newton step, then steepest descent, then shorter ones."""
-        if any(chain.n_s for chain in search.ledger.staged.layout.chains):
-            check("Hemker", ["this rule knows no continuity conditions; use it with SingleShooting"])
         now = search.at.cost
         trial = search.trial(search.step.dv)
         # A converged step changes nothing: equality must be accepted.
         if trial.cost <= now:
             return Advance(trial, 1.0, {}, {"level": trial.cost})
-        condensed = search.local.condensed
-        lower, upper = (b[condensed.positions] - search.at.v[condensed.positions] for b in self._bounds(search))
-        gradient = -condensed.E.T @ condensed.u
-        gradient[((lower >= 0) & (gradient < 0)) | ((upper <= 0) & (gradient > 0))] = 0.0
-        image = condensed.E @ gradient
-        length = float(gradient @ gradient) / max(float(image @ image), 1e-300)
+        steepest = _steepest_descent(search)
         factor = 1.0
         while factor >= self.shortest:
-            trial = search.trial(expand(condensed, factor * length * gradient))
+            trial = search.trial(factor * steepest)
             if trial.cost <= now:
                 return Advance(trial, factor, {}, {"level": trial.cost})
             # S' may be huge: the factor S/(S + S') then shortens by orders of magnitude at once, but never to nothing.
             factor *= max(now / (now + trial.cost), 1e-3) if np.isfinite(trial.cost) else 0.1
         return Advance(None, factor)
 
-    @staticmethod
-    def _bounds(search: Search) -> tuple[np.ndarray, np.ndarray]:
-        return search.ledger.staged.lower, search.ledger.staged.upper
+    def mistakes(self, layout: Layout) -> list[str]:
+        """Refuse what is no sum of squares alone."""
+        limits = [b for chain in layout.chains for b in (chain.constraint_lower, chain.constraint_upper)]
+        if not any(chain.n_s for chain in layout.chains) and not any(np.isfinite(b).any() for b in limits):
+            return []
+        return ["this rule knows neither continuity nor path constraints; use it with SingleShooting and bounds alone"]
+
+
+def _steepest_descent(search: Search) -> Array:
+    """Return the step (n_v,) to the minimum of the linear model along -A^T r; variables at their bounds stay."""
+    condensed, staged = search.local.condensed, search.ledger.staged
+    at = condensed.positions
+    direction = -condensed.E.T @ condensed.u
+    below, above = search.at.v[at] <= staged.lower[at], search.at.v[at] >= staged.upper[at]
+    direction[(below & (direction < 0)) | (above & (direction > 0))] = 0.0
+    image = condensed.E @ direction
+    return expand(condensed, float(direction @ direction) / max(float(image @ image), 1e-300) * direction)

@@ -13,29 +13,36 @@ from dataclasses import dataclass
 import numpy as np
 
 from castfit.solve.step_control.common import Advance, Search, StepControl
-from castfit.solve.step_control.exact_penalty import penalty
+from castfit.solve.step_control.exact_penalty import INTEGRATION_NOISE, penalty
+
 
 @dataclass(frozen=True)
 class LevenbergMarquardt(StepControl):
-    """first : initial mu;  most : mu at which the search gives up."""
+    """Nielsen's rule.
+
+    first : initial mu;  most : mu at which the search gives up;  armijo : least part of the predicted decrease;
+    margin : how far the penalty's weights exceed the multipliers.
+    """
 
     first: float = 1e-3
     most: float = 1e10
+    armijo: float = 1e-4
+    margin: float = 2.0
 
     def advance(self, search: Search) -> Advance:
         """Raise mu until the penalty function falls as predicted."""
         mu, growth = search.memory.get("mu", self.first), 2.0
-        merit = penalty(search, margin=2.0)
+        merit = penalty(search, margin=self.margin)
         now = merit(search.at)
         diagonal = np.diag(1.0 / search.local.column_scale)
         while mu <= self.most:
             step = search.local.direction(damping=np.sqrt(mu) * diagonal)
             trial = search.trial(step.dv)
             value = merit(trial)
-            promised = now - step.predicted
-            gain = (now - value) / max(promised, 1e-300) if np.isfinite(value) else -np.inf
-            if gain > 1e-4 or (np.isfinite(value) and abs(promised) <= 1e-9 * now and value <= now * (1 + 1e-9)):
-                shrink = max(1.0 / 3.0, 1.0 - (2.0 * min(gain, 1.0) - 1.0) ** 3)
+            promised, noise = now - step.predicted, INTEGRATION_NOISE * now
+            gain = (now - value) / promised if promised > 0 else 0.0
+            if gain > self.armijo or (promised <= noise and value <= now + noise):
+                shrink = max(1.0 / 3.0, 1.0 - (2.0 * min(max(gain, 0.0), 1.0) - 1.0) ** 3)
                 return Advance(trial, 1.0 / (1.0 + mu), {"mu": max(mu * shrink, 1e-15)}, {"level": value, "mu": mu})
             mu *= growth
             growth *= 2.0

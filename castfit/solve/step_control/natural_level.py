@@ -4,8 +4,8 @@
     omega^  = 2 |corr - (1 - lambda) dv| / |lambda dv|^2     curvature seen along the step          (19)
     lambda  = min(1, eta_0 / (omega^ |dv|))                                                        (20)
 
-where corr = G(v_l) R(v_l + lambda dv) solves the same bounded problem with the trial point's values.  The level function
-measures distance to the solution, not cost, so ill-conditioned problems need no tiny steps.
+where corr = G(v_l) R(v_l + lambda dv) solves the same bounded problem with the trial point's values.  The level
+function measures distance to the solution, not cost, so ill-conditioned problems need no tiny steps.
 """
 
 from __future__ import annotations
@@ -34,26 +34,28 @@ class NaturalLevel(StepControl):
         """Predict the damping from the last curvature, correct it from the present one."""
         dv = search.step.dv
         length = search.norm(dv)
-        if length == 0.0:
-            return Advance(search.at, 1.0, search.memory, {"level": 0.0})
+        if length == 0.0:  # theta and nodes stay; inner variables may not
+            trial = search.trial(dv)
+            return Advance(trial if trial.ok else None, 1.0, search.memory, {"level": 0.0})
         omega = search.memory.get("omega")
         # Without a curvature from before the full step is tried first: the corrector shortens it at once if need be.
-        factor = 1.0 if omega is None else self._damping(self.eta_0 / max(omega * length, 1e-300))
+        factor = 1.0 if omega is None else self._predicted(self.eta_0 / max(omega * length, 1e-300))
         while True:
             trial = search.trial(factor * dv)
-            if not trial.ok:
+            simplified = search.local.correction(trial) if trial.ok else None
+            if simplified is None:
                 factor *= 0.5 if factor > self.tau_min else 0.1
                 if factor < _SHORTEST:
                     return Advance(None, factor)
                 continue
-            correction = search.local.correction(trial).dv
+            correction = simplified.dv
             omega = 2 * search.norm(correction - (1 - factor) * dv) / (factor * length) ** 2  # Eq. 19
             if omega * length * factor <= self.eta_2 or factor <= self.tau_min:
                 report = {"level": search.norm(correction) ** 2, "omega": omega}
                 return Advance(trial, factor, {"omega": omega}, report)
-            factor = min(self._damping(self.eta_0 / (omega * length)), 0.5 * factor)  # Eq. 21
-            factor = max(factor, self.tau_min)
+            # A jump back to 1, as step 2 of the paper's algorithm has it, could repeat what was just refused.
+            factor = max(self.eta_0 / (omega * length), self.tau_min)  # Eq. 21
 
-    def _damping(self, mu: float) -> float:
+    def _predicted(self, mu: float) -> float:
         """Step 2 of the paper's algorithm."""
         return 1.0 if mu > self.tau else max(mu, self.tau_min)

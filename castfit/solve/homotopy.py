@@ -1,0 +1,143 @@
+"""What a Gauss-Newton solve tries next when it gets nowhere, and how it walks through softened problems.
+
+straight --> second start, if there is one --> stations 1, 2, ... --> exact problem
+|
+v
+from the first start: more and smaller stations --> exact problem
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.solve.softened import SoftenedProblem, Softening
+from castfit.solve.solution import Ledger, infeasibility
+from castfit.solve.state import GaussNewtonState
+
+if TYPE_CHECKING:
+    from castfit.staged import Array, Evaluation, Linearization, StagedProblem
+
+STATIONS = (
+    Softening(0.65, 1e-2),
+    Softening(0.65, 1e-1),
+    Softening(0.065, 1.0),
+    Softening(0.065, 1e1),
+    Softening(0.0065, 1e2),
+    Softening(0.0, 1e3),
+)
+"""The ladder that measured best on calcium; see castfit.solve.softened."""
+
+SLOW_STATIONS = tuple(
+    Softening(floor, rho)
+    for floor, rho in ((0.65, 1e-3), (0.65, 1e-2), (0.2, 1e-1), (0.2, 1.0), (0.065, 3.0), (0.065, 1e1), (0.02, 3e1),
+                       (0.0065, 1e2), (0.002, 3e2), (0.0, 1e3), (0.0, 1e4))
+)  # fmt: skip
+
+_FIRST_MU = 1e-3
+_ITERATIONS = 15  # at most, per station
+_DROP, _NO_DROP = 0.02, 1e-4  # relative decreases of Phi below which a station has done its work; the first ...
+_FREE_STEP = 1e-2  # ... unless damping above this held the step back
+_ASSUMED_NOISE = 0.065  # relative accuracy of data whose standard deviations are unknown
+
+
+def next_try(ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState | None:
+    """Return the beginning of the next try, or None if there is none."""
+    staged = ledger.staged
+    straight = state.phase == "straight"
+    if straight and staged.second_start is not None:
+        at = ledger.evaluate(within_bounds(staged, staged.second_start()))
+        if at.ok:
+            return replace(_afresh(state), phase="second start", evaluation=at, origin=at.v)
+    if straight or state.phase == "second start":
+        return enter(ledger, state, STATIONS, start_point(staged) if state.origin is None else state.origin)
+    if state.stations == STATIONS:
+        return enter(ledger, state, SLOW_STATIONS, start_point(staged))
+    return None
+
+
+def enter(ledger: Ledger, state: GaussNewtonState, stations: tuple[Softening, ...], start: Array) -> GaussNewtonState:
+    """Go to the first station of a homotopy."""
+    at = ledger.coarse.evaluate(start)
+    afresh = _afresh(state)
+    return replace(afresh, phase="station 1", evaluation=at, station=0, stations=stations, memory={"mu": _FIRST_MU})
+
+
+def soft_step(ledger: Ledger, linear: Linearization, state: GaussNewtonState) -> GaussNewtonState:
+    """Do one Levenberg-Marquardt step at a station, and go on to the next one when it has done its work.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        At full accuracy; stations use its coarse one.
+    linear : Linearization
+        The coarse problem at the current point.
+    state : GaussNewtonState
+    """
+    staged = ledger.staged
+    soft = SoftenedProblem(staged, state.stations[state.station], noise(staged))
+    taken = soft.step(ledger.coarse, linear, state.memory["mu"])
+    after = replace(
+        state,
+        iteration=state.iteration + 1,
+        evaluation=linear if taken.to is None else taken.to,
+        damping=1.0 / (1.0 + taken.held_back),
+        memory={"mu": taken.damping},
+        within=state.within + 1,
+        report={
+            "level": taken.value,
+            "mu": taken.held_back,
+            "gap": infeasibility(staged.layout, staged.scale, linear),
+            "residual": float(np.sqrt(2 * linear.cost)),
+        },
+    )
+    free = taken.held_back < _FREE_STEP
+    done = taken.decrease < (_DROP if free else _NO_DROP) or after.within >= _ITERATIONS
+    return _next_station(ledger, after) if done else after
+
+
+def _next_station(ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
+    """Go on to the next station; behind the last one lies the exact problem, at full accuracy."""
+    after = replace(state, station=state.station + 1, within=0)
+    if after.soft:
+        return replace(after, phase=f"station {after.station + 1}", memory={"mu": min(state.memory["mu"], _FIRST_MU)})
+    return replace(after, phase="exact", memory={}, evaluation=ledger.evaluate(state.v))
+
+
+def _afresh(state: GaussNewtonState) -> GaussNewtonState:
+    """Forget what only concerned the last try."""
+    return GaussNewtonState(
+        state.iteration, state.phase, state.evaluation, state.damping, origin=state.origin, optimum=state.optimum
+    )
+
+
+def start_point(staged: StagedProblem) -> Array:
+    """Return the problem's own start."""
+    return within_bounds(staged, staged.start)
+
+
+def within_bounds(staged: StagedProblem, v: Array) -> Array:
+    """Move every variable into its bounds."""
+    return np.clip(v, staged.lower, staged.upper)
+
+
+def noise(staged: StagedProblem) -> float:
+    """Guess the standard deviation of residuals: 1 where standard deviations are known, else from the signal."""
+    if staged.absolute_sigma:
+        return 1.0
+    seen = np.concatenate([s[s > 0] for s in staged.signal])
+    return _ASSUMED_NOISE * (float(np.median(seen)) if seen.size else 1.0)
+
+
+def suspicious(staged: StagedProblem, at: Evaluation) -> bool:
+    """Whether residuals at an optimum are so large that another optimum must be better.
+
+    With known standard deviations: their mean square exceeds 4.  Otherwise: they exceed a fifth of the signal.
+    """
+    r = np.concatenate([v.r[c.row_mask] for v, c in zip(at.values, staged.layout.chains, strict=True)])
+    signal = np.concatenate([s[c.row_mask] for s, c in zip(staged.signal, staged.layout.chains, strict=True)])
+    if staged.absolute_sigma:
+        return float(np.mean(r**2)) > 4.0
+    return float(np.mean(r**2)) > 0.04 * float(np.mean(signal**2))

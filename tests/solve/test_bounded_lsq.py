@@ -1,0 +1,373 @@
+"""Bounded least squares: optimality by its conditions, by perturbation, and against scipy where scipy has it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import linprog, lsq_linear
+
+from castfit.solve.bounded_lsq import Rows, bounded_lsq, column_scale, regularise, triangle
+from castfit.status import InputError
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def cost(u, E, x):
+    return 0.5 * float(np.sum((u + E @ x) ** 2))
+
+
+def rows_of(rng, p, n, *, equalities=0):
+    """Draw rows with finite or infinite bounds of either side; the first are equalities."""
+    lower = np.where(rng.random(p) < 0.7, -rng.exponential(1, p), -np.inf)
+    upper = np.where(rng.random(p) < 0.7, rng.exponential(1, p), np.inf)
+    lower[:equalities] = upper[:equalities] = 0.3
+    return Rows(0.3 * rng.standard_normal(p), rng.standard_normal((p, n)), lower, upper)
+
+
+def optimality_error(u, E, lower, upper, rows, units, found):
+    """Return the largest violation of the optimality conditions, in the given units of x."""
+    forces = np.concatenate([found.bound_multipliers * units, found.row_multipliers])
+    gradient = units * (E.T @ (u + E @ found.x) + found.bound_multipliers + rows.G.T @ found.row_multipliers)
+    values = np.concatenate([found.x / units, rows.g + rows.G @ found.x])
+    low = np.concatenate([lower / units, rows.lower])
+    high = np.concatenate([upper / units, rows.upper])
+    size = max(1.0, np.abs(forces).max(initial=0.0), np.linalg.norm(u))
+    working = np.abs(forces) > 1e-9 * size
+    idle = np.where(forces < 0, values - low, high - values)[working]
+    return max(
+        np.abs(gradient).max(initial=0.0) / size,
+        np.maximum(low - values, values - high).max(initial=0.0),
+        np.abs(idle).max(initial=0.0),
+    )
+
+
+def possible(lower, upper, rows, units):
+    """Return whether the constraints can be met, by linear programming."""
+    above = np.vstack([rows.G, -rows.G]) * units
+    limits = np.concatenate([rows.upper - rows.g, rows.g - rows.lower])
+    real = np.isfinite(limits)
+    box = list(zip(lower / units, upper / units, strict=True))
+    return linprog(np.zeros(units.size), above[real], limits[real], bounds=box).status == 0
+
+
+@given(seeds, st.integers(1, 10), st.integers(0, 20), st.floats(0, 6))
+def test_pure_bounds_agree_with_scipy(seed, n, extra, spread):
+    rng = np.random.default_rng(seed)
+    units = 10 ** rng.uniform(-spread, spread, n)
+    E, u = rng.standard_normal((n + extra, n)), rng.standard_normal(n + extra)
+    lower = rng.standard_normal(n) - 0.5
+    upper = lower + rng.exponential(1, n) + 0.01
+    found = bounded_lsq(u, E / units, lower=lower * units, upper=upper * units)
+    reference = lsq_linear(E, -u, (lower, upper), method="bvls", tol=1e-15)
+    assert np.allclose(found.x / units, reference.x, atol=1e-8)
+    active = np.sign(found.bounds_active)
+    assert np.array_equal(found.x[active > 0], (upper * units)[active > 0])  # exactly at the bound
+    assert np.array_equal(found.x[active < 0], (lower * units)[active < 0])
+
+
+@given(seeds, st.integers(1, 8), st.integers(0, 12), st.integers(0, 12), st.integers(0, 2), st.booleans())
+def test_optimality_or_proven_contradiction(seed, n, m, p, equalities, integer):
+    """Any shape and rank; integer data make ties and dependent constraints.  Feasibility is checked by an LP."""
+    rng = np.random.default_rng(seed)
+    units = 10 ** rng.uniform(-4, 4, n)
+    E, u, rows = rng.standard_normal((m, n)), 3 * rng.standard_normal(m), rows_of(rng, p, n, equalities=equalities)
+    lower = np.where(rng.random(n) < 0.5, -rng.exponential(1, n), -np.inf)
+    upper = np.where(rng.random(n) < 0.5, rng.exponential(1, n), np.inf)
+    if integer:
+        E, u = np.round(E), np.round(u)
+        rows = Rows(np.round(rows.g), np.round(rows.G), *(np.round(2 * b) / 2 for b in (rows.lower, rows.upper)))
+        lower, upper = np.round(lower), np.round(upper)
+    E, rows = E / units, Rows(rows.g, rows.G / units, rows.lower, rows.upper)
+    lower, upper = lower * units, upper * units
+    found = bounded_lsq(u, E, lower=lower, upper=upper, rows=rows, scale=units)
+    assert found.optimal
+    assert found.feasible == possible(lower, upper, rows, units)
+    if found.feasible:
+        assert optimality_error(u, E, lower, upper, rows, units, found) < 1e-8 * max(1, np.abs(found.x / units).max())
+
+
+@given(seeds)
+def test_no_feasible_neighbour_is_better(seed):
+    rng = np.random.default_rng(seed)
+    n, m, p = 5, 9, 8
+    E, u, rows = rng.standard_normal((m, n)), 3 * rng.standard_normal(m), rows_of(rng, p, n)
+    inside = Rows(rows.g - rows.g, rows.G, rows.lower, rows.upper)  # x = 0 is feasible
+    bounds = {"lower": -0.4 * np.ones(n), "upper": 0.5 * np.ones(n)}
+    x = bounded_lsq(u, E, rows=inside, **bounds).x
+    for _ in range(200):
+        other = x + 10 ** rng.uniform(-6, 0) * rng.standard_normal(n)
+        other = np.clip(other, bounds["lower"], bounds["upper"])
+        value = inside.G @ other
+        if (value >= inside.lower).all() and (value <= inside.upper).all():
+            assert cost(u, E, other) >= cost(u, E, x) - 1e-12
+
+
+@given(seeds, st.integers(1, 5), st.integers(1, 3))
+def test_rank_deficiency_gives_the_shortest_solution_in_scaled_variables(seed, rank, missing):
+    rng = np.random.default_rng(seed)
+    n = rank + missing
+    units = 10 ** rng.uniform(-3, 3, n)
+    E = rng.standard_normal((n + 4, rank)) @ rng.standard_normal((rank, n)) / units
+    u = rng.standard_normal(n + 4)
+    found = bounded_lsq(u, E, scale=units)
+    assert found.rank == rank
+    assert np.allclose(found.x / units, -np.linalg.pinv(E * units, rcond=1e-10) @ u, atol=1e-8)
+
+
+def test_constraints_move_undetermined_directions_and_nothing_else():
+    """Only x_0 + x_1 is measured; x_1 >= 2 is met by trading x_0 for it."""
+    E, u = np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), np.array([-1.0, -3.0])
+    found = bounded_lsq(u, E, lower=np.array([-np.inf, 2.0, -np.inf]))
+    assert np.allclose(found.x, [-1, 2, 3], atol=1e-12)
+    assert abs(found.bound_multipliers[1]) < 1e-12
+    assert found.rank == 2
+
+
+@given(seeds, st.floats(-8, 8))
+def test_units_of_a_variable_do_not_matter(seed, power):
+    rng = np.random.default_rng(seed)
+    E, u, rows = rng.standard_normal((9, 4)), rng.standard_normal(9), rows_of(rng, 6, 4)
+    unit = np.array([10**power, 1, 1, 1])
+    bounds = rng.exponential(0.3, (2, 4))
+    plain = bounded_lsq(u, E, lower=-bounds[0], upper=bounds[1], rows=rows)
+    other = bounded_lsq(
+        u,
+        E / unit,
+        lower=-bounds[0] * unit,
+        upper=bounds[1] * unit,
+        rows=Rows(rows.g, rows.G / unit, rows.lower, rows.upper),
+    )
+    assert plain.feasible == other.feasible
+    if plain.feasible:
+        assert np.allclose(other.x / unit, plain.x, atol=1e-9)
+        assert np.array_equal(other.bounds_active, plain.bounds_active)
+        assert np.array_equal(other.rows_active, plain.rows_active)
+        assert np.allclose(other.row_multipliers, plain.row_multipliers, atol=1e-8)
+
+
+@given(seeds)
+def test_ill_conditioned_problems_meet_their_constraints(seed):
+    """The unconstrained minimum is 1e8 away; rows and bounds repeat each other."""
+    rng = np.random.default_rng(seed)
+    n, p = 12, 80
+    E = (
+        rng.standard_normal((30, n))
+        @ np.diag(10 ** rng.uniform(-8, 0, n))
+        @ np.linalg.qr(rng.standard_normal((n, n)))[0]
+    )
+    units = column_scale(E)
+    inside, u = 0.1 * units * rng.standard_normal(n), 3 * rng.standard_normal(30)
+    G = rng.standard_normal((p, n)) / units
+    G[:20] = G[20:40] * rng.uniform(0.5, 2, (20, 1))
+    G[40:50] = np.eye(n)[:10] / units[:10, None]
+    lower = G @ inside - rng.exponential(0.3, p)
+    rows = Rows(np.zeros(p), G, lower, lower + rng.exponential(2, p) + 1)
+    low, high = inside - units * rng.exponential(1, n), inside + units * rng.exponential(1, n)
+    found = bounded_lsq(u, E, lower=low, upper=high, rows=rows)
+    assert found.optimal
+    assert found.feasible == possible(low, high, rows, units)
+    if found.feasible:
+        assert optimality_error(u, E, low, high, rows, units, found) < 1e-8
+
+
+def test_thousands_of_rows_cost_no_iterations_unless_active():
+    rng = np.random.default_rng(0)
+    n, p = 20, 10_000
+    E, u = rng.standard_normal((100, n)), rng.standard_normal(100)
+    G = rng.standard_normal((p, n))
+    x = bounded_lsq(u, E).x
+    idle = Rows(np.zeros(p), G, G @ x - 1.0, np.full(p, np.inf))
+    assert bounded_lsq(u, E, rows=idle).iterations == 0
+    tight = Rows(np.zeros(p), G, np.where(np.arange(p) % 4000 == 7, G @ x + 0.1, G @ x - 3.0), np.full(p, np.inf))
+    found = bounded_lsq(u, E, rows=tight)
+    assert np.flatnonzero(found.rows_active).tolist() == [7, 4007, 8007]
+    assert found.iterations < 10
+
+
+@given(seeds)
+def test_warm_start_from_the_answer_takes_no_iterations_and_from_elsewhere_gives_it_too(seed):
+    rng = np.random.default_rng(seed)
+    n, p = 6, 30
+    E, u, rows = rng.standard_normal((12, n)), 3 * rng.standard_normal(12), rows_of(rng, p, n)
+    rows = Rows(0 * rows.g, rows.G, rows.lower, rows.upper)
+    bounds = {"lower": -np.ones(n), "upper": 0.7 * np.ones(n)}
+    cold = bounded_lsq(u, E, rows=rows, **bounds)
+    warm = bounded_lsq(u, E, rows=rows, bounds_active=cold.bounds_active, rows_active=cold.rows_active, **bounds)
+    assert warm.iterations == 0
+    assert np.allclose(warm.x, cold.x, atol=1e-10)
+    guess = {
+        "bounds_active": rng.integers(-1, 2, n).astype(np.int8),
+        "rows_active": rng.integers(-1, 2, p).astype(np.int8),
+    }
+    elsewhere = bounded_lsq(u, E, rows=rows, **guess, **bounds)
+    assert np.allclose(elsewhere.x, cold.x, atol=1e-9)
+    assert np.array_equal(elsewhere.rows_active, cold.rows_active)
+
+
+def test_equalities_and_fixed_variables_hold():
+    E, u = np.eye(3), np.array([-1.0, -2.0, -3.0])
+    rows = Rows(np.array([0.5]), np.array([[1.0, 1.0, 0.0]]), np.zeros(1), np.zeros(1))
+    fixed = np.array([-np.inf, -np.inf, 1.5])
+    found = bounded_lsq(u, E, lower=fixed, upper=np.array([np.inf, np.inf, 1.5]), rows=rows)
+    assert np.allclose(found.x, [-0.75, 0.25, 1.5])
+    assert np.allclose(found.row_multipliers, [1.75])
+    assert np.allclose(found.bound_multipliers, [0, 0, 1.5])
+    assert not found.rows_active.any()
+    assert not found.bounds_active.any()
+
+
+def test_repeated_equalities_are_one():
+    rows = Rows(
+        np.zeros(3),
+        np.array([[1.0, 1.0], [2.0, 2.0], [1.0, 1.0]]),
+        np.array([1.0, 2.0, 1.0]),
+        np.array([1.0, 2.0, 1.0]),
+    )
+    found = bounded_lsq(np.zeros(2), np.array([[1.0, 0.0], [0.0, 2.0]]), rows=rows)
+    assert found.feasible
+    assert np.allclose(found.x, [0.8, 0.2])
+    assert np.allclose(rows.G.T @ found.row_multipliers, [-0.8, -0.8])
+
+
+def test_contradictory_rows_are_violated_as_little_as_possible_within_the_bounds():
+    """x_0 <= 1 is a bound, so x_0 >= 3 is violated by 2; all rows then give way by 2, and x_1 = 0 costs nothing."""
+    G = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    rows = Rows(np.zeros(3), G, np.array([3.0, 2.0, -np.inf]), np.array([np.inf, np.inf, 1.0]))
+    found = bounded_lsq(np.zeros(2), np.eye(2), upper=np.array([1.0, np.inf]), rows=rows)
+    assert not found.feasible
+    assert found.optimal
+    assert found.violation > 0.1
+    assert np.isclose(found.x[0], 1.0)
+    assert abs(found.x[1]) < 1e-4
+
+
+@given(seeds, st.integers(4, 8))
+def test_contradictions_beside_undetermined_directions_do_not_cycle(seed, n):
+    """The large multipliers of the contradiction hide those of bounds that only undetermined directions meet."""
+    rng = np.random.default_rng(seed)
+    E, G = rng.standard_normal((2, n)), rng.standard_normal((3, n))
+    E[:, -1], G[1] = E[:, 0], G[0]
+    bounds = np.sort(rng.standard_normal((2, n)), axis=0)
+    rows = Rows(np.zeros(3), G, np.array([-np.inf, 0.3, -np.inf]), np.array([0.0, np.inf, 0.6]))
+    found = bounded_lsq(rng.standard_normal(2), E, lower=bounds[0], upper=bounds[1], rows=rows)
+    assert found.optimal
+    assert not found.feasible
+    assert (bounds[0] <= found.x).all()
+    assert (found.x <= bounds[1]).all()
+
+
+@given(seeds, st.integers(2, 6))
+def test_what_only_rounding_would_determine_is_undetermined(seed, n):
+    """E sees nothing but what the equalities fix already; the one direction left is not data."""
+    rng = np.random.default_rng(seed)
+    units = 10 ** rng.uniform(-3, 3, n)
+    G = rng.standard_normal((n - 1, n))
+    E, values = rng.standard_normal((5, n - 1)) @ G / units, rng.standard_normal(n - 1)
+    rows = Rows(np.zeros(n - 1), G / units, values, values)
+    found = bounded_lsq(rng.standard_normal(5), E, rows=rows, scale=units)
+    assert found.rank == 0
+    assert found.feasible
+    assert np.allclose(found.x / units, np.linalg.pinv(G) @ values)  # the shortest
+
+
+def test_equalities_against_bounds_give_up_the_bounds_at_last():
+    rows = Rows(np.zeros(1), np.array([[1.0, 0.0]]), np.array([5.0]), np.array([5.0]))
+    found = bounded_lsq(np.zeros(2), np.eye(2), upper=np.array([3.0, 1.0]), rows=rows)
+    assert not found.feasible
+    assert np.allclose(found.x, [5, 0], atol=1e-4)
+
+
+def test_contradictory_equalities_are_solved_in_the_least_squares_sense():
+    rows = Rows(np.zeros(2), np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([1.0, 2.0]), np.array([1.0, 2.0]))
+    found = bounded_lsq(np.array([0.0, -4.0]), np.eye(2), rows=rows)
+    assert not found.feasible
+    assert np.allclose(found.x, [1.5, 4])
+
+
+def test_a_row_that_nothing_moves_is_reported():
+    """A node whose initial state is fixed outside its bounds."""
+    rows = Rows(np.array([2.0]), np.zeros((1, 2)), np.array([-np.inf]), np.array([1.0]))
+    found = bounded_lsq(np.array([-1.0, 1.0]), np.eye(2), rows=rows)
+    assert not found.feasible
+    assert np.allclose(found.x, [1, -1])
+
+
+@given(seeds, st.integers(1, 12), st.integers(0, 2000))
+def test_triangle_has_the_same_normal_matrix(seed, n, m):
+    M = np.random.default_rng(seed).standard_normal((m, n))
+    R = triangle(M)
+    assert R.shape == (min(m, n), n)
+    assert np.allclose(R.T @ R, M.T @ M, atol=1e-11 * max(m, 1))
+    assert np.array_equal(R, np.triu(R))
+
+
+def test_regularisation_names_the_direction_of_a_product():
+    """Of a and b only the product matters: on the logarithmic scale their columns are equal."""
+    rng = np.random.default_rng(1)
+    column, other = rng.standard_normal((2, 30))
+    E = np.column_stack([column, 1e-6 * other, column])
+    found = regularise(E, scale=np.array([1.0, 1e6, 1.0]))
+    assert found.directions.shape == (3, 1)
+    assert np.allclose(np.abs(found.directions[:, 0]), [np.sqrt(0.5), 0, np.sqrt(0.5)])
+    assert found.directions[0, 0] == pytest.approx(-found.directions[2, 0])
+    assert found.singular_values[2] < 1e-12 * found.singular_values[0]
+
+
+def test_regularisation_gives_singular_directions_a_large_singular_value():
+    """Peifer and Timmer 2007, Eq. 23: the others stay as they are."""
+    rng = np.random.default_rng(2)
+    U, V = (np.linalg.qr(rng.standard_normal((n, 4)))[0] for n in (20, 4))
+    w = np.array([5.0, 1.0, 1e-12, 1e-14])
+    E = U * w @ V.T
+    found = regularise(E, threshold=1e-10, Delta=100.0, scale=np.ones(4))
+    assert np.allclose(found.singular_values, w, atol=1e-14)
+    changed = np.linalg.svd(np.vstack([E, found.damping]), compute_uv=False)
+    assert np.allclose(changed, [500, 500, 5, 1])
+    assert np.allclose(found.directions @ found.directions.T, V[:, 2:] @ V[:, 2:].T)
+    step = bounded_lsq(np.concatenate([np.ones(20), np.zeros(2)]), np.vstack([E, found.damping])).x
+    assert np.abs(found.directions.T @ step).max() < 1e-12
+    regular = regularise(E[:, :0])
+    assert regular.damping.shape == (0, 0)
+
+
+def test_regularisation_of_fewer_rows_than_columns():
+    found = regularise(np.array([[1.0, 1.0, 0.0]]))
+    assert np.count_nonzero(found.singular_values) == 1
+    assert found.directions.shape == (3, 2)
+    assert np.linalg.matrix_rank(np.vstack([[1.0, 1.0, 0.0], found.damping])) == 3
+
+
+def test_no_data_and_no_unknowns():
+    assert bounded_lsq(np.empty(0), np.empty((0, 2)), lower=np.array([1.0, -1.0])).x.tolist() == [1.0, 0.0]
+    nothing = bounded_lsq(np.ones(3), np.empty((3, 0)))
+    assert nothing.x.shape == (0,)
+    assert nothing.feasible
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"u": np.ones(3)}, r"u has shape \(3,\); give \(4,\)"),
+        ({"lower": np.zeros(3)}, r"lower has shape \(3,\); give \(2,\)"),
+        ({"u": np.array([1, np.nan, 1, 1])}, "u contains NaN or infinite numbers; linearise at a point"),
+        ({"E": np.full((4, 2), np.inf)}, "E contains NaN or infinite numbers"),
+        ({"upper": np.array([0.0, np.nan])}, "upper contains NaN; use -inf or inf"),
+        ({"scale": np.array([1.0, 0.0])}, "scale must be positive"),
+        ({"lower": np.array([0.0, 2.0]), "upper": np.ones(2)}, r"lower\[1\] = 2 exceeds upper\[1\] = 1"),
+        (
+            {"rows": Rows(np.zeros(1), np.zeros((1, 3)), np.zeros(1), np.zeros(1))},
+            r"rows.G has shape \(1, 3\); give \(1, 2\)",
+        ),
+    ],
+)
+def test_misuse_is_refused(change, message):
+    arguments = {"u": np.ones(4), "E": np.ones((4, 2))} | change
+    with pytest.raises(InputError, match=message):
+        bounded_lsq(arguments.pop("u"), arguments.pop("E"), **arguments)
+
+
+def test_all_mistakes_are_listed():
+    with pytest.raises(InputError, match=r"2 mistakes found(.|\n)*upper contains NaN(.|\n)*scale must be positive"):
+        bounded_lsq(np.ones(2), np.eye(2), upper=np.full(2, np.nan), scale=-np.ones(2))

@@ -1,0 +1,317 @@
+"""Step controls: each lowers its own level function, none accepts a point that cannot be evaluated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from castfit.experiment import Experiment
+from castfit.problem import Problem
+from castfit.solve.condensing import multipliers
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.solve.solution import Control
+from castfit.solve.step_control import (
+    STEP_CONTROLS,
+    ExactPenalty,
+    Hemker,
+    LevenbergMarquardt,
+    NaturalLevel,
+)
+from castfit.solve.step_control.common import outer, violation
+from castfit.solve.step_control.exact_penalty import penalty
+from castfit.staged import gaps
+from castfit.status import InputError
+from castfit.transcribe.direct_collocation import Collocation
+from castfit.transcribe.multiple_shooting import MultipleShooting
+from castfit.transcribe.single_shooting import SingleShooting
+from tests.builders import decay_model, lotka_volterra
+from tests.solve.blocks import problems
+from tests.solve.toys import Affine, Faulty, Formula, search
+
+CONTROLS = [NaturalLevel(), ExactPenalty(), LevenbergMarquardt(), Hemker()]
+names = pytest.mark.parametrize("control", CONTROLS, ids=lambda c: type(c).__name__)
+
+
+def parabola() -> Formula:
+    """r(q) = 5 q^2 + 35, at q = 1: dv = -4, and Eq. 19 gives omega = 1 for every step."""
+    return Formula(lambda q: 5 * q**2 + 35, lambda q: 10 * q[None], [1.0])
+
+
+def saturated(start: float = 3.0) -> Formula:
+    """r(q) = arctan q: from |q| > 1.39 full steps lead ever farther away."""
+    return Formula(np.arctan, lambda q: np.diag(1 / (1 + q**2)), [start])
+
+
+def rosenbrock(start=(-1.2, 1.0)) -> Formula:
+    """A curved valley."""
+    return Formula(
+        lambda q: np.array([10 * (q[1] - q[0] ** 2), 1 - q[0]]),
+        lambda q: np.array([[-20 * q[0], 10.0], [-1.0, 0.0]]),
+        start,
+    )
+
+
+def shooting(intervals: int = 5):
+    problem = lotka_volterra()
+    return MultipleShooting(intervals).transcribe(problem, problem.guess)
+
+
+# ------------------------------------------------------------------------------------------------- natural level
+
+
+def test_estimate_of_the_curvature_and_the_corrected_damping():
+    """Peifer and Timmer 2007, Eqs. 19-21: omega^ = 1, |dv| = 4; a full step is refused, 1 / (omega^ |dv|) taken."""
+    found = NaturalLevel().advance(search(parabola()))
+    assert np.isclose(found.report["omega"], 1.0)
+    assert np.isclose(found.damping, 0.25)
+    assert np.allclose(found.to.v, 0.0)
+    # Simplified correction at q = 0: 35 / r'(1) = 3.5.
+    assert np.isclose(found.report["level"], 3.5**2)
+    assert found.memory == {"omega": found.report["omega"]}
+
+
+@pytest.mark.parametrize(
+    ("remembered", "damping"),
+    [
+        (1.0, 0.25),  # Eq. 20 as it stands
+        (0.56, 1 / 2.24),  # accepted, as 4 / 2.24 <= 1.8 ...
+        (0.51, 0.25),  # ... but 4 / 2.04 is more: corrected
+        (0.4, 0.25),  # 1 / 1.6 > tau: a full step, corrected
+        (100.0, 0.01),  # 1 / 400 < tau_min
+    ],
+)
+def test_damping_is_predicted_from_the_last_curvature(remembered, damping):
+    found = NaturalLevel().advance(search(parabola(), memory={"omega": remembered}))
+    assert np.isclose(found.damping, damping)
+    assert np.isclose(found.report["omega"], 1.0)
+
+
+def test_a_good_prediction_costs_one_evaluation():
+    at = search(parabola(), memory={"omega": 1.0})
+    NaturalLevel().advance(at)
+    assert at.ledger.evaluations == {"jacobians": 1, "values": 1}
+
+
+def test_smallest_damping_is_taken_whatever_the_curvature():
+    toy = Formula(lambda q: 5000 * q**2 - 15000 * q + 5, lambda q: (10000 * q - 15000)[None], [1.499])
+    found = NaturalLevel(tau_min=0.02).advance(search(toy))
+    assert found.damping == 0.02
+    assert found.report["omega"] * 0.02 > 1.8
+
+
+@given(problems(n_c=0, determined=True))
+def test_linear_problems_need_no_damping(problem):
+    at = search(Affine(*problem))
+    found = NaturalLevel().advance(at)
+    assert found.damping == 1.0
+    assert found.report.get("omega", 0.0) * at.norm(at.step.dv) < 1e-6
+    assert found.report["level"] < 1e-12
+
+
+@pytest.mark.parametrize("staged", [shooting(), rosenbrock(), saturated(2.0), saturated(40.0)])
+def test_accepted_steps_lower_the_natural_level_as_promised(staged):
+    """Bound (16) with the estimated curvature: the triangle inequality makes it hold exactly."""
+    v, memory = staged.start, {}
+    for _ in range(5):
+        at = search(staged, v, memory)
+        length = at.norm(at.step.dv)
+        if length == 0.0:
+            break
+        found = NaturalLevel().advance(at)
+        lam, omega = found.damping, found.report["omega"]
+        assert found.report["level"] <= (length * (1 - lam + 0.5 * lam**2 * omega * length)) ** 2 * (1 + 1e-9)
+        if lam > 0.01:
+            assert found.report["level"] < length**2
+        v, memory = found.to.v, found.memory
+
+
+def test_a_step_of_inner_variables_alone_is_taken():
+    """Without any step of theta and nodes there is no length to measure damping by."""
+    toy = Formula(lambda q: np.array([1.0]), lambda q: np.zeros((1, 1)), [2.0])
+    at = search(toy)
+    assert at.norm(at.step.dv) == 0.0
+    found = NaturalLevel().advance(at)
+    assert found.damping == 1.0
+    assert found.to.v == 2.0
+
+
+# ------------------------------------------------------------------------------------------------- exact penalty
+
+
+def test_penalty_is_the_cost_plus_the_weighted_violations():
+    staged = shooting()
+    at = search(staged)
+    chain, unit = staged.layout.chains[0], np.eye(staged.layout.n_v)
+    step = at.step
+    found = multipliers(at.local.condensed, step.residuals)[0]
+    weights = 2 * np.abs(np.vstack([found.initial[None], found.matching])) + 1e-8
+    merit = penalty(at, margin=2.0)
+    for dv in (0 * step.dv, step.dv, 0.1 * unit[chain.nodes[3, 1]]):
+        there = staged.evaluate(staged.start + dv)
+        expected = there.cost + np.sum(weights * np.abs(gaps(staged.layout, there)[0]))
+        assert np.isclose(merit(there), expected, rtol=1e-12)
+    assert merit(Faulty(staged, lambda v: True).evaluate(staged.start)) == np.inf
+
+
+@pytest.mark.parametrize("staged", [shooting(), shooting(10), rosenbrock(), saturated(2.0), saturated(40.0)])
+def test_line_search_lowers_the_penalty_by_part_of_the_promise(staged):
+    v = staged.start
+    for _ in range(5):
+        at = search(staged, v)
+        merit = penalty(at, margin=2.0)
+        found = ExactPenalty().advance(at)
+        promised = merit(at.at) - at.step.predicted
+        assert promised >= 0
+        assert found.report["level"] == merit(found.to)
+        assert merit(found.to) <= merit(at.at) - 1e-4 * found.damping * promised + 1e-9 * merit(at.at)
+        v = found.to.v
+
+
+def test_violations_count_gaps_inner_equations_and_path_constraints():
+    problem = lotka_volterra(state_bounds={"x": (0.4, 0.7)})
+    staged = SingleShooting().transcribe(problem, problem.guess)
+    at = staged.evaluate(staged.start)
+    gap, inner, outside = violation(staged.layout, at)
+    assert gap.size == inner.size == 0
+    x = at.values[0].c.ravel()
+    assert np.allclose(outside.ravel(), np.maximum(0.4 - x, 0) + np.maximum(x - 0.7, 0))
+    assert outside.max() > 0.1
+
+
+# ------------------------------------------------------------------------------------------- Levenberg-Marquardt
+
+
+@pytest.mark.parametrize("staged", [shooting(), rosenbrock(), saturated(2.0), saturated(40.0)])
+def test_levenberg_marquardt_lowers_the_penalty_and_adapts(staged):
+    v, memory = staged.start, {}
+    for _ in range(5):
+        at = search(staged, v, memory)
+        merit = penalty(at, margin=2.0)
+        found = LevenbergMarquardt().advance(at)
+        mu = found.report["mu"]
+        assert found.report["level"] == merit(found.to) <= merit(at.at) * (1 + 1e-9)
+        assert mu >= memory.get("mu", 1e-3)
+        assert mu / 3 * (1 - 1e-9) <= found.memory["mu"] <= 2 * mu
+        assert found.damping == 1 / (1 + mu)
+        v, memory = found.to.v, found.memory
+
+
+def test_gain_of_one_divides_mu_by_three():
+    toy = Formula(lambda q: q - np.array([3.0, 5.0]), lambda q: np.eye(2), [0.0, 0.0])
+    found = LevenbergMarquardt(first=1e-3).advance(search(toy))
+    assert np.allclose(found.to.v, np.array([3.0, 5.0]) / 1.001)
+    assert np.isclose(found.memory["mu"], 1e-3 / 3)
+
+
+@pytest.mark.parametrize("control", [LevenbergMarquardt(), ExactPenalty()])
+def test_changes_below_the_integration_error_are_accepted(control):
+    """The promise drowns in rounding, and the trial is worse by far more than that."""
+    toy = Formula(lambda q: np.array([1.0 + 1e-11 * (q[0] != 0), 1e-9 * (q[0] + 3)]), lambda q: [[0.0], [1e-9]], [0.0])
+    found = control.advance(search(toy))
+    assert np.isclose(found.to.v[0], -3.0, rtol=1e-2)
+
+
+# ------------------------------------------------------------------------------------------------------- Hemker
+
+
+def test_hemker_shortens_steepest_descent_by_his_factor():
+    """The Gauss-Newton step is too long; in one dimension steepest descent is the same, and S / (S + S') follows."""
+    toy = saturated(3.0)
+    at = search(toy)
+    now, there = at.at.cost, toy.evaluate(toy.start + at.step.dv).cost
+    assert there > now
+    found = Hemker().advance(at)
+    assert np.isclose(found.damping, now / (now + there))
+    assert np.allclose(found.to.v, toy.start + found.damping * at.step.dv)
+    assert found.to.cost < now
+
+
+def test_hemker_descends_along_the_gradient_within_bounds():
+    """A Gauss-Newton step that fails, along a valley, with the third quantity held at its bound."""
+    toy = Formula(
+        lambda q: np.array([10 * (q[1] - q[0] ** 2), 1 - q[0], q[2] + 2]),
+        lambda q: np.array([[-20 * q[0], 10.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]),
+        [-1.2, 1.0, 1.0],
+    )
+    toy.lower[2] = 1.0
+    at = search(toy)
+    J, r = toy.jacobian(toy.start), toy.residuals(toy.start)
+    gradient = np.array([*(J.T @ r)[:2], 0.0])
+    found = Hemker().advance(at)
+    assert found.to.cost < at.at.cost
+    moved = found.to.v - toy.start
+    length = (gradient @ gradient) / np.sum((J @ gradient) ** 2)
+    assert np.allclose(moved, -found.damping * length * gradient)
+
+
+def test_hemker_refuses_nodes_and_path_constraints():
+    with pytest.raises(InputError, match="knows neither continuity nor path constraints; use it with SingleShooting"):
+        GaussNewton("hemker").solve(shooting(), Control())
+    problem = lotka_volterra(state_bounds={"x": (0, 3)})
+    with pytest.raises(InputError, match="neither continuity nor path constraints"):
+        GaussNewton("hemker").solve(SingleShooting().transcribe(problem, problem.guess), Control())
+
+
+# ------------------------------------------------------------------------------------------------ what all share
+
+
+@names
+@pytest.mark.parametrize("sensitivities_only", [False, True])
+@pytest.mark.parametrize("edge", [2.9, 1.5, 0.3])
+def test_points_that_cannot_be_evaluated_are_never_accepted(control, sensitivities_only, edge):
+    """From 1 to the solution at 3, everything beyond the edge fails; behind 0.3 nothing is left at all."""
+    toy = Formula(lambda q: q - 3.0, lambda q: np.eye(1), [0.25])
+    staged = Faulty(toy, lambda v: bool(v[0] > edge), sensitivities_only=sensitivities_only)
+    solver = GaussNewton(control, homotopy="never")
+    states = list(solver.iterate(staged))
+    assert all(0.25 <= state.v[0] <= edge for state in states)
+    assert states[-1].evaluation.cost < states[0].evaluation.cost or edge == 0.3
+    solved = solver.solve(staged, Control())
+    assert not solved.status.success
+    assert solved.failures["step_size"] > 0
+
+
+@names
+def test_a_region_that_fails_beside_the_way_does_no_harm(control):
+    """Full steps of arctan from 2 end in the region; shorter ones reach the solution."""
+    staged = Faulty(saturated(2.0), lambda v: bool(abs(v[0]) > 2.2))
+    solved = GaussNewton(control, homotopy="never").solve(staged, Control())
+    assert solved.status.success
+    assert abs(solved.v[0]) < 1e-6
+    assert solved.failures["step_size"] > 0
+
+
+@names
+@pytest.mark.parametrize("toy", [rosenbrock, saturated, lambda: saturated(-30.0)], ids=["valley", "near", "far"])
+def test_all_reach_the_solution(control, toy):
+    staged = toy()
+    solved = GaussNewton(control, homotopy="never", max_iter=2000).solve(staged, Control())
+    assert solved.status.success
+    assert np.allclose(solved.v, 1.0 if staged.start.size == 2 else 0.0, atol=1e-5)
+
+
+def test_trials_stay_within_the_bounds():
+    toy = saturated(3.0)
+    toy.lower[:] = 2.5
+    at = search(toy)
+    assert np.allclose(at.trial(np.array([-7.0])).v, 2.5)
+
+
+def test_norm_measures_theta_and_nodes_in_their_units():
+    staged = shooting()
+    at = search(staged)
+    unit = np.maximum(np.abs(at.at.v), staged.scale)
+    assert np.isclose(at.norm(0.1 * unit), 0.1)
+    assert np.array_equal(np.sort(outer(staged.layout)), np.arange(staged.layout.n_v))
+    experiment = Experiment({"x": [0.5, 0.3]}, time=[1.0, 2.0], initial={"x": 1.0})
+    problem = Problem(decay_model(), experiment, parameters={"k": 1.0})
+    collocated = Collocation(elements=4).transcribe(problem, problem.guess)
+    inner = collocated.layout.chains[0].inner.ravel()
+    assert not np.isin(inner, outer(collocated.layout)).any()
+
+
+def test_names_lead_to_the_rules():
+    assert {name: type(rule()).__name__.lower() for name, rule in STEP_CONTROLS.items()} == {
+        name: name.replace("_", "") for name in STEP_CONTROLS
+    }
