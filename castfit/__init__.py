@@ -1,5 +1,9 @@
 """castfit: estimate parameters, initial states and noise of ODE and DAE models from measured time courses."""
 
+from castfit.drive.incremental import incremental
+from castfit.drive.incremental_result import IncrementalResult
+from castfit.drive.multistart import multistart
+from castfit.drive.multistart_result import MultistartResult
 from castfit.experiment import Experiment, free, relative
 from castfit.fit import fit
 from castfit.inputs import Input
@@ -24,6 +28,7 @@ __all__ = [
     "Constraint",
     "Experiment",
     "GaussNewton",
+    "IncrementalResult",
     "Input",
     "InputError",
     "IntegratorOptions",
@@ -31,6 +36,7 @@ __all__ = [
     "Iteration",
     "Model",
     "MultipleShooting",
+    "MultistartResult",
     "Normal",
     "Parameter",
     "Problem",
@@ -40,6 +46,8 @@ __all__ = [
     "Status",
     "fit",
     "free",
+    "incremental",
+    "multistart",
     "relative",
     "simulate",
     "symbols",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
 
-from castfit._reading import real, text
+from castfit._reading import is_one_of, named, real, text
 from castfit.experiment import Experiment, Free, bound_mistakes
 from castfit.model import Model, by_name
 from castfit.status import suggest
@@ -16,6 +16,7 @@ from castfit.status import suggest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit.model import System
     from castfit.problem import Constraint, Parameter, Problem
 
 
@@ -82,14 +83,15 @@ def _parameter_mistakes(name: str, parameter: Parameter, experiments: Sequence[s
     mistakes = [
         f"{what}: {flag} is {text(choice)}; give True or False"
         for flag, choice in (("fixed", parameter.fixed), ("local", parameter.local))
-        if not isinstance(cast("Any", choice), (bool, np.bool_))
+        if not is_one_of(choice, True, False, np.True_, np.False_)
     ]
     if isinstance(value, Mapping):
-        if not parameter.local:
+        if not is_one_of(parameter.local, True, np.True_):
             return [*mistakes, f"{what} has a value per experiment but is not local; add local=True"]
-        mistakes += [f"{what} has a value for '{e}': {suggest(e, experiments)}" for e in value if e not in experiments]
-        mistakes += [f"local {what} has no value for '{e}'" for e in experiments if e not in value]
-        values = [(f"{what}, {e}", v) for e, v in value.items()]
+        given = named(what, value, mistakes)
+        mistakes += [f"{what} has a value for '{e}': {suggest(e, experiments)}" for e in given if e not in experiments]
+        mistakes += [f"local {what} has no value for '{e}'" for e in experiments if e not in given]
+        values = [(f"{what}, {e}", v) for e, v in given.items()]
     else:
         values = [(what, value)]
     prior: Any = parameter.prior
@@ -161,8 +163,7 @@ def support_mistakes(problem: Problem) -> list[str]:
     system = problem.model.system
     x, z, p = system.x, system.z, system.p
     unknown = ca.vertcat(x, z)
-    equations = ca.vertcat(system.ode, system.alg)
-    n_x, n_z = x.numel(), z.numel()
+    equations = ca.vertcat(system.ode, _matched(system))
     flow = _pattern(equations, unknown)  # flow[i, j]: equation i contains unknown j
     by_parameter = _pattern(equations, p)
     observe, observe_p = _pattern(problem.observed, unknown), _pattern(problem.observed, p)
@@ -171,9 +172,7 @@ def support_mistakes(problem: Problem) -> list[str]:
     for experiment, condition in zip(problem.experiments, problem.conditions, strict=True):
         columns = [problem.outputs.index(n) for n in experiment.measured]
         reached = _any(observe[columns])
-        for _ in range(n_x + n_z):
-            if reached[n_x:].any():
-                reached[n_x:] = True  # the algebraic equations are solved together
+        for _ in range(unknown.numel()):
             reached = reached | _any(flow[reached])
         parameters = _any(observe_p[columns]) | _any(by_parameter[reached])
         chart = condition.chart
@@ -188,6 +187,14 @@ def support_mistakes(problem: Problem) -> list[str]:
             remedy = "give it a value" if quantity.kind == "initial state" else "fix it (fixed=True)"
             mistakes.append(f"no measurement depends on the free {quantity.kind} '{quantity.name}'; {remedy}")
     return mistakes
+
+
+def _matched(system: System) -> ca.SX:
+    """Return the algebraic equations in the order of the unknowns that they determine."""
+    if system.z.numel() == 0:
+        return system.alg
+    _, rows, columns, *_ = ca.jacobian_sparsity(system.alg, system.z).btf()
+    return ca.vertcat(*(system.alg[rows[columns.index(j)]] for j in range(len(columns))))
 
 
 def guess_mistakes(problem: Problem) -> list[str]:

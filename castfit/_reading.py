@@ -61,6 +61,21 @@ def real(value: Any) -> float | None:
     return float(array) if array is not None and array.ndim == 0 else None
 
 
+def items(value: Any) -> list[Any] | None:
+    """Read several things; None if there are none to be had: text, mappings, CasADi matrices."""
+    if isinstance(value, (str, bytes, Mapping, ca.SX, ca.MX, ca.DM)):
+        return None
+    try:
+        return list(value)
+    except TypeError:
+        return None
+
+
+def is_one_of(value: Any, *choices: Any) -> bool:
+    """Tell whether a value is one of a few choices, whatever its comparison would say or raise."""
+    return any(isinstance(value, type(choice)) and value == choice for choice in choices)
+
+
 def text(value: Any) -> str:
     """Show what a user gave in one line, shortened, for a message."""
     shown = " ".join(repr(value).split())

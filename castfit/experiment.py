@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Union, cast
 import casadi as ca
 import numpy as np
 
-from castfit._reading import named, real, reals, text
+from castfit._reading import is_one_of, named, real, reals, text
 from castfit.inputs import Input
 from castfit.status import check, suggest
 
@@ -126,13 +126,14 @@ class Experiment:
             begin = None
         label: Any = name
         if not isinstance(label, str):
-            mistakes.append(f"name is {text(name)}; give text")
+            mistakes.append(f"name is {text(label)}; give text")
+            label = ""
         series = _read(data, time, mistakes)
         deviations = _read_sigma(sigma, time, series, mistakes)
         _check_series(series, begin, mistakes)
         signals = {n: _as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
         states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial, mistakes).items()}
-        check(f"Experiment {name!r}" if name else "Experiment", mistakes)
+        check(f"Experiment '{label}'" if label else "Experiment", mistakes)
         values: dict[str, Any] = {
             "data": {n: (s.times, s.values) for n, s in series.items()},
             "time": None,
@@ -433,21 +434,21 @@ def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
 def bound_mistakes(what: str, guess: Any, lower: Any, upper: Any, scale: Any) -> list[str]:
     """Check a guess against its bounds and its scale."""
     mistakes: list[str] = []
-    if not isinstance(scale, str) or scale not in ("linear", "log"):
+    if not is_one_of(scale, "linear", "log"):
         mistakes.append(f"{what}: scale is {text(scale)}; choose 'linear' or 'log'")
-    value, low, high = real(guess), real(lower), real(upper)
+    value, low, high, log = real(guess), real(lower), real(upper), is_one_of(scale, "log")
     if value is None or not np.isfinite(value):
         mistakes.append(f"{what}: the guess is {text(guess)}; give a finite number")
     if low is None or high is None or np.isnan(low) or np.isnan(high):
         mistakes.append(f"{what}: the bounds are {text(lower)} and {text(upper)}; give numbers, infinite for none")
     elif low > high:
         mistakes.append(f"{what}: the bounds [{low:g}, {high:g}] are empty; swap or widen them")
-    elif scale == "log" and -np.inf < low < 0:
+    elif log and -np.inf < low < 0:
         mistakes.append(f"{what}: scale='log' needs a lower bound that is not negative; it is {low:g}")
     if mistakes or value is None or low is None or high is None:
         return mistakes
     if not low <= value <= high:
         mistakes.append(f"{what}: the guess {value:g} lies outside its bounds [{low:g}, {high:g}]; move one of them")
-    elif scale == "log" and value <= 0:
+    elif log and value <= 0:
         mistakes.append(f"{what}: scale='log' needs a positive guess; it is {value:g}")
     return mistakes

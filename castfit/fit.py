@@ -77,6 +77,8 @@ class Solver(Protocol):
         ...
 
 
+# Wild trial points overflow; they are found and rejected, and must not warn.
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def fit(
     problem: Problem,
     transcription: Transcription | None = None,

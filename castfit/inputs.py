@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from scipy.interpolate import CubicSpline, PchipInterpolator, PPoly
 
-from castfit._reading import real, reals, text
+from castfit._reading import is_one_of, real, reals, text
 from castfit.status import check, suggest
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ class Input:
 
     def __post_init__(self) -> None:
         mistakes: list[str] = []
-        if self.kind not in _AT_LEAST:
+        if not is_one_of(self.kind, *_AT_LEAST):
             mistakes.append(f"kind is {text(self.kind)}: {suggest(str(self.kind), _AT_LEAST)}")
         t, y = reals(self.times), reals(self.values)
-        if t is None or not (np.isfinite(t).all() or self.kind == "constant"):
+        if t is None or not (np.isfinite(t).all() or is_one_of(self.kind, "constant")):
             mistakes.append(f"times is {text(self.times)}; give finite numbers")
         if y is None or not np.isfinite(y).all():
             mistakes.append(f"values is {text(self.values)}; give finite numbers, leave out what is missing")
-        check(f"Input.{self.kind}", mistakes)
+        check("Input" if mistakes else f"Input.{self.kind}", mistakes)
         assert t is not None
         assert y is not None
         t, y = np.atleast_1d(t), np.atleast_1d(y)
@@ -116,7 +116,8 @@ class Input:
         if self.kind == "linear":
             slopes = np.diff(y) / np.diff(t)
             return PPoly(np.vstack([slopes, y[:-1]]), t)
-        return PchipInterpolator(t, y) if self.kind == "pchip" else CubicSpline(t, y)
+        with np.errstate(over="ignore"):  # slopes that are almost zero
+            return PchipInterpolator(t, y) if self.kind == "pchip" else CubicSpline(t, y)
 
     def __call__(self, t: ArrayLike) -> Array:
         """Evaluate at times t; piecewise constants are continuous from the right."""

@@ -17,7 +17,7 @@ from typing import Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._reading import named, text
+from castfit._reading import items, named, text
 from castfit.status import check, suggest
 
 Expression = ca.SX | float | int
@@ -313,18 +313,18 @@ def _as_list(what: str, group: Any, mistakes: list[str]) -> list[Any]:
     """Accept a sequence of scalars and symbolic vectors, or one of them alone."""
     if isinstance(group, ca.SX):
         return _split(group)
-    if isinstance(group, (str, ca.MX)) or not isinstance(group, Iterable):
+    given = items(group)
+    if given is None:
         mistakes.append(f"{what} is {text(group)}; give a list of SX symbols, created with castfit.symbols")
         return []
-    items = list(cast("Iterable[Any]", group))
-    return [s for item in items for s in (_split(item) if isinstance(item, ca.SX) else [item])]
+    return [s for item in given for s in (_split(item) if isinstance(item, ca.SX) else [item])]
 
 
 def _column(key: str, value: Any, mistakes: list[str]) -> list[ca.SX]:
     """Split an entry of CasADi's dictionary into scalars."""
     try:
         return _split(ca.SX(value))
-    except (NotImplementedError, TypeError, ValueError):
+    except (RuntimeError, TypeError, ValueError):
         mistakes.append(f"'{key}' is a {type(value).__name__}; give a CasADi SX column")
         return []
 
@@ -343,7 +343,7 @@ def _scalars(what: str, expressions: Mapping[str, Any], mistakes: list[str]) -> 
     for name, expression in expressions.items():
         try:
             value = ca.SX(expression)
-        except (NotImplementedError, TypeError, ValueError):
+        except (RuntimeError, TypeError, ValueError):
             value = None
         if value is None or isinstance(expression, bool):
             mistakes.append(f"{what} '{name}' is {text(expression)}; give a CasADi SX expression or a number")

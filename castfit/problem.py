@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import casadi as ca
 import numpy as np
 
 from castfit._mistakes import guess_mistakes, problem_mistakes, support_mistakes
-from castfit._reading import named, real, reals, text
+from castfit._reading import items, named, real, reals, text
 from castfit.experiment import Experiment, Free, Points, bound_mistakes
 from castfit.inputs import Input
 from castfit.model import Model, by_name
@@ -380,7 +380,7 @@ class Problem:
                 continue
             j = self.names.index(name)
             q, number = self.quantities[j], real(value)
-            if number is not None and (q.scale != "log" or number > 0):
+            if number is not None and np.isfinite(number) and (q.scale != "log" or number > 0):
                 # A result at a bound of a logarithm comes back with a rounding error.
                 search = np.log(number) if q.scale == "log" else number
                 theta[j] = np.clip(search, lower[j], upper[j])
@@ -435,13 +435,13 @@ def _items(what: str, given: Any, kind: type[_T], mistakes: list[str]) -> list[_
     """Read one or several things of a kind."""
     if isinstance(given, kind):
         return [given]
-    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+    every = items(given)
+    if every is None:
         mistakes.append(f"{what} is {text(given)}; give a list of {kind.__name__}")
         return []
-    items = list(cast("Iterable[Any]", given))
-    wrong = [item for item in items if not isinstance(item, kind)]
+    wrong = [item for item in every if not isinstance(item, kind)]
     mistakes += [f"{what} contains {text(item)}; give {kind.__name__}(...)" for item in wrong]
-    return [item for item in items if isinstance(item, kind)]
+    return [item for item in every if isinstance(item, kind)]
 
 
 def _bounds(name: str, given: Any, mistakes: list[str]) -> tuple[float, float]:

@@ -317,6 +317,8 @@ class StagedProblem(ABC):
         Bounds, typical magnitudes (from data, positive) and starting point of all variables.
     signal : tuple of (K, n_r) arrays
         Per chain the typical magnitude of what each row measures, in its standard deviations; 0 in padded rows.
+    absolute_sigma : bool
+        Whether these standard deviations are known; if not, only their ratios mean something.
     exact_hessian : bool
         Whether `hessian` is available.
     second_start : callable, optional
@@ -329,6 +331,7 @@ class StagedProblem(ABC):
     scale: Array
     start: Array
     signal: tuple[Array, ...]
+    absolute_sigma: bool = True
     exact_hessian: bool = False
     second_start: Callable[[], Array] | None = None
 
@@ -346,7 +349,7 @@ class StagedProblem(ABC):
 
     def explain(self, v: Array) -> str:
         """Say where and why the functions could not be evaluated at v; empty if they could."""
-        return "; ".join(f"{f.chain}, stage {f.stage + 1}: {f.detail}" for f in self.evaluate(v).failures[:3])
+        return "; ".join(f"{f.chain}, stage {f.stage + 1}: {f.detail}" for f in self.linearize(v).failures[:3])
 
     def node_states(self, v: Array) -> tuple[Array, ...]:
         """Return the states at the start of every stage, per chain (K, n_x): the nodes, where there are any."""

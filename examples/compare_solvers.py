@@ -1,8 +1,8 @@
 """Gauss-Newton against IPOPT: the same problems, transcriptions and starts, side by side.
 
-Both solve the same staged least-squares problem.  IPOPT sees it as a sparse nonlinear program; Gauss-Newton condenses it
-to a small dense one, and uses that it is a least-squares problem.  Run it to repeat the README's table; times are the
-medians of three fits, statistics included.
+Both solve the same staged least-squares problem.  IPOPT sees it as a sparse nonlinear program; Gauss-Newton condenses
+it to a small dense one, and uses that it is a least-squares problem.  Run it to repeat the README's table; times are
+the medians of three fits, statistics included.
 """
 
 import statistics
@@ -31,10 +31,9 @@ for name in PROBLEMS:
         ours, seconds = median_fit(benchmark.problem, transcription, cf.GaussNewton())
         theirs, their_seconds = median_fit(benchmark.problem, transcription, cf.Ipopt())
         difference = abs(ours.chi2 / theirs.chi2 - 1)
-        print(
-            f"{name:16}{label:14}{f'{ours.iterations} it. {1e3 * seconds:.0f} ms':>20}"
-            f"{f'{theirs.iterations} it. {1e3 * their_seconds:.0f} ms':>20}{their_seconds / seconds:8.1f}{difference:22.1e}"
-        )
+        left = f"{ours.iterations} it. {1e3 * seconds:.0f} ms"
+        right = f"{theirs.iterations} it. {1e3 * their_seconds:.0f} ms"
+        print(f"{name:16}{label:14}{left:>20}{right:>20}{their_seconds / seconds:8.1f}{difference:22.1e}")
         assert ours.success
         assert abs(ours.chi2 / benchmark.reference.objective - 1) < 1e-5
         assert difference < 1e-6 or ours.chi2 < theirs.chi2

@@ -63,6 +63,10 @@ def test_kinds_are_the_known_ones():
     np.testing.assert_array_equal(Input.constant(7)([-1e9, 0, 1e9]), 7.0)
 
 
+def test_slopes_that_are_almost_zero():
+    assert Input.pchip([0, 1, 2, 3], [0, 0, 0, 1e-309])(2.5) >= 0.0
+
+
 def test_steps_are_continuous_from_the_right_and_hold_on():
     step = Input.piecewise_constant([1, 2, 5], [10, 20, 30])
     np.testing.assert_array_equal(step([0, 1, 1.9, 2, 4.9, 5, 99]), [10, 10, 10, 20, 20, 30, 30])

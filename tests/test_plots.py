@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit import plots
+from castfit.plots.results import _Grid
 
 RATES = {"k": 1.0, "m": 0.4}
 TIMES = np.linspace(0.5, 6.0, 8)
@@ -257,7 +258,7 @@ def test_grid_places_every_panel_once_and_says_what_it_leaves_out(n_experiments,
         SimpleNamespace(name=f"e{i}", points=SimpleNamespace(mask=np.array([mask]))) for i, mask in enumerate(masks)
     ]
     problem = SimpleNamespace(conditions=conditions, outputs=[f"y{j}" for j in range(n_outputs)])
-    grid = plots._Grid.of(problem)
+    grid = _Grid.of(problem)
     measured = [(f"e{i}", j) for i, mask in enumerate(masks) for j in range(n_outputs) if mask[j]]
     shown = [(panel.condition.name, panel.output) for panel in grid.panels]
     cells = [(panel.row, panel.column) for panel in grid.panels]

@@ -230,6 +230,17 @@ def test_support_through_algebraic_states_initial_values_and_priors():
     assert chain_problem({"x": [1, 2, 3]}, {}, model=model, parameters=prior).names == ("k", "m")
 
 
+def test_algebraic_equations_may_stand_in_any_order():
+    """Here a = k b, b = x and c = m x, each beside another's unknown."""
+    x, a, b, c, k, m = symbols("x a b c k m")
+    model = Model({x: -x}, algebraic={a: b - x, b: c - m * x, c: a - k * b}, parameters=[k, m])
+    for measured, unseen in (("a", "m"), ("c", "k")):
+        with refused(f"no measurement depends on the free parameter '{unseen}'"):
+            chain_problem({measured: [1, 2, 3]}, {"x": 1.0}, model=model)
+    experiment = Experiment({"a": [1, 2], "c": [1, 2]}, time=[0, 1], initial={"x": 1.0})
+    assert Problem(model, experiment, parameters={"k": 1.0, "m": 1.0}).names == ("k", "m")
+
+
 def test_every_mistake_is_listed_at_once():
     model, x = chain_model(), ca.SX.sym("x")
     one = Experiment({"yy": [1, 2]}, time=[0, 1], initial={"x": 2, "zz": 1}, inputs={"u": 1}, sigma=1, name="a")
@@ -336,6 +347,11 @@ def test_wrong_kinds_are_refused(changes, phrases):
 def test_wrong_constraints_are_refused(expression, bounds, phrase):
     with refused(phrase):
         decay_problem(constraints=[Constraint(expression, **bounds)])
+
+
+def test_numpys_truth_values_are_truth_values():
+    problem = decay_problem(parameters={"k": Parameter(0.5, fixed=np.True_)})  # type: ignore[arg-type]
+    assert problem.names == ()
 
 
 def test_one_constraint_needs_no_list():

@@ -124,7 +124,7 @@ class GaussNewton:
                                 "time": now.seconds, "damping": state.damping, "station": state.station + 1.0,
                                 **state.report})  # fmt: skip
                 if state.status is None:
-                    state = _interrupted(state, now, control, interrupt)
+                    state = _interrupted(state, control, now, ledger, interrupt)
                 if state.status is not None:
                     break
                 state = solver.step(ledger, state)
@@ -180,6 +180,11 @@ class GaussNewton:
         """Do one iteration."""
         if state.iteration >= self.max_iter:
             return _end(state, Status.MAX_ITERATIONS)
+        # What overflows is noticed where it matters.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._step(ledger, state)
+
+    def _step(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
         linear = (ledger.coarse if state.soft else ledger).linearize(state.v)
         if not linear.ok:
             failure = linear.failures[0]
@@ -296,14 +301,16 @@ def _iteration(ledger: Ledger, state: GaussNewtonState) -> Iteration:
     return Iteration(state.iteration, state.evaluation.cost, worst, state.v, ledger.seconds)
 
 
-def _interrupted(state: GaussNewtonState, now: Iteration, control: Control, interrupt: Interrupt) -> GaussNewtonState:
+def _interrupted(
+    state: GaussNewtonState, control: Control, now: Iteration, ledger: Ledger, interrupt: Interrupt
+) -> GaussNewtonState:
     """Stop when the callback, the user or the clock says so."""
     asked = control.callback is not None and control.callback(now)
     if interrupt.requested:
         return replace(state, status=Status.INTERRUPTED)
     if asked:
         return replace(state, status=Status.STOPPED_BY_CALLBACK)
-    return _end(state, Status.MAX_TIME) if now.seconds > control.max_time else state
+    return _end(state, Status.MAX_TIME) if ledger.seconds > control.max_time else state
 
 
 def _active(staged: StagedProblem, v: Array, multiplier: Array) -> NDArray[np.int8]:

@@ -72,20 +72,31 @@ def start_trajectory(problem: Problem, theta: Array, states: States, options: In
     """
     if isinstance(states, Trajectory):
         return states
-    if isinstance(states, str):
-        words = ("data", "smoothed", "simulation")
-        check("states", [] if states in words else [f"'{states}' is not known: {suggest(states, words)}"])
-    given = _given(problem, {} if isinstance(states, str) else states)
     tables: list[tuple[Array, Array, Array]] = []
-    for condition, by_hand in zip(problem.conditions, given, strict=True):
+    for condition, known in zip(problem.conditions, known_states(problem, theta, states), strict=True):
         initial = condition.chart.natural(theta[condition.theta])
         a = np.where(np.isfinite(initial.a), initial.a, 0.0)
-        known: dict[str, tuple[Array, Array]] = dict(by_hand)
-        if states in ("data", "smoothed"):
-            known = _measured_states(problem, condition, initial.p, smooth=states == "smoothed")
         times = _table_times(condition)
         tables.append(_fill(problem, condition, times, initial.p, a, known, options))
     return Trajectory(tuple(tables))
+
+
+def known_states(
+    problem: Problem, theta: Array, states: str | Mapping[str, Any]
+) -> list[dict[str, tuple[Array, Array]]]:
+    """Return per experiment the differential states that start from data or by hand, as (times, values).
+
+    The others are simulated; `theta` and `states` as in `start_trajectory`.
+    """
+    if isinstance(states, str):
+        words = ("data", "smoothed", "simulation")
+        check("states", [] if states in words else [f"'{states}' is not known: {suggest(states, words)}"])
+    if states in ("data", "smoothed"):
+        return [
+            _measured_states(problem, c, c.chart.natural(theta[c.theta]).p, smooth=states == "smoothed")
+            for c in problem.conditions
+        ]
+    return _given(problem, {} if isinstance(states, str) else states)
 
 
 def _table_times(condition: Condition) -> Array:
@@ -133,13 +144,11 @@ def _curve(value: Any) -> tuple[Array, Array] | None:
 
 def every_state_measured(problem: Problem) -> bool:
     """Whether data show every differential state of every experiment, at three times at least."""
-    theta = problem.guess
-    for condition in problem.conditions:
-        p = condition.chart.natural(theta[condition.theta]).p
-        known = _measured_states(problem, condition, p, smooth=False)
-        if any(name not in known or known[name][0].size < 3 for name in problem.model.states):
-            return False
-    return True
+    return all(
+        name in known and known[name][0].size >= 3
+        for known in known_states(problem, problem.guess, "data")
+        for name in problem.model.states
+    )
 
 
 def _measured_states(
@@ -164,9 +173,8 @@ def _measured_states(
             continue
         at = system.function("invert", graph, slope)
         t = points.times[measured]
-        zero_x, zero_z = np.zeros(system.x.numel()), np.zeros(system.z.numel())
-        pairs: list[Any] = [at(ti, zero_x, zero_z, p, ui) for ti, ui in zip(t, u[:, measured].T, strict=True)]
-        offset, gain = (np.array([float(pair[n]) for pair in pairs]) for n in (0, 1))
+        found: Any = at(t[None], np.zeros(system.x.numel()), np.zeros(system.z.numel()), p, u[:, measured])
+        offset, gain = (np.asarray(part, dtype=float).ravel() for part in found)  # CasADi maps over the columns
         if not (np.isfinite(offset) & np.isfinite(gain) & (np.abs(gain) > 1e-12)).all():
             continue
         value = (points.values[measured, j] - offset) / gain

@@ -8,7 +8,6 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from castfit.experiment import Experiment, free
-from castfit.inputs import Input
 from castfit.integrate import IntegratorOptions
 from castfit.model import Model, symbols
 from castfit.problem import Parameter, Problem

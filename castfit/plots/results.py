@@ -1,8 +1,4 @@
-"""Pictures of results: data and model with their residuals, several fits over each other, correlations.
-
-Figures are made without pyplot, so that no window opens and no state is left behind; every function returns the
-figure, and also writes it to `path` if one is given.
-"""
+"""Pictures of results: data and model with their residuals, several fits over each other, correlations."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit.plots._canvas import BEHIND, BLUE, FAINT, INK, RED, SOFT, Axes, Canvas, finish, new_figure, tidy
 from castfit.simulate import SimulationError
 from castfit.status import InputError
 
@@ -28,14 +25,6 @@ if TYPE_CHECKING:
     from castfit.simulate import Prediction
 
     Array = NDArray[np.float64]
-
-# matplotlib's stubs leave keyword arguments unknown, so figures are drawn on without their types.
-Canvas = Axes = Any
-
-# Okabe and Ito's palette, which people with any colour vision can tell apart.
-_BLUE, _RED = "#0072B2", "#D55E00"
-_BEHIND = ("#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#F0E442")
-_INK, _SOFT, _FAINT = "0.25", "0.45", "0.92"
 
 _CURVE_POINTS = 600
 _MOST_COLUMNS, _MOST_PANELS = 4, 12
@@ -61,11 +50,11 @@ def fit(result: Result, path: str | Path | None = None) -> Figure:
         Where to write the figure; the ending decides on the format.
     """
     grid = _Grid.of(_problem(result))
-    figure = _figure(grid.width, grid.rows * _HEIGHT + _HEADING)
+    figure = new_figure(grid.width, grid.rows * _HEIGHT + _HEADING)
     how = f"{result.transcription}, {result.solver}"
     title = f"{how}: χ² = {result.chi2:.5g} from {result.n_data} data" if result.success else f"{how}: no success"
     _draw(figure, grid, {"model": result}, title, nodes=True)
-    return _finish(figure, path)
+    return finish(figure, path)
 
 
 def comparison(results: Mapping[str, Result], path: str | Path | None = None) -> Figure:
@@ -89,11 +78,11 @@ def gallery(groups: Mapping[str, Mapping[str, Result]], path: str | Path | None 
     """
     grids = [_Grid.of(_problem(next(iter(results.values())))) for results in groups.values()]
     widths = [grid.width for grid in grids]
-    figure = _figure(sum(widths), max(grid.rows for grid in grids) * _HEIGHT + _HEADING)
+    figure = new_figure(sum(widths), max(grid.rows for grid in grids) * _HEIGHT + _HEADING)
     parts = figure.subfigures(1, len(grids), width_ratios=widths, squeeze=False)[0]
     for part, grid, (title, results) in zip(parts, grids, groups.items(), strict=True):
         _draw(part, grid, results, title)
-    return _finish(figure, path)
+    return finish(figure, path)
 
 
 def correlation(result: Result, path: str | Path | None = None) -> Figure:
@@ -106,13 +95,13 @@ def correlation(result: Result, path: str | Path | None = None) -> Figure:
     """
     names, count = result.names, len(result.names)
     size = 1.6 + 0.42 * min(count, 24)
-    figure = _figure(size + 0.8, size)
+    figure = new_figure(size + 0.8, size)
     axes = figure.subplots()
     if count < 2 or not np.isfinite(result.correlation).any():
         axes.axis("off")
         reason = textwrap.fill(f"There are no correlations. {result.identifiability.sentence}", 32)
-        axes.text(0.5, 0.5, reason, ha="center", va="center", color=_SOFT)
-        return _finish(figure, path)
+        axes.text(0.5, 0.5, reason, ha="center", va="center", color=SOFT)
+        return finish(figure, path)
     # The matrix is symmetric: rows from the second, columns up to the last, and only what lies below the diagonal.
     below = np.tri(count - 1, dtype=bool)
     shown = result.correlation[1:, :-1]
@@ -128,13 +117,13 @@ def correlation(result: Result, path: str | Path | None = None) -> Figure:
     axes.tick_params(which="minor", length=0)
     if count <= _MOST_WRITTEN:
         for i, j in zip(*np.nonzero(below & np.isfinite(shown)), strict=True):
-            colour = "white" if abs(shown[i, j]) > 0.6 else _INK
+            colour = "white" if abs(shown[i, j]) > 0.6 else INK
             axes.text(j, i, f"{shown[i, j]:.2f}".replace("-", "−"), ha="center", va="center", color=colour, fontsize=8)
     bar = figure.colorbar(picture, ax=axes, shrink=0.7, aspect=24, ticks=[-1, -0.5, 0, 0.5, 1])
     bar.set_label("correlation", size=9)
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, labelsize=8)
-    return _finish(figure, path)
+    return finish(figure, path)
 
 
 @dataclass(frozen=True)
@@ -213,7 +202,7 @@ class _Style:
     def series(cls, count: int) -> list[_Style]:
         """Return styles that can be told apart where curves coincide."""
         widths, sizes = np.linspace(1.4, 5.0, max(count, 2))[:count], np.linspace(2.8, 7.0, max(count, 2))[:count]
-        colours = [_BEHIND[i % len(_BEHIND)] for i in range(count - 1)] + [_BLUE]
+        colours = [BEHIND[i % len(BEHIND)] for i in range(count - 1)] + [BLUE]
         return [cls(*style) for style in zip(colours, widths[::-1], sizes[::-1], strict=True)]
 
 
@@ -247,7 +236,7 @@ def _draw(canvas: Canvas, grid: _Grid, results: Mapping[str, Result], title: str
 
     notes = [textwrap.fill(note, int(15 * grid.width)) for note in [*troubles, grid.note] if note]
     if notes:
-        canvas.supxlabel("\n".join(notes), x=0.01, ha="left", fontsize=8, color=_RED if troubles else _SOFT)
+        canvas.supxlabel("\n".join(notes), x=0.01, ha="left", fontsize=8, color=RED if troubles else SOFT)
     legend = canvas.legend(
         handles.values(), handles.keys(), loc="outside upper left", ncols=len(handles), fontsize=8, frameon=False
     )
@@ -268,22 +257,18 @@ def _axes(canvas: Canvas, grid: _Grid, problem: Problem) -> list[_Pair]:
         below = canvas.add_subplot(cells[2 * panel.row + 1, panel.column], sharex=above, sharey=residual)
         several = len(problem.conditions) > 1
         heading = f"{output}, {name}" if several else output
-        above.set_title(heading, loc="left", fontsize=9, color=_INK, pad=4)
+        above.set_title(heading, loc="left", fontsize=9, color=INK, pad=4)
         for axes in (above, below):
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.spines[["left", "bottom"]].set_color(_SOFT)
-            axes.tick_params(labelsize=8, color=_SOFT, labelcolor=_INK, length=3)
-            axes.grid(color=_FAINT, linewidth=0.6)
-            axes.set_axisbelow(True)
+            tidy(axes)
         above.tick_params(axis="x", length=0)
         above.tick_params(labelbottom=False, labelleft=grid.shows_values(panel))
         below.tick_params(labelbottom=grid.shows_time(panel), labelleft=panel.column == 0)
         if grid.shows_time(panel):
-            below.set_xlabel("time", fontsize=8, color=_INK, labelpad=1)
+            below.set_xlabel("time", fontsize=8, color=INK, labelpad=1)
         if panel.column == 0:
-            below.set_ylabel("residual / σ", fontsize=7.5, color=_INK)
-        below.axhspan(-2, 2, color=_FAINT, linewidth=0, zorder=0)
-        below.axhline(0, color=_SOFT, linewidth=0.6, zorder=1)
+            below.set_ylabel("residual / σ", fontsize=7.5, color=INK)
+        below.axhspan(-2, 2, color=FAINT, linewidth=0, zorder=0)
+        below.axhline(0, color=SOFT, linewidth=0.6, zorder=1)
         pairs.append(_Pair(panel, above, below))
     return pairs
 
@@ -300,7 +285,7 @@ def _plot_data(pair: _Pair, result: Result) -> Any:
         yerr=deviation if np.isfinite(deviation).all() else None,
         fmt="o",
         markersize=1.8 if many else 3.2,
-        color=_INK,
+        color=INK,
         ecolor="0.6",
         elinewidth=0.6 if many else 0.9,
         zorder=2.5 if many else 5,
@@ -325,7 +310,7 @@ def _plot_nodes(pair: _Pair, times: Array) -> Any:
     """Mark the nodes on the time axis."""
     axis = pair.above.get_xaxis_transform()
     (marks,) = pair.above.plot(
-        times, np.zeros(times.size), "|", color=_SOFT, markersize=6, transform=axis, clip_on=False, zorder=4
+        times, np.zeros(times.size), "|", color=SOFT, markersize=6, transform=axis, clip_on=False, zorder=4
     )
     return marks
 
@@ -390,19 +375,3 @@ def _limit(pairs: Sequence[_Pair], results: Sequence[Result], curves: Sequence[P
     pairs[0].below.set_ylim(-largest, largest)
     if largest < 6:
         pairs[0].below.set_yticks([-2, 0, 2])
-
-
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure: Any = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.05)
-    return figure
-
-
-def _finish(figure: Any, path: str | Path | None) -> Figure:
-    if path is not None:
-        figure.savefig(path)
-    return figure

@@ -1,0 +1,281 @@
+"""Checkpoints: files of JSON lines that only grow, so that a run that was killed can be continued.
+
+The first line says which problem and which method the records belong to; every further line is a record of the driver.
+A line is on the disk before the next one begins; what a killed run left of a line is cut off when it is continued.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import casadi as ca
+import numpy as np
+
+from castfit._json import plain, restored
+from castfit._reading import text
+from castfit.result import Result
+from castfit.status import InputError, check
+
+if TYPE_CHECKING:
+    from castfit.problem import Condition, Problem
+
+    Header = Mapping[str, Any]
+    Record = dict[str, Any]
+
+FORMAT = 1
+_KIND = "castfit_checkpoint"
+_FOREIGN = "is no checkpoint of castfit; choose another file"
+
+
+class Checkpoint:
+    """A file that grows by one record at a time.
+
+    Parameters
+    ----------
+    path : str or Path
+    header : mapping
+        What the records belong to: entries in words, compared one by one, and ``"versions"``, which are not.
+    resume : bool
+        Whether to continue a file that exists; a file that does not is begun.
+
+    Attributes
+    ----------
+    records : tuple of dict
+        What the file held when it was opened.
+
+    Raises
+    ------
+    InputError
+        If the file exists and is not to be continued, is damaged, or belongs to another problem; every difference is
+        named.
+    """
+
+    def __init__(self, path: str | Path, header: Header, *, resume: bool) -> None:
+        self.path = Path(path)
+        exists = self.path.exists() and self.path.stat().st_size > 0
+        if exists and not resume:
+            raise InputError("checkpoint", [f"'{path}' exists; continue it by resume=True, or delete it"])
+        found, self.records, whole = read(self.path) if exists else (None, (), 0)
+        if found is not None:
+            check("checkpoint", [f"'{path}' {difference}" for difference in differences(found, header)])
+        try:
+            if exists:
+                os.truncate(self.path, whole)
+            self._file = open(self.path, "ab")  # noqa: SIM115, it stays open
+        except OSError as error:
+            raise InputError("checkpoint", [f"'{path}' cannot be written: {error.strerror}"]) from error
+        if found is None:
+            self.append({_KIND: FORMAT, **header})
+            _sync_folder(self.path.parent)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write a record; it is on the disk when this returns."""
+        self._file.write(_line(record))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
+    """Read a checkpoint as far as its lines are complete: header, records, and the number of bytes that this takes.
+
+    The header is None if a run was killed before it was written.
+
+    Raises
+    ------
+    InputError
+        If the file is no checkpoint, damaged in the middle, or of a later version of castfit.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError("checkpoint", [f"'{path}' cannot be read: {error.strerror}"]) from error
+    whole = content.rfind(b"\n") + 1
+    if not whole and not _line({_KIND: FORMAT}).startswith(content[: len(_KIND) + 3]):
+        raise InputError("checkpoint", [f"'{path}' {_FOREIGN}"])
+    lines: list[Record] = []
+    for number, line in enumerate(content[:whole].splitlines(), 1):
+        try:
+            entry: Any = json.loads(line)
+        except ValueError:
+            entry = None
+        if not isinstance(entry, dict) or (number == 1 and _KIND not in entry):
+            damage = f"is damaged in line {number}; delete that line" if lines else _FOREIGN
+            raise InputError("checkpoint", [f"'{path}' {damage}"])
+        lines.append(cast("Record", entry))
+    if not lines:
+        return None, (), 0
+    header, *records = lines
+    version = header.pop(_KIND)
+    if version != FORMAT:
+        raise InputError("checkpoint", [f"'{path}' has format {version}; this castfit reads format {FORMAT}"])
+    return header, tuple(records), whole
+
+
+def write(path: str | Path, header: Header, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write a whole checkpoint at once; the file appears complete or not at all."""
+    target = Path(path)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".castfit_") as folder:
+        new = Path(folder) / target.name
+        with new.open("wb") as file:
+            file.writelines(_line(line) for line in ({_KIND: FORMAT, **header}, *records))
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(target)
+
+
+def differences(found: Header, wanted: Header) -> list[str]:
+    """Say in what two headers differ, versions apart."""
+    wanted = json.loads(_line(wanted))
+    said: list[str] = []
+    for key in dict.fromkeys((*wanted, *found)):
+        if key == "versions" or (key in found and key in wanted and found[key] == wanted[key]):
+            continue
+        if key not in wanted:
+            said.append(f"has the {key}, which this run has not")
+        elif key not in found:
+            said.append(f"lacks the {key}, which this run has")
+        elif isinstance(found[key], str) and found[key].startswith("sha256:"):
+            said.append(f"was written for another {key}")
+        else:
+            said.append(f"was written for the {key} {_shown(found[key])}; this run has {_shown(wanted[key])}")
+    return said
+
+
+def packed(result: Result) -> Record:
+    """Return a result as an entry of a record."""
+    with tempfile.TemporaryDirectory(prefix="castfit_") as folder:
+        path = Path(folder) / "result.json"
+        result.save(path)
+        return json.loads(path.read_text())
+
+
+def unpacked(entry: Mapping[str, Any]) -> Result:
+    """Undo `packed`; the result does not know its problem."""
+    with tempfile.TemporaryDirectory(prefix="castfit_") as folder:
+        path = Path(folder) / "result.json"
+        path.write_text(json.dumps(entry))
+        return Result.load(path)
+
+
+def numbers(record: Record) -> Record:
+    """Restore what JSON cannot hold: arrays, and floats that are not finite."""
+    return json.loads(json.dumps(record), object_hook=restored)
+
+
+def digest(*parts: Any) -> str:
+    """Return a short hash of arrays, text and numbers that is the same in every process."""
+    hashed = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            array = cast("np.ndarray[Any, Any]", part)
+            hashed.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
+        else:
+            hashed.update(repr(part).encode() + b"\0")
+    return f"sha256:{hashed.hexdigest()[:24]}"
+
+
+def problem_fingerprint(problem: Problem) -> dict[str, Any]:
+    """Return what makes a problem itself: equations and data as hashes, names, guesses, bounds and scales in full."""
+    model = problem.model
+    system = model.system
+    equations = system.function("equations", system.ode, system.alg, problem.observed)
+    bound = [(n, *map(float, pair)) for n, pair in sorted(problem.state_bounds.items())]
+    constraints = [
+        (c.name, float(c.lower), float(c.upper), *_graph(ca.Function("c", ca.symvar(c.expression), [c.expression])))
+        for c in problem.constraints
+    ]
+    names = (model.states, model.algebraic_states, model.parameters, model.inputs, problem.outputs)
+    return {
+        "model": digest(names, *_graph(equations)),
+        **{f"data of '{c.name}'": digest(c.points.times, c.points.values, c.points.sigma) for c in problem.conditions},
+        **{f"inputs, initial and fixed values of '{c.name}'": _conditions(c) for c in problem.conditions},
+        **{
+            f"guess, bounds, scale and prior of '{q.name}'": [
+                float(q.guess), float(q.lower), float(q.upper), q.scale, plain(q.prior)
+            ]
+            for q in problem.quantities
+        },
+        **({"state_bounds": digest(bound)} if bound else {}),
+        **({"constraints": digest(constraints)} if constraints else {}),
+    }  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that numbers may depend on in their last digits."""
+    return {package: _version(package) for package in ("castfit", "casadi", "numpy", "scipy")}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # castfit run from a checkout
+        return "unknown"
+
+
+def described(part: Any) -> str:
+    """Describe a transcription or a solver with all its options, the same in every process."""
+    if is_dataclass(part) and not isinstance(part, type):
+        options = ", ".join(f"{f.name}={described(getattr(part, f.name))}" for f in fields(part))
+        return f"{type(part).__name__}({options})"
+    if isinstance(part, np.ndarray):
+        return f"array {digest(part)}"
+    if isinstance(part, Mapping):
+        entries = (f"{k}: {described(v)}" for k, v in cast("Mapping[Any, Any]", part).items())
+        return "{" + ", ".join(entries) + "}"
+    if isinstance(part, (list, tuple)):
+        return "[" + ", ".join(described(v) for v in cast("tuple[Any, ...]", part)) + "]"
+    if isinstance(part, np.generic):
+        return repr(cast("Any", part).item())
+    if part is None or isinstance(part, (bool, int, float, str)):
+        return repr(part)
+    return getattr(part, "__qualname__", type(part).__qualname__)  # a repr may hold an address
+
+
+def _conditions(condition: Condition) -> str:
+    chart = condition.chart
+    inputs = [x for u in condition.inputs for x in (u.kind, u.times, u.values)]
+    expressions = () if chart.expressions is None else _graph(chart.expressions)
+    fixed = chart.base_p.copy()
+    fixed[chart.parameter_of[chart.parameter_of >= 0]] = 0.0  # guesses are compared by name
+    linked = (condition.theta, chart.parameter_of, chart.state_of, chart.computed)
+    return digest(condition.start, *inputs, fixed, chart.base_a, condition.z_guess, *linked, *expressions)
+
+
+def _graph(function: ca.Function) -> list[Any]:
+    """List a function's instructions."""
+    steps: list[Any] = []
+    for k in range(function.n_instructions()):
+        op = function.instruction_id(k)
+        constant = function.instruction_constant(k) if op == ca.OP_CONST else None
+        steps.append((op, function.instruction_input(k), function.instruction_output(k), constant))
+    return steps
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(plain(record), allow_nan=False).encode() + b"\n"
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, str) else text(numbers({"_": value})["_"])
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put a new file's name on the disk too, where folders can be synchronized."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

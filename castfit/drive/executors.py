@@ -1,0 +1,289 @@
+"""Where tasks run: in this process, in processes of our own, or on any `concurrent.futures.Executor`.
+
+`run` yields (key, outcome) in the order in which tasks end.  A worker that dies or hangs costs its task, whose outcome
+is then `Lost`, and nothing else: each of our own processes works on one task at a time, so it is known which one.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures as cf
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import util
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from castfit.status import InputError
+
+GRACE = 10.0  # seconds beyond its limit after which a task hangs
+_POLL = 0.5  # seconds; some platforms do not let a keyboard interrupt through while they wait
+_FRUITLESS = 3  # workers in a row that end before they could work
+
+Function = Callable[..., Any]
+Tasks = deque[tuple[int, tuple[Any, ...]]]
+Outcomes = Generator[tuple[int, Any], None, None]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A task without an outcome: `cause` is "worker_died", "worker_hung" or "not_run"."""
+
+    cause: str
+    message: str
+
+
+def run(
+    function: Function, tasks: Tasks, workers: int | cf.Executor, *, limit: float, deadline: float = float("inf")
+) -> Outcomes:
+    """Call ``function(*arguments)`` for every task; yield each key with what was returned, or with `Lost`.
+
+    Parameters
+    ----------
+    function : callable
+        Defined in a module; it must not raise.
+    tasks : deque of (key, arguments)
+        It is emptied; the caller may append to it while iterating.
+    workers : int or concurrent.futures.Executor
+        1 is this process; n > 1 are n processes.
+    limit : float
+        Seconds that a task may take.
+    deadline : float
+        The end of everything, as `time.time` gives it.  Both limits are kept by the function itself; whoever exceeds
+        them by `GRACE` is taken to hang, which cannot be seen from within this process.
+
+    Raises
+    ------
+    InputError
+        If processes cannot be started.
+    """
+    if isinstance(workers, cf.Executor):
+        return _on_executor(function, tasks, workers, limit, deadline)
+    return _here(function, tasks) if workers == 1 else _on_processes(function, tasks, workers, limit, deadline)
+
+
+def _here(function: Function, tasks: Tasks) -> Outcomes:
+    while tasks:
+        key, arguments = tasks.popleft()
+        yield key, function(*arguments)
+
+
+class _Worker:
+    """A process that works on one task at a time."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        with _environment(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1"):
+            self.process.start()
+        theirs.close()
+        self.ready = False
+        self.key: int | None = None
+        self.since = 0.0
+
+    def give(self, key: int, function: Function, arguments: tuple[Any, ...]) -> None:
+        self.key, self.since = key, time.monotonic()
+        with suppress(OSError):  # a worker that is dead will be found so
+            self.connection.send((function, arguments))
+
+    def take(self) -> Any:
+        """Return what the worker sent, or `Lost` if it is dead."""
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join(GRACE)
+            return Lost("worker_died", f"Its worker process died ({_ending(self.process.exitcode)}).")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+def _serve(channel: connection.Connection) -> None:
+    """Work in a process until the other side closes the channel."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever waits for the results decides
+    with suppress(EOFError, OSError):  # the other side is gone
+        channel.send(None)
+        while True:
+            function, arguments = channel.recv()
+            channel.send(function(*arguments))
+
+
+def _on_processes(function: Function, tasks: Tasks, count: int, limit: float, deadline: float) -> Outcomes:
+    staff: list[_Worker] = []
+    fruitless = 0
+    try:
+        while tasks or any(worker.key is not None for worker in staff):
+            busy = sum(worker.key is not None for worker in staff)
+            while len(staff) < min(count, busy + len(tasks)):
+                staff.append(_Worker())
+            for worker in staff:
+                if worker.ready and worker.key is None and tasks:
+                    key, arguments = tasks.popleft()
+                    worker.give(key, function, arguments)
+            heard = connection.wait([worker.connection for worker in staff], _POLL)
+            for worker in list(staff):
+                key = worker.key
+                if worker.connection in heard:
+                    outcome = worker.take()
+                    if isinstance(outcome, Lost):
+                        staff.remove(worker)
+                        worker.end()
+                        fruitless = 0 if worker.ready else fruitless + 1
+                    elif not worker.ready:
+                        worker.ready, fruitless = True, 0
+                        continue
+                    if fruitless == _FRUITLESS:
+                        raise InputError("workers", [_NOT_STARTED.format(_ending(worker.process.exitcode))])
+                elif key is not None and _late(worker.since, limit, deadline):
+                    outcome = Lost("worker_hung", "Its worker process hung and was ended.")
+                    staff.remove(worker)
+                    worker.end()
+                else:
+                    continue
+                worker.key = None
+                if key is not None:
+                    yield key, outcome
+    finally:
+        for worker in staff:
+            worker.end()
+
+
+_NOT_STARTED = (
+    "worker processes end before they begin to work ({}); in a script that uses workers everything but imports and "
+    'definitions stands below `if __name__ == "__main__":`, as every worker imports the script'
+)
+
+
+def _ending(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    names = {int(s): s.name for s in signal.Signals}
+    return names.get(-code, f"signal {-code}")
+
+
+def _late(since: float, limit: float, deadline: float) -> bool:
+    return time.monotonic() - since > limit + GRACE or time.time() > deadline + GRACE
+
+
+def _on_executor(function: Function, tasks: Tasks, executor: cf.Executor, limit: float, deadline: float) -> Outcomes:
+    """Run on an executor that is not ours: it cannot be looked into, nor be repaired."""
+    waiting: dict[cf.Future[Any], int] = {}
+    broken = ""
+    heard = float("inf")  # a cluster may take long to begin
+    try:
+        while tasks or waiting:
+            while tasks:
+                key, arguments = tasks.popleft()
+                try:
+                    if broken:
+                        raise RuntimeError(broken)
+                    waiting[executor.submit(function, *arguments)] = key
+                except RuntimeError as error:  # broken or shut down
+                    broken = str(error)
+                    yield key, Lost("not_run", f"The executor takes no more work: {broken}")
+            done, _ = cf.wait(waiting, _POLL, cf.FIRST_COMPLETED)
+            if done or (heard == float("inf") and any(future.running() for future in waiting)):
+                heard = time.monotonic()
+            elif waiting and _late(heard, limit, deadline):
+                # Every worker had time for a whole task since the last answer, so all that are left hang.
+                for future, key in list(waiting.items()):
+                    del waiting[future]
+                    never = future.cancel() and future.cancelled() and not _may_run_unseen(executor)
+                    cause, what = ("not_run", "All workers hung.") if never else ("worker_hung", "Its worker hung.")
+                    yield key, Lost(cause, what)
+            for future in done:
+                yield waiting.pop(future), _outcome(future)
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _may_run_unseen(executor: cf.Executor) -> bool:
+    """Whether a future may be running although it says that it waits: everywhere but in the standard library."""
+    return not type(executor).__module__.startswith("concurrent.futures")
+
+
+def _outcome(future: cf.Future[Any]) -> Any:
+    try:
+        return future.result()
+    except (Exception, cf.CancelledError) as error:  # the function itself does not raise
+        return Lost("worker_died", f"Its worker was lost ({type(error).__name__}: {error}).")
+
+
+@contextmanager
+def _environment(**variables: str) -> Generator[None, None, None]:
+    """Set environment variables, for processes that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+class _OneThread:
+    """Counts the blocks that want one BLAS thread, as several threads of ours may be inside at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._before: list[tuple[Callable[[int], None], int]] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._depth += 1
+            if self._depth == 1:
+                self._before = [(put, get()) for get, put in _openblas()]
+                for put, _ in self._before:
+                    put(1)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._depth -= 1
+            if self._depth == 0:
+                for put, count in self._before:
+                    put(count)
+
+
+one_blas_thread = _OneThread()
+"""A context in which the OpenBLAS of numpy's and scipy's wheels use one thread.
+
+Sums are then added in the same order everywhere, so that numbers do not depend on where a task runs, and n workers
+use n cores.  Another BLAS, such as MKL, takes its number of threads from the environment.
+"""
+
+
+def _openblas() -> list[tuple[Callable[[], int], Callable[[int], None]]]:
+    """Find the libraries' functions that get and set the number of threads."""
+    found: list[tuple[Callable[[], int], Callable[[int], None]]] = []
+    for package in ("numpy", "scipy"):
+        spec = util.find_spec(package)
+        if package not in sys.modules or spec is None or spec.origin is None:
+            continue
+        home = Path(spec.origin).parent
+        for path in (*(home.parent / f"{package}.libs").glob("*openblas*"), *(home / ".dylibs").glob("*openblas*")):
+            with suppress(OSError):
+                library = ctypes.CDLL(str(path))
+                for prefix in ("scipy_openblas", "openblas"):
+                    for suffix in ("64_", ""):
+                        get = getattr(library, f"{prefix}_get_num_threads{suffix}", None)
+                        put = getattr(library, f"{prefix}_set_num_threads{suffix}", None)
+                        if get is not None and put is not None:
+                            found.append((get, put))
+    return found

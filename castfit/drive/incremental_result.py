@@ -1,0 +1,107 @@
+"""What an incremental fit found: the result, and how it was reached horizon by horizon."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from castfit._text import aligned, rounded
+
+if TYPE_CHECKING:
+    from castfit.result import Result
+    from castfit.status import Status
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """What happened on one horizon.
+
+    Attributes
+    ----------
+    horizon : float
+        Measurements up to this time were used.
+    n_data : int
+        Number of measured values.
+    estimates, standard_errors : dict
+        Natural scale; inf where the data up to here do not determine a quantity (Michalik et al. 2009, Eq. 9).
+    bounds : dict
+        Per quantity (lower, upper), natural scale, after any relaxation.
+    relaxations : int
+        How often updated bounds were relaxed.
+    iterations : int
+        Of all solves on this horizon.
+    share : float
+        Length of integration relative to that of the whole problem.
+    chi2 : float
+        Sum of squared weighted residuals, priors included.
+    status : Status
+        How the last solve ended.
+    fallback : str
+        Empty, "shorter step" if a shorter horizon was tried next, or "multiple shooting".
+    """
+
+    horizon: float
+    n_data: int
+    estimates: dict[str, float]
+    standard_errors: dict[str, float]
+    bounds: dict[str, tuple[float, float]]
+    relaxations: int
+    iterations: int
+    share: float
+    chi2: float
+    status: Status
+    fallback: str
+
+
+@dataclass(frozen=True)
+class IncrementalResult:
+    """What an incremental fit found.
+
+    Attributes
+    ----------
+    result : Result
+        The fit on the whole horizon; of a fit that failed, the best point so far.
+    horizons : tuple of Horizon
+        In the order in which they were solved.
+    time : float
+        Seconds.
+    """
+
+    result: Result
+    horizons: tuple[Horizon, ...]
+    time: float
+
+    @property
+    def success(self) -> bool:
+        """Whether the fit on the whole horizon is a solution."""
+        return self.result.success
+
+    @property
+    def equivalent_iterations(self) -> float:
+        """Iterations on the whole horizon that would have integrated as far (Michalik et al. 2009, Sec. 5).
+
+        I_equiv = sum_i n_i t_i / t_end, with n_i iterations on the horizon t_i; those of relaxed bounds and of
+        fallbacks count.  With several experiments t_i is the sum of the lengths of all of them.
+        """
+        return sum(h.iterations * h.share for h in self.horizons)
+
+    def summary(self) -> str:
+        """Return the table of horizons, above the summary of the result."""
+        names = self.result.names
+        rows = [("horizon", "data", *names, "chi2", "relaxed", "iterations", "status", "fallback")]
+        for h in self.horizons:
+            # More than nine digits would only widen the table.
+            errors = {name: max(h.standard_errors[name], 1e-6 * abs(h.estimates[name])) for name in names}
+            values = (rounded(h.estimates[name], errors[name]) for name in names)
+            rows.append((f"{h.horizon:g}", f"{h.n_data}", *values, f"{h.chi2:.4g}", f"{h.relaxations}",
+                         f"{h.iterations}", h.status.value, h.fallback))  # fmt: skip
+        table = aligned(rows, ">" * (len(names) + 5) + "<<")
+        total = sum(h.iterations for h in self.horizons)
+        counted = f"{total} iterations, equivalent to {self.equivalent_iterations:.2f} on the whole horizon"
+        return "\n".join([*table, "", f"{counted}; {self.time:.2f} s", "", self.result.summary()])
+
+    __str__ = summary
+
+    def __repr__(self) -> str:
+        count = len(self.horizons)
+        return f"IncrementalResult({count} horizons, I_equiv = {self.equivalent_iterations:.2f}; {self.result!r})"

@@ -1,0 +1,310 @@
+"""Multistart: fits from many starts, in parallel if wanted, and what they say together.
+
+starts --draw--> tasks --run (here, processes, executor)--> one row each --> optima, outlook, best result
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from castfit._reading import real, text
+from castfit.drive.checkpoint import Checkpoint, described, problem_fingerprint, versions
+from castfit.drive.executors import one_blas_thread, run
+from castfit.drive.multistart_result import UNFINISHED, MultistartResult, Progress, not_run, row_record
+from castfit.drive.sampling import draw
+from castfit.drive.starts_book import Book, Fitted
+from castfit.fit import fit
+from castfit.problem import Problem
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.status import InputError, Status, check
+from castfit.transcribe.direct_collocation import Collocation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from castfit.fit import Solver, Transcription
+
+_ROUNDING = 1e-10  # of the sum of squared data: a smaller difference of chi2 is rounding
+
+
+def multistart(
+    problem: Problem,
+    transcription: Transcription | None = None,
+    solver: Solver | None = None,
+    *,
+    starts: int | Sequence[Mapping[str, float]] = 100,
+    rng: int | np.random.Generator = 0,
+    sampling: str | Callable[[np.random.Generator], Mapping[str, float]] | None = None,
+    limits: Mapping[str, Any] | None = None,
+    max_draws: int = 10,
+    workers: int | Executor = 1,
+    max_time: float = np.inf,
+    start_max_time: float = np.inf,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    callback: Callable[[Progress], Any] | None = None,
+    verbose: int = 0,
+) -> MultistartResult:
+    """Fit from many starts.
+
+    The numbers do not depend on `workers`: each start has a random stream of its own, and the rows of the result stand
+    in the order of the starts.
+
+    Parameters
+    ----------
+    problem : Problem
+    transcription, solver : optional
+        As for `fit`.
+    starts : int or sequence of mappings
+        How many, or the starts themselves, ``{name: value}``; what is not named starts at its guess.
+    rng : int or numpy.random.Generator
+    sampling : {"sobol", "latin_hypercube", "uniform", "log_uniform"} or callable, optional
+        How starts are drawn.  A scrambled Sobol sequence (the default) and a Latin hypercube fill the space between the
+        limits evenly, "uniform" draws each start by itself, all three in the logarithm of quantities with
+        ``scale="log"``; "log_uniform" draws the logarithm of every quantity.  A function takes a random generator and
+        returns ``{name: value}``.  For 2 n starts, Sobol's sequence and "uniform" begin with those for n.
+    limits : mapping from quantity name, optional
+        Where starts are drawn: (lower, upper), or a distribution with ``cdf`` and ``ppf`` as in scipy.stats, which is
+        cut off at the quantity's bounds.  By default between the bounds, which must then be finite.
+    max_draws : int
+        A start that cannot be evaluated is drawn anew until this many were drawn; 1 leaves it a failure.
+    workers : int or concurrent.futures.Executor
+        1 runs in this process, n in n processes; a script then needs ``if __name__ == "__main__":``.  Executors reach
+        other machines: ``dask.distributed.Client(...).get_executor()``, ``mpi4py.futures.MPIPoolExecutor()``.
+    max_time : float
+        Seconds for all starts; those that are running then are cut off, the others are not run.
+    start_max_time : float
+        Seconds for one start.  Processes and executors that give no answer long after it are taken to hang; processes
+        are then ended and replaced.  Within one process (workers=1) nothing can end a start between two iterations,
+        and a cluster of which nothing was heard yet is waited for until `max_time`.
+    checkpoint : str or Path, optional
+        A file to which every finished start is written at once.
+    resume : bool
+        Whether to continue the checkpoint if it exists: what is finished is not repeated, and starts that were lost
+        or cut off are run again.  The number of starts may have grown.
+    callback : callable, optional
+        Called in this process with a `Progress` after each start; no more are run when it returns True.
+    verbose : {0, 1, 2}
+        Nothing, the state of the run (live on a terminal), one line per start.
+
+    Returns
+    -------
+    MultistartResult
+        Also if starts, or all of them, failed: then ``success`` is False, or a row says what happened.
+
+    Raises
+    ------
+    InputError
+        For misuse: options out of range, limits that are infinite, what cannot be sent to other processes, a checkpoint
+        that exists and is not to be continued, or that belongs to another problem.
+    """
+    clock = time.time()
+    transcription, solver = transcription or Collocation(), solver or GaussNewton()
+    mistakes = _kind_mistakes(transcription, solver)
+    mistakes += _option_mistakes(max_draws, workers, max_time, start_max_time, checkpoint, resume, callback, verbose)
+    given: Any = problem
+    if not isinstance(given, Problem):
+        check("multistart", [f"problem is {text(problem)}; give a Problem", *mistakes])
+    draws = draw(problem, starts, sampling, limits, rng, mistakes)
+    check("multistart", mistakes)
+    job = _job((problem, transcription, solver), needed=workers != 1)
+    header = {
+        "driver": "multistart",
+        **problem_fingerprint(problem),
+        "transcription": described(transcription),
+        "solver": described(solver),
+        "start_max_time": float(start_max_time),
+        "max_draws": max_draws,
+        "seed": int(rng) if isinstance(rng, (int, np.integer)) else "of a generator",
+        "sampling": sampling if isinstance(sampling, str) else described(sampling),
+        "versions": versions(),
+    }
+    floor = _ROUNDING * sum(float(np.sum((p.values[p.mask] / p.sigma[p.mask]) ** 2))
+                            for p in (c.points for c in problem.conditions))  # fmt: skip
+    book = Book(draws, max_draws, floor, clock, problem)
+    labels = {"transcription": transcription.label, "solver": solver.label}
+    ended = ""
+    with nullcontext() if checkpoint is None else closing(Checkpoint(checkpoint, header, resume=resume)) as file:
+        if file is not None:
+            book.resume(file, labels)
+        deadline = clock + max_time
+
+        def task(i: int, start: Mapping[str, float]) -> tuple[int, tuple[Any, ...]]:
+            return i, (job, start, start_max_time, deadline)
+
+        tasks = deque(task(i, start) for i, start in enumerate(draws.first) if i not in book.rows)
+        outcomes = run(_attempt, tasks, workers, limit=start_max_time, deadline=deadline)
+        try:
+            with closing(outcomes), _reporter(verbose) as report:
+                for i, outcome in outcomes:
+                    another = book.enter(i, outcome)
+                    if another is not None:
+                        tasks.appendleft(task(i, another))
+                        continue
+                    row = book.rows[i]
+                    if file is not None and row.status not in UNFINISHED:
+                        file.append(row_record(row, book.best if book.best_row is row else None))
+                    if row.status == Status.INTERRUPTED.value:
+                        raise KeyboardInterrupt
+                    if row.status == "not_run":
+                        continue
+                    now = book.progress(row)
+                    report(now)
+                    if callback is not None and callback(now):
+                        ended = "The callback asked to stop."
+                        break
+        except KeyboardInterrupt:
+            ended = "Interrupted from the keyboard."
+        result = MultistartResult.of(
+            book.best,
+            (book.rows.get(i) or not_run(start, i) for i, start in enumerate(draws.first)),
+            floor=floor,
+            drawn=draws.first,
+            message=book.message(ended, late=time.time() >= deadline),
+            time=time.time() - clock,
+            header=header,
+            **labels,
+        )
+        if file is not None:
+            file.append({"end": {"message": result.message, "time": result.time}})
+    return result
+
+
+def _kind_mistakes(transcription: Any, solver: Any) -> list[str]:
+    parts = (("transcription", transcription, "transcribe", "SingleShooting()"), ("solver", solver, "solve", "Ipopt()"))
+    return [
+        f"{name} is {text(part)}; give an instance such as {example}"
+        for name, part, method, example in parts
+        if isinstance(part, type) or not callable(getattr(part, method, None))
+    ]
+
+
+def _option_mistakes(
+    max_draws: Any,
+    workers: Any,
+    max_time: Any,
+    start_max_time: Any,
+    checkpoint: Any,
+    resume: Any,
+    callback: Any,
+    verbose: Any,
+) -> list[str]:
+    mistakes: list[str] = []
+    if isinstance(max_draws, bool) or not isinstance(max_draws, (int, np.integer)) or max_draws < 1:
+        mistakes.append(f"max_draws is {text(max_draws)}; give at least 1")
+    counted = isinstance(workers, (int, np.integer)) and not isinstance(workers, bool) and workers >= 1
+    if not counted and not isinstance(workers, Executor):
+        mistakes.append(f"workers is {text(workers)}; give a number of processes or a concurrent.futures.Executor")
+    for name, limit in (("max_time", max_time), ("start_max_time", start_max_time)):
+        seconds = real(limit)
+        if seconds is None or not seconds > 0.0:
+            mistakes.append(f"{name} is {text(limit)}; give a positive number of seconds")
+    if resume and checkpoint is None:
+        mistakes.append("resume=True continues a checkpoint; give checkpoint=path")
+    if callback is not None and not callable(callback):
+        mistakes.append(f"callback is {text(callback)}; give a function of one Progress")
+    if verbose not in (0, 1, 2):
+        mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
+    return mistakes
+
+
+_Parts = tuple[Problem, Any, Any]
+
+
+def _job(parts: _Parts, *, needed: bool) -> bytes | _Parts:
+    """Pickle problem, transcription and solver, so that they are built in the same way everywhere, here too."""
+    try:
+        job = pickle.dumps(parts)
+        pickle.loads(job)
+    except Exception as error:  # whatever a user's class raises
+        if not needed:
+            return parts
+        what = f"problem, transcription and solver cannot be sent to other processes ({type(error).__name__}: {error})"
+        raise InputError("multistart", [f"{what}; define their classes in a module, or use workers=1"]) from error
+    return job
+
+
+_thawed = threading.local()  # CasADi's functions are not shared between threads
+
+
+def _parts(job: bytes | _Parts) -> _Parts:
+    """Rebuild a job; the last one is kept, with all that it has compiled."""
+    if not isinstance(job, bytes):
+        return job
+    if getattr(_thawed, "job", None) != job:
+        _thawed.parts, _thawed.job = pickle.loads(job), job
+    return _thawed.parts
+
+
+def _attempt(
+    job: bytes | _Parts, start: Mapping[str, float], limit: float, deadline: float
+) -> Fitted | InputError | str | None:
+    """Fit from one start, wherever this is called; return an error's text, and None if there is no time."""
+    left = deadline - time.time()
+    if left <= 0.0:
+        return None
+    try:
+        problem, transcription, solver = _parts(job)
+        with one_blas_thread, np.errstate(all="ignore"):  # numbers overflow far from any solution
+            result = fit(problem, transcription, solver, start=start, max_time=min(limit, left))
+    except InputError as error:
+        return error
+    except Exception as error:  # one start must not cost the others
+        return f"{type(error).__name__}: {error}"
+    return Fitted(replace(result, problem=None), result.status is Status.MAX_TIME and left < limit)
+
+
+@contextmanager
+def _reporter(verbose: int) -> Generator[Callable[[Progress], None], None, None]:
+    """Yield a function that shows how far the run is."""
+    if not verbose:
+        yield lambda now: None
+        return
+    lines = Console(highlight=False, markup=False, soft_wrap=True)
+    with _live() if verbose == 1 else nullcontext() as show:
+
+        def report(now: Progress) -> None:
+            tenth = 10 * now.finished // now.total > 10 * (now.finished - 1) // now.total
+            if verbose == 2:
+                row = now.last
+                took = f"{row.iterations} iterations, {row.time:.2f} s"
+                lines.print(f"start {row.index}: {row.status}, chi2 = {row.chi2:.6g}, {took}")
+            last = now.finished == now.total
+            if show is not None:
+                show("" if last else now.sentence)
+            if last or (tenth and verbose == 1 and show is None):
+                lines.print(now.sentence)
+
+        yield report
+
+
+@contextmanager
+def _live() -> Generator[Callable[[str], None] | None, None, None]:
+    """Yield a function that rewrites a line on standard error; None if that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    # Solvers take the descriptor of standard error away while they run; a copy of it stays.
+    with open(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="replace") as stream:
+
+        def show(line: str) -> None:
+            stream.write(f"\r\x1b[K{line}")
+            stream.flush()
+
+        try:
+            yield show
+        finally:
+            show("")

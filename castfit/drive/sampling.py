@@ -1,0 +1,187 @@
+"""Where starts come from: points of the unit cube mapped into limits or through distributions, or the user's function.
+
+Every start has a random stream of its own, spawned from `rng`, so that its numbers depend neither on the other starts
+nor on where and when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from castfit._reading import named, reals, text
+from castfit.status import InputError, suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.problem import Problem, Quantity
+
+    Array = NDArray[np.float64]
+
+SAMPLINGS = ("sobol", "latin_hypercube", "uniform", "log_uniform")
+
+_EDGE = 2.0**-40  # distributions may be infinite at 0 and 1
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The starts.
+
+    Attributes
+    ----------
+    first : tuple of dict
+        For each start its first candidate: a natural value for every quantity.
+    again : callable
+        ``again(i)`` draws the next candidate of start i; None if starts were given.
+    """
+
+    first: tuple[dict[str, float], ...]
+    again: Callable[[int], dict[str, float]] | None
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """How one coordinate of the unit cube becomes a quantity's value."""
+
+    quantity: Quantity
+    lower: float
+    upper: float
+    log: bool = False
+    distribution: Any = None
+
+    def value(self, u: float) -> float:
+        """Map u in [0, 1) to a value within the quantity's bounds."""
+        u = min(max(u, _EDGE), 1.0 - _EDGE)
+        if self.distribution is not None:
+            low, high = (float(self.distribution.cdf(end)) for end in (self.quantity.lower, self.quantity.upper))
+            value = float(self.distribution.ppf(low + u * (high - low)))
+        elif self.log:
+            value = float(np.exp(np.log(self.lower) + u * np.log(self.upper / self.lower)))
+        else:
+            value = self.lower + u * (self.upper - self.lower)
+        return float(np.clip(value, self.quantity.lower, self.quantity.upper))
+
+
+def draw(problem: Problem, starts: Any, sampling: Any, limits: Any, rng: Any, mistakes: list[str]) -> Draws:
+    """Draw the first candidate of every start; what is wrong is added to `mistakes`.
+
+    Parameters
+    ----------
+    problem : Problem
+    starts : int or sequence of mappings
+        How many, or the starts themselves.
+    sampling : str, callable or None
+        One of `SAMPLINGS`, or a function from a generator to ``{name: value}``; None is "sobol".
+    limits : mapping or None
+        Per quantity (lower, upper) or a distribution with ``cdf`` and ``ppf``; by default the quantity's bounds.
+    rng : int or numpy.random.Generator
+    mistakes : list of str
+    """
+    nothing, before = Draws((), None), len(mistakes)
+    if isinstance(starts, (bool, str, float, Mapping)) or not isinstance(starts, (int, np.integer, Iterable)):
+        mistakes.append(f"starts is {text(starts)}; give a number, or a list of {{name: value}}")
+        return nothing
+    if not isinstance(starts, (int, np.integer)):
+        if sampling is not None or limits is not None:
+            mistakes.append("the starts are given, so nothing is sampled; leave out sampling= and limits=")
+        given = tuple(_checked(problem, i, start, mistakes) for i, start in enumerate(cast("Iterable[Any]", starts)))
+        if not given:
+            mistakes.append("starts is empty; give at least one")
+        return Draws(given, None) if len(mistakes) == before else nothing
+    count = int(cast("Any", starts))
+    if count < 1:
+        mistakes.append(f"starts is {count}; give at least 1")
+    try:
+        design, *own = np.random.default_rng(rng).spawn(1 + max(count, 0))
+    except (TypeError, ValueError):
+        mistakes.append(f"rng is {text(rng)}; give a number that is not negative, or a numpy.random.Generator")
+        return nothing
+
+    if callable(sampling):
+        function: Any = sampling
+        if limits is not None:
+            mistakes.append("limits are given besides a function that samples; leave out one of them")
+        if len(mistakes) > before:
+            return nothing
+
+        def ask(i: int) -> dict[str, float]:
+            found: list[str] = []
+            start = _checked(problem, i, function(own[i]), found)
+            if found:
+                raise InputError("sampling", found)
+            return start
+
+        return Draws(tuple(ask(i) for i in range(len(own))), ask)
+
+    kind: Any = "sobol" if sampling is None else sampling
+    if kind not in SAMPLINGS:
+        mistakes.append(f"sampling is {text(kind)}: {suggest(str(kind), SAMPLINGS)}, or give a function of a generator")
+    axes = _axes(problem, limits, kind == "log_uniform", mistakes)
+    if len(mistakes) > before:
+        return nothing
+
+    def at(point: Array) -> dict[str, float]:
+        return {axis.quantity.name: axis.value(float(u)) for axis, u in zip(axes, point, strict=True)}
+
+    cube = _design(kind, len(own), len(axes), design)
+    first = (own[i].random(len(axes)) if cube is None else cube[i] for i in range(len(own)))
+    return Draws(tuple(at(point) for point in first), lambda i: at(own[i].random(len(axes))))
+
+
+def _design(kind: str, n: int, d: int, generator: np.random.Generator) -> Array | None:
+    """Return points that fill the unit cube together, (n, d); None if each start draws its own."""
+    from scipy.stats import qmc  # scipy.stats takes a third of castfit's time of import
+
+    if kind == "latin_hypercube":
+        return qmc.LatinHypercube(d, seed=generator).random(n)
+    if kind == "sobol":
+        return qmc.Sobol(d, seed=generator).random_base2((n - 1).bit_length())[:n]
+    return None
+
+
+def _axes(problem: Problem, limits: Any, log: bool, mistakes: list[str]) -> list[_Axis]:
+    given = named("limits", limits, mistakes)
+    mistakes += [f"limits names '{n}', which is not estimated: {suggest(n, problem.names)}" for n in given
+                 if n not in problem.names]  # fmt: skip
+    return [_axis(q, given.get(q.name), log or q.scale == "log", mistakes) for q in problem.quantities]
+
+
+def _axis(quantity: Quantity, given: Any, log: bool, mistakes: list[str]) -> _Axis:
+    name, lower, upper = quantity.name, quantity.lower, quantity.upper
+    remedy = (
+        f"give limits={{'{name}': (lower, upper)}}, or a distribution such as scipy.stats.norm(mean, deviation) there, "
+        "or a function as sampling="
+    )
+    if all(callable(getattr(given, method, None)) for method in ("cdf", "ppf")):
+        if not float(given.cdf(upper)) > float(given.cdf(lower)):
+            mistakes.append(f"the distribution of '{name}' lies outside its bounds [{lower:g}, {upper:g}]")
+        return _Axis(quantity, lower, upper, distribution=given)
+    if given is not None:
+        pair = reals(given)
+        if pair is None or pair.shape != (2,) or not pair[0] <= pair[1]:
+            mistakes.append(f"the limits of '{name}' are {text(given)}; give (lower, upper) or a distribution")
+            return _Axis(quantity, lower, upper)
+        if pair[0] < lower or pair[1] > upper:
+            mistakes.append(f"the limits {text(given)} of '{name}' exceed its bounds [{lower:g}, {upper:g}]")
+        lower, upper = float(pair[0]), float(pair[1])
+    if not np.isfinite([lower, upper]).all():
+        mistakes.append(f"'{name}' lies in [{lower:g}, {upper:g}], where no start can be drawn evenly; {remedy}")
+    elif log and not lower > 0:
+        mistakes.append(f"'{name}' is drawn evenly in its logarithm, but its lower limit is {lower:g}; {remedy}")
+    return _Axis(quantity, lower, upper, log)
+
+
+def _checked(problem: Problem, i: int, start: Any, mistakes: list[str]) -> dict[str, float]:
+    """Complete a start by the guess and check it."""
+    try:
+        problem.theta_from(start)
+    except InputError as error:
+        mistakes += [f"start {i}: {mistake}" for mistake in error.problems]
+        return {}
+    guess = problem.to_natural(problem.guess).tolist()
+    chosen = {str(n) if isinstance(n, str) else n.name(): float(v) for n, v in start.items()}
+    return {**dict(zip(problem.names, guess, strict=True)), **chosen}

@@ -1,0 +1,153 @@
+"""Pictures of a multistart: what all starts reached, and where their estimates lie."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit.plots._canvas import BEHIND, BLUE, FAINT, INK, SOFT, Axes, finish, new_figure, tidy
+from castfit.status import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from castfit.drive.multistart_result import MultistartResult
+
+    Array = NDArray[np.float64]
+
+_OTHER = "0.7"  # optima beyond the palette
+_PALETTE = (BLUE, *BEHIND)
+_SAME = 1e-3  # relative range of a quantity up to which all starts agree
+_NAMED = 4  # optima in the legend
+_FLAT = 0.05
+_SPAN = 100.0  # chi2 that span more than this factor are drawn on a logarithmic axis
+
+
+def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figure:
+    """Plot chi2 of all starts that have one, the lowest first: a flat step is an optimum that many starts found.
+
+    Starts that ended without success are crosses; those that have no chi2 at all are counted in the title.
+
+    Parameters
+    ----------
+    result : MultistartResult
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+    """
+    rows = sorted((row for row in result.starts if np.isfinite(row.chi2)), key=lambda row: (row.chi2, row.index))
+    figure = new_figure(6.4, 3.6)
+    axes = figure.subplots()
+    tidy(axes)
+    colours = _colours(result)
+    for k, optimum in enumerate(result.optima):
+        at = [i for i, row in enumerate(rows) if row.index in optimum.starts]
+        label = f"χ² = {optimum.chi2:.6g}: {_count(len(at))}" if k < _NAMED else None
+        axes.plot(at, [rows[i].chi2 for i in at], "o", color=colours[k], markersize=4, label=label)
+    failed = [i for i, row in enumerate(rows) if not row.success]
+    if failed:
+        label = f"without success: {_count(len(failed))}"
+        axes.plot(failed, [rows[i].chi2 for i in failed], "x", color=SOFT, markersize=4, label=label)
+    values = [row.chi2 for row in rows if row.chi2 > 0]
+    if values and max(values) > _SPAN * min(values):
+        axes.set_yscale("log")
+    elif values and max(values) - min(values) < _FLAT * max(values):  # equal but for rounding, which is not to be seen
+        axes.set_ylim((1 - _FLAT) * min(values), (1 + _FLAT) * max(values))
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("starts, sorted", fontsize=9, color=INK)
+    axes.set_ylabel("χ²", fontsize=9, color=INK)
+    if rows:
+        axes.legend(fontsize=8, frameon=False, labelcolor=INK)
+    _title(axes, result, len(result.starts) - len(rows), "have no χ²")
+    return finish(figure, path)
+
+
+def parameters(result: MultistartResult, path: str | Path | None = None) -> Figure:
+    """Plot the estimates of all successful starts: one line per start across all quantities, coloured by optimum.
+
+    Each quantity is scaled to the range that the starts found for it, which is written at its ends; what is positive
+    and spans several decades is drawn on a logarithmic scale.  Lines that agree in one quantity and fan out in another
+    show what an optimum leaves open.
+
+    Parameters
+    ----------
+    result : MultistartResult
+    path : str or Path, optional
+
+    Raises
+    ------
+    InputError
+        If no start succeeded.
+    """
+    rows = {row.index: row for row in result.starts if row.success}
+    if not rows:
+        raise InputError("plots.parameters", ["no start succeeded, so there are no estimates; see plots.waterfall"])
+    names = tuple(next(iter(rows.values())).values)
+    spans = {name: _Span(name, rows.values()) for name in names}
+    figure = new_figure(max(4.0, 1.6 + 0.7 * len(names)), 3.8)
+    axes = figure.subplots()
+    tidy(axes)
+    axes.grid(visible=False, axis="y")
+    axes.spines[["left", "bottom"]].set_visible(False)
+    colours = _colours(result)
+    at = np.arange(len(names))
+    for x in at:
+        axes.axvline(x, color=FAINT, linewidth=1.5, zorder=0)
+    for k in reversed(range(len(result.optima))):  # the best on top
+        for i in result.optima[k].starts:
+            heights = [spans[name].height(rows[i].values[name]) for name in names]
+            wide = {"linewidth": 1.6, "alpha": 0.9} if k == 0 else {"linewidth": 0.9, "alpha": 0.6}
+            axes.plot(at, heights, "o-", color=colours[k], markersize=3, **wide)
+    axes.set_yticks([])
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.set_ylim(-0.14, 1.14)
+    turned = 90 if len(names) > 12 or max(map(len, names)) > 8 else 0
+    axes.set_xticks(at, [f"{name} (log)" if spans[name].log else name for name in names], rotation=turned)
+    for x, name in enumerate(names):
+        for height, value, side in spans[name].ends:
+            axes.text(x, height, f"{value:.3g}", ha="center", va=side, fontsize=7, color=SOFT)
+    _title(axes, result, len(result.starts) - len(rows), "without success")
+    return finish(figure, path)
+
+
+class _Span:
+    """The range of a quantity over all starts, and where a value lies in it."""
+
+    def __init__(self, name: str, rows: Any) -> None:
+        values = np.array([row.values[name] for row in rows])
+        self.low, self.high = float(values.min()), float(values.max())
+        self.log = self.low > 0 and self.high > _SPAN * self.low
+        self.single = self.high - self.low <= _SAME * max(abs(self.low), abs(self.high))
+
+    @property
+    def ends(self) -> list[tuple[float, float, str]]:
+        """Heights, values and vertical alignments of what is written at the ends."""
+        if self.single:
+            return [(0.54, self.low, "bottom")]
+        return [(-0.04, self.low, "top"), (1.04, self.high, "bottom")]
+
+    def height(self, value: float) -> float:
+        """Map a value to 0 ... 1; all to the middle if they are equal."""
+        if self.single:
+            return 0.5
+        low, high, at = np.log([self.low, self.high, value]) if self.log else (self.low, self.high, value)
+        return float((at - low) / (high - low))
+
+
+def _count(number: int) -> str:
+    return f"{number} start{'' if number == 1 else 's'}"
+
+
+def _colours(result: MultistartResult) -> list[str]:
+    return [_PALETTE[k] if k < len(_PALETTE) else _OTHER for k in range(len(result.optima))]
+
+
+def _title(axes: Axes, result: MultistartResult, missing: int, what: str) -> None:
+    lowest = result.optima[0] if result.optima else None
+    total = len(result.starts)
+    found = "none succeeded" if lowest is None else f"best χ² = {lowest.chi2:.6g} found {len(lowest.starts)} times"
+    rest = f", {missing} {what}" if missing else ""
+    axes.set_title(f"{total} starts: {found}{rest}", loc="left", fontsize=10, color=INK)

@@ -1,0 +1,74 @@
+"""What workers are told to do in tests; they import it from here. Problems that are cheap to fit many times."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+import castfit as cf
+
+
+def square(x):
+    return x * x
+
+
+def chore(kind):
+    """Do as told: a number is returned, words are trouble."""
+    if kind == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "leave":
+        os._exit(3)
+    if kind == "hang":
+        time.sleep(600)
+    return kind
+
+
+def leave_at_once(channel):
+    """Stand in for a worker that never gets to work."""
+    os._exit(1)
+
+
+@dataclass(frozen=True)
+class Troubled(cf.SingleShooting):
+    """Single shooting that gets into trouble where the first quantity lies between the limits."""
+
+    trouble: str = "die"
+    above: float = np.inf
+    below: float = np.inf
+
+    def transcribe(self, problem, theta):
+        if self.above < theta[0] < self.below:
+            chore(self.trouble)
+            raise RuntimeError(f"trouble at {theta[0]:.3f}")
+        return super().transcribe(problem, theta)
+
+
+STRAIGHT = cf.GaussNewton(homotopy="never")
+
+
+def pole(*, scale=1.0, **bounds):
+    """x' = k x^2 has a pole at t = 1 / k, so half of the starts between 0 and 2 cannot be integrated to t = 1."""
+    x, k = cf.symbols("x k")
+    t = np.linspace(0.1, 1, 8)
+    model = cf.Model({x: k * x**2}, parameters=[k], initial={x: 1})
+    experiment = cf.Experiment({"x": scale / (1 - 0.5 * t)}, time=t, sigma=0.01)
+    return cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.3, **{"lower": 0, "upper": 2, **bounds})})
+
+
+def oscillator():
+    """A frequency: sums of squares have many local minima in it."""
+    x, y, w = cf.symbols("x y w")
+    t = np.linspace(0.5, 6, 12)
+    model = cf.Model({x: w * y, y: -w * x}, parameters=[w], initial={x: 0, y: 1})
+    noise = np.random.default_rng(5).standard_normal(t.size)
+    experiment = cf.Experiment({"x": np.sin(1.3 * t) + 0.05 * noise}, time=t, sigma=0.05)
+    return cf.Problem(model, experiment, parameters={"w": cf.Parameter(1.0, lower=0.2, upper=6.0)})
+
+
+def rows(result):
+    """Return the table without what differs between any two runs: the times."""
+    return {name: column.tolist() for name, column in result.table.items() if name != "time"}

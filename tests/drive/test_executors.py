@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from castfit.drive import executors
+from castfit.drive.executors import Lost, one_blas_thread, run
+from castfit.status import InputError
+from tests.drive.chores import chore, leave_at_once, square
+
+FOREVER = float("inf")
+
+
+def tasks(*arguments):
+    return deque((key, (argument,)) for key, argument in enumerate(arguments))
+
+
+def outcomes(function, todo, workers, limit=FOREVER, deadline=FOREVER):
+    return dict(run(function, todo, workers, limit=limit, deadline=deadline))
+
+
+@pytest.fixture
+def threads():
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+def test_every_task_is_run_wherever_it_runs(threads):
+    expected = {i: i * i for i in range(7)}
+    for workers in (1, 2, threads):
+        assert outcomes(square, tasks(*range(7)), workers) == expected
+
+
+@pytest.mark.parametrize("where", ["here", "threads"])
+def test_tasks_may_be_added_while_others_run(where, threads):
+    todo, seen = tasks(3), []
+    for key, value in run(square, todo, 1 if where == "here" else threads, limit=FOREVER):
+        seen.append((key, value))
+        if len(seen) < 4:
+            todo.append((key, (value,)))
+    assert seen == [(0, 9), (0, 81), (0, 6561), (0, 6561**2)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_a_worker_that_dies_or_hangs_costs_its_own_task(monkeypatch):
+    monkeypatch.setattr(executors, "GRACE", 1.0)
+    found = outcomes(chore, tasks(1, "die", 2, "hang", "leave", 3), 2, limit=0.5)
+    assert {key: value for key, value in found.items() if not isinstance(value, Lost)} == {0: 1, 2: 2, 5: 3}
+    assert found[1] == Lost("worker_died", "Its worker process died (SIGKILL).")
+    assert found[3] == Lost("worker_hung", "Its worker process hung and was ended.")
+    assert found[4] == Lost("worker_died", "Its worker process died (exit code 3).")
+
+
+def test_processes_are_ended_with_the_run():
+    running = run(chore, tasks("hang", 1, 2), 2, limit=FOREVER)
+    assert next(running) == (1, 1)
+    import multiprocessing
+
+    assert multiprocessing.active_children()
+    running.close()
+    assert not multiprocessing.active_children()
+
+
+def test_processes_that_cannot_start_are_misuse(monkeypatch):
+    monkeypatch.setattr(executors, "_serve", leave_at_once)
+    with pytest.raises(InputError, match=r"exit code 1.*__main__"):
+        outcomes(square, tasks(1, 2), 2)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_an_executor_that_breaks_costs_what_it_had():
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        found = outcomes(chore, tasks("die", 1), executor)
+        assert found[0].cause == "worker_died"
+        assert "BrokenProcessPool" in found[0].message
+        assert isinstance(found[1], Lost)
+        late = outcomes(square, tasks(2, 3), executor)
+    assert [value.cause for value in late.values()] == ["not_run", "not_run"]
+
+
+def test_an_executor_that_hangs_is_given_up(threads, monkeypatch):
+    monkeypatch.setattr(executors, "GRACE", 0.3)
+    wake = threading.Event()
+
+    def wait(task):
+        return task if isinstance(task, int) else wake.wait(60)
+
+    try:
+        found = outcomes(wait, tasks(1, "hang", 2, "hang", 3), threads, limit=0.3)
+    finally:
+        wake.set()
+    causes = {key: getattr(value, "cause", value) for key, value in found.items()}
+    assert causes == {0: 1, 1: "worker_hung", 2: 2, 3: "worker_hung", 4: "not_run"}
+
+
+def test_the_end_of_everything_ends_a_hanging_executor(threads, monkeypatch):
+    monkeypatch.setattr(executors, "GRACE", 0.0)
+    wake = threading.Event()
+    try:
+        found = outcomes(lambda _: wake.wait(60), tasks(1), threads, deadline=0.0)
+    finally:
+        wake.set()
+    assert found[0].cause == "worker_hung"
+
+
+def test_blas_uses_one_thread_inside_and_as_many_as_before_outside():
+    libraries = executors._openblas()
+    if not libraries:
+        pytest.skip("numpy is not built on its own OpenBLAS")
+    before = [get() for get, _ in libraries]
+    try:
+        for _, put in libraries:
+            put(2)
+        with one_blas_thread:
+            with one_blas_thread:
+                assert {get() for get, _ in libraries} == {1}
+            assert {get() for get, _ in libraries} == {1}
+        assert {get() for get, _ in libraries} == {2}
+    finally:
+        for (_, put), count in zip(libraries, before, strict=True):
+            put(count)
+
+
+def test_exit_codes_are_told_by_name():
+    assert executors._ending(-signal.SIGTERM) == "SIGTERM"
+    assert executors._ending(1) == "exit code 1"

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from castfit.drive.optima import Optimum, Outlook, optima
+
+
+def found(*counts):
+    """Optima that so many starts found each."""
+    return [Optimum(float(k), tuple(range(n)), ()) for k, n in enumerate(counts)]
+
+
+@given(st.lists(st.sampled_from([1.0, 7.0, 7.1, 300.0]), min_size=1), st.randoms(use_true_random=False))
+def test_fits_of_equal_height_are_one_optimum_whatever_their_order(heights, random):
+    noisy = [height * (1 + 1e-6 * random.random()) for height in heights]
+    ends = {i: (chi2, {"k": chi2}) for i, chi2 in enumerate(noisy)}
+    shuffled = dict(random.sample(list(ends.items()), len(ends)))
+    groups = optima(shuffled)
+    assert groups == optima(ends)
+    assert [round(group.chi2, 2) for group in groups] == sorted(set(heights))
+    assert sorted(i for group in groups for i in group.starts) == list(ends)
+    for group in groups:
+        values = [ends[i][0] for i in group.starts]
+        assert values == sorted(values)
+        assert values[0] == group.chi2
+
+
+def test_rounding_is_no_second_optimum():
+    ends = {0: (3e-19, {"k": 1.0}), 1: (2e-16, {"k": 1.0})}
+    assert len(optima(ends)) == 2
+    (both,) = optima(ends, floor=1e-10)
+    assert both.starts == (0, 1)
+
+
+def test_what_differs_at_equal_height_is_named():
+    ends = {i: (5.0, {"a": a, "b": 2.0 + 1e-5 * a, "zero": 0.0}) for i, a in enumerate((1.0, -1.0))}
+    (both,) = optima(ends)
+    assert both.varying == ("a",)
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=12))
+def test_looking_on_ends_where_less_than_half_an_optimum_is_expected(counts):
+    outlook = Outlook.of(found(*counts), sum(counts))
+    w, n = outlook.n_optima, outlook.n_fits + outlook.more_starts
+    assert w * (n - 1) / (n - w - 2) <= w + 0.5 + 1e-12
+    if outlook.more_starts:
+        n -= 1
+        assert n <= w + 2 or w * (n - 1) / (n - w - 2) > w + 0.5
+
+
+def test_the_outlook_is_a_posterior_expectation():
+    """Seven fits in three optima, by summation: equal prior weight on 1, 2, 3 ... optima, each with uniform shares.
+
+    The chance that n fits of which each kind was seen are followed by a new kind is known in closed form, as is its
+    weight; the sum over the number of optima is the published value.
+    """
+    counts, w, n = (4, 2, 1), 3, 7
+    weights, unseen = [], []
+    for k in range(w, 20_000):
+        # k! / (k - w)! * (k - 1)! / (k + n - 1)!: probability of the shares of n fits given k optima
+        logs = np.sum(np.log(np.arange(k - w + 1, k + 1))) - np.sum(np.log(np.arange(k, k + n)))
+        weights.append(np.exp(logs))
+        unseen.append((k - w) / (k + n))
+    outlook = Outlook.of(found(*counts), n)
+    assert outlook.unseen == pytest.approx(np.average(unseen, weights=weights), rel=1e-3)
+    expected = np.average(np.arange(w, 20_000), weights=weights)
+    assert outlook.expected_optima == pytest.approx(expected, rel=2e-2)
+
+
+def test_failed_starts_make_further_ones_dearer():
+    sure, unsure = Outlook.of(found(3, 3), 6), Outlook.of(found(3, 3), 60)
+    assert sure.more_starts == 10
+    assert unsure.more_starts == 100
+    assert unsure.success_rate == pytest.approx(0.05)
+    assert 0.95**unsure.starts_for_best <= 0.01 < 0.95 ** (unsure.starts_for_best - 1)
+
+
+def test_sentences():
+    assert Outlook.of([], 9).sentence.startswith("No start succeeded")
+    assert Outlook.of(found(50), 50).sentence.endswith("this will do.")
+    assert "about 5 more starts are worth it" in Outlook.of(found(2), 2).sentence
+    assert Outlook.of(found(1), 1).unseen == 1.0
+    assert Outlook.of([], 9).starts_for_best == np.inf
+    assert Outlook.of(found(4), 4).starts_for_best == 1.0

@@ -1,0 +1,49 @@
+"""Every script in examples/ runs, reaches the answers that it asserts, and leaves no files but those it announces."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+LEAVES = {"quickstart": ["fit.png"]}
+NEEDS = {"multistart_dask": "distributed"}
+SLOW = {"multistart_dask", "compare_solvers"}
+
+
+def run(script, folder, *arguments):
+    """Run a script in a folder as a user would, with the castfit of this checkout; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else []) for path in EXAMPLES],
+)
+def test_example_runs(script, tmp_path):
+    pytest.importorskip(NEEDS.get(script.stem, "castfit"))
+    assert run(script, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == LEAVES.get(script.stem, [])
+
+
+@pytest.mark.slow
+def test_the_lesson_writes_its_pictures(tmp_path):
+    run(ROOT / "examples" / "gauss_newton_step_by_step.py", tmp_path, "--out", "pictures", "--gif")
+    found = {path.name: path.read_bytes()[:4] for path in (tmp_path / "pictures").iterdir()}
+    assert found == {"lotka_volterra.png": b"\x89PNG", "calcium.png": b"\x89PNG", "calcium.gif": b"GIF8"}
