@@ -206,6 +206,7 @@ def _configure_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
     parser.add_argument("--methods", metavar="A,B", help="methods to run (default: those of the table)")
     parser.add_argument("--max-time", type=float, default=60.0, metavar="S", help="per start (default: %(default)s s)")
+    parser.add_argument("--tolerance", type=float, metavar="T", help="relative tolerance of the integrator")
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON; - is standard output")
 
 
@@ -231,11 +232,11 @@ def _bench(arguments: argparse.Namespace) -> int:
                 seed=arguments.seed,
                 workers=arguments.workers,
                 max_time=arguments.max_time,
+                tolerance=arguments.tolerance,
                 progress=show,
             )
         console.print(_console.repeated(found))
-        rows = [{k: v if v != math.inf else None for k, v in vars(row).items()} for row in found.rows]
-        record = {"table": arguments.table, "seed": arguments.seed, "best": found.best, "rows": rows}
+        record = found.record()
     if arguments.json:
         text = json.dumps(record, indent=2)
         if arguments.json == "-":

@@ -190,22 +190,23 @@ class PublishedTable:
         Name of the benchmark.
     starts : int
         How many starts the paper drew.
-    options : mapping
-        Options of the benchmark.
     paper : tuple of PaperRow
         What the paper reports.
     methods : tuple of str
         Our methods, by the names of `castfit.benchmark`.
     source : str
+    cases : tuple of mappings
+        Options of the benchmark; with several cases, such as ``{"mu": 5}`` and ``{"mu": 10}``, every method has a row
+        in each.  A benchmark whose data are simulated takes ``rng``, so that other noise can be drawn.
     """
 
     name: str
     problem: str
     starts: int
-    options: Mapping[str, Any]
     paper: tuple[PaperRow, ...]
     methods: tuple[str, ...]
     source: str
+    cases: tuple[Mapping[str, Any], ...] = ({},)
 
 
 def tables() -> dict[str, PublishedTable]:

@@ -51,12 +51,11 @@ TABLES = (
         name="calcium-table1",
         problem="calcium",
         starts=250,
-        options={},
         paper=(
             PaperRow("single shooting", "16 % converged, 4 % global, 44 s for a global one"),
             PaperRow("multiple shooting, 17 intervals", "96 % converged, 49 % global, 48 s for a global one"),
         ),
-        methods=("default", "softening", "natural-level", "paper", "single", "collocation"),
+        methods=("default", "homotopy", "natural-level", "paper", "single", "collocation"),
         source="Peifer and Timmer 2007, Table 1 (2.6 GHz Pentium 4)",
     ),
 )

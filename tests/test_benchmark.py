@@ -1,13 +1,15 @@
 """Repeating published tables, and the scaling of the linear algebra."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from castfit import InputError, cli, problems
-from castfit.benchmark import METHODS, Scaling, condensing_scaling, run_table
+from castfit import InputError, Status, _console, cli, problems
+from castfit.benchmark import INTEGRATOR, METHODS, Scaling, condensing_scaling, published, run_table
 from castfit.benchmark.scaling import random_chain
 from castfit.problems import PaperRow, PublishedTable
 from castfit.solve.condensing import condense
@@ -17,7 +19,6 @@ SMALL = PublishedTable(
     name="small",
     problem="lotka_volterra",
     starts=3,
-    options={},
     paper=(PaperRow("anything", "nothing"),),
     methods=("default", "single"),
     source="nowhere",
@@ -48,7 +49,7 @@ def test_every_start_has_one_outcome(small):
         assert row.median_time > 0
         assert row.expected_time > 0
     assert small.rows[0].correct == 3  # the default is at home here
-    assert small.best == pytest.approx(problems.load("lotka_volterra").reference.objective, rel=1e-4)
+    assert small.best[0] == pytest.approx(problems.load("lotka_volterra").reference.objective, rel=1e-4)
 
 
 def test_the_counts_do_not_depend_on_the_workers(small):
@@ -58,9 +59,121 @@ def test_the_counts_do_not_depend_on_the_workers(small):
     assert again.best == small.best
 
 
+@dataclass
+class Scripted:
+    """A method whose fits end as told, in turn, after a warm-up; it remembers what it was asked."""
+
+    ends: list
+    asked: list
+    description: str = "scripted"
+
+    def __call__(self, problem, start, *, integrator, max_time):
+        self.asked.append((problem, dict(start), integrator, max_time))
+        status, chi2 = self.ends[(len(self.asked) - 2) % len(self.ends)]
+        return SimpleNamespace(status=status, chi2=chi2, time=0.0)
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Add a method whose fits end as told; the fit from the reference ends at chi2 = 100."""
+
+    def install(*ends):
+        method = Scripted(list(ends), [])
+        monkeypatch.setitem(METHODS, "scripted", method)
+        return method
+
+    monkeypatch.setitem(METHODS, "default", Scripted([(Status.CONVERGED, 100.0)], []))
+    monkeypatch.setattr(published, "_warm_up", cache(published._warm_up.__wrapped__))
+    return install
+
+
+def test_outcomes_are_sorted_by_status_and_chi2(scripted):
+    scripted(
+        (Status.CONVERGED, 100.05),
+        (Status.ACCEPTABLE, 99.99),
+        (Status.CONVERGED, 100.2),
+        (Status.START_FAILED, np.nan),
+        (Status.EVALUATION_FAILED, 99.0),
+        (Status.MAX_TIME, 99.99),
+        (Status.STEP_TOO_SMALL, 5.0),
+    )
+    found = run_table(SMALL, methods=["scripted"], starts=7)
+    (row,) = found.rows
+    assert found.best == (99.99,)  # what did not converge is no optimum
+    assert (row.correct, row.wrong, row.integration_error, row.optimization_error) == (2, 1, 2, 2)
+    assert row.success_rate == 2 / 7
+
+
+def test_a_method_that_never_succeeds_has_no_expected_time(scripted):
+    scripted((Status.MAX_ITERATIONS, 100.0))
+    found = run_table(SMALL, methods=["scripted"], starts=2)
+    assert found.rows[0].expected_time == np.inf
+    assert found.record()["rows"][0]["expected_time"] is None
+    json.dumps(found.record(), allow_nan=False)
+
+
+def test_every_case_has_its_own_problem_row_and_optimum(scripted):
+    method = scripted((Status.CONVERGED, 100.0))
+    table = replace(SMALL, problem="notorious", cases=({"mu": 5}, {"mu": 20}), methods=("scripted",))
+    found = run_table(table, starts=2)
+    assert [row.case for row in found.rows] == [{"mu": 5}, {"mu": 20}]
+    assert [entry["mu"] for entry in found.record()["rows"]] == [5, 20]
+    assert len(found.best) == 2
+    assert len({id(problem) for problem, *_ in method.asked}) == 2
+    shown = _console.console()
+    shown.width = 160
+    with shown.capture() as text:
+        shown.print(_console.repeated(found))
+    assert text.get().count("scripted") == 4  # two rows, each with its description
+
+
+def test_the_seed_draws_noise_and_starts(scripted):
+    method = scripted((Status.CONVERGED, 100.0))
+    table = replace(SMALL, problem="lotka_volterra_michalik", methods=("scripted",))
+
+    def drawn(seed):
+        method.asked.clear()
+        run_table(table, starts=2, seed=seed)
+        values = method.asked[-1][0].conditions[0].points.values
+        return values, tuple(tuple(start.values()) for _, start, *_ in method.asked[-2:])
+
+    stored, one, two, again = drawn(None), drawn(1), drawn(2), drawn(1)
+    assert len({point for _, points in (stored, one, two) for point in points}) == 6
+    assert not np.array_equal(one[0], two[0])
+    assert not np.array_equal(stored[0], one[0])
+    np.testing.assert_array_equal(one[0], again[0])
+    assert one[1] == again[1]
+
+
+def test_methods_share_starts_and_take_the_tolerance(scripted, monkeypatch):
+    method, other = scripted((Status.CONVERGED, 100.0)), Scripted([(Status.CONVERGED, 100.0)], [])
+    monkeypatch.setitem(METHODS, "other", other)
+    run_table(SMALL, methods=["scripted", "other"], starts=2, tolerance=1e-7, max_time=3.0)
+    first, second = ([start for _, start, *_ in m.asked[1:]] for m in (method, other))
+    assert first == second
+    assert first[0] != first[1]
+    assert {run[2] for run in method.asked} == {replace(INTEGRATOR, relative_tolerance=1e-7, absolute_tolerance=1e-9)}
+    assert {run[3] for run in method.asked} == {3.0}
+
+
+@pytest.mark.parametrize("when", [0, 1, 2])
+def test_interruption_ends_the_table(scripted, when):
+    """In the warm-up, the first or the second fit."""
+    ends = [(Status.CONVERGED, 100.0)] * 3
+    ends[when - 1] = (Status.INTERRUPTED, 100.0)
+    method = scripted(*ends)
+    with pytest.raises(KeyboardInterrupt):
+        run_table(SMALL, methods=["scripted"])
+    assert len(method.asked) == when + 1
+
+
 def test_mistakes_are_listed_at_once():
     with pytest.raises(InputError, match=r"(?s)no method 'defalt': did you mean 'default'.*starts is 0.*seed is -1"):
         run_table(SMALL, methods=["defalt"], starts=0, seed=-1)
+    with pytest.raises(InputError, match=r"(?s)workers is 0; give at least 1.*max_time is 0; give a positive number"):
+        run_table(SMALL, workers=0, max_time=0)
+    with pytest.raises(InputError, match=r"relative_tolerance is 2"):
+        run_table(SMALL, tolerance=2)
 
 
 def test_declared_tables_name_problems_and_methods_that_exist():
@@ -70,7 +183,9 @@ def test_declared_tables_name_problems_and_methods_that_exist():
         assert table.name == name
         assert table.problem in problems.names()
         assert set(table.methods) <= set(METHODS)
-        problems.load(table.problem, **table.options)
+        for case in table.cases:
+            problems.load(table.problem, **case)
+            assert list(case) == list(table.cases[0])
 
 
 def test_both_eliminations_are_timed_on_the_same_step():

@@ -1,101 +1,165 @@
-"""Every problem of the library by every transcription reaches its reference, and they agree with each other."""
+"""The library, walked: every problem by every transcription reaches its published answer, and all agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 
 import castfit as cf
 from castfit import problems
+from castfit.problems import Benchmark
+from castfit.result import Result
+from castfit.status import Status
 
-NAMES = tuple(n for n in problems.names() if n != "calcium")
-TRANSCRIPTIONS = {
-    "single": cf.SingleShooting(),
-    "multiple": cf.MultipleShooting(10),
-    "collocation": cf.Collocation(),
-}
-# escep is all but free of residuals (its objective is 2e-8), so relative differences of the objective say little.
-OBJECTIVE_TOLERANCE = {"escep": 2e-4, "lotka_volterra_michalik": 1e-5}
-
-
-@pytest.mark.parametrize("transcription", TRANSCRIPTIONS)
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "notorious"])
-def test_default_solver_reaches_the_reference(name, transcription):
-    benchmark = problems.load(name)
-    result = cf.fit(benchmark.problem, TRANSCRIPTIONS[transcription])
-    reference = benchmark.reference
-    assert result.success, result.message
-    assert result.chi2 == pytest.approx(reference.objective, rel=OBJECTIVE_TOLERANCE.get(name, 1e-5))
-    for quantity, value in reference.parameters.items():
-        assert result.values[quantity] == pytest.approx(value, rel=1e-3, abs=1e-7)
-    for quantity, value in (reference.standard_errors or {}).items():
-        assert result.standard_errors[quantity] == pytest.approx(value, rel=1e-2)
+KINDS = {"single": cf.SingleShooting, "multiple": cf.MultipleShooting, "collocation": cf.Collocation}
+# Slow, or beyond what double precision allows (see the tests below).
+SLOW = {("calcium", "single"), ("calcium", "collocation")}
+IMPOSSIBLE = {("notorious", "single")}
+# Residuals of escep are rounding errors of 3e-5; sigma is 5 % of states in lotka_volterra_michalik, which fall to 0.04
+# between peaks of 48: their chi2 answers to integration errors that others do not see.
+OBJECTIVE, STANDARD_ERRORS = 1e-6, 1e-3
+LOOSER = {"escep": 1e-4, "lotka_volterra_michalik": 1e-5}
 
 
-@pytest.mark.parametrize("name", ["alpha_pinene", "stat5", "gasoil", "methanol", "bellman", "lotka_volterra"])
-def test_transcriptions_and_solvers_agree(name):
-    problem = problems.load(name).problem
-    results = [cf.fit(problem, t) for t in TRANSCRIPTIONS.values()]
-    results.append(cf.fit(problem, TRANSCRIPTIONS["collocation"], cf.Ipopt()))
-    for other in results[1:]:
-        assert other.chi2 == pytest.approx(results[0].chi2, rel=1e-6)
-        for quantity, error in results[0].standard_errors.items():
-            assert other.standard_errors[quantity] == pytest.approx(error, rel=1e-3, nan_ok=True)
-    assert results[3].chi2 == pytest.approx(results[2].chi2, rel=1e-7)  # the same equations, another solver
-    assert results[2].evaluations["jacobians"] <= results[3].evaluations["jacobians"]
-
-
-def test_a_parameter_at_its_bound_is_marked_and_excluded():
-    for solver in (cf.GaussNewton(), cf.Ipopt()):
-        result = cf.fit(problems.load("methanol").problem, solver=solver)
-        assert result.parameters["p5"] == 0.0
-        assert result.active["p5"] == "lower"
-        assert np.isnan(result.standard_errors["p5"])
-        assert all(np.isfinite(result.standard_errors[f"p{i}"]) for i in range(1, 5))
-        assert "bound" in result.summary()
-
-
-@pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt()], ids=["gauss-newton", "ipopt"])
-@pytest.mark.parametrize(
-    "transcription",
-    [cf.MultipleShooting(10), cf.MultipleShooting(20), cf.Collocation()],
-    ids=["10", "20", "collocation"],
+every_name = pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "calcium" else []) for n in problems.names()]
 )
-def test_an_unstable_model_is_fitted_with_honest_errors(transcription, solver):
-    result = cf.fit(problems.load("notorious", mu=60.0).problem, transcription, solver)
-    assert result.success, result.message
-    error = result.standard_errors["p"]
-    assert 1e-16 < error < 1e-4  # e^-60 by the data alone; what the equations are solved to decides
-    assert abs(result.parameters["p"] - np.pi) < 3 * error
 
 
-@pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt()], ids=["gauss-newton", "ipopt"])
-def test_single_shooting_says_why_it_cannot_fit_an_unstable_model(solver):
-    result = cf.fit(problems.load("notorious", mu=60.0).problem, cf.SingleShooting(), solver)
+def transcription_of(benchmark: Benchmark, kind: str):
+    """The transcription with the settings that the benchmark recommends."""
+    options = dict(benchmark.transcriptions.get(kind, {}))
+    if kind != "single" and benchmark.start_strategy != "data":
+        options["states"] = benchmark.start_strategy
+    return KINDS[kind](**options)
+
+
+@cache
+def solved(name: str, kind: str) -> tuple[Benchmark, Result]:
+    """Fit from the reference start; calcium by single shooting from nearby."""
+    benchmark = problems.load(name)
+    near = {"calcium": {n: 1.02 * v for n, v in benchmark.reference.parameters.items()}} if kind == "single" else {}
+    return benchmark, cf.fit(benchmark.problem, transcription_of(benchmark, kind), start=near.get(name))
+
+
+def pairs():
+    for name in problems.names():
+        for kind in KINDS:
+            if (name, kind) not in IMPOSSIBLE:
+                marks = [pytest.mark.slow] if (name, kind) in SLOW else []
+                yield pytest.param(name, kind, marks=marks, id=f"{name}-{kind}")
+
+
+@pytest.mark.parametrize(("name", "kind"), list(pairs()))
+def test_default_solver_reaches_the_reference(name, kind):
+    benchmark, result = solved(name, kind)
+    reference = benchmark.reference
+    assert result.status is Status.CONVERGED
+    assert reference.is_reached(result.chi2)
+    assert reference.is_matched(result.values)
+    assert np.isclose(result.chi2, reference.objective, rtol=LOOSER.get(name, 10 * OBJECTIVE))
+    for quantity, error in (reference.standard_errors or {}).items():
+        if name != "notorious":  # there the numerical error is the larger part by far
+            assert np.isclose(result.standard_errors[quantity], error, rtol=STANDARD_ERRORS)
+
+
+@pytest.mark.parametrize(
+    "name", [n if n != "calcium" else pytest.param(n, marks=pytest.mark.slow) for n in problems.names()]
+)
+def test_transcriptions_agree(name):
+    kinds = [kind for kind in KINDS if (name, kind) not in IMPOSSIBLE]
+    results = [solved(name, kind)[1] for kind in kinds]
+    for other in results[1:]:
+        assert np.isclose(other.chi2, results[0].chi2, rtol=LOOSER.get(name, OBJECTIVE))
+        assert other.active == results[0].active
+        assert other.dof == results[0].dof
+        for quantity, error in results[0].standard_errors.items():
+            if name != "notorious":
+                assert np.isclose(other.standard_errors[quantity], error, rtol=STANDARD_ERRORS, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "name", [n if n != "calcium" else pytest.param(n, marks=pytest.mark.slow) for n in problems.names()]
+)
+def test_ipopt_with_collocation_reaches_the_reference(name):
+    benchmark = problems.load(name)
+    result = cf.fit(benchmark.problem, transcription_of(benchmark, "collocation"), cf.Ipopt())
+    assert result.success
+    assert benchmark.reference.is_reached(result.chi2)
+    assert benchmark.reference.is_matched(result.values)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_methanol_ends_at_its_bound(kind):
+    _, result = solved("methanol", kind)
+    assert result.active == {"p5": "lower"}
+    assert result.parameters["p5"] == 0.0
+    i = result.names.index("p5")
+    assert not np.isfinite(result.covariance[i]).any() or not result.covariance[i].any()
+    assert "bound" in next(line for line in result.summary().splitlines() if line.split()[:1] == ["p5"])
+    assert result.dof == result.n_data - 4
+
+
+@pytest.mark.parametrize("kind", ["multiple", "collocation"])
+def test_notorious_is_solved_where_forward_integration_is_hopeless(kind):
+    _, result = solved("notorious", kind)
+    assert abs(result.parameters["p"] - np.pi) < 3 * result.standard_errors["p"]
+    # The statistical error is 1e-27; what double precision and the integrator leave is reported instead.
+    assert 1e-16 < result.standard_errors["p"] < 1e-4
+
+
+def test_notorious_by_single_shooting_says_why_it_fails():
+    benchmark = problems.load("notorious")
+    result = cf.fit(benchmark.problem, cf.SingleShooting())
     assert not result.success
-    assert "rounding errors" in result.message
-    assert "MultipleShooting" in result.message
-    assert "Collocation" in result.message
+    assert result.status is Status.UNRESOLVABLE
+    assert "rounding errors exceed the measurement errors" in result.message
+    assert "use MultipleShooting or Collocation" in result.message
+    assert "Rounding p (experiment 1) alone moves a residual" in result.message
+    assert np.isnan(list(result.standard_errors.values())).all()
 
 
-@pytest.mark.parametrize(("interpolation", "chi2"), [("linear", 51.8161), ("pchip", 49.4196), ("cubic_spline", 67.633)])
-def test_stat5_depends_on_the_interpolation_of_its_input(interpolation, chi2):
-    result = cf.fit(problems.load("stat5", interpolation=interpolation).problem)
-    assert result.chi2 == pytest.approx(chi2, abs=2e-3)
+@pytest.mark.parametrize(
+    ("interpolation", "chi2"), [("linear", 51.8161), ("pchip", 49.4196), ("cubic_spline", 67.6334)]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_stat5_depends_on_how_its_input_is_interpolated(interpolation, chi2, kind):
+    benchmark = problems.load("stat5", interpolation=interpolation)
+    result = cf.fit(benchmark.problem, transcription_of(benchmark, kind))
+    assert result.success
+    assert np.isclose(result.chi2, chi2, rtol=0, atol=6e-5)
+    assert benchmark.reference.is_matched(result.values)
 
 
-def test_stat5_at_published_estimates():
-    # chi2 of two published points; the refit of 52.095 that is sometimes quoted lies on the way to the optimum.
+def test_published_estimates_of_stat5_are_no_optimum():
+    """Near it chi2 is 52.097 at (2.079, 0.1194, 4.820, 3.703), where one refit stopped."""
     problem = problems.load("stat5").problem
-    staged = cf.SingleShooting().transcribe(problem, problem.guess)
-    for estimates, chi2 in (((2.12, 0.109, 5.2, 3.71), 53.587), ((2.079, 0.1194, 4.820, 3.703), 52.097)):
-        theta = problem.theta_from(dict(zip(("k1", "k2", "tau", "x1(0)"), estimates, strict=True)))
-        assert 2 * staged.evaluate(theta).cost == pytest.approx(chi2, abs=2e-3)
+    start = dict(zip(problem.names, (2.079, 0.1194, 4.820, 3.703), strict=True))
+    staged = cf.SingleShooting().transcribe(problem, problem.theta_from(start))
+    assert np.isclose(2 * staged.evaluate(staged.start).cost, 52.097, atol=1e-3)
+    result = cf.fit(problem, cf.SingleShooting(), start=start)
+    assert np.isclose(result.chi2, 51.8161, atol=6e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("transcription", [cf.MultipleShooting(25), cf.Collocation()], ids=["multiple", "collocation"])
-@pytest.mark.parametrize("seed", range(4))
-def test_calcium_from_random_starts(transcription, seed):
-    benchmark = problems.load("calcium")
-    result = cf.fit(benchmark.problem, transcription, start=benchmark.draw_start(np.random.default_rng(seed)))
-    assert result.success, result.message
-    assert result.chi2 == pytest.approx(benchmark.reference.objective, rel=1e-5)
+@pytest.mark.parametrize("mu", [5.0, 20.0, 40.0])
+@pytest.mark.parametrize("kind", ["multiple", "collocation"])
+def test_notorious_from_its_guess_for_other_mu(mu, kind):
+    benchmark = problems.load("notorious", mu=mu)
+    result = cf.fit(benchmark.problem, transcription_of(benchmark, kind))
+    assert result.success
+    assert benchmark.reference.is_reached(result.chi2)
+    assert abs(result.parameters["p"] - np.pi) < 4 * result.standard_errors["p"]
+
+
+@pytest.mark.parametrize("name", LOOSER)
+def test_tighter_tolerances_bring_the_transcriptions_together(name):
+    benchmark = problems.load(name)
+    fine = cf.IntegratorOptions(relative_tolerance=1e-12, absolute_tolerance=1e-14)
+    single = cf.fit(benchmark.problem, cf.SingleShooting(fine))
+    multiple = cf.fit(benchmark.problem, replace(transcription_of(benchmark, "multiple"), integrator=fine))
+    collocation = cf.fit(benchmark.problem, replace(transcription_of(benchmark, "collocation"), tolerance=1e-10))
+    for result in (multiple, collocation):
+        assert np.isclose(result.chi2, single.chi2, rtol=1e-6)

@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
 
 from castfit._reading import real, text
 from castfit.drive.checkpoint import Checkpoint, described, problem_fingerprint, versions
@@ -273,6 +272,8 @@ def _reporter(verbose: int) -> Generator[Callable[[Progress], None], None, None]
     if not verbose:
         yield lambda now: None
         return
+    from rich.console import Console
+
     lines = Console(highlight=False, markup=False, soft_wrap=True)
     with _live() if verbose == 1 else nullcontext() as show:
 

@@ -14,6 +14,9 @@ suspicious point, `castfit.solve.homotopy` knows what to try next:
         |  stalls, or ends at a suspicious point
         v
     the same with more and smaller stations, from the first start
+        |  stalls
+        v
+    Levenberg and Marquardt's steps from the best point
 
 A class can run it by hand:
 
@@ -34,7 +37,7 @@ from castfit.solve.homotopy import STATIONS, enter, next_try, soft_step, start_p
 from castfit.solve.local import LocalProblem, Step
 from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, Solution, infeasibility
 from castfit.solve.state import GaussNewtonState
-from castfit.solve.step_control import STEP_CONTROLS, Advance, Search, StepControl
+from castfit.solve.step_control import STEP_CONTROLS, Advance, LevenbergMarquardt, Search, StepControl
 from castfit.staged import Linearization, StagedProblem
 from castfit.status import Status, check, suggest
 
@@ -47,11 +50,12 @@ __all__ = ["GaussNewton", "GaussNewtonState"]
 
 _GAP = 1e-7  # remaining infeasibility, in units of the states
 _NEAR_GAP, _NEAR_DECREASE = 1e-3, 1e-5  # below these only integration errors keep full steps from converging
-_CLOSER = 0.9  # a full step near the solution is idle unless the gap or the promised decrease shrinks by this factor
+_CLOSER = 0.6  # steps near the solution are idle until the gap or the promised decrease has shrunk by this factor
 _IDLE = 2  # so many idle steps are forgiven; after one more the rest is integration error
 _NOISY_GAP, _NOISY_DECREASE = 1e-5, 1e-7  # what an integration error may leave of a converged solution
+_AWAY = 2.0  # a step that multiplies a promised decrease above integration errors by this leads away from the solution
 _DAMPED, _STALLED = 0.5, 2  # so many steps damped so much end the straight way: easy problems have none or one
-_EXACT_ITERATIONS = 25  # after the stations this many suffice, or the ladder led to a bad place
+_STRAIGHT_ITERATIONS, _EXACT_ITERATIONS = 50, 25  # these suffice, after the stations, or the way led to a bad place
 _CUT_SHORT = "Its residuals are suspiciously large, but the search for a better one was cut short."
 _SHORTEST = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
 
@@ -212,8 +216,9 @@ class GaussNewton:
             good = gap <= _NOISY_GAP and step.decrease <= _NOISY_DECREASE * linear.cost
             return self._settle(ledger, replace(state, report=report), Status.CONVERGED if good else Status.ACCEPTABLE)
         search = Search(ledger, local, step, linear, state.memory)
-        near = state.closest[0] < np.inf
-        advance = (_full_step(search) if near else None) or _evaluable(search, self._control.advance(search))
+        control = LevenbergMarquardt() if state.phase == "held back" else self._control
+        full = _full_step(search) if state.near and not state.astray else None
+        advance = full or _evaluable(search, control.advance(search))
         after = replace(
             state,
             iteration=state.iteration + 1,
@@ -224,9 +229,11 @@ class GaussNewton:
         )
         if advance.to is None or np.array_equal(advance.to.v, linear.v):
             return self._give_up(ledger, after, search)
-        after = replace(after, evaluation=advance.to, stalled=state.stalled + (advance.damping < _DAMPED))
+        damped = advance.damping < _DAMPED and not state.near
+        after = replace(after, evaluation=advance.to, stalled=state.stalled + damped)
         straight = not after.stations
-        lost = after.stalled >= _STALLED if straight else after.within >= _EXACT_ITERATIONS
+        slow = after.within >= (_STRAIGHT_ITERATIONS if straight else _EXACT_ITERATIONS)
+        lost = not after.near and (slow or (straight and after.stalled >= _STALLED))
         return self._next_try(ledger, after) or after if lost else after
 
     def _optimal(self, staged: StagedProblem, linear: Linearization, step: Step, gap: float) -> bool:
@@ -275,8 +282,9 @@ def _closing_in(state: GaussNewtonState, step: Step, gap: float, cost: float) ->
         return replace(state, idle=0, closest=(np.inf, np.inf))
     least_gap, least_decrease = state.closest
     closer = _GAP < gap < _CLOSER * least_gap or step.decrease < _CLOSER * least_decrease
-    closest = (min(gap, least_gap), min(step.decrease, least_decrease))
-    return replace(state, idle=0 if closer else state.idle + 1, closest=closest)
+    closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if closer else state.closest
+    astray = state.astray or step.decrease > max(_AWAY * least_decrease, _NOISY_DECREASE * cost)
+    return replace(state, idle=0 if closer else state.idle + 1, closest=closest, astray=astray)
 
 
 def _full_step(search: Search) -> Advance | None:

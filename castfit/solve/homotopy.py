@@ -1,9 +1,16 @@
 """What a Gauss-Newton solve tries next when it gets nowhere, and how it walks through softened problems.
 
-straight --> second start, if there is one --> stations 1, 2, ... --> exact problem
-|
-v
-from the first start: more and smaller stations --> exact problem
+    straight --> second start, if there is one --> stations 1, 2, ... --> exact problem
+                                                        |
+                                                        v
+                    from the first start: more and smaller stations --> exact problem
+                                                        |
+                                                        v
+            from the best point so far: steps held back by Levenberg and Marquardt's rule
+
+The last try is for models that do not fit.  Gauss and Newton leave out the curvature of the residuals; where these are
+large, full steps lead away from the optimum, and the natural level function, which measures with the same matrices,
+does not notice.
 """
 
 from __future__ import annotations
@@ -55,6 +62,8 @@ def next_try(ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState | None
         return enter(ledger, state, STATIONS, start_point(staged) if state.origin is None else state.origin)
     if state.stations == STATIONS:
         return enter(ledger, state, SLOW_STATIONS, start_point(staged))
+    if state.phase != "held back" and state.optimum is None and ledger.best is not None:
+        return replace(_afresh(state), phase="held back", evaluation=ledger.evaluate(ledger.best))
     return None
 
 

@@ -26,7 +26,7 @@ class GaussNewtonState:
     iteration : int
         Steps so far, those of softened problems included.
     phase : str
-        "straight", "second start", "station 1", "station 2" ..., "exact".
+        "straight", "second start", "station 1", "station 2" ..., "exact", "held back".
     evaluation : Evaluation
         The current point and the values there; at a station they are of low accuracy.
     damping : float
@@ -54,9 +54,11 @@ class GaussNewtonState:
     stalled : int
         Steps of this try that were damped much.
     idle : int
-        Successive steps close to the solution that came no closer.
+        Steps close to the solution since one came much closer.
     closest : (float, float)
-        The smallest gap and the smallest promised decrease among them.
+        The smallest gap and the smallest promised decrease until then; infinite far from the solution.
+    astray : bool
+        Whether a full step close to the solution led away from it.
     origin : (n_v,) array, optional
         The second start, once it has been made.
     optimum : GaussNewtonState, optional
@@ -79,6 +81,7 @@ class GaussNewtonState:
     stalled: int = 0
     idle: int = 0
     closest: tuple[float, float] = (np.inf, np.inf)
+    astray: bool = False
     origin: Array | None = None
     optimum: GaussNewtonState | None = None
 
@@ -91,3 +94,8 @@ class GaussNewtonState:
     def soft(self) -> bool:
         """Whether the problem at hand is a softened one."""
         return 0 <= self.station < len(self.stations)
+
+    @property
+    def near(self) -> bool:
+        """Whether the last local problem said that the solution is close."""
+        return self.closest[0] < np.inf

@@ -126,6 +126,17 @@ def test_estimates_do_not_depend_on_units(transcription):
         assert np.isclose(result.standard_errors["k"], found[0].standard_errors["k"], rtol=1e-4)
 
 
+@pytest.mark.parametrize("rule", ["natural_level", "exact_penalty", "levenberg_marquardt"])
+def test_full_steps_that_lead_away_from_the_optimum_are_held_back(rule):
+    """Ten implicit Euler steps damp the oscillation out of the data: residuals so large that full steps diverge."""
+    problem, coarse = lotka_volterra(), cf.Collocation(degree=1, elements=20)
+    states = list(cf.GaussNewton(rule).iterate(coarse.transcribe(problem, problem.guess)))
+    assert states[-1].status is Status.CONVERGED
+    exact = cf.fit(problem, coarse, cf.Ipopt())
+    assert np.isclose(2 * states[-1].evaluation.cost, exact.chi2, rtol=1e-8)
+    assert ("held back" in {state.phase for state in states}) == (rule == "natural_level")
+
+
 # --------------------------------------------------------------------------------------------- undetermined models
 
 
@@ -320,12 +331,17 @@ def test_a_further_try_that_cannot_be_evaluated_does_not_lose_the_optimum(fails)
 
 
 def test_stations_that_cannot_be_evaluated_end_the_solve_with_the_reason():
-    """The coarse problem fails everywhere, so both ladders are left at once."""
+    """The coarse problem fails everywhere, so both ladders are left at once; the last try needs none."""
     toy = ellipse(1.3)
     toy.coarse = lambda: Faulty(ellipse(1.3), lambda v: True)
-    solved = cf.GaussNewton(homotopy="always").solve(toy, Control())
+    states = list(cf.GaussNewton(homotopy="always").iterate(toy))
+    assert states[-1].phase == "held back"
+    assert states[-1].status is Status.CONVERGED
+    start = Faulty(ellipse(1.3), lambda v: bool(v[0] != 1.3))
+    start.coarse = toy.coarse
+    solved = cf.GaussNewton(homotopy="always").solve(start, Control())
     assert solved.status is Status.EVALUATION_FAILED
-    assert solved.detail == "toy: stopped at t = 0.3"
+    assert "stopped at t = 0.3" in solved.detail
 
 
 def test_warm_solves_go_straight():

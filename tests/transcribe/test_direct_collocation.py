@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 
 import castfit as cf
-import castfit.fit
 from castfit.integrate import IntegratorOptions
 from castfit.staged import gaps
 from castfit.status import InputError, Status
 from castfit.transcribe.refinement import element_errors
 from tests.builders import everything, lotka_volterra, refused
 
+TIMES = np.linspace(0, 10, 77)
 FINE = IntegratorOptions(relative_tolerance=1e-12, absolute_tolerance=1e-14)
 
 
@@ -138,7 +140,7 @@ def test_refinement_ends_when_every_element_agrees_with_the_integrator(tolerance
     staged, v = solve_once(transcription, problem)
     rounds = 0
     while (finer := transcription.refine(problem, staged, v)) is not None:
-        # The finer problem starts at the solution of the coarse one: same theta, same polynomials, equations nearly met.
+        # It starts at the solution of the coarse one: same theta, same polynomials.
         assert np.array_equal(finer.start[:4], v[:4])
         assert set(staged.layout.chains[0].times) <= set(finer.layout.chains[0].times)
         start = finer.evaluate(finer.start)
@@ -158,11 +160,10 @@ def test_refinement_ends_when_every_element_agrees_with_the_integrator(tolerance
 def test_objective_approaches_that_of_tight_shooting():
     problem = lotka_volterra()
     exact = cf.fit(problem, cf.SingleShooting(FINE)).chi2
-    errors, sizes = [], []
+    errors = []
     for tolerance in (1e-4, 1e-6, 1e-8):
         result = cf.fit(problem, cf.Collocation(tolerance=tolerance))
         errors.append(abs(result.chi2 / exact - 1))
-        sizes.append(len(result.trajectories["experiment 1"].time) if False else result.n_data)
     assert errors[2] < 1e-6
     assert errors[2] < errors[1] < errors[0]
 
@@ -177,7 +178,7 @@ def test_checking_integrator_is_more_accurate_than_what_it_checks():
 
 
 def test_elements_without_end_are_admitted(monkeypatch):
-    monkeypatch.setattr(castfit.fit, "_MAX_REFINEMENTS", 1)
+    monkeypatch.setattr(importlib.import_module("castfit.fit"), "_MAX_REFINEMENTS", 1)
     result = cf.fit(lotka_volterra(), cf.Collocation(degree=1, tolerance=1e-8))
     assert result.status is Status.ACCEPTABLE
     assert "After 1 refinements it still differs from the integrator; give more elements." in result.message
@@ -185,7 +186,7 @@ def test_elements_without_end_are_admitted(monkeypatch):
 
 def test_refinement_serves_every_experiment_and_algebraic_states():
     problem = everything()
-    transcription = cf.Collocation(degree=2, tolerance=1e-5)
+    transcription = cf.Collocation(degree=2, tolerance=1e-7)
     staged, v = solve_once(transcription, problem)
     counts = [chain.n_stages for chain in staged.layout.chains]
     finer = transcription.refine(problem, staged, v)
