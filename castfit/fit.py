@@ -237,7 +237,7 @@ def _transcribe(
 ) -> tuple[StagedProblem, str]:
     """Transcribe, and find another start where all states are measured: at once if the first one is numb."""
     staged = transcription.transcribe(problem, theta)
-    usable = second_start and _states(transcription) in ("data", "smoothed")
+    usable = second_start and is_one_of(_states(transcription), "data", "smoothed")
     if not usable or not every_state_measured(problem):
         return staged, ""
 

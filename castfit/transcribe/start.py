@@ -16,7 +16,7 @@ import casadi as ca
 import numpy as np
 from scipy.interpolate import PchipInterpolator, make_smoothing_spline
 
-from castfit._reading import named, reals, text
+from castfit._reading import is_one_of, named, reals, text
 from castfit.inputs import Input
 from castfit.integrate import Integrator, IntegratorOptions, Lanes
 from castfit.status import check, suggest
@@ -91,7 +91,7 @@ def known_states(
     if isinstance(states, str):
         words = ("data", "smoothed", "simulation")
         check("states", [] if states in words else [f"'{states}' is not known: {suggest(states, words)}"])
-    if states in ("data", "smoothed"):
+    if is_one_of(states, "data", "smoothed"):
         return [
             _measured_states(problem, c, c.chart.natural(theta[c.theta]).p, smooth=states == "smoothed")
             for c in problem.conditions
