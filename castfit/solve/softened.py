@@ -5,7 +5,10 @@
 Weights are softened: no measurement counts as more accurate than a fraction `floor` of the mean measured value, since a
 few tiny standard deviations would dominate everything while the model is far off.  Equations are softened: trajectories
 may break, at a price rho in units of the states' magnitudes D^-1, so that data pull every stage to its place first.
-Growing rho and falling floors lead to the exact problem, where `castfit.solve.gauss_newton` takes over.  FIGURES
+Growing rho and falling floors lead to the exact problem, where `castfit.solve.gauss_newton` takes over.
+
+Either homotopy alone loses starts that both together keep.  Calcium, 60 starts in [0, 1]^11, 25 intervals, one pass
+through the stations: both 58; floors alone, with rho = 1 throughout, 55; rho alone, without floors, 49.
 
 Bounds are kept by projection, path constraints wait for the exact problem.
 
