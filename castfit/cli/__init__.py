@@ -1,0 +1,55 @@
+"""The command line.
+
+Each command has a module of its own with a `Command`: its name, its arguments, and a function that runs it and returns
+the exit status: 0 for success, 1 for a fit that failed, 2 for misuse, 130 for an interruption.  That function imports
+what it needs, so that ``castfit --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from collections.abc import Sequence
+
+import castfit
+from castfit.cli import bench, demo, fit, library
+from castfit.cli.command import INTERRUPTED, MISUSE, say
+from castfit.status import CastfitError
+
+COMMANDS = (library.COMMAND, fit.COMMAND, bench.COMMAND, demo.COMMAND)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return the exit status.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        By default those of the process.
+    """
+    chosen = _parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # descriptions hold letters that a terminal may not have
+            stream.reconfigure(errors="replace")
+    try:
+        return chosen.run(chosen)
+    except (CastfitError, OSError) as error:
+        say(str(error) if isinstance(error, CastfitError) else f"castfit: {error}", sys.stderr)
+        return MISUSE
+    except KeyboardInterrupt:
+        say("castfit: interrupted", sys.stderr)
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="castfit", description="Estimate parameters of ODE and DAE models from measured time courses."
+    )
+    parser.add_argument("--version", action="version", version=f"castfit {castfit.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        own = commands.add_parser(command.name, help=command.summary, description=command.summary)
+        command.configure(own)
+        own.set_defaults(run=command.run)
+    return parser

@@ -1,0 +1,102 @@
+"""``castfit bench``: published tables, repeated and printed beside ours.
+
+Each kind of table is a `Kind`: the names it answers to, and a function that runs one of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from castfit.cli.command import Command, file_mistakes, write_json
+from castfit.status import check, suggest
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from castfit.cli.command import Progress
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of table.
+
+    Attributes
+    ----------
+    names : callable
+        Returns the names of all tables of this kind.
+    run : callable
+        Runs the table ``arguments.table``, telling the second argument what is being done; returns what is shown and
+        what JSON gets.
+    """
+
+    names: Callable[[], Iterable[str]]
+    run: Callable[[argparse.Namespace, Progress], tuple[Table, dict[str, Any]]]
+
+
+def _configure_bench(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "castfit bench TABLE [options]"
+    parser.add_argument(
+        "table", metavar="TABLE", help="a published table such as calcium-table1, or condensing-scaling"
+    )
+    parser.add_argument("--starts", type=int, metavar="N", help="number of starts (default: as many as the paper)")
+    parser.add_argument("--seed", type=int, metavar="N", help="draws other noise and other starts")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
+    parser.add_argument("--methods", metavar="A,B", help="methods to run (default: those of the table)")
+    parser.add_argument("--max-time", type=float, default=60.0, metavar="S", help="per start (default: %(default)s s)")
+    parser.add_argument("--tolerance", type=float, metavar="T", help="relative tolerance of the integrator")
+    parser.add_argument("--json", metavar="FILE", help="write the rows as JSON; - is standard output")
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    """Run a table, whatever its kind."""
+    from castfit import _console
+
+    check("output", file_mistakes(arguments.json))
+    known = {name: kind for kind in KINDS for name in kind.names()}
+    name = arguments.table
+    check("bench", [] if name in known else [f"there is no table '{name}': {suggest(name, known)}"])
+    with _console.progress() as show:
+        table, record = known[name].run(arguments, show)
+    _console.console(stderr=arguments.json == "-").print(table)
+    write_json(record, arguments.json)
+    return 0
+
+
+def _published_names() -> Iterable[str]:
+    from castfit import problems
+
+    return problems.tables()
+
+
+def _published(arguments: argparse.Namespace, show: Progress) -> tuple[Table, dict[str, Any]]:
+    """Repeat a table that a problem declares."""
+    from castfit import _console, benchmark, problems
+
+    found = benchmark.run_table(
+        problems.tables()[arguments.table],
+        methods=arguments.methods.split(",") if arguments.methods else None,
+        starts=arguments.starts,
+        seed=arguments.seed,
+        workers=arguments.workers,
+        max_time=arguments.max_time,
+        tolerance=arguments.tolerance,
+        progress=show,
+    )
+    return _console.repeated(found), found.record()
+
+
+def _scaling(arguments: argparse.Namespace, show: Progress) -> tuple[Table, dict[str, Any]]:
+    """Time the linear algebra."""
+    from castfit import _console, benchmark
+
+    show(arguments.table)
+    found = benchmark.condensing_scaling(rng=arguments.seed or 0)
+    record = {"table": arguments.table, "rows": [vars(found) | {"slopes": found.slopes}]}
+    return _console.scaling(found), record
+
+
+KINDS = (Kind(_published_names, _published), Kind(lambda: ("condensing-scaling",), _scaling))
+COMMAND = Command("bench", "repeat a published table and print it beside ours", _configure_bench, _bench)

@@ -1,0 +1,45 @@
+"""``castfit demo``: two problems with measured data, by every transcription."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from castfit.cli.command import Command, load, picture_mistakes
+from castfit.cli.fit import TRANSCRIPTIONS, exit_status, fit_benchmark, make_transcription, read_start
+from castfit.status import Status, check
+
+if TYPE_CHECKING:
+    from castfit.result import Result
+
+
+def _configure_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--plot", metavar="FILE", default="castfit-demo.png", help="the picture (default: %(default)s)")
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    """Fit two problems with measured data by every transcription."""
+    from castfit import _console, plots
+
+    check("output", picture_mistakes(arguments.plot))
+    results: dict[str, dict[str, Result]] = {}
+    for name in ("stat5", "alpha_pinene"):
+        benchmark = load(name, [])
+        for kind in TRANSCRIPTIONS:
+            transcription = make_transcription(benchmark, kind, {})
+            label = transcription.label.partition(" (")[0]
+            result = fit_benchmark(benchmark, transcription, read_start(benchmark, kind, None, 0), "gauss-newton")
+            if result.status is Status.INTERRUPTED:
+                raise KeyboardInterrupt
+            results.setdefault(name, {})[label] = result
+    console = _console.console()
+    console.print(_console.demonstration(results))
+    console.print(
+        "alpha_pinene starts where the literature does: all rate constants 0.5, up to 25,000 times too large."
+    )
+    plots.gallery(results, arguments.plot)
+    console.print(f"Data, models and residuals are in {arguments.plot}.", markup=False)
+    return exit_status([result for group in results.values() for result in group.values()])
+
+
+COMMAND = Command("demo", "fit two problems by every transcription, with a table and a picture", _configure_demo, _demo)

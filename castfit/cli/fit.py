@@ -1,0 +1,204 @@
+"""``castfit fit``: one problem, one method, against its reference optimum."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import castfit
+from castfit.cli.command import (
+    FAILED,
+    INTERRUPTED,
+    Command,
+    assignments,
+    file_mistakes,
+    literal,
+    load,
+    picture_mistakes,
+    write_json,
+)
+from castfit.status import InputError, Status, check, suggest
+
+if TYPE_CHECKING:
+    from castfit.fit import Transcription
+    from castfit.problems import Benchmark
+    from castfit.result import Result
+
+# The name of each choice in castfit, and which options of the command line it takes.
+TRANSCRIPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "single": ("SingleShooting", ()),
+    "multiple": ("MultipleShooting", ("intervals", "states")),
+    "collocation": ("Collocation", ("elements", "degree", "states")),
+}
+SOLVERS = {"gauss-newton": "GaussNewton", "ipopt": "Ipopt"}
+
+
+def _configure_fit(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "castfit fit NAME [options]"
+    parser.add_argument("name", metavar="NAME", help="problem of the library; see castfit list")
+    parser.add_argument(
+        "--option",
+        metavar="KEY=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="options of the problem, such as mu=20",
+    )
+    method = parser.add_argument_group("method")
+    method.add_argument("--transcription", choices=TRANSCRIPTIONS, default="collocation", help="(default: %(default)s)")
+    method.add_argument("--intervals", type=_number_or_word, metavar="N|data", help="intervals of multiple shooting")
+    method.add_argument("--elements", type=_number_or_word, metavar="N|auto|data", help="elements of collocation")
+    method.add_argument("--degree", type=int, metavar="D", help="collocation points per element")
+    method.add_argument(
+        "--states",
+        choices=("data", "smoothed", "simulation"),
+        help="where the states of multiple shooting and collocation start (default: as the problem recommends)",
+    )
+    method.add_argument("--solver", choices=SOLVERS, default="gauss-newton", help="(default: %(default)s)")
+    method.add_argument("--max-time", type=float, default=math.inf, metavar="S", help="stop after S seconds")
+    method.add_argument(
+        "--start",
+        metavar="START",
+        help="a start with a name, such as reference; random; or name=value,... "
+        "(default: the problem's own start for the transcription, or else reference)",
+    )
+    method.add_argument("--seed", type=int, default=0, metavar="N", help="of the random start (default: %(default)s)")
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", metavar="FILE", help="write the estimates as JSON; - is standard output")
+    output.add_argument("--plot", metavar="FILE", help="write a figure; the ending decides on the format")
+    output.add_argument("--save", metavar="FILE", help="write the whole result; castfit.Result.load reads it")
+    output.add_argument("-v", "--verbose", action="count", default=0, help="report each solve; twice: each iteration")
+
+
+def _fit(arguments: argparse.Namespace) -> int:
+    """Fit one problem and compare with its reference optimum."""
+    from castfit import _console
+
+    check("output", [*file_mistakes(arguments.json, arguments.save), *picture_mistakes(arguments.plot)])
+    benchmark = load(arguments.name, arguments.option)
+    transcription = make_transcription(benchmark, arguments.transcription, vars(arguments))
+    start = read_start(benchmark, arguments.transcription, arguments.start, arguments.seed)
+    verbose = min(arguments.verbose, 2)
+    result = fit_benchmark(
+        benchmark, transcription, start, arguments.solver, max_time=arguments.max_time, verbose=verbose
+    )
+    console = _console.console(stderr=arguments.json == "-")
+    console.print(result.summary(), markup=False, soft_wrap=True)
+    if math.isfinite(result.chi2):
+        sentence, table = _console.against_reference(result, benchmark.reference)
+        console.print()
+        console.print(table)
+        console.print(sentence, markup=False)
+    write_json(_record(arguments.name, arguments.solver, result), arguments.json)
+    if arguments.plot:
+        result.plot(arguments.plot)
+    if arguments.save:
+        result.save(arguments.save)
+    return exit_status([result])
+
+
+def make_transcription(benchmark: Benchmark, kind: str, given: Mapping[str, Any]) -> Transcription:
+    """Make a transcription from what the user gave, what the benchmark recommends, and defaults, in this order."""
+    transcription, accepted = TRANSCRIPTIONS[kind]
+    every = sorted({option for _, options in TRANSCRIPTIONS.values() for option in options})
+    chosen = {option: given[option] for option in every if given.get(option) is not None}
+    takes = f"it takes {', '.join(f'--{o}' for o in accepted)}" if accepted else "it has no such options"
+    check("options", [f"--transcription {kind} does not take --{o}; {takes}" for o in chosen if o not in accepted])
+    states = {"states": benchmark.start_strategy} if "states" in accepted else {}
+    return getattr(castfit, transcription)(**{**states, **benchmark.transcriptions.get(kind, {}), **chosen})
+
+
+def read_start(benchmark: Benchmark, kind: str, text: str | None, seed: int) -> Mapping[str, float]:
+    """Read a start: by default the benchmark's own for this transcription."""
+    own = benchmark.starts.get(kind, benchmark.starts["reference"])
+    if text is None:
+        return own
+    if text == "random":
+        import numpy as np
+
+        check("--seed", [f"the seed is {seed}; give a number that is not negative"] if seed < 0 else [])
+        return benchmark.draw_start(np.random.default_rng(seed))
+    if text in benchmark.starts:
+        return benchmark.starts[text]
+    if "=" not in text:
+        known = [*benchmark.starts, "random", "name=value,..."]
+        raise InputError("--start", [f"'{text}' is no start of '{benchmark.name}': {suggest(text, known)}"])
+    given = {name: literal(value) for name, value in assignments(text.split(","), "--start").items()}
+    check("--start", [f"'{n}' is {v!r}; give a number" for n, v in given.items() if not isinstance(v, (int, float))])
+    return {**own, **given}
+
+
+def fit_benchmark(
+    benchmark: Benchmark,
+    transcription: Transcription,
+    start: Mapping[str, float],
+    solver: str,
+    *,
+    max_time: float = math.inf,
+    verbose: int = 0,
+) -> Result:
+    """Fit a benchmark, with progress on standard error."""
+    from castfit import _console
+
+    what = f"{benchmark.name}, {transcription.label}"
+    # Lines of progress would spoil the moving one, and must not mix with JSON.
+    with _console.progress(silent=verbose > 0) as show, contextlib.redirect_stdout(sys.stderr):
+        show(what)
+        return castfit.fit(
+            benchmark.problem,
+            transcription,
+            getattr(castfit, SOLVERS[solver])(),
+            start=start,
+            max_time=max_time,
+            callback=lambda now: show(f"{what}: iteration {now.iteration}, chi2 {2 * now.cost:.6g}"),
+            verbose=verbose,
+        )
+
+
+def _record(name: str, solver: str, result: Result) -> dict[str, Any]:
+    """Return what --json writes; what is not finite becomes None."""
+    import numpy as np
+
+    assert result.problem is not None
+    points = [condition.points for condition in result.problem.conditions]
+    sigma = np.concatenate([p.sigma[p.mask] for p in points])
+
+    def finite(values: Mapping[str, float]) -> dict[str, float | None]:
+        return {n: v if math.isfinite(v) else None for n, v in values.items()}
+
+    sums = finite({"chi2": result.chi2, "sse": float(np.sum((sigma * result.residuals) ** 2))})
+    return {
+        "problem": name,
+        "transcription": result.transcription,
+        "solver": result.solver,
+        "success": result.success,
+        "status": result.status.value,
+        "message": result.message,
+        "parameters": finite(result.values),
+        "standard_errors": finite(result.standard_errors),
+        **sums,
+        "n_data": result.n_data,
+        "iterations": result.iterations,
+        "time": result.time,
+    }
+
+
+def exit_status(results: Sequence[Result]) -> int:
+    """Return 0 if all fits succeeded, otherwise what says why not."""
+    if any(result.status is Status.INTERRUPTED for result in results):
+        return INTERRUPTED
+    return 0 if all(result.success for result in results) else FAILED
+
+
+def _number_or_word(text: str) -> int | str:
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+COMMAND = Command("fit", "fit one problem and compare with its reference optimum", _configure_fit, _fit)

@@ -1,0 +1,22 @@
+"""``castfit list``: the problem library."""
+
+from __future__ import annotations
+
+import argparse
+
+from castfit.cli.command import Command
+
+
+def _no_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing."""
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    """Show the problem library."""
+    from castfit import _console, problems
+
+    _console.console().print(_console.library(problems.load(name) for name in problems.names()))
+    return 0
+
+
+COMMAND = Command("list", "list the problems of the library", _no_arguments, _list)
