@@ -17,6 +17,8 @@ from castfit.status import Status
 KINDS = {"single": cf.SingleShooting, "multiple": cf.MultipleShooting, "collocation": cf.Collocation}
 # Slow, or beyond what double precision allows (see the tests below).
 SLOW = {("calcium", "single"), ("calcium", "collocation")}
+GLOBAL = ("hiv_proteinase", "three_step")  # local fits from the guess do not get there; see tests of their own
+NAMES = tuple(name for name in problems.names() if name not in GLOBAL)
 IMPOSSIBLE = {("notorious", "single")}
 # Residuals of escep are rounding errors of 3e-5; sigma is 5 % of states in lotka_volterra_michalik, which fall to 0.04
 # between peaks of 48: their chi2 answers to integration errors that others do not see.
@@ -25,7 +27,7 @@ LOOSER = {"escep": 1e-4, "lotka_volterra_michalik": 1e-5}
 
 
 every_name = pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "calcium" else []) for n in problems.names()]
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "calcium" else []) for n in NAMES]
 )
 
 
@@ -46,7 +48,7 @@ def solved(name: str, kind: str) -> tuple[Benchmark, Result]:
 
 
 def pairs():
-    for name in problems.names():
+    for name in NAMES:
         for kind in KINDS:
             if (name, kind) not in IMPOSSIBLE:
                 marks = [pytest.mark.slow] if (name, kind) in SLOW else []
@@ -66,9 +68,7 @@ def test_default_solver_reaches_the_reference(name, kind):
             assert np.isclose(result.standard_errors[quantity], error, rtol=STANDARD_ERRORS)
 
 
-@pytest.mark.parametrize(
-    "name", [n if n != "calcium" else pytest.param(n, marks=pytest.mark.slow) for n in problems.names()]
-)
+@pytest.mark.parametrize("name", [n if n != "calcium" else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
 def test_transcriptions_agree(name):
     kinds = [kind for kind in KINDS if (name, kind) not in IMPOSSIBLE]
     results = [solved(name, kind)[1] for kind in kinds]
@@ -81,9 +81,7 @@ def test_transcriptions_agree(name):
                 assert np.isclose(other.standard_errors[quantity], error, rtol=STANDARD_ERRORS, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    "name", [n if n != "calcium" else pytest.param(n, marks=pytest.mark.slow) for n in problems.names()]
-)
+@pytest.mark.parametrize("name", [n if n != "calcium" else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
 def test_ipopt_with_collocation_reaches_the_reference(name):
     benchmark = problems.load(name)
     result = cf.fit(benchmark.problem, transcription_of(benchmark, "collocation"), cf.Ipopt())
