@@ -5,24 +5,22 @@ starts --draw--> tasks --run (here, processes, executor)--> one row each --> opt
 
 from __future__ import annotations
 
-import os
-import pickle
-import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import real, text
+from castfit._reading import text
 from castfit.drive.checkpoint import Checkpoint, described, problem_fingerprint, versions
 from castfit.drive.executors import one_blas_thread, run
+from castfit.drive.jobs import freeze, option_mistakes, thaw
 from castfit.drive.multistart_result import UNFINISHED, MultistartResult, Progress, not_run, row_record
+from castfit.drive.reporting import reporter
 from castfit.drive.sampling import draw
 from castfit.drive.starts_book import Book, Fitted
 from castfit.fit import fit
@@ -113,13 +111,21 @@ def multistart(
     clock = time.time()
     transcription, solver = transcription or Collocation(), solver or GaussNewton()
     mistakes = _kind_mistakes(transcription, solver)
-    mistakes += _option_mistakes(max_draws, workers, max_time, start_max_time, checkpoint, resume, callback, verbose)
-    given: Any = problem
+    given: Any = max_draws
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
+        mistakes.append(f"max_draws is {text(given)}; give at least 1")
+    if resume and checkpoint is None:
+        mistakes.append("resume=True continues a checkpoint; give checkpoint=path")
+    mistakes += option_mistakes(
+        workers=workers, max_time=max_time, start_max_time=start_max_time, callback=callback, verbose=verbose
+    )
+    given = problem
     if not isinstance(given, Problem):
         check("multistart", [f"problem is {text(problem)}; give a Problem", *mistakes])
     draws = draw(problem, starts, sampling, limits, rng, mistakes)
     check("multistart", mistakes)
-    job = _job((problem, transcription, solver), needed=workers != 1)
+    what = "problem, transcription and solver"
+    job = freeze("multistart", what, (problem, transcription, solver), needed=workers != 1)
     header = {
         "driver": "multistart",
         **problem_fingerprint(problem),
@@ -147,7 +153,7 @@ def multistart(
         tasks = deque(task(i, start) for i, start in enumerate(draws.first) if i not in book.rows)
         outcomes = run(_attempt, tasks, workers, limit=start_max_time, deadline=deadline)
         try:
-            with closing(outcomes), _reporter(verbose) as report:
+            with closing(outcomes), reporter(verbose) as report:
                 for i, outcome in outcomes:
                     another = book.enter(i, outcome)
                     if another is not None:
@@ -161,7 +167,9 @@ def multistart(
                     if row.status == "not_run":
                         continue
                     now = book.progress(row)
-                    report(now)
+                    took = f"{row.iterations} iterations, {row.time:.2f} s"
+                    last = f"start {row.index}: {row.status}, chi2 = {row.chi2:.6g}, {took}"
+                    report(now.finished, now.total, now.sentence, last)
                     if callback is not None and callback(now):
                         ended = "The callback asked to stop."
                         break
@@ -191,61 +199,7 @@ def _kind_mistakes(transcription: Any, solver: Any) -> list[str]:
     ]
 
 
-def _option_mistakes(
-    max_draws: Any,
-    workers: Any,
-    max_time: Any,
-    start_max_time: Any,
-    checkpoint: Any,
-    resume: Any,
-    callback: Any,
-    verbose: Any,
-) -> list[str]:
-    mistakes: list[str] = []
-    if isinstance(max_draws, bool) or not isinstance(max_draws, (int, np.integer)) or max_draws < 1:
-        mistakes.append(f"max_draws is {text(max_draws)}; give at least 1")
-    counted = isinstance(workers, (int, np.integer)) and not isinstance(workers, bool) and workers >= 1
-    if not counted and not isinstance(workers, Executor):
-        mistakes.append(f"workers is {text(workers)}; give a number of processes or a concurrent.futures.Executor")
-    for name, limit in (("max_time", max_time), ("start_max_time", start_max_time)):
-        seconds = real(limit)
-        if seconds is None or not seconds > 0.0:
-            mistakes.append(f"{name} is {text(limit)}; give a positive number of seconds")
-    if resume and checkpoint is None:
-        mistakes.append("resume=True continues a checkpoint; give checkpoint=path")
-    if callback is not None and not callable(callback):
-        mistakes.append(f"callback is {text(callback)}; give a function of one Progress")
-    if verbose not in (0, 1, 2):
-        mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
-    return mistakes
-
-
 _Parts = tuple[Problem, Any, Any]
-
-
-def _job(parts: _Parts, *, needed: bool) -> bytes | _Parts:
-    """Pickle problem, transcription and solver, so that they are built in the same way everywhere, here too."""
-    try:
-        job = pickle.dumps(parts)
-        pickle.loads(job)
-    except Exception as error:  # whatever a user's class raises
-        if not needed:
-            return parts
-        what = f"problem, transcription and solver cannot be sent to other processes ({type(error).__name__}: {error})"
-        raise InputError("multistart", [f"{what}; define their classes in a module, or use workers=1"]) from error
-    return job
-
-
-_thawed = threading.local()  # CasADi's functions are not shared between threads
-
-
-def _parts(job: bytes | _Parts) -> _Parts:
-    """Rebuild a job; the last one is kept, with all that it has compiled."""
-    if not isinstance(job, bytes):
-        return job
-    if getattr(_thawed, "job", None) != job:
-        _thawed.parts, _thawed.job = pickle.loads(job), job
-    return _thawed.parts
 
 
 def _attempt(
@@ -256,7 +210,7 @@ def _attempt(
     if left <= 0.0:
         return None
     try:
-        problem, transcription, solver = _parts(job)
+        problem, transcription, solver = thaw(job)
         with one_blas_thread, np.errstate(all="ignore"):  # numbers overflow far from any solution
             result = fit(problem, transcription, solver, start=start, max_time=min(limit, left))
     except InputError as error:
@@ -264,48 +218,3 @@ def _attempt(
     except Exception as error:  # one start must not cost the others
         return f"{type(error).__name__}: {error}"
     return Fitted(replace(result, problem=None), result.status is Status.MAX_TIME and left < limit)
-
-
-@contextmanager
-def _reporter(verbose: int) -> Generator[Callable[[Progress], None], None, None]:
-    """Yield a function that shows how far the run is."""
-    if not verbose:
-        yield lambda now: None
-        return
-    from rich.console import Console
-
-    lines = Console(highlight=False, markup=False, soft_wrap=True)
-    with _live() if verbose == 1 else nullcontext() as show:
-
-        def report(now: Progress) -> None:
-            tenth = 10 * now.finished // now.total > 10 * (now.finished - 1) // now.total
-            if verbose == 2:
-                row = now.last
-                took = f"{row.iterations} iterations, {row.time:.2f} s"
-                lines.print(f"start {row.index}: {row.status}, chi2 = {row.chi2:.6g}, {took}")
-            last = now.finished == now.total
-            if show is not None:
-                show("" if last else now.sentence)
-            if last or (tenth and verbose == 1 and show is None):
-                lines.print(now.sentence)
-
-        yield report
-
-
-@contextmanager
-def _live() -> Generator[Callable[[str], None] | None, None, None]:
-    """Yield a function that rewrites a line on standard error; None if that is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    # Solvers take the descriptor of standard error away while they run; a copy of it stays.
-    with open(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="replace") as stream:
-
-        def show(line: str) -> None:
-            stream.write(f"\r\x1b[K{line}")
-            stream.flush()
-
-        try:
-            yield show
-        finally:
-            show("")

@@ -188,7 +188,7 @@ def test_all_mistakes_are_named_at_once():
             callback=1,
             verbose=3,
         )
-    phrases = ("max_draws is 0", "workers is 0", "max_time is 0", "start_max_time is -1", "give checkpoint=path",
+    phrases = ("max_draws is 0", "give checkpoint=path", "workers is 0", "max_time is 0", "start_max_time is -1",
                "callback is 1", "verbose is 3", "starts is 0", "'k' lies in [0, inf]")  # fmt: skip
     assert len(caught.value.problems) == len(phrases)
     assert all(p in mistake for p, mistake in zip(phrases, caught.value.problems, strict=True))
