@@ -1,5 +1,7 @@
 """castfit: estimate parameters, initial states and noise of ODE and DAE models from measured time courses."""
 
+from castfit.drive.compare import compare
+from castfit.drive.compare_result import ComparisonResult
 from castfit.drive.incremental import incremental
 from castfit.drive.incremental_result import IncrementalResult
 from castfit.drive.multistart import multistart
@@ -25,6 +27,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CastfitError",
     "Collocation",
+    "ComparisonResult",
     "Constraint",
     "Experiment",
     "GaussNewton",
@@ -44,6 +47,7 @@ __all__ = [
     "SimulationError",
     "SingleShooting",
     "Status",
+    "compare",
     "fit",
     "free",
     "incremental",

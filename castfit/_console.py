@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
     from castfit.benchmark import Scaling, TableResult
+    from castfit.drive.compare_result import ComparisonResult, Row
+    from castfit.drive.incremental_result import Horizon
     from castfit.problems import Benchmark, Reference
     from castfit.result import Result
 
@@ -116,12 +118,10 @@ def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Table:
     return table
 
 
-def repeated(found: TableResult) -> Table:
-    """Return a published table: the paper's rows, then ours."""
-    from castfit.benchmark import METHODS
-
+def repeated(found: TableResult) -> Group:
+    """Return a published table: the paper's rows, then ours; of a table with one start also the courses of the fits."""
     parameters = list(found.table.cases[0])
-    figures = (">starts", ">correct", ">wrong", ">integration", ">other", ">median", ">expected")
+    figures = (">starts", ">correct", ">wrong", ">integration", ">other", ">median", ">expected", ">I_equiv")
     table = _table("method", *(f">{p}" for p in parameters), *figures, "")
     table.title = f"{found.table.name}: {found.table.source}"
     # Narrow terminals cut figures of the paper, not the names of methods.
@@ -133,17 +133,51 @@ def repeated(found: TableResult) -> Table:
         table.add_row(
             row.method,
             *(f"{row.case[p]}" for p in parameters),
-            str(row.starts),
-            f"{row.correct} ({100 * row.success_rate:.0f} %)",
-            str(row.wrong),
-            str(row.integration_error),
-            str(row.optimization_error),
-            f"{row.median_time:.2f} s",
-            f"{row.expected_time:.2f} s" if np.isfinite(row.expected_time) else "never",
-            METHODS[row.method].description,
+            *_counts(row),
+            f"{row.equivalent_iterations:.1f}" if np.isfinite(row.equivalent_iterations) else "",
+            found.cases[0].descriptions[row.method],
         )
     optima = ", ".join(f"{chi2:.6g}" for chi2 in found.best)
     table.caption = f"correct: chi2 = {optima} within 0.1 %; expected: mean time per start / success rate"
+    stopped = [] if found.stopped is None else [found.stopped.sentence]
+    return Group(table, *(_course(method, course) for method, course in found.courses.items()), *stopped)
+
+
+def compared(found: ComparisonResult, title: str) -> Group:
+    """Return what methods found from the same starts."""
+    table = _table("method", ">starts", ">correct", ">wrong", ">integration", ">other", ">median", ">expected",
+                   ">iterations", ">evaluations", "")  # fmt: skip
+    table.title = title
+    for row in found.rows:
+        table.add_row(
+            row.method, *_counts(row), f"{row.iterations:g}", f"{row.evaluations:g}", found.descriptions[row.method]
+        )
+    table.caption = f"correct: chi2 = {found.best_chi2:.6g} within 0.1 %; expected: mean time per start / success rate"
+    return Group(table, escape(found.message))
+
+
+def _counts(row: Row) -> tuple[str, ...]:
+    """Return the cells of what a method did: starts, correct, wrong, errors, median and expected time."""
+    rate = f" ({100 * row.success_rate:.0f} %)" if row.starts else ""
+    return (
+        str(row.starts),
+        f"{row.correct}{rate}",
+        str(row.wrong),
+        str(row.integration_error),
+        str(row.optimization_error),
+        f"{row.median_time:.2f} s",
+        f"{row.expected_time:.2f} s" if np.isfinite(row.expected_time) else "never",
+    )
+
+
+def _course(method: str, horizons: Sequence[Horizon]) -> Table:
+    """Return the estimates of an incremental fit, horizon by horizon."""
+    names = list(horizons[0].estimates)
+    table = _table(">horizon", ">iterations", *(f">{name}" for name in names), ">chi2", "")
+    table.title = f"{method}: estimates per horizon"
+    for h in horizons:
+        estimates = (f"{h.estimates[name]:.4f}" for name in names)
+        table.add_row(f"{h.horizon:g}", str(h.iterations), *estimates, f"{h.chi2:.4g}", h.fallback)
     return table
 
 

@@ -193,11 +193,17 @@ class PublishedTable:
     paper : tuple of PaperRow
         What the paper reports.
     methods : tuple of str
-        Our methods, by the names of `castfit.benchmark`.
+        The paper's methods and ours, by the names of `castfit.benchmark` and `castfit.compare`.
     source : str
     cases : tuple of mappings
         Options of the benchmark; with several cases, such as ``{"mu": 5}`` and ``{"mu": 10}``, every method has a row
         in each.  A benchmark whose data are simulated takes ``rng``, so that other noise can be drawn.
+    start : str, optional
+        Name of the benchmark's start that the paper began from, of a table with a single one; by default starts are
+        drawn.
+    tolerance : float, optional
+        Relative tolerance of a compiled integrator, for problems that are slow otherwise; by default each method has
+        its own.
     """
 
     name: str
@@ -207,6 +213,8 @@ class PublishedTable:
     methods: tuple[str, ...]
     source: str
     cases: tuple[Mapping[str, Any], ...] = ({},)
+    start: str | None = None
+    tolerance: float | None = None
 
 
 def tables() -> dict[str, PublishedTable]:

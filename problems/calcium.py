@@ -57,6 +57,7 @@ TABLES = (
         ),
         methods=("default", "homotopy", "natural-level", "paper", "single", "collocation"),
         source="Peifer and Timmer 2007, Table 1 (2.6 GHz Pentium 4)",
+        tolerance=1e-6,
     ),
 )
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import castfit as cf
-from castfit.problems import Benchmark, Reference, Uniform, exact_trajectory, positive
+from castfit.problems import Benchmark, PaperRow, PublishedTable, Reference, Uniform, exact_trajectory, positive
 
 TRUTH = {"k1": 1.0, "k2": 1.0, "k3": 1.0, "k4": 0.1}
 INITIAL = {"y1": 0.4, "y2": 1.0}
@@ -27,6 +27,38 @@ REFERENCE = Reference(
     objective=20.33088619,
     standard_errors={"k1": 0.006043, "k2": 0.012817, "k3": 0.0077631, "k4": 0.0022006},
     source="least squares with SciPy on the variational equations, from the truth",
+)
+
+METHODS = ("incremental", "iss", "single", "multiple", "collocation", "incremental/multiple", "incremental/collocation")
+TABLES = (
+    PublishedTable(
+        name="iss-table2",
+        problem="lotka_volterra_michalik",
+        starts=100,
+        paper=(
+            PaperRow("incremental", "69 correct, 2 wrong, 29 integration errors"),
+            PaperRow("single shooting", "1 correct, 15 wrong, 84 integration errors"),
+        ),
+        methods=METHODS,
+        source="Michalik, Hannemann and Marquardt 2009, Table 2",
+    ),
+    PublishedTable(
+        name="iss-table3",
+        problem="lotka_volterra_michalik",
+        starts=1,
+        paper=(
+            PaperRow("t <= 0.5", "11 iterations, k = 4.4363, 3.6457, 3.2760, 6.2779"),
+            PaperRow("t <= 1", "28 iterations, k = 1.0868, 1.0676, 0.9482, 0.0523"),
+            PaperRow("t <= 2", "5 iterations, k = 0.9172, 0.9362, 1.0187, 0.0977"),
+            PaperRow("t <= 4", "4 iterations, k = 1.0089, 0.9371, 1.0496, 0.1039"),
+            PaperRow("t <= 8", "3 iterations, k = 0.9933, 0.9928, 1.0588, 0.1050"),
+            PaperRow("t <= 10", "4 iterations, k = 0.9824, 0.9312, 1.0521, 0.1046; in all 55, I_equiv = 12.35"),
+            PaperRow("single shooting", "the model becomes singular in iteration 2"),
+        ),
+        methods=METHODS,
+        source="Michalik, Hannemann and Marquardt 2009, Table 3 (their noise is not published)",
+        start="table 3",
+    ),
 )
 
 

@@ -25,10 +25,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 import castfit as cf
-from castfit.problems import Benchmark, Reference, Uniform, one_of, positive
+from castfit.problems import Benchmark, PaperRow, PublishedTable, Reference, Uniform, one_of, positive
 
 MU, NOISE, SEED = 60.0, 0.05, 0
 TIMES = np.arange(1, 11) / 10
+
+TABLES = (
+    PublishedTable(
+        name="iss-table1",
+        problem="notorious",
+        starts=100,
+        paper=(
+            PaperRow("incremental", "18 / 100 / 99 / 100 correct for mu = 5 / 10 / 20 / 40; 82 wrong, 1 error"),
+            PaperRow("single shooting", "16 / 75 / 20 / 0 correct; 84 wrong for mu = 5, else errors"),
+        ),
+        methods=("incremental", "iss", "single", "multiple", "collocation", "incremental/multiple",
+                 "incremental/collocation"),
+        source="Michalik, Hannemann and Marquardt 2009, Table 1",
+        cases=({"mu": 5}, {"mu": 10}, {"mu": 20}, {"mu": 40}),
+    ),
+)  # fmt: skip
 
 
 def benchmark(*, mu: float = MU, noise: float = NOISE, rng: Any = SEED, starts: str = "published") -> Benchmark:

@@ -1,15 +1,16 @@
 """Repeating published tables, and the scaling of the linear algebra."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import castfit as cf
 from castfit import InputError, Status, _console, cli, problems
 from castfit.benchmark import INTEGRATOR, METHODS, Scaling, condensing_scaling, published, run_table
+from castfit.benchmark.methods import table_methods
 from castfit.benchmark.scaling import random_chain
 from castfit.problems import PaperRow, PublishedTable
 from castfit.solve.condensing import condense
@@ -26,6 +27,7 @@ SMALL = PublishedTable(
 KEYS = {
     "method",
     "starts",
+    "converged",
     "correct",
     "wrong",
     "integration_error",
@@ -33,6 +35,9 @@ KEYS = {
     "success_rate",
     "median_time",
     "expected_time",
+    "iterations",
+    "evaluations",
+    "equivalent_iterations",
 }
 
 
@@ -65,25 +70,33 @@ class Scripted:
 
     ends: list
     asked: list
+    transcription: cf.SingleShooting = field(default_factory=cf.SingleShooting)
     description: str = "scripted"
 
-    def __call__(self, problem, start, *, integrator, max_time):
-        self.asked.append((problem, dict(start), integrator, max_time))
+    def __call__(self, problem, *, start, max_time, seed):
+        self.asked.append((problem, dict(start), self.transcription.integrator, max_time))
         status, chi2 = self.ends[(len(self.asked) - 2) % len(self.ends)]
-        return SimpleNamespace(status=status, chi2=chi2, time=0.0)
+        return replace(fitted(), status=status, chi2=chi2)
+
+    def __reduce__(self):
+        raise TypeError("it stays in this process, or nobody could see what it was asked")
+
+
+@cache
+def fitted():
+    return cf.fit(problems.load("bellman").problem)
 
 
 @pytest.fixture
 def scripted(monkeypatch):
-    """Add a method whose fits end as told; the fit from the reference ends at chi2 = 100."""
+    """Add a method whose fits end as told; the best optimum known before is chi2 = 100."""
 
     def install(*ends):
         method = Scripted(list(ends), [])
         monkeypatch.setitem(METHODS, "scripted", method)
         return method
 
-    monkeypatch.setitem(METHODS, "default", Scripted([(Status.CONVERGED, 100.0)], []))
-    monkeypatch.setattr(published, "_warm_up", cache(published._warm_up.__wrapped__))
+    monkeypatch.setattr(published, "_optimum", lambda benchmark: 100.0)
     return install
 
 
@@ -162,13 +175,16 @@ def test_interruption_ends_the_table(scripted, when):
     ends = [(Status.CONVERGED, 100.0)] * 3
     ends[when - 1] = (Status.INTERRUPTED, 100.0)
     method = scripted(*ends)
-    with pytest.raises(KeyboardInterrupt):
-        run_table(SMALL, methods=["scripted"])
+    found = run_table(replace(SMALL, cases=({}, {})), methods=["scripted"])
+    assert found.stopped is Status.INTERRUPTED
+    assert found.record()["stopped"] == "interrupted"
+    (row,) = found.rows  # the second case did not begin
+    assert row.starts == max(when - 1, 0)  # what had finished counts
     assert len(method.asked) == when + 1
 
 
 def test_mistakes_are_listed_at_once():
-    with pytest.raises(InputError, match=r"(?s)no method 'defalt': did you mean 'default'.*starts is 0.*seed is -1"):
+    with pytest.raises(InputError, match=r"(?s)'defalt': did you mean 'default'.*starts is 0.*seed is -1"):
         run_table(SMALL, methods=["defalt"], starts=0, seed=-1)
     with pytest.raises(InputError, match=r"(?s)workers is 0; give at least 1.*max_time is 0; give a positive number"):
         run_table(SMALL, workers=0, max_time=0)
@@ -178,13 +194,15 @@ def test_mistakes_are_listed_at_once():
 
 def test_declared_tables_name_problems_and_methods_that_exist():
     tables = problems.tables()
-    assert "calcium-table1" in tables
+    assert {"calcium-table1", "iss-table1", "iss-table2", "iss-table3"} <= set(tables)
     for name, table in tables.items():
         assert table.name == name
         assert table.problem in problems.names()
-        assert set(table.methods) <= set(METHODS)
         for case in table.cases:
-            problems.load(table.problem, **case)
+            benchmark, mistakes = problems.load(table.problem, **case), []
+            assert set(table_methods(table.methods, benchmark, mistakes)) == set(table.methods)
+            assert not mistakes
+            assert table.start is None or table.start in benchmark.starts
             assert list(case) == list(table.cases[0])
 
 

@@ -1,92 +1,81 @@
-"""The methods that tables compare, by name."""
+"""The methods that tables compare: those with a name of their own here, and all that `castfit.compare` knows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from castfit.fit import Solver, fit
+from castfit.drive.methods import Fit, Incremental, Method, methods_from
 from castfit.integrate import IntegratorOptions
-from castfit.problem import Problem
-from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
-from castfit.solve.ipopt import Ipopt
-from castfit.transcribe.direct_collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 
+if TYPE_CHECKING:
+    from castfit.problems import Benchmark
+
 INTEGRATOR = IntegratorOptions("rosenbrock", relative_tolerance=1e-6, absolute_tolerance=1e-8, compile="auto")
-"""How tables integrate unless told otherwise, by measurement on calcium.
+"""How tables with a tolerance integrate, by measurement on calcium.
 
 CPU seconds per start, and chi2 at the optimum less 787.8624: compiled Rosenbrock 0.59 and 4e-4, at 1e-8 0.88 and 3e-4;
 compiled CVODES 0.78 and -8e-3, at 1e-8 0.80 and 0.  CVODES at 1e-6 is so rough that convergence stays in doubt.
 """
 
-
-class Method(Protocol):
-    """A way to fit, for `run_table`; workers look it up by name."""
-
-    @property
-    def description(self) -> str:
-        """What it is, for the table."""
-        ...
-
-    def __call__(
-        self, problem: Problem, start: Mapping[str, float], *, integrator: IntegratorOptions, max_time: float
-    ) -> Result:
-        """Fit from a start within max_time seconds."""
-        ...
-
-
-@dataclass(frozen=True)
-class PlainFit:
-    """One call of `fit`; `second_start` says whether it may go on from the measured states."""
-
-    transcription: SingleShooting | MultipleShooting | Collocation
-    solver: Solver
-    description: str
-    second_start: bool = False
-
-    def __call__(
-        self, problem: Problem, start: Mapping[str, float], *, integrator: IntegratorOptions, max_time: float
-    ) -> Result:
-        """Fit from a start within max_time seconds."""
-        return fit(
-            problem,
-            replace(self.transcription, integrator=integrator),
-            self.solver,
-            start=start,
-            second_start=self.second_start,
-            max_time=max_time,
-        )
-
-
 METHODS: dict[str, Method] = {
-    "default": PlainFit(
-        MultipleShooting(25), GaussNewton(), "multiple shooting, 25 intervals, with all rescues", second_start=True
-    ),
-    "homotopy": PlainFit(MultipleShooting(25), GaussNewton(), "the same, never from the measured states"),
-    "natural-level": PlainFit(
+    "default": Fit(MultipleShooting(25), words="multiple shooting, 25 intervals, with all rescues"),
+    "homotopy": Fit(MultipleShooting(25), second_start=False, words="the same, never from the measured states"),
+    "natural-level": Fit(
         MultipleShooting(25),
         GaussNewton(homotopy="always"),
-        "softened problems, then condensing with the natural level function",
+        second_start=False,
+        words="softened problems, then condensing with the natural level function",
     ),
-    "paper": PlainFit(
+    "paper": Fit(
         MultipleShooting(17),
         GaussNewton(homotopy="never", max_iter=1000),
-        "17 intervals, natural level function, no homotopy",
+        second_start=False,
+        words="17 intervals, natural level function, no homotopy",
     ),
-    "single": PlainFit(
-        SingleShooting(), GaussNewton(homotopy="never"), "single shooting, natural level function, no homotopy"
+    "single": Fit(
+        SingleShooting(),
+        GaussNewton(homotopy="never"),
+        second_start=False,
+        words="single shooting, natural level function, no homotopy",
     ),
-    "hemker": PlainFit(
-        SingleShooting(), GaussNewton("hemker", homotopy="never"), "single shooting with Hemker's step rule"
+    "hemker": Fit(
+        SingleShooting(),
+        GaussNewton("hemker", homotopy="never"),
+        second_start=False,
+        words="single shooting with Hemker's step rule",
     ),
-    "collocation": PlainFit(
-        Collocation(elements=800), GaussNewton(), "collocation, 800 elements, Gauss-Newton", second_start=True
-    ),
-    "collocation/ipopt": PlainFit(
-        Collocation(elements=800), Ipopt(), "collocation, 800 elements, IPOPT with exact Hessian"
-    ),
+    "iss": Incremental(plain=True, words="incremental single shooting as published, without fallbacks"),
 }
+"""The papers' methods and ours, where a name of the grammar of `castfit.compare` would not say enough."""
+
+
+def table_methods(names: Iterable[str], benchmark: Benchmark, mistakes: list[str]) -> dict[str, Method]:
+    """Return methods by name, transcriptions as the benchmark recommends; what is wrong is added to `mistakes`."""
+    return methods_from(list(names), mistakes, recommended(benchmark), METHODS)
+
+
+def recommended(benchmark: Benchmark) -> dict[str, Mapping[str, Any]]:
+    """Return the keyword arguments that a benchmark recommends for each transcription."""
+    own = benchmark.transcriptions
+    states = {"states": benchmark.start_strategy}
+    return {
+        "single": own.get("single", {}),
+        "multiple": {**states, **own.get("multiple", {})},
+        "collocation": {**states, **own.get("collocation", {})},
+    }
+
+
+def integrated(method: Method, options: IntegratorOptions) -> Method:
+    """Return a method with another integrator; one that has no transcription chooses its own."""
+    transcription: Any = getattr(method, "transcription", None)
+    changeable: Any = method
+    return (
+        method
+        if transcription is None
+        else replace(changeable, transcription=replace(transcription, integrator=options))
+    )

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from castfit.cli.command import Command, file_mistakes, write_json
-from castfit.status import check, suggest
+from castfit.cli.command import INTERRUPTED, Command, file_mistakes, write_json
+from castfit.status import Status, check, suggest
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
     from castfit.cli.command import Progress
 
@@ -29,11 +29,11 @@ class Kind:
         Returns the names of all tables of this kind.
     run : callable
         Runs the table ``arguments.table``, telling the second argument what is being done; returns what is shown and
-        what JSON gets.
+        what JSON gets, which says ``"stopped": "interrupted"`` after Ctrl-C.
     """
 
     names: Callable[[], Iterable[str]]
-    run: Callable[[argparse.Namespace, Progress], tuple[Table, dict[str, Any]]]
+    run: Callable[[argparse.Namespace, Progress], tuple[RenderableType, dict[str, Any]]]
 
 
 def _configure_bench(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         table, record = known[name].run(arguments, show)
     _console.console(stderr=arguments.json == "-").print(table)
     write_json(record, arguments.json)
-    return 0
+    return INTERRUPTED if record.get("stopped") == Status.INTERRUPTED.value else 0
 
 
 def _published_names() -> Iterable[str]:
@@ -71,7 +71,7 @@ def _published_names() -> Iterable[str]:
     return problems.tables()
 
 
-def _published(arguments: argparse.Namespace, show: Progress) -> tuple[Table, dict[str, Any]]:
+def _published(arguments: argparse.Namespace, show: Progress) -> tuple[RenderableType, dict[str, Any]]:
     """Repeat a table that a problem declares."""
     from castfit import _console, benchmark, problems
 
@@ -88,7 +88,7 @@ def _published(arguments: argparse.Namespace, show: Progress) -> tuple[Table, di
     return _console.repeated(found), found.record()
 
 
-def _scaling(arguments: argparse.Namespace, show: Progress) -> tuple[Table, dict[str, Any]]:
+def _scaling(arguments: argparse.Namespace, show: Progress) -> tuple[RenderableType, dict[str, Any]]:
     """Time the linear algebra."""
     from castfit import _console, benchmark
 

@@ -22,6 +22,7 @@ Notation: an *updated* bound is one that differs from the user's bound of the sa
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -178,6 +179,7 @@ class _Attempt:
     accuracy: float
     relaxations: int
     iterations: int
+    evaluations: Counter[str]
     fallback: str = ""
 
     @property
@@ -267,14 +269,17 @@ class _Driver:
             transcription, solver = coarsened(transcription), coarsened(solver)
         theta, bounds = known.theta, known.bounds
         relaxations = iterations = 0
+        evaluations: Counter[str] = Counter()
         while True:
             result = self.fit(shorter, theta, bounds, transcription, solver)
             iterations += result.iterations
+            evaluations.update(result.evaluations)
             positions = {name: j for j, name in enumerate(result.names)}
             active = {positions[name]: side for name, side in result.active.items() if name in positions}
             updated = bounds.updated(active, self.user)
             if not result.success or not updated:
-                return _Attempt(shorter, horizon, result, bounds, transcription.accuracy, relaxations, iterations)
+                accuracy = transcription.accuracy
+                return _Attempt(shorter, horizon, result, bounds, accuracy, relaxations, iterations, evaluations)
             relaxations += 1
             theta = result.theta
             enough = relaxations >= _MOST_RELAXATIONS
@@ -287,10 +292,11 @@ class _Driver:
             transcription = coarsened(transcription)
         result = self.fit(attempt.problem, known.theta, self.user, transcription, GaussNewton())
         iterations = attempt.iterations + result.iterations
+        evaluations = attempt.evaluations + Counter(result.evaluations)
         better = result.success and not (attempt.result.success and attempt.result.cost <= result.cost)
         if better or result.status in _STOPPED:
             attempt = replace(attempt, result=result, bounds=self.user, accuracy=transcription.accuracy)
-        return replace(attempt, iterations=iterations, fallback="multiple shooting")
+        return replace(attempt, iterations=iterations, evaluations=evaluations, fallback="multiple shooting")
 
     def fit(
         self, problem: Problem, theta: Array, bounds: Bounds, transcription: Transcription, solver: Solver
@@ -333,6 +339,7 @@ class _Driver:
             bounds=dict(zip(result.names, zip(lower, upper, strict=True), strict=True)),
             relaxations=attempt.relaxations,
             iterations=attempt.iterations,
+            evaluations=dict(attempt.evaluations),
             share=integrated_length(attempt.problem) / integrated_length(problem),
             chi2=result.chi2,
             status=result.status,

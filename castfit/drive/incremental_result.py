@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ class Horizon:
         How often updated bounds were relaxed.
     iterations : int
         Of all solves on this horizon.
+    evaluations : dict
+        Number of evaluations by kind, of all solves on this horizon.
     share : float
         Length of integration relative to that of the whole problem.
     chi2 : float
@@ -47,6 +50,7 @@ class Horizon:
     bounds: dict[str, tuple[float, float]]
     relaxations: int
     iterations: int
+    evaluations: dict[str, int]
     share: float
     chi2: float
     status: Status
@@ -77,6 +81,19 @@ class IncrementalResult:
         return self.result.success
 
     @property
+    def iterations(self) -> int:
+        """Iterations on all horizons."""
+        return sum(h.iterations for h in self.horizons)
+
+    @property
+    def evaluations(self) -> dict[str, int]:
+        """Number of evaluations by kind, on all horizons."""
+        total: Counter[str] = Counter()
+        for h in self.horizons:
+            total.update(h.evaluations)
+        return dict(total)
+
+    @property
     def equivalent_iterations(self) -> float:
         """Iterations on the whole horizon that would have integrated as far (Michalik et al. 2009, Sec. 5).
 
@@ -96,8 +113,7 @@ class IncrementalResult:
             rows.append((f"{h.horizon:g}", f"{h.n_data}", *values, f"{h.chi2:.4g}", f"{h.relaxations}",
                          f"{h.iterations}", h.status.value, h.fallback))  # fmt: skip
         table = aligned(rows, ">" * (len(names) + 5) + "<<")
-        total = sum(h.iterations for h in self.horizons)
-        counted = f"{total} iterations, equivalent to {self.equivalent_iterations:.2f} on the whole horizon"
+        counted = f"{self.iterations} iterations, equivalent to {self.equivalent_iterations:.2f} on the whole horizon"
         return "\n".join([*table, "", f"{counted}; {self.time:.2f} s", "", self.result.summary()])
 
     __str__ = summary

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from castfit.drive.sampling import Draws
     from castfit.problem import Problem
 
+LOST = ("worker_died", "worker_hung", ERROR)
+"""Statuses of tasks that ended without an answer, besides those that were not run."""
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -73,7 +76,7 @@ class Book:
             raise outcome
         tally = self._tallies.setdefault(i, _Tally())
         if not isinstance(outcome, Fitted):
-            cause, message = _lost(outcome)
+            cause, message = lost(outcome)
             row = replace(not_run(self._start[i], i), status=cause, message=message)
             self.rows[i] = replace(row, draws=tally.draws + (cause != "not_run"), **_counts(tally))
             return None
@@ -147,20 +150,21 @@ class Book:
         """Say how the run ended, naming every start that was lost."""
         total = len(self._draws.first)
         finished = sum(row.status not in UNFINISHED for row in self.rows.values())
-        lost = [f"Start {i}: {row.message}" for i, row in sorted(self.rows.items())
-                if row.status in ("worker_died", "worker_hung", ERROR)]  # fmt: skip
+        gone = [f"Start {i}: {row.message}" for i, row in sorted(self.rows.items())
+                if row.status in LOST]  # fmt: skip
         if not ended and late and finished < total:
             ended = "The time limit was reached."
         untouched = {row.message for row in self.rows.values() if row.status == "not_run"} if not ended else set[str]()
         count = f"All {total} starts ended." if finished == total else f"{finished} of {total} starts ended."
-        return " ".join(part for part in (ended, count, *sorted(untouched), *lost) if part)
+        return " ".join(part for part in (ended, count, *sorted(untouched), *gone) if part)
 
 
 def _counts(tally: _Tally) -> dict[str, Any]:
     return {"evaluations": dict(tally.evaluations), "failures": dict(tally.failures), "time": tally.time}
 
 
-def _lost(outcome: Any) -> tuple[str, str]:
+def lost(outcome: Any) -> tuple[str, str]:
+    """Return status and message of a task that ended without an answer."""
     if isinstance(outcome, Lost):
         return outcome.cause, outcome.message
     return ("not_run", "It was not run.") if outcome is None else (ERROR, str(outcome))

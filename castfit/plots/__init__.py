@@ -1,11 +1,12 @@
-"""Pictures: results with their data and residuals, iterations on their way to the result, and many starts.
+"""Pictures: results with their data and residuals, iterations on their way there, many starts, methods compared.
 
 Figures are made without pyplot, so that no window opens and no state is left behind; every function returns the
 figure, and also writes it to `path` if one is given.
 """
 
 from castfit.plots.convergence import animate, iterations
+from castfit.plots.methods import success
 from castfit.plots.results import comparison, correlation, fit, gallery
 from castfit.plots.starts import parameters, waterfall
 
-__all__ = ["animate", "comparison", "correlation", "fit", "gallery", "iterations", "parameters", "waterfall"]
+__all__ = ["animate", "comparison", "correlation", "fit", "gallery", "iterations", "parameters", "success", "waterfall"]

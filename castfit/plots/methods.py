@@ -1,0 +1,62 @@
+"""Pictures of a comparison: which methods find the global optimum, and how fast."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.plots._canvas import BEHIND, BLUE, INK, RED, finish, new_figure, tidy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from castfit.drive.compare_result import ComparisonResult
+
+_PALETTE = (BLUE, RED, *BEHIND)
+_STYLES = ("-", "--", ":")  # methods beyond the palette begin it anew in another style
+_ROOM = 1.5  # factor of time left of the first find and right of the last
+
+
+def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
+    """Plot the share of starts from which each method has found the global optimum, against the time that it had.
+
+    A curve that rises early is fast, one that ends high is reliable; its end is the success rate.
+
+    Parameters
+    ----------
+    result : ComparisonResult
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+    """
+    times = {row.method: np.sort([t.time for t in result.trials
+                                  if t.method == row.method and result.category(t) == "correct"])
+             for row in result.rows}  # fmt: skip
+    found = np.concatenate([own for own in times.values()])
+    first, last = (float(found.min()), float(found.max())) if found.size else (0.1, 10.0)
+    figure = new_figure(6.4, 3.8)
+    axes = figure.subplots()
+    tidy(axes)
+    for k, row in enumerate(result.rows):
+        own = times[row.method]
+        shares = 100 * np.arange(own.size + 1) / max(row.starts, 1)
+        at = np.concatenate([[first / _ROOM], own, [last * _ROOM]])
+        axes.step(
+            at,
+            np.append(shares, shares[-1]),
+            where="post",
+            color=_PALETTE[k % len(_PALETTE)],
+            linestyle=_STYLES[k // len(_PALETTE) % len(_STYLES)],
+            linewidth=1.8,
+            label=f"{row.method}: {row.correct} of {row.starts}",
+        )
+    axes.set_xscale("log")
+    axes.set_xlim(first / _ROOM, last * _ROOM)
+    axes.set_ylim(-3, 103)
+    axes.set_xlabel("time per start in s", fontsize=9, color=INK)
+    axes.set_ylabel("found the global optimum in %", fontsize=9, color=INK)
+    axes.legend(fontsize=8, frameon=False, labelcolor=INK, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.set_title(f"{len(result.drawn)} starts, χ² = {result.best_chi2:.6g}", loc="left", fontsize=10, color=INK)
+    return finish(figure, path)
