@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 RULES = ("doubling", "break time")
 _STOPPED = (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)
 _HOPELESS = (Status.UNRESOLVABLE,)  # a shorter step does not help
-_MOST_ITERATIONS = 100  # of the default solver, per solve; more are not worth their time
+_MOST_ITERATIONS = 100  # of the default solver and of a rescue, per solve; more are not worth their time
 _MOST_RELAXATIONS = 8  # after which the user's bounds are taken
 _MOST_SHORTER = 3  # fallbacks in a fit after which shorter steps are not tried any more
 _IMPLAUSIBLE = 4.0  # mean square of weighted residuals where standard deviations are known ...
@@ -82,7 +82,7 @@ def incremental(
     ----------
     problem : Problem
     transcription : SingleShooting, MultipleShooting or Collocation, optional
-        By default single shooting.
+        By default single shooting, with which also the first of several horizons is solved for the others.
     solver : GaussNewton or Ipopt, optional
         By default Gauss-Newton with the l1 line search and without homotopy.
     start : mapping from quantity name to value, optional
@@ -265,6 +265,9 @@ class _Driver:
         """Estimate on one horizon, relaxing updated bounds until none of them is active."""
         shorter = until(self.problem, horizon)
         transcription, solver = self.transcription, self.solver
+        if known.horizon == -np.inf and horizon < end(self.problem):
+            # Nodes or collocation points would start from hardly any data, and wander away together with theta.
+            transcription = SingleShooting(integrator=transcription.integrator)
         if self.coarse and horizon < end(self.problem):
             transcription, solver = coarsened(transcription), coarsened(solver)
         theta, bounds = known.theta, known.bounds
@@ -290,7 +293,9 @@ class _Driver:
         transcription = MultipleShooting(integrator=self.transcription.integrator)
         if self.coarse and attempt.horizon < end(self.problem):
             transcription = coarsened(transcription)
-        result = self.fit(attempt.problem, known.theta, self.user, transcription, GaussNewton())
+        result = self.fit(
+            attempt.problem, known.theta, self.user, transcription, GaussNewton(max_iter=_MOST_ITERATIONS)
+        )
         iterations = attempt.iterations + result.iterations
         evaluations = attempt.evaluations + Counter(result.evaluations)
         better = result.success and not (attempt.result.success and attempt.result.cost <= result.cost)
