@@ -23,6 +23,7 @@ from castfit.drive.executors import one_blas_thread, run
 from castfit.drive.jobs import freeze, option_mistakes, thaw
 from castfit.drive.methods import Answer, Method, answered, methods_from
 from castfit.drive.multistart_result import CUT_OFF
+from castfit.drive.optima import rounding_error
 from castfit.drive.reporting import reporter
 from castfit.drive.sampling import draw
 from castfit.drive.starts_book import LOST, lost
@@ -30,10 +31,7 @@ from castfit.problem import Problem
 from castfit.result import Result
 from castfit.status import InputError, Status, check
 
-ROUNDING = 1e-10
-"""Of the sum of squared data: a smaller difference of chi2 is rounding."""
-
-_WARM_UP_TIME = 20.0
+_WARM_UP_TIME = 20.0  # seconds
 _STOPS = {
     Status.INTERRUPTED: "Interrupted from the keyboard.",
     Status.STOPPED_BY_CALLBACK: "The callback asked to stop.",
@@ -113,28 +111,30 @@ def compare(
     job = freeze("compare", "problem and methods", (problem, chosen, set[str]()), needed=workers != 1)
     deadline = began + max_time
     pairs = [(i, name) for i in range(len(drawn)) for name in chosen]
+    seeds = np.random.default_rng(rng).integers(2**32, size=len(drawn)).tolist()
     shared = (job, start_max_time, deadline)
-    tasks = deque((k, (*shared, name, i, drawn[i])) for k, (i, name) in enumerate(pairs))
+    tasks = deque((k, (*shared, name, drawn[i], seeds[i])) for k, (i, name) in enumerate(pairs))
     trials = [Trial(name, i, "not_run", "It was not run.") for i, name in pairs]
     best: Result | None = None
+    rank = (np.inf, 0)
     stopped: Status | None = None
     finished = 0
     try:
         with (
-            closing(run(_attempt, tasks, workers, limit=start_max_time, deadline=deadline)) as outcomes,
+            closing(run(_attempt, tasks, workers, limit=start_max_time + _WARM_UP_TIME, deadline=deadline)) as outcomes,
             reporter(verbose) as report,
         ):
             for k, outcome in outcomes:
                 if isinstance(outcome, InputError):
-                    raise outcome
+                    raise InputError(f"compare, method '{pairs[k][1]}'", outcome.problems)
                 trial = trials[k] = _trial(trials[k], outcome)
                 if trial.status == Status.INTERRUPTED.value:
                     raise KeyboardInterrupt
                 if not trial.finished:
                     continue
                 finished += 1
-                if trial.success and (best is None or trial.chi2 < best.chi2):
-                    best = outcome.answer.result
+                if trial.success and (trial.chi2, k) < rank:
+                    best, rank = outcome.answer.result, (trial.chi2, k)
                 report(finished, len(pairs), f"{finished} of {len(pairs)} fits", _line(trial))
                 if callback is not None and callback(trial):
                     stopped = Status.STOPPED_BY_CALLBACK
@@ -145,9 +145,7 @@ def compare(
         stopped = Status.MAX_TIME
     ends = [chi2 for chi2 in (known, None if best is None else best.chi2) if chi2 is not None]
     optimum = min(ends, default=np.nan)
-    floor = ROUNDING * sum(
-        float(np.sum((p.values[p.mask] / p.sigma[p.mask]) ** 2)) for p in (c.points for c in problem.conditions)
-    )
+    floor = rounding_error(problem)
     return ComparisonResult(
         rows=tuple(Row.of(name, trials, optimum, floor=floor) for name in chosen),
         trials=tuple(trials),
@@ -175,18 +173,18 @@ _Shared = tuple[Problem, dict[str, Method], set[str]]  # the names are of method
 
 
 def _attempt(
-    job: bytes | _Shared, limit: float, deadline: float, name: str, i: int, start: Mapping[str, float]
+    job: bytes | _Shared, limit: float, deadline: float, name: str, start: Mapping[str, float], seed: int
 ) -> _Answered | InputError | str | None:
-    """Run a method from start i, wherever this is called; return an error's text, and None if there is no time."""
+    """Run a method from a start, wherever this is called; return an error's text, and None if there is no time."""
     try:
         problem, methods, warm = thaw(job)
         with one_blas_thread, np.errstate(all="ignore"):  # numbers overflow far from any solution
             if name not in warm:
                 warm.add(name)
-                first = _timed(methods[name], problem, start, i, min(limit, _WARM_UP_TIME), deadline)
+                first = _timed(methods[name], problem, start, seed, min(limit, _WARM_UP_TIME), deadline)
                 if first is None or first.answer.result.status is Status.INTERRUPTED:
                     return first
-            return _timed(methods[name], problem, start, i, limit, deadline)
+            return _timed(methods[name], problem, start, seed, limit, deadline)
     except InputError as error:
         return error
     except Exception as error:  # one start must not cost the others
@@ -194,13 +192,13 @@ def _attempt(
 
 
 def _timed(
-    method: Method, problem: Problem, start: Mapping[str, float], i: int, limit: float, deadline: float
+    method: Method, problem: Problem, start: Mapping[str, float], seed: int, limit: float, deadline: float
 ) -> _Answered | None:
     left = deadline - time.time()
     if left <= 0.0:
         return None
     began = time.perf_counter()
-    answer = answered(method(problem, start=start, max_time=min(limit, left), seed=i))
+    answer = answered(method(problem, start=start, max_time=min(limit, left), seed=seed))
     seconds = time.perf_counter() - began
     result = replace(answer.result, problem=None)
     return _Answered(replace(answer, result=result), seconds, result.status is Status.MAX_TIME and left < limit)

@@ -20,6 +20,7 @@ from castfit.drive.checkpoint import Checkpoint, described, problem_fingerprint,
 from castfit.drive.executors import one_blas_thread, run
 from castfit.drive.jobs import freeze, option_mistakes, thaw
 from castfit.drive.multistart_result import UNFINISHED, MultistartResult, Progress, not_run, row_record
+from castfit.drive.optima import rounding_error
 from castfit.drive.reporting import reporter
 from castfit.drive.sampling import draw
 from castfit.drive.starts_book import Book, Fitted
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from castfit.fit import Solver, Transcription
-
-_ROUNDING = 1e-10  # of the sum of squared data: a smaller difference of chi2 is rounding
 
 
 def multistart(
@@ -137,8 +136,7 @@ def multistart(
         "sampling": sampling if isinstance(sampling, str) else described(sampling),
         "versions": versions(),
     }
-    floor = _ROUNDING * sum(float(np.sum((p.values[p.mask] / p.sigma[p.mask]) ** 2))
-                            for p in (c.points for c in problem.conditions))  # fmt: skip
+    floor = rounding_error(problem)
     book = Book(draws, max_draws, floor, clock, problem)
     labels = {"transcription": transcription.label, "solver": solver.label}
     ended = ""

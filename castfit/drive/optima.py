@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from castfit.problem import Problem
 
 _SAME = 1e-4  # relative difference of chi2 up to which two fits found the same optimum
 _SPREAD = 1e-2  # relative spread of an estimate above which an optimum does not determine it
 _SURE = 0.99
+_ROUNDING = 1e-10  # of the sum of squared data
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,12 @@ class Optimum:
     chi2: float
     starts: tuple[int, ...]
     varying: tuple[str, ...]
+
+
+def rounding_error(problem: Problem) -> float:
+    """Return what may be rounding in a difference of chi2, as where a model fits its data exactly."""
+    points = (condition.points for condition in problem.conditions)
+    return _ROUNDING * sum(float(np.sum((p.values[p.mask] / p.sigma[p.mask]) ** 2)) for p in points)
 
 
 def optima(ends: Mapping[int, tuple[float, Mapping[str, float]]], *, floor: float = 0.0) -> tuple[Optimum, ...]:
