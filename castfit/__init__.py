@@ -1,11 +1,17 @@
 """castfit: estimate parameters, initial states and noise of ODE and DAE models from measured time courses."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from castfit.drive.compare import compare
 from castfit.drive.compare_result import ComparisonResult
 from castfit.drive.incremental import incremental
 from castfit.drive.incremental_result import IncrementalResult
 from castfit.drive.multistart import multistart
 from castfit.drive.multistart_result import MultistartResult
+from castfit.drive.scatter_result import ScatterResult
+from castfit.drive.scatter_search import scatter_search
 from castfit.experiment import Experiment, free, relative
 from castfit.fit import fit
 from castfit.inputs import Input
@@ -21,6 +27,9 @@ from castfit.status import CastfitError, InputError, Status
 from castfit.transcribe.direct_collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
+
+if TYPE_CHECKING:
+    from castfit import plots, problems
 
 __version__ = "0.1.0"
 
@@ -44,6 +53,7 @@ __all__ = [
     "Parameter",
     "Problem",
     "Result",
+    "ScatterResult",
     "SimulationError",
     "SingleShooting",
     "Status",
@@ -52,7 +62,19 @@ __all__ = [
     "free",
     "incremental",
     "multistart",
+    "plots",
+    "problems",
     "relative",
+    "scatter_search",
     "simulate",
     "symbols",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use what needs time and not everyone needs."""
+    if name in ("plots", "problems"):
+        import importlib
+
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

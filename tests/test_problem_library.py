@@ -286,6 +286,8 @@ def test_unknown_options_are_all_named():
         ("alpha_pinene", {"scale": "log10"}, "scale is 'log10'"),
         ("calcium", {"noise": 0}, "noise is 0; give a positive number"),
         ("calcium", {"noise": "5 %"}, "noise is '5 %'"),
+        ("calcium", {"errors": "absolute"}, "errors is 'absolute'; choose one of 'proportional', 'constant'"),
+        ("calcium", {"initial": "free"}, "initial is 'free'; choose one of 'known', 'estimated'"),
         ("lotka_volterra_michalik", {"noise": float("nan")}, "noise is nan"),
         ("notorious", {"mu": -5}, "mu is -5"),
         ("notorious", {"mu": 1000}, "mu is 1000; give a positive number below 700"),
@@ -373,6 +375,16 @@ def test_calcium_oscillates_with_two_spikes_per_period():
     gaps = np.diff(condition.points.times[peaks])
     assert gaps[1] + gaps[2] == pytest.approx(10.949, abs=0.2)
     assert min(gaps[1:3]) == pytest.approx(1.174, abs=0.15)
+
+
+def test_calcium_with_constant_errors_and_estimated_initial_states():
+    benchmark = load("calcium", errors="constant", initial="estimated")
+    points = benchmark.problem.conditions[0].points
+    assert np.all(points.sigma == points.sigma[0])
+    assert points.sigma[0] == pytest.approx(load("calcium").problem.conditions[0].points.sigma.mean(axis=0))
+    assert set(benchmark.reference.parameters) == set(benchmark.problem.names)
+    assert {"G(0)", "PLC(0)", "Ca(0)", "ER(0)"} <= set(benchmark.problem.names)
+    assert benchmark.reference.objective == pytest.approx(804, abs=5 * np.sqrt(2 * 804))
 
 
 def test_exact_trajectory_of_michalik_stays_on_its_invariant():

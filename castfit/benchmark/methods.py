@@ -33,13 +33,13 @@ METHODS: dict[str, Method] = {
     ),
     "paper": Fit(
         MultipleShooting(17),
-        GaussNewton(homotopy="never", max_iter=1000),
+        GaussNewton(homotopy="never", max_iter=150),
         second_start=False,
         words="17 intervals, natural level function, no homotopy",
     ),
     "single": Fit(
         SingleShooting(),
-        GaussNewton(homotopy="never"),
+        GaussNewton(homotopy="never", max_iter=150),
         second_start=False,
         words="single shooting, natural level function, no homotopy",
     ),
