@@ -1,0 +1,210 @@
+"""What a scatter search returns: the best fit, how the value fell, and the optima that local searches found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit._text import aligned
+from castfit.drive.optima import Optimum, optima
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from castfit.result import Result
+
+    Array = NDArray[np.float64]
+
+_MOST_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The best chi2 after so many simulations and seconds."""
+
+    simulations: int
+    seconds: float
+    chi2: float
+
+
+@dataclass(frozen=True)
+class LocalSearch:
+    """A local search.
+
+    Attributes
+    ----------
+    start, end : float
+        chi2 where it began and where it ended.
+    values : dict
+        Where it ended, by name, natural scale.
+    simulations : int
+        Simulations and sensitivity sweeps that it took.
+    status : str
+        A value of `Status`; "joined" if it was broken off on the path of an earlier one, "error" if it was impossible.
+    message : str
+    seconds : float
+        When it ended.
+    """
+
+    start: float
+    end: float
+    values: dict[str, float]
+    simulations: int
+    status: str
+    message: str
+    seconds: float
+
+    @property
+    def success(self) -> bool:
+        """Whether it ended in a solution."""
+        return self.status in ("converged", "acceptable")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What a callback sees after every generation.
+
+    generation, simulations, searches (local ones) : int; chi2 : the best so far; seconds : float.
+    """
+
+    generation: int
+    simulations: int
+    searches: int
+    chi2: float
+    seconds: float
+
+    @property
+    def sentence(self) -> str:
+        """The state of things in one line."""
+        found = f"best chi2 = {self.chi2:.8g}" if np.isfinite(self.chi2) else "nothing could be simulated yet"
+        work = f"{self.simulations} simulations, {self.searches} local searches"
+        return f"generation {self.generation}: {found}; {work}, {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ScatterResult:
+    """What a scatter search found.
+
+    Attributes
+    ----------
+    best : Result or None
+        The best fit, of the problem as it was given; None if nothing could be simulated.
+    reason : str
+        Why the search ended.
+    history : tuple of Moment
+        The best chi2 whenever it fell.  What a local search gained is entered at its end.
+    searches : tuple of LocalSearch
+    simulations, sweeps : int
+        Simulations in all, and how many of these were sensitivity sweeps.
+    generations : int
+    failures : dict
+        Causes of failed simulations and their counts.
+    time : float
+        Seconds, those of a run that was continued included.
+    transcription, solver : str
+        Of the local searches.
+    names : tuple of str
+        The quantities that are estimated.
+    logarithmic : tuple of str
+        Quantities that the search moved in their logarithm.
+    """
+
+    best: Result | None
+    reason: str
+    history: tuple[Moment, ...]
+    searches: tuple[LocalSearch, ...]
+    simulations: int
+    sweeps: int
+    generations: int
+    failures: Mapping[str, int]
+    time: float
+    transcription: str
+    solver: str
+    names: tuple[str, ...]
+    logarithmic: tuple[str, ...]
+    floor: float = field(default=0.0)
+
+    @property
+    def success(self) -> bool:
+        """Whether the best point is a solution: an optimum, at least a local one."""
+        return self.best is not None and self.best.success
+
+    @property
+    def chi2(self) -> float:
+        """The best chi2; inf if nothing could be simulated."""
+        return np.inf if self.best is None else self.best.chi2
+
+    @property
+    def message(self) -> str:
+        """How the search ended, in words."""
+        if self.best is None:
+            return f"{self.reason} No point could be simulated: {_counted(self.failures)}."
+        return self.reason if self.success else f"{self.reason} The best point is no solution: {self.best.message}"
+
+    @cached_property
+    def optima(self) -> tuple[Optimum, ...]:
+        """The optima that local searches found, the lowest first; their `starts` are positions in `searches`."""
+        ends = {i: (s.end, s.values) for i, s in enumerate(self.searches) if s.success}
+        return optima(ends, floor=self.floor)
+
+    def simulations_to(self, chi2: float) -> float:
+        """Return after how many simulations the value was at most chi2; inf if it never was."""
+        return next((float(m.simulations) for m in self.history if m.chi2 <= chi2), np.inf)
+
+    def seconds_to(self, chi2: float) -> float:
+        """Return after how many seconds the value was at most chi2; inf if it never was."""
+        return next((m.seconds for m in self.history if m.chi2 <= chi2), np.inf)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Plot the best value against simulations and time; see `castfit.plots.searches.curves`.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            Where to write the figure; the ending decides on the format.
+        """
+        from castfit.plots.searches import curves
+
+        return curves({"scatter search": [self]}, path)
+
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+        local = f"{len(self.searches)} local searches ({self.transcription}, {self.solver})"
+        lines = [
+            f"scatter search: {self.generations} generations, {self.simulations} simulations ({self.sweeps} with "
+            f"sensitivities), {local}: {self.time:.1f} s",
+            self.message,
+            "",
+        ]
+        if self.optima:
+            total = len(self.searches)
+            rows = [("chi2", "found", "differ at equal chi2")]
+            rows += [(f"{o.chi2:.8g}", f"{len(o.starts)} of {total}", ", ".join(o.varying))
+                     for o in self.optima[:_MOST_SHOWN]]  # fmt: skip
+            lines += [*aligned(rows, ">><"), ""]
+        if self.logarithmic:
+            lines.append("searched in the logarithm: " + ", ".join(self.logarithmic))
+        if self.failures:
+            lines.append("failed simulations: " + _counted(self.failures))
+        if self.best is not None:
+            lines += ["", "best:" if self.success else "best point, though no solution:", self.best.summary()]
+        return "\n".join(lines)
+
+    __str__ = summary
+
+    def __repr__(self) -> str:
+        return (
+            f"ScatterResult(chi2 = {self.chi2:.6g}; {self.simulations} simulations, {len(self.searches)} local "
+            f"searches, {self.time:.1f} s)"
+        )
+
+
+def _counted(failures: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {cause}" for cause, n in failures.items()) or "no cause is known"

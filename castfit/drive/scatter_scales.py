@@ -1,0 +1,119 @@
+"""Which quantities a scatter search moves in their logarithm, and the box that it searches.
+
+Rate constants are often known to a few decades only.  Spread evenly in the value, nine tenths of all points lie in the
+highest decade; the logarithmic distribution of Rodriguez-Fernandez et al. (2006) brings points close to the lower
+bound.  Here the whole search moves in the logarithm, combinations and local searches too, since the problem itself is
+restated.  A lower bound of zero has no logarithm: there the search ends at a floor, and the best point is at last
+fitted in the problem as the user stated it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._reading import is_one_of, items, name_of, text
+from castfit.problem import Parameter, Problem
+from castfit.status import suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+_WIDE = 1e3  # upper / lower bound from which "auto" takes the logarithm
+_FLOOR = 1e-6  # of the upper bound, where the lower one is zero
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """The box in search-scale theta that the unit cube is mapped onto.
+
+    lower, upper : (n_theta,) arrays
+    """
+
+    lower: Array
+    upper: Array
+
+    def theta(self, x: Array) -> Array:
+        """Map points of the cube (..., n) to theta (..., n)."""
+        return np.clip(self.lower + x * (self.upper - self.lower), self.lower, self.upper)
+
+    def cube(self, theta: Array) -> Array:
+        """Map theta (..., n) to points of the cube (..., n); what lies outside goes to the bound."""
+        width = np.where(self.upper > self.lower, self.upper - self.lower, 1.0)
+        return np.clip((theta - self.lower) / width, 0.0, 1.0)
+
+
+def box_of(problem: Problem, mistakes: list[str]) -> Box:
+    """Return the box of a problem's bounds; infinite ones are added to `mistakes`."""
+    lower, upper = problem.bounds
+    for quantity, low, high in zip(problem.quantities, lower, upper, strict=True):
+        if np.isfinite([low, high]).all():
+            continue
+        where = f"'{quantity.name}' lies in [{quantity.lower:g}, {quantity.upper:g}]"
+        if quantity.kind == "initial state":
+            remedy = f"give '{quantity.of}' free(guess, lower=..., upper=...)"
+        else:
+            remedy = f"give '{quantity.of}' Parameter(value, lower=..., upper=...)"
+        positive = ", the lower one positive," if quantity.scale == "log" else ""
+        mistakes.append(f"{where}; a scatter search needs finite bounds{positive}: {remedy}")
+    return Box(lower, upper)
+
+
+def restated(problem: Problem, log_vars: Any, mistakes: list[str]) -> Problem:
+    """Return the problem with the chosen parameters on a logarithmic scale.
+
+    Parameters
+    ----------
+    problem : Problem
+    log_vars : "auto" or names of parameters
+        "auto" chooses what has a wide range: bounds that are not negative and span a factor of 1000 at least.
+    mistakes : list of str
+    """
+    free = {q.of: problem.parameters[q.of] for q in problem.quantities if q.kind == "parameter"}
+    if isinstance(log_vars, str):
+        if not is_one_of(log_vars, "auto"):
+            mistakes.append(f"log_vars is {text(log_vars)}; give a list of parameters, or 'auto'")
+        chosen = [name for name, p in free.items() if p.scale == "linear" and 0.0 <= _WIDE * p.lower <= p.upper]
+        chosen = [name for name in chosen if 0.0 < free[name].upper < np.inf]
+    else:
+        chosen = _named(log_vars, free, mistakes)
+    changed = {name: _logarithmic(free[name]) for name in chosen if free[name].scale == "linear"}
+    return problem.replace(parameters={**problem.parameters, **changed}) if changed and not mistakes else problem
+
+
+def _named(log_vars: Any, free: Mapping[str, Parameter], mistakes: list[str]) -> list[str]:
+    """Read names of parameters that can be searched in their logarithm."""
+    given: Iterable[Any] | None = () if log_vars is None else items(log_vars)
+    if given is None:
+        mistakes.append(f"log_vars is {text(log_vars)}; give a list of parameters, or 'auto'")
+        return []
+    chosen: list[str] = []
+    for entry in given:
+        name = name_of(entry)
+        if name is None or name not in free:
+            mistakes.append(f"log_vars names {text(entry)}, which is no free parameter: {suggest(str(entry), free)}")
+        elif not (0.0 <= free[name].lower < free[name].upper < np.inf):
+            bounds = f"[{free[name].lower:g}, {free[name].upper:g}]"
+            mistakes.append(
+                f"log_vars names '{name}', which lies in {bounds}; a logarithm needs positive, finite values"
+            )
+        else:
+            chosen.append(name)
+    return chosen
+
+
+def _logarithmic(parameter: Parameter) -> Parameter:
+    """Put a parameter on a logarithmic scale, down to the floor if its lower bound is zero."""
+    lower = max(parameter.lower, _FLOOR * parameter.upper)
+    given = parameter.value
+    value = (
+        {experiment: max(float(v), lower) for experiment, v in given.items()}
+        if isinstance(given, Mapping)
+        else max(float(given), lower)
+    )
+    return replace(parameter, value=value, lower=lower, scale="log")
