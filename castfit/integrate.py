@@ -24,6 +24,7 @@ from castfit._capture import captured
 from castfit._casadi import Buffered, build_folder, build_integrator, compile_options, find_compiler, plugin_options
 from castfit._lanes import Adjoints, LaneFailure, Lanes, Sensitivities, Stop, Trajectories, shift_cubics
 from castfit._locate import PROBE_STEPS, diagnose, locate
+from castfit._reading import is_one_of, text
 from castfit.status import InputError, check, suggest
 
 if TYPE_CHECKING:
@@ -77,12 +78,12 @@ class IntegratorOptions:
 
     def __post_init__(self) -> None:
         mistakes = [
-            f"{name} is {value!r}: {suggest(str(value), valid)}"
+            f"{name} is {text(value)}: {suggest(str(value), valid)}"
             for name, value, valid in (("method", self.method, METHODS), ("compile", self.compile, COMPILE))
-            if value not in valid
+            if not is_one_of(value, *valid)
         ]
         mistakes += [
-            f"{name} is {value!r}; it must be a number between 0 and {upper:g}"
+            f"{name} is {text(value)}; it must be a number between 0 and {upper:g}"
             for name, value, upper in (
                 ("relative_tolerance", self.relative_tolerance, 0.1),
                 ("absolute_tolerance", self.absolute_tolerance, np.inf),
@@ -90,7 +91,7 @@ class IntegratorOptions:
             if not _is_between(value, upper)
         ]
         mistakes += [
-            f"{name} is {value!r}; it must be a positive integer"
+            f"{name} is {text(value)}; it must be a positive integer"
             for name, value in (("max_steps", self.max_steps), ("elements", self.elements))
             if not _is_count(value)
         ]

@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 from castfit.experiment import Experiment, free, relative
 from castfit.fit import fit
 from castfit.inputs import Input
+from castfit.integrate import IntegratorOptions
 from castfit.model import Model, symbols
 from castfit.problem import Constraint, Normal, Parameter, Problem
+from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.ipopt import Ipopt
 from castfit.status import InputError
+from castfit.transcribe.direct_collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import decay_model, decay_problem
@@ -114,6 +117,18 @@ def test_options(a, b, c, arguments):
     if made is not None:
         survives(lambda: made.transcribe(problem, problem.guess))
     survives(lambda: Ipopt(**arguments))
+
+
+@MANY
+@given(
+    solver=some(["step_control", "homotopy", "max_iter", "tolerance", "regularisation"]),
+    integrator=some(["method", "relative_tolerance", "absolute_tolerance", "max_steps", "elements", "compile"]),
+    collocation=some(["degree", "scheme", "elements", "tolerance", "states", "integrator"]),
+)
+def test_more_options(solver, integrator, collocation):
+    survives(lambda: GaussNewton(**solver))
+    survives(lambda: IntegratorOptions(**integrator))
+    survives(lambda: Collocation(**collocation))
 
 
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import real, text
+from castfit._reading import is_one_of, real, text
 from castfit.solve.homotopy import STATIONS, enter, next_try, soft_step, start_point, suspicious
 from castfit.solve.local import LocalProblem, Step
 from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, Solution, infeasibility
@@ -93,7 +93,7 @@ class GaussNewton:
             mistakes.append(f"step_control is '{rule}': {suggest(rule, STEP_CONTROLS)}")
         elif not isinstance(rule, (str, StepControl)):
             mistakes.append(f"step_control is {text(rule)}; give a name or a StepControl such as NaturalLevel()")
-        if self.homotopy not in ("auto", "always", "never"):
+        if not is_one_of(self.homotopy, "auto", "always", "never"):
             mistakes.append(f"homotopy is {text(self.homotopy)}; choose 'auto', 'always' or 'never'")
         limit: Any = self.max_iter
         if not isinstance(limit, (int, np.integer)) or isinstance(limit, bool) or limit < 0:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import real, text
+from castfit._reading import is_one_of, real, text
 from castfit.integrate import IntegratorOptions
 from castfit.status import check
 from castfit.transcribe.collocation import CollocationProblem, collocation_problem
@@ -64,7 +64,7 @@ class Collocation:
 
     def __post_init__(self) -> None:
         mistakes = interval_mistakes("elements", self.elements, words=("auto", "data"))
-        if self.scheme not in SCHEMES:
+        if not is_one_of(self.scheme, *SCHEMES):
             mistakes.append(f"scheme is {text(self.scheme)}; choose 'radau' or 'legendre'")
         degree: Any = self.degree
         if not isinstance(degree, (int, np.integer)) or isinstance(degree, bool) or not 1 <= degree <= 9:
