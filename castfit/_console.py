@@ -120,40 +120,44 @@ def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Table:
 
 def repeated(found: TableResult) -> Group:
     """Return a published table: the paper's rows, then ours; of a table with one start also the courses of the fits."""
-    parameters = list(found.table.cases[0])
-    figures = (">starts", ">correct", ">wrong", ">integration", ">other", ">median", ">expected", ">I_equiv")
-    table = _table("method", *(f">{p}" for p in parameters), *figures, "")
-    table.title = f"{found.table.name}: {found.table.source}"
-    # Narrow terminals cut figures of the paper, not the names of methods.
-    table.columns[0].min_width, table.columns[-1].min_width = 15, 12
+    paper = _table("paper", "")
+    paper.title = f"{found.table.name}: {found.table.source}"
     for row in found.table.paper:
-        table.add_row(f"paper: {row.method}", *[""] * (len(parameters) + len(figures)), row.figures)
-    table.add_section()
+        paper.add_row(row.method, row.figures)
+    parameters = list(found.table.cases[0])
+    incremental = any(np.isfinite(row.equivalent_iterations) for row in found.rows)
+    ours = _table("ours", *(f">{p}" for p in parameters), *_COUNTS, *([">I_equiv"] if incremental else []))
     for row in found.rows:
-        table.add_row(
-            row.method,
-            *(f"{row.case[p]}" for p in parameters),
-            *_counts(row),
-            f"{row.equivalent_iterations:.1f}" if np.isfinite(row.equivalent_iterations) else "",
-            found.cases[0].descriptions[row.method],
-        )
+        equivalent = f"{row.equivalent_iterations:.1f}" if np.isfinite(row.equivalent_iterations) else ""
+        cells = (*(f"{row.case[p]}" for p in parameters), *_counts(row), *([equivalent] if incremental else []))
+        ours.add_row(row.method, *cells)
+    legend = _legend(found.cases[0].descriptions) if found.cases else ""
     optima = ", ".join(f"{chi2:.6g}" for chi2 in found.best)
-    table.caption = f"correct: chi2 = {optima} within 0.1 %; expected: mean time per start / success rate"
-    stopped = [] if found.stopped is None else [found.stopped.sentence]
-    return Group(table, *(_course(method, course) for method, course in found.courses.items()), *stopped)
+    stopped = "" if found.stopped is None else found.stopped.sentence
+    courses = (_course(method, course) for method, course in found.courses.items())
+    return Group(paper, "", ours, "", legend, _CORRECT.format(optima), stopped, *courses)
 
 
 def compared(found: ComparisonResult, title: str) -> Group:
     """Return what methods found from the same starts."""
-    table = _table("method", ">starts", ">correct", ">wrong", ">integration", ">other", ">median", ">expected",
-                   ">iterations", ">evaluations", "")  # fmt: skip
+    table = _table("method", *_COUNTS, ">iterations", ">evaluations")
     table.title = title
     for row in found.rows:
-        table.add_row(
-            row.method, *_counts(row), f"{row.iterations:g}", f"{row.evaluations:g}", found.descriptions[row.method]
-        )
-    table.caption = f"correct: chi2 = {found.best_chi2:.6g} within 0.1 %; expected: mean time per start / success rate"
-    return Group(table, escape(found.message))
+        table.add_row(row.method, *_counts(row), f"{row.iterations:g}", f"{row.evaluations:g}")
+    optimum = _CORRECT.format(f"{found.best_chi2:.6g}")
+    return Group(table, "", _legend(found.descriptions), optimum, escape(found.message))
+
+
+_COUNTS = (">starts", ">correct", ">wrong", ">integration", ">other", ">median", ">expected")
+_CORRECT = "correct: chi2 = {} within 0.1 %; expected: mean time per start / success rate"
+
+
+def _legend(descriptions: Mapping[str, str]) -> Table:
+    table = _table("", "")
+    table.show_header = False
+    for method, description in descriptions.items():
+        table.add_row(method, escape(description))
+    return table
 
 
 def _counts(row: Row) -> tuple[str, ...]:

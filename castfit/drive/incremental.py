@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 RULES = ("doubling", "break time")
 _STOPPED = (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)
 _HOPELESS = (Status.UNRESOLVABLE,)  # a shorter step does not help
-_MOST_ITERATIONS = 100  # of the default solver and of a rescue, per solve; more are not worth their time
+_MOST_ITERATIONS = 50  # of the default solver and of a rescue, per solve; more are not worth their time
 _MOST_RELAXATIONS = 8  # after which the user's bounds are taken
 _MOST_SHORTER = 3  # fallbacks in a fit after which shorter steps are not tried any more
 _IMPLAUSIBLE = 4.0  # mean square of weighted residuals where standard deviations are known ...

@@ -1,0 +1,125 @@
+"""Methods by name, as pairs, and as functions."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+import castfit as cf
+from castfit.drive.methods import Custom, Fit, Incremental, answered, methods_from
+from tests.drive.chores import STRAIGHT, pole
+
+
+def read(given, **options):
+    mistakes = []
+    found = methods_from(given, mistakes, **options)
+    assert not mistakes
+    return found
+
+
+def mistakes_in(given):
+    mistakes = []
+    methods_from(given, mistakes)
+    return mistakes
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("single", Fit(cf.SingleShooting(), cf.GaussNewton())),
+        ("multiple", Fit(cf.MultipleShooting(), cf.GaussNewton())),
+        ("collocation", Fit(cf.Collocation(), cf.GaussNewton())),
+        ("single/gauss_newton", Fit(cf.SingleShooting(), cf.GaussNewton())),
+        ("multiple/gauss-newton", Fit(cf.MultipleShooting(), cf.GaussNewton())),
+        ("collocation/ipopt", Fit(cf.Collocation(), cf.Ipopt())),
+        ("incremental", Incremental(cf.SingleShooting())),
+        ("incremental/multiple", Incremental(cf.MultipleShooting())),
+        ("incremental/collocation/ipopt", Incremental(cf.Collocation(), cf.Ipopt())),
+    ],
+)
+def test_names(name, method):
+    assert read([name]) == {name: method}
+    assert read({"mine": name}) == {"mine": method}
+    assert method.description
+
+
+def test_transcriptions_take_settings():
+    found = read(["multiple", "incremental/multiple"], settings={"multiple": {"intervals": 7}})
+    assert [m.transcription for m in found.values()] == [cf.MultipleShooting(7)] * 2
+
+
+def test_names_of_their_own_come_first():
+    own = Fit(cf.SingleShooting(), STRAIGHT)
+    assert read(["single", "iss"], also={"single": own, "iss": own}) == {"single": own, "iss": own}
+
+
+def test_parts_and_functions():
+    def mine(problem, *, start, max_time):
+        """Do nothing."""
+
+    found = read({"t": cf.Collocation(), "p": (cf.SingleShooting(), STRAIGHT), "f": mine, "m": Incremental()})
+    assert found == {
+        "t": Fit(cf.Collocation()),
+        "p": Fit(cf.SingleShooting(), STRAIGHT),
+        "f": Custom(mine),
+        "m": Incremental(),
+    }
+    assert found["f"].description == "mine"
+
+
+def test_a_method_of_ones_own_is_told_the_seed():
+    @dataclass
+    class Random:
+        seeds: list
+        description: str = "random"
+
+        def __call__(self, problem, *, start, max_time, seed):
+            self.seeds.append(seed)
+            return cf.fit(problem, cf.SingleShooting(), STRAIGHT, start=start)
+
+    def seeds(rng):
+        method = Random([])
+        cf.compare(pole(), {"random": method}, starts=[{"k": 0.4}] * 3, rng=rng)
+        return method.seeds[1:]  # the first is that of the warm-up
+
+    assert len(set(seeds(0))) == 3
+    assert seeds(0) == seeds(0)
+    assert not set(seeds(0)) & set(seeds(1))
+
+
+@pytest.mark.parametrize(
+    ("given", "phrase"),
+    [
+        ("single", "methods is 'single'; give a list of names"),
+        (3, "methods is 3; give a list of names"),
+        ([], "methods is empty"),
+        ({}, "methods is empty"),
+        ([3], "methods holds 3; give names"),
+        (["single", "single"], "methods holds 'single' twice"),
+        (["singel"], "has no transcription 'singel': did you mean 'single'?"),
+        (["incremantal"], "did you mean 'incremental'?"),
+        (["single/ipot"], "has no solver 'ipot': did you mean 'ipopt'?"),
+        (["incremental/singel"], "did you mean 'single'?"),
+        (["incremental/incremental"], "has no transcription 'incremental'"),
+        (["single/ipopt/ipopt"], "too many parts; write transcription/solver"),
+        ([""], "has no transcription ''"),
+        ({"a": cf.SingleShooting}, "the method 'a' is <class"),
+        ({"a": (cf.SingleShooting(),) * 2}, "the method 'a' is (SingleShooting"),
+        ({"a": ()}, "the method 'a' is ()"),
+        ({"a": None}, "the method 'a' is None"),
+        ({1: "single"}, "methods has the key 1"),
+    ],
+)
+def test_mistakes(given, phrase):
+    (mistake,) = mistakes_in(given)
+    assert phrase in mistake
+
+
+def test_answers_are_read_wherever_the_result_is():
+    result = cf.fit(pole(), cf.SingleShooting(), STRAIGHT)
+    assert answered(result).result is result
+    assert answered(result).iterations == result.iterations
+    assert answered(SimpleNamespace(best=result, iterations=7)).iterations == 7
+    assert answered(SimpleNamespace(result=result)).evaluations == result.evaluations
+    with pytest.raises(TypeError, match=r"returned 3, not a Result"):
+        answered(3)
