@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from castfit.decomposed.search import Decomposed
 from castfit.drive.compare import compare
 from castfit.drive.compare_result import ComparisonResult
 from castfit.drive.incremental import incremental
@@ -38,6 +39,7 @@ __all__ = [
     "Collocation",
     "ComparisonResult",
     "Constraint",
+    "Decomposed",
     "Experiment",
     "GaussNewton",
     "IncrementalResult",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from castfit._reading import is_one_of, real, text
+from castfit.decomposed.search import Decomposed, Origin, decompose
 from castfit.problem import Problem
 from castfit.result import Result, estimate
 from castfit.solve.gauss_newton import GaussNewton
@@ -84,7 +85,7 @@ def fit(
     transcription: Transcription | None = None,
     solver: Solver | None = None,
     *,
-    start: Mapping[str, float] | Result | str | None = None,
+    start: Mapping[str, float] | Result | Decomposed | str | None = None,
     second_start: bool = True,
     max_time: float = np.inf,
     callback: Callable[[Iteration], Any] | None = None,
@@ -101,10 +102,11 @@ def fit(
         By default collocation on elements that are refined until the solution agrees with the integrator.
     solver : GaussNewton or Ipopt, optional
         By default Gauss-Newton.
-    start : mapping from quantity name to value, Result, or "matching", optional
+    start : mapping from quantity name to value, Result, "matching", "decomposed" or Decomposed, optional
         Where the search starts, natural scale; what is not named starts at its guess.  "matching" first fits the
         model's right-hand side to the measured states (see castfit.starts); where all states are measured this is
-        also tried when the search gets nowhere from the guess.
+        also tried when the search gets nowhere from the guess.  "decomposed" first estimates the equations that share
+        no parameter apart from each other, from many random starts between the bounds (see `Decomposed`).
     second_start : bool
         Whether Gauss-Newton may go on from the measured states, by "matching", when it gets nowhere from the start.
     max_time : float
@@ -128,7 +130,8 @@ def fit(
     Raises
     ------
     InputError
-        For misuse: unknown names or values outside the bounds in `start`, options out of range.
+        For misuse: unknown names or values outside the bounds in `start`, options out of range, a decomposition of a
+        problem that has none.
     """
     began = time.perf_counter()
     transcription = Collocation() if transcription is None else transcription
@@ -145,16 +148,18 @@ def fit(
         mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
     check("fit", mistakes)
 
-    theta = _starting_theta(problem, transcription, start)
-    staged, note = _transcribe(problem, transcription, theta, second_start=second_start)
+    origin = _origin(problem, transcription, start, max_time)
+    staged, note = _transcribe(problem, transcription, origin.theta, second_start=second_start)
     if verbose:
+        if origin.note:
+            _say(origin.note)
         _say(f"{transcription.label}, {solver.label}: {staged.layout.n_v} variables, {problem.n_data} data")
     history: list[dict[str, float]] = []
     evaluations: Counter[str] = Counter()
     failures: Counter[str] = Counter()
     iterations = refinement = 0
     while True:
-        remaining = began + max_time - time.perf_counter()
+        remaining = began + max_time - time.perf_counter() if origin.ended is None else 0.0
         solution = solver.solve(staged, Control(remaining, _reporter(callback, verbose)), warm=refinement > 0)
         evaluations.update(solution.evaluations)
         failures.update(solution.failures)
@@ -170,6 +175,8 @@ def fit(
         staged, refinement = finer, refinement + 1
         if verbose:
             _say(f"refined to {staged.layout.n_v} variables")
+    if origin.ended is not None:
+        solution = replace(solution, status=origin.ended)
     solution, linear = _judge(staged, solution)
     seconds = time.perf_counter() - began
     result = estimate(
@@ -178,7 +185,7 @@ def fit(
         solution.v,
         linear,
         status=solution.status,
-        message=" ".join(part for part in (solution.status.sentence, solution.detail, note) if part),
+        message=" ".join(part for part in (solution.status.sentence, solution.detail, origin.note, note) if part),
         active=solution.active,
         iterations=iterations,
         evaluations=dict(evaluations),
@@ -213,18 +220,26 @@ def _has(part: Any, method: str) -> bool:
     return not isinstance(part, type) and callable(getattr(part, method, None))
 
 
-def _starting_theta(
-    problem: Problem, transcription: Transcription, start: Mapping[str, float] | Result | str | None
-) -> Array:
-    if start is None:
-        return problem.guess
+def _origin(
+    problem: Problem,
+    transcription: Transcription,
+    start: Mapping[str, float] | Result | Decomposed | str | None,
+    max_time: float,
+) -> Origin:
+    """Find where the search starts; a note says what was done for it."""
     if isinstance(start, str):
-        if start != "matching":
-            check("fit", [f"start is '{start}'; give a mapping from names to values, a Result, or 'matching'"])
-        return matching(problem, problem.guess, _states(transcription), transcription.integrator)
+        if start not in ("matching", "decomposed"):
+            remedy = "give a mapping from names to values, a Result, 'matching' or 'decomposed'"
+            check("fit", [f"start is '{start}'; {remedy}"])
+        if start == "matching":
+            theta = matching(problem, problem.guess, _states(transcription), transcription.integrator)
+            return Origin(theta)
+        start = Decomposed()
+    if isinstance(start, Decomposed):
+        return decompose(problem, problem.theta_from(start.start), rng=start.rng, max_time=max_time)
     if isinstance(start, Result):
         start = {**start.parameters, **start.initial_states}
-    return problem.theta_from(start)
+    return Origin(problem.guess if start is None else problem.theta_from(start))
 
 
 def _states(transcription: Transcription) -> States:

@@ -1,0 +1,1 @@
+"""Starts by decomposition: which equations can be estimated apart, and their estimation."""
