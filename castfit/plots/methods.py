@@ -42,14 +42,16 @@ def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
     for k, row in enumerate(result.rows):
         own = times[row.method]
         shares = 100 * np.arange(own.size + 1) / max(row.starts, 1)
-        at = np.concatenate([[first / _ROOM], own, [last * _ROOM]])
         axes.step(
-            at,
-            np.append(shares, shares[-1]),
+            np.append(own[:1], own),
+            shares[: own.size + 1] if own.size else [],
             where="post",
             color=_PALETTE[k % len(_PALETTE)],
             linestyle=_STYLES[k // len(_PALETTE) % len(_STYLES)],
             linewidth=1.8,
+            marker="o",
+            markevery=[-1] if own.size else [],  # curves end at their success rates, without covering each other
+            markersize=4,
             label=f"{row.method}: {row.correct} of {row.starts}",
         )
     axes.set_xscale("log")
