@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from castfit.cli import searches
 from castfit.cli.command import INTERRUPTED, Command, file_mistakes, write_json
 from castfit.status import Status, check, suggest
 
@@ -47,6 +48,8 @@ def _configure_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", metavar="A,B", help="methods to run (default: those of the table)")
     parser.add_argument("--max-time", type=float, default=60.0, metavar="S", help="per start (default: %(default)s s)")
     parser.add_argument("--tolerance", type=float, metavar="T", help="relative tolerance of the integrator")
+    parser.add_argument("--data", metavar="FILE", help="measurements of hiv_proteinase (default: simulated ones)")
+    parser.add_argument("--plot", metavar="FILE", help="draw the curves of a global search")
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON; - is standard output")
 
 
@@ -58,6 +61,8 @@ def _bench(arguments: argparse.Namespace) -> int:
     known = {name: kind for kind in KINDS for name in kind.names()}
     name = arguments.table
     check("bench", [] if name in known else [f"there is no table '{name}': {suggest(name, known)}"])
+    alien = ("tolerance",) if name in searches.names() else ("data", "plot")
+    check("bench", [f"'{name}' takes no --{o}; leave it out" for o in alien if getattr(arguments, o) is not None])
     with _console.progress() as show:
         table, record = known[name].run(arguments, show)
     _console.console(stderr=arguments.json == "-").print(table)
@@ -98,5 +103,9 @@ def _scaling(arguments: argparse.Namespace, show: Progress) -> tuple[RenderableT
     return _console.scaling(found), record
 
 
-KINDS = (Kind(_published_names, _published), Kind(lambda: ("condensing-scaling",), _scaling))
+KINDS = (
+    Kind(_published_names, _published),
+    Kind(lambda: ("condensing-scaling",), _scaling),
+    Kind(searches.names, searches.run),
+)
 COMMAND = Command("bench", "repeat a published table and print it beside ours", _configure_bench, _bench)

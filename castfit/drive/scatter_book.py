@@ -15,7 +15,7 @@ from castfit.drive.scatter.basins import Climb
 from castfit.drive.scatter.members import Member
 from castfit.drive.scatter.search import Ascent
 from castfit.drive.scatter_result import LocalSearch, Moment
-from castfit.drive.scatter_tasks import Searched, search_locally
+from castfit.drive.scatter_tasks import Searched, Work, search_locally
 from castfit.status import InputError, Status
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class Book:
         Of the local search that ended at the best point; None if it was not found by one.
     """
 
-    def __init__(self, staff: Staff, names: Sequence[str], natural: Callable[[Array], Array], limits: Limits) -> None:
-        self._staff, self._names, self._natural, self._limits = staff, names, natural, limits
+    def __init__(self, staff: Staff, work: Work, limits: Limits, seed: int) -> None:
+        self._staff, self._work, self._limits, self._seed = staff, work, limits, seed
         self._began = time.time()
         self._earlier = 0.0
         self.moments: list[Moment] = []
@@ -92,7 +92,7 @@ class Book:
     def improve(self, start: Member, climbs: Sequence[Climb]) -> Ascent | None:
         """Search locally."""
         paths = [climb.path for climb in climbs]
-        found = self._staff.call(search_locally, start.x, paths, self.best_f)
+        found = self._staff.call(search_locally, start.x, paths, self.best_f, self._seed)
         if isinstance(found, InputError):
             raise found
         if not isinstance(found, Searched):
@@ -106,7 +106,7 @@ class Book:
         self.sweeps += found.evaluations["jacobians"]
         self.failures += found.failures
         end = found.path[-1]
-        values = dict(zip(self._names, self._natural(end).tolist(), strict=True))
+        values = dict(zip(self._work.problem.names, self._work.natural(end).tolist(), strict=True))
         status = "joined" if found.joined else found.result.status.value
         self.searches.append(LocalSearch(start.f, found.f, values, spent, status, found.result.message, self.seconds))
         self._enter(end, found.f, found.result)

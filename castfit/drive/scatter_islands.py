@@ -56,7 +56,7 @@ def advance(
     (work,) = thaw(job)
     limits = replace(limits, deadline=deadline)
     with Staff(job, 1, deadline) as staff:
-        book = Book(staff, work.problem.names, lambda x: work.problem.to_natural(work.box.theta(x)), limits)
+        book = Book(staff, work, limits, seed)
         book.best_f = np.inf if state is None else state.best.f
         try:
             if state is None:

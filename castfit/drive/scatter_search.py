@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._reading import is_one_of, real, text
+from castfit.decomposed.blocks import decomposition_mistakes
 from castfit.drive.checkpoint import Checkpoint, described, problem_fingerprint, versions
 from castfit.drive.jobs import freeze, option_mistakes
 from castfit.drive.scatter.options import Options
@@ -49,7 +50,7 @@ INTEGRATOR = IntegratorOptions(relative_tolerance=1e-7, absolute_tolerance=1e-9)
 SOLVER = GaussNewton("levenberg_marquardt", homotopy="never", max_iter=200)
 
 _ROUNDING = 1e-10  # of the sum of squared data: a smaller difference of chi2 is rounding
-_STARTS = (None, "matching")
+_STARTS = (None, "matching", "decomposed")
 
 
 def scatter_search(
@@ -103,8 +104,9 @@ def scatter_search(
         a millionth of the upper one; the last fit, of the problem as it was given, may go on to zero.
     include_guess : bool
         Whether the problem's guess is among the first points.
-    local_start : {None, "matching"}
-        How a fit starts from a member; as `start` of `castfit.fit`, which then begins at the member.
+    local_start : {None, "matching", "decomposed"}
+        How a fit starts: at the member, or as `start` of `castfit.fit` says, with the member in place of the guess.
+        Simulations of parts of a model, by which "decomposed" finds its starts, are not counted.
     join_reach : float
         A fit that comes so close to the path of an earlier one, as a root mean square over the quantities in units of
         their ranges, is broken off, unless it is the best so far.  0 lets all fits go on to their end.
@@ -183,6 +185,8 @@ def scatter_search(
         check("scatter_search", [f"problem is {text(problem)}; give a Problem", *mistakes])
     searched = restated(problem, log_vars, mistakes)
     box = box_of(searched, mistakes)
+    if local_start == "decomposed":
+        mistakes += decomposition_mistakes(problem)
     check("scatter_search", mistakes)
 
     work = Work(searched, transcription, solver, box, local_start, float(join_reach))
@@ -207,7 +211,7 @@ def scatter_search(
         Staff(job, workers, limits.deadline) as staff,
         view(verbose) as show,
     ):
-        book = Book(staff, searched.names, lambda x: searched.to_natural(box.theta(x)), limits)
+        book = Book(staff, work, limits, seeds[0])
         kept = None if file is None else last_generation(file.records)
         if kept is not None:
             states, record, result = kept

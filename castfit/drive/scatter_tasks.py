@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit.decomposed.search import Decomposed
 from castfit.drive.executors import one_blas_thread
 from castfit.drive.jobs import thaw
 from castfit.drive.scatter.basins import path_distances, thinned
@@ -64,6 +65,10 @@ class Work:
             known = shooting.transcribe(self.problem, self.box.theta(np.full(self.box.lower.size, 0.5)))
             object.__setattr__(self, "_staged", known)
         return known
+
+    def natural(self, x: Array) -> Array:
+        """Return the natural values (n_theta,) at a point of the cube."""
+        return self.problem.to_natural(self.box.theta(x))
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is built where the work is done."""
@@ -152,7 +157,7 @@ class _Watch:
 
 
 def search_locally(
-    job: Job, x: Array, paths: Sequence[Array], best: float, deadline: float
+    job: Job, x: Array, paths: Sequence[Array], best: float, seed: int, deadline: float
 ) -> Searched | str | InputError:
     """Fit from a member x (n,); return an error's text if that is impossible.
 
@@ -164,6 +169,8 @@ def search_locally(
         The ways of earlier searches.
     best : float
         The lowest chi2 so far; whatever is below it goes on, whose path it may have joined.
+    seed : int
+        With the number of earlier searches it makes the random numbers of a start by decomposition.
     deadline : float
     """
     (work,) = thaw(job)
@@ -173,8 +180,10 @@ def search_locally(
     problem = work.problem
     try:
         with one_blas_thread, np.errstate(all="ignore"):
-            if work.start is not None:
+            if work.start == "matching":
                 problem, start = _guessing(problem, start), work.start
+            elif work.start == "decomposed":
+                start = Decomposed(start, np.random.default_rng((seed, len(paths))))
             result = fit(
                 problem,
                 work.transcription,
@@ -193,7 +202,8 @@ def search_locally(
         return error
     except Exception as error:  # one local search must not cost the whole one
         return f"{type(error).__name__}: {error}"
-    path = np.array([x, *watch.points, work.box.cube(result.theta)])
+    begun = [x] if work.start is None else []  # other starts leap away from the member
+    path = np.array([*begun, *watch.points, work.box.cube(result.theta)])
     joined = watch.joined and result.status is Status.STOPPED_BY_CALLBACK
     f = f if np.isfinite(f) else np.inf
     counted = Counter(result.failures)

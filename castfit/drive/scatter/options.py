@@ -14,7 +14,7 @@ from castfit._reading import is_one_of, real, text
 class Options:
     """The options; see `castfit.scatter_search` for what they mean, and `mistakes` for what they may be."""
 
-    dim_refset: int = 10
+    dim_refset: int = 6
     n_diverse: int | None = None
     local_n1: int = 0
     local_n2: int = 1
