@@ -31,6 +31,8 @@ def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
     path : str or Path, optional
         Where to write the figure; the ending decides on the format.
     """
+    from matplotlib.ticker import LogLocator
+
     times = {row.method: np.sort([t.time for t in result.trials
                                   if t.method == row.method and result.category(t) == "correct"])
              for row in result.rows}  # fmt: skip
@@ -55,6 +57,10 @@ def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
             label=f"{row.method}: {row.correct} of {row.starts}",
         )
     axes.set_xscale("log")
+    axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(which="minor", labelsize=8, labelcolor=INK)
     axes.set_xlim(first / _ROOM, last * _ROOM)
     axes.set_ylim(-3, 103)
     axes.set_xlabel("time per start in s", fontsize=9, color=INK)
