@@ -241,6 +241,7 @@ def scatter_search(
             reason = str(halt)
         except KeyboardInterrupt:
             reason = "Interrupted from the keyboard."
+            staff.dismiss(kill=True)
         best = _best(problem, searched, box, work, book, limits, stopped=reason.startswith("Interrupted"))
     return ScatterResult(
         best=best,

@@ -49,7 +49,7 @@ class Staff:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._dismiss(kill=error is not None)
+        self.dismiss(kill=error is not None)
 
     def simulate(self, X: Array) -> Simulated:
         """Simulate members at the rows of X (k, n); fewer values than rows if the time is over."""
@@ -89,7 +89,7 @@ class Staff:
         queue = deque((i, (self._job, *arguments, self._deadline)) for i, arguments in enumerate(tasks))
         answers = dict(run(function, queue, workers, limit=np.inf, deadline=self._deadline))
         if any(isinstance(answer, Lost) for answer in answers.values()):
-            self._dismiss(kill=True)  # the pool is broken; another one is hired when it is needed
+            self.dismiss(kill=True)  # the pool is broken; another one is hired when it is needed
         return [answers[i] for i in range(len(tasks))]
 
     def _one_by_one(self, X: Array) -> Simulated:
@@ -111,10 +111,11 @@ class Staff:
             self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_deaf)
         return self._pool
 
-    def _dismiss(self, *, kill: bool) -> None:
+    def dismiss(self, *, kill: bool) -> None:
+        """End the processes that were started, at once if they are to be killed."""
         if self._pool is None:
             return
-        # Who is interrupted should not have to wait for a local search; before Python 3.14 there is no public way.
+        # Who presses Ctrl-C should not have to wait for a local search; before Python 3.14 there is no public way.
         processes: dict[int, Any] = (getattr(self._pool, "_processes", None) or {}) if kill else {}
         staff = list(processes.values())
         self._pool.shutdown(wait=not kill, cancel_futures=True)

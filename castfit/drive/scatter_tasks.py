@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,15 +57,17 @@ class Work:
     start: str | None
     join_reach: float
 
-    @property
+    @cached_property
     def staged(self) -> StagedProblem:
         """The problem by single shooting, with the integrator of the local searches."""
-        known = self.__dict__.get("_staged")
-        if known is None:
-            shooting = SingleShooting(self.transcription.integrator)
-            known = shooting.transcribe(self.problem, self.box.theta(np.full(self.box.lower.size, 0.5)))
-            object.__setattr__(self, "_staged", known)
-        return known
+        shooting = SingleShooting(self.transcription.integrator)
+        return shooting.transcribe(self.problem, self.box.theta(np.full(self.box.lower.size, 0.5)))
+
+    @cached_property
+    def needs_simulation(self) -> bool:
+        """Whether chi2 of a fit may flatter its end: by gaps, or by violated constraints."""
+        constrained = bool(self.problem.constraints or self.problem.state_bounds)
+        return constrained or not isinstance(self.transcription, SingleShooting)
 
     def natural(self, x: Array) -> Array:
         """Return the natural values (n_theta,) at a point of the cube."""
@@ -72,7 +75,7 @@ class Work:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is built where the work is done."""
-        return {name: value for name, value in self.__dict__.items() if name != "_staged"}
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -195,7 +198,7 @@ def search_locally(
             )
             evaluations = Counter(result.evaluations)
             f = result.chi2
-            if not isinstance(work.transcription, SingleShooting):  # its gaps may flatter it
+            if work.needs_simulation:
                 f, _ = value_at(work, result.theta)
                 evaluations["values"] += 1
     except InputError as error:
