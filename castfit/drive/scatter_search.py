@@ -157,7 +157,8 @@ def scatter_search(
         aggressive : bool
             Whether only the best member is kept then, instead of the better half.
         restart_after : int, optional
-            Generations without progress after which the search begins anew, keeping its memory.
+            Generations without progress after which the search begins anew, keeping its memory; after each restart
+            it waits longer and draws more diverse points.
 
     Returns
     -------

@@ -164,6 +164,24 @@ def test_the_best_survives_restarts():
     assert state.best.f <= state.R[0].f
 
 
+def test_each_restart_waits_longer_and_draws_more():
+    options = Options(restart_after=1, dim_refset=4, n_diverse=8)
+    objective = Function(lambda x: 1.0, local=False)
+    state = begin(objective, 2, 0, options)
+    waited, drawn = [], []
+    for _ in range(3):
+        generations = 0
+        while True:
+            before, state = state, step(objective, state, options)
+            generations += 1
+            if state.restarts > before.restarts:
+                break
+        waited.append(generations)
+        drawn.append(int(state.frequency[0].sum() - before.frequency[0].sum()))
+    assert waited == [1, 2, 3]
+    assert drawn == [16, 24, 32]
+
+
 def test_given_points_are_tried():
     optimum = np.full((1, 3), 0.37)
     assert begin(Function(rastrigin, local=False), 3, 0, Options(), optimum).best.f == pytest.approx(0, abs=1e-9)

@@ -86,6 +86,8 @@ class State:
         Generations since the last local search.
     stagnant : int
         Generations since the best improved.
+    restarts : int
+        How often the search has begun anew.
     enrolled : int
         How many members have been numbered.
     """
@@ -100,6 +102,7 @@ class State:
     filters: Filters = field(default_factory=Filters)
     since_local: int = 0
     stagnant: int = 0
+    restarts: int = 0
     enrolled: int = 0
 
 
@@ -138,7 +141,7 @@ def step(objective: Objective, state: State, options: Options) -> State:
     improved = state.R[0].f < before.best.f
     best = state.R[0] if improved else state.best
     state = replace(state, best=best, stagnant=0 if improved else state.stagnant + 1)
-    if options.restart_after is not None and state.stagnant >= options.restart_after:
+    if options.restart_after is not None and state.stagnant >= options.restart_after * (1 + state.restarts):
         return _restart(objective, state, options, rng)
     if is_flat(state.R, options.min_difference):
         return _regenerate(objective, state, options, rng, keep=1)
@@ -226,10 +229,21 @@ def _regenerate(objective: Objective, state: State, options: Options, rng: np.ra
 
 
 def _restart(objective: Objective, state: State, options: Options, rng: np.random.Generator) -> State:
-    """Begin anew from diverse points; what was learnt about frequencies and basins stays."""
-    X, frequency = diverse(options.diverse_points, state.frequency, rng)
+    """Begin anew from diverse points; what was learnt about frequencies and basins stays.
+
+    Each restart is followed by a longer search than the one before, from more points: a problem that is still unsolved
+    is harder than it was taken to be.
+    """
+    restarts = state.restarts + 1
+    X, frequency = diverse(options.diverse_points * (1 + restarts), state.frequency, rng)
     members = enrol(X, objective.values(X), state.enrolled)
     R = by_quality(members, options.dim_refset)
     return replace(
-        state, R=R, frequency=frequency, filters=Filters(), stagnant=0, enrolled=state.enrolled + len(members)
+        state,
+        R=R,
+        frequency=frequency,
+        filters=Filters(),
+        stagnant=0,
+        restarts=restarts,
+        enrolled=state.enrolled + len(members),
     )
