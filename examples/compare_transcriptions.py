@@ -92,13 +92,9 @@ if __name__ == "__main__":
     assert abs(first.best.parameters["p"] - np.pi) < 1e-6
 
     print("Table 2.  Predator and prey with four rate constants, starts between 0 and 10.\n")
-    print(
-        "The paper's single shooting found 1 of 100, its incremental single shooting 69: on the way from most starts the"
-    )
-    print(
-        "model explodes.  Careful steps avoid that, and take long.  States that start from the data cannot explode, so"
-    )
-    print("that multiple shooting and collocation need no growing horizons.\n")
+    print("The paper's single shooting found 1 of 100, its incremental single shooting 69: on the way from most starts")
+    print("the model explodes.  Careful steps avoid that, and take long.  States that start from the data cannot")
+    print("explode, so that multiple shooting and collocation need no growing horizons.\n")
     explosive = load("lotka_volterra_michalik")
     second = compare(explosive, METHODS, starts=chosen.starts, workers=chosen.workers)
     print(second, "\n")

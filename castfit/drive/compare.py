@@ -31,7 +31,7 @@ from castfit.problem import Problem
 from castfit.result import Result
 from castfit.status import InputError, Status, check
 
-_WARM_UP_TIME = 20.0  # seconds
+_WARM_UP_TIME = 10.0  # seconds
 _STOPS = {
     Status.INTERRUPTED: "Interrupted from the keyboard.",
     Status.STOPPED_BY_CALLBACK: "The callback asked to stop.",
@@ -65,7 +65,8 @@ def compare(
     problem : Problem
     methods : sequence of str, or mapping from str
         Names: a transcription ("single", "multiple", "collocation"), optionally with a solver
-        ("collocation/ipopt"); a driver, optionally around a transcription ("incremental", "incremental/multiple").
+        ("collocation/ipopt"); a driver, optionally around these ("incremental", "incremental/multiple",
+        "scatter_search").
         The values of a mapping are such names, transcriptions, pairs (transcription, solver), or functions that are
         called as ``function(problem, start=..., max_time=...)`` and return what `fit` or a driver returns.
     starts, rng, sampling, limits

@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from castfit._reading import items, named, text
+from castfit.drive.horizons import within
 from castfit.drive.incremental import incremental
 from castfit.drive.incremental_result import Horizon, IncrementalResult
+from castfit.drive.scatter_result import ScatterResult
+from castfit.drive.scatter_search import scatter_search
 from castfit.fit import Solver, Transcription, fit
 from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
@@ -33,6 +36,16 @@ TRANSCRIPTIONS: dict[str, Callable[..., Transcription]] = {
 }
 SOLVERS: dict[str, Callable[[], Solver]] = {"gauss_newton": GaussNewton, "ipopt": Ipopt}
 PARTS = ("transcription", "solver")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is kept of a method's answer: the fit, and what all fits on the way to it took."""
+
+    result: Result
+    iterations: int
+    evaluations: Mapping[str, int]
+    horizons: tuple[Horizon, ...] = ()
 
 
 class Method(Protocol):
@@ -113,28 +126,45 @@ class Custom:
         return self.function(problem, start=start, max_time=max_time)
 
 
-DRIVERS: dict[str, Callable[..., Method]] = {"incremental": Incremental}
+@dataclass(frozen=True)
+class ScatterSearch:
+    """Scatter search within the bounds, which must be finite; the start is among its first points."""
+
+    transcription: Transcription | None = None
+    solver: Solver | None = None
+
+    @property
+    def description(self) -> str:
+        """What it is, in words."""
+        parts = (part.label for part in (self.transcription, self.solver) if part is not None)
+        return ", ".join(["scatter search", *parts])
+
+    def __call__(
+        self, problem: Problem, *, start: Mapping[str, float], max_time: float, seed: int
+    ) -> Answer | ScatterResult:
+        """Search; its generations count as iterations."""
+        posed = within(problem, problem.theta_from(start), *problem.bounds)
+        found = scatter_search(posed, self.transcription, self.solver, rng=seed, max_time=max_time)
+        if found.best is None:
+            return found
+        evaluations = {"values": found.simulations - found.sweeps, "jacobians": found.sweeps}
+        return Answer(found.best, found.generations, evaluations)
+
+
+DRIVERS: dict[str, Callable[..., Method]] = {"incremental": Incremental, "scatter_search": ScatterSearch}
 """Drivers by name, each called with nothing, a transcription, or a transcription and a solver."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What is kept of a method's answer: the fit, and what all fits on the way to it took."""
-
-    result: Result
-    iterations: int
-    evaluations: Mapping[str, int]
-    horizons: tuple[Horizon, ...] = ()
-
-
 def answered(answer: Any) -> Answer:
-    """Read an answer: a Result, or a driver's result that holds one as ``result`` or ``best``.
+    """Read an answer: a Result, a driver's result that holds one as ``result`` or ``best``, or an Answer.
 
     Raises
     ------
     TypeError
         If it is neither.
     """
+    if isinstance(answer, Answer):
+        return answer
     inside = (getattr(answer, name, None) for name in ("result", "best"))
     result = next((r for r in (answer, *inside) if isinstance(r, Result)), None)
     if result is None:

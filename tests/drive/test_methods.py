@@ -1,12 +1,13 @@
 """Methods by name, as pairs, and as functions."""
 
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 import castfit as cf
-from castfit.drive.methods import Custom, Fit, Incremental, answered, methods_from
+from castfit.drive.methods import Custom, Fit, Incremental, ScatterSearch, answered, methods_from
 from tests.drive.chores import STRAIGHT, pole
 
 
@@ -35,6 +36,8 @@ def mistakes_in(given):
         ("incremental", Incremental(cf.SingleShooting())),
         ("incremental/multiple", Incremental(cf.MultipleShooting())),
         ("incremental/collocation/ipopt", Incremental(cf.Collocation(), cf.Ipopt())),
+        ("scatter_search", ScatterSearch()),
+        ("scatter-search/multiple", ScatterSearch(cf.MultipleShooting())),
     ],
 )
 def test_names(name, method):
@@ -123,3 +126,15 @@ def test_answers_are_read_wherever_the_result_is():
     assert answered(SimpleNamespace(result=result)).evaluations == result.evaluations
     with pytest.raises(TypeError, match=r"returned 3, not a Result"):
         answered(3)
+
+
+def test_a_scatter_search_begins_at_the_start_and_counts_its_simulations(monkeypatch):
+    short = partial(cf.scatter_search, max_eval=150, rng=3, max_time=60)
+    monkeypatch.setattr("castfit.drive.methods.scatter_search", lambda *given, **options: short(*given))
+    problem = pole()
+    found = ScatterSearch()(problem, start={"k": 0.4}, max_time=60, seed=3)
+    begun = cf.Problem(problem.model, problem.experiments, parameters={"k": cf.Parameter(0.4, lower=0, upper=2)})
+    alone = short(begun)
+    assert found.result.values == alone.best.values
+    assert found.iterations == alone.generations
+    assert sum(found.evaluations.values()) == alone.simulations
