@@ -129,12 +129,12 @@ def test_answers_are_read_wherever_the_result_is():
 
 
 def test_a_scatter_search_begins_at_the_start_and_counts_its_simulations(monkeypatch):
-    short = partial(cf.scatter_search, max_eval=150, rng=3, max_time=60)
-    monkeypatch.setattr("castfit.drive.methods.scatter_search", lambda *given, **options: short(*given))
+    short = partial(cf.scatter_search, max_eval=150)
+    monkeypatch.setattr("castfit.drive.methods.scatter_search", short)
     problem = pole()
     found = ScatterSearch()(problem, start={"k": 0.4}, max_time=60, seed=3)
     begun = cf.Problem(problem.model, problem.experiments, parameters={"k": cf.Parameter(0.4, lower=0, upper=2)})
-    alone = short(begun)
+    alone = short(begun, rng=3)
     assert found.result.values == alone.best.values
     assert found.iterations == alone.generations
     assert sum(found.evaluations.values()) == alone.simulations
