@@ -256,6 +256,19 @@ def test_an_unstable_system_from_a_start_far_away(mu):
     assert all(len(line) < 120 for line in found.summary().splitlines()[: len(found.horizons) + 2])
 
 
+@pytest.mark.parametrize("transcription", [cf.MultipleShooting(), cf.Collocation()], ids=["multiple", "collocation"])
+@pytest.mark.parametrize(("mu", "p"), [(10, -437.0), (60, 291.0)])
+def test_nodes_do_not_lead_astray_from_far_away(transcription, mu, p):
+    """Node states that started from a single measurement would wander away together with p."""
+    benchmark = problems.load("notorious", mu=mu)
+    found = cf.incremental(benchmark.problem, transcription, start={"p": p})
+    assert found.success
+    assert benchmark.reference.is_reached(found.result.chi2)
+    assert found.result.parameters["p"] == pytest.approx(np.pi, abs=1e-2)
+    assert found.result.transcription == transcription.label
+    assert not any(h.fallback for h in found.horizons)
+
+
 def test_tolerances_are_only_ever_made_coarser():
     fine = cf.SingleShooting(cf.IntegratorOptions(relative_tolerance=1e-9, absolute_tolerance=1e-11))
     rough = cf.SingleShooting(cf.IntegratorOptions(relative_tolerance=1e-3, absolute_tolerance=1e-5))
