@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 INTEGRATOR = IntegratorOptions(relative_tolerance=1e-7, absolute_tolerance=1e-9)
 SOLVER = GaussNewton("levenberg_marquardt", homotopy="never", max_iter=200)
 
+_PER_QUANTITY = 100  # simulations
 _ROUNDING = 1e-10  # of the sum of squared data: a smaller difference of chi2 is rounding
 _STARTS = (None, "matching", "decomposed")
 
@@ -59,7 +60,7 @@ def scatter_search(
     solver: Solver | None = None,
     *,
     rng: int | np.random.Generator = 0,
-    max_eval: float = 10_000,
+    max_eval: float | None = None,
     max_time: float = np.inf,
     vtr: float = -np.inf,
     log_vars: Iterable[str] | str = "auto",
@@ -91,9 +92,9 @@ def scatter_search(
         Of the fits; by default Gauss-Newton with Levenberg and Marquardt's steps and without homotopy: it is another
         fit that leads out of a bad optimum.
     rng : int or numpy.random.Generator
-    max_eval : float
-        Number of simulations after which the search ends; a sensitivity sweep counts as one.  A fit that has begun is
-        finished.
+    max_eval : float, optional
+        Number of simulations after which the search ends, by default 100 for each of 10 + n_theta; a sensitivity sweep
+        counts as one.  A fit that has begun is finished.
     max_time : float
         Seconds after which the search ends.
     vtr : float
@@ -205,7 +206,7 @@ def scatter_search(
     }
     seeds = [int(seed) for seed in np.random.default_rng(rng).integers(2**63, size=islands)]
     guess = box.cube(searched.guess)[None] if include_guess else None
-    limits = Limits(max_eval, clock + max_time, vtr)
+    limits = Limits(_PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else max_eval, clock + max_time, vtr)
     states: tuple[State | None, ...] = (None,) * islands
     with (
         nullcontext() if checkpoint is None else closing(Checkpoint(checkpoint, header, resume=resume)) as file,
@@ -330,7 +331,7 @@ def _mistakes(
         np.random.default_rng(rng)
     except (TypeError, ValueError):
         found.append(f"rng is {text(rng)}; give a number that is not negative, or a numpy.random.Generator")
-    number = real(max_eval)
+    number = 1.0 if max_eval is None else real(max_eval)
     if number is None or not number >= 1:
         found.append(f"max_eval is {text(max_eval)}; give at least 1")
     if isinstance(islands, bool) or not isinstance(islands, (int, np.integer)) or islands < 1:

@@ -175,6 +175,11 @@ def test_nothing_can_be_simulated():
     assert "No point could be simulated" in str(result)
 
 
+def test_the_limit_of_simulations_grows_with_the_problem():
+    result = search(vtr=-np.inf, max_eval=None)
+    assert 1200 <= result.simulations < 1500
+
+
 def test_limits_end_the_search():
     assert search(max_eval=10).simulations >= 10
     assert len(search(max_eval=10).searches) == 0
