@@ -14,7 +14,9 @@ Notation: E experiments, K steps of each (padded with steps of length zero), n_d
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from castfit.problem import Condition, Problem
 
     Array = NDArray[np.float64]
+    Index = NDArray[np.intp]
 
 _GAMMA = 0.5
 _A = ((), (0.0,), (2.0, 0.0), (2.0, 0.0, 1.0))
@@ -55,43 +58,29 @@ class FixedSteps:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._conditions = problem.conditions
-        self._edges = [_edges(c) for c in self._conditions]
-        self._K = max(edges.size for edges in self._edges) - 1
-        self._n_d = max(c.theta.size for c in self._conditions)
-        self._measured = [problem.model.states.index(name) for name in problem.outputs]
-        self._index = [
-            np.searchsorted(edges, snap(c.points.times, edges))
-            for c, edges in zip(self._conditions, self._edges, strict=True)
-        ]
+        self._edges = [_edges(c) for c in problem.conditions]
+        self._n_d = max(c.theta.size for c in problem.conditions)
+        self._seen = _Seen.of_problem(problem, self._edges)
+        self._charts = _Charts.of(problem)
 
     def residuals(self, theta: Array) -> Array:
         """Return the weighted residuals at theta (n_theta,), those of priors last."""
-        naturals = [c.chart.natural(theta[c.theta]) for c in self._conditions]
-        found = self._values(np.array([[n.a] for n in naturals]), np.array([[n.p] for n in naturals]))
-        rows = [
-            ((states[index, 0][:, self._measured] - c.points.values) / c.points.sigma)[c.points.mask]
-            for c, states, index in zip(self._conditions, found, self._index, strict=True)
-        ]
-        return np.concatenate([*rows, self.problem.priors(theta)[0]])
+        p, a, *_ = self._charts.natural(theta)
+        seen, states = self._seen, self._values(a, p)
+        rows = (states[seen.experiment, seen.edge, 0, seen.state] - seen.value) / seen.sigma
+        return np.concatenate([rows, self.problem.priors(theta)[0]])
 
     def jacobian(self, theta: Array) -> Array:
         """Return the Jacobian of `residuals`, (n, n_theta); 0 where it overflows."""
-        naturals = [c.chart.natural(theta[c.theta]) for c in self._conditions]
-        start = np.array([[n.a, *self._padded(n.da)] for n in naturals])
-        found = self._slopes(start, np.array([[n.p, *self._padded(n.dp)] for n in naturals]))
-        blocks: list[Array] = []
-        for c, states, index in zip(self._conditions, found, self._index, strict=True):
-            block = np.zeros((*c.points.mask.shape, theta.size))
-            moved = states[index, 1 : 1 + c.theta.size][:, :, self._measured]
-            block[..., c.theta] = moved.transpose(0, 2, 1) / c.points.sigma[..., None]
-            blocks.append(block[c.points.mask])
-        every = np.concatenate([*blocks, self.problem.priors(theta)[1]])
+        p, a, dp, da = self._charts.natural(theta)
+        seen, states = self._seen, self._slopes(np.concatenate([a, da], axis=1), np.concatenate([p, dp], axis=1))
+        moved = states[seen.experiment, seen.edge, 1:, seen.state] / seen.sigma[:, None]
+        rows = np.zeros((moved.shape[0], theta.size))
+        for i, condition in enumerate(self.problem.conditions):
+            own, n_q = seen.of[i], condition.theta.size
+            rows[own, condition.theta] = moved[own, :n_q]
+        every = np.concatenate([rows, self.problem.priors(theta)[1]])
         return np.where(np.isfinite(every), every, 0.0)
-
-    def _padded(self, slope: Array) -> Array:
-        """Transpose derivatives (n, n_q) to rows by direction, (n_d, n)."""
-        return np.pad(slope.T, ((0, self._n_d - slope.shape[1]), (0, 0)))
 
     @cached_property
     def _values(self) -> _March:
@@ -111,14 +100,93 @@ class FixedSteps:
     @cached_property
     def _steps(self) -> Array:
         """Every step's start, length, and inputs as local cubics, (E, K, 2 + 4 n_u)."""
-        n_u = len(self.problem.model.inputs)
-        out = np.zeros((len(self._conditions), self._K, 2 + 4 * n_u))
-        for row, condition, edges in zip(out, self._conditions, self._edges, strict=True):
+        conditions, n_u = self.problem.conditions, len(self.problem.model.inputs)
+        out = np.zeros((len(conditions), max(edges.size for edges in self._edges) - 1, 2 + 4 * n_u))
+        for row, condition, edges in zip(out, conditions, self._edges, strict=True):
             n = edges.size - 1
             row[:, 0], row[:n, 0], row[:n, 1] = edges[-1], edges[:-1], np.diff(edges)
             for j, signal in enumerate(condition.inputs):
                 row[:n, 2 + 4 * j : 6 + 4 * j] = signal.cubics(edges)
         return out
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Every measured value, (n,) each: its experiment, edge, state, value, sigma; and each experiment's rows."""
+
+    experiment: Index
+    edge: Index
+    state: Index
+    value: Array
+    sigma: Array
+    of: tuple[slice, ...]
+
+    @classmethod
+    def of_problem(cls, problem: Problem, grids: Sequence[Array]) -> _Seen:
+        states = np.array([problem.model.states.index(name) for name in problem.outputs])
+        parts: list[tuple[Any, ...]] = []
+        for i, (c, edges) in enumerate(zip(problem.conditions, grids, strict=True)):
+            point, output = np.nonzero(c.points.mask)
+            edge = np.searchsorted(edges, snap(c.points.times, edges))[point]
+            at = point, output
+            parts.append((np.full(point.size, i), edge, states[output], c.points.values[at], c.points.sigma[at]))
+        ends = np.cumsum([0, *(part[0].size for part in parts)]).tolist()
+        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return cls(*columns, tuple(slice(*pair) for pair in pairwise(ends)))
+
+
+@dataclass(frozen=True)
+class _Charts:
+    """Parameters and initial states of all experiments at once, as `Chart` has them for one.
+
+    Where an initial state is an expression, the charts are asked one by one.
+    """
+
+    problem: Problem
+    n_d: int
+    base_p: Array  # (E, n_p)
+    base_a: Array  # (E, n_x)
+    of_p: tuple[Index, ...]  # experiment, direction, parameter, entry of theta
+    of_a: tuple[Index, ...]  # experiment, direction, state, entry of theta
+
+    @classmethod
+    def of(cls, problem: Problem) -> _Charts:
+        conditions = problem.conditions
+        table: list[list[tuple[int, int, int, int]]] = [[], []]
+        for i, c in enumerate(conditions):
+            for places, target in zip(table, (c.chart.parameter_of, c.chart.state_of), strict=True):
+                places += [(i, j, int(k), int(c.theta[j])) for j, k in enumerate(target) if k >= 0]
+        of_p, of_a = (tuple(np.array(places, dtype=np.intp).reshape(-1, 4).T) for places in table)
+        return cls(
+            problem,
+            max(c.theta.size for c in conditions),
+            np.array([c.chart.base_p for c in conditions]),
+            np.array([c.chart.base_a for c in conditions]),
+            of_p,
+            of_a,
+        )
+
+    def natural(self, theta: Array) -> tuple[Array, Array, Array, Array]:
+        """Return p (E, 1, n_p), a (E, 1, n_x), and their derivatives (E, n_d, n_p), (E, n_d, n_x)."""
+        if any(c.chart.expressions is not None for c in self.problem.conditions):
+            return self._one_by_one(theta)
+        value, slope = self.problem.to_natural(theta), self.problem.natural_slope(theta)
+        out: list[Array] = []
+        for base, (i, j, k, entry) in ((self.base_p, self.of_p), (self.base_a, self.of_a)):
+            at, moved = base.copy(), np.zeros((base.shape[0], self.n_d, base.shape[1]))
+            at[i, k], moved[i, j, k] = value[entry], slope[entry]
+            out += [at[:, None], moved]
+        p, dp, a, da = out
+        return p, a, dp, da
+
+    def _one_by_one(self, theta: Array) -> tuple[Array, Array, Array, Array]:
+        naturals = [c.chart.natural(theta[c.theta]) for c in self.problem.conditions]
+
+        def padded(slopes: list[Array]) -> Array:
+            return np.array([np.pad(slope.T, ((0, self.n_d - slope.shape[1]), (0, 0))) for slope in slopes])
+
+        p, a = np.array([[n.p] for n in naturals]), np.array([[n.a] for n in naturals])
+        return p, a, padded([n.dp for n in naturals]), padded([n.da for n in naturals])
 
 
 def _edges(condition: Condition) -> Array:

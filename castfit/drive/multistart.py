@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import text
+from castfit._reading import is_one_of, text
+from castfit.decomposed.blocks import decomposition_mistakes
+from castfit.decomposed.search import Decomposed
 from castfit.drive.checkpoint import Checkpoint, described, problem_fingerprint, versions
 from castfit.drive.executors import one_blas_thread, run
 from castfit.drive.jobs import freeze, option_mistakes, thaw
@@ -45,6 +47,7 @@ def multistart(
     rng: int | np.random.Generator = 0,
     sampling: str | Callable[[np.random.Generator], Mapping[str, float]] | None = None,
     limits: Mapping[str, Any] | None = None,
+    start_strategy: str | None = None,
     max_draws: int = 10,
     workers: int | Executor = 1,
     max_time: float = np.inf,
@@ -75,6 +78,9 @@ def multistart(
     limits : mapping from quantity name, optional
         Where starts are drawn: (lower, upper), or a distribution with ``cdf`` and ``ppf`` as in scipy.stats, which is
         cut off at the quantity's bounds.  By default between the bounds, which must then be finite.
+    start_strategy : {"decomposed"}, optional
+        What improves a drawn start before the fit: "decomposed" first estimates the equations that share no parameter
+        apart from each other (see `Decomposed`), each from this start and many others.
     max_draws : int
         A start that cannot be evaluated is drawn anew until this many were drawn; 1 leaves it a failure.
     workers : int or concurrent.futures.Executor
@@ -121,6 +127,9 @@ def multistart(
     given = problem
     if not isinstance(given, Problem):
         check("multistart", [f"problem is {text(problem)}; give a Problem", *mistakes])
+    if start_strategy is not None:
+        unknown = f"start_strategy is {text(start_strategy)}; give 'decomposed' or None"
+        mistakes += decomposition_mistakes(problem) if is_one_of(start_strategy, "decomposed") else [unknown]
     draws = draw(problem, starts, sampling, limits, rng, mistakes)
     check("multistart", mistakes)
     what = "problem, transcription and solver"
@@ -134,6 +143,7 @@ def multistart(
         "max_draws": max_draws,
         "seed": int(rng) if isinstance(rng, (int, np.integer)) else "of a generator",
         "sampling": sampling if isinstance(sampling, str) else described(sampling),
+        "start_strategy": start_strategy,
         "versions": versions(),
     }
     floor = rounding_error(problem)
@@ -146,7 +156,8 @@ def multistart(
         deadline = clock + max_time
 
         def task(i: int, start: Mapping[str, float]) -> tuple[int, tuple[Any, ...]]:
-            return i, (job, start, start_max_time, deadline)
+            origin = start if start_strategy is None else Decomposed(start, draws.seeds[i])
+            return i, (job, origin, start_max_time, deadline)
 
         tasks = deque(task(i, start) for i, start in enumerate(draws.first) if i not in book.rows)
         outcomes = run(_attempt, tasks, workers, limit=start_max_time, deadline=deadline)
@@ -201,7 +212,7 @@ _Parts = tuple[Problem, Any, Any]
 
 
 def _attempt(
-    job: bytes | _Parts, start: Mapping[str, float], limit: float, deadline: float
+    job: bytes | _Parts, start: Mapping[str, float] | Decomposed, limit: float, deadline: float
 ) -> Fitted | InputError | str | None:
     """Fit from one start, wherever this is called; return an error's text, and None if there is no time."""
     left = deadline - time.time()

@@ -37,10 +37,13 @@ class Draws:
         For each start its first candidate: a natural value for every quantity.
     again : callable
         ``again(i)`` draws the next candidate of start i; None if starts were given.
+    seeds : tuple of int
+        For each start a number from which what is random in its fit may be drawn.
     """
 
     first: tuple[dict[str, float], ...]
     again: Callable[[int], dict[str, float]] | None
+    seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,15 +94,15 @@ def draw(problem: Problem, starts: Any, sampling: Any, limits: Any, rng: Any, mi
         given = tuple(_checked(problem, i, start, mistakes) for i, start in enumerate(cast("Iterable[Any]", starts)))
         if not given:
             mistakes.append("starts is empty; give at least one")
-        return Draws(given, None) if len(mistakes) == before else nothing
+        _, seeds = _streams(rng, len(given), mistakes)
+        return Draws(given, None, seeds) if len(mistakes) == before else nothing
     count = int(cast("Any", starts))
     if count < 1:
         mistakes.append(f"starts is {count}; give at least 1")
-    try:
-        design, *own = np.random.default_rng(rng).spawn(1 + max(count, 0))
-    except (TypeError, ValueError):
-        mistakes.append(f"rng is {text(rng)}; give a number that is not negative, or a numpy.random.Generator")
+    streams, seeds = _streams(rng, count, mistakes)
+    if not streams:
         return nothing
+    design, *own = streams
 
     if callable(sampling):
         function: Any = sampling
@@ -115,7 +118,7 @@ def draw(problem: Problem, starts: Any, sampling: Any, limits: Any, rng: Any, mi
                 raise InputError("sampling", found)
             return start
 
-        return Draws(tuple(ask(i) for i in range(len(own))), ask)
+        return Draws(tuple(ask(i) for i in range(len(own))), ask, seeds)
 
     kind: Any = "sobol" if sampling is None else sampling
     if kind not in SAMPLINGS:
@@ -129,7 +132,17 @@ def draw(problem: Problem, starts: Any, sampling: Any, limits: Any, rng: Any, mi
 
     cube = _design(kind, len(own), len(axes), design)
     first = (own[i].random(len(axes)) if cube is None else cube[i] for i in range(len(own)))
-    return Draws(tuple(at(point) for point in first), lambda i: at(own[i].random(len(axes))))
+    return Draws(tuple(at(point) for point in first), lambda i: at(own[i].random(len(axes))), seeds)
+
+
+def _streams(rng: Any, count: int, mistakes: list[str]) -> tuple[list[np.random.Generator], tuple[int, ...]]:
+    """Return a generator for all starts, then one for each; and each start's seed for what comes after drawing it."""
+    try:
+        streams = np.random.default_rng(rng).spawn(1 + max(count, 0))
+    except (TypeError, ValueError):
+        mistakes.append(f"rng is {text(rng)}; give a number that is not negative, or a numpy.random.Generator")
+        return [], ()
+    return streams, tuple(int(own.spawn(1)[0].integers(2**63)) for own in streams[1:])
 
 
 def _design(kind: str, n: int, d: int, generator: np.random.Generator) -> Array | None:
