@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Generator
+import threading
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import casadi as ca
 import numpy as np
+
+K, V = TypeVar("K"), TypeVar("V")
 
 _SHORTEST_STEP = 1e-14  # of a lane's duration
 
@@ -90,6 +94,22 @@ class Buffered:
         self._run()
         if self._buffer.ret() != 0:  # CasADi's Rosenbrock integrator: no exception, and the old results in place
             raise RuntimeError("evaluation failed")
+
+
+class Built(threading.local, Generic[K, V]):
+    """What was built for each object, such as the functions of a problem, once for every thread that uses it.
+
+    Values must not hold on to their keys, or neither is ever freed.
+    """
+
+    def __init__(self) -> None:
+        self._of: WeakKeyDictionary[K, V] = WeakKeyDictionary()
+
+    def get(self, key: K, build: Callable[[K], V]) -> V:
+        """Return what `build` made of the key."""
+        if key not in self._of:
+            self._of[key] = build(key)
+        return self._of[key]
 
 
 def find_compiler() -> str | None:

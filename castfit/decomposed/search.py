@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy.optimize import least_squares
 
+from castfit._casadi import Built
 from castfit._reading import text
 from castfit.decomposed.blocks import Block, Piece, decomposition_mistakes, find_blocks, pose
 from castfit.decomposed.rosenbrock import FixedSteps
@@ -95,7 +95,7 @@ class Origin:
     ended: Status | None = None
 
 
-_PIECES: WeakKeyDictionary[Problem, tuple[tuple[Block, Piece, FixedSteps], ...]] = WeakKeyDictionary()
+_PIECES: Built[Problem, tuple[tuple[Block, Piece, FixedSteps], ...]] = Built()
 """The blocks of each problem, posed and built once however many starts use them."""
 
 
@@ -120,7 +120,7 @@ def decompose(
     """
     deadline = time.perf_counter() + max_time
     generator = np.random.default_rng(rng)
-    pieces = _pieces(problem)
+    pieces = _PIECES.get(problem, _pieces)
     found, ended = theta.copy(), None
     for _, piece, model in pieces:
         search = _Search(model, theta[piece.positions], deadline)
@@ -138,11 +138,9 @@ def decompose(
 
 
 def _pieces(problem: Problem) -> tuple[tuple[Block, Piece, FixedSteps], ...]:
-    if problem not in _PIECES:
-        check("start 'decomposed'", decomposition_mistakes(problem))
-        posed = ((block, pose(problem, block)) for block in find_blocks(problem))
-        _PIECES[problem] = tuple((b, piece, FixedSteps(piece.problem)) for b, piece in posed if piece is not None)
-    return _PIECES[problem]
+    check("start 'decomposed'", decomposition_mistakes(problem))
+    posed = ((block, pose(problem, block)) for block in find_blocks(problem))
+    return tuple((block, piece, FixedSteps(piece.problem)) for block, piece in posed if piece is not None)
 
 
 class _LateError(Exception):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
+from castfit._casadi import Built
 from castfit.problem import by_name
 from castfit.staged import (
     Evaluation,
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
     Trajectory = Callable[[Array], tuple[Array, Array]]
+
+_EQUATIONS: Built[Problem, Equations] = Built()
+"""The functions of each problem, built once however many fits use them."""
 
 
 def collocation_problem(
@@ -81,7 +85,7 @@ def collocation_problem(
         For an unknown scheme or degree.
     """
     chosen = table(scheme, degree)
-    equations = _equations(problem)
+    equations = _EQUATIONS.get(problem, _equations)
     refined = [merge(e, snap(c.breakpoints, e)) for e, c in zip(edges, problem.conditions, strict=True)]
     stagings = [arrange(c, e) for c, e in zip(problem.conditions, refined, strict=True)]
     elements = [_elements(problem, i, staging, chosen) for i, staging in enumerate(stagings)]

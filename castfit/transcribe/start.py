@@ -16,6 +16,7 @@ import casadi as ca
 import numpy as np
 from scipy.interpolate import PchipInterpolator, make_smoothing_spline
 
+from castfit._casadi import Built
 from castfit._reading import is_one_of, named, reals, text
 from castfit.inputs import Input
 from castfit.integrate import Integrator, IntegratorOptions, Lanes
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from castfit.problem import Condition, Problem
 
     Array = NDArray[np.float64]
+
+_INVERSIONS: Built[Problem, tuple[tuple[int, int, ca.Function], ...]] = Built()
+"""What each problem's outputs show, built once however many fits ask."""
 
 _SUBDIVISIONS = 6  # table entries per measured interval, so that curvature between data is kept
 
@@ -155,25 +159,16 @@ def _measured_states(
     problem: Problem, condition: Condition, p: Array, *, smooth: bool
 ) -> dict[str, tuple[Array, Array]]:
     """Find the states that a single output shows directly, y = c0 + c1 x, and invert it at the data."""
-    system = problem.model.system
     points = condition.points
     u = np.array([s(points.times) for s in condition.inputs]).reshape(len(condition.inputs), points.times.size)
+    x, z = np.zeros(len(problem.model.states)), np.zeros(len(problem.model.algebraic_states))
     collected: dict[str, list[tuple[Array, Array, Array]]] = {}
-    for j, name in enumerate(problem.outputs):
-        graph = problem.model.outputs[name]
-        rows, columns = ca.jacobian_sparsity(graph, ca.vertcat(system.x, system.z)).get_triplet()
-        if len(rows) != 1 or columns[0] >= system.x.numel():
-            continue
-        i = int(columns[0])
-        slope = ca.jacobian(graph, system.x[i])
-        if ca.depends_on(slope, ca.vertcat(system.x, system.z)):
-            continue
+    for j, i, at in _INVERSIONS.get(problem, _inversions):
         measured = points.mask[:, j]
         if not measured.any():
             continue
-        at = system.function("invert", graph, slope)
         t = points.times[measured]
-        found: Any = at(t[None], np.zeros(system.x.numel()), np.zeros(system.z.numel()), p, u[:, measured])
+        found: Any = at(t[None], x, z, p, u[:, measured])
         offset, gain = (np.asarray(part, dtype=float).ravel() for part in found)  # CasADi maps over the columns
         if not (np.isfinite(offset) & np.isfinite(gain) & (np.abs(gain) > 1e-12)).all():
             continue
@@ -181,6 +176,22 @@ def _measured_states(
         weight = np.abs(gain) / points.sigma[measured, j]
         collected.setdefault(problem.model.states[i], []).append((t, value, weight))
     return {name: _average(pieces, smooth=smooth) for name, pieces in collected.items()}
+
+
+def _inversions(problem: Problem) -> tuple[tuple[int, int, ca.Function], ...]:
+    """Return the outputs j that show one state i only, as c0 + c1 x, with the functions that give (c0, c1)."""
+    system = problem.model.system
+    found: list[tuple[int, int, ca.Function]] = []
+    for j, name in enumerate(problem.outputs):
+        graph = problem.model.outputs[name]
+        rows, columns = ca.jacobian_sparsity(graph, ca.vertcat(system.x, system.z)).get_triplet()
+        if len(rows) != 1 or columns[0] >= system.x.numel():
+            continue
+        i = int(columns[0])
+        slope = ca.jacobian(graph, system.x[i])
+        if not ca.depends_on(slope, ca.vertcat(system.x, system.z)):
+            found.append((j, i, system.function("invert", graph, slope)))
+    return tuple(found)
 
 
 def _average(pieces: Sequence[tuple[Array, Array, Array]], *, smooth: bool) -> tuple[Array, Array]:
