@@ -9,6 +9,7 @@ import pytest
 import castfit as cf
 from castfit import problems
 from castfit.benchmark import INTEGRATOR
+from tests.drive.chores import Troubled, pole
 
 MEASURED = Path(__file__).resolve().parents[3] / "shared" / "data" / "hiv_data.csv"
 
@@ -44,3 +45,16 @@ def test_a_problem_that_cannot_be_decomposed_is_refused_at_once():
     problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.5, lower=0.1, upper=2.0)})
     with pytest.raises(cf.InputError, match="cannot be decomposed"):
         cf.scatter_search(problem, local_start="decomposed")
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_costs_its_fit_and_nothing_else():
+    deadly = Troubled(trouble="die", above=-1.0, below=0.45)  # the optimum is at 0.5
+    options = {"dim_refset": 3, "n_diverse": 4, "log_vars": [], "max_eval": 60, "rng": 0, "local_searches": 3}
+    result = cf.scatter_search(pole(), deadly, workers=2, include_guess=False, **options)
+    lost = [search for search in result.searches if search.status == "error"]
+    assert lost
+    assert "worker" in lost[0].message
+    assert result.failures["worker_died"] == len(lost)
+    assert result.best is not None
+    assert result.simulations >= 60

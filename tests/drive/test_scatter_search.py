@@ -110,7 +110,7 @@ def test_a_generator_is_as_good_as_a_number():
     same(one, other)
 
 
-@pytest.mark.parametrize("islands", [1, 2])
+@pytest.mark.parametrize("islands", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_numbers_do_not_depend_on_the_workers(islands):
     alone = search(rng=3, max_eval=100, islands=islands)
     same(alone, search(rng=3, max_eval=100, islands=islands, workers=2))
@@ -192,7 +192,7 @@ def test_limits_end_the_search():
     assert reached.simulations < 60
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_interruption_keeps_the_best(workers):
     def press(now) -> None:
         if now.generation == 1:
