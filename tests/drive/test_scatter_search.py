@@ -176,8 +176,9 @@ def test_nothing_can_be_simulated():
 
 
 def test_the_limit_of_simulations_grows_with_the_problem():
-    result = search(vtr=-np.inf, max_eval=None)
-    assert 1200 <= result.simulations < 1500
+    problem = decay_problem(parameters={"k": cf.Parameter(0.5, lower=0.1, upper=2.0)})
+    result = search(problem, max_eval=None)
+    assert 1100 <= result.simulations < 1200
 
 
 def test_limits_end_the_search():
