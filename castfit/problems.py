@@ -53,7 +53,7 @@ class Reference:
     source : str
         Who computed these numbers, and how.
     objective_tolerance : float
-        Relative; a fit within it has found this optimum.
+        Relative, absolute for an objective of zero; a fit within it has found this optimum.
     parameter_tolerance : float
         Relative to each value; absolute for a value of zero.
     standard_errors : mapping from str to float, optional
@@ -90,7 +90,7 @@ class Reference:
 
     def is_reached(self, objective: float) -> bool:
         """Whether chi2 of a fit is as low as this one, within the tolerance."""
-        return bool(objective <= self.objective * (1 + self.objective_tolerance))
+        return bool(objective <= self.objective + self.objective_tolerance * (self.objective or 1.0))
 
     def is_matched(self, parameters: Mapping[str, float]) -> bool:
         """Whether every estimate agrees with this one, within the tolerance."""

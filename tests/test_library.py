@@ -90,6 +90,19 @@ def test_ipopt_with_collocation_reaches_the_reference(name):
     assert benchmark.reference.is_matched(result.values)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GLOBAL)
+def test_problems_of_global_optimization_from_near_by(name):
+    benchmark = problems.load(name)
+    (lower, upper), reference = benchmark.problem.bounds, benchmark.reference
+    theta = np.clip(benchmark.problem.theta_from(reference.parameters) * 1.01, lower, upper)
+    start = dict(zip(benchmark.problem.names, benchmark.problem.to_natural(theta).tolist(), strict=True))
+    result = cf.fit(benchmark.problem, transcription_of(benchmark, "single"), start=start)
+    assert result.success
+    assert reference.is_reached(result.chi2)
+    assert reference.is_matched(result.values)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_methanol_ends_at_its_bound(kind):
     _, result = solved("methanol", kind)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import re
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import casadi as ca
@@ -292,6 +294,12 @@ def test_unknown_options_are_all_named():
         ("notorious", {"mu": -5}, "mu is -5"),
         ("notorious", {"mu": 1000}, "mu is 1000; give a positive number below 700"),
         ("notorious", {"starts": "wide"}, "starts is 'wide'"),
+        ("three_step", {"noise": -0.05}, "noise is -0.05; give a positive number"),
+        ("three_step", {"lower": 0}, "lower is 0; give a positive number below 0.1"),
+        ("three_step", {"lower": 0.5}, "lower is 0.5"),
+        ("hiv_proteinase", {"scale": "log10"}, "scale is 'log10'"),
+        ("hiv_proteinase", {"data": "no.csv", "noise": 0.1}, "noise is given, but measured data are read"),
+        ("hiv_proteinase", {"data": "no.csv"}, "the file cannot be read"),
     ],
 )
 def test_refused_options(name, options, message):
@@ -432,3 +440,123 @@ def test_notorious_at_sixty_determines_p_beyond_double_precision():
 def test_notorious_narrow_starts():
     draw = load("notorious", starts="narrow").draw_start
     assert draw.limits == {"p": (0.0, 2 * np.pi)}
+
+
+def test_three_step_truth_fits_exactly():
+    """By another integrator than the one that made the data, in one experiment of sixteen."""
+    problem = load("three_step").problem
+    condition = problem.conditions[5]
+    natural = condition.chart.natural(problem.theta_from(load("three_step").reference.parameters)[condition.theta])
+    right = problem.model.system.function("right", problem.model.system.ode)
+    found = solve_ivp(lambda t, x: np.asarray(right(t, x, [], natural.p, [])).ravel(), (0, 120), natural.a,
+                      method="DOP853", t_eval=condition.points.times, rtol=1e-11, atol=1e-13)  # fmt: skip
+    assert np.abs(found.y.T - condition.points.values).max() < 1e-7
+
+
+def test_three_step_starts_at_a_steady_state_of_other_conditions():
+    """Gene and enzyme levels at t = 0 balance: V G/(K + G) = k E for the published rates, to five digits."""
+    initial = importlib.import_module("castfit._problems.three_step").INITIAL
+    for i in "123":
+        assert initial[f"G{i}"] / (1 + initial[f"G{i}"]) == pytest.approx(initial[f"E{i}"], abs=1e-5)
+
+
+def test_three_step_has_every_pair_of_substrate_and_product_once():
+    problem = load("three_step").problem
+    pairs = [tuple(problem.parameters[n].value[e.name] for n in ("S", "P")) for e in problem.experiments]
+    assert len(set(pairs)) == len(pairs) == 16
+    assert [s for s, _ in pairs[:4]] == [0.1, 0.46416, 2.1544, 10.0]
+
+
+def test_three_step_agrees_with_the_published_data():
+    file = Path(__file__).parents[2] / "shared" / "data" / "threestep_data_16x21.csv"
+    if not file.exists():
+        pytest.skip("the published data are not part of castfit")
+    published = np.genfromtxt(file, delimiter=",", names=True)
+    for i, experiment in enumerate(load("three_step").problem.experiments, start=1):
+        own = published[published["exp"] == i]
+        for name, (t, values) in experiment.data.items():
+            assert t == pytest.approx(own["t"])
+            assert np.abs(values[:, 0] - own[name]).max() < 1e-6
+
+
+def test_three_step_with_noise():
+    benchmark = load("three_step", noise=0.05)
+    clean, noisy = (b.problem.experiments[3].data["E2"][1] for b in (load("three_step"), benchmark))
+    assert noisy / clean - 1 == pytest.approx(0, abs=0.25)
+    assert np.std(noisy / clean) == pytest.approx(0.05, rel=0.5)
+    assert benchmark.reference.objective == pytest.approx(2688, abs=5 * np.sqrt(2 * 2688))
+    assert not np.array_equal(noisy, load("three_step", noise=0.05, rng=1).problem.experiments[3].data["E2"][1])
+
+
+def test_three_step_without_noise_is_found_below_an_absolute_tolerance():
+    reference = load("three_step").reference
+    assert reference.objective == 0.0
+    assert reference.is_reached(9e-5)
+    assert not reference.is_reached(2e-4)
+
+
+def hiv_lines():
+    """A table like the published one, with simulated fluorescence."""
+    rows: list[str] = []
+    for i, experiment in enumerate(load("hiv_proteinase").problem.experiments):
+        t, signal = experiment.data["signal"]
+        amount = (0, 0.0015, 0.003, 0.004, 0.004)[i]
+        rows += [f"{i + 1},{amount},{time:g},{value:.6f}" for time, value in zip(t, signal[:, 0], strict=True)]
+    return ["exp,inhibitor_uM,t_s,fluorescence", *rows]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: ["exp,t,fluorescence", *lines[1:]], "column 'inhibitor' is missing"),
+        (lambda lines: [*lines[:3], "1,0,36,much", *lines[4:]], "line 4: fluorescence is 'much'; give a number"),
+        (lambda lines: [*lines[:3], "1,0", *lines[4:]], "line 4: t is ''; give a number"),
+        (lambda lines: lines[:-1], "experiment 5 has 299 values; give one at each of t = 12, 24, ..., 3600 s"),
+        (lambda lines: [*lines, "6,0,12,0.1"], "exp is 6 somewhere; number them 1 to 5"),
+        (lambda lines: [line.replace("3,0.003,", "3,0.001,") for line in lines], "experiment 3 has 0.001 of the inhib"),
+        (lambda lines: lines[:1], "experiment 1 has 0 values"),
+        (lambda lines: [], "column 'exp' is missing"),
+        (lambda lines: [line.replace("3,0.003,36,", "3,0.003,36,9") for line in lines], "experiment 3 is not the publ"),
+    ],
+)
+def test_hiv_refuses_a_bad_file(tmp_path, change, message):
+    file = tmp_path / "data.csv"
+    file.write_text("\n".join(change(hiv_lines())))
+    with pytest.raises(InputError, match=re.escape(message)):
+        problems.load("hiv_proteinase", data=file)
+
+
+def test_hiv_measured_data_at_the_reference():
+    file = Path(__file__).parents[2] / "shared" / "data" / "hiv_data.csv"
+    if not file.exists():
+        pytest.skip("the measured data are not part of castfit")
+    benchmark = problems.load("hiv_proteinase", data=file)
+    module = importlib.import_module("castfit._problems.hiv_proteinase")
+    total = sum(
+        float(np.sum((module.signal_at_optimum(benchmark.problem.model, i) - e.data["signal"][1][:, 0]) ** 2))
+        for i, e in enumerate(benchmark.problem.experiments)
+    )
+    assert total == pytest.approx(0.01927418, rel=1e-6)
+    assert benchmark.reference.is_reached(total)
+    assert not benchmark.reference.is_reached(0.0196)
+
+
+def test_hiv_conserves_substrate_and_enzyme():
+    model = load("hiv_proteinase").problem.model
+    rates = dict(zip(model.states, ca.vertsplit(model.system.ode), strict=True))
+    substrate = rates["S"] + rates["ES"] + rates["P"] + rates["EP"]
+    enzyme = 0.5 * rates["M"] + sum(rates[n] for n in ("E", "ES", "EP", "EI", "EJ"))
+    inhibitor = rates["I"] + rates["EI"] + rates["EJ"]
+    totals = model.system.function("totals", ca.vertcat(substrate, enzyme, inhibitor))
+    rng = np.random.default_rng(0)
+    assert np.asarray(totals(*(rng.uniform(0.1, 1, v.numel()) for v in model.system.arguments))) == pytest.approx(
+        0, abs=1e-13
+    )
+
+
+def test_hiv_simulated_data_follow_noise_and_generator():
+    stored, other = load("hiv_proteinase"), load("hiv_proteinase", noise=0.001, rng=2)
+    values = [b.problem.experiments[0].data["signal"][1] for b in (stored, other)]
+    assert np.std(values[0] - values[1]) == pytest.approx(np.hypot(0.0036, 0.001), rel=0.15)
+    assert other.reference.objective == pytest.approx(1500 * 0.001**2, rel=0.2)
+    assert load("hiv_proteinase", scale="log").problem.bounds[0][0] == pytest.approx(np.log(1e-6))
