@@ -79,7 +79,7 @@ if __name__ == "__main__":
 
     print("Table 1.  y'' = mu^2 y - (mu^2 + p^2) sin(p t), starts of p between -500 and 500, the answer is pi.\n")
     print("At mu = 40 an error of p grows by e^40 until the end.  Single shooting cannot see the optimum from there:")
-    print("rounding p alone spoils it.  Multiple shooting and collocation can see it, but do not find it from so far.")
+    print("rounding p alone spoils it.  Multiple shooting sees it, but does not find it from so far; collocation may.")
     print("On growing horizons p is nearly known before the errors grow, whatever the transcription.\n")
     unstable = load("notorious", mu=40)
     growing = {name: METHODS[name] for name in ("single shooting", "incremental single", "incremental multiple",
