@@ -16,7 +16,8 @@ from weakref import WeakKeyDictionary
 import casadi as ca
 import numpy as np
 
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 
 _SHORTEST_STEP = 1e-14  # of a lane's duration
 

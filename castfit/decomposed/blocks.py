@@ -4,8 +4,8 @@ A graph has the model's equations and the estimated parameters as its nodes, wit
 an equation or in the initial value that belongs to it.  Within an equation the *measured* states of other equations
 are known functions of time, interpolated through their data.  So the connected components of this graph, the blocks,
 can be estimated one by one, each from its own states' data, and none of them sees that another is wrong (the idea of
-estimating "decoupled" equations is old: Voit and Almeida 2004, Bioinformatics 20, 1670).  What is not measured directly
-in every experiment, algebraic states among it, joins the equations that contain it.
+estimating "decoupled" equations is old: Voit and Almeida 2004, Bioinformatics 20, 1670).  A state that is not measured
+directly in every experiment joins the equations that contain it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
+_REMEDY = "start from 'matching' or from values"
 _FEWEST = 3  # measured times from which a state can be interpolated
 
 
@@ -36,7 +37,7 @@ class Block:
 
     Attributes
     ----------
-    states, algebraic_states : tuple of str
+    states : tuple of str
         What the block's equations determine.
     parameters : tuple of str
         All parameters that appear in them, fixed ones included.
@@ -45,7 +46,6 @@ class Block:
     """
 
     states: tuple[str, ...]
-    algebraic_states: tuple[str, ...]
     parameters: tuple[str, ...]
     signals: tuple[str, ...]
 
@@ -57,18 +57,19 @@ def find_blocks(problem: Problem) -> tuple[Block, ...]:
 
 def decomposition_mistakes(problem: Problem) -> list[str]:
     """Say why a problem cannot be decomposed; empty if it can."""
-    measured = measured_directly(problem)
+    model, measured = problem.model, measured_directly(problem)
+    if model.algebraic_states:
+        names = ", ".join(model.algebraic_states)
+        return [f"the problem cannot be decomposed: it has algebraic states ({names}); {_REMEDY}"]
     if len(_components(problem, measured)) > 1:
         return []
-    model = problem.model
     missing = [name for name in model.states if name not in measured]
     if missing and len(_components(problem, frozenset(model.states))) > 1:
         names = ", ".join(f"'{name}'" for name in missing)
         what = f"the state{'s' * (len(missing) > 1)} {names}, which couple{'s' * (len(missing) == 1)} its equations"
         return [f"the problem cannot be decomposed: {what}, must be measured directly in every experiment, "
-                f"at {_FEWEST} times at least; start from 'matching' or from values"]  # fmt: skip
-    return ["the problem cannot be decomposed: parameters or algebraic states that its equations share connect all of "
-            "them; start from 'matching' or from values"]  # fmt: skip
+                f"at {_FEWEST} times at least; {_REMEDY}"]  # fmt: skip
+    return [f"the problem cannot be decomposed: its equations share parameters that connect all of them; {_REMEDY}"]
 
 
 def measured_directly(problem: Problem) -> frozenset[str]:
@@ -95,28 +96,26 @@ def _curve(problem: Problem, experiment: Experiment, i: int) -> tuple[Array, Arr
 def _components(problem: Problem, measured: frozenset[str]) -> tuple[Block, ...]:
     """Find the connected components of equations and what they may not be separated from."""
     model, system = problem.model, problem.model.system
-    equations = [*_split(system.ode), *_split(system.alg)]
-    contents = [_names(equation) for equation in equations]
+    contents = [_names(equation) for equation in _split(system.ode)]
     for i, name in enumerate(model.states):
         for experiment in problem.experiments:
             value = problem.initial_values(experiment)[name]
             contents[i] = contents[i] | (_names(value) if isinstance(value, ca.SX) else set())
     hidden = [name for name in model.states if name not in measured]
     free = [name for name in model.parameters if not problem.parameters[name].fixed]
-    group = list(range(len(equations)))
-    for name in (*free, *hidden, *model.algebraic_states):
-        joined = [i for i, content in enumerate(contents) if name in content or model.states[i : i + 1] == (name,)]
+    group = list(range(len(contents)))
+    for name in (*free, *hidden):
+        joined = [i for i, content in enumerate(contents) if name in content or name == model.states[i]]
         groups = {group[i] for i in joined}
         group = [min(groups) if g in groups else g for g in group]
     blocks: list[Block] = []
     for g in dict.fromkeys(group):
-        members = [i for i in range(len(equations)) if group[i] == g]
+        members = [i for i in range(len(contents)) if group[i] == g]
         inside = set[str]().union(*(contents[i] for i in members))
-        own = tuple(name for i, name in enumerate(model.states) if i in members)
+        own = tuple(model.states[i] for i in members)
         blocks.append(
             Block(
                 own,
-                tuple(name for name in model.algebraic_states if name in inside),
                 tuple(name for name in model.parameters if name in inside),
                 tuple(name for name in model.states if name in inside and name not in own),
             )
@@ -177,13 +176,9 @@ def _model(model: Model, block: Block) -> Model:
     system = model.system
     symbol = {s.name(): s for vector in system.arguments for s in _split(vector)}
     rates = dict(zip(model.states, _split(system.ode), strict=True))
-    rest = _split(system.alg)
     used = set[str]().union(*(_names(rates[name]) for name in block.states))
-    mine = [e for e in rest if _names(e) & set(block.algebraic_states)]
-    used = used.union(*(_names(e) for e in mine))
     return Model(
         {symbol[name]: rates[name] for name in block.states},
-        algebraic=dict(zip((symbol[name] for name in block.algebraic_states), mine, strict=True)),
         parameters=[symbol[name] for name in block.parameters],
         inputs=[symbol[name] for name in (*(n for n in model.inputs if n in used), *block.signals)],
         time=system.t,
@@ -205,7 +200,7 @@ def _experiment(problem: Problem, block: Block, experiment: Experiment) -> Exper
     return Experiment(
         data,
         sigma=None if experiment.sigma is None else sigma,
-        initial={name: initial[name] for name in (*block.states, *block.algebraic_states) if name in initial},
+        initial={name: initial[name] for name in block.states},
         inputs={name: {**kept, **signals}[name] for name in posed.inputs},
         start=experiment.start,
         name=experiment.name,

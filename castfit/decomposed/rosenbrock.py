@@ -129,10 +129,12 @@ class _Seen:
             point, output = np.nonzero(c.points.mask)
             edge = np.searchsorted(edges, snap(c.points.times, edges))[point]
             at = point, output
-            parts.append((np.full(point.size, i), edge, states[output], c.points.values[at], c.points.sigma[at]))
+            parts.append(
+                (np.full(point.size, i, dtype=np.intp), edge, states[output], c.points.values[at], c.points.sigma[at])
+            )
         ends = np.cumsum([0, *(part[0].size for part in parts)]).tolist()
-        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return cls(*columns, tuple(slice(*pair) for pair in pairwise(ends)))
+        experiment, edge, state, value, sigma = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return cls(experiment, edge, state, value, sigma, tuple(slice(*pair) for pair in pairwise(ends)))
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,11 @@ _FITS = 12  # of which at most so many are fitted, the best first
 _EVALUATIONS = 60  # of one fit; it need not converge
 _REPEATS = 3  # so many fits that agree end the search
 _AGREE = 1e-2  # relative difference of two costs that are the same optimum
-_EXPLAINED, _PLAUSIBLE = (
-    1e-8,
-    0.2,
-)  # unexplained part of the data's variance of fits that agree as they explain it all, ...
-_MARGIN = np.log(30.0)
+_PLAUSIBLE = (
+    0.2  # unexplained part of the data's variance, above which an optimum is not believed however often it comes
+)
+_EXPLAINED = 1e-8  # below it one fit suffices
+_MARGIN = np.log(30.0)  # by which parameters may exceed the magnitudes that the data suggest
 _DECADES = 3.0  # drawn to each side of the start where bounds are infinite
 
 
@@ -47,9 +47,9 @@ class Decomposed:
     """Start from a decomposition: the equations that share no parameter are estimated apart from each other.
 
     Within a block of equations the measured states of the others are interpolated; each block is estimated from many
-    random starts between its bounds.  This needs every state that couples blocks to be measured directly, in all
-    experiments; noise and interpolation errors are left to the fit of the whole model that follows.  Constraints,
-    outputs that are no states, and algebraic states are not seen by the blocks.
+    random starts between its bounds.  This needs a model without algebraic states, and every state that couples
+    blocks measured directly in all experiments.  What the blocks do not see is left to the fit of the whole model that
+    follows: noise and errors of the interpolation, constraints, outputs that are no states.
 
     Parameters
     ----------
@@ -134,13 +134,17 @@ def decompose(
         if ended is not None:
             break
     listing = "; ".join(", ".join(block.states) for block, _, _ in pieces)
-    return Origin(found, f"Started from {len(pieces)} blocks estimated apart: {listing}.", ended)
+    count = f"{len(pieces)} block{'s' * (len(pieces) > 1)}"
+    return Origin(found, f"Started from {count} estimated apart: {listing}.", ended)
 
 
 def _pieces(problem: Problem) -> tuple[tuple[Block, Piece, FixedSteps], ...]:
     check("start 'decomposed'", decomposition_mistakes(problem))
     posed = ((block, pose(problem, block)) for block in find_blocks(problem))
-    return tuple((block, piece, FixedSteps(piece.problem)) for block, piece in posed if piece is not None)
+    found = tuple((block, piece, FixedSteps(piece.problem)) for block, piece in posed if piece is not None)
+    nothing = "no block has both data and something to estimate; start from values"
+    check("start 'decomposed'", [] if found else [nothing])
+    return found
 
 
 class _LateError(Exception):
@@ -157,15 +161,19 @@ class _Search:
         self._total = _variation(model.problem)
 
     def run(self, generator: np.random.Generator) -> None:
-        """Screen draws, and fit the best of them until several fits agree."""
-        fits: list[float] = []
-        whole = _drawn_between(self.best, *self._bounds, log=self._model.problem.log)
-        usual = _usual(self._model.problem, *whole)
-        given = [self.best]
-        for lower, upper in (usual, whole):
-            starts = [*given, *generator.uniform(lower, upper, (_SCREENED, lower.size))]
-            costs = [self._cost(self._residuals(start)) for start in starts]
-            for i in np.argsort(costs, kind="stable")[:_FITS]:
+        """Screen draws and fit the best of them, first of usual magnitudes, until several fits agree.
+
+        In the pathway of three enzymes, with bounds from 1e-12 to 1e3, 12 of 12 fits reach the optimum of the last
+        block from the best of 400 draws of usual magnitudes, 1 of 12 from draws all over the bounds.
+        """
+        model, fits = self._model, list[float]()
+        given: list[Array] = [self.best]
+        whole = _drawn_between(self.best, *self._bounds, log=model.problem.log)
+        for lower, upper in (_usual(model.problem, *whole), whole):
+            drawn: Array = generator.uniform(lower, upper, (_SCREENED, lower.size))
+            starts = [*given, *drawn]
+            costs: list[float] = [self._cost(self._residuals(start)) for start in starts]
+            for i in np.argsort(np.array(costs), kind="stable")[:_FITS].tolist():
                 if not np.isfinite(costs[i]):
                     break
                 fits.append(self._fit(starts[i]))
@@ -233,19 +241,19 @@ def _drawn_between(theta: Array, lower: Array, upper: Array, *, log: NDArray[np.
 
 
 def _usual(problem: Problem, lower: Array, upper: Array) -> tuple[Array, Array]:
-    """Narrow logarithms to magnitudes that parameters of usual units have: products of states, times, their inverses.
+    """Narrow the limits of logarithms to magnitudes that the units of states and time can make.
 
-    With X the mean magnitudes of states and inputs and T between the shortest and the longest time, a rate constant is
-    of the order of 1, X, 1/X, times 1 or 1/T.
+    Rate constants and the like are of the order of X^a / T^b with X the mean magnitude of a state or an input, T the
+    shortest or the longest time between data, a in {-1, 0, 1} and b in {0, 1}.
     """
-    times = np.concatenate(
-        [[np.diff(np.unique(c.points.times)).min(initial=c.end - c.start), c.end - c.start] for c in problem.conditions]
-    )
-    states = np.nanmean(np.abs(np.concatenate([c.points.values for c in problem.conditions])), axis=0)
-    signals = [float(np.mean(np.abs(u.values))) for c in problem.conditions for u in c.inputs]
-    X = np.log([x for x in (1.0, *states, *signals) if x > 0])
-    T = np.log([1.0, *times])
-    low, high = min(X.min(), -X.max()) - max(T.max(), 0), max(X.max(), -X.min()) - min(T.min(), 0)
-    narrow = np.maximum(lower, low - _MARGIN), np.minimum(upper, high + _MARGIN)
-    use = problem.log & (narrow[0] < narrow[1])
-    return np.where(use, narrow[0], lower), np.where(use, narrow[1], upper)
+    conditions = problem.conditions
+    spans = [c.end - c.start for c in conditions]
+    steps = [np.diff(np.unique(c.points.times)).min(initial=c.end - c.start) for c in conditions]
+    states = np.nanmean(np.abs(np.concatenate([c.points.values for c in conditions])), axis=0).tolist()
+    inputs = [float(np.mean(np.abs(u.values))) for c in conditions for u in c.inputs]
+    X = np.abs(np.log([x for x in (1.0, *states, *inputs) if x > 0])).max()
+    T = np.log([1.0, *spans, *steps])
+    low = np.maximum(lower, -X - T.max() - _MARGIN)
+    high = np.minimum(upper, X - T.min() + _MARGIN)
+    narrowed = problem.log & (low < high)
+    return np.where(narrowed, low, lower), np.where(narrowed, high, upper)

@@ -106,8 +106,15 @@ def _split(vector):
 def test_impossible_decompositions_are_refused():
     with refused("the state 'x', which couples its equations, must be measured directly"):
         cf.fit(pathway(measured=("y",)), start="decomposed")
-    with refused("parameters or algebraic states that its equations share connect all of them"):
+    with refused("its equations share parameters that connect all of them"):
         cf.fit(problems.load("alpha_pinene").problem, start="decomposed")
+
+
+def test_states_without_parameters_are_signals_only():
+    problem = pathway(parameters={**dict.fromkeys("bc", WIDE), **{n: cf.Parameter(TRUTH[n], fixed=True) for n in "aK"}})
+    result = cf.fit(problem, start="decomposed")
+    assert result.parameters == pytest.approx({"b": 1.5, "c": 0.3}, rel=1e-5)
+    assert "Started from 1 block estimated apart: y." in result.message
 
 
 def test_bad_arguments_are_refused():
