@@ -21,6 +21,7 @@ from castfit.experiment import Experiment, Free
 from castfit.inputs import Input
 from castfit.model import Model
 from castfit.problem import Parameter, Problem
+from castfit.status import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -139,7 +140,7 @@ class Piece:
 
 
 def pose(problem: Problem, block: Block) -> Piece | None:
-    """Return a block as a problem; None if it has nothing to estimate, or no data.
+    """Return a block as a problem; None if its own data cannot determine it, or there is nothing to estimate.
 
     Only the direct measurements of the block's states count; constraints are left to the whole problem.
     """
@@ -149,12 +150,15 @@ def pose(problem: Problem, block: Block) -> Piece | None:
     free = any(isinstance(value, Free) for value in initial) or any(not p.fixed for p in parameters.values())
     if not used or not free:
         return None
-    posed = Problem(
-        _model(problem.model, block),
-        [_experiment(problem, block, e) for e in used],
-        parameters=parameters,
-        state_bounds={name: limits for name, limits in problem.state_bounds.items() if name in block.states},
-    )
+    try:
+        posed = Problem(
+            _model(problem.model, block),
+            [_experiment(problem, block, e) for e in used],
+            parameters=parameters,
+            state_bounds={name: limits for name, limits in problem.state_bounds.items() if name in block.states},
+        )
+    except InputError:  # the whole problem is sound, so only data are missing: what they showed is in other outputs
+        return None
     whole = {(q.kind, q.of, q.experiment): j for j, q in enumerate(problem.quantities)}
     return Piece(posed, np.array([whole[q.kind, q.of, q.experiment] for q in posed.quantities], dtype=np.intp))
 

@@ -173,8 +173,9 @@ class _Search:
             drawn: Array = generator.uniform(lower, upper, (_SCREENED, lower.size))
             starts = [*given, *drawn]
             costs: list[float] = [self._cost(self._residuals(start)) for start in starts]
-            for i in np.argsort(np.array(costs), kind="stable")[:_FITS].tolist():
-                if not np.isfinite(costs[i]):
+            ranking = sorted(zip(costs, range(len(starts)), strict=True))
+            for cost, i in ranking[:_FITS]:
+                if cost == np.inf:
                     break
                 fits.append(self._fit(starts[i]))
                 if self._settled(fits):

@@ -160,3 +160,16 @@ def test_signals_of_a_free_initial_state_hold_the_first_measurement():
     piece = pose(problem, find_blocks(problem)[1])
     assert piece is not None
     assert piece.problem.conditions[0].inputs[0](0.0) == pytest.approx(np.cos(T[1]))
+
+
+def test_a_block_that_its_own_data_cannot_determine_is_no_problem():
+    """Here c moves y only, which is seen through an output."""
+    w, x, y, a, b, c = cf.symbols("w x y a b c")
+    model = cf.Model({w: -a * w, x: -b * x, y: b * x - c * y}, parameters=[a, b, c], outputs={"twice": 2 * y},
+                     initial={w: 1, x: 1, y: 0})  # fmt: skip
+    experiment = cf.Experiment({n: np.cos(T) for n in ("w", "x", "twice")}, time=T)
+    problem = cf.Problem(model, experiment, parameters=dict.fromkeys("abc", 1.0))
+    first, second = find_blocks(problem)
+    assert second.states == ("x", "y")
+    assert pose(problem, first) is not None
+    assert pose(problem, second) is None
