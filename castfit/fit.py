@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from castfit._blas import one_blas_thread
 from castfit._reading import is_one_of, real, text
 from castfit.decomposed.search import Decomposed, Origin, decompose
 from castfit.problem import Problem
@@ -79,6 +80,7 @@ class Solver(Protocol):
 
 
 # Wild trial points overflow; they are found and rejected, and must not warn.
+@one_blas_thread
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def fit(
     problem: Problem,

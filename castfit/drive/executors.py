@@ -7,22 +7,18 @@ is then `Lost`, and nothing else: each of our own processes works on one task at
 from __future__ import annotations
 
 import concurrent.futures as cf
-import ctypes
 import multiprocessing
 import os
 import signal
-import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import util
 from multiprocessing import connection
-from pathlib import Path
 from typing import Any
 
+from castfit._blas import one_blas_thread as one_blas_thread
 from castfit.status import InputError
 
 GRACE = 10.0  # seconds beyond its limit after which a task hangs
@@ -235,55 +231,3 @@ def _environment(**variables: str) -> Generator[None, None, None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-class _OneThread:
-    """Counts the blocks that want one BLAS thread, as several threads of ours may be inside at once."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._depth = 0
-        self._before: list[tuple[Callable[[int], None], int]] = []
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._depth += 1
-            if self._depth == 1:
-                self._before = [(put, get()) for get, put in _openblas()]
-                for put, _ in self._before:
-                    put(1)
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._depth -= 1
-            if self._depth == 0:
-                for put, count in self._before:
-                    put(count)
-
-
-one_blas_thread = _OneThread()
-"""A context in which the OpenBLAS of numpy's and scipy's wheels use one thread.
-
-Sums are then added in the same order everywhere, so that numbers do not depend on where a task runs, and n workers
-use n cores.  Another BLAS, such as MKL, takes its number of threads from the environment.
-"""
-
-
-def _openblas() -> list[tuple[Callable[[], int], Callable[[int], None]]]:
-    """Find the libraries' functions that get and set the number of threads."""
-    found: list[tuple[Callable[[], int], Callable[[int], None]]] = []
-    for package in ("numpy", "scipy"):
-        spec = util.find_spec(package)
-        if package not in sys.modules or spec is None or spec.origin is None:
-            continue
-        home = Path(spec.origin).parent
-        for path in (*(home.parent / f"{package}.libs").glob("*openblas*"), *(home / ".dylibs").glob("*openblas*")):
-            with suppress(OSError):
-                library = ctypes.CDLL(str(path))
-                for prefix in ("scipy_openblas", "openblas"):
-                    for suffix in ("64_", ""):
-                        get = getattr(library, f"{prefix}_get_num_threads{suffix}", None)
-                        put = getattr(library, f"{prefix}_set_num_threads{suffix}", None)
-                        if get is not None and put is not None:
-                            found.append((get, put))
-    return found

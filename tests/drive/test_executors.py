@@ -9,8 +9,9 @@ from multiprocessing import get_context
 
 import pytest
 
+from castfit._blas import one_blas_thread, openblas
 from castfit.drive import executors
-from castfit.drive.executors import Lost, one_blas_thread, run
+from castfit.drive.executors import Lost, run
 from castfit.status import InputError
 from tests.drive.chores import chore, leave_at_once, square
 
@@ -110,7 +111,7 @@ def test_the_end_of_everything_ends_a_hanging_executor(threads, monkeypatch):
 
 
 def test_blas_uses_one_thread_inside_and_as_many_as_before_outside():
-    libraries = executors._openblas()
+    libraries = openblas()
     if not libraries:
         pytest.skip("numpy is not built on its own OpenBLAS")
     before = [get() for get, _ in libraries]
