@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -137,7 +138,7 @@ class Result:
     trajectories: dict[str, Nodes]
     transcription: str
     solver: str
-    versions: dict[str, str]
+    versions: Mapping[str, str]
     confidence_level: float
     absolute_sigma: bool
     integrator: IntegratorOptions
@@ -428,7 +429,8 @@ def _largest_gap(staged: StagedProblem, at: Evaluation) -> float:
     return float(np.concatenate(scaled).max(initial=0.0))  # NaN where a stage failed
 
 
-def _versions() -> dict[str, str]:
+@cache
+def _versions() -> Mapping[str, str]:
     found = {"python": platform.python_version()}
     for package in ("castfit", "casadi", "numpy"):
         try:

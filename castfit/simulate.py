@@ -16,6 +16,7 @@ import numpy as np
 from castfit.integrate import Integrator, IntegratorOptions, Lanes
 from castfit.status import CastfitError, InputError, check, suggest
 from castfit.transcribe.grid import merge, snap
+from castfit.transcribe.integrators import integrator_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -103,7 +104,7 @@ def predict(
     """Evaluate all outputs at `times`, integrating from one node to the next; as `simulate`."""
     chosen = _output_times(problem, times)
     system = problem.model.system
-    step = Integrator(system, np.array([1.0]), integrator)
+    step = integrator_of(problem.model, [1.0], integrator or IntegratorOptions())
     observe = system.function("outputs", ca.densify(ca.vertcat(*problem.model.outputs.values())))
     out: Prediction = {}
     for condition, known in zip(problem.conditions, nodes, strict=True):

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.integrate import Integrator, IntegratorOptions, Lanes
+from castfit.integrate import IntegratorOptions, Lanes
+from castfit.transcribe.integrators import integrator_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit.integrate import Integrator
     from castfit.transcribe.collocation import CollocationProblem
     from castfit.transcribe.elements import Elements
     from castfit.transcribe.lagrange import Table
@@ -60,7 +62,7 @@ def element_errors(
 
     CVODES errs by up to ten times its relative tolerance over an element: errors below that are not seen.
     """
-    integrator = Integrator(staged.problem.model.system, [1.0], options)
+    integrator = integrator_of(staged.problem.model, [1.0], options)
     found: list[ElementErrors] = []
     for condition, chain, elements in zip(
         staged.problem.conditions, staged.layout.chains, staged.elements, strict=True

@@ -16,11 +16,10 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from castfit.integrate import Integrator, IntegratorOptions, Lanes, Trajectories
+from castfit.integrate import IntegratorOptions, Lanes, Trajectories
 from castfit.staged import (
     Evaluation,
     Failure,
@@ -32,12 +31,13 @@ from castfit.staged import (
     lay_out,
 )
 from castfit.transcribe.grid import Staging, arrange, merge, snap
+from castfit.transcribe.integrators import integrator_of
 from castfit.transcribe.observe import Observation, Observer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.model import Model
+    from castfit.integrate import Integrator
     from castfit.problem import Condition, Natural, Problem
     from castfit.transcribe.start import Trajectory
 
@@ -46,11 +46,6 @@ if TYPE_CHECKING:
 
 _COARSE = 1e-4
 """Relative tolerance of a search's early stages: half the time of 1e-6, and as many starts succeed (calcium)."""
-
-_INTEGRATORS: WeakKeyDictionary[Model, dict[tuple[tuple[float, ...], IntegratorOptions], Integrator]] = (
-    WeakKeyDictionary()
-)
-"""Integrators of each model, built (and compiled) once however many fits use them."""
 
 _REMEMBERED = 4  # evaluations kept: a line search returns to its best point
 
@@ -442,11 +437,4 @@ def _group(problem: Problem, chains: Sequence[_Chain], options: IntegratorOption
     for i, chain in enumerate(chains):
         for k, grid in enumerate(chain.grids):
             members.setdefault(tuple(grid.tolist()), []).append((i, k))
-    built = _INTEGRATORS.setdefault(problem.model, {})
-    groups: list[_Group] = []
-    for grid, member in members.items():
-        key = (grid, options)
-        if key not in built:
-            built[key] = Integrator(problem.model.system, np.array(grid), options)
-        groups.append(_Group(built[key], tuple(member)))
-    return groups
+    return [_Group(integrator_of(problem.model, grid, options), tuple(m)) for grid, m in members.items()]

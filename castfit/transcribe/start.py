@@ -19,13 +19,15 @@ from scipy.interpolate import PchipInterpolator, make_smoothing_spline
 from castfit._casadi import Built
 from castfit._reading import is_one_of, named, reals, text
 from castfit.inputs import Input
-from castfit.integrate import Integrator, IntegratorOptions, Lanes
+from castfit.integrate import IntegratorOptions, Lanes
 from castfit.status import check, suggest
 from castfit.transcribe.grid import merge
+from castfit.transcribe.integrators import integrator_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit.model import Model
     from castfit.problem import Condition, Problem
 
     Array = NDArray[np.float64]
@@ -234,7 +236,7 @@ def _fill(
     if rest:
         model = problem.model.with_measured(tuple(known))
         inputs = (*condition.inputs, *signals.values())
-        found, z = _march(model.system, times, x[0, rest], condition.z_guess, p, inputs, options)
+        found, z = _march(model, times, x[0, rest], condition.z_guess, p, inputs, options)
         x[:, rest] = found
     else:
         z = _consistent(problem, condition, times, x, p, options)
@@ -242,19 +244,19 @@ def _fill(
 
 
 def _march(
-    system: Any, times: Array, x0: Array, z0: Array, p: Array, inputs: Sequence[Input], options: IntegratorOptions
+    model: Model, times: Array, x0: Array, z0: Array, p: Array, inputs: Sequence[Input], options: IntegratorOptions
 ) -> tuple[Array, Array]:
     """Integrate over the whole table, or, if that fails, interval by interval up to where it stops."""
     count = times.size
     span = times[-1] - times[0]
     cubics = np.stack([u.cubics(times) for u in inputs], axis=1) if inputs else np.zeros((count - 1, 0, 4))
-    whole = Integrator(system, (times - times[0]) / span, options)
+    whole = integrator_of(model, (times - times[0]) / span, options)
     u = np.concatenate([cubics[:1], cubics])  # an empty interval comes first
     found = whole.values(Lanes(times[:1], np.array([span]), x0[None], p[None], u[None], z0[None]))
     if not found.failures:
         return found.x[0], found.z[0]
     x, z = np.repeat(x0[None], count, axis=0), np.repeat(z0[None], count, axis=0)
-    single = Integrator(system, np.array([1.0]), options)
+    single = integrator_of(model, [1.0], options)
     for k in range(count - 1):
         step = Lanes(
             times[k : k + 1], np.diff(times)[k : k + 1], x[k][None], p[None], cubics[k][None, None], z[k][None]
@@ -277,7 +279,7 @@ def _consistent(
         u[:, 0, i, 0] = signal(times)
     guess = np.repeat(condition.z_guess[None], count, axis=0)
     lanes = Lanes(times, np.zeros(count), x, np.repeat(p[None], count, axis=0), u, guess)
-    found = Integrator(problem.model.system, np.array([1.0]), options).values(lanes)
+    found = integrator_of(problem.model, [1.0], options).values(lanes)
     return np.where(np.isfinite(found.z[:, -1]), found.z[:, -1], guess)
 
 
