@@ -48,6 +48,19 @@ def write_json(record: Any, file: str | None) -> None:
         Path(file).write_text(text + "\n")
 
 
+def add_problem(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name a problem, for `load`."""
+    parser.add_argument("name", metavar="NAME", help="problem of the library; see castfit list")
+    parser.add_argument(
+        "--option",
+        metavar="KEY=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="options of the problem, such as mu=20",
+    )
+
+
 def load(name: str, options: Sequence[str]) -> Benchmark:
     """Load a benchmark with its options given as key=value."""
     from castfit import problems

@@ -6,7 +6,16 @@ import argparse
 import math
 from pathlib import Path
 
-from castfit.cli.command import FAILED, INTERRUPTED, Command, file_mistakes, load, picture_mistakes, write_json
+from castfit.cli.command import (
+    FAILED,
+    INTERRUPTED,
+    Command,
+    add_problem,
+    file_mistakes,
+    load,
+    picture_mistakes,
+    write_json,
+)
 from castfit.status import Status, check
 
 _METHODS = "single,multiple,collocation,incremental"
@@ -14,15 +23,7 @@ _METHODS = "single,multiple,collocation,incremental"
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = "castfit compare NAME [options]"
-    parser.add_argument("name", metavar="NAME", help="problem of the library; see castfit list")
-    parser.add_argument(
-        "--option",
-        metavar="KEY=VALUE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="options of the problem, such as mu=20",
-    )
+    add_problem(parser)
     parser.add_argument(
         "--methods",
         metavar="A,B",

@@ -14,6 +14,7 @@ from castfit.cli.command import (
     FAILED,
     INTERRUPTED,
     Command,
+    add_problem,
     assignments,
     file_mistakes,
     literal,
@@ -39,15 +40,7 @@ SOLVERS = {"gauss-newton": "GaussNewton", "ipopt": "Ipopt"}
 
 def _configure_fit(parser: argparse.ArgumentParser) -> None:
     parser.usage = "castfit fit NAME [options]"
-    parser.add_argument("name", metavar="NAME", help="problem of the library; see castfit list")
-    parser.add_argument(
-        "--option",
-        metavar="KEY=VALUE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="options of the problem, such as mu=20",
-    )
+    add_problem(parser)
     method = parser.add_argument_group("method")
     method.add_argument("--transcription", choices=TRANSCRIPTIONS, default="collocation", help="(default: %(default)s)")
     method.add_argument("--intervals", type=_number_or_word, metavar="N|data", help="intervals of multiple shooting")
