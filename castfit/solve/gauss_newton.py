@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._reading import is_one_of, real, text
-from castfit.solve.homotopy import STATIONS, enter, next_try, soft_step, start_point, suspicious
+from castfit.solve.homotopy import STATIONS, enter, hold_back, next_try, soft_step, start_point, suspicious
 from castfit.solve.local import LocalProblem, Step
 from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, Solution, infeasibility
 from castfit.solve.state import GaussNewtonState
@@ -55,6 +55,7 @@ _IDLE = 2  # so many idle steps are forgiven; after one more the rest is integra
 _NOISY_GAP, _NOISY_DECREASE = 1e-5, 1e-7  # what an integration error may leave of a converged solution
 _AWAY = 2.0  # a step that multiplies a promised decrease above integration errors by this leads away from the solution
 _DAMPED, _STALLED = 0.5, 2  # so many steps damped so much end the straight way: easy problems have none or one
+_SAME_LENGTH, _CIRCLING = 0.02, 8  # so many full steps whose length changes by less than this fraction lead nowhere
 _STRAIGHT_ITERATIONS, _EXACT_ITERATIONS = 50, 25  # these suffice, after the stations, or the way led to a bad place
 _CUT_SHORT = "Its residuals are suspiciously large, but the search for a better one was cut short."
 _SHORTEST = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
@@ -219,18 +220,23 @@ class GaussNewton:
         control = LevenbergMarquardt() if state.phase == "held back" else self._control
         full = _full_step(search) if state.near and not state.astray else None
         advance = full or _evaluable(search, control.advance(search))
+        length = search.norm(step.dv)
+        circling = advance.damping == 1.0 and abs(length - state.report.get("step", np.inf)) <= _SAME_LENGTH * length
         after = replace(
             state,
             iteration=state.iteration + 1,
             damping=advance.damping,
             memory=advance.memory,
-            report={**report, **advance.report, "step": search.norm(step.dv)},
+            report={**report, **advance.report, "step": length},
             within=state.within + 1,
+            circling=state.circling + 1 if circling else 0,
         )
         if advance.to is None or np.array_equal(advance.to.v, linear.v):
             return self._give_up(ledger, after, search)
         damped = advance.damping < _DAMPED and not state.near
         after = replace(after, evaluation=advance.to, stalled=state.stalled + damped)
+        if self._circles(staged, after):
+            return hold_back(after, after.evaluation)
         straight = not after.stations
         slow = after.within >= (_STRAIGHT_ITERATIONS if straight else _EXACT_ITERATIONS)
         lost = not after.near and (slow or (straight and after.stalled >= _STALLED))
@@ -240,6 +246,11 @@ class GaussNewton:
         """Judge by the decrease that a full step promises within the constraints, and by the gaps."""
         floor = sum(float(np.sum((1e-10 * s) ** 2)) for s in staged.signal)
         return gap <= _GAP and step.decrease <= self.tolerance * linear.cost + floor
+
+    def _circles(self, staged: StagedProblem, state: GaussNewtonState) -> bool:
+        """Tell whether full steps lead round and round an optimum to which they do not converge."""
+        rescued = self.homotopy != "never" and state.phase != "held back"
+        return rescued and state.circling >= _CIRCLING and not suspicious(staged, state.evaluation)
 
     def _settle(self, ledger: Ledger, state: GaussNewtonState, status: Status) -> GaussNewtonState:
         """Accept an optimum, unless it is suspicious and something is left to try."""

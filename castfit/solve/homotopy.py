@@ -10,7 +10,7 @@
 
 The last try is for models that do not fit.  Gauss and Newton leave out the curvature of the residuals; where these are
 large, full steps lead away from the optimum, and the natural level function, which measures with the same matrices,
-does not notice.
+does not notice.  Where steps go round in circles about a plausible point, this comes at once.
 """
 
 from __future__ import annotations
@@ -63,8 +63,13 @@ def next_try(ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState | None
     if state.stations == STATIONS:
         return enter(ledger, state, SLOW_STATIONS, start_point(staged))
     if state.phase != "held back" and state.optimum is None and ledger.best is not None:
-        return replace(_afresh(state), phase="held back", evaluation=ledger.evaluate(ledger.best))
+        return hold_back(state, ledger.evaluate(ledger.best))
     return None
+
+
+def hold_back(state: GaussNewtonState, at: Evaluation) -> GaussNewtonState:
+    """Go on from a point by steps after Levenberg and Marquardt."""
+    return replace(_afresh(state), phase="held back", evaluation=at)
 
 
 def enter(ledger: Ledger, state: GaussNewtonState, stations: tuple[Softening, ...], start: Array) -> GaussNewtonState:

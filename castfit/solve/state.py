@@ -59,6 +59,8 @@ class GaussNewtonState:
         The smallest gap and the smallest promised decrease until then; infinite far from the solution.
     astray : bool
         Whether a full step close to the solution led away from it.
+    circling : int
+        Full steps in a row that were as long as the one before.
     origin : (n_v,) array, optional
         The second start, once it has been made.
     optimum : GaussNewtonState, optional
@@ -82,6 +84,7 @@ class GaussNewtonState:
     idle: int = 0
     closest: tuple[float, float] = (np.inf, np.inf)
     astray: bool = False
+    circling: int = 0
     origin: Array | None = None
     optimum: GaussNewtonState | None = None
 

@@ -96,6 +96,24 @@ def test_slow_convergence_is_not_taken_for_the_end(curvature):
     assert np.allclose(np.abs(q[6:10] / q[5:9]), curvature, rtol=0.1)
 
 
+@pytest.mark.parametrize("curvature", [-1.2, -1.5])
+def test_full_steps_in_circles_are_soon_held_back(curvature):
+    """The same residuals with a factor below -1: full steps go round the optimum at 0 for ever."""
+    toy = Formula(
+        lambda q: np.concatenate([q + 1, curvature * q**2 + q - 1]),
+        lambda q: np.array([[1.0], 2 * curvature * q + 1]),
+        [0.1],
+    )
+    straight = list(cf.GaussNewton(homotopy="never", max_iter=100).iterate(toy))
+    assert straight[-1].status is Status.MAX_ITERATIONS
+    assert min(abs(state.v[0]) for state in straight) >= 0.1
+    states = list(cf.GaussNewton().iterate(toy))
+    assert states[-1].status is Status.CONVERGED
+    assert abs(states[-1].v[0]) < 1e-5
+    assert {state.phase for state in states} == {"straight", "held back"}
+    assert states[-1].iteration < 40
+
+
 @pytest.mark.parametrize("rule", ["natural_level", "exact_penalty", "levenberg_marquardt"])
 def test_large_residuals_with_gaps_converge_as_far_as_without(rule):
     """Data that no decay explains: the iteration is linear, and full steps near the solution are idle for long."""
