@@ -24,14 +24,17 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from castfit._reading import real, reals, text
+from castfit.drive.checkpoint import Checkpoint, described, digest, problem_fingerprint, versions
 from castfit.drive.coarsening import coarsened
 from castfit.drive.horizons import break_time, doubling, end, integrated_length, measured_times, until, within
+from castfit.drive.incremental_checkpoint import Estimate, Save, Stage, finish, resumed, save_to
 from castfit.drive.incremental_result import Horizon, IncrementalResult
 from castfit.drive.limits import Bounds, confidence_limits, standard_deviations
 from castfit.fit import Solver, Transcription, fit
@@ -44,6 +47,8 @@ from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
@@ -74,6 +79,8 @@ def incremental(
     callback: Callable[[Iteration], Any] | None = None,
     absolute_sigma: bool | None = None,
     confidence_level: float = 0.95,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
     verbose: int = 0,
 ) -> IncrementalResult:
     """Estimate on successively longer horizons (incremental single shooting; Michalik et al. 2009).
@@ -110,6 +117,10 @@ def incremental(
         As in `fit`.
     confidence_level : float
         Of the intervals in the result's table.
+    checkpoint : str or Path, optional
+        A file to which every finished horizon is written at once.
+    resume : bool
+        Whether to continue the checkpoint if it exists: what is finished is not repeated.
     verbose : {0, 1, 2}
         Nothing, one line per horizon, one line per solve.
 
@@ -121,10 +132,13 @@ def incremental(
     Raises
     ------
     InputError
-        For misuse: unknown names or values outside the bounds in `start`, horizons that do not increase, ...
+        For misuse: unknown names or values outside the bounds in `start`, horizons that do not increase, a checkpoint
+        that exists and is not to be continued, or that belongs to another problem or other options, ...
     """
     began = time.perf_counter()
     mistakes = _mistakes(break_fraction, bound_confidence, bound_relaxation, max_time)
+    if resume and checkpoint is None:
+        mistakes.append("resume=True continues a checkpoint; give checkpoint=path")
     if verbose not in (0, 1, 2):
         mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
     given: Any = problem
@@ -155,17 +169,30 @@ def incremental(
         _say if verbose else None,
     )
     theta = problem.guess if start is None else problem.theta_from(start)
-    result, records = driver.run(_Estimate(theta, driver.user, -np.inf))
-    return IncrementalResult(result, records, time.perf_counter() - began)
-
-
-@dataclass(frozen=True)
-class _Estimate:
-    """What one horizon hands to the next: theta, the bounds on it, and the horizon that it was estimated on."""
-
-    theta: Array
-    bounds: Bounds
-    horizon: float
+    header = {
+        "driver": "incremental",
+        **problem_fingerprint(problem),
+        "transcription": described(driver.transcription),
+        "solver": described(driver.solver),
+        "horizons": described(driver.horizons),
+        "options": described((break_fraction, bound_confidence, bound_relaxation, coarse, fallback)),
+        "statistics": described((absolute_sigma, confidence_level)),
+        "start": digest(theta),
+        "versions": versions(),
+    }
+    with nullcontext() if checkpoint is None else closing(Checkpoint(checkpoint, header, resume=resume)) as file:
+        stage, finished = resumed(file)
+        if finished is not None:
+            last, result = finished
+            solved = (*(stage.horizons if stage is not None else ()), last)
+            return IncrementalResult(result.with_problem(problem), solved, time.perf_counter() - began)
+        if stage is None:
+            known = Estimate(theta, driver.user, -np.inf)
+            stage = Stage(known, driver.next_horizon(known))
+        result, solved = driver.run(stage, save_to(file))
+        if result.status not in _STOPPED:
+            finish(file, solved[-1], result)
+    return IncrementalResult(result, solved, time.perf_counter() - began)
 
 
 @dataclass(frozen=True)
@@ -216,30 +243,31 @@ class _Driver:
         """The user's bounds."""
         return Bounds(*self.problem.bounds)
 
-    def run(self, known: _Estimate) -> tuple[Result, tuple[Horizon, ...]]:
+    def run(self, stage: Stage, save: Save) -> tuple[Result, tuple[Horizon, ...]]:
         """Follow the flow chart to the end of the last horizon."""
-        records: list[Horizon] = []
-        target = self.next_horizon(known)
         while True:
-            attempt = self.solve(target, known)
+            known = stage.known
+            attempt = self.solve(stage.target, known)
             stopped = attempt.result.status in _STOPPED
             if self.fallback and not stopped and not attempt.plausible:
-                nearer = self.nearer_horizon(attempt, known, records)
+                nearer = self.nearer_horizon(attempt, stage)
                 if nearer is not None:
-                    self.keep(replace(attempt, fallback="shorter step"), records)
-                    target = nearer
+                    record = self.record(replace(attempt, fallback="shorter step"))
+                    stage = Stage(known, nearer, (*stage.horizons, record))
+                    save(stage)
                     continue
                 attempt = self.rescue(attempt, known)
                 stopped = attempt.result.status in _STOPPED
-            self.keep(attempt, records)
-            known = self.learn(attempt, known)
-            if target >= end(self.problem):
-                return replace(attempt.result, problem=self.problem), tuple(records)
+            horizons = (*stage.horizons, self.record(attempt))
+            if stage.target >= end(self.problem):
+                return replace(attempt.result, problem=self.problem), horizons
             if stopped:
-                return self.unfinished(attempt.result), tuple(records)
-            target = self.next_horizon(known)
+                return self.unfinished(attempt.result), horizons
+            learnt = self.learn(attempt, known)
+            stage = Stage(learnt, self.next_horizon(learnt), horizons)
+            save(stage)
 
-    def next_horizon(self, known: _Estimate) -> float:
+    def next_horizon(self, known: Estimate) -> float:
         """Return the horizon that the rule wants next."""
         last = end(self.problem)
         times = doubling(self.problem) if isinstance(self.horizons, str) else self.horizons
@@ -253,15 +281,15 @@ class _Driver:
             return float(reached[-1]) if reached.size and reached[-1] > known.horizon else following
         return min(following, last)
 
-    def nearer_horizon(self, attempt: _Attempt, known: _Estimate, records: Sequence[Horizon]) -> float | None:
+    def nearer_horizon(self, attempt: _Attempt, stage: Stage) -> float | None:
         """Return a horizon halfway between the one that was reached and the one that failed; None to give up."""
-        if attempt.result.status in _HOPELESS or sum(bool(r.fallback) for r in records) >= _MOST_SHORTER:
+        if attempt.result.status in _HOPELESS or sum(bool(h.fallback) for h in stage.horizons) >= _MOST_SHORTER:
             return None
         times = measured_times(self.problem)
-        between = times[(times > known.horizon) & (times < attempt.horizon)]
+        between = times[(times > stage.known.horizon) & (times < attempt.horizon)]
         return float(between[(between.size - 1) // 2]) if between.size else None
 
-    def solve(self, horizon: float, known: _Estimate) -> _Attempt:
+    def solve(self, horizon: float, known: Estimate) -> _Attempt:
         """Estimate on one horizon, relaxing updated bounds until none of them is active."""
         shorter = until(self.problem, horizon)
         transcription, solver = self.transcription, self.solver
@@ -288,7 +316,7 @@ class _Driver:
             enough = relaxations >= _MOST_RELAXATIONS
             bounds = self.user if enough else bounds.relaxed(updated, self.relaxation, self.user)
 
-    def rescue(self, attempt: _Attempt, known: _Estimate) -> _Attempt:
+    def rescue(self, attempt: _Attempt, known: Estimate) -> _Attempt:
         """Try multiple shooting within the user's bounds; return the better of the two attempts."""
         transcription = MultipleShooting(integrator=self.transcription.integrator)
         if self.coarse and attempt.horizon < end(self.problem):
@@ -313,15 +341,15 @@ class _Driver:
         with np.errstate(over="ignore", invalid="ignore"):  # far from the solution trajectories may be huge
             return fit(bounded, transcription, solver, max_time=remaining, **self.options)
 
-    def learn(self, attempt: _Attempt, known: _Estimate) -> _Estimate:
+    def learn(self, attempt: _Attempt, known: Estimate) -> Estimate:
         """Return estimates and bounds for the next horizon; a horizon that failed leaves the estimates alone."""
         result = attempt.result
         if not result.success:
-            return _Estimate(known.theta, self.user, attempt.horizon)
+            return Estimate(known.theta, self.user, attempt.horizon)
         if self.fallback and not attempt.plausible:
-            return _Estimate(result.theta, self.user, attempt.horizon)
+            return Estimate(result.theta, self.user, attempt.horizon)
         limits = confidence_limits(result, self.confidence, attempt.accuracy, self.user)
-        return _Estimate(result.theta, limits, attempt.horizon)
+        return Estimate(result.theta, limits, attempt.horizon)
 
     def unfinished(self, result: Result) -> Result:
         """Return the best point so far as a result of the whole problem, with the status of the fit that stopped."""
@@ -331,8 +359,8 @@ class _Driver:
             there = fit(whole, self.transcription, GaussNewton(homotopy="never", max_iter=0), **options)
         return replace(there, status=result.status, message=result.message, problem=self.problem)
 
-    def keep(self, attempt: _Attempt, records: list[Horizon]) -> None:
-        """Add what is kept of a horizon, and tell the user if he wants to know."""
+    def record(self, attempt: _Attempt) -> Horizon:
+        """Return what is kept of a horizon, and tell the user if he wants to know."""
         result, problem = attempt.result, self.problem
         deviations = standard_deviations(result, attempt.accuracy)[0] * problem.natural_slope(result.theta)
         lower, upper = (problem.to_natural(b).tolist() for b in (attempt.bounds.lower, attempt.bounds.upper))
@@ -350,13 +378,13 @@ class _Driver:
             status=result.status,
             fallback=attempt.fallback,
         )
-        records.append(record)
         if self.say is not None:
             then = f", {record.fallback}" if record.fallback else ""
             self.say(
                 f"until {record.horizon:g}: {record.status.value} after {record.iterations} iterations, "
                 f"chi2 = {record.chi2:.6g} from {record.n_data} data{then}"
             )
+        return record
 
 
 def _say(line: str) -> None:

@@ -333,6 +333,51 @@ def test_the_summary_has_a_line_per_horizon():
     assert f"I_equiv = {found.equivalent_iterations:.2f}" in repr(found)
 
 
+# Checkpoints
+
+
+def same(one, other):
+    """Whether two fits went the same way, times apart."""
+    assert one.horizons == other.horizons
+    assert one.result.parameters == other.result.parameters
+    assert one.result.chi2 == other.result.chi2
+
+
+@pytest.mark.parametrize("stop_after", [1, 4, 9, 14])
+def test_a_stopped_fit_is_continued_to_the_same_end(tmp_path, stop_after):
+    problem, file = lotka_volterra(guess=LOTKA_VOLTERRA_POLE), tmp_path / "run"
+    undisturbed = cf.incremental(problem)
+    seen = []
+
+    def stop(now):
+        seen.append(now)
+        return len(seen) == stop_after
+
+    stopped = cf.incremental(problem, checkpoint=file, callback=stop)
+    assert stopped.result.status is Status.STOPPED_BY_CALLBACK
+    with file.open("ab") as line:
+        line.write(b'{"stage": {"tar')  # as a killed run leaves it
+    continued = cf.incremental(problem, checkpoint=file, resume=True)
+    same(continued, undisturbed)
+    assert continued.result.predict().keys() == undisturbed.result.predict().keys()
+
+    never = cf.incremental(problem, checkpoint=file, resume=True, callback=lambda now: pytest.fail("solved again"))
+    same(never, undisturbed)
+
+
+def test_checkpoints_of_other_fits_are_refused(tmp_path):
+    problem, file = lotka_volterra(), tmp_path / "run"
+    cf.incremental(problem, checkpoint=file)
+    with refused("exists; continue it by resume=True"):
+        cf.incremental(problem, checkpoint=file)
+    with refused("was written for the options"):
+        cf.incremental(problem, checkpoint=file, resume=True, coarse=False)
+    with refused("was written for another start"):
+        cf.incremental(problem, checkpoint=file, resume=True, start={"k1": 0.9})
+    with refused("give checkpoint=path"):
+        cf.incremental(problem, resume=True)
+
+
 def test_mistakes_are_listed_together():
     problem = lotka_volterra()
     with refused(
