@@ -129,7 +129,8 @@ def test_the_warm_up_is_short():
     ]
 
 
-def test_bench_prints_draws_and_writes(small, capsys, tmp_path):
+def test_bench_prints_draws_and_writes(small, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # in a narrow table, words stand below each other
     curves, rows = tmp_path / "curves.png", tmp_path / "rows.json"
     chosen = ["--starts", "1", "--methods", "scatter,multistart", "--plot", str(curves), "--json", str(rows)]
     assert cli.main(["bench", "ssm-pinene", *chosen]) == 0
