@@ -59,6 +59,9 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | Path, header: Header, *, resume: bool) -> None:
+        given: Any = path
+        if not isinstance(given, (str, os.PathLike)):
+            raise InputError("checkpoint", [f"checkpoint is {text(path)}; give the path of a file"])
         self.path = Path(path)
         exists = self.path.exists() and self.path.stat().st_size > 0
         if exists and not resume:

@@ -107,6 +107,12 @@ def test_a_later_format_is_refused(path):
         resumed(path)
 
 
+@pytest.mark.parametrize("junk", [3, None, b"run", ["run"]])
+def test_what_is_no_path_is_misuse(junk):
+    with pytest.raises(InputError, match="give the path of a file"):
+        Checkpoint(junk, {}, resume=False)
+
+
 def test_a_folder_that_does_not_exist_is_misuse(tmp_path):
     with pytest.raises(InputError, match="cannot be written"):
         Checkpoint(tmp_path / "none" / "run.jsonl", HEADER, resume=False)
