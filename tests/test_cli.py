@@ -5,12 +5,10 @@ import json
 import math
 import os
 import re
-import runpy
 import select
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -350,8 +348,3 @@ def test_concise_notation_reads_back(size, relative_error, negative):
 )
 def test_concise_notation(value, error, text):
     assert _console.concise(value, error) == text
-
-
-def test_quickstart_runs_and_asserts_its_answer(capsys):
-    runpy.run_path(str(Path(__file__).parent.parent / "examples" / "quickstart.py"))
-    assert "well determined" in capsys.readouterr().out
