@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from castfit.cli.command import Progress
 
 
+_COMMON = ("starts", "seed", "workers", "methods", "max_time")
+_OPTIONS = (*_COMMON, "tolerance", "data", "plot")
+_DEFAULTS = {"workers": 1, "max_time": 60.0}  # taken after it is known what was given
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of table.
@@ -28,12 +33,15 @@ class Kind:
     ----------
     names : callable
         Returns the names of all tables of this kind.
+    takes : tuple of str
+        The options that mean something to them, besides ``--json``.
     run : callable
         Runs the table ``arguments.table``, telling the second argument what is being done; returns what is shown and
         what JSON gets, which says ``"stopped": "interrupted"`` after Ctrl-C.
     """
 
     names: Callable[[], Iterable[str]]
+    takes: tuple[str, ...]
     run: Callable[[argparse.Namespace, Progress], tuple[RenderableType, dict[str, Any]]]
 
 
@@ -44,9 +52,9 @@ def _configure_bench(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--starts", type=int, metavar="N", help="number of starts (default: as many as the paper)")
     parser.add_argument("--seed", type=int, metavar="N", help="draws other noise and other starts")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
+    parser.add_argument("--workers", type=int, metavar="N", help=f"processes (default: {_DEFAULTS['workers']})")
     parser.add_argument("--methods", metavar="A,B", help="methods to run (default: those of the table)")
-    parser.add_argument("--max-time", type=float, default=60.0, metavar="S", help="per start (default: %(default)s s)")
+    parser.add_argument("--max-time", type=float, metavar="S", help=f"per start (default: {_DEFAULTS['max_time']} s)")
     parser.add_argument("--tolerance", type=float, metavar="T", help="relative tolerance of the integrator")
     parser.add_argument("--data", metavar="FILE", help="measurements of hiv_proteinase (default: simulated ones)")
     parser.add_argument("--plot", metavar="FILE", help="draw the curves of a global search")
@@ -61,8 +69,11 @@ def _bench(arguments: argparse.Namespace) -> int:
     known = {name: kind for kind in KINDS for name in kind.names()}
     name = arguments.table
     check("bench", [] if name in known else [f"there is no table '{name}': {suggest(name, known)}"])
-    alien = ("tolerance",) if name in searches.names() else ("data", "plot")
-    check("bench", [f"'{name}' takes no --{o}; leave it out" for o in alien if getattr(arguments, o) is not None])
+    alien = [o for o in _OPTIONS if o not in known[name].takes and getattr(arguments, o) is not None]
+    check("bench", [f"'{name}' takes no --{o.replace('_', '-')}; leave it out" for o in alien])
+    for option, value in _DEFAULTS.items():
+        if getattr(arguments, option) is None:
+            setattr(arguments, option, value)
     with _console.progress() as show:
         table, record = known[name].run(arguments, show)
     _console.console(stderr=arguments.json == "-").print(table)
@@ -104,8 +115,8 @@ def _scaling(arguments: argparse.Namespace, show: Progress) -> tuple[RenderableT
 
 
 KINDS = (
-    Kind(_published_names, _published),
-    Kind(lambda: ("condensing-scaling",), _scaling),
-    Kind(searches.names, searches.run),
+    Kind(_published_names, (*_COMMON, "tolerance"), _published),
+    Kind(lambda: ("condensing-scaling",), ("seed",), _scaling),
+    Kind(searches.names, (*_COMMON, "data", "plot"), searches.run),
 )
 COMMAND = Command("bench", "repeat a published table and print it beside ours", _configure_bench, _bench)
