@@ -76,6 +76,15 @@ def is_one_of(value: Any, *choices: Any) -> bool:
     return any(isinstance(value, type(choice)) and value == choice for choice in choices)
 
 
+def rng_mistakes(rng: Any) -> list[str]:
+    """Say what is wrong with a seed or a generator."""
+    try:
+        np.random.default_rng(rng)
+    except (TypeError, ValueError):
+        return [f"rng is {text(rng)}; give a number that is not negative, or a numpy.random.Generator"]
+    return []
+
+
 def text(value: Any) -> str:
     """Show what a user gave in one line, shortened, for a message."""
     shown = " ".join(repr(value).split())

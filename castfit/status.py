@@ -28,13 +28,16 @@ class Status(str, Enum):
     @property
     def success(self) -> bool:
         """Whether the point is a solution."""
-        return self in (Status.CONVERGED, Status.ACCEPTABLE)
+        return self in SOLVED
 
     @property
     def sentence(self) -> str:
         """The status in words."""
         return _SENTENCES[self]
 
+
+SOLVED = (Status.CONVERGED, Status.ACCEPTABLE)
+"""The statuses of solutions; their values as text compare equal to them."""
 
 _SENTENCES = {
     Status.CONVERGED: "The optimality conditions hold to the requested tolerance.",

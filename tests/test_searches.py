@@ -11,14 +11,13 @@ import pytest
 import castfit as cf
 from castfit import cli
 from castfit.benchmark import searchers, searches
-from castfit.benchmark.searchers import ABLATION, SEARCHERS, Baseline, Scatter, evolve, start_often
+from castfit.benchmark.searchers import ABLATION, SEARCHERS, Baseline, Budget, Scatter, evolve, start_often
 from castfit.benchmark.searches import TABLES, SearchRow, SearchRun, run_searches, target_of
 from castfit.drive.scatter.options import Options
-from castfit.drive.scatter_book import Limits
 from castfit.problems import load, names
 from tests.builders import refused
 
-LIMITS = Limits(400, 30.0, 0.02754)
+BUDGET = Budget(400, 30.0, 0.02754)
 
 
 def decay(guess=2.0) -> cf.Problem:
@@ -43,16 +42,16 @@ def nothing_is_compiled(monkeypatch):
     ids=["scatter", "multistart", "de"],
 )
 def test_all_searchers_count_alike_and_stop_at_the_target(searcher):
-    trace = searcher(decay(), seed=0, workers=1, limits=Limits(2000, 30.0, 1e-4))
+    trace = searcher(decay(), seed=0, workers=1, budget=Budget(2000, 30.0, 1e-4))
     assert trace.history[-1].chi2 <= 1e-4
     assert trace.history[-1].simulations <= trace.simulations <= 2000
-    again = searcher(decay(), seed=0, workers=1, limits=Limits(2000, 30.0, 1e-4))
+    again = searcher(decay(), seed=0, workers=1, budget=Budget(2000, 30.0, 1e-4))
     assert [(m.simulations, m.chi2) for m in again.history] == [(m.simulations, m.chi2) for m in trace.history]
 
 
 @pytest.mark.parametrize("minimise", [evolve, start_often])
 def test_baselines_stop_at_their_limit(minimise):
-    trace = Baseline("", minimise)(decay(), seed=0, workers=1, limits=Limits(30, 30.0, -np.inf))
+    trace = Baseline("", minimise)(decay(), seed=0, workers=1, budget=Budget(30, 30.0, -np.inf))
     assert 30 <= trace.simulations <= 60
     assert bool(trace.ends) == (minimise is start_often)
 
@@ -119,11 +118,11 @@ def test_the_warm_up_is_short():
     calls: list[tuple[dict, float]] = []
 
     class Recorded(Scatter):
-        def __call__(self, problem, *, seed, workers, limits):
-            calls.append((dict(self.options), limits.max_eval))
+        def __call__(self, problem, *, seed, workers, budget):
+            calls.append((dict(self.options), budget.max_eval))
             return searches.Trace((), (), 0, 0.0)
 
-    searches._warm_up(Recorded("", {"local_n1": 7, "dim_refset": 10}), decay(), LIMITS)
+    searches._warm_up(Recorded("", {"local_n1": 7, "dim_refset": 10}), decay(), BUDGET)
     assert calls == [
         ({"local_n1": 0, "dim_refset": 3, "n_diverse": 3, "islands": 1, "local_searches": 1}, 10),
     ]
@@ -149,6 +148,12 @@ def test_bench_prints_draws_and_writes(small, capsys, tmp_path, monkeypatch):
         ("ssm-pinene", "--tolerance=1e-6"),
         ("condensing-scaling", "--data=x.csv"),
         ("condensing-scaling", "--plot=x.png"),
+        ("condensing-scaling", "--methods=single"),
+        ("condensing-scaling", "--starts=3"),
+        ("condensing-scaling", "--workers=1"),
+        ("condensing-scaling", "--max-time=1"),
+        ("condensing-scaling", "--tolerance=1e-6"),
+        ("calcium-table1", "--data=x.csv"),
     ],
 )
 def test_bench_ignores_no_option(table, option, capsys):

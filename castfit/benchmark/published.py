@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from castfit.benchmark.methods import INTEGRATOR, integrated, table_methods
+from castfit.benchmark.methods import INTEGRATOR, METHODS, integrated, table_methods
 from castfit.drive.compare import compare
 from castfit.drive.compare_result import ComparisonResult, Row, Trial, finite
 from castfit.drive.incremental_result import Horizon
-from castfit.drive.methods import Method
+from castfit.drive.methods import Method, methods_from
 from castfit.fit import fit
 from castfit.problems import Benchmark, PublishedTable, load
 from castfit.status import Status, check
@@ -116,7 +116,7 @@ def run_table(
     count = table.starts if starts is None else starts
     names = tuple(methods) if methods is not None else table.methods
     mistakes: list[str] = []
-    table_methods(names, load(table.problem, **table.cases[0]), mistakes)
+    methods_from(list(names), mistakes, also=METHODS)
     mistakes += [f"{n} is {v}; give at least 1" for n, v in (("starts", count), ("workers", workers)) if v < 1]
     if table.start is not None and count > 1:
         mistakes.append(f"starts is {count}; the table has a single start, '{table.start}'")

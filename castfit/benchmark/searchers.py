@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -40,6 +40,15 @@ class Trace:
     time: float
 
 
+@dataclass(frozen=True)
+class Budget:
+    """What a run may take, simulations and seconds, and the chi2 at which it has succeeded."""
+
+    max_eval: float
+    max_time: float
+    vtr: float
+
+
 class Searcher(Protocol):
     """A way to search."""
 
@@ -48,8 +57,8 @@ class Searcher(Protocol):
         """What it is, for the table."""
         ...
 
-    def __call__(self, problem: Problem, *, seed: int, workers: int, limits: Limits) -> Trace:
-        """Search; `limits.deadline` is in seconds from now."""
+    def __call__(self, problem: Problem, *, seed: int, workers: int, budget: Budget) -> Trace:
+        """Search."""
         ...
 
 
@@ -60,7 +69,7 @@ class Scatter:
     words: str
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    def __call__(self, problem: Problem, *, seed: int, workers: int, limits: Limits) -> Trace:
+    def __call__(self, problem: Problem, *, seed: int, workers: int, budget: Budget) -> Trace:
         """Search."""
         found = scatter_search(
             problem,
@@ -68,9 +77,9 @@ class Scatter:
             rng=seed,
             workers=workers,
             include_guess=False,
-            max_eval=limits.max_eval,
-            max_time=limits.deadline,
-            vtr=limits.vtr,
+            max_eval=budget.max_eval,
+            max_time=budget.max_time,
+            vtr=budget.vtr,
             **self.options,
         )
         return Trace(found.history, tuple(s.end for s in found.searches), found.simulations, found.time)
@@ -83,12 +92,12 @@ class Baseline:
     words: str
     minimise: Callable[[Book, int, np.random.Generator], object]
 
-    def __call__(self, problem: Problem, *, seed: int, workers: int, limits: Limits) -> Trace:
+    def __call__(self, problem: Problem, *, seed: int, workers: int, budget: Budget) -> Trace:
         """Search."""
         searched = restated(problem, "auto", [])
         box = box_of(searched, [])
         work = Work(searched, SingleShooting(INTEGRATOR), SOLVER, box, None, 0.0)
-        limits = replace(limits, deadline=time.time() + limits.deadline)
+        limits = Limits(budget.max_eval, time.time() + budget.max_time, budget.vtr)
         with Staff((work,), workers, limits.deadline) as staff:
             book = Book(staff, work, limits, seed)
             with suppress(Halt):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.benchmark.searchers import ABLATION, SEARCHERS, Scatter, Searcher, Trace
-from castfit.drive.scatter_book import Limits
+from castfit.benchmark.searchers import ABLATION, SEARCHERS, Budget, Scatter, Searcher, Trace
+from castfit.drive.compare_result import finite
 from castfit.problem import Problem
 from castfit.problems import Benchmark, PaperRow, load
 from castfit.status import check, suggest
@@ -156,9 +156,9 @@ class SearchRow:
         """Return what JSON gets: all runs with their histories; None for infinity."""
         runs = [
             {
-                **{k: _finite(v) for k, v in vars(run).items() if k != "trace"},
-                "history": [[m.simulations, m.seconds, _finite(m.chi2)] for m in run.trace.history],
-                "ends": [_finite(f) for f in run.trace.ends],
+                **{k: finite(v) for k, v in vars(run).items() if k != "trace"},
+                "history": [[m.simulations, m.seconds, finite(m.chi2)] for m in run.trace.history],
+                "ends": [finite(f) for f in run.trace.ends],
             }
             for run in self.runs
         ]
@@ -168,14 +168,10 @@ class SearchRow:
             "options": {k: str(v) if k == "data" else v for k, v in self.options.items()},
             "target": self.target,
             "reached": self.reached,
-            "expected_simulations": _finite(self.expected_simulations),
-            "expected_cpu": _finite(self.expected_cpu),
+            "expected_simulations": finite(self.expected_simulations),
+            "expected_cpu": finite(self.expected_cpu),
             "runs": runs,
         }
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def run_searches(
@@ -227,13 +223,13 @@ def run_searches(
         target = target_of(benchmark)
         for method in chosen:
             searcher = table.searchers[method]
-            limits = Limits(table.max_eval, max_time, target)
+            budget = Budget(table.max_eval, max_time, target)
             progress(f"{table.name}, {problem}, {method}: building")
-            _warm_up(searcher, benchmark.problem, limits)
+            _warm_up(searcher, benchmark.problem, budget)
             done: list[SearchRun] = []
             for k in range(runs):
                 progress(f"{table.name}, {problem}, {method}: run {k + 1} of {runs}")
-                done.append(_run(searcher, benchmark.problem, seed + k, workers, limits))
+                done.append(_run(searcher, benchmark.problem, seed + k, workers, budget))
             rows.append(SearchRow(method, searcher.words, problem, given, target, tuple(done)))
     return tuple(rows)
 
@@ -244,18 +240,18 @@ def target_of(benchmark: Benchmark) -> float:
     return reference.objective * (1.0 + reference.objective_tolerance) or _SMALL
 
 
-def _warm_up(searcher: Searcher, problem: Problem, limits: Limits) -> None:
+def _warm_up(searcher: Searcher, problem: Problem, budget: Budget) -> None:
     """Build and compile what the runs need: until the first fit has ended."""
     small = replace(searcher, options={**searcher.options, "dim_refset": 3, "n_diverse": 3, "islands": 1, "local_n1": 0,
                                        "local_searches": 1}) if isinstance(searcher, Scatter) else searcher  # fmt: skip
-    small(problem, seed=0, workers=1, limits=replace(limits, max_eval=4 if small is searcher else 10))
+    small(problem, seed=0, workers=1, budget=replace(budget, max_eval=4 if small is searcher else 10))
 
 
-def _run(searcher: Searcher, problem: Problem, seed: int, workers: int, limits: Limits) -> SearchRun:
+def _run(searcher: Searcher, problem: Problem, seed: int, workers: int, budget: Budget) -> SearchRun:
     began = time.process_time()
-    trace = searcher(problem, seed=seed, workers=workers, limits=limits)
+    trace = searcher(problem, seed=seed, workers=workers, budget=budget)
     cpu = time.process_time() - began
-    at = next((m for m in trace.history if m.chi2 <= limits.vtr), None)
+    at = next((m for m in trace.history if m.chi2 <= budget.vtr), None)
     return SearchRun(
         seed=seed,
         chi2=min((m.chi2 for m in trace.history), default=np.inf),

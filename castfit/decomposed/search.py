@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from castfit._casadi import Built
-from castfit._reading import text
+from castfit._reading import rng_mistakes
 from castfit.decomposed.blocks import Block, Piece, decomposition_mistakes, find_blocks, pose
 from castfit.decomposed.rosenbrock import FixedSteps
 from castfit.problem import Problem
@@ -69,11 +69,7 @@ class Decomposed:
     rng: int | np.random.Generator = 0
 
     def __post_init__(self) -> None:
-        try:
-            np.random.default_rng(self.rng)
-        except (TypeError, ValueError):
-            wrong = f"rng is {text(self.rng)}; give a number that is not negative, or a numpy.random.Generator"
-            check("Decomposed", [wrong])
+        check("Decomposed", rng_mistakes(self.rng))
 
 
 @dataclass(frozen=True)

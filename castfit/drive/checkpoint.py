@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import fields, is_dataclass
 from importlib import metadata
 from pathlib import Path
@@ -88,6 +89,18 @@ class Checkpoint:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def resume_mistakes(path: Any, resume: Any) -> list[str]:
+    """Find a run that is to be continued from nowhere."""
+    return ["resume=True continues a checkpoint; give checkpoint=path"] if resume and path is None else []
+
+
+def opened(
+    path: str | Path | None, header: Header, *, resume: bool
+) -> AbstractContextManager[Checkpoint] | AbstractContextManager[None]:
+    """Open a driver's checkpoint for a ``with`` block that closes it; None in the block if there is no path."""
+    return nullcontext() if path is None else closing(Checkpoint(path, header, resume=resume))
 
 
 def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from castfit._blas import one_blas_thread
 from castfit._reading import real, text
 from castfit.drive.compare_result import ComparisonResult, Row, Trial
-from castfit.drive.executors import one_blas_thread, run
+from castfit.drive.executors import run
 from castfit.drive.jobs import freeze, option_mistakes, thaw
 from castfit.drive.methods import Answer, Method, answered, methods_from
 from castfit.drive.multistart_result import CUT_OFF

@@ -24,7 +24,7 @@ import numpy as np
 
 from castfit._text import aligned
 from castfit.drive.multistart_result import UNFINISHED
-from castfit.status import Status
+from castfit.status import SOLVED, Status
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,7 +79,7 @@ class Trial:
     @property
     def success(self) -> bool:
         """Whether it converged."""
-        return self.status in (Status.CONVERGED.value, Status.ACCEPTABLE.value)
+        return self.status in SOLVED
 
     @property
     def finished(self) -> bool:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from typing import Any
 
-from castfit._blas import one_blas_thread as one_blas_thread
 from castfit.status import InputError
 
 GRACE = 10.0  # seconds beyond its limit after which a task hangs

@@ -24,18 +24,18 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import real, reals, text
-from castfit.drive.checkpoint import Checkpoint, described, digest, problem_fingerprint, versions
+from castfit._reading import is_one_of, real, reals, text
+from castfit.drive.checkpoint import described, digest, opened, problem_fingerprint, resume_mistakes, versions
 from castfit.drive.coarsening import coarsened
 from castfit.drive.horizons import break_time, doubling, end, integrated_length, measured_times, until, within
 from castfit.drive.incremental_checkpoint import Estimate, Save, Stage, finish, resumed, save_to
 from castfit.drive.incremental_result import Horizon, IncrementalResult
+from castfit.drive.jobs import part_mistakes
 from castfit.drive.limits import Bounds, confidence_limits, standard_deviations
 from castfit.fit import Solver, Transcription, fit
 from castfit.problem import Problem
@@ -136,10 +136,12 @@ def incremental(
         that exists and is not to be continued, or that belongs to another problem or other options, ...
     """
     began = time.perf_counter()
-    mistakes = _mistakes(break_fraction, bound_confidence, bound_relaxation, max_time)
-    if resume and checkpoint is None:
-        mistakes.append("resume=True continues a checkpoint; give checkpoint=path")
-    if verbose not in (0, 1, 2):
+    transcription = transcription or SingleShooting()
+    solver = solver or GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS)
+    mistakes = part_mistakes(transcription, solver)
+    mistakes += _mistakes(break_fraction, bound_confidence, bound_relaxation, max_time)
+    mistakes += resume_mistakes(checkpoint, resume)
+    if not is_one_of(verbose, 0, 1, 2):
         mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
     given: Any = problem
     if not isinstance(given, Problem):
@@ -151,8 +153,8 @@ def incremental(
     check("incremental", mistakes)
     driver = _Driver(
         problem,
-        transcription or SingleShooting(),
-        solver or GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS),
+        transcription,
+        solver,
         horizons if isinstance(horizons, str) else tuple(map(float, horizons)),
         break_fraction,
         bound_confidence,
@@ -180,7 +182,7 @@ def incremental(
         "start": digest(theta),
         "versions": versions(),
     }
-    with nullcontext() if checkpoint is None else closing(Checkpoint(checkpoint, header, resume=resume)) as file:
+    with opened(checkpoint, header, resume=resume) as file:
         stage, finished = resumed(file)
         if finished is not None:
             last, result = finished

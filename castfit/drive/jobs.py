@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from castfit._reading import real, text
+from castfit._reading import is_one_of, real, text
 from castfit.status import InputError
 
 Parts = TypeVar("Parts", bound=tuple[Any, ...])
@@ -54,6 +54,16 @@ def thaw(job: bytes | Parts) -> Parts:
     return _thawed.parts
 
 
+def part_mistakes(transcription: Any, solver: Any) -> list[str]:
+    """Find a transcription or a solver that is of the wrong kind, such as a class instead of an instance."""
+    parts = (("transcription", transcription, "transcribe", "SingleShooting()"), ("solver", solver, "solve", "Ipopt()"))
+    return [
+        f"{name} is {text(part)}; give an instance such as {example}"
+        for name, part, method, example in parts
+        if isinstance(part, type) or not callable(getattr(part, method, None))
+    ]
+
+
 def option_mistakes(*, workers: Any, max_time: Any, start_max_time: Any, callback: Any, verbose: Any) -> list[str]:
     """Check where a run takes place, how long it may take, and how it reports."""
     mistakes: list[str] = []
@@ -66,6 +76,6 @@ def option_mistakes(*, workers: Any, max_time: Any, start_max_time: Any, callbac
             mistakes.append(f"{name} is {text(limit)}; give a positive number of seconds")
     if callback is not None and not callable(callback):
         mistakes.append(f"callback is {text(callback)}; give a function of one argument")
-    if verbose not in (0, 1, 2):
+    if not is_one_of(verbose, 0, 1, 2):
         mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
     return mistakes

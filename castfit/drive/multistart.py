@@ -9,18 +9,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._blas import one_blas_thread
 from castfit._reading import is_one_of, text
 from castfit.decomposed.blocks import decomposition_mistakes
 from castfit.decomposed.search import Decomposed
-from castfit.drive.checkpoint import Checkpoint, described, problem_fingerprint, versions
-from castfit.drive.executors import one_blas_thread, run
-from castfit.drive.jobs import freeze, option_mistakes, thaw
+from castfit.drive.checkpoint import described, opened, problem_fingerprint, resume_mistakes, versions
+from castfit.drive.executors import run
+from castfit.drive.jobs import freeze, option_mistakes, part_mistakes, thaw
 from castfit.drive.multistart_result import UNFINISHED, MultistartResult, Progress, not_run, row_record
 from castfit.drive.optima import rounding_error
 from castfit.drive.reporting import reporter
@@ -115,12 +116,11 @@ def multistart(
     """
     clock = time.time()
     transcription, solver = transcription or Collocation(), solver or GaussNewton()
-    mistakes = _kind_mistakes(transcription, solver)
+    mistakes = part_mistakes(transcription, solver)
     given: Any = max_draws
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
         mistakes.append(f"max_draws is {text(given)}; give at least 1")
-    if resume and checkpoint is None:
-        mistakes.append("resume=True continues a checkpoint; give checkpoint=path")
+    mistakes += resume_mistakes(checkpoint, resume)
     mistakes += option_mistakes(
         workers=workers, max_time=max_time, start_max_time=start_max_time, callback=callback, verbose=verbose
     )
@@ -150,7 +150,7 @@ def multistart(
     book = Book(draws, max_draws, floor, clock, problem)
     labels = {"transcription": transcription.label, "solver": solver.label}
     ended = ""
-    with nullcontext() if checkpoint is None else closing(Checkpoint(checkpoint, header, resume=resume)) as file:
+    with opened(checkpoint, header, resume=resume) as file:
         if file is not None:
             book.resume(file, labels)
         deadline = clock + max_time
@@ -197,15 +197,6 @@ def multistart(
         if file is not None:
             file.append({"end": {"message": result.message, "time": result.time}})
     return result
-
-
-def _kind_mistakes(transcription: Any, solver: Any) -> list[str]:
-    parts = (("transcription", transcription, "transcribe", "SingleShooting()"), ("solver", solver, "solve", "Ipopt()"))
-    return [
-        f"{name} is {text(part)}; give an instance such as {example}"
-        for name, part, method, example in parts
-        if isinstance(part, type) or not callable(getattr(part, method, None))
-    ]
 
 
 _Parts = tuple[Problem, Any, Any]

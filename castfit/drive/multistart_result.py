@@ -14,7 +14,7 @@ from castfit._json import plain
 from castfit._text import aligned
 from castfit.drive.checkpoint import numbers, packed, read, unpacked, write
 from castfit.drive.optima import Optimum, Outlook, optima
-from castfit.status import InputError, Status
+from castfit.status import SOLVED, InputError, Status
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,7 +72,7 @@ class Start:
     @property
     def success(self) -> bool:
         """Whether the fit ended in a solution."""
-        return self.status in (Status.CONVERGED.value, Status.ACCEPTABLE.value)
+        return self.status in SOLVED
 
     @property
     def rank(self) -> tuple[bool, bool, float, int]:
@@ -262,7 +262,7 @@ class MultistartResult:
                 lines.append(f"and {len(self.optima) - _MOST_SHOWN} more, up to chi2 = {self.optima[-1].chi2:.8g}")
             lines.append("")
         lines.append(self.outlook.sentence)
-        failed = {status: n for status, n in self.statuses.items() if status not in ("converged", "acceptable")}
+        failed = {status: n for status, n in self.statuses.items() if status not in SOLVED}
         if failed:
             lines.append("without success: " + ", ".join(f"{n} {status}" for status, n in failed.items()))
         again = sum(max(row.draws - 1, 0) for row in self.starts)

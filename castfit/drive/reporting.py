@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
+from typing import TextIO
 
 Report = Callable[[int, int, str, str], None]
 """Told after each task: how many are finished, of how many, the state of the run, and what the last one did."""
@@ -34,14 +35,21 @@ def reporter(verbose: int) -> Generator[Report, None, None]:
         yield report
 
 
+def terminal() -> TextIO:
+    """Open standard error for what is shown live.
+
+    Solvers take its descriptor away while they run; a copy of it stays.
+    """
+    return open(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="replace")
+
+
 @contextmanager
 def _live() -> Generator[Callable[[str], None] | None, None, None]:
     """Yield a function that rewrites a line on standard error; None if that is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
-    # Solvers take the descriptor of standard error away while they run; a copy of it stays.
-    with open(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="replace") as stream:
+    with terminal() as stream:
 
         def show(line: str) -> None:
             stream.write(f"\r\x1b[K{line}")

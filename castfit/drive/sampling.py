@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._reading import named, reals, text
+from castfit._reading import named, reals, rng_mistakes, text
 from castfit.status import InputError, suggest
 
 if TYPE_CHECKING:
@@ -137,11 +137,11 @@ def draw(problem: Problem, starts: Any, sampling: Any, limits: Any, rng: Any, mi
 
 def _streams(rng: Any, count: int, mistakes: list[str]) -> tuple[list[np.random.Generator], tuple[int, ...]]:
     """Return a generator for all starts, then one for each; and each start's seed for what comes after drawing it."""
-    try:
-        streams = np.random.default_rng(rng).spawn(1 + max(count, 0))
-    except (TypeError, ValueError):
-        mistakes.append(f"rng is {text(rng)}; give a number that is not negative, or a numpy.random.Generator")
+    wrong = rng_mistakes(rng)
+    if wrong:
+        mistakes += wrong
         return [], ()
+    streams = np.random.default_rng(rng).spawn(1 + max(count, 0))
     return streams, tuple(int(own.spawn(1)[0].integers(2**63)) for own in streams[1:])
 
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 
+OUT_OF_TIME = "The time limit was reached."
+OUT_OF_SIMULATIONS = "The limit of simulations was reached."
+
+
 class Halt(Exception):
     """Ends the search between two tasks; its text says why."""
 
@@ -86,7 +90,7 @@ class Book:
         self.told()
         self.check()
         if len(found.values) < len(X):  # one of the limits was met at this very block
-            raise Halt(_OUT_OF_TIME if len(found.values) < room else _OUT_OF_SIMULATIONS)
+            raise Halt(OUT_OF_TIME if len(found.values) < room else OUT_OF_SIMULATIONS)
         return np.array(found.values)
 
     def improve(self, start: Member, climbs: Sequence[Climb]) -> Ascent | None:
@@ -126,9 +130,9 @@ class Book:
         if self.best_f <= self._limits.vtr:
             raise Halt("The value to reach was reached.")
         if self.simulations >= self._limits.max_eval:
-            raise Halt(_OUT_OF_SIMULATIONS)
+            raise Halt(OUT_OF_SIMULATIONS)
         if time.time() >= self._limits.deadline:
-            raise Halt(_OUT_OF_TIME)
+            raise Halt(OUT_OF_TIME)
 
     def absorb(self, record: Mapping[str, Any], result: Result | None) -> None:
         """Enter what another book recorded, as if it had been done here, now."""
@@ -163,7 +167,3 @@ class Book:
         self.failures = Counter(record["failures"])
         self.best_x, self.best_f, self._earlier = record["best_x"], record["best_f"], record["seconds"]
         self.result = result
-
-
-_OUT_OF_TIME = "The time limit was reached."
-_OUT_OF_SIMULATIONS = "The limit of simulations was reached."

@@ -17,7 +17,7 @@ from castfit.drive.jobs import thaw
 from castfit.drive.scatter.members import Member
 from castfit.drive.scatter.options import Options
 from castfit.drive.scatter.search import State, begin, offer, step
-from castfit.drive.scatter_book import Book, Halt, Limits
+from castfit.drive.scatter_book import OUT_OF_SIMULATIONS, Book, Halt, Limits
 from castfit.drive.scatter_staff import Staff
 from castfit.status import InputError
 
@@ -105,7 +105,7 @@ def generation(
     book.told()
     book.check()
     if len(after) < count:  # an island's share of simulations did not suffice for its first generation
-        raise Halt("The limit of simulations was reached.")
+        raise Halt(OUT_OF_SIMULATIONS)
     return exchanged(states, after, options)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from castfit._text import aligned
 from castfit.drive.optima import Optimum, optima
+from castfit.status import SOLVED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +65,7 @@ class LocalSearch:
     @property
     def success(self) -> bool:
         """Whether it ended in a solution."""
-        return self.status in ("converged", "acceptable")
+        return self.status in SOLVED
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import closing, nullcontext
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import is_one_of, real, text
+from castfit._reading import is_one_of, real, rng_mistakes, text
 from castfit.decomposed.blocks import decomposition_mistakes
-from castfit.drive.checkpoint import Checkpoint, described, problem_fingerprint, versions
-from castfit.drive.jobs import freeze, option_mistakes
+from castfit.drive.checkpoint import described, opened, problem_fingerprint, resume_mistakes, versions
+from castfit.drive.jobs import freeze, option_mistakes, part_mistakes
+from castfit.drive.optima import rounding_error
 from castfit.drive.scatter.options import Options
 from castfit.drive.scatter.search import State, begin, step
 from castfit.drive.scatter_book import Book, Halt, Limits
@@ -50,7 +50,6 @@ INTEGRATOR = IntegratorOptions(relative_tolerance=1e-7, absolute_tolerance=1e-9)
 SOLVER = GaussNewton("levenberg_marquardt", homotopy="never", max_iter=200)
 
 _PER_QUANTITY = 100  # simulations
-_ROUNDING = 1e-10  # of the sum of squared data: a smaller difference of chi2 is rounding
 _STARTS = (None, "matching", "decomposed")
 
 
@@ -180,8 +179,7 @@ def scatter_search(
     mistakes += option_mistakes(
         workers=workers, max_time=max_time, start_max_time=np.inf, callback=callback, verbose=verbose
     )
-    if resume and checkpoint is None:
-        mistakes.append("resume=True continues a checkpoint; give checkpoint=path")
+    mistakes += resume_mistakes(checkpoint, resume)
     given: Any = problem
     if not isinstance(given, Problem):
         check("scatter_search", [f"problem is {text(problem)}; give a Problem", *mistakes])
@@ -209,7 +207,7 @@ def scatter_search(
     limits = Limits(_PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else max_eval, clock + max_time, vtr)
     states: tuple[State | None, ...] = (None,) * islands
     with (
-        nullcontext() if checkpoint is None else closing(Checkpoint(checkpoint, header, resume=resume)) as file,
+        opened(checkpoint, header, resume=resume) as file,
         Staff(job, workers, limits.deadline) as staff,
         view(verbose) as show,
     ):
@@ -259,9 +257,8 @@ def scatter_search(
         solver=solver.label,
         names=problem.names,
         logarithmic=tuple(q.name for q in searched.quantities if q.scale == "log"),
-        floor=_ROUNDING * sum(float(np.sum((c.points.values[c.points.mask] / c.points.sigma[c.points.mask]) ** 2))
-                              for c in problem.conditions),
-    )  # fmt: skip
+        floor=rounding_error(problem),
+    )
 
 
 def _generations(states: tuple[State | None, ...]) -> int:
@@ -321,16 +318,7 @@ def _mistakes(
     islands: Any,
 ) -> list[str]:
     """Check what else may be wrong."""
-    parts = (("transcription", transcription, "transcribe", "SingleShooting()"), ("solver", solver, "solve", "Ipopt()"))
-    found = [
-        f"{name} is {text(part)}; give an instance such as {example}"
-        for name, part, method, example in parts
-        if isinstance(part, type) or not callable(getattr(part, method, None))
-    ]
-    try:
-        np.random.default_rng(rng)
-    except (TypeError, ValueError):
-        found.append(f"rng is {text(rng)}; give a number that is not negative, or a numpy.random.Generator")
+    found = part_mistakes(transcription, solver) + rng_mistakes(rng)
     number = 1.0 if max_eval is None else real(max_eval)
     if number is None or not number >= 1:
         found.append(f"max_eval is {text(max_eval)}; give at least 1")

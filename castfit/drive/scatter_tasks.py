@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._blas import one_blas_thread
 from castfit.decomposed.search import Decomposed
-from castfit.drive.executors import one_blas_thread
 from castfit.drive.jobs import thaw
 from castfit.drive.scatter.basins import path_distances, thinned
 from castfit.drive.scatter_scales import Box

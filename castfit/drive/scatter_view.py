@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from castfit.drive.reporting import terminal
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,8 +31,7 @@ def view(verbose: int) -> Generator[Show, None, None]:
     if verbose == 1 and sys.stderr.isatty():
         from rich.live import Live
 
-        # Solvers take the descriptor of standard error away while they run; a copy of it stays.
-        with open(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="replace") as stream:
+        with terminal() as stream:
             own = Console(file=stream, force_terminal=True, highlight=False)
             with Live(console=own, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
                 yield lambda now, sentence: live.update(_table(now), refresh=True)

@@ -378,6 +378,11 @@ def test_checkpoints_of_other_fits_are_refused(tmp_path):
         cf.incremental(problem, resume=True)
 
 
+def test_parts_of_the_wrong_kind_are_misuse():
+    with refused("transcription is 'multiple'; give an instance", "solver is <class", "verbose is array"):
+        cf.incremental(lotka_volterra(), "multiple", cf.Ipopt, verbose=np.array([1, 2]))
+
+
 def test_mistakes_are_listed_together():
     problem = lotka_volterra()
     with refused(
