@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from castfit.decomposed.search import Decomposed
-from castfit.drive.compare import compare
-from castfit.drive.compare_result import ComparisonResult
-from castfit.drive.incremental import incremental
-from castfit.drive.incremental_result import IncrementalResult
-from castfit.drive.multistart import multistart
-from castfit.drive.multistart_result import MultistartResult
-from castfit.drive.scatter_result import ScatterResult
-from castfit.drive.scatter_search import scatter_search
+from castfit.drive.compare.compare import compare
+from castfit.drive.compare.result import ComparisonResult
+from castfit.drive.incremental.incremental import incremental
+from castfit.drive.incremental.result import IncrementalResult
+from castfit.drive.multistart.multistart import multistart
+from castfit.drive.multistart.result import MultistartResult
+from castfit.drive.scatter.result import ScatterResult
+from castfit.drive.scatter.scatter_search import scatter_search
 from castfit.experiment import Experiment, free, relative
 from castfit.fit import fit
 from castfit.inputs import Input
@@ -24,8 +23,9 @@ from castfit.simulate import SimulationError, simulate
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.ipopt import Ipopt
 from castfit.solve.solution import Iteration
+from castfit.start.decomposition.search import Decomposed
 from castfit.status import CastfitError, InputError, Status
-from castfit.transcribe.direct_collocation import Collocation
+from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 

@@ -18,8 +18,8 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from castfit.benchmark import Scaling, TableResult
-    from castfit.drive.compare_result import ComparisonResult, Row
-    from castfit.drive.incremental_result import Horizon
+    from castfit.drive.compare.result import ComparisonResult, Row
+    from castfit.drive.incremental.result import Horizon
     from castfit.problems import Benchmark, Reference
     from castfit.result import Result
 

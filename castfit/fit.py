@@ -15,23 +15,23 @@ import numpy as np
 
 from castfit._blas import one_blas_thread
 from castfit._reading import is_one_of, real, text
-from castfit.decomposed.search import Decomposed, Origin, decompose
 from castfit.problem import Problem
 from castfit.result import Result, estimate
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Control, Iteration, Solution
 from castfit.staged import Evaluation, StagedProblem
-from castfit.starts import matching, unfelt
+from castfit.start.decomposition.search import Decomposed, Origin, decompose
+from castfit.start.matching import matching, unfelt
 from castfit.status import Status, check
-from castfit.transcribe.direct_collocation import Collocation
-from castfit.transcribe.shooting import ShootingProblem
-from castfit.transcribe.start import every_state_measured
+from castfit.transcribe.collocation import Collocation
+from castfit.transcribe.shooting_problem import ShootingProblem
+from castfit.transcribe.trajectory import every_state_measured
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.integrate import IntegratorOptions
-    from castfit.transcribe.start import States
+    from castfit.transcribe.trajectory import States
 
     Array = NDArray[np.float64]
 
@@ -106,9 +106,9 @@ def fit(
         By default Gauss-Newton.
     start : mapping from quantity name to value, Result, "matching", "decomposed" or Decomposed, optional
         Where the search starts, natural scale; what is not named starts at its guess.  "matching" first fits the
-        model's right-hand side to the measured states (see castfit.starts); where all states are measured this is
-        also tried when the search gets nowhere from the guess.  "decomposed" first estimates the equations that share
-        no parameter apart from each other, from many random starts between the bounds (see `Decomposed`).
+        model's right-hand side to the measured states (see castfit.start.matching); where all states are measured this
+        is also tried when the search gets nowhere from the guess.  "decomposed" first estimates the equations that
+        share no parameter apart from each other, from many random starts between the bounds (see `Decomposed`).
     second_start : bool
         Whether Gauss-Newton may go on from the measured states, by "matching", when it gets nowhere from the start.
     max_time : float

@@ -38,8 +38,8 @@ without logarithms one of five runs finds the optimum, and without local searche
 import numpy as np
 
 import castfit as cf
-from castfit.drive.scatter.options import Options
-from castfit.drive.scatter.search import begin, step
+from castfit.drive.scatter.method.options import Options
+from castfit.drive.scatter.method.search import begin, step
 
 
 class Valleys:

@@ -19,7 +19,7 @@ from castfit.problem import Constraint, Normal, Parameter, Problem
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.ipopt import Ipopt
 from castfit.status import InputError
-from castfit.transcribe.direct_collocation import Collocation
+from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import decay_model, decay_problem

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from castfit.drive.methods import Fit, Incremental, Method, methods_from
+from castfit.drive.compare.methods import Fit, Incremental, Method, methods_from
 from castfit.integrate import IntegratorOptions
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.transcribe.multiple_shooting import MultipleShooting

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from castfit.benchmark.methods import INTEGRATOR, METHODS, integrated, table_methods
-from castfit.drive.compare import compare
-from castfit.drive.compare_result import ComparisonResult, Row, Trial, finite
-from castfit.drive.incremental_result import Horizon
-from castfit.drive.methods import Method, methods_from
+from castfit.drive.compare.compare import compare
+from castfit.drive.compare.methods import Method, methods_from
+from castfit.drive.compare.result import ComparisonResult, Row, Trial, finite
+from castfit.drive.incremental.result import Horizon
 from castfit.fit import fit
 from castfit.problems import Benchmark, PublishedTable, load
 from castfit.status import Status, check

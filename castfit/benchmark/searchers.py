@@ -12,13 +12,13 @@ import numpy as np
 from scipy.optimize import Bounds, differential_evolution
 
 from castfit.benchmark.methods import INTEGRATOR
-from castfit.drive.scatter.members import Member
-from castfit.drive.scatter_book import Book, Halt, Limits
-from castfit.drive.scatter_result import Moment
-from castfit.drive.scatter_scales import box_of, restated
-from castfit.drive.scatter_search import SOLVER, scatter_search
-from castfit.drive.scatter_staff import Staff
-from castfit.drive.scatter_tasks import Work
+from castfit.drive.scatter.book import Book, Halt, Limits
+from castfit.drive.scatter.method.members import Member
+from castfit.drive.scatter.result import Moment
+from castfit.drive.scatter.scales import box_of, restated
+from castfit.drive.scatter.scatter_search import SOLVER, scatter_search
+from castfit.drive.scatter.staff import Staff
+from castfit.drive.scatter.tasks import Work
 from castfit.problem import Problem
 from castfit.transcribe.single_shooting import SingleShooting
 

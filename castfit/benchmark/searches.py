@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit.benchmark.searchers import ABLATION, SEARCHERS, Budget, Scatter, Searcher, Trace
-from castfit.drive.compare_result import finite
+from castfit.drive.compare.result import finite
 from castfit.problem import Problem
 from castfit.problems import Benchmark, PaperRow, load
 from castfit.status import check, suggest

@@ -50,7 +50,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     import castfit
     from castfit import _console
     from castfit.benchmark import recommended
-    from castfit.drive.methods import methods_from
+    from castfit.drive.compare.methods import methods_from
 
     check("output", [*file_mistakes(arguments.json, arguments.csv), *picture_mistakes(arguments.plot)])
     benchmark = load(arguments.name, arguments.option)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._lanes import shift_cubics
 from castfit.integrate import Integrator, IntegratorOptions, Lanes
+from castfit.integrate.lanes import shift_cubics
 from castfit.transcribe.grid import merge, snap
 
 if TYPE_CHECKING:

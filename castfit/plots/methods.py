@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from castfit.drive.compare_result import ComparisonResult
+    from castfit.drive.compare.result import ComparisonResult
 
 _PALETTE = (BLUE, RED, *BEHIND)
 _STYLES = ("-", "--", ":")  # methods beyond the palette begin it anew in another style

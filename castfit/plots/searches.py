@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from castfit.drive.scatter_result import Moment
+    from castfit.drive.scatter.result import Moment
 
     Array = NDArray[np.float64]
 

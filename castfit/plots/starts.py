@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from castfit.drive.multistart_result import MultistartResult
+    from castfit.drive.multistart.result import MultistartResult
 
     Array = NDArray[np.float64]
 

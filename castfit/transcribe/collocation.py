@@ -1,384 +1,137 @@
-"""Direct collocation: polynomials on elements, whose collocation equations are constraints.
+"""Full collocation: the states at the collocation points of every element are variables too.
 
-Stage k is one element [t_k, t_k + h].  With tau in [0, 1], D the differentiation matrix and c the points of a table,
-
-    s_k                    differential states at t_k
-    w_k = (x_1, z_1, ..., x_d, z_d)            states at t_i = t_k + c_i h
-    d_k : h ode(t_i, x_i, z_i, p, u_i) - sum_j D_ij x_j = 0     (x_0 = s_k),  i = 1 ... d, and
-          scale alg(t_i, x_i, z_i, p, u_i)               = 0    in the same order as w_k
-    x_k = sum_j l_j(1) x_j                     state at the end; with Radau points this is x_d
-
-Measured points see the element's polynomials: of degree d through (s_k, x_1 ... x_d) for differential states, of degree
-d - 1 through (z_1 ... z_d) for algebraic ones.  Row j of d_k has the unit of entry j of w_k, so that
-``scale[chain.inner]`` is typical of both.
+Elements are refined until the polynomials agree with the integrator: solve, integrate every element from its node,
+divide those that differ, solve again from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-import casadi as ca
 import numpy as np
 
-from castfit._casadi import Built
-from castfit.problem import by_name
-from castfit.staged import (
-    Evaluation,
-    Failure,
-    Jacobians,
-    Layout,
-    Linearization,
-    Multipliers,
-    Specification,
-    StagedProblem,
-    Values,
-    lay_out,
-)
-from castfit.transcribe.elements import Elements, Equations, Slopes
-from castfit.transcribe.grid import Staging, arrange, merge, snap
-from castfit.transcribe.lagrange import Table, table
-from castfit.transcribe.observe import constrained
-from castfit.transcribe.pointwise import Expressions
-from castfit.transcribe.shooting import parameter_scale
+from castfit._reading import is_one_of, real, text
+from castfit.integrate import IntegratorOptions
+from castfit.status import check
+from castfit.transcribe.collocation_problem import CollocationProblem, collocation_problem
+from castfit.transcribe.grid import interval_mistakes, merge, uniform_or_given
+from castfit.transcribe.lagrange import SCHEMES
+from castfit.transcribe.refinement import element_errors, refine
+from castfit.transcribe.trajectory import States, Trajectory, start_trajectory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem import Condition, Problem
+    from castfit.problem import Problem
+    from castfit.staged import StagedProblem
 
     Array = NDArray[np.float64]
-    Trajectory = Callable[[Array], tuple[Array, Array]]
 
-_EQUATIONS: Built[Problem, Equations] = Built()
-"""The functions of each problem, built once however many fits use them."""
+_FINEST = 1e-10  # errors below it cannot be seen: the integrator that shows them is a thousand times as accurate
+_FIRST_ELEMENTS = 20  # "auto" begins with at least so many, and with the measured times
 
 
-def collocation_problem(
-    problem: Problem,
-    edges: Sequence[Array],
-    *,
-    theta: Array,
-    trajectories: Sequence[Trajectory],
-    degree: int = 3,
-    scheme: str = "radau",
-) -> CollocationProblem:
-    """Lay a problem out on elements.
+@dataclass(frozen=True)
+class Collocation:
+    """Represent the states by polynomials on elements.
 
     Parameters
     ----------
-    problem : Problem
-    edges : per experiment a (K + 1,) array
-        Element boundaries; breakpoints of inputs are added, so that no element contains one.
-    theta : (n_theta,) array
-        Where the search starts, in search scale.
-    trajectories : per experiment a callable
-        From times (n,), not decreasing, to states (n, n_x) and algebraic states (n, n_z): where states start.
     degree : int
-        Number of collocation points per element, 1 to 9.
+        Number of collocation points per element.
     scheme : {"radau", "legendre"}
-
-    Raises
-    ------
-    InputError
-        For an unknown scheme or degree.
+        Radau IIA (order 2 degree - 1 at element ends, stiffly accurate) or Gauss-Legendre (order 2 degree).
+    elements : int, "auto", "data" or array
+        Number of equal elements, an element between any two measured times, or the boundaries themselves; breakpoints
+        of inputs are always boundaries.  "auto" begins with the data and refines until `tolerance` is met.
+    tolerance : float
+        For "auto": the largest difference between an element and the integrator, relative to each state's magnitude.
+    states : {"data", "smoothed", "simulation"} or mapping
+        Where the states start: interpolated or smoothed measurements (the rest by simulation), simulation from the
+        guess, or ``{state: (times, values)}``.
+    integrator : IntegratorOptions
+        With which unmeasured states are simulated at the start, and elements checked, there with tighter tolerances.
     """
-    chosen = table(scheme, degree)
-    equations = _EQUATIONS.get(problem, _equations)
-    refined = [merge(e, snap(c.breakpoints, e)) for e, c in zip(edges, problem.conditions, strict=True)]
-    stagings = [arrange(c, e) for c, e in zip(problem.conditions, refined, strict=True)]
-    elements = [_elements(problem, i, staging, chosen) for i, staging in enumerate(stagings)]
-    starts = [
-        _start(e, c, theta, trajectory)
-        for e, c, trajectory in zip(elements, problem.conditions, trajectories, strict=True)
-    ]
-    magnitude = _magnitude(starts)
-    elements = _scaled(problem, equations, elements, starts, theta, magnitude)
-    layout = _layout(problem, stagings, chosen)
 
-    n_x, d = elements[0].n_x, chosen.degree
-    lower, upper, scale = np.full(layout.n_v, -np.inf), np.full(layout.n_v, np.inf), np.empty(layout.n_v)
-    lower[: theta.size], upper[: theta.size] = problem.bounds
-    scale[: theta.size] = parameter_scale(problem, theta)
-    for chain, condition in zip(layout.chains, problem.conditions, strict=True):
-        scale[chain.nodes], scale[chain.inner] = magnitude[:n_x], np.tile(magnitude, d)
-        inner = chain.inner.reshape(chain.n_stages, d, -1)
-        for name, (low, high) in problem.state_bounds.items():
-            i = problem.model.states.index(name)
-            given = not (condition.chart.state_of == i).any() and i not in condition.chart.computed
-            # A given initial state is no unknown; a bound at its value would only leave the bounds no interior.
-            nodes = chain.nodes[int(given) :, i]
-            lower[nodes], upper[nodes] = low, high
-            lower[inner[:, :, i]], upper[inner[:, :, i]] = low, high
-    nodes = tuple(y[:, 0, :n_x] for y in starts)
-    inners = tuple(y[:, 1:].reshape(y.shape[0], -1) for y in starts)
-    start = np.clip(layout.pack(theta, nodes, inners), lower, upper)
-    signal = tuple(staging.signal for staging in stagings)
-    return CollocationProblem(problem, equations, tuple(elements), layout, lower, upper, scale, start, signal)
+    degree: int = 3
+    scheme: str = "radau"
+    elements: int | str | NDArray[np.float64] = "auto"
+    tolerance: float = 1e-8
+    states: States = "data"
+    integrator: IntegratorOptions = field(default_factory=IntegratorOptions)
 
-
-@dataclass
-class _Memory:
-    """The last point at which something was asked for, and what is known there."""
-
-    key: bytes = b""
-    evaluation: Evaluation | None = None
-    linearization: Linearization | None = None
-    slopes: tuple[Slopes, ...] = ()
-
-
-class CollocationProblem(StagedProblem):
-    """A staged problem of collocation elements; build it with `collocation_problem`."""
-
-    exact_hessian = True
-
-    def __init__(
-        self,
-        problem: Problem,
-        equations: Equations,
-        elements: tuple[Elements, ...],
-        layout: Layout,
-        lower: Array,
-        upper: Array,
-        scale: Array,
-        start: Array,
-        signal: tuple[Array, ...],
-    ) -> None:
-        self.problem, self.equations, self.elements, self.layout = problem, equations, elements, layout
-        self.lower, self.upper, self.scale, self.start, self.signal = lower, upper, scale, start, signal
-        self.absolute_sigma = problem.absolute_sigma
-        self._memory = _Memory()
+    def __post_init__(self) -> None:
+        mistakes = interval_mistakes("elements", self.elements, words=("auto", "data"))
+        if not is_one_of(self.scheme, *SCHEMES):
+            mistakes.append(f"scheme is {text(self.scheme)}; choose 'radau' or 'legendre'")
+        degree: Any = self.degree
+        if not isinstance(degree, (int, np.integer)) or isinstance(degree, bool) or not 1 <= degree <= 9:
+            mistakes.append(f"degree is {text(self.degree)}; choose an integer from 1 to 9")
+        tolerance = real(self.tolerance)
+        if tolerance is None or not _FINEST <= tolerance < np.inf:
+            mistakes.append(f"tolerance is {text(self.tolerance)}; give a number, not below {_FINEST:g}")
+        given: Any = self.integrator
+        if not isinstance(given, IntegratorOptions):
+            mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
+        check("Collocation", mistakes)
 
     @property
-    def table(self) -> Table:
-        """The collocation table of all elements."""
-        return self.elements[0].table
+    def _auto(self) -> bool:
+        return isinstance(self.elements, str) and self.elements == "auto"
 
-    def evaluate(self, v: Array) -> Evaluation:
-        """Evaluate all elements; an element with a value that is not finite is a failure."""
-        memory = self._recall(v)
-        if memory.evaluation is None:
-            with np.errstate(all="ignore"):
-                found = [self._values(i, v) for i in range(len(self.elements))]
-                prior, prior_jacobian = self.problem.priors(self.layout.theta(v))
-            failures = tuple(failure for _, group in found for failure in group)
-            values = tuple(values for values, _ in found)
-            memory.evaluation = Evaluation(np.array(v), values, prior, prior_jacobian, failures)
-        return memory.evaluation
+    @property
+    def label(self) -> str:
+        """Name in tables."""
+        count = "given" if np.ndim(self.elements) else self.elements
+        return f"collocation ({self.scheme} {self.degree}, {count} elements)"
 
-    def linearize(self, v: Array) -> Linearization:
-        """Evaluate all elements with their Jacobian blocks."""
-        evaluation, memory = self.evaluate(v), self._memory
-        if memory.linearization is None:
-            with np.errstate(all="ignore"):
-                found = [self._jacobians(i, v) for i in range(len(self.elements))]
-            memory.slopes = tuple(slopes for slopes, _ in found)
-            failed = {(failure.chain, failure.stage) for failure in evaluation.failures}
-            failures = [
-                failure
-                for i in range(len(self.elements))
-                for failure in self._explain(i, memory.slopes[i].flow, memory.slopes[i].observed, "the derivative of ")
-                if (failure.chain, failure.stage) not in failed
-            ]
-            memory.linearization = Linearization(
-                evaluation.v,
-                evaluation.values,
-                evaluation.prior,
-                evaluation.prior_jacobian,
-                (*evaluation.failures, *failures),
-                tuple(jacobians for _, jacobians in found),
-            )
-        return memory.linearization
+    @property
+    def accuracy(self) -> float:
+        """Relative accuracy to which the model is solved over a stage."""
+        return self.tolerance
 
-    def hessian(self, v: Array, multipliers: tuple[Multipliers, ...]) -> tuple[tuple[Array, Array], ...]:
-        """Return the Hessian of  1/2 |r|^2 + multipliers . constraints  in blocks (see `StagedProblem.hessian`)."""
-        at = self.linearize(v)
-        with np.errstate(all="ignore"):
-            return tuple(self._hessian(i, v, at, of) for i, of in enumerate(multipliers))
+    def transcribe(self, problem: Problem, theta: Array) -> CollocationProblem:
+        """Lay the problem out as elements, starting from theta (n_theta,)."""
+        edges = [
+            merge(uniform_or_given(c, "data", what="elements"), np.linspace(c.start, c.end, _FIRST_ELEMENTS + 1))
+            if self._auto
+            else uniform_or_given(c, self.elements, what="elements")
+            for c in problem.conditions
+        ]
+        trajectory = start_trajectory(problem, theta, self.states, self.integrator)
+        functions = [_table(trajectory, i) for i in range(len(edges))]
+        return self._problem(problem, edges, theta, functions)
 
-    def interpolants(self, v: Array) -> tuple[Trajectory, ...]:
-        """Return per experiment the polynomials at v, from times (n,) to states (n, n_x) and (n, n_z)."""
-        return tuple(
-            _interpolant(elements, elements.states(*chain.local(v)[1:]))
-            for elements, chain in zip(self.elements, self.layout.chains, strict=True)
+    def refine(self, problem: Problem, staged: StagedProblem, v: Array) -> CollocationProblem | None:
+        """Return a finer problem started from the solution v, or None if v is accurate enough."""
+        if not self._auto:
+            return None
+        assert isinstance(staged, CollocationProblem)
+        # An integrator errs by more than its tolerance: it must be far below what it is to check.
+        checker = replace(
+            self.integrator,
+            relative_tolerance=min(self.integrator.relative_tolerance, 1e-3 * self.tolerance),
+            absolute_tolerance=min(self.integrator.absolute_tolerance, 1e-5 * self.tolerance),
+        )
+        errors = element_errors(staged, v, checker)
+        if max(e.largest for e in errors) <= self.tolerance:
+            return None
+        edges = [refine(chain.times, e, self.tolerance) for chain, e in zip(staged.layout.chains, errors, strict=True)]
+        return self._problem(problem, edges, staged.layout.theta(v), list(staged.interpolants(v)))
+
+    def _problem(
+        self,
+        problem: Problem,
+        edges: list[Array],
+        theta: Array,
+        trajectories: list[Callable[[Array], tuple[Array, Array]]],
+    ) -> CollocationProblem:
+        return collocation_problem(
+            problem, edges, theta=theta, trajectories=trajectories, degree=self.degree, scheme=self.scheme
         )
 
-    def _recall(self, v: Array) -> _Memory:
-        key = v.tobytes()
-        if key != self._memory.key:
-            self._memory = _Memory(key)
-        return self._memory
 
-    def _values(self, i: int, v: Array) -> tuple[Values, list[Failure]]:
-        elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
-        values = elements.values(self.equations, self.problem.conditions[i].chart.natural(q), s, w)
-        stages = s.shape[0]
-        flow = values.d.reshape(stages, -1, elements.n_e)
-        observed = np.concatenate([b.reshape(*elements.weight.shape[:2], -1) for b in (values.r, values.c)], axis=2)
-        failures = self._explain(i, flow, observed, "")
-        for j in np.flatnonzero(~np.isfinite(values.a)):
-            name = self.problem.model.states[j]
-            failures.append(Failure(self.layout.chains[i].name, 0, "not_finite", f"the initial value of {name}"))
-        for failure in failures:
-            for block in (values.r, values.d, values.c):
-                block[failure.stage] = np.nan
-        return values, failures
-
-    def _jacobians(self, i: int, v: Array) -> tuple[Slopes, Jacobians]:
-        elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
-        at = self.problem.conditions[i].chart.natural(q)
-        dp = at.dp[self.equations.free]
-        slopes = elements.slopes(self.equations, at.p, s, w)
-        r, c = elements.observed_blocks(slopes, dp)
-        d, x = elements.inner_blocks(slopes, dp), elements.end_blocks(q.size)
-        return slopes, Jacobians(r.s, r.w, r.q, d.s, d.w, d.q, x.s, x.w, x.q, c.s, c.w, c.q, at.da)
-
-    def _hessian(self, i: int, v: Array, at: Linearization, of: Multipliers) -> tuple[Array, Array]:
-        elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
-        slopes, values = self._memory.slopes[i], at.values[i]
-        chart, free, n_e = self.problem.conditions[i].chart, self.equations.free, elements.n_e
-        natural = chart.natural(q)
-        inner = of.inner.reshape(s.shape[0], -1, n_e)
-        rows = [b.reshape(*elements.weight.shape[:2], -1) for b in (values.r, of.path)]
-        observed = np.concatenate(rows, axis=2)
-        stagewise = elements.hessian(self.equations, slopes, natural, s, w, inner, observed)
-        by_p = np.zeros(natural.p.size)
-        by_p[free] = np.einsum("kie,kiel->l", inner, slopes.flow[..., n_e:])
-        by_p[free] += np.einsum("kmg,kmgl->l", observed, slopes.observed[..., n_e:])
-        return stagewise, chart.curvature(q, by_p, of.initial)
-
-    def _explain(self, i: int, flow: Array, observed: Array, prefix: str) -> list[Failure]:
-        """Name the first thing that is not finite in each element; flow (K, d, n_e, ...), observed (K, M, n_g, ...)."""
-        if np.isfinite(flow).all() and np.isfinite(observed).all():
-            return []
-        model, elements = self.problem.model, self.elements[i]
-        rates = [f"the right-hand side of {n}" for n in model.states]
-        rates += [f"the algebraic equation of {n}" for n in model.algebraic_states]
-        rows = [*self.problem.outputs, *(c.name for c in self.problem.constraints)]
-        failures: dict[int, Failure] = {}
-        for block, times, names in ((flow, elements.times, rates), (observed, elements.point_times, rows)):
-            bad = ~np.isfinite(block).reshape(*block.shape[:3], -1).all(axis=3)
-            for k, j, row in np.argwhere(bad).tolist():
-                detail = f"{prefix}{names[row]} is not finite at t = {times[k, j, 0]:g}"
-                failures.setdefault(k, Failure(self.layout.chains[i].name, k, "not_finite", detail))
-        return list(failures.values())
-
-
-def _equations(problem: Problem) -> Equations:
-    system, free = problem.model.system, problem.free_parameters
-    flow = ca.vertcat(system.ode, system.alg)
-    constraints = [by_name(ca.SX(c.expression), problem.model) for c in problem.constraints]
-    observed = ca.vertcat(problem.observed, *constraints)
-    return Equations(Expressions(system, flow, free), Expressions(system, observed, free), free)
-
-
-def _elements(problem: Problem, i: int, staging: Staging, chosen: Table) -> Elements:
-    """Tabulate what is constant about the elements of one experiment; algebraic equations are not scaled yet."""
-    condition, edges, tau = problem.conditions[i], staging.edges, staging.tau
-    applies = constrained(problem, i, staging)
-    n_x, n_z, n_h = len(problem.model.states), len(problem.model.algebraic_states), len(problem.constraints)
-    cubics = np.zeros((edges.size - 1, len(condition.inputs), 4))
-    for j, signal in enumerate(condition.inputs):
-        cubics[:, j] = signal.cubics(edges)
-    h = staging.duration
-    basis = np.zeros((*tau.shape, chosen.degree + 1, n_x + n_z))
-    basis[..., :n_x] = chosen.state_basis(tau)[..., None]
-    basis[:, :, 1:, n_x:] = chosen.algebraic_basis(tau)[..., None]
-    zeros = np.zeros((*tau.shape, n_h))
-    return Elements(
-        table=chosen,
-        n_x=n_x,
-        n_o=len(problem.outputs),
-        edges=edges,
-        cubics=cubics,
-        factor=np.concatenate([np.tile(h[:, None, None], n_x), np.ones((h.size, 1, n_z))], axis=2),
-        times=(staging.start[:, None] + chosen.points * h[:, None])[..., None],
-        inputs=_signals(cubics, chosen.points * h[:, None]),
-        tau=tau,
-        point_times=staging.times[..., None],
-        point_inputs=_signals(cubics, tau * h[:, None]),
-        basis=basis,
-        target=np.concatenate([staging.values, zeros], axis=2),
-        weight=np.concatenate([staging.weight, zeros + applies], axis=2),
-    )
-
-
-def _signals(cubics: Array, offsets: Array) -> Array:
-    """Evaluate inputs (K, n_u, 4) at offsets (K, n) from the elements' starts: (K, n, n_u)."""
-    return np.einsum("kuc,knc->knu", cubics, offsets[..., None] ** np.arange(4))
-
-
-def _start(elements: Elements, condition: Condition, theta: Array, trajectory: Trajectory) -> Array:
-    """Return the starting states y (K, d + 1, n_e); the first node is the initial state itself."""
-    times = np.concatenate([elements.edges[:-1, None], elements.times[..., 0]], axis=1)
-    x, z = trajectory(times.ravel())
-    y = np.concatenate([x, z], axis=1).reshape(*times.shape, elements.n_e)
-    y[0, 0, : elements.n_x] = condition.chart.natural(theta[condition.theta]).a
-    return y
-
-
-def _magnitude(starts: Sequence[Array]) -> Array:
-    """Return the largest absolute value of each state over all experiments, (n_e,); 1 for one that stays at zero."""
-    largest = np.max([np.abs(y).max(axis=(0, 1)) for y in starts], axis=0)
-    return np.where(largest > 1e-8 * largest.max(), largest, 1.0)
-
-
-def _scaled(
-    problem: Problem,
-    equations: Equations,
-    elements: Sequence[Elements],
-    starts: Sequence[Array],
-    theta: Array,
-    magnitude: Array,
-) -> list[Elements]:
-    """Scale each algebraic equation so that it has the unit of its algebraic state."""
-    n_x = elements[0].n_x
-    if magnitude.size == n_x:
-        return list(elements)
-    largest = np.zeros(magnitude.size - n_x)
-    for e, y, condition in zip(elements, starts, problem.conditions, strict=True):
-        p = condition.chart.natural(theta[condition.theta]).p
-        slopes = equations.flow.jacobian(e.times, y[:, 1:, :n_x], y[:, 1:, n_x:], p, e.inputs)
-        terms = np.abs(slopes[:, :, n_x:, n_x : magnitude.size]) * magnitude[n_x:]
-        largest = np.maximum(largest, np.where(np.isfinite(terms), terms, 0.0).max(axis=(0, 1, 3)))
-    gain = np.where(largest > 0, magnitude[n_x:] / np.where(largest > 0, largest, 1.0), 1.0)
-    scale = np.concatenate([np.ones(n_x), gain])
-    return [replace(e, factor=e.factor * scale) for e in elements]
-
-
-def _layout(problem: Problem, stagings: Sequence[Staging], chosen: Table) -> Layout:
-    n_x, n_e = len(problem.model.states), len(problem.model.states) + len(problem.model.algebraic_states)
-    limits = np.array([(c.lower, c.upper) for c in problem.constraints], dtype=float).reshape(-1, 2)
-    specifications: list[Specification] = []
-    for i, (condition, staging) in enumerate(zip(problem.conditions, stagings, strict=True)):
-        applies = constrained(problem, i, staging)
-        stages = staging.tau.shape[0]
-        specifications.append(
-            Specification(
-                condition.name,
-                condition.theta,
-                n_x,
-                chosen.degree * n_e,
-                staging.row_mask,
-                np.where(applies, limits[:, 0], -np.inf).reshape(stages, -1),
-                np.where(applies, limits[:, 1], np.inf).reshape(stages, -1),
-                staging.edges,
-                problem.model.states,
-            )
-        )
-    return lay_out(problem.names, tuple(specifications))
-
-
-def _interpolant(elements: Elements, y: Array) -> Trajectory:
-    """Evaluate an experiment's polynomials; a time on an edge belongs to the element that ends there."""
-
-    def trajectory(times: Array) -> tuple[Array, Array]:
-        edges, n_x = elements.edges, elements.n_x
-        k = np.clip(np.searchsorted(edges, times, side="left") - 1, 0, edges.size - 2)
-        tau = (times - edges[k]) / np.diff(edges)[k]
-        x = np.einsum("nj,nje->ne", elements.table.state_basis(tau), y[k, :, :n_x])
-        z = np.einsum("nj,nje->ne", elements.table.algebraic_basis(tau), y[k, 1:, n_x:])
-        return x, z
-
-    return trajectory
+def _table(trajectory: Trajectory, i: int) -> Callable[[Array], tuple[Array, Array]]:
+    return lambda times: trajectory.at(i, times)

@@ -11,8 +11,8 @@ from castfit._reading import text
 from castfit.integrate import IntegratorOptions
 from castfit.status import check
 from castfit.transcribe.grid import interval_mistakes, uniform_or_given
-from castfit.transcribe.shooting import ShootingProblem
-from castfit.transcribe.start import States, start_trajectory
+from castfit.transcribe.shooting_problem import ShootingProblem
+from castfit.transcribe.trajectory import States, start_trajectory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.integrate import Integrator
-    from castfit.transcribe.collocation import CollocationProblem
+    from castfit.transcribe.collocation_problem import CollocationProblem
     from castfit.transcribe.elements import Elements
     from castfit.transcribe.lagrange import Table
 

@@ -10,8 +10,8 @@ import numpy as np
 from castfit._reading import text
 from castfit.integrate import IntegratorOptions
 from castfit.status import check
-from castfit.transcribe.shooting import ShootingProblem
-from castfit.transcribe.start import Trajectory
+from castfit.transcribe.shooting_problem import ShootingProblem
+from castfit.transcribe.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

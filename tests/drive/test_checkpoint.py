@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import castfit as cf
-from castfit.drive.checkpoint import (
+from castfit.drive.run.checkpoint import (
     Checkpoint,
     described,
     differences,
@@ -195,7 +195,7 @@ def test_the_fingerprint_is_the_same_in_another_process_and_after_pickling():
     assert problem_fingerprint(pickle.loads(pickle.dumps(everything()))) == mine
     script = (
         "import json; from tests.builders import everything; from castfit._json import plain;"
-        "from castfit.drive.checkpoint import problem_fingerprint as f; print(json.dumps(plain(f(everything()))))"
+        "from castfit.drive.run.checkpoint import problem_fingerprint as f; print(json.dumps(plain(f(everything()))))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not differences(json.loads(done.stdout), mine)

@@ -11,7 +11,7 @@ import pytest
 
 import castfit as cf
 from castfit import InputError, Status, plots
-from castfit.drive.compare_result import CATEGORIES, Row, Trial
+from castfit.drive.compare.result import CATEGORIES, Row, Trial
 from tests.drive.chores import STRAIGHT, Troubled, pole
 
 SINGLE = (cf.SingleShooting(), STRAIGHT)

@@ -10,8 +10,8 @@ from multiprocessing import get_context
 import pytest
 
 from castfit._blas import one_blas_thread, openblas
-from castfit.drive import executors
-from castfit.drive.executors import Lost, run
+from castfit.drive.run import executors
+from castfit.drive.run.executors import Lost, run
 from castfit.status import InputError
 from tests.drive.chores import chore, leave_at_once, square
 

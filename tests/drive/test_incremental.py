@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit import problems
-from castfit.drive.coarsening import coarsened
-from castfit.drive.horizons import break_time, doubling, end, integrated_length, until, within
-from castfit.drive.limits import Bounds, confidence_limits, standard_deviations
+from castfit.drive.incremental.coarsening import coarsened
+from castfit.drive.incremental.horizons import break_time, doubling, end, integrated_length, until, within
+from castfit.drive.incremental.limits import Bounds, confidence_limits, standard_deviations
 from castfit.status import Status
 from tests.builders import LOTKA_VOLTERRA_POLE, LOTKA_VOLTERRA_SSE, decay_model, everything, lotka_volterra, refused
 

@@ -13,8 +13,8 @@ import pytest
 
 import castfit as cf
 from castfit import plots
-from castfit.drive import executors
-from castfit.drive import multistart as module
+from castfit.drive.multistart import multistart as module
+from castfit.drive.run import executors
 from castfit.status import InputError
 from tests.builders import everything
 from tests.drive.chores import STRAIGHT, Troubled, oscillator, pole, rows

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit import problems
-from castfit.drive.sampling import SAMPLINGS, draw
+from castfit.drive.multistart.sampling import SAMPLINGS, draw
 from castfit.status import InputError
 from tests.builders import decay_model
 

@@ -12,8 +12,8 @@ import pytest
 
 import castfit as cf
 from castfit import plots, problems
-from castfit.drive.checkpoint import read
-from castfit.drive.scatter_scales import box_of, restated
+from castfit.drive.run.checkpoint import read
+from castfit.drive.scatter.scales import box_of, restated
 from castfit.plots import searches as pictures
 from tests.builders import decay_model, decay_problem, everything, refused
 

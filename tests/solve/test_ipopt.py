@@ -21,8 +21,8 @@ from castfit.solve.ipopt import Ipopt
 from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, infeasibility
 from castfit.staged import Evaluation, Failure, Linearization, StagedProblem, Values
 from castfit.status import Status
-from castfit.transcribe.collocation import collocation_problem
-from castfit.transcribe.direct_collocation import Collocation
+from castfit.transcribe.collocation import Collocation
+from castfit.transcribe.collocation_problem import collocation_problem
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import (

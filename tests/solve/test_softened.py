@@ -13,7 +13,7 @@ from castfit.solve.local import LocalProblem
 from castfit.solve.softened import ACCURACY, NormalEquations, SoftenedProblem, Softening
 from castfit.solve.solution import Ledger
 from castfit.staged import StagedProblem, gaps
-from castfit.transcribe.direct_collocation import Collocation
+from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import everything, lotka_volterra

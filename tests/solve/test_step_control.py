@@ -22,7 +22,7 @@ from castfit.solve.step_control.common import outer, violation
 from castfit.solve.step_control.exact_penalty import penalty
 from castfit.staged import gaps
 from castfit.status import InputError
-from castfit.transcribe.direct_collocation import Collocation
+from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import decay_model, lotka_volterra

@@ -13,7 +13,7 @@ from castfit.inputs import Input
 from castfit.integrate import IntegratorOptions
 from castfit.model import Model, symbols
 from castfit.problem import Problem
-from castfit.transcribe.collocation import collocation_problem
+from castfit.transcribe.collocation_problem import collocation_problem
 from castfit.transcribe.lagrange import table
 from castfit.transcribe.refinement import ElementErrors, element_errors, refine
 from tests.transcribe.newton import simulate

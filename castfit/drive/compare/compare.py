@@ -1,0 +1,239 @@
+"""Compare methods: every one from the same starts, and what each of them finds in which time.
+
+    starts x methods --run (here, processes, executor)--> one trial each --> categories --> one row per method
+
+Methods take turns at every start, so that a run that is cut short has tried all of them alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from castfit._blas import one_blas_thread
+from castfit._reading import real, text
+from castfit.drive.compare.methods import Answer, Method, answered, methods_from
+from castfit.drive.compare.result import ComparisonResult, Row, Trial
+from castfit.drive.multistart.book import LOST, lost
+from castfit.drive.multistart.result import CUT_OFF
+from castfit.drive.multistart.sampling import draw
+from castfit.drive.optima import rounding_error
+from castfit.drive.run.executors import run
+from castfit.drive.run.jobs import freeze, option_mistakes, thaw
+from castfit.drive.run.reporting import reporter
+from castfit.problem import Problem
+from castfit.result import Result
+from castfit.status import InputError, Status, check
+
+_WARM_UP_TIME = 10.0  # seconds
+_STOPS = {
+    Status.INTERRUPTED: "Interrupted from the keyboard.",
+    Status.STOPPED_BY_CALLBACK: "The callback asked to stop.",
+    Status.MAX_TIME: "The time limit was reached.",
+}
+
+
+def compare(
+    problem: Problem,
+    methods: Sequence[str] | Mapping[str, Any],
+    *,
+    starts: int | Sequence[Mapping[str, float]] = 20,
+    rng: int | np.random.Generator = 0,
+    sampling: str | Callable[[np.random.Generator], Mapping[str, float]] | None = None,
+    limits: Mapping[str, Any] | None = None,
+    reference: float | None = None,
+    workers: int | Executor = 1,
+    max_time: float = np.inf,
+    start_max_time: float = np.inf,
+    callback: Callable[[Trial], Any] | None = None,
+    verbose: int = 0,
+) -> ComparisonResult:
+    """Run several methods from the same starts, and count what they find.
+
+    Counts do not depend on `workers`, up to trials that a time limit ends.  Times are seconds on the wall clock; they
+    are comparable only if each worker has a core of its own.  Every process first runs each method once from the
+    start that it tries first, which is not counted, so that no time contains what is built and compiled once.
+
+    Parameters
+    ----------
+    problem : Problem
+    methods : sequence of str, or mapping from str
+        Names: a transcription ("single", "multiple", "collocation"), optionally with a solver
+        ("collocation/ipopt"); a driver, optionally around these ("incremental", "incremental/multiple",
+        "scatter_search").
+        The values of a mapping are such names, transcriptions, pairs (transcription, solver), or functions that are
+        called as ``function(problem, start=..., max_time=...)`` and return what `fit` or a driver returns.
+    starts, rng, sampling, limits
+        As for `multistart`, except that a start is never drawn anew.
+    reference : float, optional
+        chi2 of the global optimum, if it is known; by default the lowest of all fits that converge.
+    workers : int or concurrent.futures.Executor
+        As for `multistart`.
+    max_time : float
+        Seconds for everything; trials that run then are cut off and, with those that did not begin, not counted.
+    start_max_time : float
+        Seconds for one method from one start.
+    callback : callable, optional
+        Called in this process with every `Trial`; no more are run when it returns True.
+    verbose : {0, 1, 2}
+        Nothing, the state of the run (live on a terminal), one line per trial.
+
+    Returns
+    -------
+    ComparisonResult
+        Also of a run that was interrupted: then with the trials that had finished.
+
+    Raises
+    ------
+    InputError
+        For misuse: methods that do not exist, options out of range, what cannot be sent to other processes.
+    """
+    began = time.time()
+    mistakes: list[str] = []
+    chosen = methods_from(methods, mistakes)
+    mistakes += option_mistakes(
+        workers=workers, max_time=max_time, start_max_time=start_max_time, callback=callback, verbose=verbose
+    )
+    known = real(reference)
+    if reference is not None and (known is None or not np.isfinite(known)):
+        mistakes.append(f"reference is {text(reference)}; give chi2 of the global optimum, or None")
+    given: Any = problem
+    if not isinstance(given, Problem):
+        check("compare", [f"problem is {text(problem)}; give a Problem", *mistakes])
+    drawn = draw(problem, starts, sampling, limits, rng, mistakes).first
+    check("compare", mistakes)
+
+    job = freeze("compare", "problem and methods", (problem, chosen, set[str]()), needed=workers != 1)
+    deadline = began + max_time
+    pairs = [(i, name) for i in range(len(drawn)) for name in chosen]
+    seeds = np.random.default_rng(rng).integers(2**32, size=len(drawn)).tolist()
+    shared = (job, start_max_time, deadline)
+    tasks = deque((k, (*shared, name, drawn[i], seeds[i])) for k, (i, name) in enumerate(pairs))
+    trials = [Trial(name, i, "not_run", "It was not run.") for i, name in pairs]
+    best: Result | None = None
+    rank = (np.inf, 0)
+    stopped: Status | None = None
+    finished = 0
+    try:
+        with (
+            closing(run(_attempt, tasks, workers, limit=start_max_time + _WARM_UP_TIME, deadline=deadline)) as outcomes,
+            reporter(verbose) as report,
+        ):
+            for k, outcome in outcomes:
+                if isinstance(outcome, InputError):
+                    raise InputError(f"compare, method '{pairs[k][1]}'", outcome.problems)
+                trial = trials[k] = _trial(trials[k], outcome)
+                if trial.status == Status.INTERRUPTED.value:
+                    raise KeyboardInterrupt
+                if not trial.finished:
+                    continue
+                finished += 1
+                if trial.success and (trial.chi2, k) < rank:
+                    best, rank = outcome.answer.result, (trial.chi2, k)
+                report(finished, len(pairs), f"{finished} of {len(pairs)} fits", _line(trial))
+                if callback is not None and callback(trial):
+                    stopped = Status.STOPPED_BY_CALLBACK
+                    break
+    except KeyboardInterrupt:
+        stopped = Status.INTERRUPTED
+    if stopped is None and time.time() >= deadline and finished < len(pairs):
+        stopped = Status.MAX_TIME
+    ends = [chi2 for chi2 in (known, None if best is None else best.chi2) if chi2 is not None]
+    optimum = min(ends, default=np.nan)
+    floor = rounding_error(problem)
+    return ComparisonResult(
+        rows=tuple(Row.of(name, trials, optimum, floor=floor) for name in chosen),
+        trials=tuple(trials),
+        drawn=drawn,
+        best=None if best is None else replace(best, problem=problem),
+        best_chi2=optimum,
+        floor=floor,
+        descriptions={name: method.description for name, method in chosen.items()},
+        stopped=stopped,
+        message=_message(trials, stopped),
+        time=time.time() - began,
+    )
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """An answer, the seconds that it took, and whether the end of the whole run cut it off."""
+
+    answer: Answer
+    seconds: float
+    cut: bool
+
+
+_Shared = tuple[Problem, dict[str, Method], set[str]]  # the names are of methods that this process has warmed up
+
+
+def _attempt(
+    job: bytes | _Shared, limit: float, deadline: float, name: str, start: Mapping[str, float], seed: int
+) -> _Answered | InputError | str | None:
+    """Run a method from a start, wherever this is called; return an error's text, and None if there is no time."""
+    try:
+        problem, methods, warm = thaw(job)
+        with one_blas_thread, np.errstate(all="ignore"):  # numbers overflow far from any solution
+            if name not in warm:
+                warm.add(name)
+                first = _timed(methods[name], problem, start, seed, min(limit, _WARM_UP_TIME), deadline)
+                if first is None or first.answer.result.status is Status.INTERRUPTED:
+                    return first
+            return _timed(methods[name], problem, start, seed, limit, deadline)
+    except InputError as error:
+        return error
+    except Exception as error:  # one start must not cost the others
+        return f"{type(error).__name__}: {error}"
+
+
+def _timed(
+    method: Method, problem: Problem, start: Mapping[str, float], seed: int, limit: float, deadline: float
+) -> _Answered | None:
+    left = deadline - time.time()
+    if left <= 0.0:
+        return None
+    began = time.perf_counter()
+    answer = answered(method(problem, start=start, max_time=min(limit, left), seed=seed))
+    seconds = time.perf_counter() - began
+    result = replace(answer.result, problem=None)
+    return _Answered(replace(answer, result=result), seconds, result.status is Status.MAX_TIME and left < limit)
+
+
+def _trial(empty: Trial, outcome: Any) -> Trial:
+    """Enter an outcome."""
+    if not isinstance(outcome, _Answered):
+        status, message = lost(outcome)
+        return replace(empty, status=status, message=message)
+    answer, result = outcome.answer, outcome.answer.result
+    return replace(
+        empty,
+        status=CUT_OFF if outcome.cut else result.status.value,
+        message="The time of the whole run ended." if outcome.cut else result.message,
+        chi2=result.chi2,
+        values=result.values,
+        iterations=answer.iterations,
+        evaluations=answer.evaluations,
+        time=outcome.seconds,
+        horizons=answer.horizons,
+    )
+
+
+def _line(trial: Trial) -> str:
+    took = f"{trial.iterations} iterations, {trial.time:.2f} s"
+    return f"start {trial.start}, {trial.method}: {trial.status}, chi2 = {trial.chi2:.6g}, {took}"
+
+
+def _message(trials: Sequence[Trial], stopped: Status | None) -> str:
+    """Say how the run ended, naming every trial that was lost."""
+    total, finished = len(trials), sum(trial.finished for trial in trials)
+    count = f"All {total} fits ended." if finished == total else f"{finished} of {total} fits ended."
+    lost_ones = [f"Start {t.start}, {t.method}: {t.message}" for t in trials if t.status in LOST]
+    unrun = {t.message for t in trials if t.status == "not_run"} if stopped is None else set[str]()
+    return " ".join([*([_STOPS[stopped]] if stopped else []), count, *sorted(unrun), *lost_ones])

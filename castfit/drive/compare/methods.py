@@ -1,0 +1,261 @@
+"""Methods that can be compared: ways from a start to an answer, by name or as the user's own function.
+
+transcription                          single, multiple, collocation; solved by Gauss-Newton
+transcription/solver                   multiple/ipopt
+driver, driver/transcription/solver    incremental, incremental/multiple, incremental/collocation/ipopt
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from castfit._reading import items, named, text
+from castfit.drive.incremental.horizons import within
+from castfit.drive.incremental.incremental import incremental
+from castfit.drive.incremental.result import Horizon, IncrementalResult
+from castfit.drive.scatter.result import ScatterResult
+from castfit.drive.scatter.scatter_search import scatter_search
+from castfit.fit import Solver, Transcription, fit
+from castfit.result import Result
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.solve.ipopt import Ipopt
+from castfit.status import suggest
+from castfit.transcribe.collocation import Collocation
+from castfit.transcribe.multiple_shooting import MultipleShooting
+from castfit.transcribe.single_shooting import SingleShooting
+
+if TYPE_CHECKING:
+    from castfit.problem import Problem
+
+TRANSCRIPTIONS: dict[str, Callable[..., Transcription]] = {
+    "single": SingleShooting,
+    "multiple": MultipleShooting,
+    "collocation": Collocation,
+}
+SOLVERS: dict[str, Callable[[], Solver]] = {"gauss_newton": GaussNewton, "ipopt": Ipopt}
+PARTS = ("transcription", "solver")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is kept of a method's answer: the fit, and what all fits on the way to it took."""
+
+    result: Result
+    iterations: int
+    evaluations: Mapping[str, int]
+    horizons: tuple[Horizon, ...] = ()
+
+
+class Method(Protocol):
+    """A way from a start to an answer: plain data, as it is sent to other processes."""
+
+    @property
+    def description(self) -> str:
+        """What it is, in words, for tables."""
+        ...
+
+    def __call__(self, problem: Problem, *, start: Mapping[str, float], max_time: float, seed: int) -> Any:
+        """Answer from a start within max_time seconds, so that `answered` can read it.
+
+        What is random in a method follows from `seed`, which differs from start to start.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One call of `fit`; `second_start` says whether it may go on from the measured states."""
+
+    transcription: Transcription
+    solver: Solver = field(default_factory=GaussNewton)
+    second_start: bool = True
+    words: str = ""
+
+    @property
+    def description(self) -> str:
+        """What it is, in words."""
+        return self.words or f"{self.transcription.label}, {self.solver.label}"
+
+    def __call__(self, problem: Problem, *, start: Mapping[str, float], max_time: float, seed: int) -> Result:
+        """Fit from a start."""
+        return fit(
+            problem, self.transcription, self.solver, start=start, second_start=self.second_start, max_time=max_time
+        )
+
+
+@dataclass(frozen=True)
+class Incremental:
+    """Incremental fits around a transcription; `plain` leaves out what is not in the paper."""
+
+    transcription: Transcription = field(default_factory=SingleShooting)
+    solver: Solver | None = None
+    plain: bool = False
+    words: str = ""
+
+    @property
+    def description(self) -> str:
+        """What it is, in words."""
+        solver = "" if self.solver is None else f", {self.solver.label}"
+        return self.words or f"growing horizons, {self.transcription.label}{solver}"
+
+    def __call__(
+        self, problem: Problem, *, start: Mapping[str, float], max_time: float, seed: int
+    ) -> IncrementalResult:
+        """Fit from a start on growing horizons."""
+        extras = not self.plain
+        return incremental(
+            problem, self.transcription, self.solver, start=start, max_time=max_time, coarse=extras, fallback=extras
+        )
+
+
+@dataclass(frozen=True)
+class Custom:
+    """The user's own function, called as ``function(problem, start=..., max_time=...)``."""
+
+    function: Callable[..., Any]
+
+    @property
+    def description(self) -> str:
+        """What it is, in words."""
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def __call__(self, problem: Problem, *, start: Mapping[str, float], max_time: float, seed: int) -> Any:
+        """Answer from a start."""
+        return self.function(problem, start=start, max_time=max_time)
+
+
+@dataclass(frozen=True)
+class ScatterSearch:
+    """Scatter search within the bounds, which must be finite; the start is among its first points."""
+
+    transcription: Transcription | None = None
+    solver: Solver | None = None
+
+    @property
+    def description(self) -> str:
+        """What it is, in words."""
+        parts = (part.label for part in (self.transcription, self.solver) if part is not None)
+        return ", ".join(["scatter search", *parts])
+
+    def __call__(
+        self, problem: Problem, *, start: Mapping[str, float], max_time: float, seed: int
+    ) -> Answer | ScatterResult:
+        """Search; its generations count as iterations."""
+        posed = within(problem, problem.theta_from(start), *problem.bounds)
+        found = scatter_search(posed, self.transcription, self.solver, rng=seed, max_time=max_time)
+        if found.best is None:
+            return found
+        evaluations = {"values": found.simulations - found.sweeps, "jacobians": found.sweeps}
+        return Answer(found.best, found.generations, evaluations)
+
+
+DRIVERS: dict[str, Callable[..., Method]] = {"incremental": Incremental, "scatter_search": ScatterSearch}
+"""Drivers by name, each called with nothing, a transcription, or a transcription and a solver."""
+
+
+def answered(answer: Any) -> Answer:
+    """Read an answer: a Result, a driver's result that holds one as ``result`` or ``best``, or an Answer.
+
+    Raises
+    ------
+    TypeError
+        If it is neither.
+    """
+    if isinstance(answer, Answer):
+        return answer
+    inside = (getattr(answer, name, None) for name in ("result", "best"))
+    result = next((r for r in (answer, *inside) if isinstance(r, Result)), None)
+    if result is None:
+        raise TypeError(f"the method returned {text(answer)}, not a Result nor anything with one as .result or .best")
+    return Answer(
+        result,
+        getattr(answer, "iterations", result.iterations),
+        getattr(answer, "evaluations", result.evaluations),
+        getattr(answer, "horizons", ()),
+    )
+
+
+def methods_from(
+    given: Any,
+    mistakes: list[str],
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    also: Mapping[str, Method] | None = None,
+) -> dict[str, Method]:
+    """Read methods as users give them; what is wrong is added to `mistakes`.
+
+    Parameters
+    ----------
+    given : sequence of str, or mapping from str
+        Names as above; the values of a mapping are such names, transcriptions, pairs (transcription, solver), or
+        functions that are called as ``function(problem, start=..., max_time=...)``.
+    mistakes : list of str
+    settings : mapping from a transcription's short name, optional
+        Keyword arguments that it is made with.
+    also : mapping, optional
+        Methods with names of their own, which come before those of the grammar.
+    """
+    listed = items(given)
+    if isinstance(given, Mapping):
+        entries = named("methods", given, mistakes)
+    elif listed is None:
+        mistakes.append(f"methods is {text(given)}; give a list of names, or a mapping from names to methods")
+        return {}
+    else:
+        mistakes += [f"methods holds {text(m)}; give names, or a mapping from names to methods" for m in listed
+                     if not isinstance(m, str)]  # fmt: skip
+        mistakes += [f"methods holds '{m}' twice" for m in dict.fromkeys(listed) if listed.count(m) > 1]
+        entries = {m: m for m in listed if isinstance(m, str)}
+    if not entries and not mistakes:
+        mistakes.append("methods is empty; give at least one")
+    read = {name: _method(name, what, mistakes, settings or {}, also or {}) for name, what in entries.items()}
+    return {name: method for name, method in read.items() if method is not None}
+
+
+def _method(
+    name: str,
+    given: Any,
+    mistakes: list[str],
+    settings: Mapping[str, Mapping[str, Any]],
+    also: Mapping[str, Method],
+) -> Method | None:
+    if isinstance(given, str):
+        return also[given] if given in also else _named(given, mistakes, settings, also)
+    if callable(given) and not isinstance(given, type):
+        return cast("Method", given) if hasattr(given, "description") else Custom(given)
+    pair: tuple[Any, ...] = cast("tuple[Any, ...]", given) if isinstance(given, tuple) else (given,)
+    parts = list(zip(pair, ("transcribe", "solve"), strict=False))
+    if len(parts) == len(pair) and parts and all(_has(part, method) for part, method in parts):
+        return Fit(*pair)
+    what = "a name, a transcription, (transcription, solver), or a function of a problem, start= and max_time="
+    mistakes.append(f"the method '{name}' is {text(given)}; give {what}")
+    return None
+
+
+def _has(part: Any, method: str) -> bool:
+    return not isinstance(part, type) and callable(getattr(part, method, None))
+
+
+def _named(
+    name: str, mistakes: list[str], settings: Mapping[str, Mapping[str, Any]], also: Iterable[str]
+) -> Method | None:
+    """Make a method from its name."""
+    first, *rest = name.replace("-", "_").split("/")
+    driver, parts = (DRIVERS[first], rest) if first in DRIVERS else (Fit, [first, *rest])
+    known = (*also, *TRANSCRIPTIONS, *DRIVERS) if driver is Fit else tuple(TRANSCRIPTIONS)
+    if len(parts) > 2:
+        mistakes.append(
+            f"the method '{name}' has too many parts; write transcription/solver or driver/{'/'.join(PARTS)}"
+        )
+        return None
+    wrong = [
+        f"the method '{name}' has no {what} '{part}': {suggest(part, valid)}"
+        for part, what, choices, valid in zip(parts, PARTS, (TRANSCRIPTIONS, SOLVERS), (known, SOLVERS), strict=False)
+        if part not in choices
+    ]
+    mistakes += wrong
+    if wrong:
+        return None
+    made: list[Any] = [TRANSCRIPTIONS[part](**settings.get(part, {})) for part in parts[:1]]
+    return driver(*made, *(SOLVERS[part]() for part in parts[1:]))

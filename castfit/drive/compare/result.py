@@ -1,0 +1,286 @@
+"""What a comparison found: one trial per method and start, and one row per method.
+
+A trial, which is one method from one start, ends in one of the categories of Michalik, Hannemann and Marquardt (2009,
+Sec. 4.3):
+
+    correct              converged at the best optimum known: its chi2 is that optimum's, within 0.1 %
+    wrong                converged elsewhere
+    integration_error    the model could not be integrated
+    optimization_error   anything else: limits of iterations or time, steps that became too small, a worker that died
+
+They judge by estimates, correct to 5 %; chi2 also suits problems with estimates that the data leave open.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._text import aligned
+from castfit.drive.multistart.result import UNFINISHED
+from castfit.status import SOLVED, Status
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from castfit.drive.incremental.result import Horizon
+    from castfit.result import Result
+
+CATEGORIES = ("correct", "wrong", "integration_error", "optimization_error")
+_SAME_OPTIMUM = 1e-3
+_NOT_INTEGRATED = (Status.START_FAILED.value, Status.EVALUATION_FAILED.value)
+_CUT_SHORT = tuple(status for status in UNFINISHED if not status.startswith("worker"))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One method from one start.
+
+    Attributes
+    ----------
+    method : str
+    start : int
+        Number of the start.
+    status : str
+        A value of `Status`; or "worker_died", "worker_hung", "cut_off" (by the time limit of the whole run), "error",
+        "not_run".
+    message : str
+        How it ended, in words.
+    chi2 : float
+    values : dict
+        Estimates by name, natural scale; empty if there are none.
+    iterations : int
+    evaluations : mapping from str to int
+        How often the model was solved for "values", "jacobians" and "hessians".
+    time : float
+        Seconds on the wall clock.
+    horizons : tuple of Horizon
+        The course of an incremental fit.
+    """
+
+    method: str
+    start: int
+    status: str
+    message: str
+    chi2: float = np.nan
+    values: Mapping[str, float] | None = None
+    iterations: int = 0
+    evaluations: Mapping[str, int] | None = None
+    time: float = np.nan
+    horizons: tuple[Horizon, ...] = ()
+
+    @property
+    def success(self) -> bool:
+        """Whether it converged."""
+        return self.status in SOLVED
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to an end of its own, which may be that of its worker."""
+        return self.status not in _CUT_SHORT
+
+    def category(self, best: float, floor: float = 0.0) -> str:
+        """Return what it counts as, given chi2 of the best optimum known and the rounding error of chi2."""
+        if self.success:
+            return "correct" if self.chi2 <= best + max(_SAME_OPTIMUM * abs(best), floor) else "wrong"
+        return "integration_error" if self.status in _NOT_INTEGRATED else "optimization_error"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one method did.
+
+    Attributes
+    ----------
+    method : str
+    case : mapping
+        What sets this row apart from others of the method, such as ``{"mu": 20}`` in a published table.
+    starts : int
+        How many were finished.
+    converged, correct, wrong, integration_error, optimization_error : int
+    success_rate : float
+        correct / starts
+    median_time, expected_time : float
+        Seconds per start; and until the global optimum is found, which is the mean time per start divided by the
+        success rate, inf if it never was.
+    iterations, evaluations : float
+        Medians per start; evaluations of any kind.
+    equivalent_iterations : float
+        Median of I_equiv of incremental fits (see `IncrementalResult`), NaN for other methods.
+    """
+
+    method: str
+    case: Mapping[str, Any]
+    starts: int
+    converged: int
+    correct: int
+    wrong: int
+    integration_error: int
+    optimization_error: int
+    success_rate: float
+    median_time: float
+    expected_time: float
+    iterations: float
+    evaluations: float
+    equivalent_iterations: float
+
+    @classmethod
+    def of(
+        cls,
+        method: str,
+        trials: Iterable[Trial],
+        best: float,
+        *,
+        floor: float = 0.0,
+        case: Mapping[str, Any] | None = None,
+    ) -> Row:
+        """Count the finished trials of a method."""
+        own = [t for t in trials if t.method == method and t.finished]
+        categories = [t.category(best, floor) for t in own]
+        count = {category: categories.count(category) for category in CATEGORIES}
+        seconds = [t.time for t in own if np.isfinite(t.time)]
+        rate = count["correct"] / len(own) if own else np.nan
+        return cls(
+            method=method,
+            case=case or {},
+            starts=len(own),
+            converged=count["correct"] + count["wrong"],
+            **count,
+            success_rate=rate,
+            median_time=_median(seconds),
+            expected_time=float(np.mean(seconds)) / rate if rate > 0 and seconds else np.inf,
+            iterations=_median([t.iterations for t in own]),
+            evaluations=_median([sum((t.evaluations or {}).values()) for t in own]),
+            equivalent_iterations=_median([sum(h.iterations * h.share for h in t.horizons) for t in own if t.horizons]),
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return what JSON gets: the case's options as entries of their own, None for what is not finite."""
+        entries = {"method": self.method, **self.case, **{k: v for k, v in vars(self).items() if k != "case"}}
+        return {k: finite(v) for k, v in entries.items()}
+
+
+def finite(value: Any) -> Any:
+    """Return a number as JSON can hold it: None for what is not finite."""
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if values else np.nan
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ComparisonResult:
+    """What several methods found from the same starts.
+
+    Attributes
+    ----------
+    rows : tuple of Row
+        One per method, in the order in which the methods were given.
+    trials : tuple of Trial
+        One per start and method, in the order of starts and then of methods; "not_run" where the run ended before.
+    drawn : tuple of dict
+        The starts, ``{name: value}``.
+    best : Result or None
+        The best fit that converged.
+    best_chi2 : float
+        What counts as the global optimum: the lowest chi2 of all fits that converged, and the given reference.
+    floor : float
+        Differences of chi2 that are rounding.
+    descriptions : dict
+        Each method in words.
+    stopped : Status or None
+        What ended the run early: Ctrl-C, the time limit, the callback.
+    message : str
+        How the run ended, in words; names what was lost.
+    time : float
+        Seconds that the run took.
+    """
+
+    rows: tuple[Row, ...]
+    trials: tuple[Trial, ...]
+    drawn: tuple[dict[str, float], ...]
+    best: Result | None
+    best_chi2: float
+    floor: float
+    descriptions: Mapping[str, str]
+    stopped: Status | None
+    message: str
+    time: float
+
+    @property
+    def table(self) -> dict[str, NDArray[Any]]:
+        """All trials as columns, each (n_trials,), for instance for ``pandas.DataFrame(result.table)``."""
+        names = tuple(dict.fromkeys(name for t in self.trials for name in t.values or {}))
+        columns: dict[str, list[Any]] = {
+            "method": [t.method for t in self.trials],
+            "start": [t.start for t in self.trials],
+            "status": [t.status for t in self.trials],
+            "category": [self.category(t) for t in self.trials],
+            "chi2": [t.chi2 for t in self.trials],
+            "iterations": [t.iterations for t in self.trials],
+            "evaluations": [sum((t.evaluations or {}).values()) for t in self.trials],
+            "time": [t.time for t in self.trials],
+            **{name: [(t.values or {}).get(name, np.nan) for t in self.trials] for name in names},
+        }
+        return {name: np.array(column) for name, column in columns.items()}
+
+    def category(self, trial: Trial) -> str:
+        """Return what a trial counts as; empty if it did not finish."""
+        return trial.category(self.best_chi2, self.floor) if trial.finished else ""
+
+    def record(self) -> dict[str, Any]:
+        """Return rows and optimum as JSON can hold them."""
+        return {
+            "best": finite(self.best_chi2),
+            "stopped": None if self.stopped is None else self.stopped.value,
+            "rows": [row.record() | {"description": self.descriptions[row.method]} for row in self.rows],
+        }
+
+    def to_json(self, path: str | Path) -> None:
+        """Write `record` to a file."""
+        Path(path).write_text(json.dumps(self.record(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the rows to a file, one line per method; what is not finite is an empty cell."""
+        rows = self.record()["rows"]
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Plot the success rate against time; see `castfit.plots.success`."""
+        from castfit import plots
+
+        return plots.success(self, path)
+
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+        head = ("method", "starts", "converged", "correct", "wrong", "integration", "other", "median time",
+                "expected time", "iterations", "evaluations")  # fmt: skip
+        lines = aligned([head, *(_cells(row) for row in self.rows)], "<" + ">" * (len(head) - 1))
+        optimum = (
+            f"correct: chi2 = {self.best_chi2:.6g} within 0.1 %; expected time: mean time per start / success rate"
+        )
+        return "\n".join([self.message, "", *lines, "", optimum])
+
+    __str__ = summary
+
+    def __repr__(self) -> str:
+        rates = ", ".join(f"{row.method} {row.correct}/{row.starts}" for row in self.rows)
+        return f"ComparisonResult(chi2 = {self.best_chi2:.6g}; correct: {rates})"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    counts = (row.starts, row.converged, row.correct, row.wrong, row.integration_error, row.optimization_error)
+    expected = f"{row.expected_time:.3g} s" if np.isfinite(row.expected_time) else "never"
+    return (row.method, *map(str, counts), f"{row.median_time:.3g} s", expected, f"{row.iterations:g}",
+            f"{row.evaluations:g}")  # fmt: skip

@@ -1,0 +1,436 @@
+"""Incremental fits: estimate on a short horizon first, then on longer ones, within confidence limits.
+
+Single shooting mostly fails late on the horizon, while parameters are still wrong.  Incremental single shooting
+(Michalik, Hannemann and Marquardt 2009) integrates no further than the estimates are good for:
+
+    start, user's bounds
+        v
+    solve on horizon i <-----------------------------+
+        |                                            |
+        +-- an updated bound is active: relax it ----+   (Eqs. 10-11)
+        |                                            |
+        +-- fails, or cannot be right: fall back ----+   shorter horizon, then multiple shooting
+        v
+    bounds = 99 % confidence limits within the user's bounds, i = i + 1    (Eq. 9)
+
+The fallback and the coarse tolerances on early horizons are not in the paper; `fallback=False` and `coarse=False` give
+its plain method.
+
+Notation: an *updated* bound is one that differs from the user's bound of the same quantity.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._reading import is_one_of, real, reals, text
+from castfit.drive.incremental.checkpoint import Estimate, Save, Stage, finish, resumed, save_to
+from castfit.drive.incremental.coarsening import coarsened
+from castfit.drive.incremental.horizons import (
+    break_time,
+    doubling,
+    end,
+    integrated_length,
+    measured_times,
+    until,
+    within,
+)
+from castfit.drive.incremental.limits import Bounds, confidence_limits, standard_deviations
+from castfit.drive.incremental.result import Horizon, IncrementalResult
+from castfit.drive.run.checkpoint import described, digest, opened, problem_fingerprint, resume_mistakes, versions
+from castfit.drive.run.jobs import part_mistakes
+from castfit.fit import Solver, Transcription, fit
+from castfit.problem import Problem
+from castfit.result import Result
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.solve.solution import Iteration
+from castfit.status import Status, check, suggest
+from castfit.transcribe.multiple_shooting import MultipleShooting
+from castfit.transcribe.single_shooting import SingleShooting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+RULES = ("doubling", "break time")
+_STOPPED = (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)
+_HOPELESS = (Status.UNRESOLVABLE,)  # a shorter step does not help
+_MOST_ITERATIONS = 50  # of the default solver and of a rescue, per solve; more are not worth their time
+_MOST_RELAXATIONS = 8  # after which the user's bounds are taken
+_MOST_SHORTER = 3  # fallbacks in a fit after which shorter steps are not tried any more
+_IMPLAUSIBLE = 4.0  # mean square of weighted residuals where standard deviations are known ...
+_UNEXPLAINED = 0.04  # ... otherwise their mean square relative to that of the data
+
+
+def incremental(
+    problem: Problem,
+    transcription: Transcription | None = None,
+    solver: Solver | None = None,
+    *,
+    start: Mapping[str, float] | None = None,
+    horizons: str | Sequence[float] = "doubling",
+    break_fraction: float = 0.5,
+    bound_confidence: float = 0.99,
+    bound_relaxation: float = 2.0,
+    coarse: bool = True,
+    fallback: bool = True,
+    max_time: float = np.inf,
+    callback: Callable[[Iteration], Any] | None = None,
+    absolute_sigma: bool | None = None,
+    confidence_level: float = 0.95,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    verbose: int = 0,
+) -> IncrementalResult:
+    """Estimate on successively longer horizons (incremental single shooting; Michalik et al. 2009).
+
+    Parameters
+    ----------
+    problem : Problem
+    transcription : SingleShooting, MultipleShooting or Collocation, optional
+        By default single shooting, with which also the first of several horizons is solved for the others.
+    solver : GaussNewton or Ipopt, optional
+        By default Gauss-Newton with the l1 line search and without homotopy.
+    start : mapping from quantity name to value, optional
+        Natural scale; what is not named starts at its guess.
+    horizons : {"doubling", "break time"} or sequence of float
+        Times up to which measurements are used, one after the other; the last one is always the end.  "doubling":
+        1, 2, 4, ... points of each measured quantity.  "break time": everything at once if the integration reaches
+        the end, otherwise `break_fraction` of the time at which it breaks down.
+    break_fraction : float
+        alpha in the paper's Sec. 3.2, between 0 and 1.
+    bound_confidence : float
+        Level of the confidence limits that bound the next horizon.
+    bound_relaxation : float
+        BRF of Eqs. 10-11: an active updated bound moves by that many times the distance between the bounds.
+    coarse : bool
+        Whether all horizons but the last are integrated and solved with coarse tolerances.
+    fallback : bool
+        Whether a horizon that fails, or whose residuals are far too large, is approached in shorter steps and then by
+        multiple shooting with the default Gauss-Newton method within the user's bounds.
+    max_time : float
+        Seconds for all horizons together.
+    callback : callable, optional
+        Called with an `Iteration` after each iteration of every solve; the fit stops when it returns True.
+    absolute_sigma : bool, optional
+        As in `fit`.
+    confidence_level : float
+        Of the intervals in the result's table.
+    checkpoint : str or Path, optional
+        A file to which every finished horizon is written at once.
+    resume : bool
+        Whether to continue the checkpoint if it exists: what is finished is not repeated.
+    verbose : {0, 1, 2}
+        Nothing, one line per horizon, one line per solve.
+
+    Returns
+    -------
+    IncrementalResult
+        Also for a fit that failed or was interrupted; see `Result`.
+
+    Raises
+    ------
+    InputError
+        For misuse: unknown names or values outside the bounds in `start`, horizons that do not increase, a checkpoint
+        that exists and is not to be continued, or that belongs to another problem or other options, ...
+    """
+    began = time.perf_counter()
+    transcription = transcription or SingleShooting()
+    solver = solver or GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS)
+    mistakes = part_mistakes(transcription, solver)
+    mistakes += _mistakes(break_fraction, bound_confidence, bound_relaxation, max_time)
+    mistakes += resume_mistakes(checkpoint, resume)
+    if not is_one_of(verbose, 0, 1, 2):
+        mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
+    given: Any = problem
+    if not isinstance(given, Problem):
+        mistakes.append(f"problem is {text(problem)}; give a Problem")
+    elif not isinstance(horizons, str):
+        mistakes += _horizon_mistakes(problem, horizons)
+    elif horizons not in RULES:
+        mistakes.append(f"horizons is '{horizons}': {suggest(horizons, RULES)}")
+    check("incremental", mistakes)
+    driver = _Driver(
+        problem,
+        transcription,
+        solver,
+        horizons if isinstance(horizons, str) else tuple(map(float, horizons)),
+        break_fraction,
+        bound_confidence,
+        bound_relaxation,
+        coarse,
+        fallback,
+        began + max_time,
+        {
+            "callback": callback,
+            "absolute_sigma": absolute_sigma,
+            "confidence_level": confidence_level,
+            "verbose": max(verbose - 1, 0),
+        },
+        _say if verbose else None,
+    )
+    theta = problem.guess if start is None else problem.theta_from(start)
+    header = {
+        "driver": "incremental",
+        **problem_fingerprint(problem),
+        "transcription": described(driver.transcription),
+        "solver": described(driver.solver),
+        "horizons": described(driver.horizons),
+        "options": described((break_fraction, bound_confidence, bound_relaxation, coarse, fallback)),
+        "statistics": described((absolute_sigma, confidence_level)),
+        "start": digest(theta),
+        "versions": versions(),
+    }
+    with opened(checkpoint, header, resume=resume) as file:
+        stage, finished = resumed(file)
+        if finished is not None:
+            last, result = finished
+            solved = (*(stage.horizons if stage is not None else ()), last)
+            return IncrementalResult(result.with_problem(problem), solved, time.perf_counter() - began)
+        if stage is None:
+            known = Estimate(theta, driver.user, -np.inf)
+            stage = Stage(known, driver.next_horizon(known))
+        result, solved = driver.run(stage, save_to(file))
+        if result.status not in _STOPPED:
+            finish(file, solved[-1], result)
+    return IncrementalResult(result, solved, time.perf_counter() - began)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A fit on one horizon."""
+
+    problem: Problem
+    horizon: float
+    result: Result
+    bounds: Bounds
+    accuracy: float
+    relaxations: int
+    iterations: int
+    evaluations: Counter[str]
+    fallback: str = ""
+
+    @property
+    def plausible(self) -> bool:
+        """Whether the fit succeeded, with residuals that are not far too large."""
+        result = self.result
+        if not result.success:
+            return False
+        if result.absolute_sigma:
+            return float(np.mean(result.residuals**2)) <= _IMPLAUSIBLE
+        data = np.concatenate([(c.points.values / c.points.sigma)[c.points.mask] for c in self.problem.conditions])
+        return float(np.mean(result.residuals**2)) <= _UNEXPLAINED * float(np.mean(data**2))
+
+
+@dataclass(frozen=True)
+class _Driver:
+    """The choices of one incremental fit; `deadline` is a time of `time.perf_counter`."""
+
+    problem: Problem
+    transcription: Transcription
+    solver: Solver
+    horizons: str | Sequence[float]
+    break_fraction: float
+    confidence: float
+    relaxation: float
+    coarse: bool
+    fallback: bool
+    deadline: float
+    options: dict[str, Any]
+    say: Callable[[str], None] | None
+
+    @property
+    def user(self) -> Bounds:
+        """The user's bounds."""
+        return Bounds(*self.problem.bounds)
+
+    def run(self, stage: Stage, save: Save) -> tuple[Result, tuple[Horizon, ...]]:
+        """Follow the flow chart to the end of the last horizon."""
+        while True:
+            known = stage.known
+            attempt = self.solve(stage.target, known)
+            stopped = attempt.result.status in _STOPPED
+            if self.fallback and not stopped and not attempt.plausible:
+                nearer = self.nearer_horizon(attempt, stage)
+                if nearer is not None:
+                    record = self.record(replace(attempt, fallback="shorter step"))
+                    stage = Stage(known, nearer, (*stage.horizons, record))
+                    save(stage)
+                    continue
+                attempt = self.rescue(attempt, known)
+                stopped = attempt.result.status in _STOPPED
+            horizons = (*stage.horizons, self.record(attempt))
+            if stage.target >= end(self.problem):
+                return replace(attempt.result, problem=self.problem), horizons
+            if stopped:
+                return self.unfinished(attempt.result), horizons
+            learnt = self.learn(attempt, known)
+            stage = Stage(learnt, self.next_horizon(learnt), horizons)
+            save(stage)
+
+    def next_horizon(self, known: Estimate) -> float:
+        """Return the horizon that the rule wants next."""
+        last = end(self.problem)
+        times = doubling(self.problem) if isinstance(self.horizons, str) else self.horizons
+        following = next((t for t in times if t > known.horizon), last)
+        if self.horizons == "break time":
+            stop = break_time(self.problem, known.theta, self.transcription.integrator)
+            if np.isinf(stop):
+                return last
+            measured = measured_times(self.problem)
+            reached = measured[measured <= self.break_fraction * stop]
+            return float(reached[-1]) if reached.size and reached[-1] > known.horizon else following
+        return min(following, last)
+
+    def nearer_horizon(self, attempt: _Attempt, stage: Stage) -> float | None:
+        """Return a horizon halfway between the one that was reached and the one that failed; None to give up."""
+        if attempt.result.status in _HOPELESS or sum(bool(h.fallback) for h in stage.horizons) >= _MOST_SHORTER:
+            return None
+        times = measured_times(self.problem)
+        between = times[(times > stage.known.horizon) & (times < attempt.horizon)]
+        return float(between[(between.size - 1) // 2]) if between.size else None
+
+    def solve(self, horizon: float, known: Estimate) -> _Attempt:
+        """Estimate on one horizon, relaxing updated bounds until none of them is active."""
+        shorter = until(self.problem, horizon)
+        transcription, solver = self.transcription, self.solver
+        if known.horizon == -np.inf and horizon < end(self.problem):
+            # Nodes or collocation points would start from hardly any data, and wander away together with theta.
+            transcription = SingleShooting(integrator=transcription.integrator)
+        if self.coarse and horizon < end(self.problem):
+            transcription, solver = coarsened(transcription), coarsened(solver)
+        theta, bounds = known.theta, known.bounds
+        relaxations = iterations = 0
+        evaluations: Counter[str] = Counter()
+        while True:
+            result = self.fit(shorter, theta, bounds, transcription, solver)
+            iterations += result.iterations
+            evaluations.update(result.evaluations)
+            positions = {name: j for j, name in enumerate(result.names)}
+            active = {positions[name]: side for name, side in result.active.items() if name in positions}
+            updated = bounds.updated(active, self.user)
+            if not result.success or not updated:
+                accuracy = transcription.accuracy
+                return _Attempt(shorter, horizon, result, bounds, accuracy, relaxations, iterations, evaluations)
+            relaxations += 1
+            theta = result.theta
+            enough = relaxations >= _MOST_RELAXATIONS
+            bounds = self.user if enough else bounds.relaxed(updated, self.relaxation, self.user)
+
+    def rescue(self, attempt: _Attempt, known: Estimate) -> _Attempt:
+        """Try multiple shooting within the user's bounds; return the better of the two attempts."""
+        transcription = MultipleShooting(integrator=self.transcription.integrator)
+        if self.coarse and attempt.horizon < end(self.problem):
+            transcription = coarsened(transcription)
+        result = self.fit(
+            attempt.problem, known.theta, self.user, transcription, GaussNewton(max_iter=_MOST_ITERATIONS)
+        )
+        iterations = attempt.iterations + result.iterations
+        evaluations = attempt.evaluations + Counter(result.evaluations)
+        better = result.success and not (attempt.result.success and attempt.result.cost <= result.cost)
+        if better or result.status in _STOPPED:
+            attempt = replace(attempt, result=result, bounds=self.user, accuracy=transcription.accuracy)
+        return replace(attempt, iterations=iterations, evaluations=evaluations, fallback="multiple shooting")
+
+    def fit(
+        self, problem: Problem, theta: Array, bounds: Bounds, transcription: Transcription, solver: Solver
+    ) -> Result:
+        """Fit within bounds in the time that is left."""
+        remaining = max(self.deadline - time.perf_counter(), 1e-9)
+        start = np.clip(theta, bounds.lower, bounds.upper)
+        bounded = within(problem, start, bounds.lower, bounds.upper)
+        with np.errstate(over="ignore", invalid="ignore"):  # far from the solution trajectories may be huge
+            return fit(bounded, transcription, solver, max_time=remaining, **self.options)
+
+    def learn(self, attempt: _Attempt, known: Estimate) -> Estimate:
+        """Return estimates and bounds for the next horizon; a horizon that failed leaves the estimates alone."""
+        result = attempt.result
+        if not result.success:
+            return Estimate(known.theta, self.user, attempt.horizon)
+        if self.fallback and not attempt.plausible:
+            return Estimate(result.theta, self.user, attempt.horizon)
+        limits = confidence_limits(result, self.confidence, attempt.accuracy, self.user)
+        return Estimate(result.theta, limits, attempt.horizon)
+
+    def unfinished(self, result: Result) -> Result:
+        """Return the best point so far as a result of the whole problem, with the status of the fit that stopped."""
+        whole = within(self.problem, result.theta, self.user.lower, self.user.upper)
+        options: dict[str, Any] = {**self.options, "callback": None, "verbose": 0}
+        with np.errstate(over="ignore", invalid="ignore"):
+            there = fit(whole, self.transcription, GaussNewton(homotopy="never", max_iter=0), **options)
+        return replace(there, status=result.status, message=result.message, problem=self.problem)
+
+    def record(self, attempt: _Attempt) -> Horizon:
+        """Return what is kept of a horizon, and tell the user if he wants to know."""
+        result, problem = attempt.result, self.problem
+        deviations = standard_deviations(result, attempt.accuracy)[0] * problem.natural_slope(result.theta)
+        lower, upper = (problem.to_natural(b).tolist() for b in (attempt.bounds.lower, attempt.bounds.upper))
+        record = Horizon(
+            horizon=attempt.horizon,
+            n_data=result.n_data,
+            estimates=result.values,
+            standard_errors=dict(zip(result.names, deviations.tolist(), strict=True)),
+            bounds=dict(zip(result.names, zip(lower, upper, strict=True), strict=True)),
+            relaxations=attempt.relaxations,
+            iterations=attempt.iterations,
+            evaluations=dict(attempt.evaluations),
+            share=integrated_length(attempt.problem) / integrated_length(problem),
+            chi2=result.chi2,
+            status=result.status,
+            fallback=attempt.fallback,
+        )
+        if self.say is not None:
+            then = f", {record.fallback}" if record.fallback else ""
+            self.say(
+                f"until {record.horizon:g}: {record.status.value} after {record.iterations} iterations, "
+                f"chi2 = {record.chi2:.6g} from {record.n_data} data{then}"
+            )
+        return record
+
+
+def _say(line: str) -> None:
+    """Print a line of progress; only called when the user asked for it."""
+    from rich.console import Console
+
+    Console(highlight=False, markup=False, soft_wrap=True).print(line)
+
+
+def _mistakes(break_fraction: Any, confidence: Any, relaxation: Any, max_time: Any) -> list[str]:
+    """Check the options that are numbers."""
+    rules = (
+        ("break_fraction", break_fraction, 1.0, "between 0 and 1"),
+        ("bound_confidence", confidence, 1.0, "between 0 and 1"),
+        ("bound_relaxation", relaxation, np.inf, "positive"),
+    )
+    found = [
+        f"{name} is {text(value)}; give a number that is {rule}"
+        for name, value, below, rule in rules
+        if (number := real(value)) is None or not 0.0 < number < below
+    ]
+    limit = real(max_time)
+    if limit is None or not limit > 0.0:
+        found.append(f"max_time is {text(max_time)}; give a positive number of seconds")
+    return found
+
+
+def _horizon_mistakes(problem: Problem, horizons: Any) -> list[str]:
+    """Check horizons that the user gave."""
+    times = reals(horizons)
+    if times is None or times.ndim != 1 or not times.size or not np.isfinite(times).all():
+        return [f"horizons is {text(horizons)}; give {', '.join(map(repr, RULES))} or a list of times"]
+    first = float(measured_times(problem)[0])
+    found: list[str] = []
+    if not (np.diff(times) > 0).all():
+        found.append(f"horizons is {text(horizons)}; give increasing times")
+    if times[0] < first:
+        found.append(f"the first horizon is {times[0]:g}, but nothing is measured before {first:g}; start later")
+    return found

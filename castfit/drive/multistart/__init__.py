@@ -1,0 +1,1 @@
+"""Fits from many starts."""

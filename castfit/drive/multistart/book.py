@@ -1,0 +1,170 @@
+"""The rows of a multistart that is under way: what its starts took, what they found, what is the best so far."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from castfit.drive.multistart.result import (
+    CUT_OFF,
+    ERROR,
+    UNFINISHED,
+    Kept,
+    Progress,
+    Start,
+    not_run,
+    plan_record,
+    planned,
+)
+from castfit.drive.optima import optima
+from castfit.drive.run.executors import Lost
+from castfit.result import Result
+from castfit.status import InputError, Status
+
+if TYPE_CHECKING:
+    from castfit.drive.multistart.sampling import Draws
+    from castfit.drive.run.checkpoint import Checkpoint
+    from castfit.problem import Problem
+
+LOST = ("worker_died", "worker_hung", ERROR)
+"""Statuses of tasks that ended without an answer, besides those that were not run."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fit from one start; `cut` if the time of the whole run ended it."""
+
+    result: Result
+    cut: bool
+
+
+@dataclass
+class _Tally:
+    """What the draws of one start took."""
+
+    draws: int = 0
+    time: float = 0.0
+    evaluations: Counter[str] = field(default_factory=Counter[str])
+    failures: Counter[str] = field(default_factory=Counter[str])
+
+    def add(self, result: Result) -> None:
+        self.draws += 1
+        self.time += result.time
+        self.evaluations.update(result.evaluations)
+        self.failures.update(result.failures)
+
+
+class Book:
+    """The rows of a run that is under way."""
+
+    def __init__(self, draws: Draws, max_draws: int, floor: float, clock: float, problem: Problem) -> None:
+        self.rows: dict[int, Start] = {}
+        self.best: Result | None = None
+        self.best_row: Start | None = None
+        self._draws, self._max_draws, self._floor = draws, max_draws, floor
+        self._clock, self._problem = clock, problem
+        self._start = dict(enumerate(draws.first))
+        self._tallies: dict[int, _Tally] = {}
+        self._restored = 0
+
+    def enter(self, i: int, outcome: Any) -> Mapping[str, float] | None:
+        """Enter an outcome; return another start if this one cannot be evaluated."""
+        if isinstance(outcome, InputError):
+            raise outcome
+        tally = self._tallies.setdefault(i, _Tally())
+        if not isinstance(outcome, Fitted):
+            cause, message = lost(outcome)
+            row = replace(not_run(self._start[i], i), status=cause, message=message)
+            self.rows[i] = replace(row, draws=tally.draws + (cause != "not_run"), **_counts(tally))
+            return None
+        result = outcome.result
+        tally.add(result)
+        if result.status is Status.START_FAILED and tally.draws < self._max_draws and self._draws.again is not None:
+            self._start[i] = self._draws.again(i)
+            return self._start[i]
+        row = Start(
+            index=i,
+            start=dict(self._start[i]),
+            values=result.values,
+            chi2=result.chi2,
+            status=CUT_OFF if outcome.cut else result.status.value,
+            message="The time of the whole run ended." if outcome.cut else result.message,
+            gap=result.gaps,
+            draws=tally.draws,
+            iterations=result.iterations,
+            **_counts(tally),
+        )
+        self.rows[i] = row
+        if self.best_row is None or self.best is None or row.rank < self.best_row.rank:
+            self.best_row, self.best = row, replace(result, problem=self._problem)
+        return None
+
+    def resume(self, file: Checkpoint, labels: Mapping[str, str]) -> None:
+        """Take over the records of a checkpoint, and write down starts that are new to it."""
+        kept = Kept.of(file.records)
+        drawn = self._draws.first
+        before = () if kept.plan is None else planned(kept.plan)
+        if before != drawn[: len(before)]:
+            had = f"'{file.path}' has {len(before)} starts"
+            how = "fewer were asked for; give at least as many"
+            if len(before) <= len(drawn):
+                how = "others were drawn now; continue it with the same starts (a Latin hypercube cannot grow)"
+            raise InputError("checkpoint", [f"{had}; {how}"])
+        if kept.plan is None or len(drawn) > len(before):
+            file.append(plan_record(drawn, self._floor, **labels))
+        self._restore(kept)
+
+    def _restore(self, kept: Kept) -> None:
+        """Take over what an earlier run has finished."""
+        self.rows = {i: row for i, row in kept.rows.items() if row.status not in UNFINISHED}
+        self.best_row = min(self.rows.values(), key=lambda row: row.rank, default=None)
+        if self.best_row is None:
+            return
+        if kept.best is not None and min(kept.rows.values(), key=lambda row: row.rank) is self.best_row:
+            self.best = kept.best.with_problem(self._problem)
+        else:  # the best point of a saved run was that of a start that was cut off
+            del self.rows[self.best_row.index]
+            self.best_row = None
+        self._restored = len(self.rows)
+
+    def progress(self, last: Start) -> Progress:
+        """Say how far the run is."""
+        rows = [row for row in self.rows.values() if row.status != "not_run"]
+        found = optima({row.index: (row.chi2, row.values) for row in rows if row.success}, floor=self._floor)
+        finished, total, seconds = len(rows), len(self._draws.first), time.time() - self._clock
+        return Progress(
+            finished=finished,
+            total=total,
+            last=last,
+            best=self.best_row or last,
+            found=len(found[0].starts) if found else 0,
+            failed=sum(not row.success for row in rows),
+            seconds=seconds,
+            seconds_left=seconds / max(finished - self._restored, 1) * (total - finished),
+        )
+
+    def message(self, ended: str, *, late: bool) -> str:
+        """Say how the run ended, naming every start that was lost."""
+        total = len(self._draws.first)
+        finished = sum(row.status not in UNFINISHED for row in self.rows.values())
+        gone = [f"Start {i}: {row.message}" for i, row in sorted(self.rows.items())
+                if row.status in LOST]  # fmt: skip
+        if not ended and late and finished < total:
+            ended = "The time limit was reached."
+        untouched = {row.message for row in self.rows.values() if row.status == "not_run"} if not ended else set[str]()
+        count = f"All {total} starts ended." if finished == total else f"{finished} of {total} starts ended."
+        return " ".join(part for part in (ended, count, *sorted(untouched), *gone) if part)
+
+
+def _counts(tally: _Tally) -> dict[str, Any]:
+    return {"evaluations": dict(tally.evaluations), "failures": dict(tally.failures), "time": tally.time}
+
+
+def lost(outcome: Any) -> tuple[str, str]:
+    """Return status and message of a task that ended without an answer."""
+    if isinstance(outcome, Lost):
+        return outcome.cause, outcome.message
+    return ("not_run", "It was not run.") if outcome is None else (ERROR, str(outcome))

@@ -1,0 +1,220 @@
+"""Multistart: fits from many starts, in parallel if wanted, and what they say together.
+
+starts --draw--> tasks --run (here, processes, executor)--> one row each --> optima, outlook, best result
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._blas import one_blas_thread
+from castfit._reading import is_one_of, text
+from castfit.drive.multistart.book import Book, Fitted
+from castfit.drive.multistart.result import UNFINISHED, MultistartResult, Progress, not_run, row_record
+from castfit.drive.multistart.sampling import draw
+from castfit.drive.optima import rounding_error
+from castfit.drive.run.checkpoint import described, opened, problem_fingerprint, resume_mistakes, versions
+from castfit.drive.run.executors import run
+from castfit.drive.run.jobs import freeze, option_mistakes, part_mistakes, thaw
+from castfit.drive.run.reporting import reporter
+from castfit.fit import fit
+from castfit.problem import Problem
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.start.decomposition.blocks import decomposition_mistakes
+from castfit.start.decomposition.search import Decomposed
+from castfit.status import InputError, Status, check
+from castfit.transcribe.collocation import Collocation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from castfit.fit import Solver, Transcription
+
+
+def multistart(
+    problem: Problem,
+    transcription: Transcription | None = None,
+    solver: Solver | None = None,
+    *,
+    starts: int | Sequence[Mapping[str, float]] = 100,
+    rng: int | np.random.Generator = 0,
+    sampling: str | Callable[[np.random.Generator], Mapping[str, float]] | None = None,
+    limits: Mapping[str, Any] | None = None,
+    start_strategy: str | None = None,
+    max_draws: int = 10,
+    workers: int | Executor = 1,
+    max_time: float = np.inf,
+    start_max_time: float = np.inf,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    callback: Callable[[Progress], Any] | None = None,
+    verbose: int = 0,
+) -> MultistartResult:
+    """Fit from many starts.
+
+    The numbers do not depend on `workers`: each start has a random stream of its own, and the rows of the result stand
+    in the order of the starts.
+
+    Parameters
+    ----------
+    problem : Problem
+    transcription, solver : optional
+        As for `fit`.
+    starts : int or sequence of mappings
+        How many, or the starts themselves, ``{name: value}``; what is not named starts at its guess.
+    rng : int or numpy.random.Generator
+    sampling : {"sobol", "latin_hypercube", "uniform", "log_uniform"} or callable, optional
+        How starts are drawn.  A scrambled Sobol sequence (the default) and a Latin hypercube fill the space between the
+        limits evenly, "uniform" draws each start by itself, all three in the logarithm of quantities with
+        ``scale="log"``; "log_uniform" draws the logarithm of every quantity.  A function takes a random generator and
+        returns ``{name: value}``.  For 2 n starts, Sobol's sequence and "uniform" begin with those for n.
+    limits : mapping from quantity name, optional
+        Where starts are drawn: (lower, upper), or a distribution with ``cdf`` and ``ppf`` as in scipy.stats, which is
+        cut off at the quantity's bounds.  By default between the bounds, which must then be finite.
+    start_strategy : {"decomposed"}, optional
+        What improves a drawn start before the fit: "decomposed" first estimates the equations that share no parameter
+        apart from each other (see `Decomposed`), each from this start and many others.
+    max_draws : int
+        A start that cannot be evaluated is drawn anew until this many were drawn; 1 leaves it a failure.
+    workers : int or concurrent.futures.Executor
+        1 runs in this process, n in n processes; a script then needs ``if __name__ == "__main__":``.  Executors reach
+        other machines: ``dask.distributed.Client(...).get_executor()``, ``mpi4py.futures.MPIPoolExecutor()``.
+    max_time : float
+        Seconds for all starts; those that are running then are cut off, the others are not run.
+    start_max_time : float
+        Seconds for one start.  Processes and executors that give no answer long after it are taken to hang; processes
+        are then ended and replaced.  Within one process (workers=1) nothing can end a start between two iterations,
+        and a cluster of which nothing was heard yet is waited for until `max_time`.
+    checkpoint : str or Path, optional
+        A file to which every finished start is written at once.
+    resume : bool
+        Whether to continue the checkpoint if it exists: what is finished is not repeated, and starts that were lost
+        or cut off are run again.  The number of starts may have grown.
+    callback : callable, optional
+        Called in this process with a `Progress` after each start; no more are run when it returns True.
+    verbose : {0, 1, 2}
+        Nothing, the state of the run (live on a terminal), one line per start.
+
+    Returns
+    -------
+    MultistartResult
+        Also if starts, or all of them, failed: then ``success`` is False, or a row says what happened.
+
+    Raises
+    ------
+    InputError
+        For misuse: options out of range, limits that are infinite, what cannot be sent to other processes, a checkpoint
+        that exists and is not to be continued, or that belongs to another problem.
+    """
+    clock = time.time()
+    transcription, solver = transcription or Collocation(), solver or GaussNewton()
+    mistakes = part_mistakes(transcription, solver)
+    given: Any = max_draws
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
+        mistakes.append(f"max_draws is {text(given)}; give at least 1")
+    mistakes += resume_mistakes(checkpoint, resume)
+    mistakes += option_mistakes(
+        workers=workers, max_time=max_time, start_max_time=start_max_time, callback=callback, verbose=verbose
+    )
+    given = problem
+    if not isinstance(given, Problem):
+        check("multistart", [f"problem is {text(problem)}; give a Problem", *mistakes])
+    if start_strategy is not None:
+        unknown = f"start_strategy is {text(start_strategy)}; give 'decomposed' or None"
+        mistakes += decomposition_mistakes(problem) if is_one_of(start_strategy, "decomposed") else [unknown]
+    draws = draw(problem, starts, sampling, limits, rng, mistakes)
+    check("multistart", mistakes)
+    what = "problem, transcription and solver"
+    job = freeze("multistart", what, (problem, transcription, solver), needed=workers != 1)
+    header = {
+        "driver": "multistart",
+        **problem_fingerprint(problem),
+        "transcription": described(transcription),
+        "solver": described(solver),
+        "start_max_time": float(start_max_time),
+        "max_draws": max_draws,
+        "seed": int(rng) if isinstance(rng, (int, np.integer)) else "of a generator",
+        "sampling": sampling if isinstance(sampling, str) else described(sampling),
+        "start_strategy": start_strategy,
+        "versions": versions(),
+    }
+    floor = rounding_error(problem)
+    book = Book(draws, max_draws, floor, clock, problem)
+    labels = {"transcription": transcription.label, "solver": solver.label}
+    ended = ""
+    with opened(checkpoint, header, resume=resume) as file:
+        if file is not None:
+            book.resume(file, labels)
+        deadline = clock + max_time
+
+        def task(i: int, start: Mapping[str, float]) -> tuple[int, tuple[Any, ...]]:
+            origin = start if start_strategy is None else Decomposed(start, draws.seeds[i])
+            return i, (job, origin, start_max_time, deadline)
+
+        tasks = deque(task(i, start) for i, start in enumerate(draws.first) if i not in book.rows)
+        outcomes = run(_attempt, tasks, workers, limit=start_max_time, deadline=deadline)
+        try:
+            with closing(outcomes), reporter(verbose) as report:
+                for i, outcome in outcomes:
+                    another = book.enter(i, outcome)
+                    if another is not None:
+                        tasks.appendleft(task(i, another))
+                        continue
+                    row = book.rows[i]
+                    if file is not None and row.status not in UNFINISHED:
+                        file.append(row_record(row, book.best if book.best_row is row else None))
+                    if row.status == Status.INTERRUPTED.value:
+                        raise KeyboardInterrupt
+                    if row.status == "not_run":
+                        continue
+                    now = book.progress(row)
+                    took = f"{row.iterations} iterations, {row.time:.2f} s"
+                    last = f"start {row.index}: {row.status}, chi2 = {row.chi2:.6g}, {took}"
+                    report(now.finished, now.total, now.sentence, last)
+                    if callback is not None and callback(now):
+                        ended = "The callback asked to stop."
+                        break
+        except KeyboardInterrupt:
+            ended = "Interrupted from the keyboard."
+        result = MultistartResult.of(
+            book.best,
+            (book.rows.get(i) or not_run(start, i) for i, start in enumerate(draws.first)),
+            floor=floor,
+            drawn=draws.first,
+            message=book.message(ended, late=time.time() >= deadline),
+            time=time.time() - clock,
+            header=header,
+            **labels,
+        )
+        if file is not None:
+            file.append({"end": {"message": result.message, "time": result.time}})
+    return result
+
+
+_Parts = tuple[Problem, Any, Any]
+
+
+def _attempt(
+    job: bytes | _Parts, start: Mapping[str, float] | Decomposed, limit: float, deadline: float
+) -> Fitted | InputError | str | None:
+    """Fit from one start, wherever this is called; return an error's text, and None if there is no time."""
+    left = deadline - time.time()
+    if left <= 0.0:
+        return None
+    try:
+        problem, transcription, solver = thaw(job)
+        with one_blas_thread, np.errstate(all="ignore"):  # numbers overflow far from any solution
+            result = fit(problem, transcription, solver, start=start, max_time=min(limit, left))
+    except InputError as error:
+        return error
+    except Exception as error:  # one start must not cost the others
+        return f"{type(error).__name__}: {error}"
+    return Fitted(replace(result, problem=None), result.status is Status.MAX_TIME and left < limit)

@@ -1,0 +1,337 @@
+"""What a multistart returns: one row per start, the optima that they found, and the best fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._json import plain
+from castfit._text import aligned
+from castfit.drive.optima import Optimum, Outlook, optima
+from castfit.drive.run.checkpoint import numbers, packed, read, unpacked, write
+from castfit.status import SOLVED, InputError, Status
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.problem import Problem
+    from castfit.result import Result
+
+# What happens to a start besides the ways in which a fit ends: nothing, or its end is not known.
+CUT_OFF, ERROR = "cut_off", "error"
+UNFINISHED = ("not_run", CUT_OFF, "worker_died", "worker_hung", Status.INTERRUPTED.value)
+
+_SMALL_GAP = 1e-6
+_MOST_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start and where it led: a row of the table.
+
+    Attributes
+    ----------
+    index : int
+    start, values : dict
+        Where the fit began and where it ended, by name, natural scale; `values` is empty if there was no fit.
+    chi2 : float
+    status : str
+        A value of `Status`; or "worker_died", "worker_hung", "cut_off" (by the time limit of the whole run), "error",
+        "not_run".
+    message : str
+        How it ended, in words.
+    gap : float
+        Largest continuity defect.
+    draws : int
+        How many starts were drawn until one could be evaluated.
+    iterations : int
+    evaluations, failures : dict
+        Number of evaluations by kind; number of failed ones by cause; those of all draws.
+    time : float
+        Seconds, of all draws.
+    """
+
+    index: int
+    start: dict[str, float]
+    values: dict[str, float]
+    chi2: float
+    status: str
+    message: str
+    gap: float = np.nan
+    draws: int = 0
+    iterations: int = 0
+    evaluations: Mapping[str, int] | None = None
+    failures: Mapping[str, int] | None = None
+    time: float = 0.0
+
+    @property
+    def success(self) -> bool:
+        """Whether the fit ended in a solution."""
+        return self.status in SOLVED
+
+    @property
+    def rank(self) -> tuple[bool, bool, float, int]:
+        """The lower the better: solutions, then continuous trajectories, then by chi2; no two are equal."""
+        chi2 = self.chi2 if np.isfinite(self.chi2) else np.inf
+        return not self.success, not self.gap <= _SMALL_GAP, chi2, self.index
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback sees after every start.
+
+    Attributes
+    ----------
+    finished, total : int
+    last : Start
+    best : Start
+        The best so far.
+    found : int
+        How many starts ended there.
+    failed : int
+        How many starts did not succeed.
+    seconds, seconds_left : float
+        Since the run began; as many as the rest will take at this pace.
+    """
+
+    finished: int
+    total: int
+    last: Start
+    best: Start
+    found: int
+    failed: int
+    seconds: float
+    seconds_left: float
+
+    @property
+    def sentence(self) -> str:
+        """The state of things in one line."""
+        times = "once" if self.found == 1 else f"{self.found} times"
+        best = f"best chi2 = {self.best.chi2:.6g}, found {times}" if self.best.success else "none succeeded"
+        failed = f", {self.failed} failed" if self.failed else ""
+        left = f", about {self.seconds_left:.0f} s left" if self.finished < self.total else ""
+        pace = f"{self.seconds:.0f} s{left}"
+        return f"{self.finished} of {self.total} starts: {best}{failed}; {pace}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MultistartResult:
+    """What many starts found.
+
+    Attributes
+    ----------
+    best : Result or None
+        The best fit; if none succeeded, the best point of all.  None if no start came to any end.
+    starts : tuple of Start
+        One row per start, in the order in which they were drawn.
+    optima : tuple of Optimum
+        The optima, the lowest first, and the starts that found them.
+    outlook : Outlook
+        Whether more starts are worth it.
+    drawn : tuple of dict
+        The starts that were drawn first, before any had to be drawn again.
+    message : str
+        How the run ended, in words; names the starts that were lost.
+    time : float
+        Seconds that the run took; after a resumed run those of its last part.
+    transcription, solver : str
+    header : dict
+        The problem's fingerprint and the options, for `save`.
+    floor : float
+        Differences of chi2 that are rounding.
+    """
+
+    best: Result | None
+    starts: tuple[Start, ...]
+    optima: tuple[Optimum, ...]
+    outlook: Outlook
+    drawn: tuple[dict[str, float], ...]
+    message: str
+    time: float
+    transcription: str
+    solver: str
+    header: Mapping[str, Any]
+    floor: float
+
+    @classmethod
+    def of(cls, best: Result | None, starts: Iterable[Start], *, floor: float, **rest: Any) -> MultistartResult:
+        """Gather the rows into optima, and judge."""
+        rows = tuple(sorted(starts, key=lambda row: row.index))
+        found = optima({row.index: (row.chi2, row.values) for row in rows if row.success}, floor=floor)
+        tried = sum(row.status not in UNFINISHED for row in rows)
+        return cls(best=best, starts=rows, optima=found, outlook=Outlook.of(found, tried), floor=floor, **rest)
+
+    @property
+    def success(self) -> bool:
+        """Whether any start succeeded."""
+        return self.best is not None and self.best.success
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        """How many starts ended in which way."""
+        return dict(Counter(row.status for row in self.starts).most_common())
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Causes of failed evaluations and their counts, over all starts and draws."""
+        every: Counter[str] = Counter()
+        for row in self.starts:
+            every.update(row.failures or {})
+        return dict(every.most_common())
+
+    @property
+    def table(self) -> dict[str, NDArray[Any]]:
+        """All starts as columns, each (n_starts,), for instance for ``pandas.DataFrame(result.table)``.
+
+        ``start`` (number), ``status``, ``chi2``, ``optimum`` (-1 where there is none), ``draws``, ``iterations``,
+        ``evaluations`` (of values), ``time``; for each quantity k where it began, ``start k``, and where it ended.
+        """
+        of = {i: k for k, optimum in enumerate(self.optima) for i in optimum.starts}
+        names = tuple(dict.fromkeys(name for row in self.starts for name in row.start))
+        rows = self.starts
+        columns: dict[str, list[Any]] = {
+            "start": [row.index for row in rows],
+            "status": [row.status for row in rows],
+            "chi2": [row.chi2 for row in rows],
+            "optimum": [of.get(row.index, -1) for row in rows],
+            "draws": [row.draws for row in rows],
+            "iterations": [row.iterations for row in rows],
+            "evaluations": [(row.evaluations or {}).get("values", 0) for row in rows],
+            "time": [row.time for row in rows],
+            **{f"start {name}": [row.start.get(name, np.nan) for row in rows] for name in names},
+            **{name: [row.values.get(name, np.nan) for row in rows] for name in names},
+        }
+        return {name: np.array(column) for name, column in columns.items()}
+
+    def with_problem(self, problem: Problem) -> MultistartResult:
+        """Return the result with the problem that it answers, after loading; see `Result.with_problem`."""
+        return replace(self, best=None if self.best is None else self.best.with_problem(problem))
+
+    def save(self, path: str | Path) -> None:
+        """Write everything but the problem; the file is a checkpoint, from which a later run may go on."""
+        best = None if self.best is None else min(self.starts, key=lambda row: row.rank)
+        plan = plan_record(self.drawn, self.floor, self.transcription, self.solver)
+        rows = (row_record(row, self.best if row is best else None) for row in self.starts)
+        write(path, self.header, [plan, *rows, {"end": {"message": self.message, "time": self.time}}])
+
+    @classmethod
+    def load(cls, path: str | Path) -> MultistartResult:
+        """Read what `save` wrote, or the checkpoint of a run, finished or not.
+
+        Raises
+        ------
+        InputError
+            If the file is no checkpoint of a multistart, or damaged.
+        """
+        header, records, _ = read(path)
+        kept = Kept.of(records)
+        if header is None or kept.plan is None or header.get("driver") != "multistart":
+            raise InputError("MultistartResult.load", [f"'{path}' holds no multistart; choose another file"])
+        drawn = planned(kept.plan)
+        rows = {i: not_run(start, i) for i, start in enumerate(drawn)} | kept.rows
+        ended = f"Read from a checkpoint: {sum(row.status not in UNFINISHED for row in rows.values())} starts finished."
+        return cls.of(
+            kept.best,
+            rows.values(),
+            floor=kept.plan["floor"],
+            drawn=drawn,
+            message=kept.end.get("message", ended),
+            time=kept.end.get("time", np.nan),
+            transcription=kept.plan["transcription"],
+            solver=kept.plan["solver"],
+            header=header,
+        )
+
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+        total = len(self.starts)
+        lines = [f"{total} starts, {self.transcription}, {self.solver}: {self.time:.1f} s", self.message, ""]
+        if self.optima:
+            rows = [("chi2", "found", "first by start", "differ at equal chi2")]
+            rows += [
+                (f"{o.chi2:.8g}", f"{len(o.starts)} of {total}", str(min(o.starts)), ", ".join(o.varying))
+                for o in self.optima[:_MOST_SHOWN]
+            ]
+            lines += aligned(rows, ">>><")
+            if len(self.optima) > _MOST_SHOWN:
+                lines.append(f"and {len(self.optima) - _MOST_SHOWN} more, up to chi2 = {self.optima[-1].chi2:.8g}")
+            lines.append("")
+        lines.append(self.outlook.sentence)
+        failed = {status: n for status, n in self.statuses.items() if status not in SOLVED}
+        if failed:
+            lines.append("without success: " + ", ".join(f"{n} {status}" for status, n in failed.items()))
+        again = sum(max(row.draws - 1, 0) for row in self.starts)
+        if again:
+            lines.append(f"drawn again because they could not be evaluated: {again}")
+        if self.failures:
+            lines.append("failed evaluations: " + ", ".join(f"{n} {cause}" for cause, n in self.failures.items()))
+        if self.best is not None:
+            lines += ["", "best:" if self.success else "best point, though no solution:", self.best.summary()]
+        return "\n".join(lines)
+
+    __str__ = summary
+
+    def __repr__(self) -> str:
+        if not self.optima:
+            return f"MultistartResult({len(self.starts)} starts, none succeeded)"
+        lowest = self.optima[0]
+        return (
+            f"MultistartResult({len(self.starts)} starts: chi2 = {lowest.chi2:.6g} found {len(lowest.starts)} times, "
+            f"{len(self.optima)} optima)"
+        )
+
+
+def not_run(start: Mapping[str, float], index: int) -> Start:
+    """Return the row of a start that was not tried."""
+    return Start(index, dict(start), {}, np.nan, "not_run", "It was not run.")
+
+
+def plan_record(drawn: Sequence[Mapping[str, float]], floor: float, transcription: str, solver: str) -> dict[str, Any]:
+    """Return the record that says which starts there are; a run that continues it has the same ones."""
+    names = list(drawn[0])
+    values = [[start[name] for name in names] for start in drawn]
+    labels = {"transcription": transcription, "solver": solver}
+    return {"plan": {"names": names, "starts": values, "floor": floor, **labels}}
+
+
+def planned(plan: Mapping[str, Any]) -> tuple[dict[str, float], ...]:
+    """Return the starts of a plan."""
+    return tuple(dict(zip(plan["names"], values, strict=True)) for values in plan["starts"])
+
+
+def row_record(row: Start, result: Result | None) -> dict[str, Any]:
+    """Return the record of a start; that of the best so far carries its result."""
+    return {"row": plain(row), **({} if result is None else {"result": packed(result)})}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the records of a checkpoint hold; the best result is the one of the best row."""
+
+    plan: Mapping[str, Any] | None
+    rows: dict[int, Start]
+    best: Result | None
+    end: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, records: Iterable[Mapping[str, Any]]) -> Kept:
+        """Read records; of several about one thing the last counts."""
+        plan: Mapping[str, Any] | None = None
+        end: Mapping[str, Any] = {}
+        rows: dict[int, Start] = {}
+        results: dict[int, Any] = {}
+        known = {f.name for f in fields(Start)}
+        for record in records:
+            plan, end = record.get("plan", plan), record.get("end", end)
+            if "row" in record:
+                row = Start(**{k: v for k, v in numbers(record["row"]).items() if k in known})
+                rows[row.index] = row
+                results[row.index] = record.get("result")
+        best = min(rows.values(), key=lambda row: row.rank, default=None)
+        entry = None if best is None else results[best.index]
+        return cls(plan, rows, None if entry is None else unpacked(entry), end)

@@ -1,0 +1,1 @@
+"""What all runs of many fits share: executors, jobs, checkpoints, reporting."""

@@ -1,0 +1,169 @@
+"""The book of a scatter search: what was simulated and found, in order; it says when enough is enough."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit.drive.run.executors import Lost
+from castfit.drive.scatter.method.basins import Climb
+from castfit.drive.scatter.method.members import Member
+from castfit.drive.scatter.method.search import Ascent
+from castfit.drive.scatter.result import LocalSearch, Moment
+from castfit.drive.scatter.tasks import Searched, Work, search_locally
+from castfit.status import InputError, Status
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.drive.scatter.staff import Staff
+    from castfit.result import Result
+
+    Array = NDArray[np.float64]
+
+
+OUT_OF_TIME = "The time limit was reached."
+OUT_OF_SIMULATIONS = "The limit of simulations was reached."
+
+
+class Halt(Exception):
+    """Ends the search between two tasks; its text says why."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop: number of simulations, end of the time as `time.time` gives it, value to reach."""
+
+    max_eval: float
+    deadline: float
+    vtr: float
+
+
+class Book:
+    """An objective that enters everything; see `castfit.drive.scatter.method.search.Objective`.
+
+    Attributes
+    ----------
+    moments : list of Moment
+        The best value against simulations and time, entered whenever it fell.
+    searches : list of LocalSearch
+    simulations, sweeps : int
+        Simulations in all, and how many of them were sensitivity sweeps.
+    failures : Counter
+    best_x, best_f
+        The best point of the cube and its value.
+    result : Result or None
+        Of the local search that ended at the best point; None if it was not found by one.
+    """
+
+    def __init__(self, staff: Staff, work: Work, limits: Limits, seed: int) -> None:
+        self._staff, self._work, self._limits, self._seed = staff, work, limits, seed
+        self._began = time.time()
+        self._earlier = 0.0
+        self.moments: list[Moment] = []
+        self.searches: list[LocalSearch] = []
+        self.simulations = self.sweeps = 0
+        self.failures: Counter[str] = Counter()
+        self.best_x: Array | None = None
+        self.best_f = np.inf
+        self.result: Result | None = None
+        self.told: Callable[[], None] = lambda: None
+
+    @property
+    def seconds(self) -> float:
+        """Time of the search, that of the run which it continues included."""
+        return self._earlier + time.time() - self._began
+
+    def values(self, X: Array) -> Array:
+        """Simulate members, as many as are allowed."""
+        room = int(min(len(X), max(self._limits.max_eval - self.simulations, 0)))
+        found = self._staff.simulate(X[:room])
+        for x, f in zip(X, found.values, strict=False):
+            self.simulations += 1
+            self._enter(x, f, None)
+        self.failures += found.failures
+        self.told()
+        self.check()
+        if len(found.values) < len(X):  # one of the limits was met at this very block
+            raise Halt(OUT_OF_TIME if len(found.values) < room else OUT_OF_SIMULATIONS)
+        return np.array(found.values)
+
+    def improve(self, start: Member, climbs: Sequence[Climb]) -> Ascent | None:
+        """Search locally."""
+        paths = [climb.path for climb in climbs]
+        found = self._staff.call(search_locally, start.x, paths, self.best_f, self._seed)
+        if isinstance(found, InputError):
+            raise found
+        if not isinstance(found, Searched):
+            message = found.message if isinstance(found, Lost) else str(found)
+            self.searches.append(LocalSearch(start.f, np.inf, {}, 0, "error", message, self.seconds))
+            self.failures.update([found.cause if isinstance(found, Lost) else "error"])
+            self.check()
+            return None
+        spent = sum(found.evaluations.values())
+        self.simulations += spent
+        self.sweeps += found.evaluations["jacobians"]
+        self.failures += found.failures
+        end = found.path[-1]
+        values = dict(zip(self._work.problem.names, self._work.natural(end).tolist(), strict=True))
+        status = "joined" if found.joined else found.result.status.value
+        self.searches.append(LocalSearch(start.f, found.f, values, spent, status, found.result.message, self.seconds))
+        self._enter(end, found.f, found.result)
+        self.told()
+        if found.result.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        self.check()
+        return Ascent(found.path, found.f)
+
+    def _enter(self, x: Array, f: float, result: Result | None) -> None:
+        if f < self.best_f:
+            self.best_x, self.best_f, self.result = np.array(x), float(f), result
+            self.moments.append(Moment(self.simulations, self.seconds, self.best_f))
+
+    def check(self) -> None:
+        """Raise `Halt` where a limit is met."""
+        if self.best_f <= self._limits.vtr:
+            raise Halt("The value to reach was reached.")
+        if self.simulations >= self._limits.max_eval:
+            raise Halt(OUT_OF_SIMULATIONS)
+        if time.time() >= self._limits.deadline:
+            raise Halt(OUT_OF_TIME)
+
+    def absorb(self, record: Mapping[str, Any], result: Result | None) -> None:
+        """Enter what another book recorded, as if it had been done here, now."""
+        for moment in record["moments"]:
+            if moment["chi2"] < self.best_f:
+                self.best_f = moment["chi2"]
+                self.moments.append(Moment(self.simulations + moment["simulations"], self.seconds, self.best_f))
+                self.best_x, self.result = record["best_x"], result
+        self.searches += [replace(LocalSearch(**entry), seconds=self.seconds) for entry in record["searches"]]
+        self.simulations += record["simulations"]
+        self.sweeps += record["sweeps"]
+        self.failures.update(record["failures"])
+
+    def record(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the book, its result apart."""
+        return {
+            "moments": [vars(m) for m in self.moments],
+            "searches": [vars(s) for s in self.searches],
+            "simulations": self.simulations,
+            "sweeps": self.sweeps,
+            "failures": dict(self.failures),
+            "best_x": self.best_x,
+            "best_f": self.best_f,
+            "seconds": self.seconds,
+        }
+
+    def restore(self, record: Mapping[str, Any], result: Result | None) -> None:
+        """Take over what an earlier run has entered."""
+        self.moments = [Moment(**entry) for entry in record["moments"]]
+        self.searches = [LocalSearch(**entry) for entry in record["searches"]]
+        self.simulations, self.sweeps = record["simulations"], record["sweeps"]
+        self.failures = Counter(record["failures"])
+        self.best_x, self.best_f, self._earlier = record["best_x"], record["best_f"], record["seconds"]
+        self.result = result

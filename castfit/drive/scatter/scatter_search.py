@@ -1,0 +1,337 @@
+"""Scatter search: a global search for the optimum whose local searches are fits.
+
+problem --restated--> box --cube--> generations (castfit.drive.scatter.method) --book--> best point --fit--> result
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._reading import is_one_of, real, rng_mistakes, text
+from castfit.drive.optima import rounding_error
+from castfit.drive.run.checkpoint import described, opened, problem_fingerprint, resume_mistakes, versions
+from castfit.drive.run.jobs import freeze, option_mistakes, part_mistakes
+from castfit.drive.scatter.book import Book, Halt, Limits
+from castfit.drive.scatter.checkpoint import generation_record, last_generation
+from castfit.drive.scatter.islands import generation
+from castfit.drive.scatter.method.options import Options
+from castfit.drive.scatter.method.search import State, begin, step
+from castfit.drive.scatter.result import Generation, ScatterResult
+from castfit.drive.scatter.scales import Box, box_of, restated
+from castfit.drive.scatter.staff import Staff
+from castfit.drive.scatter.tasks import Work
+from castfit.drive.scatter.view import view
+from castfit.fit import fit
+from castfit.integrate import IntegratorOptions
+from castfit.problem import Problem
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.start.decomposition.blocks import decomposition_mistakes
+from castfit.status import Status, check, suggest
+from castfit.transcribe.single_shooting import SingleShooting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from castfit.fit import Solver, Transcription
+    from castfit.result import Result
+
+    Array = NDArray[np.float64]
+
+INTEGRATOR = IntegratorOptions(relative_tolerance=1e-7, absolute_tolerance=1e-9)
+SOLVER = GaussNewton("levenberg_marquardt", homotopy="never", max_iter=200)
+
+_PER_QUANTITY = 100  # simulations
+_STARTS = (None, "matching", "decomposed")
+
+
+def scatter_search(
+    problem: Problem,
+    transcription: Transcription | None = None,
+    solver: Solver | None = None,
+    *,
+    rng: int | np.random.Generator = 0,
+    max_eval: float | None = None,
+    max_time: float = np.inf,
+    vtr: float = -np.inf,
+    log_vars: Iterable[str] | str = "auto",
+    include_guess: bool = True,
+    local_start: str | None = None,
+    join_reach: float = 0.02,
+    islands: int = 1,
+    workers: int | Executor = 1,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    callback: Callable[[Generation], Any] | None = None,
+    verbose: int = 0,
+    **options: Any,
+) -> ScatterResult:
+    """Search for the global optimum by scatter search with local fits (SSm; Rodriguez-Fernandez et al. 2006).
+
+    A small reference set of good and diverse points is combined into new ones; now and then a fit sets out from the
+    point that promises most, judged by its value and by its distance from everything that earlier fits passed through.
+    The numbers depend neither on `workers` nor on how long anything takes, unless the time limit ends the search.
+
+    Parameters
+    ----------
+    problem : Problem
+        All bounds must be finite.
+    transcription : SingleShooting, MultipleShooting or Collocation, optional
+        Of the fits; by default single shooting.  Members are always simulated, with the integrator of this
+        transcription.
+    solver : GaussNewton or Ipopt, optional
+        Of the fits; by default Gauss-Newton with Levenberg and Marquardt's steps and without homotopy: it is another
+        fit that leads out of a bad optimum.
+    rng : int or numpy.random.Generator
+    max_eval : float, optional
+        Number of simulations after which the search ends, by default 100 for each of 10 + n_theta; a sensitivity sweep
+        counts as one.  A fit that has begun is finished.
+    max_time : float
+        Seconds after which the search ends.
+    vtr : float
+        Value to reach: the search ends when chi2 is as low.
+    log_vars : "auto" or sequence of str
+        Parameters that are searched in their logarithm, besides those with ``scale="log"``.  "auto" takes those whose
+        bounds are not negative and span a factor of 1000 at least.  Where the lower bound is zero, the search ends at
+        a millionth of the upper one; the last fit, of the problem as it was given, may go on to zero.
+    include_guess : bool
+        Whether the problem's guess is among the first points.
+    local_start : {None, "matching", "decomposed"}
+        How a fit starts: at the member, or as `start` of `castfit.fit` says, with the member in place of the guess.
+        Simulations of parts of a model, by which "decomposed" finds its starts, are not counted.
+    join_reach : float
+        A fit that comes so close to the path of an earlier one, as a root mean square over the quantities in units of
+        their ranges, is broken off, unless it is the best so far.  0 lets all fits go on to their end.
+    islands : int
+        Number of cooperating searches, each with a reference set of its own; see `castfit.drive.scatter.islands`.
+    workers : int or concurrent.futures.Executor
+        1 runs in this process, n in n processes; a script then needs ``if __name__ == "__main__":``.  Simulations of
+        a generation are divided among the workers; of several islands each has a worker for a generation.
+    checkpoint : str or Path, optional
+        A file to which the state of the search is written after every generation.
+    resume : bool
+        Whether to continue the checkpoint if it exists, to the same end as if the search had not been interrupted.
+        Limits and workers may differ from those of the first run.
+    callback : callable, optional
+        Called in this process with a `Generation` after each generation; the search ends when it returns True.
+    verbose : {0, 1, 2}
+        Nothing, the state of the search (live on a terminal), one line per generation.
+    **options
+        Those of the method itself, with the names of SSm and eSS where they have one:
+
+        dim_refset : int
+            Size b of the reference set.
+        n_diverse : int, optional
+            Number of diverse points, by default ten times `dim_refset`.
+        subranges : int
+            Into how many parts the frequency memory divides each quantity's range.
+        first_refset : {"quality", "corners"}
+            Whether the first reference set holds the best of the diverse points, or corners and midpoint.
+        prob_bound : float
+            Probability that a component which leaves the box is put on the bound, instead of inside.
+        go_beyond : bool
+            Whether children that outdo their parents are followed further in the same direction (eSS).
+        local_n1, local_n2, local_searches : int
+            Generations before the first fits and from one time to the next; at most how many fits each time.
+        balance : float
+            0 chooses starts of fits by quality, 1 by their distance from earlier fits.
+        merit_filter : bool
+            Whether starts must be as good as the last one.
+        distance_filter : {"paths", "minima", "none"}
+            Whether starts must keep away from the paths of earlier fits, or from the minima they found.
+        relax_after : int
+            Refusals in a row after which both filters are relaxed.
+        min_distance, min_difference : float
+            Least distance (root mean square) and least relative difference in value of two members; a reference set
+            whose values vary less is taken to lie in a flat zone and is reset.
+        regeneration : {"directions", "distance"}
+            How new members of an exhausted reference set are chosen.
+        aggressive : bool
+            Whether only the best member is kept then, instead of the better half.
+        restart_after : int, optional
+            Generations without progress after which the search begins anew, keeping its memory; after each restart
+            it waits longer and draws more diverse points.
+
+    Returns
+    -------
+    ScatterResult
+        Also if the search was interrupted: then with the best point so far.
+
+    Raises
+    ------
+    InputError
+        For misuse: infinite bounds, options out of range, what cannot be sent to other processes, a checkpoint that
+        exists and is not to be continued, or that belongs to another problem or other options.
+    """
+    clock = time.time()
+    transcription = SingleShooting(INTEGRATOR) if transcription is None else transcription
+    solver = SOLVER if solver is None else solver
+    chosen, mistakes = _options(options)
+    mistakes += _mistakes(transcription, solver, rng, max_eval, vtr, include_guess, local_start, join_reach, islands)
+    mistakes += option_mistakes(
+        workers=workers, max_time=max_time, start_max_time=np.inf, callback=callback, verbose=verbose
+    )
+    mistakes += resume_mistakes(checkpoint, resume)
+    given: Any = problem
+    if not isinstance(given, Problem):
+        check("scatter_search", [f"problem is {text(problem)}; give a Problem", *mistakes])
+    searched = restated(problem, log_vars, mistakes)
+    box = box_of(searched, mistakes)
+    if local_start == "decomposed":
+        mistakes += decomposition_mistakes(problem)
+    check("scatter_search", mistakes)
+
+    work = Work(searched, transcription, solver, box, local_start, float(join_reach))
+    job = freeze("scatter_search", "problem, transcription and solver", (work,), needed=workers != 1)
+    header = {
+        "driver": "scatter_search",
+        **problem_fingerprint(searched),
+        "transcription": described(transcription),
+        "solver": described(solver),
+        "options": described(chosen),
+        "islands": islands,
+        "local searches": described((local_start, float(join_reach), include_guess)),
+        "seed": int(rng) if isinstance(rng, (int, np.integer)) else "of a generator",
+        "versions": versions(),
+    }
+    seeds = [int(seed) for seed in np.random.default_rng(rng).integers(2**63, size=islands)]
+    guess = box.cube(searched.guess)[None] if include_guess else None
+    limits = Limits(_PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else max_eval, clock + max_time, vtr)
+    states: tuple[State | None, ...] = (None,) * islands
+    with (
+        opened(checkpoint, header, resume=resume) as file,
+        Staff(job, workers, limits.deadline) as staff,
+        view(verbose) as show,
+    ):
+        book = Book(staff, work, limits, seeds[0])
+        kept = None if file is None else last_generation(file.records)
+        if kept is not None:
+            states, record, result = kept
+            book.restore(record, result)
+
+        def now() -> Generation:
+            return Generation(_generations(states), book.simulations, len(book.searches), book.best_f, book.seconds)
+
+        book.told = lambda: show(now(), None)
+        saved = book.result
+        try:
+            book.check()
+            while True:
+                if islands > 1:
+                    states = generation(staff, book, states, seeds, chosen, guess, limits)
+                elif states[0] is None:
+                    states = (begin(book, box.lower.size, seeds[0], chosen, guess),)
+                else:
+                    states = (step(book, states[0], chosen),)
+                if file is not None:
+                    file.append(generation_record(states, book, saved))
+                    saved = book.result
+                show(now(), now().sentence)
+                if callback is not None and callback(now()):
+                    raise Halt("The callback asked to stop.")
+        except Halt as halt:
+            reason = str(halt)
+        except KeyboardInterrupt:
+            reason = "Interrupted from the keyboard."
+            staff.dismiss(kill=True)
+        best = _best(problem, searched, box, work, book, limits, stopped=reason.startswith("Interrupted"))
+    return ScatterResult(
+        best=best,
+        reason=reason,
+        history=tuple(book.moments),
+        searches=tuple(book.searches),
+        simulations=book.simulations,
+        sweeps=book.sweeps,
+        generations=_generations(states),
+        failures=dict(book.failures),
+        time=book.seconds,
+        transcription=transcription.label,
+        solver=solver.label,
+        names=problem.names,
+        logarithmic=tuple(q.name for q in searched.quantities if q.scale == "log"),
+        floor=rounding_error(problem),
+    )
+
+
+def _generations(states: tuple[State | None, ...]) -> int:
+    """Return how many generations are complete; the first reference set is generation 0."""
+    return 0 if states[0] is None else states[0].generation
+
+
+def _best(
+    problem: Problem, searched: Problem, box: Box, work: Work, book: Book, limits: Limits, *, stopped: bool
+) -> Result | None:
+    """Return the fit of the problem as it was given from the best point; unfinished if the time is over."""
+    if book.best_x is None:
+        return None
+    if book.result is not None and searched is problem:
+        return book.result.with_problem(problem)
+    natural = searched.to_natural(box.theta(book.best_x))
+    lower = np.array([q.lower for q in problem.quantities])
+    upper = np.array([q.upper for q in problem.quantities])
+    start = dict(zip(problem.names, np.clip(natural, lower, upper).tolist(), strict=True))
+    left = limits.deadline - time.time()
+    over = stopped or left <= 0.0
+    with np.errstate(all="ignore"):
+        result = fit(
+            problem,
+            work.transcription,
+            work.solver,
+            start=start,
+            second_start=False,
+            max_time=np.inf if over else left,
+            callback=(lambda now: True) if over else None,
+        )
+    if over:
+        status = Status.INTERRUPTED if stopped else Status.MAX_TIME
+        result = replace(result, success=False, status=status, message=status.sentence)
+    book.simulations += sum(result.evaluations.values())
+    book.sweeps += result.evaluations.get("jacobians", 0)
+    return result
+
+
+def _options(given: dict[str, Any]) -> tuple[Options, list[str]]:
+    """Read the options of the method itself."""
+    known = [f.name for f in fields(Options)]
+    unknown = [f"there is no option '{n}': {suggest(n, known)}" for n in given if n not in known]
+    chosen = Options(**{n: v for n, v in given.items() if n in known})
+    return chosen, unknown + chosen.mistakes()
+
+
+def _mistakes(
+    transcription: Any,
+    solver: Any,
+    rng: Any,
+    max_eval: Any,
+    vtr: Any,
+    include_guess: Any,
+    local_start: Any,
+    reach: Any,
+    islands: Any,
+) -> list[str]:
+    """Check what else may be wrong."""
+    found = part_mistakes(transcription, solver) + rng_mistakes(rng)
+    number = 1.0 if max_eval is None else real(max_eval)
+    if number is None or not number >= 1:
+        found.append(f"max_eval is {text(max_eval)}; give at least 1")
+    if isinstance(islands, bool) or not isinstance(islands, (int, np.integer)) or islands < 1:
+        found.append(f"islands is {text(islands)}; give at least 1")
+    number = real(vtr)
+    if number is None or np.isnan(number):
+        found.append(f"vtr is {text(vtr)}; give the value of chi2 that is to be reached")
+    if not is_one_of(include_guess, True, False):
+        found.append(f"include_guess is {text(include_guess)}; give True or False")
+    if not is_one_of(local_start, *_STARTS):
+        found.append(f"local_start is {text(local_start)}; choose one of {', '.join(map(repr, _STARTS))}")
+    number = real(reach)
+    if number is None or not 0.0 <= number <= 1.0:
+        found.append(f"join_reach is {text(reach)}; give a number from 0 to 1")
+    return found

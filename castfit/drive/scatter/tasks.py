@@ -1,0 +1,225 @@
+"""The two tasks of a scatter search, wherever they run: simulate members, and search locally from one of them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._blas import one_blas_thread
+from castfit.drive.run.jobs import thaw
+from castfit.drive.scatter.method.basins import path_distances, thinned
+from castfit.drive.scatter.scales import Box
+from castfit.fit import Solver, Transcription, fit
+from castfit.problem import Problem
+from castfit.result import Result
+from castfit.solve.solution import Iteration, infeasibility
+from castfit.start.decomposition.search import Decomposed
+from castfit.status import InputError, Status
+from castfit.transcribe.single_shooting import SingleShooting
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.staged import StagedProblem
+
+    Array = NDArray[np.float64]
+
+Job = bytes | tuple["Work"]
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What all tasks of a search share.
+
+    Attributes
+    ----------
+    problem : Problem
+        The problem that is searched.
+    transcription, solver
+        Of local searches.
+    box : Box
+    start : str or None
+        How a local search starts from a member: its theta, or what `fit` makes of it.
+    join_reach : float
+        A local search that comes this close to an earlier one's path is broken off; 0 for never.
+    """
+
+    problem: Problem
+    transcription: Transcription
+    solver: Solver
+    box: Box
+    start: str | None
+    join_reach: float
+
+    @cached_property
+    def staged(self) -> StagedProblem:
+        """The problem by single shooting, with the integrator of the local searches."""
+        shooting = SingleShooting(self.transcription.integrator)
+        return shooting.transcribe(self.problem, self.box.theta(np.full(self.box.lower.size, 0.5)))
+
+    @cached_property
+    def needs_simulation(self) -> bool:
+        """Whether chi2 of a fit may flatter its end: by gaps, or by violated constraints."""
+        constrained = bool(self.problem.constraints or self.problem.state_bounds)
+        return constrained or not isinstance(self.transcription, SingleShooting)
+
+    def natural(self, x: Array) -> Array:
+        """Return the natural values (n_theta,) at a point of the cube."""
+        return self.problem.to_natural(self.box.theta(x))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is built where the work is done."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Values of a block of members, as far as there was time; and why others have none."""
+
+    values: tuple[float, ...]
+    failures: Counter[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Searched:
+    """A local search.
+
+    Attributes
+    ----------
+    path : (k, n) array
+        Points of the cube, start and end included.
+    f : float
+        chi2 at the end.
+    evaluations, failures : Counter
+    result : Result
+        Of `fit`, without its problem.
+    joined : bool
+        Whether it was broken off because it had joined an earlier one's path.
+    """
+
+    path: Array
+    f: float
+    evaluations: Counter[str]
+    failures: Counter[str]
+    result: Result
+    joined: bool
+
+
+def simulate_block(job: Job, X: Array, deadline: float) -> Simulated:
+    """Simulate members at the rows of X (k, n) until the deadline, as `time.time` gives it."""
+    (work,) = thaw(job)
+    values: list[float] = []
+    failures: Counter[str] = Counter()
+    with one_blas_thread, np.errstate(all="ignore"):
+        for x in X:
+            if time.time() >= deadline:
+                break
+            value, cause = value_at(work, work.box.theta(x))
+            values.append(value)
+            failures.update(cause)
+    return Simulated(tuple(values), failures)
+
+
+def value_at(work: Work, theta: Array) -> tuple[float, list[str]]:
+    """Return chi2 at theta, inf where it cannot be simulated, and the causes.
+
+    Violated constraints add their size in units of what is measured, so that feasible points are preferred.
+    """
+    staged = work.staged
+    found = staged.evaluate(theta)
+    if not found.ok or not np.isfinite(found.cost):
+        return np.inf, sorted({failure.cause for failure in found.failures}) or ["not_finite"]
+    violation = infeasibility(staged.layout, staged.scale, found)
+    penalty = violation * sum(float(np.sum(s**2)) for s in staged.signal) if violation > 0.0 else 0.0
+    return 2.0 * found.cost + penalty, []
+
+
+class _Watch:
+    """A callback that notes the way of a local search, and ends it where it joins an earlier one."""
+
+    def __init__(self, work: Work, paths: Sequence[Array], best: float) -> None:
+        self._work, self._paths, self._best = work, paths, best
+        self.points: list[Array] = []
+        self.joined = False
+
+    def __call__(self, now: Iteration) -> bool:
+        box = self._work.box
+        x = box.cube(now.v[: box.lower.size])
+        self.points.append(x)
+        if not self._paths or len(self.points) < 2 or 2.0 * now.cost < self._best:
+            return False
+        reach = self._work.join_reach * np.sqrt(x.size)
+        self.joined = any(path_distances(x[None], path)[0] < reach for path in self._paths)
+        return self.joined
+
+
+def search_locally(
+    job: Job, x: Array, paths: Sequence[Array], best: float, seed: int, deadline: float
+) -> Searched | str | InputError:
+    """Fit from a member x (n,); return an error's text if that is impossible.
+
+    Parameters
+    ----------
+    job : Job
+    x : (n,) array
+    paths : sequence of (k, n) arrays
+        The ways of earlier searches.
+    best : float
+        The lowest chi2 so far; whatever is below it goes on, whose path it may have joined.
+    seed : int
+        With the number of earlier searches it makes the random numbers of a start by decomposition.
+    deadline : float
+    """
+    (work,) = thaw(job)
+    watch = _Watch(work, paths if work.join_reach > 0.0 else (), best)
+    theta = work.box.theta(x)
+    start: Any = dict(zip(work.problem.names, work.problem.to_natural(theta).tolist(), strict=True))
+    problem = work.problem
+    try:
+        with one_blas_thread, np.errstate(all="ignore"):
+            if work.start == "matching":
+                problem, start = _guessing(problem, start), work.start
+            elif work.start == "decomposed":
+                start = Decomposed(start, np.random.default_rng((seed, len(paths))))
+            result = fit(
+                problem,
+                work.transcription,
+                work.solver,
+                start=start,
+                second_start=False,
+                max_time=max(deadline - time.time(), 1e-3),
+                callback=watch,
+            )
+            evaluations = Counter(result.evaluations)
+            f = result.chi2
+            if work.needs_simulation:
+                f, _ = value_at(work, result.theta)
+                evaluations["values"] += 1
+    except InputError as error:
+        return error
+    except Exception as error:  # one local search must not cost the whole one
+        return f"{type(error).__name__}: {error}"
+    begun = [x] if work.start is None else []  # other starts leap away from the member
+    path = np.array([*begun, *watch.points, work.box.cube(result.theta)])
+    joined = watch.joined and result.status is Status.STOPPED_BY_CALLBACK
+    f = f if np.isfinite(f) else np.inf
+    counted = Counter(result.failures)
+    return Searched(thinned(path), f, evaluations, counted, replace(result, problem=None), joined)
+
+
+def _guessing(problem: Problem, values: dict[str, float]) -> Problem:
+    """Return the problem with other guesses, from which `fit` makes a start of its own."""
+    parameters = dict(problem.parameters)
+    for name, parameter in parameters.items():
+        own = {q.experiment: values[q.name] for q in problem.quantities if q.kind == "parameter" and q.of == name}
+        if own and not parameter.local:
+            parameters[name] = replace(parameter, value=own[None])
+        elif own:
+            parameters[name] = replace(parameter, value={e: v for e, v in own.items() if e is not None})
+    return problem.replace(parameters=parameters)

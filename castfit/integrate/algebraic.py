@@ -1,0 +1,123 @@
+"""Algebraic states: solved for by Newton's method and differentiated by the implicit function theorem, in batches.
+
+Every argument has the points along its first axis: t (N,), x (N, n_x), z (N, n_z), p (N, n_p), u (N, n_u).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+    Rows = NDArray[np.intp]
+
+_MAX_ITERATIONS = 50
+_MAX_HALVINGS = 12
+
+
+@dataclass(frozen=True)
+class Points:
+    """N points (t, x, p, u) at which algebraic states are wanted."""
+
+    t: Array
+    x: Array
+    p: Array
+    u: Array
+
+    def __getitem__(self, rows: Any) -> Points:
+        return Points(self.t[rows], self.x[rows], self.p[rows], self.u[rows])
+
+
+class AlgebraicEquations:
+    """The equations 0 = alg(t, x, z, p, u), to be solved for z."""
+
+    def __init__(self, arguments: list[ca.SX], alg: ca.SX, *, relative_tolerance: float, absolute_tolerance: float):
+        _, x, z, p, _ = arguments
+        self.n_z = int(z.numel())
+        self._tolerances = (relative_tolerance, absolute_tolerance)
+        self._residual = ca.Function("alg", arguments, [ca.densify(alg)])
+        self._newton = ca.Function("newton", arguments, [ca.densify(e) for e in (alg, ca.jacobian(alg, z))])
+        blocks = [ca.densify(ca.jacobian(alg, v)) for v in (z, x, p)]
+        self._blocks = ca.Function("blocks", arguments, blocks)
+
+    def solve(self, at: Points, guess: Array) -> tuple[Array, Mask]:
+        """Solve for z (N, n_z) by damped Newton steps from a guess; also return which points were solved."""
+        z = np.array(guess)
+        solved = np.zeros(z.shape[0], dtype=bool)
+        if self.n_z == 0:
+            return z, ~solved
+        relative, absolute = self._tolerances
+        open_: Rows = np.arange(z.shape[0], dtype=np.intp)
+        for _ in range(_MAX_ITERATIONS):
+            here = at[open_]
+            g, g_z = self._evaluate(self._newton, here, z[open_])
+            step = -_solve(g_z, g)[..., 0]
+            small = (np.abs(step) <= absolute + relative * np.abs(z[open_])).all(axis=1)  # False where NaN
+            far = ~small
+            step[far] = self._damped(here[far], z[open_[far]], step[far], np.abs(g[far, :, 0]).max(axis=1))
+            moved = z[open_] + step
+            usable = np.isfinite(moved).all(axis=1)
+            z[open_[usable]] = moved[usable]
+            solved[open_[small]] = True
+            open_ = open_[usable & ~small]
+            if open_.size == 0:
+                break
+        return z, solved
+
+    def differentiate(self, at: Points, z: Array, dx: Array, dp: Array) -> Array:
+        """Return dz (N, n_z, n_d) along directions dx (N, n_x, n_d), dp (N, n_p, n_d)."""
+        if self.n_z == 0:
+            return np.zeros((z.shape[0], 0, dx.shape[-1]))
+        g_z, g_x, g_p = self._evaluate(self._blocks, at, z)
+        with np.errstate(invalid="ignore", over="ignore"):  # lanes that failed hold NaN
+            return -_solve(g_z, g_x @ dx + g_p @ dp)  # g_x dx + g_z dz + g_p dp = 0
+
+    def residual(self, at: Points, z: Array) -> Array:
+        """Return alg (N, n_z)."""
+        return self._evaluate(self._residual, at, z)[0][..., 0]
+
+    def _damped(self, at: Points, z: Array, step: Array, size: Array) -> Array:
+        """Halve each point's step until the residual, of maximum norm `size` (N,), becomes smaller."""
+        if step.size == 0:
+            return step
+        for _ in range(_MAX_HALVINGS):
+            worse = ~(np.abs(self.residual(at, z + step)).max(axis=1) < size)  # NaN is worse
+            if not worse.any():
+                break
+            step = np.where(worse[:, None], 0.5 * step, step)
+        return step
+
+    @staticmethod
+    def _evaluate(function: ca.Function, at: Points, z: Array) -> list[Array]:
+        """Evaluate at all points: CasADi maps a function over columns by itself; matrices come out side by side."""
+        n = z.shape[0]
+        columns: list[Any] = [at.t[None, :], at.x.T, z.T, at.p.T, at.u.T]
+        results = function.call([ca.DM(c) if c.size else ca.DM(c.shape[0], n) for c in columns])
+        return [_unstack(np.asarray(r, dtype=float), n) for r in results]
+
+
+def _unstack(wide: Array, n: int) -> Array:
+    """Turn (rows, n * columns) into (n, rows, columns)."""
+    return np.ascontiguousarray(wide.reshape(wide.shape[0], n, -1).transpose(1, 0, 2))
+
+
+def _solve(a: Array, b: Array) -> Array:
+    """Solve a batch of systems; singular ones become NaN and leave the others alone."""
+    try:
+        return np.asarray(np.linalg.solve(a, b), dtype=float)
+    except np.linalg.LinAlgError:
+        return np.stack([_solve_one(*pair) for pair in zip(a, b, strict=True)])
+
+
+def _solve_one(a: Array, b: Array) -> Array:
+    try:
+        return np.asarray(np.linalg.solve(a, b), dtype=float)
+    except np.linalg.LinAlgError:
+        return np.full(b.shape, np.nan)

@@ -1,0 +1,453 @@
+"""Integration of a model with forward and adjoint sensitivities: one signature for CasADi's integrators.
+
+Many independent initial value problems of one model, the *lanes*, share a grid of relative output times.
+With tau = (t - start) / duration every lane becomes  x' = duration * ode(start + duration * tau, x, z, p, u),
+tau in [0, 1], so that one CasADi integrator serves all of them, with start and duration among its parameters.
+
+What this module adds to CasADi: a lane that fails takes no other with it and says why; algebraic states are
+consistent; inputs never jump inside a step; sensitivities come from explicit forward seeds, scaled so that the
+error control sees them; nothing is ever printed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._capture import captured
+from castfit._casadi import Buffered, build_folder, build_integrator, compile_options, find_compiler, plugin_options
+from castfit._reading import is_one_of, text
+from castfit.integrate.algebraic import AlgebraicEquations, Points
+from castfit.integrate.lanes import Adjoints, LaneFailure, Lanes, Sensitivities, Stop, Trajectories, shift_cubics
+from castfit.integrate.locate import PROBE_STEPS, diagnose, locate
+from castfit.status import InputError, check, suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from castfit.model import System
+
+    Array = NDArray[np.float64]
+    _Grid = tuple[float, ...]
+    _State = tuple[ca.Function, tuple[str, ...], tuple[str, ...], Array, "IntegratorOptions"]
+
+SUNDIALS = ("cvodes", "idas")
+METHODS = ("auto", "cvodes", "idas", "rosenbrock", "collocation")
+COMPILE = ("never", "auto", "always")
+
+_MAX_GRIDS = 4  # different CasADi integrators that one grid is divided into; beyond it every interval stands alone
+
+
+@dataclass(frozen=True)
+class IntegratorOptions:
+    """How to integrate.
+
+    Parameters
+    ----------
+    method : {"auto", "cvodes", "idas", "rosenbrock", "collocation"}
+        CVODES (BDF, for ODEs), IDAS (BDF, for DAEs and ODEs), CasADi's Rosenbrock method of order 5(4) or its
+        collocation (Radau, order 5, `elements` equal steps without error control).  "auto" is CVODES for an ODE
+        and IDAS for a DAE.
+    relative_tolerance, absolute_tolerance : float
+        Per step, of states and sensitivities alike.  The defaults give gradients to about 1e-6 (Lotka-Volterra,
+        calcium); the usual simulation tolerance of 1e-6 gives 1e-4.
+    max_steps : int
+        Steps between two output times before a lane is given up; a usual interval takes 10 to 1000.
+    elements : int
+        Number of steps of "collocation" per lane.
+    compile : {"never", "auto", "always"}
+        Whether to compile generated C code: "auto" where a C compiler is found, "always" with an error where not.
+
+    Raises
+    ------
+    InputError
+        Listing every option that is out of range.
+    """
+
+    method: str = "auto"
+    relative_tolerance: float = 1e-9
+    absolute_tolerance: float = 1e-11
+    max_steps: int = 10_000
+    elements: int = 100
+    compile: str = "never"
+
+    def __post_init__(self) -> None:
+        mistakes = [
+            f"{name} is {text(value)}: {suggest(str(value), valid)}"
+            for name, value, valid in (("method", self.method, METHODS), ("compile", self.compile, COMPILE))
+            if not is_one_of(value, *valid)
+        ]
+        mistakes += [
+            f"{name} is {text(value)}; it must be a number between 0 and {upper:g}"
+            for name, value, upper in (
+                ("relative_tolerance", self.relative_tolerance, 0.1),
+                ("absolute_tolerance", self.absolute_tolerance, np.inf),
+            )
+            if not _is_between(value, upper)
+        ]
+        mistakes += [
+            f"{name} is {text(value)}; it must be a positive integer"
+            for name, value in (("max_steps", self.max_steps), ("elements", self.elements))
+            if not _is_count(value)
+        ]
+        check("IntegratorOptions", mistakes)
+
+
+def _is_between(value: Any, upper: float) -> bool:
+    return isinstance(value, Real) and 0.0 < float(value) < upper
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Integral) and int(value) > 0
+
+
+class Integrator:
+    """Integrates lanes of one system over one relative grid.
+
+    Lanes are evaluated one by one, through buffers: a mapped CasADi function dies with its first failing lane and is
+    no faster.  Instances pickle; they are built (and compiled) again where they arrive.  They own the arrays that
+    CasADi works on and so must not be shared between threads.
+
+    Parameters
+    ----------
+    system : System
+    grid : (m,) array
+        Relative output times in [0, 1], increasing, the last one 1; the first one may be 0.
+    options : IntegratorOptions, optional
+
+    Raises
+    ------
+    InputError
+        If the grid is not of that form, the method cannot integrate the system, or `compile` is "always" and
+        compiling fails.
+    """
+
+    def __init__(self, system: System, grid: ArrayLike, options: IntegratorOptions | None = None) -> None:
+        graph = system.function("system", ca.densify(system.ode), ca.densify(system.alg))
+        at = np.array(grid, dtype=float)
+        self.__setstate__((graph, system.state_names, system.algebraic_names, at, options or IntegratorOptions()))
+
+    def __getstate__(self) -> _State:
+        """Return what the integrator is built from; bare SX does not pickle, functions do."""
+        return self.graph, self.state_names, self.algebraic_names, self.grid, self.options
+
+    def __setstate__(self, state: _State) -> None:
+        """Build the integrator."""
+        self.graph, self.state_names, self.algebraic_names, self.grid, self.options = state
+        self.n_x, self.n_z, self.n_p, self.n_u = (self.graph.size1_in(i) for i in (1, 2, 3, 4))
+        self.method = self.options.method
+        if self.method == "auto":
+            self.method = "idas" if self.n_z else "cvodes"
+        compiler = find_compiler() if self.options.compile != "never" else None
+        check("Integrator", self._mistakes(compiler))
+        self._compile = compile_options(compiler) if compiler else {}
+
+        self._skip = int(self.grid[0] == 0.0)  # an empty first interval is not integrated
+        self._edges = np.append(0.0, self.grid[self._skip :])
+        arguments = [ca.SX.sym(n, self.graph.size1_in(i)) for i, n in enumerate("txzpu")]
+        self._algebra = AlgebraicEquations(
+            arguments,
+            self.graph(*arguments)[1],
+            relative_tolerance=self.options.relative_tolerance,
+            absolute_tolerance=self.options.absolute_tolerance,
+        )
+        self._integrators: dict[_Grid, ca.Function] = {}
+        self._built: dict[tuple[str, int, _Grid], Buffered] = {}
+        if self.options.compile == "always":  # so that a compiler that does not work is reported here
+            self._buffered("values", 0, self._relative(slice(0, self._edges.size - 1)))
+
+    def _mistakes(self, compiler: str | None) -> list[str]:
+        mistakes: list[str] = []
+        grid = self.grid
+        if grid.ndim != 1 or grid.size == 0 or not (grid[0] >= 0.0 and grid[-1] == 1.0 and (np.diff(grid) > 0.0).all()):
+            mistakes.append("grid must increase within [0, 1] and end at 1")
+        if self.n_z and self.method == "cvodes":
+            mistakes.append("method 'cvodes' cannot integrate algebraic equations; use 'auto', 'idas' or 'rosenbrock'")
+        if self.options.compile == "always" and compiler is None:
+            mistakes.append("compile is 'always', but no C compiler was found; install one or use 'auto'")
+        return mistakes
+
+    def values(self, lanes: Lanes) -> Trajectories:
+        """Integrate all lanes."""
+        x = np.full((lanes.size, self.grid.size, self.n_x), np.nan)
+        z = np.full((lanes.size, self.grid.size, self.n_z), np.nan)
+        failures: dict[int, LaneFailure] = {}
+        with captured():
+            guess = lanes.z0
+            for span in self._spans(lanes):
+                at, guess = self._begin(lanes, span, x, guess, failures)
+                if span.start == 0:
+                    x[:, : self._skip], z[:, : self._skip] = lanes.x0[:, None], guess[:, None]
+                out = self._run("values", lanes, span, {"x0": at.x[:, None], "z0": guess[:, None]}, failures)
+                outputs = self._outputs(span)
+                x[:, outputs] = self._or_still(lanes, out["xf"], lanes.x0[:, None])
+                z[:, outputs] = self._or_still(lanes, out["zf"], guess[:, None])
+                guess = z[:, outputs][:, -1]
+            self._polish(lanes, x, z, failures)
+        for lane in failures:
+            x[lane] = z[lane] = np.nan
+        return Trajectories(x, z, _in_order(failures))
+
+    def sensitivities(self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array) -> Sensitivities:
+        """Differentiate the trajectories `at`, which `values` returned for these lanes.
+
+        Parameters
+        ----------
+        lanes : Lanes
+        at : Trajectories
+            Lanes that failed in it are not tried again.
+        dx0 : (L, n_x, n_d) array
+        dp : (L, n_p, n_d) array
+            Directions: the derivatives of x0 and p with respect to n_d quantities.
+        """
+        n_d = dx0.shape[2]
+        scale = _seed_scale(lanes, dx0, dp)
+        dx0_, dp_ = dx0 * scale, dp * scale
+        dx = np.full((lanes.size, self.grid.size, self.n_x, n_d), np.nan)
+        dz = np.full((lanes.size, self.grid.size, self.n_z, n_d), np.nan)
+        failures = {failure.lane: failure for failure in at.failures}
+        with captured():
+            dx[:, : self._skip] = dx0_[:, None]
+            for span in self._spans(lanes) if n_d else []:
+                previous = self._skip + span.start - 1
+                begin, z = self._begin(lanes, span, at.x, lanes.z0 if span.start == 0 else at.z[:, previous], failures)
+                dx_begin = dx0_ if span.start == 0 else dx[:, previous]
+                seeds = {
+                    "x0": begin.x[:, None],
+                    "z0": z[:, None],
+                    "fwd_x0": dx_begin.transpose(0, 2, 1),
+                    "fwd_p": np.pad(dp_.transpose(0, 2, 1), ((0, 0), (0, 0), (0, 2))),
+                }
+                out = self._run("forward", lanes, span, seeds, failures, n_d)["fwd_xf"]
+                ahead = out.reshape(lanes.size, n_d, -1, self.n_x).transpose(0, 2, 3, 1)
+                dx[:, self._outputs(span)] = self._or_still(lanes, ahead, dx0_[:, None])
+            if self.n_z:
+                points, shape = self._output_points(lanes, at.x), dz.shape
+                flat = dx.reshape(-1, self.n_x, n_d), np.repeat(dp_, self.grid.size, axis=0)
+                dz = self._algebra.differentiate(points, at.z.reshape(-1, self.n_z), *flat).reshape(shape)
+        for lane in failures:
+            dx[lane] = dz[lane] = np.nan
+        scale = scale[:, None]
+        return Sensitivities(dx / scale, dz / scale, _in_order(failures))
+
+    def adjoint(self, lanes: Lanes, seed_x: Array) -> Adjoints:
+        """Return the gradient of  sum over outputs and states of seed_x (L, m, n_x) * x  with respect to x0 and p."""
+        at = self.values(lanes)
+        x0_bar, p_bar = np.zeros_like(lanes.x0), np.zeros_like(lanes.p)
+        failures = {failure.lane: failure for failure in at.failures}
+        with captured():
+            # IDAS does not make the adjoint algebraic states consistent where a seed enters between.
+            alone = self.method == "idas" and self.n_z > 0
+            for span in reversed(self._every_interval() if alone else self._spans(lanes)):
+                previous = self._skip + span.start - 1
+                begin, z = self._begin(lanes, span, at.x, lanes.z0 if span.start == 0 else at.z[:, previous], failures)
+                seed = seed_x[:, self._outputs(span)].copy()
+                seed[:, -1] += x0_bar
+                given = {"x0": begin.x[:, None], "z0": z[:, None], "adj2_xf": seed}
+                out = self._run("reverse", lanes, span, given, failures)
+                x0_bar = self._or_still(lanes, out["adj2_x0"][:, 0], seed.sum(axis=1))
+                p_bar += self._or_still(lanes, out["adj2_p"][:, 0, : self.n_p], np.zeros_like(p_bar))
+        x0_bar += seed_x[:, : self._skip].sum(axis=1)
+        for lane in failures:
+            x0_bar[lane] = p_bar[lane] = np.nan
+        return Adjoints(x0_bar, p_bar, _in_order(failures))
+
+    def locate_failure(self, lanes: Lanes, lane: int) -> Stop:
+        """Find out how far a lane that failed can be integrated, and say so in a sentence.
+
+        The work is bounded: it takes a few tens of milliseconds, a few hundred where every step is expensive.
+        """
+        one = Lanes(*(getattr(lanes, field.name)[lane : lane + 1] for field in fields(lanes)))
+        failures = self.values(one).failures or (LaneFailure(0, "solver", "only its sensitivities failed"),)
+        return locate(self._probe, one, self.grid, failures[0])
+
+    @cached_property
+    def _probe(self) -> Integrator:
+        """An integrator that takes one interval at a time and gives up soon."""
+        options = replace(self.options, max_steps=min(PROBE_STEPS, self.options.max_steps), compile="never")
+        probe = Integrator.__new__(Integrator)
+        probe.__setstate__((self.graph, self.state_names, self.algebraic_names, np.ones(1), options))
+        return probe
+
+    def _begin(
+        self, lanes: Lanes, span: slice, x: Array, guess: Array, failures: dict[int, LaneFailure]
+    ) -> tuple[Points, Array]:
+        """Return the points at which a span of intervals begins, with consistent algebraic states (L, n_z)."""
+        first = self._skip + span.start
+        begin = Points(
+            lanes.start + lanes.duration * self._edges[span.start],
+            lanes.x0 if span.start == 0 else x[:, first - 1],
+            lanes.p,
+            lanes.u[:, first, :, 0],
+        )
+        z, solved = self._algebra.solve(begin, guess)
+        for lane in np.flatnonzero(~solved):
+            detail = f"no solution of the algebraic equations was found near their guess at t = {begin.t[lane]:g}"
+            failures.setdefault(int(lane), LaneFailure(int(lane), "consistent_initialisation", detail))
+        return begin, z
+
+    def _polish(self, lanes: Lanes, x: Array, z: Array, failures: dict[int, LaneFailure]) -> None:
+        """Replace the integrator's algebraic states at the outputs by exact solutions, in place."""
+        if self.n_z == 0:
+            return
+        points = self._output_points(lanes, x)
+        exact, solved = self._algebra.solve(points, z.reshape(-1, self.n_z))
+        z[...] = exact.reshape(z.shape)
+        for lane, j in np.argwhere(~solved.reshape(z.shape[:2])):
+            time = points.t[lane * self.grid.size + j]
+            detail = f"the algebraic equations have no solution near the integrated one at t = {time:g}"
+            failures.setdefault(int(lane), LaneFailure(int(lane), "algebraic_equations", detail))
+
+    def _output_points(self, lanes: Lanes, x: Array) -> Points:
+        """Return all outputs as L * m points; the inputs are those of the interval that ends there."""
+        m = self.grid.size
+        widths = lanes.duration[:, None] * np.diff(self.grid, prepend=0.0)
+        u = shift_cubics(lanes.u, widths[:, :, None])[..., 0].reshape(lanes.size * m, self.n_u)
+        times = lanes.start[:, None] + lanes.duration[:, None] * self.grid
+        return Points(times.ravel(), x.reshape(-1, self.n_x), np.repeat(lanes.p, m, axis=0), u)
+
+    def _outputs(self, span: slice) -> slice:
+        """Return the outputs at the ends of a span's intervals."""
+        return slice(self._skip + span.start, self._skip + span.stop)
+
+    @staticmethod
+    def _or_still(lanes: Lanes, moved: Array, still: Array) -> Array:
+        """Take `still` for lanes of zero duration, where nothing happens."""
+        stays = (lanes.duration == 0.0).reshape(-1, *[1] * (moved.ndim - 1))
+        return np.where(stays, still, moved)
+
+    def _run(
+        self,
+        kind: str,
+        lanes: Lanes,
+        span: slice,
+        given: dict[str, Array],
+        failures: dict[int, LaneFailure],
+        n_d: int = 0,
+    ) -> dict[str, Array]:
+        """Evaluate a CasADi function lane by lane: arrays (L, columns, rows), NaN where it failed or was skipped."""
+        call = self._buffered(kind, n_d, self._relative(span))
+        left, right = self._edges[span.start], self._edges[span.stop]
+        start, duration = lanes.start + lanes.duration * left, lanes.duration * (right - left)
+        batch = {
+            **given,
+            "p": np.column_stack([lanes.p, start, duration])[:, None],
+            "u": self._controls(lanes, span),
+        }
+        batch = {name: array for name, array in batch.items() if name in call.arguments}
+        out = {name: np.full((lanes.size, *array.shape), np.nan) for name, array in call.results.items()}
+        for lane in np.flatnonzero(lanes.duration > 0.0):
+            if lane in failures:
+                continue
+            for name, array in batch.items():
+                call.arguments[name][...] = array[lane]
+            with captured() as log:
+                try:
+                    call()
+                except RuntimeError as error:
+                    if "KeyboardInterrupt" in f"{error} {log.tail(20)}":  # CasADi makes an error of it
+                        raise KeyboardInterrupt from None
+                    reason = diagnose(str(error), log.tail(20), start[lane], duration[lane], self)
+                    failures[int(lane)] = LaneFailure(int(lane), *reason)
+                    continue
+            if not all(np.isfinite(array).all() for array in call.results.values()):
+                failures[int(lane)] = LaneFailure(int(lane), "not_finite", "the result is not finite")
+                continue
+            for name, array in call.results.items():
+                out[name][lane] = array
+        return out
+
+    def _controls(self, lanes: Lanes, span: slice) -> Array:
+        """Return what CasADi holds constant on each interval, (L, intervals, 1 + 4 n_u): left edge in tau, cubics."""
+        cubics = lanes.u[:, self._skip :][:, span]
+        size, n = cubics.shape[:2]
+        edges = np.broadcast_to(np.append(0.0, self._relative(span)[:-1])[None, :, None], (size, n, 1))
+        controls = np.concatenate([edges, cubics.reshape(size, n, 4 * self.n_u)], axis=2)
+        return controls if self.method not in SUNDIALS else np.repeat(controls[:, :1], n, axis=1)
+
+    def _spans(self, lanes: Lanes) -> list[slice]:
+        """Divide the intervals into runs that are integrated in one go.
+
+        SUNDIALS must start anew where an input or one of its derivatives jumps, and CasADi does not see to it: CVODES
+        keeps its history, IDAS its algebraic states, and the step fails where the jump is large.  So there a run ends.
+        """
+        n = self._edges.size - 1
+        if self.method not in SUNDIALS or self.n_u == 0 or n == 1:
+            return [slice(0, n)]
+        cubics = lanes.u[:, self._skip :]  # (L, n, n_u, 4)
+        widths = (lanes.duration[:, None] * np.diff(self._edges))[:, :, None]
+        continued = shift_cubics(cubics[:, :-1], widths[:, :-1])
+        reach = widths[:, 1:, :, None] ** np.arange(4)  # what a difference of coefficients amounts to in the interval
+        size = (np.abs(cubics[:, 1:]) * reach).sum(axis=3, keepdims=True)
+        jumps = (np.abs(continued - cubics[:, 1:]) * reach > 1e-13 * size).any(axis=(0, 2, 3))
+        ends = [*(np.flatnonzero(jumps) + 1).tolist(), n]
+        runs = [slice(first, last) for first, last in zip([0, *ends], ends, strict=False)]
+        if len({self._relative(run) for run in runs}) <= _MAX_GRIDS:
+            return runs
+        return self._every_interval()
+
+    def _every_interval(self) -> list[slice]:
+        return [slice(j, j + 1) for j in range(self._edges.size - 1)]
+
+    def _relative(self, span: slice) -> _Grid:
+        """Return the output times of a span relative to itself."""
+        left, right = self._edges[span.start], self._edges[span.stop]
+        inside = (self._edges[span.start + 1 : span.stop] - left) / (right - left)
+        return (*np.round(inside, 14).tolist(), 1.0)
+
+    def _buffered(self, kind: str, n_d: int, grid: _Grid) -> Buffered:
+        """Return the integrator over a grid ("values") or a derivative of it, built when first wanted."""
+        key = (kind, n_d, grid)
+        if key not in self._built:
+            with captured() as log:
+                try:
+                    with build_folder(self._compile):
+                        self._built[key] = self._derive(*key)
+                except (RuntimeError, OSError) as error:
+                    if not self._compile:
+                        raise
+                    if self.options.compile == "always":
+                        what = "; ".join([*log.tail(2), str(error).splitlines()[-1]])
+                        raise InputError("Integrator", [f"compile='always', but compiling failed: {what}"]) from error
+                    self._compile = {}
+                    self._integrators.clear()
+                    self._built[key] = self._derive(*key)
+        return self._built[key]
+
+    def _derive(self, kind: str, n_d: int, grid: _Grid) -> Buffered:
+        if grid not in self._integrators:
+            options = plugin_options(
+                self.method,
+                relative_tolerance=self.options.relative_tolerance,
+                absolute_tolerance=self.options.absolute_tolerance,
+                max_steps=self.options.max_steps,
+                elements=self.options.elements,
+            )
+            self._integrators[grid] = build_integrator(self.graph, self.method, grid, options | self._compile)
+        integrator = self._integrators[grid]
+        if kind == "forward":
+            return Buffered(integrator.forward(n_d), ("fwd_xf",))
+        if kind == "reverse":
+            return Buffered(integrator.reverse(1), ("adj2_x0", "adj2_p"))
+        return Buffered(integrator, ("xf", "zf"))
+
+
+def _seed_scale(lanes: Lanes, dx0: Array, dp: Array) -> Array:
+    """Return factors (L, 1, n_d) >= 1 that bring the seeds up to the size of what they perturb.
+
+    Sensitivities are integrated under the same absolute tolerance as the states.  The derivative with respect to a
+    parameter of 3e7 would lie below it and not be controlled; that with respect to its logarithm is.
+    """
+    values, seeds = np.hstack([lanes.x0, lanes.p]), np.abs(np.concatenate([dx0, dp], axis=1))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = np.where(seeds > 0.0, np.abs(values)[:, :, None] / seeds, np.inf).min(axis=1, initial=np.inf)
+    return np.where(np.isfinite(ratio), np.maximum(ratio, 1.0), 1.0)[:, None]
+
+
+def _in_order(failures: dict[int, LaneFailure]) -> tuple[LaneFailure, ...]:
+    return tuple(failures[lane] for lane in sorted(failures))

@@ -1,0 +1,127 @@
+"""How far a lane that failed can be integrated, and what to tell the user."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from castfit.integrate.lanes import LaneFailure, Lanes, Stop, shift_cubics
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.integrate import Integrator
+
+    Array = NDArray[np.float64]
+
+PROBE_STEPS = 300  # together with the number of tries, this bounds the work
+_TRIES = 60
+_RESOLUTION = 1e-6  # of the grid interval in which integration stops
+
+_CAUSES = (  # searched for in this order: first in CasADi's error, then in what was printed
+    ("too_many_steps", r"TOO_MUCH_WORK"),
+    ("step_size", r"ERR_FAIL|CONV_FAIL|TOO_MUCH_ACC"),
+    ("not_finite", r"RHSFUNC|RES_FAIL|RES_ERR|(NaN|Inf) detected"),
+    ("consistent_initialisation", r"IDACalcIC"),
+    ("newton", r"rootfinder"),
+)
+_REASONS = {
+    "step_size": "the steps became too short",
+    "too_many_steps": "too many steps are needed",
+    "not_finite": "the right-hand side is not finite",
+    "consistent_initialisation": "no consistent algebraic states were found",
+    "algebraic_equations": "the algebraic equations have no solution nearby",
+    "newton": "collocation's equations could not be solved",
+}
+_REMEDY = (
+    "Start closer to the solution, bound the parameters, or use MultipleShooting or Collocation "
+    "with states started from the data."
+)
+
+
+def diagnose(error: str, log: list[str], start: float, duration: float, integrator: Integrator) -> tuple[str, str]:
+    """Return cause and detail of a failure from CasADi's error and the lines it printed."""
+    printed = "\n".join(log)
+    found = (cause for text in (error, printed) for cause, pattern in _CAUSES if re.search(pattern, text))
+    # CasADi's Rosenbrock integrator says nothing when it runs out of steps or they become too short.
+    cause = next(found, "step_size" if integrator.method == "rosenbrock" else "solver")
+    details: list[str] = []
+    place = re.search(r"(NaN|Inf) detected for output (?:\w*_)?(ode|alg), at \(row (\d+)", error + printed)
+    if cause == "not_finite" and place:
+        names = integrator.state_names if place[2] == "ode" else integrator.algebraic_names
+        details.append(f"{place[1]} in the equation of {names[int(place[3])]}")
+    details += re.findall(r'returned "(\w+)"', error)
+    times = re.findall(r"At t = ([-+.\deE]+)", printed)
+    if times:
+        details.append(f"at t = {start + duration * float(times[-1].rstrip('.')):g}")
+    return cause, ", ".join(details) or _REASONS.get(cause, error.splitlines()[-1])
+
+
+def locate(probe: Integrator, lane: Lanes, grid: Array, failure: LaneFailure) -> Stop:
+    """March over the lane's grid intervals, then in ever shorter pieces up to where integration stops.
+
+    Parameters
+    ----------
+    probe : Integrator
+        Integrates over one interval (its grid is [1]) with at most `PROBE_STEPS` steps.
+    lane : Lanes
+        One lane.
+    grid : (m,) array
+        Its relative output times.
+    failure : LaneFailure
+        What stopped it.
+    """
+    edges = np.append(0.0, grid)
+    stop, tries = lane, grid.size + _TRIES
+    for j in np.flatnonzero(np.diff(edges) > 0.0):
+        begin, width = lane.start + lane.duration * edges[j], lane.duration * (edges[j + 1] - edges[j])
+        interval = Lanes(begin, width, lane.x0, lane.p, lane.u[:, j : j + 1], lane.z0)
+        stop, tries = _creep(probe, interval, tries)
+        if stop.start[0] < (begin + width)[0]:
+            break
+        lane = Lanes(lane.start, lane.duration, stop.x0, lane.p, lane.u, stop.z0)
+    return _explain(probe, stop, failure)
+
+
+def _creep(probe: Integrator, interval: Lanes, tries: int) -> tuple[Lanes, int]:
+    """Integrate in pieces, halved at every failure; return a lane of zero duration at the stop and the tries left."""
+    begin, width = interval.start, interval.duration
+    here, piece = interval, width
+    while tries > 0 and piece[0] > _RESOLUTION * width[0]:
+        tries -= 1
+        u = shift_cubics(interval.u, (here.start - begin)[:, None, None])
+        end = probe.values(Lanes(here.start, piece, here.x0, here.p, u, here.z0))
+        if end.failures:
+            piece = 0.5 * piece
+            continue
+        here = Lanes(here.start + piece, piece, end.x[:, -1], here.p, u, end.z[:, -1])
+        piece = np.minimum(piece, begin + width - here.start)
+    u = shift_cubics(interval.u, (here.start - begin)[:, None, None])
+    return Lanes(here.start, np.zeros(1), here.x0, here.p, u, here.z0), tries
+
+
+def _explain(probe: Integrator, stop: Lanes, failure: LaneFailure) -> Stop:
+    """Name the state that changes fastest where integration stopped, or the algebraic equation that holds least."""
+    time, x, z, p, u = float(stop.start[0]), stop.x0[0], stop.z0[0], stop.p[0], stop.u[0, 0, :, 0]
+    rate, residual = (np.asarray(f, dtype=float).ravel() for f in cast("list[Any]", probe.graph(time, x, z, p, u)))
+    reason = _REASONS.get(failure.cause, failure.detail)
+    detail = f" ({failure.detail})" if failure.detail != reason else ""
+    stopped = f"Integration stopped at t = {time:.5g}: {reason}{detail}."
+    if failure.cause in ("consistent_initialisation", "algebraic_equations"):
+        i = _largest(residual)
+        name = probe.algebraic_names[i]
+        remedy = (
+            f"The equation of {name} is off by {residual[i]:.2g} there; give closer guesses of the algebraic states."
+        )
+        return Stop(time, name, float(z[i]), f"{stopped} {remedy}")
+    i = _largest(rate / (np.abs(x) + probe.options.absolute_tolerance))
+    name = probe.state_names[i]
+    there = f"There {name} = {x[i]:.3g} changes fastest, by {rate[i]:.2g} per unit of time."
+    return Stop(time, name, float(x[i]), f"{stopped} {there} {_REMEDY}")
+
+
+def _largest(values: Array) -> int:
+    """Return the position of the value of largest size; NaN is largest of all."""
+    return int(np.argmax(np.where(np.isnan(values), np.inf, np.abs(values))))

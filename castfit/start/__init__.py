@@ -1,0 +1,1 @@
+"""Where a search starts: parameters matched to measured states, and decomposition."""

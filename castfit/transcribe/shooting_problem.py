@@ -1,0 +1,440 @@
+"""Shooting: stages are integrated, with the nodes as variables (multiple) or without any node (single shooting).
+
+Every stage is integrated from its node to its end, with output at its measured times; residuals and their
+derivatives follow from the states and forward sensitivities there.  Stages whose relative output grids agree share
+one integrator.  Single shooting is the case of one stage per experiment whose start is a(q): no nodes, no matching.
+
+Notation: K stages, M points per stage, n_y outputs, m grid times of an integrator, n_d sensitivity directions.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.integrate import IntegratorOptions, Lanes, Trajectories
+from castfit.staged import (
+    Evaluation,
+    Failure,
+    Jacobians,
+    Linearization,
+    Specification,
+    StagedProblem,
+    Values,
+    lay_out,
+)
+from castfit.transcribe.grid import Staging, arrange, merge, snap
+from castfit.transcribe.integrators import integrator_of
+from castfit.transcribe.observe import Observation, Observer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.integrate import Integrator
+    from castfit.problem import Condition, Natural, Problem
+    from castfit.transcribe.trajectory import Trajectory
+
+    Array = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+_COARSE = 1e-4
+"""Relative tolerance of a search's early stages: half the time of 1e-6, and as many starts succeed (calcium)."""
+
+_REMEMBERED = 4  # evaluations kept: a line search returns to its best point
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Stages that share a relative output grid and therefore an integrator."""
+
+    integrator: Integrator
+    members: tuple[tuple[int, int], ...]  # (condition, stage)
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """One condition on its stages: the measurements, and where they lie on each stage's output grid."""
+
+    staging: Staging
+    grids: tuple[Array, ...]  # relative output times of each stage
+    index: NDArray[np.intp]  # (K, M): position of each point in its stage's grid
+    cubics: tuple[Array, ...]  # per stage (m, n_u, 4)
+    inputs: Array  # (K, M, n_u) at the points
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """What integration found, arranged by point; last grid time first where the end of a stage is meant."""
+
+    x: list[Array]  # per condition (K, M, n_x) at the points
+    z: list[Array]
+    end: list[Array]  # per condition (K, n_x)
+    raw: list[Trajectories]  # per group
+    lanes: list[Lanes]
+    failures: tuple[Failure, ...]
+
+
+class ShootingProblem(StagedProblem):
+    """A staged problem whose stages are integrated.
+
+    Parameters
+    ----------
+    problem : Problem
+    edges : sequence of (K + 1,) arrays
+        Stage boundaries of each experiment.
+    nodes : bool
+        Whether the states at the stage boundaries are variables.
+    theta : (n_theta,) array
+        Where the search starts, in search scale.
+    trajectory : Trajectory
+        The states from which nodes start.
+    options : IntegratorOptions
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        edges: Sequence[Array],
+        *,
+        nodes: bool,
+        theta: Array,
+        trajectory: Trajectory,
+        options: IntegratorOptions,
+    ) -> None:
+        self.problem = problem
+        self.options = options
+        self._nodes = nodes
+        system = problem.model.system
+        self._n_x, self._n_z = system.x.numel(), system.z.numel()
+        self._observer = Observer(problem, state_bounds=not nodes)
+        self._chains = [_chain(c, e) for c, e in zip(problem.conditions, edges, strict=True)]
+        self._groups = _group(problem, self._chains, options)
+        self._memory: OrderedDict[bytes, tuple[Evaluation, _Sweep]] = OrderedDict()
+        self._linear: Linearization | None = None
+        self.layout = lay_out(
+            problem.names,
+            tuple(self._specify(i) for i in range(len(self._chains))),
+        )
+        self.signal = tuple(chain.staging.signal for chain in self._chains)
+        self.absolute_sigma = problem.absolute_sigma
+        self._place(theta, trajectory)
+
+    def _specify(self, i: int) -> Specification:
+        condition, chain = self.problem.conditions[i], self._chains[i]
+        lower, upper = self._observer.constraint_bounds(i, chain.staging)
+        return Specification(
+            condition.name,
+            condition.theta,
+            self._n_x if self._nodes else 0,
+            0,
+            chain.staging.row_mask,
+            lower,
+            upper,
+            chain.staging.edges,
+            self.problem.model.states if self._nodes else (),
+        )
+
+    def _place(self, theta: Array, trajectory: Trajectory) -> None:
+        """Set start, bounds and scale of all variables."""
+        problem, layout = self.problem, self.layout
+        n_theta = layout.n_theta
+        self.lower, self.upper = np.full(layout.n_v, -np.inf), np.full(layout.n_v, np.inf)
+        self.lower[:n_theta], self.upper[:n_theta] = problem.bounds
+        self.scale = np.ones(layout.n_v)
+        self.scale[:n_theta] = parameter_scale(problem, theta)
+        starts: list[Array] = []
+        self._z_start: list[Array] = []
+        for i, (chain, condition) in enumerate(zip(layout.chains, problem.conditions, strict=True)):
+            x, z = trajectory.at(i, chain.times[:-1])
+            self._z_start.append(z)
+            if not self._nodes:
+                starts.append(np.empty((chain.n_stages, 0)))
+                continue
+            x[0] = condition.chart.natural(theta[condition.theta]).a
+            for name, (low, high) in problem.state_bounds.items():
+                j = problem.model.states.index(name)
+                # A given initial state is no unknown; a bound at its value would only leave the bounds no interior.
+                nodes = chain.nodes[int(condition.chart.given[j]) :, j]
+                self.lower[nodes], self.upper[nodes] = low, high
+            self.scale[chain.nodes] = trajectory.magnitude(i)
+            starts.append(np.clip(x, self.lower[chain.nodes], self.upper[chain.nodes]))
+        empty = tuple(np.empty((chain.n_stages, 0)) for chain in layout.chains)
+        self.start = layout.pack(theta, tuple(starts), empty)
+
+    def node_states(self, v: Array) -> tuple[Array, ...]:
+        """Return the states at the start of every stage; in single shooting the initial state."""
+        if self._nodes:
+            return super().node_states(v)
+        return tuple(n.a[None, :] for n in self._naturals(v))
+
+    def _naturals(self, v: Array) -> list[Natural]:
+        return [c.chart.natural(v[c.theta]) for c in self.problem.conditions]
+
+    def evaluate(self, v: Array) -> Evaluation:
+        """Integrate all stages."""
+        return self._evaluate(v)[0]
+
+    def _evaluate(self, v: Array) -> tuple[Evaluation, _Sweep]:
+        key = v.tobytes()
+        if key in self._memory:
+            self._memory.move_to_end(key)
+            return self._memory[key]
+        naturals = self._naturals(v)
+        sweep = self._integrate(v, naturals)
+        values: list[Values] = []
+        failures = list(sweep.failures)
+        for i, (chain, natural) in enumerate(zip(self._chains, naturals, strict=True)):
+            seen = self._observer.values(chain.staging, sweep.x[i], sweep.z[i], natural.p, chain.inputs)
+            failures += self._unobservable(i, failures, np.isfinite(seen.r), np.isfinite(seen.c), "")
+            stages = chain.staging.duration.size
+            values.append(
+                Values(
+                    seen.r,
+                    natural.a if self._nodes else np.empty(0),
+                    np.empty((stages, 0)),
+                    sweep.end[i] if self._nodes else np.empty((stages, 0)),
+                    seen.c,
+                )
+            )
+        prior, prior_jacobian = self.problem.priors(self.layout.theta(v))
+        evaluation = Evaluation(v.copy(), tuple(values), prior, prior_jacobian, tuple(failures))
+        self._memory[key] = (evaluation, sweep)
+        while len(self._memory) > _REMEMBERED:
+            self._memory.popitem(last=False)
+        return evaluation, sweep
+
+    def linearize(self, v: Array) -> Linearization:
+        """Integrate all stages with their forward sensitivities."""
+        if self._linear is None or not np.array_equal(self._linear.v, v):
+            self._linear = self._linearize(v)
+        return self._linear
+
+    def _linearize(self, v: Array) -> Linearization:
+        evaluation, sweep = self._evaluate(v)
+        naturals = self._naturals(v)
+        dx, dz, end, stopped = self._sensitivities(sweep, naturals)
+        failures = [*evaluation.failures, *stopped]
+        jacobians: list[Jacobians] = []
+        for i, (chain, natural) in enumerate(zip(self._chains, naturals, strict=True)):
+            seen = self._observer.jacobians(chain.staging, sweep.x[i], sweep.z[i], natural.p, chain.inputs)
+            j = self._jacobians(i, natural, seen, dx[i], dz[i], end[i])
+            rows = (np.concatenate(b, axis=2) for b in ((j.R_s, j.R_q), (j.C_s, j.C_q)))
+            r, c = (np.logical_and.reduce(np.isfinite(b), axis=2) for b in rows)
+            failures += self._unobservable(i, failures, r, c, "a derivative of ")
+            jacobians.append(j)
+        return Linearization(
+            evaluation.v,
+            evaluation.values,
+            evaluation.prior,
+            evaluation.prior_jacobian,
+            tuple(failures),
+            tuple(jacobians),
+        )
+
+    def _jacobians(self, i: int, natural: Natural, seen: Observation, dx: Array, dz: Array, end: Array) -> Jacobians:
+        """Chain rule: how rows move with the directions (nodes first, then those columns of q that move p or a)."""
+        stages, points = dx.shape[:2]
+        n_s, n_q = (self._n_x if self._nodes else 0), natural.dp.shape[1]
+        moving = self._moving[i]
+
+        def rows(d_x: Array, d_z: Array, d_p: Array) -> tuple[Array, Array]:
+            n = d_x.shape[2]
+            with np.errstate(invalid="ignore", over="ignore"):  # reported as failures where it matters
+                by_direction = d_x @ dx + d_z @ dz  # (K, M, n, n_d)
+                by_q = d_p @ natural.dp  # (K, M, n, n_q): explicit dependence of outputs on parameters
+                by_q[..., moving] += by_direction[..., n_s:]
+            flat = (stages, points * n)
+            return by_direction[..., :n_s].reshape(*flat, n_s), by_q.reshape(*flat, n_q)
+
+        R_s, R_q = rows(seen.r_x, seen.r_z, seen.r_p)
+        C_s, C_q = rows(seen.c_x, seen.c_z, seen.c_p)
+        X_q = np.zeros((stages, n_s, n_q))
+        if self._nodes:
+            X_q[..., moving] = end[..., n_s:]
+        none = np.empty
+        return Jacobians(
+            R_s=R_s,
+            R_w=none((*R_s.shape[:2], 0)),
+            R_q=R_q,
+            D_s=none((stages, 0, n_s)),
+            D_w=none((stages, 0, 0)),
+            D_q=none((stages, 0, n_q)),
+            X_s=end[:, :, :n_s] if self._nodes else none((stages, 0, 0)),
+            X_w=none((stages, n_s, 0)),
+            X_q=X_q,
+            C_s=C_s,
+            C_w=none((*C_s.shape[:2], 0)),
+            C_q=C_q,
+            A=natural.da if self._nodes else none((0, n_q)),
+        )
+
+    def _unobservable(self, i: int, failures: Sequence[Failure], r: Mask, c: Mask, what: str) -> list[Failure]:
+        """Report rows that are not finite (where r, c are False) although their stage could be integrated."""
+        if r.all() and c.all():
+            return []
+        chain, staging, names = self.layout.chains[i], self._chains[i].staging, self._observer.row_names
+        shape, n_y = staging.tau.shape, len(self.problem.outputs)
+        bounded = np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)
+        rows = [(~r & chain.row_mask).reshape(*shape, n_y), (~c & bounded).reshape(*shape, len(names) - n_y)]
+        bad = np.concatenate(rows, axis=2)
+        bad[[f.stage for f in failures if f.chain == chain.name]] = False
+        out: list[Failure] = []
+        for k in np.flatnonzero(bad.any(axis=(1, 2))):
+            m, row = np.argwhere(bad[k])[0]
+            detail = f"{what}{names[row]} is not finite at t = {staging.times[k, m]:g}"
+            out.append(Failure(chain.name, int(k), "not_finite", detail))
+        return out
+
+    @cached_property
+    def _moving(self) -> list[NDArray[np.intp]]:
+        """Per condition, the columns of q that need a sensitivity direction: not a node's own initial state."""
+        charts = [c.chart for c in self.problem.conditions]
+        return [np.flatnonzero((chart.parameter_of >= 0) | (not self._nodes)) for chart in charts]
+
+    def _integrate(self, v: Array, naturals: list[Natural]) -> _Sweep:
+        count = len(self._chains)
+        x: list[Array] = [np.full((*c.index.shape, self._n_x), np.nan) for c in self._chains]
+        z: list[Array] = [np.full((*c.index.shape, self._n_z), np.nan) for c in self._chains]
+        end: list[Array] = [np.full((c.staging.duration.size, self._n_x), np.nan) for c in self._chains]
+        starts = [v[self.layout.chains[i].nodes] if self._nodes else naturals[i].a[None, :] for i in range(count)]
+        raw: list[Trajectories] = []
+        all_lanes: list[Lanes] = []
+        failures: list[Failure] = []
+        for group in self._groups:
+            lanes = self._lanes(group, starts, naturals)
+            found = group.integrator.values(lanes)
+            raw.append(found)
+            all_lanes.append(lanes)
+            for lane, (i, k) in enumerate(group.members):
+                at = self._chains[i].index[k]
+                x[i][k], z[i][k] = found.x[lane, at], found.z[lane, at]
+                end[i][k] = found.x[lane, -1]
+            for failure in found.failures:
+                i, k = group.members[failure.lane]
+                failures.append(Failure(self.layout.chains[i].name, k, failure.cause, failure.detail))
+        return _Sweep(x, z, end, raw, all_lanes, tuple(failures))
+
+    def _lanes(self, group: _Group, starts: list[Array], naturals: list[Natural]) -> Lanes:
+        member = group.members
+        stagings = [self._chains[i].staging for i, _ in member]
+        return Lanes(
+            start=np.array([s.edges[k] for s, (_, k) in zip(stagings, member, strict=True)]),
+            duration=np.array([s.edges[k + 1] - s.edges[k] for s, (_, k) in zip(stagings, member, strict=True)]),
+            x0=np.array([starts[i][k] for i, k in member]),
+            p=np.array([naturals[i].p for i, _ in member]),
+            u=np.array([self._chains[i].cubics[k] for i, k in member]),
+            z0=np.array([self._z_start[i][k] for i, k in member]),
+        )
+
+    def _sensitivities(
+        self, sweep: _Sweep, naturals: list[Natural]
+    ) -> tuple[list[Array], list[Array], list[Array], tuple[Failure, ...]]:
+        """Return dx (K, M, n_x, n_d), dz (K, M, n_z, n_d), d end (K, n_x, n_d) per condition."""
+        n_s = self._n_x if self._nodes else 0
+        widths = [n_s + columns.size for columns in self._moving]
+        dx = [np.full((*c.index.shape, self._n_x, w), np.nan) for c, w in zip(self._chains, widths, strict=True)]
+        dz = [np.full((*c.index.shape, self._n_z, w), np.nan) for c, w in zip(self._chains, widths, strict=True)]
+        end = [
+            np.full((c.staging.duration.size, self._n_x, w), np.nan) for c, w in zip(self._chains, widths, strict=True)
+        ]
+        failures: list[Failure] = []
+        for group, at, lanes in zip(self._groups, sweep.raw, sweep.lanes, strict=True):
+            width = max(widths[i] for i, _ in group.members)
+            dx0 = np.zeros((len(group.members), self._n_x, width))
+            dp = np.zeros((len(group.members), naturals[0].p.size, width))
+            for lane, (i, _) in enumerate(group.members):
+                dx0[lane, :, :n_s] = np.eye(self._n_x)[:, :n_s]
+                if not self._nodes:
+                    dx0[lane, :, : widths[i]] = naturals[i].da[:, self._moving[i]]
+                dp[lane, :, n_s : widths[i]] = naturals[i].dp[:, self._moving[i]]
+            found = group.integrator.sensitivities(lanes, at, dx0, dp)
+            for lane, (i, k) in enumerate(group.members):
+                index, w = self._chains[i].index[k], widths[i]
+                dx[i][k], dz[i][k] = found.dx[lane, index, :, :w], found.dz[lane, index, :, :w]
+                end[i][k] = found.dx[lane, -1, :, :w]
+            known = {failure.lane for failure in at.failures}
+            for failure in found.failures:
+                if failure.lane not in known:
+                    i, k = group.members[failure.lane]
+                    detail = f"the sensitivities could not be integrated ({failure.detail})"
+                    failures.append(Failure(self.layout.chains[i].name, k, failure.cause, detail))
+        return dx, dz, end, tuple(failures)
+
+    def coarse(self) -> StagedProblem:
+        """Return the problem with integrators of low accuracy."""
+        options = self.options
+        if options.relative_tolerance >= _COARSE:
+            return self
+        factor = _COARSE / options.relative_tolerance
+        absolute = min(options.absolute_tolerance * factor, _COARSE)
+        rough = copy(self)
+        rough.options = replace(options, relative_tolerance=_COARSE, absolute_tolerance=absolute)
+        rough._groups = _group(self.problem, self._chains, rough.options)
+        rough._memory, rough._linear = OrderedDict(), None
+        return rough
+
+    def explain(self, v: Array) -> str:
+        """Say where and why the integration stopped at v; empty if it did not."""
+        _, sweep = self._evaluate(v)
+        for group, found, lanes in zip(self._groups, sweep.raw, sweep.lanes, strict=True):
+            for failure in found.failures:
+                i, _ = group.members[failure.lane]
+                stop = group.integrator.locate_failure(lanes, failure.lane)
+                return f"{self.layout.chains[i].name}: {stop.sentence}"
+        return "; ".join(f"{f.chain}: {f.detail}" for f in self.linearize(v).failures[:3])
+
+
+def parameter_scale(problem: Problem, theta: Array) -> Array:
+    """Return typical magnitudes of theta: of a linear parameter its starting value, 1 of a logarithm or a zero."""
+    magnitude = np.abs(theta)
+    return np.where(problem.log | (magnitude == 0.0), 1.0, magnitude)
+
+
+def _chain(condition: Condition, edges: Array) -> _Chain:
+    """Arrange one condition on its stages, with input breakpoints as additional output times."""
+    staging = arrange(condition, edges)
+    breaks = snap(condition.breakpoints, edges)
+    grids: list[Array] = []
+    cubics: list[Array] = []
+    index = np.zeros(staging.tau.shape, dtype=np.intp)
+    inputs = np.zeros((*staging.tau.shape, len(condition.inputs)))
+    for k, (left, right) in enumerate(itertools.pairwise(edges)):
+        real = (staging.weight[k] > 0).any(axis=1)
+        kinks = (breaks[(breaks > left) & (breaks < right)] - left) / (right - left)
+        grid = merge(staging.tau[k][real], kinks, np.array([0.0, 1.0]))
+        if not (real.any() and staging.tau[k][real][0] == 0.0):
+            grid = grid[1:]
+        # Equal divisions differ by rounding; twelve digits let their stages share one integrator.
+        grids.append(np.round(grid, 12))
+        index[k] = np.argmin(np.abs(staging.tau[k][:, None] - grid[None, :]), axis=1)
+        times = left + np.concatenate([[0.0], grid]) * (right - left)
+        cubics.append(_cubics(condition, times))
+        # A measurement at a jump belongs to the interval that ends there, like the algebraic states.
+        powers = np.diff(times)[index[k], None] ** np.arange(4)
+        inputs[k] = np.einsum("muc,mc->mu", cubics[k][index[k]], powers)
+    return _Chain(staging, tuple(grids), index, tuple(cubics), inputs)
+
+
+def _cubics(condition: Condition, times: Array) -> Array:
+    """Return the inputs as local cubics between times, (m, n_u, 4); an empty first interval copies the second."""
+    if not condition.inputs:
+        return np.zeros((times.size - 1, 0, 4))
+    if times[1] == times[0]:
+        rest = _cubics(condition, times[1:])
+        return np.concatenate([rest[:1], rest])
+    return np.stack([u.cubics(times) for u in condition.inputs], axis=1)
+
+
+def _group(problem: Problem, chains: Sequence[_Chain], options: IntegratorOptions) -> list[_Group]:
+    members: dict[tuple[float, ...], list[tuple[int, int]]] = {}
+    for i, chain in enumerate(chains):
+        for k, grid in enumerate(chain.grids):
+            members.setdefault(tuple(grid.tolist()), []).append((i, k))
+    return [_Group(integrator_of(problem.model, grid, options), tuple(m)) for grid, m in members.items()]
