@@ -47,6 +47,19 @@ class Troubled(cf.SingleShooting):
         return super().transcribe(problem, theta)
 
 
+@dataclass(frozen=True)
+class Fragile(cf.SingleShooting):
+    """Single shooting whose process is killed once, as a system short of memory would do it."""
+
+    flag: str = ""
+
+    def transcribe(self, problem, theta):
+        if self.flag and not os.path.exists(self.flag):
+            with open(self.flag, "w"):
+                chore("die")
+        return super().transcribe(problem, theta)
+
+
 STRAIGHT = cf.GaussNewton(homotopy="never")
 
 

@@ -14,7 +14,7 @@ import pytest
 import castfit as cf
 from castfit import plots
 from castfit.drive.multistart import multistart as module
-from castfit.drive.run import executors
+from castfit.drive.run import pool
 from castfit.status import InputError
 from tests.builders import everything
 from tests.drive.chores import STRAIGHT, Troubled, oscillator, pole, rows
@@ -149,7 +149,7 @@ def test_an_error_costs_its_start():
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 @pytest.mark.parametrize("trouble", ["die", "hang"])
 def test_a_worker_that_dies_or_hangs_costs_its_start(trouble, monkeypatch):
-    monkeypatch.setattr(executors, "GRACE", 1.0)
+    monkeypatch.setattr(pool, "GRACE", 1.0)
     starts = [{"k": k} for k in (0.2, 0.7, 0.4, 0.5)]
     troubled = Troubled(trouble=trouble, above=0.6, below=0.9)
     limit = np.inf if trouble == "die" else 5.0

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,8 +24,8 @@ from castfit.drive.multistart.book import LOST, lost
 from castfit.drive.multistart.result import CUT_OFF
 from castfit.drive.multistart.sampling import draw
 from castfit.drive.optima import rounding_error
-from castfit.drive.run.executors import run
 from castfit.drive.run.jobs import freeze, option_mistakes, thaw
+from castfit.drive.run.pool import Pool
 from castfit.drive.run.reporting import reporter
 from castfit.problem import Problem
 from castfit.result import Result
@@ -122,11 +121,8 @@ def compare(
     stopped: Status | None = None
     finished = 0
     try:
-        with (
-            closing(run(_attempt, tasks, workers, limit=start_max_time + _WARM_UP_TIME, deadline=deadline)) as outcomes,
-            reporter(verbose) as report,
-        ):
-            for k, outcome in outcomes:
+        with Pool(workers) as pool, reporter(verbose) as report:
+            for k, outcome in pool.run(_attempt, tasks, limit=start_max_time + _WARM_UP_TIME, deadline=deadline):
                 if isinstance(outcome, InputError):
                     raise InputError(f"compare, method '{pairs[k][1]}'", outcome.problems)
                 trial = trials[k] = _trial(trials[k], outcome)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,38 +47,52 @@ class Stage:
     horizons: tuple[Horizon, ...] = ()
 
 
-Save = Callable[[Stage], None]
+class Diary:
+    """Writes into a checkpoint, if there is one, what is not there yet.
+
+    Parameters
+    ----------
+    file : Checkpoint or None
+    known : int
+        How many horizons the file holds.
+    """
+
+    def __init__(self, file: Checkpoint | None, known: int) -> None:
+        self._file, self._known = file, known
+
+    def stage(self, stage: Stage) -> None:
+        """Write where the fit stands."""
+        self._write(stage.horizons, {"known": plain(stage.known), "target": stage.target})
+
+    def end(self, horizons: Sequence[Horizon], result: Result) -> None:
+        """Write the result of a fit that was not stopped."""
+        if self._file is not None:
+            self._write(horizons, {"result": packed(result)})
+
+    @property
+    def trouble(self) -> tuple[str, ...]:
+        """What went wrong with the file."""
+        return () if self._file is None or not self._file.trouble else (self._file.trouble,)
+
+    def _write(self, horizons: Sequence[Horizon], entry: dict[str, Any]) -> None:
+        new = [plain(horizon) for horizon in horizons[self._known :]]
+        if self._file is not None and self._file.append({"horizons": new, **entry}):
+            self._known = len(horizons)
 
 
-def save_to(file: Checkpoint | None) -> Save:
-    """Return a function that writes a stage, of the horizons the last one only."""
-
-    def save(stage: Stage) -> None:
-        if file is not None:
-            file.append({"stage": plain({**vars(stage), "horizons": stage.horizons[-1:]})})
-
-    return save
-
-
-def finish(file: Checkpoint | None, last: Horizon, result: Result) -> None:
-    """Write the last horizon and the result of a fit that was not stopped."""
-    if file is not None:
-        file.append({"last": plain(last), "result": packed(result)})
-
-
-def resumed(file: Checkpoint | None) -> tuple[Stage | None, tuple[Horizon, Result] | None]:
-    """Return the last stage of a checkpoint, and the last horizon and the result if it is complete."""
+def resumed(file: Checkpoint | None) -> tuple[tuple[Horizon, ...], Stage | None, Result | None]:
+    """Return the horizons of a checkpoint, where it stands, and the result if it is complete."""
     horizons: list[Horizon] = []
     stage: Stage | None = None
     for record in () if file is None else file.records:
-        if "result" in record:
-            return stage, (_horizon(numbers(record["last"])), unpacked(record["result"]))
-        entry: Any = numbers(record["stage"])
+        entry: Any = numbers(record)
         horizons += [_horizon(h) for h in entry["horizons"]]
+        if "result" in record:
+            return tuple(horizons), stage, unpacked(record["result"])
         known = entry["known"]
         estimate = Estimate(known["theta"], Bounds(**known["bounds"]), known["horizon"])
         stage = Stage(estimate, entry["target"], tuple(horizons))
-    return stage, None
+    return tuple(horizons), stage, None
 
 
 def _horizon(entry: Mapping[str, Any]) -> Horizon:

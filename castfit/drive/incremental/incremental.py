@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._reading import is_one_of, real, reals, text
-from castfit.drive.incremental.checkpoint import Estimate, Save, Stage, finish, resumed, save_to
+from castfit.drive.incremental.checkpoint import Diary, Estimate, Stage, resumed
 from castfit.drive.incremental.coarsening import coarsened
 from castfit.drive.incremental.horizons import (
     break_time,
@@ -190,19 +190,18 @@ def incremental(
         "start": digest(theta),
         "versions": versions(),
     }
-    with opened(checkpoint, header, resume=resume) as file:
-        stage, finished = resumed(file)
-        if finished is not None:
-            last, result = finished
-            solved = (*(stage.horizons if stage is not None else ()), last)
+    with opened(checkpoint, header, resume=resume, verbose=verbose) as file:
+        solved, stage, result = resumed(file)
+        diary = Diary(file, len(solved))
+        if result is not None:
             return IncrementalResult(result.with_problem(problem), solved, time.perf_counter() - began)
         if stage is None:
             known = Estimate(theta, driver.user, -np.inf)
             stage = Stage(known, driver.next_horizon(known))
-        result, solved = driver.run(stage, save_to(file))
+        result, solved = driver.run(stage, diary.stage)
         if result.status not in _STOPPED:
-            finish(file, solved[-1], result)
-    return IncrementalResult(result, solved, time.perf_counter() - began)
+            diary.end(solved, result)
+    return IncrementalResult(result, solved, time.perf_counter() - began, diary.trouble)
 
 
 @dataclass(frozen=True)
@@ -253,7 +252,7 @@ class _Driver:
         """The user's bounds."""
         return Bounds(*self.problem.bounds)
 
-    def run(self, stage: Stage, save: Save) -> tuple[Result, tuple[Horizon, ...]]:
+    def run(self, stage: Stage, save: Callable[[Stage], None]) -> tuple[Result, tuple[Horizon, ...]]:
         """Follow the flow chart to the end of the last horizon."""
         while True:
             known = stage.known

@@ -20,7 +20,7 @@ from castfit.drive.multistart.result import (
     planned,
 )
 from castfit.drive.optima import optima
-from castfit.drive.run.executors import Lost
+from castfit.drive.run.pool import Lost
 from castfit.result import Result
 from castfit.status import InputError, Status
 
@@ -146,8 +146,8 @@ class Book:
             seconds_left=seconds / max(finished - self._restored, 1) * (total - finished),
         )
 
-    def message(self, ended: str, *, late: bool) -> str:
-        """Say how the run ended, naming every start that was lost."""
+    def message(self, ended: str, *, late: bool, trouble: str) -> str:
+        """Say how the run ended, naming every start that was lost, and any trouble with the checkpoint."""
         total = len(self._draws.first)
         finished = sum(row.status not in UNFINISHED for row in self.rows.values())
         gone = [f"Start {i}: {row.message}" for i, row in sorted(self.rows.items())
@@ -156,7 +156,7 @@ class Book:
             ended = "The time limit was reached."
         untouched = {row.message for row in self.rows.values() if row.status == "not_run"} if not ended else set[str]()
         count = f"All {total} starts ended." if finished == total else f"{finished} of {total} starts ended."
-        return " ".join(part for part in (ended, count, *sorted(untouched), *gone) if part)
+        return " ".join(part for part in (ended, count, *sorted(untouched), *gone, trouble) if part)
 
 
 def _counts(tally: _Tally) -> dict[str, Any]:

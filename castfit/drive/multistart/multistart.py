@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,8 @@ from castfit.drive.multistart.result import UNFINISHED, MultistartResult, Progre
 from castfit.drive.multistart.sampling import draw
 from castfit.drive.optima import rounding_error
 from castfit.drive.run.checkpoint import described, opened, problem_fingerprint, resume_mistakes, versions
-from castfit.drive.run.executors import run
 from castfit.drive.run.jobs import freeze, option_mistakes, part_mistakes, thaw
+from castfit.drive.run.pool import Pool
 from castfit.drive.run.reporting import reporter
 from castfit.fit import fit
 from castfit.problem import Problem
@@ -150,7 +149,7 @@ def multistart(
     book = Book(draws, max_draws, floor, clock, problem)
     labels = {"transcription": transcription.label, "solver": solver.label}
     ended = ""
-    with opened(checkpoint, header, resume=resume) as file:
+    with opened(checkpoint, header, resume=resume, verbose=verbose) as file:
         if file is not None:
             book.resume(file, labels)
         deadline = clock + max_time
@@ -160,10 +159,9 @@ def multistart(
             return i, (job, origin, start_max_time, deadline)
 
         tasks = deque(task(i, start) for i, start in enumerate(draws.first) if i not in book.rows)
-        outcomes = run(_attempt, tasks, workers, limit=start_max_time, deadline=deadline)
         try:
-            with closing(outcomes), reporter(verbose) as report:
-                for i, outcome in outcomes:
+            with Pool(workers) as pool, reporter(verbose) as report:
+                for i, outcome in pool.run(_attempt, tasks, limit=start_max_time, deadline=deadline):
                     another = book.enter(i, outcome)
                     if another is not None:
                         tasks.appendleft(task(i, another))
@@ -189,7 +187,7 @@ def multistart(
             (book.rows.get(i) or not_run(start, i) for i, start in enumerate(draws.first)),
             floor=floor,
             drawn=draws.first,
-            message=book.message(ended, late=time.time() >= deadline),
+            message=book.message(ended, late=time.time() >= deadline, trouble="" if file is None else file.trouble),
             time=time.time() - clock,
             header=header,
             **labels,

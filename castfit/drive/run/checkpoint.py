@@ -1,7 +1,8 @@
 """Checkpoints: files of JSON lines that only grow, so that a run that was killed can be continued.
 
 The first line says which problem and which method the records belong to; every further line is a record of the driver.
-A line is on the disk before the next one begins; what a killed run left of a line is cut off when it is continued.
+A line is on the disk before the next one begins; what a killed run left of a line is cut off when it is continued.  A
+disk that is full ends no run: the record is missing, the run says so, and the next record is tried again.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import fields, is_dataclass
 from importlib import metadata
 from pathlib import Path
@@ -46,11 +48,15 @@ class Checkpoint:
         What the records belong to: entries in words, compared one by one, and ``"versions"``, which are not.
     resume : bool
         Whether to continue a file that exists; a file that does not is begun.
+    verbose : int
+        Whether to say on standard error, once, that the file cannot be written.
 
     Attributes
     ----------
     records : tuple of dict
         What the file held when it was opened.
+    trouble : str
+        What is missing in the file and why; empty if nothing is.
 
     Raises
     ------
@@ -59,32 +65,64 @@ class Checkpoint:
         named.
     """
 
-    def __init__(self, path: str | Path, header: Header, *, resume: bool) -> None:
+    def __init__(self, path: str | Path, header: Header, *, resume: bool, verbose: int = 0) -> None:
         given: Any = path
         if not isinstance(given, (str, os.PathLike)):
             raise InputError("checkpoint", [f"checkpoint is {text(path)}; give the path of a file"])
-        self.path = Path(path)
-        exists = self.path.exists() and self.path.stat().st_size > 0
+        self.path, self._verbose = Path(path), verbose
+        if self.path.is_fifo() or self.path.is_socket() or self.path.is_block_device():
+            raise InputError("checkpoint", [f"'{path}' is no file; give the path of a file"])
+        exists = self.path.is_file() and self.path.stat().st_size > 0
         if exists and not resume:
             raise InputError("checkpoint", [f"'{path}' exists; continue it by resume=True, or delete it"])
-        found, self.records, whole = read(self.path) if exists else (None, (), 0)
+        found, self.records, self._whole = read(self.path) if exists else (None, (), 0)
         if found is not None:
             check("checkpoint", [f"'{path}' {difference}" for difference in differences(found, header)])
+        self._header = b"" if found is not None else _line({_KIND: FORMAT, **header})
+        self.trouble = ""
         try:
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115, it stays open
             if exists:
-                os.truncate(self.path, whole)
-            self._file = open(self.path, "ab")  # noqa: SIM115, it stays open
+                self._file.truncate(self._whole)
         except OSError as error:
             raise InputError("checkpoint", [f"'{path}' cannot be written: {error.strerror}"]) from error
         if found is None:
-            self.append({_KIND: FORMAT, **header})
+            self._write(b"")
             _sync_folder(self.path.parent)
 
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Write a record; it is on the disk when this returns."""
-        self._file.write(_line(record))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+    def append(self, record: Mapping[str, Any]) -> bool:
+        """Write a record; tell whether it is on the disk when this returns."""
+        return self._write(_line(record))
+
+    def _write(self, line: bytes) -> bool:
+        """Write a line whole or not at all, after the header if that is still missing."""
+        content = self._header + line
+        try:
+            left = memoryview(content)
+            while left:
+                left = left[self._file.write(left) :]
+            if self.path.is_file():
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            self._fail(error)
+            with suppress(OSError):  # devices have no length
+                self._file.truncate(self._whole)
+            return False
+        self._header = b""
+        self._whole += len(content)
+        return True
+
+    def _fail(self, error: OSError) -> None:
+        """Note what is wrong, and say it if somebody listens."""
+        if self.trouble:
+            return
+        self.trouble = (
+            f"The checkpoint '{self.path}' is not complete, as it could not always be written ({error.strerror})."
+        )
+        if self._verbose:
+            sys.stderr.write(
+                f"castfit: the checkpoint '{self.path}' cannot be written ({error.strerror}); the run goes on.\n"
+            )
 
     def close(self) -> None:
         """Close the file."""
@@ -97,10 +135,10 @@ def resume_mistakes(path: Any, resume: Any) -> list[str]:
 
 
 def opened(
-    path: str | Path | None, header: Header, *, resume: bool
+    path: str | Path | None, header: Header, *, resume: bool, verbose: int
 ) -> AbstractContextManager[Checkpoint] | AbstractContextManager[None]:
     """Open a driver's checkpoint for a ``with`` block that closes it; None in the block if there is no path."""
-    return nullcontext() if path is None else closing(Checkpoint(path, header, resume=resume))
+    return nullcontext() if path is None else closing(Checkpoint(path, header, resume=resume, verbose=verbose))
 
 
 def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
@@ -140,15 +178,34 @@ def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
 
 
 def write(path: str | Path, header: Header, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write a whole checkpoint at once; the file appears complete or not at all."""
+    """Write a whole checkpoint at once; a file appears complete or not at all, a device or a pipe is written to."""
     target = Path(path)
+    lines = (_line(line) for line in ({_KIND: FORMAT, **header}, *records))
+    if target.exists() and not target.is_file():
+        _write_to_device(target, lines)
+        return
+    target = target.resolve()  # a link stays one
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".castfit_") as folder:
         new = Path(folder) / target.name
         with new.open("wb") as file:
-            file.writelines(_line(line) for line in ({_KIND: FORMAT, **header}, *records))
+            file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
         new.replace(target)
+
+
+def _write_to_device(target: Path, lines: Iterable[bytes]) -> None:
+    """Write to what is no regular file; a pipe that nobody reads is refused, as it would be waited for for ever."""
+    try:
+        descriptor = os.open(target, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise InputError(
+            "save", [f"'{target}' cannot be written ({error.strerror}); give the path of a file"]
+        ) from error
+    with open(descriptor, "wb") as file:
+        if hasattr(os, "set_blocking"):
+            os.set_blocking(descriptor, True)
+        file.writelines(lines)
 
 
 def differences(found: Header, wanted: Header) -> list[str]:
@@ -292,6 +349,7 @@ def _sync_folder(folder: Path) -> None:
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(descriptor)
+            with suppress(OSError):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)

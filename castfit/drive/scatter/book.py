@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.drive.run.executors import Lost
+from castfit.drive.run.pool import Lost
 from castfit.drive.scatter.method.basins import Climb
 from castfit.drive.scatter.method.members import Member
 from castfit.drive.scatter.method.search import Ascent

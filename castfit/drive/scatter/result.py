@@ -115,6 +115,8 @@ class ScatterResult:
         The quantities that are estimated.
     logarithmic : tuple of str
         Quantities that the search moved in their logarithm.
+    warnings : tuple of str
+        What else went wrong: a checkpoint that could not be written.
     """
 
     best: Result | None
@@ -131,6 +133,7 @@ class ScatterResult:
     names: tuple[str, ...]
     logarithmic: tuple[str, ...]
     floor: float = field(default=0.0)
+    warnings: tuple[str, ...] = ()
 
     @property
     def success(self) -> bool:
@@ -145,9 +148,12 @@ class ScatterResult:
     @property
     def message(self) -> str:
         """How the search ended, in words."""
+        parts = [self.reason]
         if self.best is None:
-            return f"{self.reason} No point could be simulated: {_counted(self.failures)}."
-        return self.reason if self.success else f"{self.reason} The best point is no solution: {self.best.message}"
+            parts.append(f"No point could be simulated: {_counted(self.failures)}.")
+        elif not self.success:
+            parts.append(f"The best point is no solution: {self.best.message}")
+        return " ".join([*parts, *self.warnings])
 
     @cached_property
     def optima(self) -> tuple[Optimum, ...]:

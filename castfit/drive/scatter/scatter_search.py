@@ -207,7 +207,7 @@ def scatter_search(
     limits = Limits(_PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else max_eval, clock + max_time, vtr)
     states: tuple[State | None, ...] = (None,) * islands
     with (
-        opened(checkpoint, header, resume=resume) as file,
+        opened(checkpoint, header, resume=resume, verbose=verbose) as file,
         Staff(job, workers, limits.deadline) as staff,
         view(verbose) as show,
     ):
@@ -231,8 +231,7 @@ def scatter_search(
                     states = (begin(book, box.lower.size, seeds[0], chosen, guess),)
                 else:
                     states = (step(book, states[0], chosen),)
-                if file is not None:
-                    file.append(generation_record(states, book, saved))
+                if file is not None and file.append(generation_record(states, book, saved)):
                     saved = book.result
                 show(now(), now().sentence)
                 if callback is not None and callback(now()):
@@ -241,7 +240,7 @@ def scatter_search(
             reason = str(halt)
         except KeyboardInterrupt:
             reason = "Interrupted from the keyboard."
-            staff.dismiss(kill=True)
+            staff.dismiss()
         best = _best(problem, searched, box, work, book, limits, stopped=reason.startswith("Interrupted"))
     return ScatterResult(
         best=best,
@@ -258,6 +257,7 @@ def scatter_search(
         names=problem.names,
         logarithmic=tuple(q.name for q in searched.quantities if q.scale == "log"),
         floor=rounding_error(problem),
+        warnings=(file.trouble,) if file is not None and file.trouble else (),
     )
 
 

@@ -5,16 +5,15 @@ The order of the answers is that of the questions, so that nothing depends on wh
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.drive.run.executors import Lost, run
+from castfit.drive.run.pool import Lost, Pool
+from castfit.drive.scatter.book import Halt
 from castfit.drive.scatter.tasks import Job, Simulated, simulate_block
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Staff:
 
     def __init__(self, job: Job, workers: int | Executor, deadline: float) -> None:
         self._job, self._workers, self._deadline = job, workers, deadline
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool = Pool(workers)
 
     def __enter__(self) -> Staff:
         return self
@@ -49,7 +48,11 @@ class Staff:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.dismiss(kill=error is not None)
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """End the processes that were started."""
+        self._pool.dismiss()
 
     def simulate(self, X: Array) -> Simulated:
         """Simulate members at the rows of X (k, n); fewer values than rows if the time is over."""
@@ -82,18 +85,16 @@ class Staff:
         return self._ask(tasks, function)
 
     def _ask(self, tasks: Sequence[tuple[Any, ...]], function: Callable[..., Any] = simulate_block) -> list[Any]:
-        """Return the answers in the order of the tasks; `Lost` where a worker was lost."""
-        workers: int | Executor = 1
-        if self._workers != 1:
-            workers = self._workers if isinstance(self._workers, Executor) else self._hired(self._workers)
+        """Return the answers in the order of the tasks; `Lost` where a worker was lost again and again."""
         queue = deque((i, (self._job, *arguments, self._deadline)) for i, arguments in enumerate(tasks))
-        answers = dict(run(function, queue, workers, limit=np.inf, deadline=self._deadline))
-        if any(isinstance(answer, Lost) for answer in answers.values()):
-            self.dismiss(kill=True)  # the pool is broken; another one is hired when it is needed
+        answers = dict(self._pool.run(function, queue, deadline=self._deadline))
+        for answer in answers.values():
+            if isinstance(answer, Lost) and answer.cause == "not_run":  # values that nobody computes are not infinite
+                raise Halt(answer.message)
         return [answers[i] for i in range(len(tasks))]
 
     def _one_by_one(self, X: Array) -> Simulated:
-        """Repeat a task whose worker was lost, so that it costs only the member that it died of."""
+        """Repeat a task that ended its workers, so that it costs only the member that they died of."""
         values: list[float] = []
         failures: Counter[str] = Counter()
         for x in X:
@@ -104,26 +105,3 @@ class Staff:
             if not found.values:
                 break
         return Simulated(tuple(values), failures)
-
-    def _hired(self, count: int) -> Executor:
-        if self._pool is None:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_deaf)
-        return self._pool
-
-    def dismiss(self, *, kill: bool) -> None:
-        """End the processes that were started, at once if they are to be killed."""
-        if self._pool is None:
-            return
-        # Who presses Ctrl-C should not have to wait for a local search; before Python 3.14 there is no public way.
-        processes: dict[int, Any] = (getattr(self._pool, "_processes", None) or {}) if kill else {}
-        staff = list(processes.values())
-        self._pool.shutdown(wait=not kill, cancel_futures=True)
-        for process in staff:
-            process.kill()
-        self._pool = None
-
-
-def _deaf() -> None:
-    """Leave Ctrl-C to the process that waits for the results."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

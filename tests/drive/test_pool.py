@@ -5,13 +5,13 @@ import signal
 import threading
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 
 import pytest
 
 from castfit._blas import one_blas_thread, openblas
-from castfit.drive.run import executors
-from castfit.drive.run.executors import Lost, run
+from castfit.drive.run import pool
+from castfit.drive.run.pool import Lost, Pool
 from castfit.status import InputError
 from tests.drive.chores import chore, leave_at_once, square
 
@@ -23,7 +23,8 @@ def tasks(*arguments):
 
 
 def outcomes(function, todo, workers, limit=FOREVER, deadline=FOREVER):
-    return dict(run(function, todo, workers, limit=limit, deadline=deadline))
+    with Pool(workers) as staff:
+        return dict(staff.run(function, todo, limit=limit, deadline=deadline))
 
 
 @pytest.fixture
@@ -41,16 +42,17 @@ def test_every_task_is_run_wherever_it_runs(threads):
 @pytest.mark.parametrize("where", ["here", "threads"])
 def test_tasks_may_be_added_while_others_run(where, threads):
     todo, seen = tasks(3), []
-    for key, value in run(square, todo, 1 if where == "here" else threads, limit=FOREVER):
-        seen.append((key, value))
-        if len(seen) < 4:
-            todo.append((key, (value,)))
+    with Pool(1 if where == "here" else threads) as staff:
+        for key, value in staff.run(square, todo):
+            seen.append((key, value))
+            if len(seen) < 4:
+                todo.append((key, (value,)))
     assert seen == [(0, 9), (0, 81), (0, 6561), (0, 6561**2)]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_a_worker_that_dies_or_hangs_costs_its_own_task(monkeypatch):
-    monkeypatch.setattr(executors, "GRACE", 1.0)
+    monkeypatch.setattr(pool, "GRACE", 1.0)
     found = outcomes(chore, tasks(1, "die", 2, "hang", "leave", 3), 2, limit=0.5)
     assert {key: value for key, value in found.items() if not isinstance(value, Lost)} == {0: 1, 2: 2, 5: 3}
     assert found[1] == Lost("worker_died", "Its worker process died (SIGKILL).")
@@ -58,18 +60,15 @@ def test_a_worker_that_dies_or_hangs_costs_its_own_task(monkeypatch):
     assert found[4] == Lost("worker_died", "Its worker process died (exit code 3).")
 
 
-def test_processes_are_ended_with_the_run():
-    running = run(chore, tasks("hang", 1, 2), 2, limit=FOREVER)
-    assert next(running) == (1, 1)
-    import multiprocessing
-
-    assert multiprocessing.active_children()
-    running.close()
-    assert not multiprocessing.active_children()
+def test_processes_are_ended_with_the_pool():
+    with Pool(2) as staff:
+        assert next(staff.run(chore, tasks("hang", 1, 2))) == (1, 1)
+        assert active_children()
+    assert not active_children()
 
 
 def test_processes_that_cannot_start_are_misuse(monkeypatch):
-    monkeypatch.setattr(executors, "_serve", leave_at_once)
+    monkeypatch.setattr(pool, "_serve", leave_at_once)
     with pytest.raises(InputError, match=r"exit code 1.*__main__"):
         outcomes(square, tasks(1, 2), 2)
 
@@ -86,7 +85,7 @@ def test_an_executor_that_breaks_costs_what_it_had():
 
 
 def test_an_executor_that_hangs_is_given_up(threads, monkeypatch):
-    monkeypatch.setattr(executors, "GRACE", 0.3)
+    monkeypatch.setattr(pool, "GRACE", 0.3)
     wake = threading.Event()
 
     def wait(task):
@@ -101,7 +100,7 @@ def test_an_executor_that_hangs_is_given_up(threads, monkeypatch):
 
 
 def test_the_end_of_everything_ends_a_hanging_executor(threads, monkeypatch):
-    monkeypatch.setattr(executors, "GRACE", 0.0)
+    monkeypatch.setattr(pool, "GRACE", 0.0)
     wake = threading.Event()
     try:
         found = outcomes(lambda _: wake.wait(60), tasks(1), threads, deadline=0.0)
@@ -129,5 +128,5 @@ def test_blas_uses_one_thread_inside_and_as_many_as_before_outside():
 
 
 def test_exit_codes_are_told_by_name():
-    assert executors._ending(-signal.SIGTERM) == "SIGTERM"
-    assert executors._ending(1) == "exit code 1"
+    assert pool._ending(-signal.SIGTERM) == "SIGTERM"
+    assert pool._ending(1) == "exit code 1"

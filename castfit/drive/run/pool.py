@@ -1,7 +1,9 @@
 """Where tasks run: in this process, in processes of our own, or on any `concurrent.futures.Executor`.
 
-`run` yields (key, outcome) in the order in which tasks end.  A worker that dies or hangs costs its task, whose outcome
-is then `Lost`, and nothing else: each of our own processes works on one task at a time, so it is known which one.
+A `Pool` runs rounds of tasks and yields (key, outcome) in the order in which tasks end.  Each of our own processes
+works on one task at a time, so that it is known what a worker that dies or hangs was doing: a task whose worker died is
+run again, as somebody else may have ended it; a task that ends every worker, or hangs, costs its outcome, which is then
+`Lost`, and nothing else.  Processes stay from round to round, and end with the pool or with the process that owns it.
 """
 
 from __future__ import annotations
@@ -10,22 +12,27 @@ import concurrent.futures as cf
 import multiprocessing
 import os
 import signal
+import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection
+from types import TracebackType
 from typing import Any
 
 from castfit.status import InputError
 
 GRACE = 10.0  # seconds beyond its limit after which a task hangs
+ATTEMPTS = 3  # workers that a task may lose before it is taken to be what ends them
 _POLL = 0.5  # seconds; some platforms do not let a keyboard interrupt through while they wait
+_ORPHANED = 1.0  # seconds between two looks at whether the parent is there, where its end makes no sound
 _FRUITLESS = 3  # workers in a row that end before they could work
 
 Function = Callable[..., Any]
-Tasks = deque[tuple[int, tuple[Any, ...]]]
+Task = tuple[int, tuple[Any, ...]]
+Tasks = deque[Task]
 Outcomes = Generator[tuple[int, Any], None, None]
 
 
@@ -37,33 +44,106 @@ class Lost:
     message: str
 
 
-def run(
-    function: Function, tasks: Tasks, workers: int | cf.Executor, *, limit: float, deadline: float = float("inf")
-) -> Outcomes:
-    """Call ``function(*arguments)`` for every task; yield each key with what was returned, or with `Lost`.
+class Pool:
+    """Workers for rounds of tasks, in a ``with`` block that ends them.
 
     Parameters
     ----------
-    function : callable
-        Defined in a module; it must not raise.
-    tasks : deque of (key, arguments)
-        It is emptied; the caller may append to it while iterating.
     workers : int or concurrent.futures.Executor
-        1 is this process; n > 1 are n processes.
-    limit : float
-        Seconds that a task may take.
-    deadline : float
-        The end of everything, as `time.time` gives it.  Both limits are kept by the function itself; whoever exceeds
-        them by `GRACE` is taken to hang, which cannot be seen from within this process.
-
-    Raises
-    ------
-    InputError
-        If processes cannot be started.
+        1 is this process; n > 1 are n processes, started when they are needed.
     """
-    if isinstance(workers, cf.Executor):
-        return _on_executor(function, tasks, workers, limit, deadline)
-    return _here(function, tasks) if workers == 1 else _on_processes(function, tasks, workers, limit, deadline)
+
+    def __init__(self, workers: int | cf.Executor) -> None:
+        self._workers = workers
+        self._staff: list[_Worker] = []
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """End the processes at once; others are started if there is another round."""
+        while self._staff:
+            self._staff.pop().end()
+
+    def run(
+        self, function: Function, tasks: Tasks, *, limit: float = float("inf"), deadline: float = float("inf")
+    ) -> Outcomes:
+        """Call ``function(*arguments)`` for every task; yield each key with what was returned, or with `Lost`.
+
+        Parameters
+        ----------
+        function : callable
+            Defined in a module; it must not raise.
+        tasks : deque of (key, arguments)
+            It is emptied; the caller may append to it while iterating.
+        limit : float
+            Seconds that a task may take.
+        deadline : float
+            The end of everything, as `time.time` gives it.  Both limits are kept by the function itself; whoever
+            exceeds them by `GRACE` is taken to hang, which cannot be seen from within this process.
+
+        Raises
+        ------
+        InputError
+            If processes cannot be started.
+        """
+        if isinstance(self._workers, cf.Executor):
+            return _on_executor(function, tasks, self._workers, limit, deadline)
+        if self._workers == 1:
+            return _here(function, tasks)
+        return self._on_processes(function, tasks, self._workers, limit, deadline)
+
+    def _on_processes(self, function: Function, tasks: Tasks, count: int, limit: float, deadline: float) -> Outcomes:
+        staff = self._staff
+        deaths: Counter[int] = Counter()
+        fruitless = 0
+        try:
+            while tasks or any(worker.task for worker in staff):
+                busy = sum(worker.task is not None for worker in staff)
+                while len(staff) < min(count, busy + len(tasks)):
+                    staff.append(_Worker())
+                for worker in staff:
+                    if worker.ready and worker.task is None and tasks:
+                        worker.give(function, tasks.popleft())
+                heard = connection.wait([worker.connection for worker in staff], _POLL)
+                for worker in list(staff):
+                    task = worker.task
+                    if worker.connection in heard:
+                        outcome = worker.take()
+                        if isinstance(outcome, Lost):
+                            staff.remove(worker)
+                            worker.end()
+                            fruitless = 0 if worker.ready else fruitless + 1
+                        elif not worker.ready:
+                            worker.ready, fruitless = True, 0
+                            continue
+                        if fruitless == _FRUITLESS:
+                            raise InputError("workers", [_NOT_STARTED.format(_ending(worker.process.exitcode))])
+                    elif task is not None and _late(worker.since, limit, deadline):
+                        outcome = Lost("worker_hung", "Its worker process hung and was ended.")
+                        staff.remove(worker)
+                        worker.end()
+                    else:
+                        continue
+                    worker.task = None
+                    if task is None:
+                        continue
+                    key, _ = task
+                    if isinstance(outcome, Lost) and outcome.cause == "worker_died":
+                        deaths[key] += 1
+                        if deaths[key] < ATTEMPTS:
+                            tasks.appendleft(task)
+                            continue
+                    yield key, outcome
+        finally:  # what a round that was left early has begun is of no use to the next one
+            for worker in [worker for worker in staff if worker.task is not None]:
+                staff.remove(worker)
+                worker.end()
 
 
 def _here(function: Function, tasks: Tasks) -> Outcomes:
@@ -83,13 +163,13 @@ class _Worker:
             self.process.start()
         theirs.close()
         self.ready = False
-        self.key: int | None = None
+        self.task: Task | None = None
         self.since = 0.0
 
-    def give(self, key: int, function: Function, arguments: tuple[Any, ...]) -> None:
-        self.key, self.since = key, time.monotonic()
+    def give(self, function: Function, task: Task) -> None:
+        self.task, self.since = task, time.monotonic()
         with suppress(OSError):  # a worker that is dead will be found so
-            self.connection.send((function, arguments))
+            self.connection.send((function, task[1]))
 
     def take(self) -> Any:
         """Return what the worker sent, or `Lost` if it is dead."""
@@ -108,6 +188,7 @@ class _Worker:
 def _serve(channel: connection.Connection) -> None:
     """Work in a process until the other side closes the channel."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever waits for the results decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(EOFError, OSError):  # the other side is gone
         channel.send(None)
         while True:
@@ -115,44 +196,13 @@ def _serve(channel: connection.Connection) -> None:
             channel.send(function(*arguments))
 
 
-def _on_processes(function: Function, tasks: Tasks, count: int, limit: float, deadline: float) -> Outcomes:
-    staff: list[_Worker] = []
-    fruitless = 0
-    try:
-        while tasks or any(worker.key is not None for worker in staff):
-            busy = sum(worker.key is not None for worker in staff)
-            while len(staff) < min(count, busy + len(tasks)):
-                staff.append(_Worker())
-            for worker in staff:
-                if worker.ready and worker.key is None and tasks:
-                    key, arguments = tasks.popleft()
-                    worker.give(key, function, arguments)
-            heard = connection.wait([worker.connection for worker in staff], _POLL)
-            for worker in list(staff):
-                key = worker.key
-                if worker.connection in heard:
-                    outcome = worker.take()
-                    if isinstance(outcome, Lost):
-                        staff.remove(worker)
-                        worker.end()
-                        fruitless = 0 if worker.ready else fruitless + 1
-                    elif not worker.ready:
-                        worker.ready, fruitless = True, 0
-                        continue
-                    if fruitless == _FRUITLESS:
-                        raise InputError("workers", [_NOT_STARTED.format(_ending(worker.process.exitcode))])
-                elif key is not None and _late(worker.since, limit, deadline):
-                    outcome = Lost("worker_hung", "Its worker process hung and was ended.")
-                    staff.remove(worker)
-                    worker.end()
-                else:
-                    continue
-                worker.key = None
-                if key is not None:
-                    yield key, outcome
-    finally:
-        for worker in staff:
-            worker.end()
+def _end_with_parent() -> None:
+    """End this process, whatever it is doing, when the one that started it is gone."""
+    parent = multiprocessing.parent_process()
+    while parent is not None and os.getppid() == parent.pid:
+        if connection.wait([parent.sentinel], _ORPHANED):
+            break
+    os._exit(1)
 
 
 _NOT_STARTED = (
