@@ -20,13 +20,15 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _SHORTEST_STEP = 1e-14  # of a lane's duration
+_FIRST_STEP = 1e-8  # likewise
 
 
 def build_integrator(graph: ca.Function, method: str, grid: tuple[float, ...], options: dict[str, Any]) -> ca.Function:
     """Build an integrator over tau in [0, 1] from a function (t, x, z, p, u) -> (ode, alg).
 
-    Its parameters are (p, start, duration).  Its inputs, constant on every grid interval, are (edge, cubics): with
-    s = duration * (tau - edge) the model's inputs are  u_i = sum_c cubics[c, i] s**c.
+    Its states are  x / x_unit  and  z / z_unit, its parameters (p, start, duration, x_unit, z_unit).  Its inputs,
+    constant on every grid interval, are (edge, cubics): with  s = duration * (tau - edge)  the model's inputs are
+    u_i = sum_c cubics[c, i] s**c.
     """
     n_x, n_z, n_p, n_u = (graph.size1_in(i) for i in (1, 2, 3, 4))
     x, z, p = (ca.SX.sym(name, n) for name, n in (("x", n_x), ("z", n_z), ("p", n_p)))
@@ -34,8 +36,9 @@ def build_integrator(graph: ca.Function, method: str, grid: tuple[float, ...], o
     cubics = ca.SX.sym("cubics", 4, n_u)
     s = duration * (tau - edge)
     u = (cubics[0, :] + s * (cubics[1, :] + s * (cubics[2, :] + s * cubics[3, :]))).T
-    ode, alg = graph(start + duration * tau, x, z, p, u)
-    dae = {"t": tau, "x": x, "p": ca.vertcat(p, start, duration), "ode": duration * ode}
+    x_unit, z_unit = ca.SX.sym("x_unit", n_x), ca.SX.sym("z_unit", n_z)
+    ode, alg = graph(start + duration * tau, x_unit * x, z_unit * z, p, u)
+    dae = {"t": tau, "x": x, "p": ca.vertcat(p, start, duration, x_unit, z_unit), "ode": duration / x_unit * ode}
     if n_z:
         dae |= {"z": z, "alg": alg}
     if n_u:
@@ -44,9 +47,9 @@ def build_integrator(graph: ca.Function, method: str, grid: tuple[float, ...], o
 
 
 def plugin_options(
-    method: str, *, relative_tolerance: float, absolute_tolerance: float, max_steps: int, elements: int
+    method: str, *, dae: bool, relative_tolerance: float, absolute_tolerance: float, max_steps: int, elements: int
 ) -> dict[str, Any]:
-    """Return CasADi's options for one of its integrators."""
+    """Return CasADi's options for one of its integrators; `dae` tells whether there are algebraic states."""
     if method == "collocation":
         return {
             "number_of_finite_elements": elements,
@@ -59,8 +62,12 @@ def plugin_options(
     if method in ("cvodes", "idas"):
         # Otherwise the adjoint's parameter gradient is not error controlled and can be wrong by any factor.
         options["quad_err_con"] = True
-        # With the correction sensitivities cost twice as much and are no more accurate.
-        options["second_order_correction"] = False
+        # For an ODE sensitivities cost twice as much with the correction and are no more accurate; for a DAE Newton's
+        # method fails without it.
+        options["second_order_correction"] = dae
+    if method == "idas":
+        # The step of IDACalcIC: with CasADi's choice, the whole interval, it fails for stiff models.
+        options["first_time"] = _FIRST_STEP
     if method == "cvodes":
         options["min_step_size"] = _SHORTEST_STEP  # a pole ends the integration at once, not after max_steps
     return options

@@ -1,6 +1,7 @@
 """Integration of a model, with sensitivities: lanes, trajectories, failures, and integrators behind one signature."""
 
-from castfit.integrate.integrator import METHODS, SUNDIALS, Integrator, IntegratorOptions
+from castfit.integrate.grids import SharedGrids, rounding
+from castfit.integrate.integrator import Integrator
 from castfit.integrate.lanes import (
     Adjoints,
     LaneFailure,
@@ -10,6 +11,7 @@ from castfit.integrate.lanes import (
     Trajectories,
     shift_cubics,
 )
+from castfit.integrate.options import METHODS, SUNDIALS, IntegratorOptions
 
 __all__ = [
     "METHODS",
@@ -20,7 +22,9 @@ __all__ = [
     "LaneFailure",
     "Lanes",
     "Sensitivities",
+    "SharedGrids",
     "Stop",
     "Trajectories",
+    "rounding",
     "shift_cubics",
 ]

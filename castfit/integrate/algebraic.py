@@ -47,8 +47,11 @@ class AlgebraicEquations:
         blocks = [ca.densify(ca.jacobian(alg, v)) for v in (z, x, p)]
         self._blocks = ca.Function("blocks", arguments, blocks)
 
-    def solve(self, at: Points, guess: Array) -> tuple[Array, Mask]:
-        """Solve for z (N, n_z) by damped Newton steps from a guess; also return which points were solved."""
+    def solve(self, at: Points, guess: Array, unit: Array) -> tuple[Array, Mask]:
+        """Solve for z (N, n_z) by damped Newton steps from a guess; also return which points were solved.
+
+        unit (N, n_z) is what the absolute tolerance is relative to.
+        """
         z = np.array(guess)
         solved = np.zeros(z.shape[0], dtype=bool)
         if self.n_z == 0:
@@ -59,7 +62,9 @@ class AlgebraicEquations:
             here = at[open_]
             g, g_z = self._evaluate(self._newton, here, z[open_])
             step = -_solve(g_z, g)[..., 0]
-            small = (np.abs(step) <= absolute + relative * np.abs(z[open_])).all(axis=1)  # False where NaN
+            small = (np.abs(step) <= absolute * unit[open_] + relative * np.abs(z[open_])).all(
+                axis=1
+            )  # False where NaN
             far = ~small
             step[far] = self._damped(here[far], z[open_[far]], step[far], np.abs(g[far, :, 0]).max(axis=1))
             moved = z[open_] + step

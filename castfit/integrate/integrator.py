@@ -11,21 +11,22 @@ error control sees them; nothing is ever printed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import cached_property
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import casadi as ca
 import numpy as np
 
 from castfit._capture import captured
 from castfit._casadi import Buffered, build_folder, build_integrator, compile_options, find_compiler, plugin_options
-from castfit._reading import is_one_of, text
 from castfit.integrate.algebraic import AlgebraicEquations, Points
+from castfit.integrate.grids import SharedGrids
 from castfit.integrate.lanes import Adjoints, LaneFailure, Lanes, Sensitivities, Stop, Trajectories, shift_cubics
 from castfit.integrate.locate import PROBE_STEPS, diagnose, locate
-from castfit.status import InputError, check, suggest
+from castfit.integrate.options import SUNDIALS, IntegratorOptions
+from castfit.status import InputError, check
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -36,74 +37,9 @@ if TYPE_CHECKING:
     _Grid = tuple[float, ...]
     _State = tuple[ca.Function, tuple[str, ...], tuple[str, ...], Array, "IntegratorOptions"]
 
-SUNDIALS = ("cvodes", "idas")
-METHODS = ("auto", "cvodes", "idas", "rosenbrock", "collocation")
-COMPILE = ("never", "auto", "always")
-
 _MAX_GRIDS = 4  # different CasADi integrators that one grid is divided into; beyond it every interval stands alone
-
-
-@dataclass(frozen=True)
-class IntegratorOptions:
-    """How to integrate.
-
-    Parameters
-    ----------
-    method : {"auto", "cvodes", "idas", "rosenbrock", "collocation"}
-        CVODES (BDF, for ODEs), IDAS (BDF, for DAEs and ODEs), CasADi's Rosenbrock method of order 5(4) or its
-        collocation (Radau, order 5, `elements` equal steps without error control).  "auto" is CVODES for an ODE
-        and IDAS for a DAE.
-    relative_tolerance, absolute_tolerance : float
-        Per step, of states and sensitivities alike.  The defaults give gradients to about 1e-6 (Lotka-Volterra,
-        calcium); the usual simulation tolerance of 1e-6 gives 1e-4.
-    max_steps : int
-        Steps between two output times before a lane is given up; a usual interval takes 10 to 1000.
-    elements : int
-        Number of steps of "collocation" per lane.
-    compile : {"never", "auto", "always"}
-        Whether to compile generated C code: "auto" where a C compiler is found, "always" with an error where not.
-
-    Raises
-    ------
-    InputError
-        Listing every option that is out of range.
-    """
-
-    method: str = "auto"
-    relative_tolerance: float = 1e-9
-    absolute_tolerance: float = 1e-11
-    max_steps: int = 10_000
-    elements: int = 100
-    compile: str = "never"
-
-    def __post_init__(self) -> None:
-        mistakes = [
-            f"{name} is {text(value)}: {suggest(str(value), valid)}"
-            for name, value, valid in (("method", self.method, METHODS), ("compile", self.compile, COMPILE))
-            if not is_one_of(value, *valid)
-        ]
-        mistakes += [
-            f"{name} is {text(value)}; it must be a number between 0 and {upper:g}"
-            for name, value, upper in (
-                ("relative_tolerance", self.relative_tolerance, 0.1),
-                ("absolute_tolerance", self.absolute_tolerance, np.inf),
-            )
-            if not _is_between(value, upper)
-        ]
-        mistakes += [
-            f"{name} is {text(value)}; it must be a positive integer"
-            for name, value in (("max_steps", self.max_steps), ("elements", self.elements))
-            if not _is_count(value)
-        ]
-        check("IntegratorOptions", mistakes)
-
-
-def _is_between(value: Any, upper: float) -> bool:
-    return isinstance(value, Real) and 0.0 < float(value) < upper
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, Integral) and int(value) > 0
+_RESCUE_STEPS = 2000
+_SHORTEST_INTERVAL = 1e-6  # of what is integrated in one go: CasADi skips outputs that are 1e-9 apart
 
 
 class Integrator:
@@ -156,6 +92,7 @@ class Integrator:
             relative_tolerance=self.options.relative_tolerance,
             absolute_tolerance=self.options.absolute_tolerance,
         )
+        self._grids = SharedGrids()
         self._integrators: dict[_Grid, ca.Function] = {}
         self._built: dict[tuple[str, int, _Grid], Buffered] = {}
         if self.options.compile == "always":  # so that a compiler that does not work is reported here
@@ -173,20 +110,43 @@ class Integrator:
         return mistakes
 
     def values(self, lanes: Lanes) -> Trajectories:
-        """Integrate all lanes."""
+        """Integrate all lanes; those that SUNDIALS gives up, by the Rosenbrock method."""
+        found = self._values(lanes)
+        lost = self._rescuable(found.failures)
+        if not lost:
+            return found
+        again = self._rescuer.values(lanes[lost])
+        x, z = found.x.copy(), found.z.copy()
+        x[lost], z[lost] = again.x, again.z
+        failures, rescued = _merged(found.failures, lost, again.failures)
+        return Trajectories(x, z, failures, rescued)
+
+    def _rescuable(self, failures: tuple[LaneFailure, ...]) -> list[int]:
+        """Return the lanes with which another integrator may have more success.
+
+        Not those of CVODES whose steps became too short by the error test: nothing integrates over a pole.
+        """
+        if self.method not in SUNDIALS:
+            return []
+        tried = [f for f in failures if f.cause in ("step_size", "too_many_steps") or "IDA" in f.detail]
+        return [f.lane for f in tried if "CV_ERR_FAILURE" not in f.detail]
+
+    def _values(self, lanes: Lanes) -> Trajectories:
         x = np.full((lanes.size, self.grid.size, self.n_x), np.nan)
         z = np.full((lanes.size, self.grid.size, self.n_z), np.nan)
         failures: dict[int, LaneFailure] = {}
+        x_unit, z_unit = (unit[:, None] for unit in lanes.units)
         with captured():
             guess = lanes.z0
             for span in self._spans(lanes):
                 at, guess = self._begin(lanes, span, x, guess, failures)
                 if span.start == 0:
                     x[:, : self._skip], z[:, : self._skip] = lanes.x0[:, None], guess[:, None]
-                out = self._run("values", lanes, span, {"x0": at.x[:, None], "z0": guess[:, None]}, failures)
+                given = {"x0": at.x[:, None] / x_unit, "z0": guess[:, None] / z_unit}
+                out = self._run("values", lanes, span, given, failures)
                 outputs = self._outputs(span)
-                x[:, outputs] = self._or_still(lanes, out["xf"], lanes.x0[:, None])
-                z[:, outputs] = self._or_still(lanes, out["zf"], guess[:, None])
+                x[:, outputs] = self._or_still(lanes, out["xf"] * x_unit, lanes.x0[:, None])
+                z[:, outputs] = self._or_still(lanes, out["zf"] * z_unit, guess[:, None])
                 guess = z[:, outputs][:, -1]
             self._polish(lanes, x, z, failures)
         for lane in failures:
@@ -205,12 +165,26 @@ class Integrator:
         dp : (L, n_p, n_d) array
             Directions: the derivatives of x0 and p with respect to n_d quantities.
         """
+        mine = replace(at, failures=(*at.failures, *(LaneFailure(lane, "rescued", "") for lane in at.rescued)))
+        found = self._sensitivities(lanes, mine, dx0, dp)
+        known = {failure.lane for failure in at.failures}
+        lost = sorted({*at.rescued, *(lane for lane in self._rescuable(found.failures) if lane not in known)})
+        if not lost:
+            return found
+        some, by = lanes[lost], self._rescuer
+        again = by.sensitivities(some, by.values(some), dx0[lost], dp[lost])
+        dx, dz = found.dx.copy(), found.dz.copy()
+        dx[lost], dz[lost] = again.dx, again.dz
+        return Sensitivities(dx, dz, *_merged(found.failures, lost, again.failures))
+
+    def _sensitivities(self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array) -> Sensitivities:
         n_d = dx0.shape[2]
         scale = _seed_scale(lanes, dx0, dp)
         dx0_, dp_ = dx0 * scale, dp * scale
         dx = np.full((lanes.size, self.grid.size, self.n_x, n_d), np.nan)
         dz = np.full((lanes.size, self.grid.size, self.n_z, n_d), np.nan)
         failures = {failure.lane: failure for failure in at.failures}
+        x_unit, z_unit = (unit[:, None] for unit in lanes.units)
         with captured():
             dx[:, : self._skip] = dx0_[:, None]
             for span in self._spans(lanes) if n_d else []:
@@ -218,13 +192,14 @@ class Integrator:
                 begin, z = self._begin(lanes, span, at.x, lanes.z0 if span.start == 0 else at.z[:, previous], failures)
                 dx_begin = dx0_ if span.start == 0 else dx[:, previous]
                 seeds = {
-                    "x0": begin.x[:, None],
-                    "z0": z[:, None],
-                    "fwd_x0": dx_begin.transpose(0, 2, 1),
-                    "fwd_p": np.pad(dp_.transpose(0, 2, 1), ((0, 0), (0, 0), (0, 2))),
+                    "x0": begin.x[:, None] / x_unit,
+                    "z0": z[:, None] / z_unit,
+                    "fwd_x0": dx_begin.transpose(0, 2, 1) / x_unit,
+                    "fwd_z0": self._algebra.differentiate(begin, z, dx_begin, dp_).transpose(0, 2, 1) / z_unit,
+                    "fwd_p": np.pad(dp_.transpose(0, 2, 1), ((0, 0), (0, 0), (0, 2 + self.n_x + self.n_z))),
                 }
                 out = self._run("forward", lanes, span, seeds, failures, n_d)["fwd_xf"]
-                ahead = out.reshape(lanes.size, n_d, -1, self.n_x).transpose(0, 2, 3, 1)
+                ahead = out.reshape(lanes.size, n_d, -1, self.n_x).transpose(0, 2, 3, 1) * x_unit[..., None]
                 dx[:, self._outputs(span)] = self._or_still(lanes, ahead, dx0_[:, None])
             if self.n_z:
                 points, shape = self._output_points(lanes, at.x), dz.shape
@@ -240,6 +215,7 @@ class Integrator:
         at = self.values(lanes)
         x0_bar, p_bar = np.zeros_like(lanes.x0), np.zeros_like(lanes.p)
         failures = {failure.lane: failure for failure in at.failures}
+        x_unit, z_unit = (unit[:, None] for unit in lanes.units)
         with captured():
             # IDAS does not make the adjoint algebraic states consistent where a seed enters between.
             alone = self.method == "idas" and self.n_z > 0
@@ -248,9 +224,9 @@ class Integrator:
                 begin, z = self._begin(lanes, span, at.x, lanes.z0 if span.start == 0 else at.z[:, previous], failures)
                 seed = seed_x[:, self._outputs(span)].copy()
                 seed[:, -1] += x0_bar
-                given = {"x0": begin.x[:, None], "z0": z[:, None], "adj2_xf": seed}
+                given = {"x0": begin.x[:, None] / x_unit, "z0": z[:, None] / z_unit, "adj2_xf": seed * x_unit}
                 out = self._run("reverse", lanes, span, given, failures)
-                x0_bar = self._or_still(lanes, out["adj2_x0"][:, 0], seed.sum(axis=1))
+                x0_bar = self._or_still(lanes, out["adj2_x0"][:, 0] / x_unit[:, 0], seed.sum(axis=1))
                 p_bar += self._or_still(lanes, out["adj2_p"][:, 0, : self.n_p], np.zeros_like(p_bar))
         x0_bar += seed_x[:, : self._skip].sum(axis=1)
         for lane in failures:
@@ -262,7 +238,7 @@ class Integrator:
 
         The work is bounded: it takes a few tens of milliseconds, a few hundred where every step is expensive.
         """
-        one = Lanes(*(getattr(lanes, field.name)[lane : lane + 1] for field in fields(lanes)))
+        one = lanes[lane : lane + 1]
         failures = self.values(one).failures or (LaneFailure(0, "solver", "only its sensitivities failed"),)
         return locate(self._probe, one, self.grid, failures[0])
 
@@ -270,9 +246,17 @@ class Integrator:
     def _probe(self) -> Integrator:
         """An integrator that takes one interval at a time and gives up soon."""
         options = replace(self.options, max_steps=min(PROBE_STEPS, self.options.max_steps), compile="never")
-        probe = Integrator.__new__(Integrator)
-        probe.__setstate__((self.graph, self.state_names, self.algebraic_names, np.ones(1), options))
-        return probe
+        return self._twin(np.ones(1), options)
+
+    @cached_property
+    def _rescuer(self) -> Integrator:
+        """An integrator for lanes that SUNDIALS gives up."""
+        return self._twin(self.grid, replace(self.options, method="rosenbrock", max_steps=_RESCUE_STEPS))
+
+    def _twin(self, grid: Array, options: IntegratorOptions) -> Integrator:
+        twin = Integrator.__new__(Integrator)
+        twin.__setstate__((self.graph, self.state_names, self.algebraic_names, grid, options))
+        return twin
 
     def _begin(
         self, lanes: Lanes, span: slice, x: Array, guess: Array, failures: dict[int, LaneFailure]
@@ -285,7 +269,7 @@ class Integrator:
             lanes.p,
             lanes.u[:, first, :, 0],
         )
-        z, solved = self._algebra.solve(begin, guess)
+        z, solved = self._algebra.solve(begin, guess, lanes.units[1])
         for lane in np.flatnonzero(~solved):
             detail = f"no solution of the algebraic equations was found near their guess at t = {begin.t[lane]:g}"
             failures.setdefault(int(lane), LaneFailure(int(lane), "consistent_initialisation", detail))
@@ -296,7 +280,8 @@ class Integrator:
         if self.n_z == 0:
             return
         points = self._output_points(lanes, x)
-        exact, solved = self._algebra.solve(points, z.reshape(-1, self.n_z))
+        unit = np.repeat(lanes.units[1], self.grid.size, axis=0)
+        exact, solved = self._algebra.solve(points, z.reshape(-1, self.n_z), unit)
         z[...] = exact.reshape(z.shape)
         for lane, j in np.argwhere(~solved.reshape(z.shape[:2])):
             time = points.t[lane * self.grid.size + j]
@@ -336,7 +321,7 @@ class Integrator:
         start, duration = lanes.start + lanes.duration * left, lanes.duration * (right - left)
         batch = {
             **given,
-            "p": np.column_stack([lanes.p, start, duration])[:, None],
+            "p": np.column_stack([lanes.p, start, duration, *lanes.units])[:, None],
             "u": self._controls(lanes, span),
         }
         batch = {name: array for name, array in batch.items() if name in call.arguments}
@@ -377,28 +362,40 @@ class Integrator:
         keeps its history, IDAS its algebraic states, and the step fails where the jump is large.  So there a run ends.
         """
         n = self._edges.size - 1
-        if self.method not in SUNDIALS or self.n_u == 0 or n == 1:
-            return [slice(0, n)]
-        cubics = lanes.u[:, self._skip :]  # (L, n, n_u, 4)
-        widths = (lanes.duration[:, None] * np.diff(self._edges))[:, :, None]
-        continued = shift_cubics(cubics[:, :-1], widths[:, :-1])
-        reach = widths[:, 1:, :, None] ** np.arange(4)  # what a difference of coefficients amounts to in the interval
-        size = (np.abs(cubics[:, 1:]) * reach).sum(axis=3, keepdims=True)
-        jumps = (np.abs(continued - cubics[:, 1:]) * reach > 1e-13 * size).any(axis=(0, 2, 3))
-        ends = [*(np.flatnonzero(jumps) + 1).tolist(), n]
-        runs = [slice(first, last) for first, last in zip([0, *ends], ends, strict=False)]
-        if len({self._relative(run) for run in runs}) <= _MAX_GRIDS:
-            return runs
-        return self._every_interval()
+        ends = self._ends
+        if self.method in SUNDIALS and self.n_u and n > 1:
+            cubics = lanes.u[:, self._skip :]  # (L, n, n_u, 4)
+            widths = (lanes.duration[:, None] * np.diff(self._edges))[:, :, None]
+            continued = shift_cubics(cubics[:, :-1], widths[:, :-1])
+            reach = widths[:, 1:, :, None] ** np.arange(4)  # what a difference of coefficients amounts to
+            size = (np.abs(cubics[:, 1:]) * reach).sum(axis=3, keepdims=True)
+            jumps = (np.abs(continued - cubics[:, 1:]) * reach > 1e-13 * size).any(axis=(0, 2, 3))
+            ends = np.union1d(ends, np.flatnonzero(jumps) + 1)
+        runs = [slice(first, last) for first, last in pairwise([0, *ends.tolist()])]
+        return runs if len({self._relative(run) for run in runs}) <= _MAX_GRIDS else self._every_interval()
+
+    @cached_property
+    def _ends(self) -> NDArray[np.intp]:
+        """Where runs end because of the grid alone: no interval may be a tiny part of its run."""
+        ends: list[int] = []
+        first, shortest = 0, np.inf
+        for j, (left, right) in enumerate(pairwise(self._edges.tolist())):
+            shortest = min(shortest, right - left)
+            if shortest < _SHORTEST_INTERVAL * (right - self._edges[first]):
+                ends.append(j)
+                first, shortest = j, right - left
+        return np.array([*ends, self._edges.size - 1], dtype=np.intp)
 
     def _every_interval(self) -> list[slice]:
         return [slice(j, j + 1) for j in range(self._edges.size - 1)]
 
     def _relative(self, span: slice) -> _Grid:
         """Return the output times of a span relative to itself."""
-        left, right = self._edges[span.start], self._edges[span.stop]
-        inside = (self._edges[span.start + 1 : span.stop] - left) / (right - left)
-        return (*np.round(inside, 14).tolist(), 1.0)
+        if span.stop == span.start + 1:
+            return (1.0,)
+        if span.stop - span.start == self._edges.size - 1:
+            return tuple(self._edges[1:].tolist())
+        return self._grids.share(self._edges[span.start : span.stop + 1])
 
     def _buffered(self, kind: str, n_d: int, grid: _Grid) -> Buffered:
         """Return the integrator over a grid ("values") or a derivative of it, built when first wanted."""
@@ -423,6 +420,7 @@ class Integrator:
         if grid not in self._integrators:
             options = plugin_options(
                 self.method,
+                dae=self.n_z > 0,
                 relative_tolerance=self.options.relative_tolerance,
                 absolute_tolerance=self.options.absolute_tolerance,
                 max_steps=self.options.max_steps,
@@ -443,10 +441,22 @@ def _seed_scale(lanes: Lanes, dx0: Array, dp: Array) -> Array:
     Sensitivities are integrated under the same absolute tolerance as the states.  The derivative with respect to a
     parameter of 3e7 would lie below it and not be controlled; that with respect to its logarithm is.
     """
-    values, seeds = np.hstack([lanes.x0, lanes.p]), np.abs(np.concatenate([dx0, dp], axis=1))
+    values, seeds = np.hstack([lanes.units[0], lanes.p]), np.abs(np.concatenate([dx0, dp], axis=1))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(seeds > 0.0, np.abs(values)[:, :, None] / seeds, np.inf).min(axis=1, initial=np.inf)
     return np.where(np.isfinite(ratio), np.maximum(ratio, 1.0), 1.0)[:, None]
+
+
+def _merged(
+    failures: tuple[LaneFailure, ...], lost: list[int], still: tuple[LaneFailure, ...]
+) -> tuple[tuple[LaneFailure, ...], tuple[int, ...]]:
+    """Return the failures that remain after lanes `lost` were tried again, and the lanes that were rescued.
+
+    What remains keeps the first reason: it is the better explained one.
+    """
+    dead = {lost[failure.lane] for failure in still}
+    rescued = tuple(lane for lane in lost if lane not in dead)
+    return tuple(failure for failure in failures if failure.lane not in rescued), rescued
 
 
 def _in_order(failures: dict[int, LaneFailure]) -> tuple[LaneFailure, ...]:

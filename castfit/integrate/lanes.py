@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ class Lanes:
                         and begins at grid[j - 1] (0 for j = 0),  u_i(t) = sum_c u[l, j, i, c] (t - t_begin)**c.
                         Where grid[0] = 0, interval 0 is empty and tells the inputs at the start.
     z0 : (L, n_z)       guess of the algebraic states at the start
+    unit : (L, n_x + n_z), optional
+        Typical magnitude of every state and algebraic state, positive: absolute tolerances are relative to it.  By
+        default 1.
     """
 
     start: Array
@@ -33,11 +36,23 @@ class Lanes:
     p: Array
     u: Array
     z0: Array
+    unit: Array | None = None
 
     @property
     def size(self) -> int:
         """Number of lanes L."""
         return self.x0.shape[0]
+
+    @property
+    def units(self) -> tuple[Array, Array]:
+        """Typical magnitudes of the states (L, n_x) and of the algebraic states (L, n_z)."""
+        n_x = self.x0.shape[1]
+        unit = np.ones((self.size, n_x + self.z0.shape[1])) if self.unit is None else self.unit
+        return unit[:, :n_x], unit[:, n_x:]
+
+    def __getitem__(self, rows: Any) -> Lanes:
+        parts: list[Any] = [getattr(self, field.name) for field in fields(self)]
+        return Lanes(*[part if part is None else part[rows] for part in parts])
 
 
 @dataclass(frozen=True)
@@ -55,20 +70,28 @@ class LaneFailure:
 
 @dataclass(frozen=True)
 class Trajectories:
-    """States x (L, m, n_x) and algebraic states z (L, m, n_z) at the output times; NaN in lanes that failed."""
+    """States x (L, m, n_x) and algebraic states z (L, m, n_z) at the output times; NaN in lanes that failed.
+
+    `rescued` tells the lanes that another integrator than the chosen one has integrated.
+    """
 
     x: Array
     z: Array
     failures: tuple[LaneFailure, ...]
+    rescued: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Sensitivities:
-    """Derivatives dx (L, m, n_x, n_d) and dz (L, m, n_z, n_d) along n_d directions; NaN in lanes that failed."""
+    """Derivatives dx (L, m, n_x, n_d) and dz (L, m, n_z, n_d) along n_d directions; NaN in lanes that failed.
+
+    `rescued` as in `Trajectories`.
+    """
 
     dx: Array
     dz: Array
     failures: tuple[LaneFailure, ...]
+    rescued: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
 from castfit.integrate.lanes import LaneFailure, Lanes, Stop, shift_cubics
 
 if TYPE_CHECKING:
+    import casadi as ca
     from numpy.typing import NDArray
 
-    from castfit.integrate import Integrator
+    from castfit.integrate.lanes import Trajectories
+    from castfit.integrate.options import IntegratorOptions
 
     Array = NDArray[np.float64]
 
@@ -41,7 +44,21 @@ _REMEDY = (
 )
 
 
-def diagnose(error: str, log: list[str], start: float, duration: float, integrator: Integrator) -> tuple[str, str]:
+class Integrates(Protocol):
+    """What this module needs of an integrator."""
+
+    graph: ca.Function
+    method: str
+    options: IntegratorOptions
+    state_names: tuple[str, ...]
+    algebraic_names: tuple[str, ...]
+
+    def values(self, lanes: Lanes) -> Trajectories:
+        """Integrate all lanes."""
+        ...
+
+
+def diagnose(error: str, log: list[str], start: float, duration: float, integrator: Integrates) -> tuple[str, str]:
     """Return cause and detail of a failure from CasADi's error and the lines it printed."""
     printed = "\n".join(log)
     found = (cause for text in (error, printed) for cause, pattern in _CAUSES if re.search(pattern, text))
@@ -59,7 +76,7 @@ def diagnose(error: str, log: list[str], start: float, duration: float, integrat
     return cause, ", ".join(details) or _REASONS.get(cause, error.splitlines()[-1])
 
 
-def locate(probe: Integrator, lane: Lanes, grid: Array, failure: LaneFailure) -> Stop:
+def locate(probe: Integrates, lane: Lanes, grid: Array, failure: LaneFailure) -> Stop:
     """March over the lane's grid intervals, then in ever shorter pieces up to where integration stops.
 
     Parameters
@@ -77,32 +94,32 @@ def locate(probe: Integrator, lane: Lanes, grid: Array, failure: LaneFailure) ->
     stop, tries = lane, grid.size + _TRIES
     for j in np.flatnonzero(np.diff(edges) > 0.0):
         begin, width = lane.start + lane.duration * edges[j], lane.duration * (edges[j + 1] - edges[j])
-        interval = Lanes(begin, width, lane.x0, lane.p, lane.u[:, j : j + 1], lane.z0)
+        interval = replace(lane, start=begin, duration=width, u=lane.u[:, j : j + 1])
         stop, tries = _creep(probe, interval, tries)
         if stop.start[0] < (begin + width)[0]:
             break
-        lane = Lanes(lane.start, lane.duration, stop.x0, lane.p, lane.u, stop.z0)
+        lane = replace(lane, x0=stop.x0, z0=stop.z0)
     return _explain(probe, stop, failure)
 
 
-def _creep(probe: Integrator, interval: Lanes, tries: int) -> tuple[Lanes, int]:
+def _creep(probe: Integrates, interval: Lanes, tries: int) -> tuple[Lanes, int]:
     """Integrate in pieces, halved at every failure; return a lane of zero duration at the stop and the tries left."""
     begin, width = interval.start, interval.duration
     here, piece = interval, width
     while tries > 0 and piece[0] > _RESOLUTION * width[0]:
         tries -= 1
         u = shift_cubics(interval.u, (here.start - begin)[:, None, None])
-        end = probe.values(Lanes(here.start, piece, here.x0, here.p, u, here.z0))
+        end = probe.values(replace(here, duration=piece, u=u))
         if end.failures:
             piece = 0.5 * piece
             continue
-        here = Lanes(here.start + piece, piece, end.x[:, -1], here.p, u, end.z[:, -1])
+        here = replace(here, start=here.start + piece, x0=end.x[:, -1], z0=end.z[:, -1])
         piece = np.minimum(piece, begin + width - here.start)
     u = shift_cubics(interval.u, (here.start - begin)[:, None, None])
-    return Lanes(here.start, np.zeros(1), here.x0, here.p, u, here.z0), tries
+    return replace(here, duration=np.zeros(1), u=u), tries
 
 
-def _explain(probe: Integrator, stop: Lanes, failure: LaneFailure) -> Stop:
+def _explain(probe: Integrates, stop: Lanes, failure: LaneFailure) -> Stop:
     """Name the state that changes fastest where integration stopped, or the algebraic equation that holds least."""
     time, x, z, p, u = float(stop.start[0]), stop.x0[0], stop.z0[0], stop.p[0], stop.u[0, 0, :, 0]
     rate, residual = (np.asarray(f, dtype=float).ravel() for f in cast("list[Any]", probe.graph(time, x, z, p, u)))
@@ -116,7 +133,7 @@ def _explain(probe: Integrator, stop: Lanes, failure: LaneFailure) -> Stop:
             f"The equation of {name} is off by {residual[i]:.2g} there; give closer guesses of the algebraic states."
         )
         return Stop(time, name, float(z[i]), f"{stopped} {remedy}")
-    i = _largest(rate / (np.abs(x) + probe.options.absolute_tolerance))
+    i = _largest(rate / (np.abs(x) + probe.options.absolute_tolerance * stop.units[0][0]))
     name = probe.state_names[i]
     there = f"There {name} = {x[i]:.3g} changes fastest, by {rate[i]:.2g} per unit of time."
     return Stop(time, name, float(x[i]), f"{stopped} {there} {_REMEDY}")

@@ -1,0 +1,79 @@
+"""How to integrate: method, tolerances, compilation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from castfit._reading import is_one_of, text
+from castfit.status import check, suggest
+
+SUNDIALS = ("cvodes", "idas")
+METHODS = ("auto", "cvodes", "idas", "rosenbrock", "collocation")
+COMPILE = ("never", "auto", "always")
+
+
+@dataclass(frozen=True)
+class IntegratorOptions:
+    """How to integrate.
+
+    Parameters
+    ----------
+    method : {"auto", "cvodes", "idas", "rosenbrock", "collocation"}
+        CVODES (BDF, for ODEs), IDAS (BDF, for DAEs and ODEs), CasADi's Rosenbrock method of order 5(4) or its
+        collocation (Radau, order 5, `elements` equal steps without error control).  "auto" is CVODES for an ODE
+        and IDAS for a DAE.
+    relative_tolerance, absolute_tolerance : float
+        Per step, of states and sensitivities alike.  The defaults give gradients to about 1e-6 (Lotka-Volterra,
+        calcium); the usual simulation tolerance of 1e-6 gives 1e-4.
+    max_steps : int
+        Steps between two output times before a lane is given up; a usual interval takes 10 to 1000.
+    elements : int
+        Number of steps of "collocation" per lane.
+    compile : {"never", "auto", "always"}
+        Whether to compile generated C code: "auto" where a C compiler is found, "always" with an error where not.
+
+    Raises
+    ------
+    InputError
+        Listing every option that is out of range.
+    """
+
+    method: str = "auto"
+    relative_tolerance: float = 1e-9
+    absolute_tolerance: float = 1e-11
+    max_steps: int = 10_000
+    elements: int = 100
+    compile: str = "never"
+
+    def __post_init__(self) -> None:
+        mistakes = [
+            f"{name} is {text(value)}: {suggest(str(value), valid)}"
+            for name, value, valid in (("method", self.method, METHODS), ("compile", self.compile, COMPILE))
+            if not is_one_of(value, *valid)
+        ]
+        mistakes += [
+            f"{name} is {text(value)}; it must be a number between 0 and {upper:g}"
+            for name, value, upper in (
+                ("relative_tolerance", self.relative_tolerance, 0.1),
+                ("absolute_tolerance", self.absolute_tolerance, np.inf),
+            )
+            if not _is_between(value, upper)
+        ]
+        mistakes += [
+            f"{name} is {text(value)}; it must be a positive integer"
+            for name, value in (("max_steps", self.max_steps), ("elements", self.elements))
+            if not _is_count(value)
+        ]
+        check("IntegratorOptions", mistakes)
+
+
+def _is_between(value: Any, upper: float) -> bool:
+    return isinstance(value, Real) and 0.0 < float(value) < upper
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Integral) and int(value) > 0

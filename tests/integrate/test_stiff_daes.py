@@ -1,0 +1,102 @@
+"""DAEs with kinked inputs and steep equations, and stiff starts: IDAS converges, or Rosenbrock takes over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import casadi as ca
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit.integrate import Integrator, IntegratorOptions
+from castfit.model import Model, symbols
+from tests.integrate.test_integrator import everything, lotka_volterra, make_lanes
+
+
+def kinked(kind: str) -> cf.Problem:
+    """An index-1 DAE with an input of 40 pieces, all states measured."""
+    x, z, k, v, u = symbols("x z k v u")
+    model = Model({x: u - v * z}, algebraic={z: z * (1 + z**2 / (k + 1e-3)) - x}, parameters=[k, v], inputs=[u])
+    rng = np.random.default_rng(0)
+    levels, times = rng.uniform(0, 2, 41), np.linspace(0.25, 10, 40)
+    signal = getattr(cf.Input, kind)(np.linspace(0, 10, 41), levels)
+    zero = {"x": np.zeros(40), "z": np.zeros(40)}
+    parameters = {n: cf.Parameter(g, 1e-3, 1e3, scale="log") for n, g in (("k", 0.5), ("v", 1.0))}
+    given = {"initial": {"x": 1.0, "z": 0.5}, "inputs": {"u": signal}, "sigma": 0.02, "time": times}
+    truth = cf.simulate(cf.Problem(model, [cf.Experiment(zero, **given)], parameters=parameters))["experiment 1"]
+    data = {name: truth[name] + 0.02 * rng.standard_normal(40) for name in zero}
+    return cf.Problem(model, [cf.Experiment(data, **given)], parameters=parameters)
+
+
+@pytest.mark.parametrize("kind", ["linear", "piecewise_constant"])
+@pytest.mark.parametrize("transcription", [cf.SingleShooting(), cf.MultipleShooting(7)], ids=["single", "multiple"])
+def test_inputs_with_kinks_do_not_stop_idas(kind, transcription):
+    problem, rng = kinked(kind), np.random.default_rng(5)
+    for _ in range(3):
+        start = {"k": 0.5 * 10 ** rng.uniform(-1, 1), "v": 10 ** rng.uniform(-1, 1)}
+        found = cf.fit(problem, transcription, start=start, second_start=False)
+        assert found.success
+        assert found.chi2 < 100
+        assert found.failures == {}
+
+
+def titration() -> cf.Problem:
+    """A weak acid, base added at a constant rate: the pH jumps by five units at t = 5."""
+    h, pKa, c, rate, base = symbols("pH pKa c rate base")
+    volume, ten = 0.05, np.log(10.0)
+    H, Ka = ca.exp(-ten * h), ca.exp(-ten * pKa)
+    charge = H + 0.1 * base / (volume + base) - 1e-14 / H - c * volume / (volume + base) * Ka / (Ka + H)
+    model = Model({base: rate}, algebraic={h: charge}, parameters=[pKa, c, rate])
+    times = np.linspace(0, 10, 41)
+    given = {"time": times, "sigma": 0.05, "initial": {"base": 0.0, "pH": 3.0}}
+    parameters = {"pKa": 4.76, "c": cf.Parameter(0.1, 0, 1), "rate": cf.Parameter(0.01, fixed=True)}
+    truth = cf.simulate(cf.Problem(model, [cf.Experiment({"pH": np.zeros(41)}, **given)], parameters=parameters))
+    data = truth["experiment 1"]["pH"] + 0.05 * np.random.default_rng(0).standard_normal(41)
+    return cf.Problem(model, [cf.Experiment({"pH": data}, **given)], parameters=parameters)
+
+
+@pytest.mark.parametrize("intervals", [1, 2, 5, 20, "data"])
+def test_a_titration_started_at_the_truth_converges(intervals):
+    found = cf.fit(titration(), cf.MultipleShooting(intervals))
+    assert found.success
+    assert found.chi2 == pytest.approx(25.7672462, rel=1e-6)
+    assert found.parameters["pKa"] == pytest.approx(4.7501916, abs=1e-5)
+
+
+@pytest.mark.parametrize("method", ["cvodes", "idas", "rosenbrock", "collocation"])
+def test_the_first_output_may_come_ten_decades_before_the_last(method):
+    x, k = symbols("x k")
+    lanes = make_lanes([1.0], [1e4], 1e5, m=3)
+    integrator = Integrator(Model({x: -k * x}, parameters=[k]).system, [1e-10, 2e-10, 1.0], IntegratorOptions(method))
+    at, found = everything(integrator, lanes)
+    exact = np.exp([-0.1, -0.2, -1e9])
+    np.testing.assert_allclose(at.x[0, :, 0], exact, atol=1e-8)
+    np.testing.assert_allclose(found.dx[0, :, 0, 1] * 1e4, [-0.1, -0.2, 0] * exact, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["cvodes", "idas", "rosenbrock"])
+def test_tolerances_are_relative_to_the_units_of_states(method):
+    grid = np.array([0.3, 1.0])
+    integrator = Integrator(lotka_volterra().system, grid, IntegratorOptions(method, 1e-6, 1e-6))
+    unit = np.array([1e-12, 1e9])
+    p = np.array([0.9, 1.1, 1.0, 0.8])
+    scaled = p / [1.0, unit[1], 1.0, unit[0]]
+    lanes = make_lanes([0.4, 1.0], p, 5.0, m=2)
+    other = make_lanes([0.4, 1.0] * unit, scaled, 5.0, m=2)
+    at, _ = everything(integrator, lanes)
+    other_at, _ = everything(integrator, replace(other, unit=unit[None]))
+    np.testing.assert_allclose(other_at.x[0] / unit, at.x[0], rtol=1e-9)
+
+
+def test_lanes_that_idas_gives_up_are_rescued():
+    """At t = 5 the titration curve is so steep that IDAS cannot start there."""
+    problem = titration()
+    system = problem.model.system
+    lanes = make_lanes([0.05], problem.conditions[0].chart.natural(problem.guess).p, 1.0, start=5.0, z0=[8.7])
+    at, found = everything(Integrator(system, [1.0], IntegratorOptions("idas")), lanes)
+    exact, exact_found = everything(Integrator(system, [1.0], IntegratorOptions("rosenbrock")), lanes)
+    assert at.failures == found.failures == ()
+    assert at.rescued + found.rescued
+    np.testing.assert_allclose(found.dx, exact_found.dx, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(at.z, exact.z, rtol=1e-6)
