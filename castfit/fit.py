@@ -26,6 +26,7 @@ from castfit.status import Status, check
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.trajectory import every_state_measured
+from castfit.verification import Verification, verify
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -180,6 +181,7 @@ def fit(
     if origin.ended is not None:
         solution = replace(solution, status=origin.ended)
     solution, linear = _judge(staged, solution)
+    solution, verification = _verified(problem, transcription, staged, solution, linear)
     seconds = time.perf_counter() - began
     result = estimate(
         problem,
@@ -200,6 +202,7 @@ def fit(
         confidence_level=confidence_level,
         integrator=transcription.integrator,
         accuracy=transcription.accuracy,
+        verification=verification,
     )
     if verbose:
         _say(f"{solution.status.value} after {iterations} iterations, {seconds:.2f} s: chi2 = {result.chi2:.8g}")
@@ -290,6 +293,29 @@ def _judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Evaluat
         detail = f"Rounding {what} alone moves a residual by {worst:.1g} standard deviations."
         return replace(solution, status=Status.UNRESOLVABLE, detail=detail), linear
     return solution, linear
+
+
+def _verified(
+    problem: Problem, transcription: Transcription, staged: StagedProblem, solution: Solution, linear: Evaluation
+) -> tuple[Solution, Verification | None]:
+    """Withdraw a solution that the model itself does not reproduce."""
+    if not solution.status.success or not linear.ok:
+        return solution, None
+    found = verify(problem, staged, linear, transcription.integrator, transcription.accuracy)
+    if found.reproduced:
+        return solution, found
+    return replace(
+        solution, status=Status.INACCURATE, detail=f"{found.sentence} {solution.detail or _remedy(staged)}"
+    ), found
+
+
+def _remedy(staged: StagedProblem) -> str:
+    """Say what to try after a solution that is none."""
+    if any(chain.n_w for chain in staged.layout.chains):
+        return "Use more elements, elements='auto', or another start."
+    if staged.layout.chains[0].n_s:
+        return "Use another start, bounds, or tighter tolerances of the integrator."
+    return "Tighten the tolerances of the integrator, or use MultipleShooting or Collocation."
 
 
 def _reporter(callback: Callable[[Iteration], Any] | None, verbose: int) -> Callable[[Iteration], Any] | None:

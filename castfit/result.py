@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.problem import Problem
+    from castfit.verification import Verification
 
     Array = NDArray[np.float64]
 
@@ -306,6 +307,7 @@ def estimate(
     confidence_level: float,
     integrator: IntegratorOptions,
     accuracy: float,
+    verification: Verification | None = None,
 ) -> Result:
     """Build the result from where a solver ended, for fits that failed as well.
 
@@ -328,6 +330,8 @@ def estimate(
         With which predictions are made.
     accuracy : float
         Relative accuracy to which the transcription solves the model over a stage; it gives the numerical error.
+    verification : Verification, optional
+        What the model's own integration says; it adds to the numerical error.
     """
     layout, quantities = staged.layout, problem.quantities
     names, theta = layout.names, layout.theta(v).copy()
@@ -349,6 +353,8 @@ def estimate(
                 scale=staged.scale,
                 relative_tolerance=accuracy,
                 absolute_tolerance=integrator.absolute_tolerance,
+                row_errors=None if verification is None else verification.row_errors,
+                defects=None if verification is None else verification.defects,
             )
         except (np.linalg.LinAlgError, RuntimeError):  # derivatives that are not finite, or multipliers not found
             unknown = unknown or "the linear algebra of the statistics failed"

@@ -212,6 +212,8 @@ def statistics(
     scale: Array | None = None,
     relative_tolerance: float = 0.0,
     absolute_tolerance: float = 0.0,
+    row_errors: Array | None = None,
+    defects: tuple[Array, ...] | None = None,
 ) -> Statistics:
     """Compute the statistics of a solution from its linearization.
 
@@ -228,6 +230,10 @@ def statistics(
         Typical magnitudes of all variables.
     relative_tolerance, absolute_tolerance : float
         To which the states at the ends of stages, and their derivatives, are accurate.
+    row_errors : (m,) array, optional
+        Known errors of the residuals, by which the estimates are off.
+    defects : tuple of (K, n_s) arrays, optional
+        Known gaps before the nodes, where the linearization's own are not those of the model.
     """
     n = layout.n_theta
     condensed = choose(layout, linearization, scale)
@@ -244,8 +250,11 @@ def statistics(
     found = information(condensed.E, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
     numerical = numerical_error(
         response_to_gaps(condensed, found, bounds.positions, path),
-        gap_errors(layout, linearization, relative_tolerance, absolute_tolerance),
+        gap_errors(layout, linearization, relative_tolerance, absolute_tolerance, defects),
     )
+    if row_errors is not None and np.isfinite(row_errors).all():
+        shift = found.response @ row_errors
+        numerical += shift[:, None] * shift
     dof = rows.size - found.rank
     variance = 1.0 if absolute_sigma else float(rows @ rows) / dof if dof > 0 else np.nan
     covariance = variance * found.inverse + numerical
@@ -297,17 +306,25 @@ def numerical_error(response: tuple[Array, ...], errors: tuple[Array, ...]) -> A
     return every.T @ every
 
 
-def gap_errors(layout: Layout, linearization: Linearization, relative: float, absolute: float) -> tuple[Array, ...]:
+def gap_errors(
+    layout: Layout,
+    linearization: Linearization,
+    relative: float,
+    absolute: float,
+    defects: tuple[Array, ...] | None = None,
+) -> tuple[Array, ...]:
     """Return, per chain (K, n_s), the gap before each node plus the error of the integration that led there.
 
     An error made early in a stage grows like the stage's own sensitivities: the tolerance applies to |x| and |X_s| |s|.
     """
     sizes: list[Array] = []
-    for chain, gap, values, j in zip(
-        layout.chains, gaps(layout, linearization), linearization.values, linearization.jacobians, strict=True
+    found = gaps(layout, linearization)
+    known = found if defects is None else defects
+    for chain, gap, defect, values, j in zip(
+        layout.chains, found, known, linearization.values, linearization.jacobians, strict=True
     ):
         grown = (np.abs(j.X_s) @ np.abs(linearization.v[chain.nodes])[:, :, None])[:, :, 0]
-        size = np.abs(gap)
+        size = np.maximum(np.abs(gap), np.abs(defect))
         size[1:] += relative * (np.abs(values.x[:-1]) + grown[:-1]) + absolute
         sizes.append(size)
     return tuple(sizes)

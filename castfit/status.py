@@ -22,6 +22,7 @@ class Status(str, Enum):
     STEP_TOO_SMALL = "step_too_small"
     DIVERGING = "diverging"
     UNRESOLVABLE = "unresolvable"
+    INACCURATE = "inaccurate"
     LINEAR_ALGEBRA_FAILED = "linear_algebra_failed"
     SOLVER_ERROR = "solver_error"
 
@@ -55,6 +56,7 @@ _SENTENCES = {
         "The end of the trajectory answers to its beginning so violently that rounding errors exceed the measurement "
         "errors, so single shooting cannot find the optimum; use MultipleShooting or Collocation."
     ),
+    Status.INACCURATE: "The search ended, but the model, integrated with error control, does not do what was found.",
     Status.LINEAR_ALGEBRA_FAILED: "The linear algebra of a step failed, usually because the problem is singular.",
     Status.SOLVER_ERROR: "The solver stopped for a reason of its own.",
 }

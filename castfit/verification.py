@@ -1,0 +1,192 @@
+"""Whether the model itself reproduces what a search claims to have found.
+
+A search sees the model through its transcription: polynomials on elements, pieces that match up to a tolerance.  Here
+the model is integrated again, with error control and to a tighter tolerance than the search's:
+
+1. from the initial states over the whole experiment.  The rows that this gives are compared with those of the search.
+2. Where they differ, as they must in a system that amplifies errors: from every node to the next.  A trajectory is
+   one if each piece ends where the next one begins, up to what integration may err *there*,
+
+       |x_{k+1} - s_{k+1}| <= tolerance (|x_{k+1}| + |X_s| |s_k|),
+
+   or, as where a state begins at zero, up to what that is worth at the end of the piece that the gap begins, and
+   whatever the magnitude of the state elsewhere: x' = k x^2 from x(0) = 0 stays at zero, and a gap of 1e-10 with
+   k = 1e10 is no rounding error, but how the search came to its solution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.integrate import IntegratorOptions
+from castfit.staged import gaps
+from castfit.statistics import residuals
+from castfit.transcribe.shooting_problem import ShootingProblem
+from castfit.transcribe.single_shooting import SingleShooting
+from castfit.transcribe.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.problem import Problem
+    from castfit.staged import Evaluation, Layout, StagedProblem
+
+    Array = NDArray[np.float64]
+
+_SAME = 1e-3  # of chi2: what differs by more is another chi2
+_SMALL_SAMPLE = 0.1  # of what one datum contributes to chi2
+_RESOLVED = 1e-6  # of the data, root of the sum of squares: residuals below it are those of an exact fit
+_IMMATERIAL = 1e-3  # standard deviations per datum, where these are known
+_LOCAL = 1e-6  # of what a piece's end consists of: the largest gap that is an error of integration
+_FLOOR = 1e-14  # of a state's magnitude, so that a state at zero may have rounding errors
+_TIGHTER = 0.1
+_TIGHTEST = 1e-12
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What integrating the model with error control makes of a solution.
+
+    Attributes
+    ----------
+    reproduced : bool
+        Whether this is the trajectory, and the chi2, of the search.
+    chi2 : float
+        Of the integration from the initial states, or, where only pieces can be integrated, from the nodes.
+    row_errors : (m,) array
+        By how much the residuals then differ from those of the search; priors last.
+    defects : per experiment a (K, n_s) array, or None
+        State before each node minus the node, where pieces were integrated.
+    sentence : str
+        What is wrong; empty if nothing is.
+    """
+
+    reproduced: bool
+    chi2: float
+    row_errors: Array
+    defects: tuple[Array, ...] | None = None
+    sentence: str = ""
+
+
+def verify(
+    problem: Problem, staged: StagedProblem, at: Evaluation, options: IntegratorOptions, accuracy: float
+) -> Verification:
+    """Integrate the model anew from a solution, and compare.
+
+    Parameters
+    ----------
+    problem : Problem
+    staged : StagedProblem
+    at : Evaluation
+        The solution.
+    options : IntegratorOptions
+        Those of the search; the ones used here are tighter.
+    accuracy : float
+        To which the search solves the model over a piece.
+    """
+    tight, theta = _tighter(options, accuracy), staged.layout.theta(at.v)
+    whole = SingleShooting(tight).transcribe(problem, theta)
+    simulated = _compare(staged, at, whole.layout, whole.evaluate(theta))
+    if simulated.reproduced:
+        return simulated
+    return _piecewise(problem, staged, at, tight, max(_LOCAL, 10 * accuracy), simulated)
+
+
+def _tighter(options: IntegratorOptions, accuracy: float) -> IntegratorOptions:
+    """Ask for a tenth of the error of the search, and for error control where there was none."""
+    relative = max(_TIGHTER * min(options.relative_tolerance, accuracy), _TIGHTEST)
+    return replace(
+        options,
+        method="auto" if options.method == "collocation" else options.method,
+        relative_tolerance=relative,
+        absolute_tolerance=options.absolute_tolerance * relative / options.relative_tolerance,
+    )
+
+
+def _compare(staged: StagedProblem, at: Evaluation, layout: Layout, other: Evaluation) -> Verification:
+    """Compare the objective with that of another integration."""
+    ours = residuals(staged.layout, at)
+    if not other.ok:
+        return Verification(False, np.inf, np.full(ours.size, np.nan), sentence=other.failures[0].detail)
+    shift = residuals(layout, other) - ours
+    chi2, anew = float(ours @ ours), float((ours + shift) @ (ours + shift))
+    signal = np.concatenate([s[c.row_mask] for s, c in zip(staged.signal, staged.layout.chains, strict=True)])
+    allowed = _RESOLVED * float(np.linalg.norm(signal))
+    if staged.absolute_sigma:
+        allowed = max(allowed, _IMMATERIAL * np.sqrt(ours.size))
+    same = (
+        abs(anew - chi2) <= max(_SAME, _SMALL_SAMPLE / ours.size) * chi2
+        or abs(np.sqrt(anew) - np.sqrt(chi2)) <= allowed
+    )
+    return Verification(bool(same), anew, shift)
+
+
+def _piecewise(
+    problem: Problem,
+    staged: StagedProblem,
+    at: Evaluation,
+    options: IntegratorOptions,
+    local: float,
+    simulated: Verification,
+) -> Verification:
+    """Integrate from every node to the next one, as multiple shooting does."""
+    layout = staged.layout
+    nodes = staged.node_states(at.v)
+    if layout.chains[0].n_s == 0:  # there is but one piece
+        return replace(simulated, sentence=_says(simulated, staged, at))
+    held = Trajectory(
+        tuple(
+            (c.times, np.vstack([s, s[-1:]]), np.repeat(condition.z_guess[None], c.times.size, axis=0))
+            for c, s, condition in zip(layout.chains, nodes, problem.conditions, strict=True)
+        )
+    )
+    edges = [chain.times for chain in layout.chains]
+    theta = layout.theta(at.v)
+    pieces = ShootingProblem(problem, edges, nodes=True, theta=theta, trajectory=held, options=options)
+    empty = tuple(np.empty((chain.n_stages, 0)) for chain in layout.chains)
+    again = pieces.linearize(pieces.layout.pack(theta, nodes, empty))
+    found = _compare(staged, at, pieces.layout, again)
+    if not again.ok:
+        return replace(found, sentence=_says(simulated, staged, at))
+    defects = gaps(pieces.layout, again)
+    worst, where = 0.0, ""
+    for chain, defect, values, j, s in zip(
+        pieces.layout.chains, defects, again.values, again.jacobians, nodes, strict=True
+    ):
+        strength = np.abs(j.X_s)
+        size = np.abs(values.x) + (strength @ np.abs(s)[:, :, None])[:, :, 0]
+        floor = _FLOOR * np.abs(s).max(axis=0)
+        before = np.abs(defect) / _positive(np.vstack([np.abs(values.a), size[:-1]]) + floor)
+        carried = (strength @ np.abs(defect)[:, :, None])[:, :, 0] / _positive(size + floor)
+        excess = np.minimum(before.max(axis=1), carried.max(axis=1)) / local
+        k = int(np.argmax(excess))
+        if excess[k] > worst:
+            i, worst = int(np.argmax(before[k])), float(excess[k])
+            where = (
+                f"{chain.state_names[i]} jumps by {abs(defect[k, i]):.2g} at t = {chain.times[k]:.6g} ({chain.name})"
+            )
+    if found.reproduced and worst <= 1.0:
+        return replace(found, defects=defects)
+    first = _says(simulated, staged, at)
+    cause = (
+        f"Its pieces do not join: {where}, more than errors of integration explain."
+        if found.reproduced
+        else f"Integrated piece by piece from its nodes it has chi2 = {found.chi2:.6g}."
+    )
+    return replace(found, reproduced=False, chi2=simulated.chi2, defects=defects, sentence=f"{first} {cause}")
+
+
+def _says(simulated: Verification, staged: StagedProblem, at: Evaluation) -> str:
+    """Say by how much the simulation differs."""
+    rows = residuals(staged.layout, at)
+    claimed = f"instead of the {float(rows @ rows):.6g} of the search"
+    if np.isfinite(simulated.chi2):
+        return f"Simulated from the estimated initial states the model has chi2 = {simulated.chi2:.6g} {claimed}."
+    return f"The model cannot be simulated from the estimated initial states ({simulated.sentence})."
+
+
+def _positive(sizes: Array) -> Array:
+    return np.maximum(sizes, np.finfo(float).tiny)

@@ -1,0 +1,122 @@
+"""A solution is one only if the model itself, integrated with error control, does what the search found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit import problems
+from castfit.status import Status
+from castfit.verification import verify
+from tests.builders import lotka_volterra
+
+SOLVERS = [cf.GaussNewton(), cf.Ipopt()]
+
+
+def label(part) -> str:
+    return part.label
+
+
+def steep_decay() -> cf.Problem:
+    x, k = cf.symbols("x k")
+    times = np.linspace(0.5, 5, 10)
+    noise = 0.03 * np.random.default_rng(0).standard_normal(times.size)
+    data = cf.Experiment({"x": np.exp(-0.699 * times) + noise}, time=times, sigma=0.03, initial={"x": 1.0})
+    return cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": 0.5})
+
+
+def test_too_few_elements_are_no_solution_and_the_message_has_the_true_chi2():
+    problem = steep_decay()
+    result = cf.fit(problem, cf.Collocation(degree=1, elements=3))
+    assert result.status is Status.INACCURATE
+    assert not result.success
+    predicted = cf.simulate(problem, result.parameters)["experiment 1"]["x"]
+    chi2 = float((((predicted - problem.conditions[0].points.values[:, 0]) / 0.03) ** 2).sum())
+    assert f"chi2 = {chi2:.4g}"[:-1] in result.message
+    assert f"instead of the {result.chi2:.6g} of the search" in result.message
+    assert "Use more elements" in result.message
+
+
+def test_what_few_elements_cost_is_in_the_numerical_error():
+    problem = steep_decay()
+    exact = cf.fit(problem, cf.Collocation())
+    coarse = cf.fit(problem, cf.Collocation(degree=2, elements=10))
+    assert exact.success
+    assert coarse.success
+    off = abs(coarse.parameters["k"] - exact.parameters["k"])
+    assert off > 1e-4
+    assert coarse.numerical_errors["k"] == pytest.approx(off, rel=0.1)
+
+
+def test_single_shooting_reports_its_integration_error():
+    problem = lotka_volterra()
+    rough = cf.fit(problem, cf.SingleShooting(cf.IntegratorOptions(relative_tolerance=1e-5, absolute_tolerance=1e-7)))
+    exact = cf.fit(problem, cf.Collocation())
+    for name, value in rough.parameters.items():
+        off = abs(value - exact.parameters[name])
+        assert 0.2 * off < rough.numerical_errors[name] < 20 * off
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=label)
+def test_a_state_that_stays_at_zero_explains_no_datum(solver):
+    """x' = k x^2 from x(0) = 0: the least gap, times a huge k, passes for a trajectory through (1, 1)."""
+    x, k = cf.symbols("x k")
+    data = cf.Experiment({"x": [1.0]}, time=[1.0], sigma=1.0, initial={"x": 0.0})
+    problem = cf.Problem(cf.Model({x: k * x**2}, parameters=[k]), data, parameters={"k": 1.0})
+    result = cf.fit(problem, cf.Collocation(), solver)
+    assert not result.success or result.chi2 == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("gap", [1e-7, 1e-10])
+def test_a_jump_of_the_initial_state_is_found_however_small(gap):
+    """x' = k x from x(0) = 0: a gap that no other figure shows grows to what was measured."""
+    x, k = cf.symbols("x k")
+    data = cf.Experiment({"x": [1.0]}, time=[1.0], sigma=1.0, initial={"x": 0.0})
+    problem = cf.Problem(cf.Model({x: k * x}, parameters=[k]), data, parameters={"k": -np.log(gap)})
+    transcription = cf.MultipleShooting(4)
+    staged = transcription.transcribe(problem, problem.guess)
+    states = gap ** (1 - np.arange(4) / 4)  # the exact trajectory, but from x(0) = gap
+    at = staged.evaluate(np.concatenate([problem.guess, states]))
+    assert at.cost < 1e-12
+    found = verify(problem, staged, at, transcription.integrator, transcription.accuracy)
+    assert not found.reproduced
+    assert found.chi2 == pytest.approx(1.0)
+    assert f"x jumps by {gap:.2g} at t = 0" in found.sentence
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=label)
+@pytest.mark.parametrize("transcription", [cf.MultipleShooting(10), cf.Collocation()], ids=label)
+@pytest.mark.parametrize("mu", [20, 40, 60])
+def test_unstable_systems_are_solved_piece_by_piece(mu, transcription, solver):
+    notorious = problems.load("notorious", mu=mu)
+    result = cf.fit(notorious.problem, transcription, solver)
+    assert result.success, result.message
+    assert result.chi2 == pytest.approx(notorious.reference.objective, rel=1e-3)
+
+
+def lorenz(end: float, seed: int = 1) -> cf.Problem:
+    """All states, and their sum on another scale, ten times per unit of time, 5 % noise; the guess is the truth."""
+    x, y, z, s, r, b, g = cf.symbols("x y z s r b g")
+    model = cf.Model(
+        {x: s * (y - x), y: x * (r - z) - y, z: x * y - b * z}, parameters=[s, r, b, g], outputs={"sum": g * (x + y)}
+    )
+    times = np.linspace(0.1, end, round(10 * end))
+    parameters = {n: cf.Parameter(v, scale="log") for n, v in {"s": 10.0, "r": 28.0, "b": 8 / 3, "g": 2.0}.items()}
+    names = ("x", "y", "z", "sum")
+    blank = cf.Experiment(dict.fromkeys(names, np.ones(times.size)), time=times, initial={"x": 1, "y": 1, "z": 20})
+    exact = cf.simulate(cf.Problem(model, blank, parameters=parameters))["experiment 1"]
+    rng = np.random.default_rng(seed)
+    sigma = {name: 0.05 * float(np.abs(exact[name]).mean()) for name in names}
+    data = {name: exact[name] + sigma[name] * rng.standard_normal(times.size) for name in names}
+    experiment = cf.Experiment(data, time=times, sigma=sigma, initial={"x": 1.0, "y": 1.0, "z": 20.0})
+    return cf.Problem(model, experiment, parameters=parameters)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transcription", [cf.MultipleShooting("data"), cf.Collocation()], ids=label)
+def test_chaos_is_solved_piece_by_piece(transcription):
+    problem = lorenz(20.0)
+    result = cf.fit(problem, transcription, start={"s": 13.0, "r": 36.0})
+    assert result.success, result.message
+    assert result.chi2 / result.dof == pytest.approx(1.0, abs=0.2)
