@@ -10,44 +10,45 @@ import numpy as np
 
 from castfit._reading import is_one_of, named, real, text
 from castfit.experiment import Experiment, Free, bound_mistakes
-from castfit.model import Model, by_name
+from castfit.model import Model
+from castfit.statement import Constraint, Parameter, Statement, initial_values
 from castfit.status import suggest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.model import System
-    from castfit.problem import Constraint, Parameter, Problem
+    from castfit.posed import Posed
 
 
-def problem_mistakes(problem: Problem) -> list[str]:
+def statement_mistakes(said: Statement) -> list[str]:
     """Find every mistake that concerns names, values and coverage."""
-    model = problem.model
+    model = said.model
     mistakes: list[str] = []
-    if not problem.experiments:
+    if not said.experiments:
         mistakes.append("no experiment given; estimation needs measurements")
-    names = [e.name for e in problem.experiments]
+    names = [e.name for e in said.experiments]
     repeated = [n for n in dict.fromkeys(names) if names.count(n) > 1]
     mistakes += [f"two experiments are named '{n}'; names must differ" for n in repeated]
-    if len({e.sigma is None for e in problem.experiments}) == 2:
+    if len({e.sigma is None for e in said.experiments}) == 2:
         mistakes.append("some experiments have sigma and some not; give it for all or for none")
-    for name in problem.parameters:
+    for name in said.parameters:
         if name not in model.parameters:
             mistakes.append(f"'{name}' is no parameter of the model: {suggest(name, model.parameters)}")
     for name in model.parameters:
-        if name not in problem.parameters:
+        if name not in said.parameters:
             mistakes.append(f"parameter '{name}' has no guess; add it to parameters={{...}}")
         else:
-            mistakes += _parameter_mistakes(name, problem.parameters[name], names)
+            mistakes += _parameter_mistakes(name, said.parameters[name], names)
     mistakes += [
         f"state_bounds names '{name}', which is no state: {suggest(name, model.states)}"
-        for name in problem.state_bounds
+        for name in said.state_bounds
         if name not in model.states
     ]
-    for constraint in problem.constraints:
+    for constraint in said.constraints:
         mistakes += _constraint_mistakes(constraint, model)
-    for experiment in problem.experiments:
-        mistakes += [f"{experiment.name}: {m}" for m in _experiment_mistakes(problem, experiment)]
+    for experiment in said.experiments:
+        mistakes += [f"{experiment.name}: {m}" for m in _experiment_mistakes(said, experiment)]
     return mistakes
 
 
@@ -104,14 +105,14 @@ def _parameter_mistakes(name: str, parameter: Parameter, experiments: Sequence[s
     return mistakes
 
 
-def _experiment_mistakes(problem: Problem, experiment: Experiment) -> list[str]:
-    model, start, end = problem.model, experiment.start, experiment.end
+def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
+    model, start, end = said.model, experiment.start, experiment.end
     mistakes = [
         f"'{n}' is measured but is neither a state nor an output: {suggest(n, model.output_names)}"
         for n in experiment.measured
         if n not in model.output_names
     ]
-    initial = problem.initial_values(experiment)
+    initial = initial_values(said.model, experiment)
     known = (*model.states, *model.algebraic_states)
     mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in initial if n not in known]
     mistakes += [
@@ -131,8 +132,8 @@ def _experiment_mistakes(problem: Problem, experiment: Experiment) -> list[str]:
                 for s in (symbol.name() for symbol in ca.symvar(value))
                 if s not in model.parameters
             ]
-        elif not isinstance(value, Free) and name in problem.state_bounds:
-            lower, upper = problem.state_bounds[name]
+        elif not isinstance(value, Free) and name in said.state_bounds:
+            lower, upper = said.state_bounds[name]
             if not lower <= value <= upper:
                 mistakes.append(
                     f"the initial value {value:g} of '{name}' lies outside its state_bounds [{lower:g}, {upper:g}]"
@@ -158,35 +159,43 @@ def _experiment_mistakes(problem: Problem, experiment: Experiment) -> list[str]:
     return mistakes
 
 
-def support_mistakes(problem: Problem) -> list[str]:
+def name_mistakes(posed: Posed) -> list[str]:
+    """Find quantities of one name: a parameter may be called as castfit calls an initial state or a local value."""
+    meant: dict[str, list[str]] = {}
+    for q in posed.quantities:
+        kind = f"{'local' if q.experiment is not None else 'shared'} parameter" if q.kind == "parameter" else q.kind
+        meant.setdefault(q.name, []).append(f"the {kind} '{q.of}'")
+    return [
+        f"the name '{name}' would mean {' and '.join(what)}; rename the parameter, the state or the experiment"
+        for name, what in meant.items()
+        if len(what) > 1
+    ]
+
+
+def support_mistakes(posed: Posed) -> list[str]:
     """Find estimated quantities that no measurement can depend on, by the structure of the graph."""
-    system = problem.model.system
+    system = posed.model.system
     x, z, p = system.x, system.z, system.p
     unknown = ca.vertcat(x, z)
     equations = ca.vertcat(system.ode, _matched(system))
     flow = _pattern(equations, unknown)  # flow[i, j]: equation i contains unknown j
     by_parameter = _pattern(equations, p)
-    observe, observe_p = _pattern(problem.observed, unknown), _pattern(problem.observed, p)
-    mistakes: list[str] = []
+    observe, observe_p = _pattern(posed.observed, unknown), _pattern(posed.observed, p)
     supported: set[int] = set()
-    for experiment, condition in zip(problem.experiments, problem.conditions, strict=True):
-        columns = [problem.outputs.index(n) for n in experiment.measured]
+    for experiment, condition in zip(posed.experiments, posed.conditions, strict=True):
+        columns = [posed.outputs.index(n) for n in experiment.measured]
         reached = _any(observe[columns])
         for _ in range(unknown.numel()):
             reached = reached | _any(flow[reached])
         parameters = _any(observe_p[columns]) | _any(by_parameter[reached])
-        chart = condition.chart
-        for name, value in problem.initial_values(experiment).items():
-            if isinstance(value, ca.SX) and reached[problem.model.states.index(name)]:
-                parameters = parameters | _pattern(by_name(value, problem.model), p)[0]
-        for j, i_p, i_x in zip(condition.theta, chart.parameter_of, chart.state_of, strict=True):
-            if (i_p >= 0 and parameters[i_p]) or (i_x >= 0 and reached[i_x]):
-                supported.add(int(j))
-    for j, quantity in enumerate(problem.quantities):
-        if j not in supported and quantity.prior is None:
-            remedy = "give it a value" if quantity.kind == "initial state" else "fix it (fixed=True)"
-            mistakes.append(f"no measurement depends on the free {quantity.kind} '{quantity.name}'; {remedy}")
-    return mistakes
+        rows = np.concatenate([parameters, reached[: x.numel()]])
+        supported.update(condition.theta[_any(condition.link.pattern[rows])].tolist())
+    return [
+        f"no measurement depends on the free {quantity.kind} '{quantity.name}'; "
+        f"{'give it a value' if quantity.kind == 'initial state' else 'fix it (fixed=True)'}"
+        for j, quantity in enumerate(posed.quantities)
+        if j not in supported and quantity.prior is None
+    ]
 
 
 def _matched(system: System) -> ca.SX:
@@ -197,16 +206,22 @@ def _matched(system: System) -> ca.SX:
     return ca.vertcat(*(system.alg[rows[columns.index(j)]] for j in range(len(columns))))
 
 
-def guess_mistakes(problem: Problem) -> list[str]:
-    """Find initial values that cannot be computed at the guess."""
+def guess_mistakes(posed: Posed) -> list[str]:
+    """Find initial values and parameters that cannot be computed at the guess."""
     mistakes: list[str] = []
-    for condition in problem.conditions:
-        a = condition.chart.natural(problem.guess[condition.theta]).a
-        mistakes += [
-            f"{condition.name}: the initial value of '{name}' is {value} at the guess; change expression or guess"
-            for name, value in zip(problem.model.states, a, strict=True)
-            if not np.isfinite(value)
-        ]
+    names = [f"the initial value of '{n}'" for n in posed.model.states]
+    for condition in posed.conditions:
+        q = posed.guess[condition.theta]
+        at = condition.link.natural(q)
+        reason = condition.link.failure(q, at)
+        if reason:
+            mistakes.append(f"{condition.name}: {reason}, the guess; change expression or guess")
+        else:
+            mistakes += [
+                f"{condition.name}: {name} is {value} at the guess; change it"
+                for name, value in zip(names, at.a, strict=True)
+                if not np.isfinite(value)
+            ]
     return mistakes
 
 

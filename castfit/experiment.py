@@ -87,6 +87,10 @@ class Experiment:
         For each state a number, ``free(guess)``, or a CasADi expression of the model's parameters.  States that are
         left out take the model's own initial value.  For an algebraic state a number: a guess from which its
         consistent value is sought (1 by default).
+    parameters : mapping, optional
+        Parameters of the model that have another value in this experiment: a number, or a CasADi expression of other
+        parameters, as in ``{"k": 2 * k_ref, "d": 0.3}``.  Names in expressions, also in those of `initial`, mean the
+        values in this experiment.
     inputs : mapping, optional
         For each input of the model a number or an `Input`.
     start : float
@@ -104,6 +108,7 @@ class Experiment:
     time: Any = None
     sigma: Any = None
     initial: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     start: float = 0.0
     name: str = ""
@@ -115,6 +120,7 @@ class Experiment:
         *,
         sigma: Sigma = None,
         initial: Mapping[str, InitialValue] | Mapping[Any, Any] | None = None,
+        parameters: Mapping[str, float | ca.SX] | Mapping[Any, Any] | None = None,
         inputs: Mapping[str, Input | float] | None = None,
         start: float = 0.0,
         name: str = "",
@@ -133,12 +139,14 @@ class Experiment:
         _check_series(series, begin, mistakes)
         signals = {n: _as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
         states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial, mistakes).items()}
+        own = {n: _own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
         check(f"Experiment '{label}'" if label else "Experiment", mistakes)
         values: dict[str, Any] = {
             "data": {n: (s.times, s.values) for n, s in series.items()},
             "time": None,
             "sigma": None if sigma is None else deviations,
             "initial": states,
+            "parameters": own,
             "inputs": signals,
             "start": begin,
             "name": name,
@@ -190,7 +198,22 @@ class Experiment:
         return self._replace(data, self.sigma)
 
     def _replace(self, data: Mapping[str, Any], sigma: Any) -> Experiment:
-        return Experiment(data, sigma=sigma, initial=self.initial, inputs=self.inputs, start=self.start, name=self.name)
+        return Experiment(
+            data,
+            sigma=sigma,
+            initial=self.initial,
+            parameters=self.parameters,
+            inputs=self.inputs,
+            start=self.start,
+            name=self.name,
+        )
+
+    def called(self, name: str) -> Experiment:
+        """Return the experiment under another name."""
+        out = Experiment.__new__(Experiment)
+        for key, value in {**vars(self), "name": name}.items():
+            object.__setattr__(out, key, value)
+        return out
 
     def points(self, outputs: Sequence[str]) -> Points:
         """Arrange the measurements on points, with one column for each of `outputs`."""
@@ -213,8 +236,11 @@ class Experiment:
 
     def __reduce__(self) -> Any:
         """Pickle expressions of parameters through CasADi functions, since bare SX does not pickle."""
-        initial = {n: _Graph.of(v) if isinstance(v, ca.SX) else v for n, v in self.initial.items()}
-        return _restore, (self.data, self.sigma, initial, dict(self.inputs), self.start, self.name)
+        initial, parameters = (
+            {n: _Graph.of(v) if isinstance(v, ca.SX) else v for n, v in group.items()}
+            for group in (self.initial, self.parameters)
+        )
+        return _restore, (self.data, self.sigma, initial, parameters, dict(self.inputs), self.start, self.name)
 
 
 @dataclass(frozen=True)
@@ -254,9 +280,19 @@ class _Graph:
         return ca.SX(self.function.call([ca.SX.sym(n) for n in self.names])[0])
 
 
-def _restore(data: Any, sigma: Any, initial: Mapping[str, Any], inputs: Any, start: float, name: str) -> Experiment:
-    thawed = {n: v.expression() if isinstance(v, _Graph) else v for n, v in initial.items()}
-    return Experiment(data, sigma=sigma, initial=thawed, inputs=inputs, start=start, name=name)
+def _restore(
+    data: Any,
+    sigma: Any,
+    initial: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    inputs: Any,
+    start: float,
+    name: str,
+) -> Experiment:
+    initial, parameters = (
+        {n: v.expression() if isinstance(v, _Graph) else v for n, v in group.items()} for group in (initial, parameters)
+    )
+    return Experiment(data, sigma=sigma, initial=initial, parameters=parameters, inputs=inputs, start=start, name=name)
 
 
 def _slots(times: Array, values: Array) -> tuple[Array, NDArray[np.intp]]:
@@ -429,6 +465,21 @@ def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
         )
         return np.nan
     return number
+
+
+def _own_parameter(name: str, value: Any, mistakes: list[str]) -> float | ca.SX:
+    """Read one entry of `parameters`."""
+    if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant():
+        return value
+    number = float(value) if isinstance(value, ca.SX) and value.numel() == 1 else real(value)
+    if number is not None and np.isfinite(number):
+        return number
+    if isinstance(value, Free):
+        remedy = "declare it as Parameter(guess, local=True) in the problem to estimate a value of its own"
+    else:
+        remedy = "give a finite number or a scalar SX expression of other parameters"
+    mistakes.append(f"parameter '{name}' is {text(value)}; {remedy}")
+    return np.nan
 
 
 def bound_mistakes(what: str, guess: Any, lower: Any, upper: Any, scale: Any) -> list[str]:

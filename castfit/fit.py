@@ -15,7 +15,8 @@ import numpy as np
 
 from castfit._blas import one_blas_thread
 from castfit._reading import is_one_of, real, text
-from castfit.problem import Problem
+from castfit.posed import Posed
+from castfit.problem import Posable, Problem
 from castfit.result import Result, estimate
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Control, Iteration, Solution
@@ -58,11 +59,11 @@ class Transcription(Protocol):
         """Relative accuracy to which the model is solved over a stage."""
         ...
 
-    def transcribe(self, problem: Problem, theta: Array) -> StagedProblem:
+    def transcribe(self, problem: Posable, theta: Array) -> StagedProblem:
         """Lay the problem out as stages, starting from theta (n_theta,)."""
         ...
 
-    def refine(self, problem: Problem, staged: StagedProblem, v: Array) -> StagedProblem | None:
+    def refine(self, problem: Posable, staged: StagedProblem, v: Array) -> StagedProblem | None:
         """Return a finer problem started from the solution v, or None if v is accurate enough."""
         ...
 
@@ -84,7 +85,7 @@ class Solver(Protocol):
 @one_blas_thread
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def fit(
-    problem: Problem,
+    problem: Posable,
     transcription: Transcription | None = None,
     solver: Solver | None = None,
     *,
@@ -100,7 +101,7 @@ def fit(
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or Posed
     transcription : SingleShooting, MultipleShooting or Collocation, optional
         By default collocation on elements that are refined until the solution agrees with the integrator.
     solver : GaussNewton or Ipopt, optional
@@ -151,12 +152,13 @@ def fit(
         mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
     check("fit", mistakes)
 
-    origin = _origin(problem, transcription, start, max_time)
-    staged, note = _transcribe(problem, transcription, origin.theta, second_start=second_start)
+    posed = problem.posed
+    origin = _origin(posed, transcription, start, max_time)
+    staged, note = _transcribe(posed, transcription, origin.theta, second_start=second_start)
     if verbose:
         if origin.note:
             _say(origin.note)
-        _say(f"{transcription.label}, {solver.label}: {staged.layout.n_v} variables, {problem.n_data} data")
+        _say(f"{transcription.label}, {solver.label}: {staged.layout.n_v} variables, {posed.n_data} data")
     history: list[dict[str, float]] = []
     evaluations: Counter[str] = Counter()
     failures: Counter[str] = Counter()
@@ -168,7 +170,7 @@ def fit(
         failures.update(solution.failures)
         history += [{**entry, "refinement": refinement} for entry in solution.history]
         iterations += solution.iterations
-        finer = transcription.refine(problem, staged, solution.v) if solution.status.success else None
+        finer = transcription.refine(posed, staged, solution.v) if solution.status.success else None
         if finer is None:
             break
         if refinement == _MAX_REFINEMENTS:
@@ -198,7 +200,7 @@ def fit(
         history=tuple(history),
         transcription=transcription.label,
         solver=solver.label,
-        absolute_sigma=problem.absolute_sigma if absolute_sigma is None else absolute_sigma,
+        absolute_sigma=posed.absolute_sigma if absolute_sigma is None else absolute_sigma,
         confidence_level=confidence_level,
         integrator=transcription.integrator,
         accuracy=transcription.accuracy,
@@ -212,7 +214,7 @@ def fit(
 def _kind_mistakes(problem: Any, transcription: Any, solver: Any, callback: Any) -> list[str]:
     """Find arguments that are of the wrong kind, such as a class instead of an instance."""
     found = (
-        (isinstance(problem, Problem), "problem", problem, "a Problem"),
+        (isinstance(problem, (Problem, Posed)), "problem", problem, "a Problem"),
         (_has(transcription, "transcribe"), "transcription", transcription, "SingleShooting(), MultipleShooting() or "
                                                                             "Collocation()"),
         (_has(solver, "solve"), "solver", solver, "GaussNewton() or Ipopt()"),
@@ -226,7 +228,7 @@ def _has(part: Any, method: str) -> bool:
 
 
 def _origin(
-    problem: Problem,
+    problem: Posed,
     transcription: Transcription,
     start: Mapping[str, float] | Result | Decomposed | str | None,
     max_time: float,
@@ -253,7 +255,7 @@ def _states(transcription: Transcription) -> States:
 
 
 def _transcribe(
-    problem: Problem, transcription: Transcription, theta: Array, *, second_start: bool
+    problem: Posed, transcription: Transcription, theta: Array, *, second_start: bool
 ) -> tuple[StagedProblem, str]:
     """Transcribe, and find another start where all states are measured: at once if the first one is numb."""
     staged = transcription.transcribe(problem, theta)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from castfit.problem import Problem
+    from castfit.problem import Posable
     from castfit.verification import Verification
 
     Array = NDArray[np.float64]
@@ -144,7 +144,7 @@ class Result:
     absolute_sigma: bool
     integrator: IntegratorOptions
     log: NDArray[np.bool_]
-    problem: Problem | None = field(default=None)
+    problem: Posable | None = field(default=None)
 
     @property
     def values(self) -> dict[str, float]:
@@ -208,7 +208,7 @@ class Result:
         self._owner("plot")
         return plots.fit(self, path)
 
-    def with_problem(self, problem: Problem) -> Result:
+    def with_problem(self, problem: Posable) -> Result:
         """Return the result together with the problem that it answers, after loading.
 
         Raises
@@ -229,7 +229,7 @@ class Result:
         )
         return replace(self, problem=problem)
 
-    def _owner(self, what: str) -> Problem:
+    def _owner(self, what: str) -> Posable:
         if self.problem is None:
             raise InputError(what, ["a loaded result does not know its model; use result.with_problem(problem) first"])
         return self.problem
@@ -288,7 +288,7 @@ class Result:
 
 
 def estimate(
-    problem: Problem,
+    problem: Posable,
     staged: StagedProblem,
     v: Array,
     at: Evaluation,
@@ -420,7 +420,7 @@ def _by_name(names: Sequence[str], values: Array) -> dict[str, float]:
     return dict(zip(names, values.tolist(), strict=True))
 
 
-def _log_deviations(problem: Problem) -> Array:
+def _log_deviations(problem: Posable) -> Array:
     """Return the logarithms of the standard deviations of all data and priors."""
     data = [np.log(c.points.sigma[c.points.mask]) for c in problem.conditions]
     priors = [np.log(q.prior.deviation) for q in problem.quantities if q.prior is not None]

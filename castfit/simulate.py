@@ -14,6 +14,7 @@ import casadi as ca
 import numpy as np
 
 from castfit.integrate import Integrator, IntegratorOptions, Lanes
+from castfit.posed import Posed
 from castfit.status import CastfitError, InputError, check, suggest
 from castfit.transcribe.grid import merge, snap
 from castfit.transcribe.integrators import integrator_of
@@ -21,7 +22,8 @@ from castfit.transcribe.integrators import integrator_of
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from castfit.problem import Condition, Problem
+    from castfit.conditions import Condition
+    from castfit.problem import Posable
 
     Array = NDArray[np.float64]
 
@@ -57,7 +59,7 @@ class Nodes:
 
 
 def simulate(
-    problem: Problem,
+    problem: Posable,
     parameters: Mapping[str, float] | ArrayLike | None = None,
     *,
     times: Times = None,
@@ -67,7 +69,7 @@ def simulate(
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or Posed
     parameters : mapping from str to float, or (n_theta,) array, optional
         Natural values of estimated quantities, or of parameters of the model (fixed ones too); what is left out keeps
         its guess.  An array is theta, in search scale.
@@ -88,13 +90,13 @@ def simulate(
         If the integration stops.
     """
     problem, theta = _settle(problem, parameters)
-    starts = [c.chart.natural(theta[c.theta]).a[None] for c in problem.conditions]
+    starts = [c.link.natural(theta[c.theta]).a[None] for c in problem.conditions]
     nodes = [Nodes(np.array([c.start]), a) for c, a in zip(problem.conditions, starts, strict=True)]
     return predict(problem, theta, nodes, times=times, integrator=integrator)
 
 
 def predict(
-    problem: Problem,
+    problem: Posable,
     theta: Array,
     nodes: list[Nodes],
     *,
@@ -111,7 +113,7 @@ def predict(
         if condition.name not in chosen:
             continue
         t = chosen[condition.name]
-        p = condition.chart.natural(theta[condition.theta]).p
+        p = condition.link.natural(theta[condition.theta]).p
         x, z = _march(step, condition, p, known, t)
         u = np.array([signal(t) for signal in condition.inputs]).reshape(-1, t.size)
         y = np.asarray(observe.map(t.size)(t[None], x.T, z.T, np.repeat(p[:, None], t.size, axis=1), u))
@@ -157,7 +159,7 @@ def _march(step: Integrator, condition: Condition, p: Array, nodes: Nodes, times
     return x[wanted], z[wanted]
 
 
-def _settle(problem: Problem, parameters: Any) -> tuple[Problem, Array]:
+def _settle(problem: Posable, parameters: Any) -> tuple[Posable, Array]:
     """Return theta for the given values, and the problem with fixed parameters changed where they were named."""
     if parameters is None:
         return problem, problem.guess
@@ -178,16 +180,19 @@ def _settle(problem: Problem, parameters: Any) -> tuple[Problem, Array]:
             mistakes.append(f"'{name}' is {value:g}, but its scale is 'log'; give a positive number")
         elif owners:
             natural[owners] = value
-        elif name in problem.parameters:
+        elif name in problem.parameters and not isinstance(problem, Posed):
             fixed[name] = replace(problem.parameters[name], value=float(value), lower=-np.inf, upper=np.inf)
         else:
             known = dict.fromkeys((*problem.names, *problem.model.parameters))
             mistakes.append(f"'{name}' is neither estimated nor a parameter of the model: {suggest(name, known)}")
     check("simulate", mistakes)
-    return problem.replace(parameters={**problem.parameters, **fixed}) if fixed else problem, problem.to_search(natural)
+    theta = problem.to_search(natural)
+    if not fixed or isinstance(problem, Posed):
+        return problem, theta
+    return problem.replace(parameters={**problem.parameters, **fixed}), theta
 
 
-def _output_times(problem: Problem, times: Times) -> dict[str, Array]:
+def _output_times(problem: Posable, times: Times) -> dict[str, Array]:
     """Return the output times per experiment, checked."""
     names = [condition.name for condition in problem.conditions]
     if times is None:

@@ -31,7 +31,7 @@ from castfit.transcribe.trajectory import Trajectory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem import Problem
+    from castfit.problem import Posable
     from castfit.staged import Evaluation, Layout, StagedProblem
 
     Array = NDArray[np.float64]
@@ -72,7 +72,7 @@ class Verification:
 
 
 def verify(
-    problem: Problem, staged: StagedProblem, at: Evaluation, options: IntegratorOptions, accuracy: float
+    problem: Posable, staged: StagedProblem, at: Evaluation, options: IntegratorOptions, accuracy: float
 ) -> Verification:
     """Integrate the model anew from a solution, and compare.
 
@@ -125,7 +125,7 @@ def _compare(staged: StagedProblem, at: Evaluation, layout: Layout, other: Evalu
 
 
 def _piecewise(
-    problem: Problem,
+    problem: Posable,
     staged: StagedProblem,
     at: Evaluation,
     options: IntegratorOptions,

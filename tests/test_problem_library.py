@@ -70,7 +70,7 @@ def residuals(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarr
     )
     every, jacobian = [], []
     for condition in problem.conditions:
-        natural = condition.chart.natural(theta[condition.theta])
+        natural = condition.link.natural(theta[condition.theta])
         times, states, slopes = variational(problem, condition, natural)
         points = condition.points
         row = np.searchsorted(times, points.times)
@@ -446,7 +446,7 @@ def test_three_step_truth_fits_exactly():
     """By another integrator than the one that made the data, in one experiment of sixteen."""
     problem = load("three_step").problem
     condition = problem.conditions[5]
-    natural = condition.chart.natural(problem.theta_from(load("three_step").reference.parameters)[condition.theta])
+    natural = condition.link.natural(problem.theta_from(load("three_step").reference.parameters)[condition.theta])
     right = problem.model.system.function("right", problem.model.system.ode)
     found = solve_ivp(lambda t, x: np.asarray(right(t, x, [], natural.p, [])).ravel(), (0, 120), natural.a,
                       method="DOP853", t_eval=condition.points.times, rtol=1e-11, atol=1e-13)  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from castfit.problem import Problem
+    from castfit.problem import Posable
 
 _SAME = 1e-4  # relative difference of chi2 up to which two fits found the same optimum
 _SPREAD = 1e-2  # relative spread of an estimate above which an optimum does not determine it
@@ -37,7 +37,7 @@ class Optimum:
     varying: tuple[str, ...]
 
 
-def rounding_error(problem: Problem) -> float:
+def rounding_error(problem: Posable) -> float:
     """Return what may be rounding in a difference of chi2, as where a model fits its data exactly."""
     points = (condition.points for condition in problem.conditions)
     return _ROUNDING * sum(float(np.sum((p.values[p.mask] / p.sigma[p.mask]) ** 2)) for p in points)

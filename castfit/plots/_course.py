@@ -14,8 +14,9 @@ from castfit.staged import StagedProblem
 from castfit.status import check
 
 if TYPE_CHECKING:
+    from castfit.conditions import Condition
     from castfit.fit import Transcription
-    from castfit.problem import Condition, Problem
+    from castfit.problem import Posable
     from castfit.solve.state import GaussNewtonState
     from castfit.staged import Array
 
@@ -58,7 +59,7 @@ class Course:
 
     @classmethod
     def of(
-        cls, states: Iterable[GaussNewtonState], problem: Problem, transcription: Transcription | StagedProblem
+        cls, states: Iterable[GaussNewtonState], problem: Posable, transcription: Transcription | StagedProblem
     ) -> Course:
         """Collect the states; one that only says how the solve ended replaces the one before it."""
         given = tuple(states)
@@ -122,7 +123,7 @@ class Course:
         return any(chain.n_s for chain in self.staged.layout.chains)
 
 
-def _rows(problem: Problem) -> list[Row]:
+def _rows(problem: Posable) -> list[Row]:
     names, several = problem.model.output_names, len(problem.conditions) > 1
     rows: list[Row] = []
     for i, condition in enumerate(problem.conditions):

@@ -19,7 +19,8 @@ from castfit.integrate.lanes import shift_cubics
 from castfit.transcribe.grid import merge, snap
 
 if TYPE_CHECKING:
-    from castfit.problem import Condition, Problem
+    from castfit.conditions import Condition
+    from castfit.problem import Posable
     from castfit.staged import Array
 
 _ACCURACY = IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8)  # finer than any line is drawn
@@ -42,12 +43,12 @@ class Pieces:
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or Posed
     edges : per experiment a (K + 1,) array
         Stage boundaries.
     """
 
-    def __init__(self, problem: Problem, edges: Sequence[Array]) -> None:
+    def __init__(self, problem: Posable, edges: Sequence[Array]) -> None:
         self._problem = problem
         # An input may jump at a breakpoint: stages are integrated in parts from one to the next.
         inside = [snap(c.breakpoints, e) for c, e in zip(problem.conditions, edges, strict=True)]
@@ -66,7 +67,7 @@ class Pieces:
         A piece that cannot be integrated to its end stops before.
         """
         return [
-            [self._piece(c, c.chart.natural(theta[c.theta]).p, ends, x) for ends, x in zip(parts, states, strict=True)]
+            [self._piece(c, c.link.natural(theta[c.theta]).p, ends, x) for ends, x in zip(parts, states, strict=True)]
             for c, parts, states in zip(self._problem.conditions, self._parts, nodes, strict=True)
         ]
 

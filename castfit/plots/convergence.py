@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from castfit.fit import Transcription
-    from castfit.problem import Problem
+    from castfit.problem import Posable
     from castfit.solve.state import GaussNewtonState
     from castfit.staged import StagedProblem
 
@@ -34,7 +34,7 @@ _DOTS_PER_INCH = 100
 
 def iterations(
     states: Iterable[GaussNewtonState],
-    problem: Problem,
+    problem: Posable,
     transcription: Transcription | StagedProblem,
     *,
     choose: Sequence[int] | None = None,
@@ -51,7 +51,7 @@ def iterations(
     ----------
     states : iterable of GaussNewtonState
         All that `GaussNewton.iterate` yields.
-    problem : Problem
+    problem : Problem or Posed
     transcription : MultipleShooting, SingleShooting, Collocation or StagedProblem
         What was iterated.
     choose : sequence of int, optional
@@ -95,7 +95,7 @@ def iterations(
 
 def animate(
     states: Iterable[GaussNewtonState],
-    problem: Problem,
+    problem: Posable,
     transcription: Transcription | StagedProblem,
     path: str | Path,
     *,

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from castfit.problem import Condition, Problem
+    from castfit.conditions import Condition
+    from castfit.problem import Posable
     from castfit.result import Result
     from castfit.simulate import Prediction
 
@@ -146,7 +147,7 @@ class _Grid:
     note: str
 
     @classmethod
-    def of(cls, problem: Problem) -> _Grid:
+    def of(cls, problem: Posable) -> _Grid:
         """Put experiments in columns and outputs in rows; wrap where there is only one of either."""
         conditions, outputs = problem.conditions, range(len(problem.outputs))
         measured = [(c, j) for c in conditions for j in outputs if c.points.mask[:, j].any()]
@@ -206,7 +207,7 @@ class _Style:
         return [cls(*style) for style in zip(colours, widths[::-1], sizes[::-1], strict=True)]
 
 
-def _problem(result: Result) -> Problem:
+def _problem(result: Result) -> Posable:
     if result.problem is None:
         raise InputError("plots", ["a loaded result does not know its data; use result.with_problem(problem) first"])
     return result.problem
@@ -244,7 +245,7 @@ def _draw(canvas: Canvas, grid: _Grid, results: Mapping[str, Result], title: str
     legend.set_alignment("left")
 
 
-def _axes(canvas: Canvas, grid: _Grid, problem: Problem) -> list[_Pair]:
+def _axes(canvas: Canvas, grid: _Grid, problem: Posable) -> list[_Pair]:
     """Make the axes: panels of one experiment share their times, panels of one output their values."""
     cells = canvas.add_gridspec(2 * grid.rows, grid.columns, height_ratios=[2.8, 1] * grid.rows)
     pairs: list[_Pair] = []

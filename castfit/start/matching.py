@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.integrate import IntegratorOptions
-    from castfit.problem import Problem
+    from castfit.posed import Posed
     from castfit.staged import Linearization, Mask, StagedProblem
     from castfit.transcribe.trajectory import States
 
@@ -53,14 +53,14 @@ def unfelt(staged: StagedProblem, linear: Linearization) -> tuple[str, ...]:
     return tuple(name for name, is_weak in zip(layout.names, weak, strict=True) if is_weak)
 
 
-def matching(problem: Problem, theta: Array, states: States, integrator: IntegratorOptions) -> Array:
+def matching(problem: Posed, theta: Array, states: States, integrator: IntegratorOptions) -> Array:
     """Return the theta (n_theta,) at which the model's equations fit the trajectories best, starting from theta.
 
     Only equations of known states count: what is simulated agrees with the theta that it was simulated with.
 
     Parameters
     ----------
-    problem : Problem
+    problem : Posed
     theta : (n_theta,) array
         Search scale.
     states : {"data", "smoothed", "simulation"} or mapping
@@ -91,7 +91,7 @@ def matching(problem: Problem, theta: Array, states: States, integrator: Integra
     return staged.layout.theta(at.v).copy() if at.ok else theta
 
 
-def _known(problem: Problem, theta: Array, states: States) -> list[Mask]:
+def _known(problem: Posed, theta: Array, states: States) -> list[Mask]:
     """Tell, per experiment, the states that were given from those that were simulated, algebraic ones among them."""
     model = problem.model
     if isinstance(states, Trajectory):

@@ -24,7 +24,8 @@ from castfit.transcribe.trajectory import States, Trajectory, start_trajectory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem import Problem
+    from castfit.posed import Posed
+    from castfit.problem import Posable
     from castfit.staged import StagedProblem
 
     Array = NDArray[np.float64]
@@ -92,19 +93,20 @@ class Collocation:
         """Relative accuracy to which the model is solved over a stage."""
         return self.tolerance
 
-    def transcribe(self, problem: Problem, theta: Array) -> CollocationProblem:
+    def transcribe(self, problem: Posable, theta: Array) -> CollocationProblem:
         """Lay the problem out as elements, starting from theta (n_theta,)."""
+        posed = problem.posed
         edges = [
             merge(uniform_or_given(c, "data", what="elements"), np.linspace(c.start, c.end, _FIRST_ELEMENTS + 1))
             if self._auto
             else uniform_or_given(c, self.elements, what="elements")
-            for c in problem.conditions
+            for c in posed.conditions
         ]
-        trajectory = start_trajectory(problem, theta, self.states, self.integrator)
+        trajectory = start_trajectory(posed, theta, self.states, self.integrator)
         functions = [_table(trajectory, i) for i in range(len(edges))]
-        return self._problem(problem, edges, theta, functions)
+        return self._problem(posed, edges, theta, functions)
 
-    def refine(self, problem: Problem, staged: StagedProblem, v: Array) -> CollocationProblem | None:
+    def refine(self, problem: Posable, staged: StagedProblem, v: Array) -> CollocationProblem | None:
         """Return a finer problem started from the solution v, or None if v is accurate enough."""
         if not self._auto:
             return None
@@ -119,11 +121,11 @@ class Collocation:
         if max(e.largest for e in errors) <= self.tolerance:
             return None
         edges = [refine(chain.times, e, self.tolerance) for chain, e in zip(staged.layout.chains, errors, strict=True)]
-        return self._problem(problem, edges, staged.layout.theta(v), list(staged.interpolants(v)))
+        return self._problem(problem.posed, edges, staged.layout.theta(v), list(staged.interpolants(v)))
 
     def _problem(
         self,
-        problem: Problem,
+        problem: Posed,
         edges: list[Array],
         theta: Array,
         trajectories: list[Callable[[Array], tuple[Array, Array]]],

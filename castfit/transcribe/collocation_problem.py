@@ -23,7 +23,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._casadi import Built
-from castfit.problem import by_name
+from castfit.model import by_name
 from castfit.staged import (
     Evaluation,
     Failure,
@@ -46,17 +46,18 @@ from castfit.transcribe.shooting_problem import parameter_scale
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem import Condition, Problem
+    from castfit.conditions import Condition
+    from castfit.posed import Posed
 
     Array = NDArray[np.float64]
     Trajectory = Callable[[Array], tuple[Array, Array]]
 
-_EQUATIONS: Built[Problem, Equations] = Built()
+_EQUATIONS: Built[Posed, Equations] = Built()
 """The functions of each problem, built once however many fits use them."""
 
 
 def collocation_problem(
-    problem: Problem,
+    problem: Posed,
     edges: Sequence[Array],
     *,
     theta: Array,
@@ -68,7 +69,7 @@ def collocation_problem(
 
     Parameters
     ----------
-    problem : Problem
+    problem : Posed
     edges : per experiment a (K + 1,) array
         Element boundaries; breakpoints of inputs are added, so that no element contains one.
     theta : (n_theta,) array
@@ -106,7 +107,7 @@ def collocation_problem(
         inner = chain.inner.reshape(chain.n_stages, d, -1)
         for name, (low, high) in problem.state_bounds.items():
             i = problem.model.states.index(name)
-            given = not (condition.chart.state_of == i).any() and i not in condition.chart.computed
+            given = condition.link.given[i]
             # A given initial state is no unknown; a bound at its value would only leave the bounds no interior.
             nodes = chain.nodes[int(given) :, i]
             lower[nodes], upper[nodes] = low, high
@@ -135,7 +136,7 @@ class CollocationProblem(StagedProblem):
 
     def __init__(
         self,
-        problem: Problem,
+        problem: Posed,
         equations: Equations,
         elements: tuple[Elements, ...],
         layout: Layout,
@@ -181,6 +182,7 @@ class CollocationProblem(StagedProblem):
                 for failure in self._explain(i, memory.slopes[i].flow, memory.slopes[i].observed, "the derivative of ")
                 if (failure.chain, failure.stage) not in failed
             ]
+            failures += [] if evaluation.failures else self._unlinked(v)
             memory.linearization = Linearization(
                 evaluation.v,
                 evaluation.values,
@@ -197,6 +199,12 @@ class CollocationProblem(StagedProblem):
         with np.errstate(all="ignore"):
             return tuple(self._hessian(i, v, at, of) for i, of in enumerate(multipliers))
 
+    def _unlinked(self, v: Array) -> list[Failure]:
+        """Report parameters and initial states whose derivatives cannot be computed."""
+        ends = ((c, v[c.theta]) for c in self.problem.conditions)
+        reasons = ((c.name, c.link.failure(q, c.link.natural(q), slopes=True)) for c, q in ends if c.link.parts)
+        return [Failure(name, 0, "not_finite", reason) for name, reason in reasons if reason]
+
     def interpolants(self, v: Array) -> tuple[Trajectory, ...]:
         """Return per experiment the polynomials at v, from times (n,) to states (n, n_x) and (n, n_z)."""
         return tuple(
@@ -212,14 +220,19 @@ class CollocationProblem(StagedProblem):
 
     def _values(self, i: int, v: Array) -> tuple[Values, list[Failure]]:
         elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
-        values = elements.values(self.equations, self.problem.conditions[i].chart.natural(q), s, w)
+        condition = self.problem.conditions[i]
+        at = condition.link.natural(q)
+        values = elements.values(self.equations, at, s, w)
         stages = s.shape[0]
         flow = values.d.reshape(stages, -1, elements.n_e)
         observed = np.concatenate([b.reshape(*elements.weight.shape[:2], -1) for b in (values.r, values.c)], axis=2)
         failures = self._explain(i, flow, observed, "")
-        for j in np.flatnonzero(~np.isfinite(values.a)):
+        reason = condition.link.failure(q, at)
+        if reason:
+            failures.insert(0, Failure(condition.name, 0, "not_finite", reason))
+        for j in np.flatnonzero(~np.isfinite(values.a) & (not reason)):
             name = self.problem.model.states[j]
-            failures.append(Failure(self.layout.chains[i].name, 0, "not_finite", f"the initial value of {name}"))
+            failures.append(Failure(condition.name, 0, "not_finite", f"the initial value of {name}"))
         for failure in failures:
             for block in (values.r, values.d, values.c):
                 block[failure.stage] = np.nan
@@ -227,7 +240,7 @@ class CollocationProblem(StagedProblem):
 
     def _jacobians(self, i: int, v: Array) -> tuple[Slopes, Jacobians]:
         elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
-        at = self.problem.conditions[i].chart.natural(q)
+        at = self.problem.conditions[i].link.natural(q)
         dp = at.dp[self.equations.free]
         slopes = elements.slopes(self.equations, at.p, s, w)
         r, c = elements.observed_blocks(slopes, dp)
@@ -237,8 +250,8 @@ class CollocationProblem(StagedProblem):
     def _hessian(self, i: int, v: Array, at: Linearization, of: Multipliers) -> tuple[Array, Array]:
         elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
         slopes, values = self._memory.slopes[i], at.values[i]
-        chart, free, n_e = self.problem.conditions[i].chart, self.equations.free, elements.n_e
-        natural = chart.natural(q)
+        link, free, n_e = self.problem.conditions[i].link, self.equations.free, elements.n_e
+        natural = link.natural(q)
         inner = of.inner.reshape(s.shape[0], -1, n_e)
         rows = [b.reshape(*elements.weight.shape[:2], -1) for b in (values.r, of.path)]
         observed = np.concatenate(rows, axis=2)
@@ -246,7 +259,7 @@ class CollocationProblem(StagedProblem):
         by_p = np.zeros(natural.p.size)
         by_p[free] = np.einsum("kie,kiel->l", inner, slopes.flow[..., n_e:])
         by_p[free] += np.einsum("kmg,kmgl->l", observed, slopes.observed[..., n_e:])
-        return stagewise, chart.curvature(q, by_p, of.initial)
+        return stagewise, link.curvature(q, by_p, of.initial)
 
     def _explain(self, i: int, flow: Array, observed: Array, prefix: str) -> list[Failure]:
         """Name the first thing that is not finite in each element; flow (K, d, n_e, ...), observed (K, M, n_g, ...)."""
@@ -265,7 +278,7 @@ class CollocationProblem(StagedProblem):
         return list(failures.values())
 
 
-def _equations(problem: Problem) -> Equations:
+def _equations(problem: Posed) -> Equations:
     system, free = problem.model.system, problem.free_parameters
     flow = ca.vertcat(system.ode, system.alg)
     constraints = [by_name(ca.SX(c.expression), problem.model) for c in problem.constraints]
@@ -273,7 +286,7 @@ def _equations(problem: Problem) -> Equations:
     return Equations(Expressions(system, flow, free), Expressions(system, observed, free), free)
 
 
-def _elements(problem: Problem, i: int, staging: Staging, chosen: Table) -> Elements:
+def _elements(problem: Posed, i: int, staging: Staging, chosen: Table) -> Elements:
     """Tabulate what is constant about the elements of one experiment; algebraic equations are not scaled yet."""
     condition, edges, tau = problem.conditions[i], staging.edges, staging.tau
     applies = constrained(problem, i, staging)
@@ -314,7 +327,7 @@ def _start(elements: Elements, condition: Condition, theta: Array, trajectory: T
     times = np.concatenate([elements.edges[:-1, None], elements.times[..., 0]], axis=1)
     x, z = trajectory(times.ravel())
     y = np.concatenate([x, z], axis=1).reshape(*times.shape, elements.n_e)
-    y[0, 0, : elements.n_x] = condition.chart.natural(theta[condition.theta]).a
+    y[0, 0, : elements.n_x] = condition.link.natural(theta[condition.theta]).a
     return y
 
 
@@ -325,7 +338,7 @@ def _magnitude(starts: Sequence[Array]) -> Array:
 
 
 def _scaled(
-    problem: Problem,
+    problem: Posed,
     equations: Equations,
     elements: Sequence[Elements],
     starts: Sequence[Array],
@@ -338,7 +351,7 @@ def _scaled(
         return list(elements)
     largest = np.zeros(magnitude.size - n_x)
     for e, y, condition in zip(elements, starts, problem.conditions, strict=True):
-        p = condition.chart.natural(theta[condition.theta]).p
+        p = condition.link.natural(theta[condition.theta]).p
         slopes = equations.flow.jacobian(e.times, y[:, 1:, :n_x], y[:, 1:, n_x:], p, e.inputs)
         terms = np.abs(slopes[:, :, n_x:, n_x : magnitude.size]) * magnitude[n_x:]
         largest = np.maximum(largest, np.where(np.isfinite(terms), terms, 0.0).max(axis=(0, 1, 3)))
@@ -347,7 +360,7 @@ def _scaled(
     return [replace(e, factor=e.factor * scale) for e in elements]
 
 
-def _layout(problem: Problem, stagings: Sequence[Staging], chosen: Table) -> Layout:
+def _layout(problem: Posed, stagings: Sequence[Staging], chosen: Table) -> Layout:
     n_x, n_e = len(problem.model.states), len(problem.model.states) + len(problem.model.algebraic_states)
     limits = np.array([(c.lower, c.upper) for c in problem.constraints], dtype=float).reshape(-1, 2)
     specifications: list[Specification] = []

@@ -24,7 +24,7 @@ from castfit.staged import Values
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem import Natural
+    from castfit.link import Natural
     from castfit.transcribe.lagrange import Table
     from castfit.transcribe.pointwise import Expressions
 

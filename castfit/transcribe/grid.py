@@ -17,7 +17,7 @@ from castfit.status import check
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem import Condition
+    from castfit.conditions import Condition
 
     Array = NDArray[np.float64]
     Mask = NDArray[np.bool_]

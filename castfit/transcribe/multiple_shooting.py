@@ -17,7 +17,7 @@ from castfit.transcribe.trajectory import States, start_trajectory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem import Problem
+    from castfit.problem import Posable
     from castfit.staged import StagedProblem
 
 
@@ -59,11 +59,12 @@ class MultipleShooting:
         """Relative accuracy to which the model is solved over a stage; CVODES errs by ten times its tolerance."""
         return 10 * self.integrator.relative_tolerance
 
-    def transcribe(self, problem: Problem, theta: NDArray[np.float64]) -> ShootingProblem:
+    def transcribe(self, problem: Posable, theta: NDArray[np.float64]) -> ShootingProblem:
         """Lay the problem out as stages, starting from theta (n_theta,)."""
-        edges = [uniform_or_given(c, self.intervals, what="intervals") for c in problem.conditions]
-        trajectory = start_trajectory(problem, theta, self.states, self.integrator)
-        return ShootingProblem(problem, edges, nodes=True, theta=theta, trajectory=trajectory, options=self.integrator)
+        posed = problem.posed
+        edges = [uniform_or_given(c, self.intervals, what="intervals") for c in posed.conditions]
+        trajectory = start_trajectory(posed, theta, self.states, self.integrator)
+        return ShootingProblem(posed, edges, nodes=True, theta=theta, trajectory=trajectory, options=self.integrator)
 
-    def refine(self, problem: Problem, staged: StagedProblem, v: NDArray[np.float64]) -> None:
+    def refine(self, problem: Posable, staged: StagedProblem, v: NDArray[np.float64]) -> None:
         """Return None: the integrator controls its own accuracy."""

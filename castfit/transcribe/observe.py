@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit.problem import by_name
+from castfit.model import by_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem import Problem
+    from castfit.posed import Posed
     from castfit.transcribe.grid import Staging
 
     Array = NDArray[np.float64]
@@ -43,7 +43,7 @@ class Observation:
     c_p: Array
 
 
-def constrained(problem: Problem, i: int, staging: Staging) -> NDArray[np.bool_]:
+def constrained(problem: Posed, i: int, staging: Staging) -> NDArray[np.bool_]:
     """Tell where the problem's constraints apply in condition i, (K, M, number of constraints).
 
     That is wherever something was measured, but not once more for a replicate; and a constraint of parameters alone
@@ -54,7 +54,7 @@ def constrained(problem: Problem, i: int, staging: Staging) -> NDArray[np.bool_]
     for j, constraint in enumerate(problem.constraints):
         names = {symbol.name() for symbol in ca.symvar(constraint.expression)}
         if names <= set(model.parameters):
-            own = i == 0 or any(problem.parameters[name].local for name in names)
+            own = i == 0 or bool(names & problem.varying)
             applies[:, :, j] &= own & (np.cumsum(staging.first).reshape(staging.first.shape) == 1)
     return applies
 
@@ -64,12 +64,12 @@ class Observer:
 
     Parameters
     ----------
-    problem : Problem
+    problem : Posed
     state_bounds : bool
         Whether bounds of states are path constraints here (single shooting), because no node variable carries them.
     """
 
-    def __init__(self, problem: Problem, *, state_bounds: bool) -> None:
+    def __init__(self, problem: Posed, *, state_bounds: bool) -> None:
         self._problem = problem
         system = problem.model.system
         bounded = list(problem.state_bounds) if state_bounds else []
@@ -95,7 +95,7 @@ class Observer:
         """
         rows = (staging.tau.shape[0], staging.tau.shape[1] * self._limits.shape[0])
         states = np.repeat(staging.first[:, :, None], len(self._bounded), axis=2)
-        states[0, staging.tau[0] == 0.0] &= ~self._problem.conditions[i].chart.given[self._bounded]
+        states[0, staging.tau[0] == 0.0] &= ~self._problem.conditions[i].link.given[self._bounded]
         bounded = np.concatenate([constrained(self._problem, i, staging), states], axis=2)
         lower = np.where(bounded, self._limits[:, 0], -np.inf).reshape(rows)
         upper = np.where(bounded, self._limits[:, 1], np.inf).reshape(rows)

@@ -68,7 +68,7 @@ def element_errors(
         staged.problem.conditions, staged.layout.chains, staged.elements, strict=True
     ):
         q, s, w = chain.local(v)
-        found.append(_compare(integrator, elements, elements.states(s, w), condition.chart.natural(q).p))
+        found.append(_compare(integrator, elements, elements.states(s, w), condition.link.natural(q).p))
     return tuple(found)
 
 

@@ -37,8 +37,10 @@ from castfit.transcribe.observe import Observation, Observer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit.conditions import Condition
     from castfit.integrate import Integrator
-    from castfit.problem import Condition, Natural, Problem
+    from castfit.link import Natural
+    from castfit.posed import Posed
     from castfit.transcribe.trajectory import Trajectory
 
     Array = NDArray[np.float64]
@@ -86,7 +88,7 @@ class ShootingProblem(StagedProblem):
 
     Parameters
     ----------
-    problem : Problem
+    problem : Posed
     edges : sequence of (K + 1,) arrays
         Stage boundaries of each experiment.
     nodes : bool
@@ -100,7 +102,7 @@ class ShootingProblem(StagedProblem):
 
     def __init__(
         self,
-        problem: Problem,
+        problem: Posed,
         edges: Sequence[Array],
         *,
         nodes: bool,
@@ -157,11 +159,11 @@ class ShootingProblem(StagedProblem):
             if not self._nodes:
                 starts.append(np.empty((chain.n_stages, 0)))
                 continue
-            x[0] = condition.chart.natural(theta[condition.theta]).a
+            x[0] = condition.link.natural(theta[condition.theta]).a
             for name, (low, high) in problem.state_bounds.items():
                 j = problem.model.states.index(name)
                 # A given initial state is no unknown; a bound at its value would only leave the bounds no interior.
-                nodes = chain.nodes[int(condition.chart.given[j]) :, j]
+                nodes = chain.nodes[int(condition.link.given[j]) :, j]
                 self.lower[nodes], self.upper[nodes] = low, high
             self.scale[chain.nodes] = trajectory.magnitude(i)
             starts.append(np.clip(x, self.lower[chain.nodes], self.upper[chain.nodes]))
@@ -175,7 +177,15 @@ class ShootingProblem(StagedProblem):
         return tuple(n.a[None, :] for n in self._naturals(v))
 
     def _naturals(self, v: Array) -> list[Natural]:
-        return [c.chart.natural(v[c.theta]) for c in self.problem.conditions]
+        return [c.link.natural(v[c.theta]) for c in self.problem.conditions]
+
+    def _unlinked(self, v: Array, naturals: list[Natural], *, slopes: bool = False) -> list[Failure]:
+        """Report parameters and initial states that cannot be computed from theta, or whose derivatives cannot."""
+        reasons = [
+            (c.name, c.link.failure(v[c.theta], at, slopes=slopes))
+            for c, at in zip(self.problem.conditions, naturals, strict=True)
+        ]
+        return [Failure(name, 0, "not_finite", reason) for name, reason in reasons if reason]
 
     def evaluate(self, v: Array) -> Evaluation:
         """Integrate all stages."""
@@ -189,7 +199,7 @@ class ShootingProblem(StagedProblem):
         naturals = self._naturals(v)
         sweep = self._integrate(v, naturals)
         values: list[Values] = []
-        failures = list(sweep.failures)
+        failures = [*self._unlinked(v, naturals), *sweep.failures]
         for i, (chain, natural) in enumerate(zip(self._chains, naturals, strict=True)):
             seen = self._observer.values(chain.staging, sweep.x[i], sweep.z[i], natural.p, chain.inputs)
             failures += self._unobservable(i, failures, np.isfinite(seen.r), np.isfinite(seen.c), "")
@@ -220,7 +230,8 @@ class ShootingProblem(StagedProblem):
         evaluation, sweep = self._evaluate(v)
         naturals = self._naturals(v)
         dx, dz, end, stopped = self._sensitivities(sweep, naturals)
-        failures = [*evaluation.failures, *stopped]
+        unlinked = [] if evaluation.failures else self._unlinked(v, naturals, slopes=True)
+        failures = [*evaluation.failures, *unlinked, *stopped]
         jacobians: list[Jacobians] = []
         for i, (chain, natural) in enumerate(zip(self._chains, naturals, strict=True)):
             seen = self._observer.jacobians(chain.staging, sweep.x[i], sweep.z[i], natural.p, chain.inputs)
@@ -295,8 +306,7 @@ class ShootingProblem(StagedProblem):
     @cached_property
     def _moving(self) -> list[NDArray[np.intp]]:
         """Per condition, the columns of q that need a sensitivity direction: not a node's own initial state."""
-        charts = [c.chart for c in self.problem.conditions]
-        return [np.flatnonzero((chart.parameter_of >= 0) | (not self._nodes)) for chart in charts]
+        return [np.flatnonzero(c.link.moving | (not self._nodes)) for c in self.problem.conditions]
 
     def _integrate(self, v: Array, naturals: list[Natural]) -> _Sweep:
         count = len(self._chains)
@@ -391,7 +401,7 @@ class ShootingProblem(StagedProblem):
         return "; ".join(f"{f.chain}: {f.detail}" for f in self.linearize(v).failures[:3])
 
 
-def parameter_scale(problem: Problem, theta: Array) -> Array:
+def parameter_scale(problem: Posed, theta: Array) -> Array:
     """Return typical magnitudes of theta: of a linear parameter its starting value, 1 of a logarithm or a zero."""
     magnitude = np.abs(theta)
     return np.where(problem.log | (magnitude == 0.0), 1.0, magnitude)
@@ -432,7 +442,7 @@ def _cubics(condition: Condition, times: Array) -> Array:
     return np.stack([u.cubics(times) for u in condition.inputs], axis=1)
 
 
-def _group(problem: Problem, chains: Sequence[_Chain], options: IntegratorOptions) -> list[_Group]:
+def _group(problem: Posed, chains: Sequence[_Chain], options: IntegratorOptions) -> list[_Group]:
     members: dict[tuple[float, ...], list[tuple[int, int]]] = {}
     for i, chain in enumerate(chains):
         for k, grid in enumerate(chain.grids):

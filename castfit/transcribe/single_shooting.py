@@ -16,7 +16,8 @@ from castfit.transcribe.trajectory import Trajectory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem import Problem
+    from castfit.posed import Posed
+    from castfit.problem import Posable
     from castfit.staged import StagedProblem
 
 
@@ -46,27 +47,28 @@ class SingleShooting:
         """Relative accuracy to which the model is solved over a stage; CVODES errs by ten times its tolerance."""
         return 10 * self.integrator.relative_tolerance
 
-    def transcribe(self, problem: Problem, theta: NDArray[np.float64]) -> ShootingProblem:
+    def transcribe(self, problem: Posable, theta: NDArray[np.float64]) -> ShootingProblem:
         """Lay the problem out as stages, starting from theta (n_theta,)."""
-        edges = [np.array([c.start, c.end]) for c in problem.conditions]
+        posed = problem.posed
+        edges = [np.array([c.start, c.end]) for c in posed.conditions]
         return ShootingProblem(
-            problem,
+            posed,
             edges,
             nodes=False,
             theta=theta,
-            trajectory=_algebraic_guess(problem),
+            trajectory=_algebraic_guess(posed),
             options=self.integrator,
         )
 
-    def refine(self, problem: Problem, staged: StagedProblem, v: NDArray[np.float64]) -> None:
+    def refine(self, problem: Posable, staged: StagedProblem, v: NDArray[np.float64]) -> None:
         """Return None: the integrator controls its own accuracy."""
 
 
-def _algebraic_guess(problem: Problem) -> Trajectory:
+def _algebraic_guess(problem: Posed) -> Trajectory:
     """Hold the guess of the algebraic states; where there are no nodes, the states themselves need no start."""
     return Trajectory(
         tuple(
-            (np.array([c.start, c.end]), np.zeros((2, c.chart.base_a.size)), np.repeat(c.z_guess[None], 2, axis=0))
+            (np.array([c.start, c.end]), np.zeros((2, c.link.base_a.size)), np.repeat(c.z_guess[None], 2, axis=0))
             for c in problem.conditions
         )
     )

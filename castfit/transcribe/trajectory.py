@@ -27,12 +27,13 @@ from castfit.transcribe.integrators import integrator_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit.conditions import Condition
     from castfit.model import Model
-    from castfit.problem import Condition, Problem
+    from castfit.posed import Posed
 
     Array = NDArray[np.float64]
 
-_INVERSIONS: Built[Problem, tuple[tuple[int, int, ca.Function], ...]] = Built()
+_INVERSIONS: Built[Posed, tuple[tuple[int, int, ca.Function], ...]] = Built()
 """What each problem's outputs show, built once however many fits ask."""
 
 _SUBDIVISIONS = 6  # table entries per measured interval, so that curvature between data is kept
@@ -59,12 +60,12 @@ class Trajectory:
 States = str | Trajectory | Mapping[str, Any]
 
 
-def start_trajectory(problem: Problem, theta: Array, states: States, options: IntegratorOptions) -> Trajectory:
+def start_trajectory(problem: Posed, theta: Array, states: States, options: IntegratorOptions) -> Trajectory:
     """Make the trajectory from which nodes and collocation points start.
 
     Parameters
     ----------
-    problem : Problem
+    problem : Posed
     theta : (n_theta,) array
         Search scale.
     states : {"data", "smoothed", "simulation"}, mapping or Trajectory
@@ -80,16 +81,14 @@ def start_trajectory(problem: Problem, theta: Array, states: States, options: In
         return states
     tables: list[tuple[Array, Array, Array]] = []
     for condition, known in zip(problem.conditions, known_states(problem, theta, states), strict=True):
-        initial = condition.chart.natural(theta[condition.theta])
+        initial = condition.link.natural(theta[condition.theta])
         a = np.where(np.isfinite(initial.a), initial.a, 0.0)
         times = _table_times(condition)
         tables.append(_fill(problem, condition, times, initial.p, a, known, options))
     return Trajectory(tuple(tables))
 
 
-def known_states(
-    problem: Problem, theta: Array, states: str | Mapping[str, Any]
-) -> list[dict[str, tuple[Array, Array]]]:
+def known_states(problem: Posed, theta: Array, states: str | Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
     """Return per experiment the differential states that start from data or by hand, as (times, values).
 
     The others are simulated; `theta` and `states` as in `start_trajectory`.
@@ -99,7 +98,7 @@ def known_states(
         check("states", [] if states in words else [f"'{states}' is not known: {suggest(states, words)}"])
     if is_one_of(states, "data", "smoothed"):
         return [
-            _measured_states(problem, c, c.chart.natural(theta[c.theta]).p, smooth=states == "smoothed")
+            _measured_states(problem, c, c.link.natural(theta[c.theta]).p, smooth=states == "smoothed")
             for c in problem.conditions
         ]
     return _given(problem, {} if isinstance(states, str) else states)
@@ -113,7 +112,7 @@ def _table_times(condition: Condition) -> Array:
     return np.concatenate([*fine, marks[-1:]])
 
 
-def _given(problem: Problem, states: Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
+def _given(problem: Posed, states: Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
     """Read trajectories given by hand."""
     names = [c.name for c in problem.conditions]
     mistakes: list[str] = []
@@ -148,7 +147,7 @@ def _curve(value: Any) -> tuple[Array, Array] | None:
     return (t, y) if np.isfinite(t).all() and np.isfinite(y).all() and (np.diff(t) > 0).all() else None
 
 
-def every_state_measured(problem: Problem) -> bool:
+def every_state_measured(problem: Posed) -> bool:
     """Whether data show every differential state of every experiment, at three times at least."""
     return all(
         name in known and known[name][0].size >= 3
@@ -157,9 +156,7 @@ def every_state_measured(problem: Problem) -> bool:
     )
 
 
-def _measured_states(
-    problem: Problem, condition: Condition, p: Array, *, smooth: bool
-) -> dict[str, tuple[Array, Array]]:
+def _measured_states(problem: Posed, condition: Condition, p: Array, *, smooth: bool) -> dict[str, tuple[Array, Array]]:
     """Find the states that a single output shows directly, y = c0 + c1 x, and invert it at the data."""
     points = condition.points
     u = np.array([s(points.times) for s in condition.inputs]).reshape(len(condition.inputs), points.times.size)
@@ -180,7 +177,7 @@ def _measured_states(
     return {name: _average(pieces, smooth=smooth) for name, pieces in collected.items()}
 
 
-def _inversions(problem: Problem) -> tuple[tuple[int, int, ca.Function], ...]:
+def _inversions(problem: Posed) -> tuple[tuple[int, int, ca.Function], ...]:
     """Return the outputs j that show one state i only, as c0 + c1 x, with the functions that give (c0, c1)."""
     system = problem.model.system
     found: list[tuple[int, int, ca.Function]] = []
@@ -208,7 +205,7 @@ def _average(pieces: Sequence[tuple[Array, Array, Array]], *, smooth: bool) -> t
 
 
 def _fill(
-    problem: Problem,
+    problem: Posed,
     condition: Condition,
     times: Array,
     p: Array,
@@ -270,7 +267,7 @@ def _march(
 
 
 def _consistent(
-    problem: Problem, condition: Condition, times: Array, x: Array, p: Array, options: IntegratorOptions
+    problem: Posed, condition: Condition, times: Array, x: Array, p: Array, options: IntegratorOptions
 ) -> Array:
     """Solve the algebraic equations along a known trajectory, by integrations of zero length."""
     count = times.size

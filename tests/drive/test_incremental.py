@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import castfit as cf
 from castfit import problems
 from castfit.drive.incremental.coarsening import coarsened
-from castfit.drive.incremental.horizons import break_time, doubling, end, integrated_length, until, within
+from castfit.drive.incremental.horizons import break_time, doubling, end, integrated_length
 from castfit.drive.incremental.limits import Bounds, confidence_limits, standard_deviations
 from castfit.status import Status
 from tests.builders import LOTKA_VOLTERRA_POLE, LOTKA_VOLTERRA_SSE, decay_model, everything, lotka_volterra, refused
@@ -52,21 +52,21 @@ def test_points_at_the_start_and_sparse_quantities_do_not_stretch_the_first_hori
 
 def test_a_cut_problem_keeps_theta_and_counts_only_what_is_left():
     problem = everything()
-    short = until(problem, 0.4)
+    short = problem.posed.until(0.4)
     assert short.names == problem.names
     assert np.array_equal(short.guess, problem.guess)
     assert [c.name for c in short.conditions] == ["first"]
     assert short.n_data == np.isfinite(problem.conditions[0].points.values[:3]).sum()
     assert end(short) == 0.4
     assert integrated_length(problem) == pytest.approx(2.0 + 1.4)
-    assert until(problem, end(problem)).n_data == problem.n_data
+    assert problem.posed.until(end(problem)).n_data == problem.n_data
 
 
 def test_other_bounds_leave_the_problem_itself_alone():
     problem = everything()
     before = problem.bounds
     theta = problem.guess
-    bounded = within(problem, theta + 0.01, theta - 0.1, theta + 0.1)
+    bounded = problem.posed.within(theta - 0.1, theta + 0.1, theta + 0.01)
     assert np.allclose(bounded.bounds, (theta - 0.1, theta + 0.1))
     assert np.allclose(bounded.guess, theta + 0.01)
     assert problem.bounds is before
@@ -115,7 +115,7 @@ def test_standard_deviations_and_limits_agree_with_the_results_own(sigma):
 
 
 def test_what_the_data_leave_open_keeps_the_users_bounds():
-    problem = until(lotka_volterra(), 1.0)
+    problem = lotka_volterra().posed.until(1.0)
     result = cf.fit(problem, cf.SingleShooting(), absolute_sigma=True)
     assert result.success
     user = Bounds(*problem.bounds)

@@ -249,7 +249,7 @@ def test_what_has_a_wide_range_is_searched_in_its_logarithm():
     assert mistakes == []
     assert [q.scale for q in changed.quantities] == ["log", "linear"]
     assert changed.quantities[0].lower == pytest.approx(9e-6)
-    assert restated(problem, [], mistakes) is problem
+    assert restated(problem, [], mistakes) is problem.posed
     named = restated(waves(), ["w"], mistakes)
     assert [q.scale for q in named.quantities] == ["log", "linear"]
 

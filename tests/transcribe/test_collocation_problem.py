@@ -464,7 +464,7 @@ def test_outputs_and_initial_values_that_are_not_finite_are_named():
     staged = transcribe(problem, 2, constant([1.0]))
     v = staged.start.copy()
     v[0] = 0.0
-    assert "initial value of x" in staged.evaluate(v).failures[0].detail
+    assert "initial value of 'x' = (1./k) is inf at k = 0" in staged.evaluate(v).failures[0].detail
 
 
 def test_outputs_that_were_not_measured_may_be_infinite():

@@ -203,7 +203,7 @@ def test_a_given_initial_state_on_its_bound_is_no_constraint():
 def test_constraints_are_evaluated_at_the_measured_points():
     problem = everything(state_bounds=None)
     staged = SingleShooting(TIGHT).transcribe(problem, problem.guess)
-    k1, k2, k3 = problem.conditions[1].chart.natural(problem.guess[problem.conditions[1].theta]).p[:3]
+    k1, k2, k3 = problem.conditions[1].link.natural(problem.guess[problem.conditions[1].theta]).p[:3]
     w = problem.conditions[1].inputs[1]
 
     def solve_z(x, y):

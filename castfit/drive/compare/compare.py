@@ -27,7 +27,8 @@ from castfit.drive.optima import rounding_error
 from castfit.drive.run.jobs import freeze, option_mistakes, thaw
 from castfit.drive.run.pool import Pool
 from castfit.drive.run.reporting import reporter
-from castfit.problem import Problem
+from castfit.posed import Posed
+from castfit.problem import Posable, Problem
 from castfit.result import Result
 from castfit.status import InputError, Status, check
 
@@ -40,7 +41,7 @@ _STOPS = {
 
 
 def compare(
-    problem: Problem,
+    problem: Posable,
     methods: Sequence[str] | Mapping[str, Any],
     *,
     starts: int | Sequence[Mapping[str, float]] = 20,
@@ -62,7 +63,7 @@ def compare(
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or Posed
     methods : sequence of str, or mapping from str
         Names: a transcription ("single", "multiple", "collocation"), optionally with a solver
         ("collocation/ipopt"); a driver, optionally around these ("incremental", "incremental/multiple",
@@ -104,7 +105,7 @@ def compare(
     if reference is not None and (known is None or not np.isfinite(known)):
         mistakes.append(f"reference is {text(reference)}; give chi2 of the global optimum, or None")
     given: Any = problem
-    if not isinstance(given, Problem):
+    if not isinstance(given, (Problem, Posed)):
         check("compare", [f"problem is {text(problem)}; give a Problem", *mistakes])
     drawn = draw(problem, starts, sampling, limits, rng, mistakes).first
     check("compare", mistakes)
@@ -167,7 +168,7 @@ class _Answered:
     cut: bool
 
 
-_Shared = tuple[Problem, dict[str, Method], set[str]]  # the names are of methods that this process has warmed up
+_Shared = tuple[Posable, dict[str, Method], set[str]]  # the names are of methods that this process has warmed up
 
 
 def _attempt(
@@ -190,7 +191,7 @@ def _attempt(
 
 
 def _timed(
-    method: Method, problem: Problem, start: Mapping[str, float], seed: int, limit: float, deadline: float
+    method: Method, problem: Posable, start: Mapping[str, float], seed: int, limit: float, deadline: float
 ) -> _Answered | None:
     left = deadline - time.time()
     if left <= 0.0:

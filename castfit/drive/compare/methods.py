@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from castfit._reading import items, named, text
-from castfit.drive.incremental.horizons import within
 from castfit.drive.incremental.incremental import incremental
 from castfit.drive.incremental.result import Horizon, IncrementalResult
 from castfit.drive.scatter.result import ScatterResult
@@ -27,7 +26,7 @@ from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
-    from castfit.problem import Problem
+    from castfit.problem import Posable
 
 TRANSCRIPTIONS: dict[str, Callable[..., Transcription]] = {
     "single": SingleShooting,
@@ -56,7 +55,7 @@ class Method(Protocol):
         """What it is, in words, for tables."""
         ...
 
-    def __call__(self, problem: Problem, *, start: Mapping[str, float], max_time: float, seed: int) -> Any:
+    def __call__(self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int) -> Any:
         """Answer from a start within max_time seconds, so that `answered` can read it.
 
         What is random in a method follows from `seed`, which differs from start to start.
@@ -78,7 +77,7 @@ class Fit:
         """What it is, in words."""
         return self.words or f"{self.transcription.label}, {self.solver.label}"
 
-    def __call__(self, problem: Problem, *, start: Mapping[str, float], max_time: float, seed: int) -> Result:
+    def __call__(self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int) -> Result:
         """Fit from a start."""
         return fit(
             problem, self.transcription, self.solver, start=start, second_start=self.second_start, max_time=max_time
@@ -101,7 +100,7 @@ class Incremental:
         return self.words or f"growing horizons, {self.transcription.label}{solver}"
 
     def __call__(
-        self, problem: Problem, *, start: Mapping[str, float], max_time: float, seed: int
+        self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int
     ) -> IncrementalResult:
         """Fit from a start on growing horizons."""
         extras = not self.plain
@@ -121,7 +120,7 @@ class Custom:
         """What it is, in words."""
         return getattr(self.function, "__name__", type(self.function).__name__)
 
-    def __call__(self, problem: Problem, *, start: Mapping[str, float], max_time: float, seed: int) -> Any:
+    def __call__(self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int) -> Any:
         """Answer from a start."""
         return self.function(problem, start=start, max_time=max_time)
 
@@ -140,10 +139,10 @@ class ScatterSearch:
         return ", ".join(["scatter search", *parts])
 
     def __call__(
-        self, problem: Problem, *, start: Mapping[str, float], max_time: float, seed: int
+        self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int
     ) -> Answer | ScatterResult:
         """Search; its generations count as iterations."""
-        posed = within(problem, problem.theta_from(start), *problem.bounds)
+        posed = problem.posed.starting_at(start)
         found = scatter_search(posed, self.transcription, self.solver, rng=seed, max_time=max_time)
         if found.best is None:
             return found

@@ -32,21 +32,14 @@ import numpy as np
 from castfit._reading import is_one_of, real, reals, text
 from castfit.drive.incremental.checkpoint import Diary, Estimate, Stage, resumed
 from castfit.drive.incremental.coarsening import coarsened
-from castfit.drive.incremental.horizons import (
-    break_time,
-    doubling,
-    end,
-    integrated_length,
-    measured_times,
-    until,
-    within,
-)
+from castfit.drive.incremental.horizons import break_time, doubling, end, integrated_length, measured_times
 from castfit.drive.incremental.limits import Bounds, confidence_limits, standard_deviations
 from castfit.drive.incremental.result import Horizon, IncrementalResult
 from castfit.drive.run.checkpoint import described, digest, opened, problem_fingerprint, resume_mistakes, versions
 from castfit.drive.run.jobs import part_mistakes
 from castfit.fit import Solver, Transcription, fit
-from castfit.problem import Problem
+from castfit.posed import Posed
+from castfit.problem import Posable, Problem
 from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Iteration
@@ -72,7 +65,7 @@ _UNEXPLAINED = 0.04  # ... otherwise their mean square relative to that of the d
 
 
 def incremental(
-    problem: Problem,
+    problem: Posable,
     transcription: Transcription | None = None,
     solver: Solver | None = None,
     *,
@@ -95,7 +88,7 @@ def incremental(
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or Posed
     transcription : SingleShooting, MultipleShooting or Collocation, optional
         By default single shooting, with which also the first of several horizons is solved for the others.
     solver : GaussNewton or Ipopt, optional
@@ -152,10 +145,10 @@ def incremental(
     if not is_one_of(verbose, 0, 1, 2):
         mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
     given: Any = problem
-    if not isinstance(given, Problem):
+    if not isinstance(given, (Problem, Posed)):
         mistakes.append(f"problem is {text(problem)}; give a Problem")
     elif not isinstance(horizons, str):
-        mistakes += _horizon_mistakes(problem, horizons)
+        mistakes += _horizon_mistakes(given.posed, horizons)
     elif horizons not in RULES:
         mistakes.append(f"horizons is '{horizons}': {suggest(horizons, RULES)}")
     check("incremental", mistakes)
@@ -208,7 +201,7 @@ def incremental(
 class _Attempt:
     """A fit on one horizon."""
 
-    problem: Problem
+    problem: Posed
     horizon: float
     result: Result
     bounds: Bounds
@@ -234,7 +227,7 @@ class _Attempt:
 class _Driver:
     """The choices of one incremental fit; `deadline` is a time of `time.perf_counter`."""
 
-    problem: Problem
+    problem: Posable
     transcription: Transcription
     solver: Solver
     horizons: str | Sequence[float]
@@ -246,6 +239,11 @@ class _Driver:
     deadline: float
     options: dict[str, Any]
     say: Callable[[str], None] | None
+
+    @property
+    def posed(self) -> Posed:
+        """The problem, worked out."""
+        return self.problem.posed
 
     @property
     def user(self) -> Bounds:
@@ -268,7 +266,7 @@ class _Driver:
                 attempt = self.rescue(attempt, known)
                 stopped = attempt.result.status in _STOPPED
             horizons = (*stage.horizons, self.record(attempt))
-            if stage.target >= end(self.problem):
+            if stage.target >= end(self.posed):
                 return replace(attempt.result, problem=self.problem), horizons
             if stopped:
                 return self.unfinished(attempt.result), horizons
@@ -278,14 +276,14 @@ class _Driver:
 
     def next_horizon(self, known: Estimate) -> float:
         """Return the horizon that the rule wants next."""
-        last = end(self.problem)
-        times = doubling(self.problem) if isinstance(self.horizons, str) else self.horizons
+        last = end(self.posed)
+        times = doubling(self.posed) if isinstance(self.horizons, str) else self.horizons
         following = next((t for t in times if t > known.horizon), last)
         if self.horizons == "break time":
-            stop = break_time(self.problem, known.theta, self.transcription.integrator)
+            stop = break_time(self.posed, known.theta, self.transcription.integrator)
             if np.isinf(stop):
                 return last
-            measured = measured_times(self.problem)
+            measured = measured_times(self.posed)
             reached = measured[measured <= self.break_fraction * stop]
             return float(reached[-1]) if reached.size and reached[-1] > known.horizon else following
         return min(following, last)
@@ -294,18 +292,18 @@ class _Driver:
         """Return a horizon halfway between the one that was reached and the one that failed; None to give up."""
         if attempt.result.status in _HOPELESS or sum(bool(h.fallback) for h in stage.horizons) >= _MOST_SHORTER:
             return None
-        times = measured_times(self.problem)
+        times = measured_times(self.posed)
         between = times[(times > stage.known.horizon) & (times < attempt.horizon)]
         return float(between[(between.size - 1) // 2]) if between.size else None
 
     def solve(self, horizon: float, known: Estimate) -> _Attempt:
         """Estimate on one horizon, relaxing updated bounds until none of them is active."""
-        shorter = until(self.problem, horizon)
+        shorter = self.posed.until(horizon)
         transcription, solver = self.transcription, self.solver
-        if known.horizon == -np.inf and horizon < end(self.problem):
+        if known.horizon == -np.inf and horizon < end(self.posed):
             # Nodes or collocation points would start from hardly any data, and wander away together with theta.
             transcription = SingleShooting(integrator=transcription.integrator)
-        if self.coarse and horizon < end(self.problem):
+        if self.coarse and horizon < end(self.posed):
             transcription, solver = coarsened(transcription), coarsened(solver)
         theta, bounds = known.theta, known.bounds
         relaxations = iterations = 0
@@ -328,7 +326,7 @@ class _Driver:
     def rescue(self, attempt: _Attempt, known: Estimate) -> _Attempt:
         """Try multiple shooting within the user's bounds; return the better of the two attempts."""
         transcription = MultipleShooting(integrator=self.transcription.integrator)
-        if self.coarse and attempt.horizon < end(self.problem):
+        if self.coarse and attempt.horizon < end(self.posed):
             transcription = coarsened(transcription)
         result = self.fit(
             attempt.problem, known.theta, self.user, transcription, GaussNewton(max_iter=_MOST_ITERATIONS)
@@ -340,13 +338,11 @@ class _Driver:
             attempt = replace(attempt, result=result, bounds=self.user, accuracy=transcription.accuracy)
         return replace(attempt, iterations=iterations, evaluations=evaluations, fallback="multiple shooting")
 
-    def fit(
-        self, problem: Problem, theta: Array, bounds: Bounds, transcription: Transcription, solver: Solver
-    ) -> Result:
+    def fit(self, problem: Posed, theta: Array, bounds: Bounds, transcription: Transcription, solver: Solver) -> Result:
         """Fit within bounds in the time that is left."""
         remaining = max(self.deadline - time.perf_counter(), 1e-9)
         start = np.clip(theta, bounds.lower, bounds.upper)
-        bounded = within(problem, start, bounds.lower, bounds.upper)
+        bounded = problem.within(bounds.lower, bounds.upper, start)
         with np.errstate(over="ignore", invalid="ignore"):  # far from the solution trajectories may be huge
             return fit(bounded, transcription, solver, max_time=remaining, **self.options)
 
@@ -362,7 +358,7 @@ class _Driver:
 
     def unfinished(self, result: Result) -> Result:
         """Return the best point so far as a result of the whole problem, with the status of the fit that stopped."""
-        whole = within(self.problem, result.theta, self.user.lower, self.user.upper)
+        whole = self.posed.within(self.user.lower, self.user.upper, result.theta)
         options: dict[str, Any] = {**self.options, "callback": None, "verbose": 0}
         with np.errstate(over="ignore", invalid="ignore"):
             there = fit(whole, self.transcription, GaussNewton(homotopy="never", max_iter=0), **options)
@@ -370,7 +366,7 @@ class _Driver:
 
     def record(self, attempt: _Attempt) -> Horizon:
         """Return what is kept of a horizon, and tell the user if he wants to know."""
-        result, problem = attempt.result, self.problem
+        result, problem = attempt.result, self.posed
         deviations = standard_deviations(result, attempt.accuracy)[0] * problem.natural_slope(result.theta)
         lower, upper = (problem.to_natural(b).tolist() for b in (attempt.bounds.lower, attempt.bounds.upper))
         record = Horizon(
@@ -421,7 +417,7 @@ def _mistakes(break_fraction: Any, confidence: Any, relaxation: Any, max_time: A
     return found
 
 
-def _horizon_mistakes(problem: Problem, horizons: Any) -> list[str]:
+def _horizon_mistakes(problem: Posed, horizons: Any) -> list[str]:
     """Check horizons that the user gave."""
     times = reals(horizons)
     if times is None or times.ndim != 1 or not times.size or not np.isfinite(times).all():

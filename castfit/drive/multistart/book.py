@@ -27,7 +27,7 @@ from castfit.status import InputError, Status
 if TYPE_CHECKING:
     from castfit.drive.multistart.sampling import Draws
     from castfit.drive.run.checkpoint import Checkpoint
-    from castfit.problem import Problem
+    from castfit.problem import Posable
 
 LOST = ("worker_died", "worker_hung", ERROR)
 """Statuses of tasks that ended without an answer, besides those that were not run."""
@@ -60,7 +60,7 @@ class _Tally:
 class Book:
     """The rows of a run that is under way."""
 
-    def __init__(self, draws: Draws, max_draws: int, floor: float, clock: float, problem: Problem) -> None:
+    def __init__(self, draws: Draws, max_draws: int, floor: float, clock: float, problem: Posable) -> None:
         self.rows: dict[int, Start] = {}
         self.best: Result | None = None
         self.best_row: Start | None = None

@@ -25,7 +25,8 @@ from castfit.drive.run.jobs import freeze, option_mistakes, part_mistakes, thaw
 from castfit.drive.run.pool import Pool
 from castfit.drive.run.reporting import reporter
 from castfit.fit import fit
-from castfit.problem import Problem
+from castfit.posed import Posed
+from castfit.problem import Posable, Problem
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.start.decomposition.blocks import decomposition_mistakes
 from castfit.start.decomposition.search import Decomposed
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def multistart(
-    problem: Problem,
+    problem: Posable,
     transcription: Transcription | None = None,
     solver: Solver | None = None,
     *,
@@ -64,7 +65,7 @@ def multistart(
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or Posed
     transcription, solver : optional
         As for `fit`.
     starts : int or sequence of mappings
@@ -124,11 +125,11 @@ def multistart(
         workers=workers, max_time=max_time, start_max_time=start_max_time, callback=callback, verbose=verbose
     )
     given = problem
-    if not isinstance(given, Problem):
+    if not isinstance(given, (Problem, Posed)):
         check("multistart", [f"problem is {text(problem)}; give a Problem", *mistakes])
     if start_strategy is not None:
         unknown = f"start_strategy is {text(start_strategy)}; give 'decomposed' or None"
-        mistakes += decomposition_mistakes(problem) if is_one_of(start_strategy, "decomposed") else [unknown]
+        mistakes += decomposition_mistakes(problem.posed) if is_one_of(start_strategy, "decomposed") else [unknown]
     draws = draw(problem, starts, sampling, limits, rng, mistakes)
     check("multistart", mistakes)
     what = "problem, transcription and solver"
@@ -197,7 +198,7 @@ def multistart(
     return result
 
 
-_Parts = tuple[Problem, Any, Any]
+_Parts = tuple[Posable, Any, Any]
 
 
 def _attempt(

@@ -19,7 +19,7 @@ from castfit.status import SOLVED, InputError, Status
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem import Problem
+    from castfit.problem import Posable
     from castfit.result import Result
 
 # What happens to a start besides the ways in which a fit ends: nothing, or its end is not known.
@@ -208,7 +208,7 @@ class MultistartResult:
         }
         return {name: np.array(column) for name, column in columns.items()}
 
-    def with_problem(self, problem: Problem) -> MultistartResult:
+    def with_problem(self, problem: Posable) -> MultistartResult:
         """Return the result with the problem that it answers, after loading; see `Result.with_problem`."""
         return replace(self, best=None if self.best is None else self.best.with_problem(problem))
 

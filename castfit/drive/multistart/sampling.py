@@ -18,7 +18,8 @@ from castfit.status import InputError, suggest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem import Problem, Quantity
+    from castfit.problem import Posable
+    from castfit.quantities import Quantity
 
     Array = NDArray[np.float64]
 
@@ -69,12 +70,12 @@ class _Axis:
         return float(np.clip(value, self.quantity.lower, self.quantity.upper))
 
 
-def draw(problem: Problem, starts: Any, sampling: Any, limits: Any, rng: Any, mistakes: list[str]) -> Draws:
+def draw(problem: Posable, starts: Any, sampling: Any, limits: Any, rng: Any, mistakes: list[str]) -> Draws:
     """Draw the first candidate of every start; what is wrong is added to `mistakes`.
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or Posed
     starts : int or sequence of mappings
         How many, or the starts themselves.
     sampling : str, callable or None
@@ -156,7 +157,7 @@ def _design(kind: str, n: int, d: int, generator: np.random.Generator) -> Array 
     return None
 
 
-def _axes(problem: Problem, limits: Any, log: bool, mistakes: list[str]) -> list[_Axis]:
+def _axes(problem: Posable, limits: Any, log: bool, mistakes: list[str]) -> list[_Axis]:
     given = named("limits", limits, mistakes)
     mistakes += [f"limits names '{n}', which is not estimated: {suggest(n, problem.names)}" for n in given
                  if n not in problem.names]  # fmt: skip
@@ -188,7 +189,7 @@ def _axis(quantity: Quantity, given: Any, log: bool, mistakes: list[str]) -> _Ax
     return _Axis(quantity, lower, upper, log)
 
 
-def _checked(problem: Problem, i: int, start: Any, mistakes: list[str]) -> dict[str, float]:
+def _checked(problem: Posable, i: int, start: Any, mistakes: list[str]) -> dict[str, float]:
     """Complete a start by the guess and check it."""
     try:
         problem.theta_from(start)

@@ -24,11 +24,13 @@ import numpy as np
 
 from castfit._json import plain, restored
 from castfit._reading import text
+from castfit.link import Expressions
 from castfit.result import Result
 from castfit.status import InputError, check
 
 if TYPE_CHECKING:
-    from castfit.problem import Condition, Problem
+    from castfit.conditions import Condition
+    from castfit.problem import Posable
 
     Header = Mapping[str, Any]
     Record = dict[str, Any]
@@ -259,7 +261,7 @@ def digest(*parts: Any) -> str:
     return f"sha256:{hashed.hexdigest()[:24]}"
 
 
-def problem_fingerprint(problem: Problem) -> dict[str, Any]:
+def problem_fingerprint(problem: Posable) -> dict[str, Any]:
     """Return what makes a problem itself: equations and data as hashes, names, guesses, bounds and scales in full."""
     model = problem.model
     system = model.system
@@ -317,13 +319,15 @@ def described(part: Any) -> str:
 
 
 def _conditions(condition: Condition) -> str:
-    chart = condition.chart
+    link = condition.link
     inputs = [x for u in condition.inputs for x in (u.kind, u.times, u.values)]
-    expressions = () if chart.expressions is None else _graph(chart.expressions)
-    fixed = chart.base_p.copy()
-    fixed[chart.parameter_of[chart.parameter_of >= 0]] = 0.0  # guesses are compared by name
-    linked = (condition.theta, chart.parameter_of, chart.state_of, chart.computed)
-    return digest(condition.start, *inputs, fixed, chart.base_a, condition.z_guess, *linked, *expressions)
+    parts = [
+        x
+        for part in link.parts
+        if isinstance(part, Expressions)
+        for x in (part.rows, part.names, part.source, part.numbers, *_graph(part.first))
+    ]
+    return digest(condition.start, *inputs, link.base, condition.z_guess, condition.theta, link.of, *parts)
 
 
 def _graph(function: ca.Function) -> list[Any]:

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._reading import is_one_of, items, name_of, text
-from castfit.problem import Parameter, Problem
+from castfit.quantities import Quantity
 from castfit.status import suggest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from castfit.posed import Posed
+    from castfit.problem import Posable
 
     Array = NDArray[np.float64]
 
@@ -48,7 +51,7 @@ class Box:
         return np.clip((theta - self.lower) / width, 0.0, 1.0)
 
 
-def box_of(problem: Problem, mistakes: list[str]) -> Box:
+def box_of(problem: Posed, mistakes: list[str]) -> Box:
     """Return the box of a problem's bounds; infinite ones are added to `mistakes`."""
     lower, upper = problem.bounds
     for quantity, low, high in zip(problem.quantities, lower, upper, strict=True):
@@ -64,29 +67,36 @@ def box_of(problem: Problem, mistakes: list[str]) -> Box:
     return Box(lower, upper)
 
 
-def restated(problem: Problem, log_vars: Any, mistakes: list[str]) -> Problem:
-    """Return the problem with the chosen parameters on a logarithmic scale.
+def restated(problem: Posable, log_vars: Any, mistakes: list[str]) -> Posed:
+    """Return the problem with the chosen parameters on a logarithmic scale, from the same guess.
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or Posed
     log_vars : "auto" or names of parameters
         "auto" chooses what has a wide range: bounds that are not negative and span a factor of 1000 at least.
     mistakes : list of str
     """
-    free = {q.of: problem.parameters[q.of] for q in problem.quantities if q.kind == "parameter"}
+    posed = problem.posed
+    free = {q.of: q for q in posed.quantities if q.kind == "parameter"}
     if isinstance(log_vars, str):
         if not is_one_of(log_vars, "auto"):
             mistakes.append(f"log_vars is {text(log_vars)}; give a list of parameters, or 'auto'")
-        chosen = [name for name, p in free.items() if p.scale == "linear" and 0.0 <= _WIDE * p.lower <= p.upper]
+        chosen = [name for name, q in free.items() if q.scale == "linear" and 0.0 <= _WIDE * q.lower <= q.upper]
         chosen = [name for name in chosen if 0.0 < free[name].upper < np.inf]
     else:
         chosen = _named(log_vars, free, mistakes)
-    changed = {name: _logarithmic(free[name]) for name in chosen if free[name].scale == "linear"}
-    return problem.replace(parameters={**problem.parameters, **changed}) if changed and not mistakes else problem
+    changed = {name for name in chosen if free[name].scale == "linear"}
+    if mistakes or not changed:
+        return posed
+    return posed.restated([_logarithmic(q) if _is_one(q, changed) else q for q in posed.quantities])
 
 
-def _named(log_vars: Any, free: Mapping[str, Parameter], mistakes: list[str]) -> list[str]:
+def _is_one(quantity: Quantity, parameters: set[str]) -> bool:
+    return quantity.kind == "parameter" and quantity.of in parameters
+
+
+def _named(log_vars: Any, free: Mapping[str, Quantity], mistakes: list[str]) -> list[str]:
     """Read names of parameters that can be searched in their logarithm."""
     given: Iterable[Any] | None = () if log_vars is None else items(log_vars)
     if given is None:
@@ -107,13 +117,7 @@ def _named(log_vars: Any, free: Mapping[str, Parameter], mistakes: list[str]) ->
     return chosen
 
 
-def _logarithmic(parameter: Parameter) -> Parameter:
-    """Put a parameter on a logarithmic scale, down to the floor if its lower bound is zero."""
-    lower = max(parameter.lower, _FLOOR * parameter.upper)
-    given = parameter.value
-    value = (
-        {experiment: max(float(v), lower) for experiment, v in given.items()}
-        if isinstance(given, Mapping)
-        else max(float(given), lower)
-    )
-    return replace(parameter, value=value, lower=lower, scale="log")
+def _logarithmic(quantity: Quantity) -> Quantity:
+    """Put a quantity on a logarithmic scale, down to the floor if its lower bound is zero."""
+    lower = max(quantity.lower, _FLOOR * quantity.upper)
+    return replace(quantity, guess=max(quantity.guess, lower), lower=lower, scale="log")

@@ -29,7 +29,8 @@ from castfit.drive.scatter.tasks import Work
 from castfit.drive.scatter.view import view
 from castfit.fit import fit
 from castfit.integrate import IntegratorOptions
-from castfit.problem import Problem
+from castfit.posed import Posed
+from castfit.problem import Posable, Problem
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.start.decomposition.blocks import decomposition_mistakes
 from castfit.status import Status, check, suggest
@@ -54,7 +55,7 @@ _STARTS = (None, "matching", "decomposed")
 
 
 def scatter_search(
-    problem: Problem,
+    problem: Posable,
     transcription: Transcription | None = None,
     solver: Solver | None = None,
     *,
@@ -82,7 +83,7 @@ def scatter_search(
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or Posed
         All bounds must be finite.
     transcription : SingleShooting, MultipleShooting or Collocation, optional
         Of the fits; by default single shooting.  Members are always simulated, with the integrator of this
@@ -181,12 +182,12 @@ def scatter_search(
     )
     mistakes += resume_mistakes(checkpoint, resume)
     given: Any = problem
-    if not isinstance(given, Problem):
+    if not isinstance(given, (Problem, Posed)):
         check("scatter_search", [f"problem is {text(problem)}; give a Problem", *mistakes])
     searched = restated(problem, log_vars, mistakes)
     box = box_of(searched, mistakes)
     if local_start == "decomposed":
-        mistakes += decomposition_mistakes(problem)
+        mistakes += decomposition_mistakes(problem.posed)
     check("scatter_search", mistakes)
 
     work = Work(searched, transcription, solver, box, local_start, float(join_reach))
@@ -267,12 +268,12 @@ def _generations(states: tuple[State | None, ...]) -> int:
 
 
 def _best(
-    problem: Problem, searched: Problem, box: Box, work: Work, book: Book, limits: Limits, *, stopped: bool
+    problem: Posable, searched: Posed, box: Box, work: Work, book: Book, limits: Limits, *, stopped: bool
 ) -> Result | None:
     """Return the fit of the problem as it was given from the best point; unfinished if the time is over."""
     if book.best_x is None:
         return None
-    if book.result is not None and searched is problem:
+    if book.result is not None and searched is problem.posed:
         return book.result.with_problem(problem)
     natural = searched.to_natural(box.theta(book.best_x))
     lower = np.array([q.lower for q in problem.quantities])

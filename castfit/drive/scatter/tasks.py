@@ -16,7 +16,7 @@ from castfit.drive.run.jobs import thaw
 from castfit.drive.scatter.method.basins import path_distances, thinned
 from castfit.drive.scatter.scales import Box
 from castfit.fit import Solver, Transcription, fit
-from castfit.problem import Problem
+from castfit.posed import Posed
 from castfit.result import Result
 from castfit.solve.solution import Iteration, infeasibility
 from castfit.start.decomposition.search import Decomposed
@@ -39,7 +39,7 @@ class Work:
 
     Attributes
     ----------
-    problem : Problem
+    problem : Posed
         The problem that is searched.
     transcription, solver
         Of local searches.
@@ -50,7 +50,7 @@ class Work:
         A local search that comes this close to an earlier one's path is broken off; 0 for never.
     """
 
-    problem: Problem
+    problem: Posed
     transcription: Transcription
     solver: Solver
     box: Box
@@ -184,7 +184,7 @@ def search_locally(
     try:
         with one_blas_thread, np.errstate(all="ignore"):
             if work.start == "matching":
-                problem, start = _guessing(problem, start), work.start
+                problem, start = problem.starting_at(start), work.start
             elif work.start == "decomposed":
                 start = Decomposed(start, np.random.default_rng((seed, len(paths))))
             result = fit(
@@ -211,15 +211,3 @@ def search_locally(
     f = f if np.isfinite(f) else np.inf
     counted = Counter(result.failures)
     return Searched(thinned(path), f, evaluations, counted, replace(result, problem=None), joined)
-
-
-def _guessing(problem: Problem, values: dict[str, float]) -> Problem:
-    """Return the problem with other guesses, from which `fit` makes a start of its own."""
-    parameters = dict(problem.parameters)
-    for name, parameter in parameters.items():
-        own = {q.experiment: values[q.name] for q in problem.quantities if q.kind == "parameter" and q.of == name}
-        if own and not parameter.local:
-            parameters[name] = replace(parameter, value=own[None])
-        elif own:
-            parameters[name] = replace(parameter, value={e: v for e, v in own.items() if e is not None})
-    return problem.replace(parameters=parameters)

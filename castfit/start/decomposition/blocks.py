@@ -17,14 +17,18 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit.experiment import Experiment, Free
+from castfit.experiment import Experiment
 from castfit.inputs import Input
 from castfit.model import Model
-from castfit.problem import Parameter, Problem
+from castfit.problem import Problem
+from castfit.quantities import every_parameter, fixed_value
+from castfit.statement import Parameter
 from castfit.status import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from castfit.posed import Posed
 
     Array = NDArray[np.float64]
 
@@ -41,7 +45,7 @@ class Block:
     states : tuple of str
         What the block's equations determine.
     parameters : tuple of str
-        All parameters that appear in them, fixed ones included.
+        All parameters that appear in them, or in an experiment's own values of these, fixed ones included.
     signals : tuple of str
         Measured states of other blocks that appear in them.
     """
@@ -51,12 +55,12 @@ class Block:
     signals: tuple[str, ...]
 
 
-def find_blocks(problem: Problem) -> tuple[Block, ...]:
+def find_blocks(problem: Posed) -> tuple[Block, ...]:
     """Return the blocks of a problem, in the order of their first states."""
     return _components(problem, measured_directly(problem))
 
 
-def decomposition_mistakes(problem: Problem) -> list[str]:
+def decomposition_mistakes(problem: Posed) -> list[str]:
     """Say why a problem cannot be decomposed; empty if it can."""
     model, measured = problem.model, measured_directly(problem)
     if model.algebraic_states:
@@ -73,7 +77,7 @@ def decomposition_mistakes(problem: Problem) -> list[str]:
     return [f"the problem cannot be decomposed: its equations share parameters that connect all of them; {_REMEDY}"]
 
 
-def measured_directly(problem: Problem) -> frozenset[str]:
+def measured_directly(problem: Posed) -> frozenset[str]:
     """Return the states that every experiment measures as they are, often enough to be interpolated."""
     return frozenset(
         name
@@ -82,7 +86,7 @@ def measured_directly(problem: Problem) -> frozenset[str]:
     )
 
 
-def _curve(problem: Problem, experiment: Experiment, i: int) -> tuple[Array, Array]:
+def _curve(problem: Posed, experiment: Experiment, i: int) -> tuple[Array, Array]:
     """Return the times (n,) and values (n,) at which state i was measured directly, replicates averaged."""
     symbol = problem.model.system.x[i]
     shown = [name for name in experiment.measured if ca.is_equal(problem.model.outputs[name], symbol)]
@@ -94,7 +98,7 @@ def _curve(problem: Problem, experiment: Experiment, i: int) -> tuple[Array, Arr
     return times, np.bincount(place, y[seen]) / np.maximum(np.bincount(place), 1)
 
 
-def _components(problem: Problem, measured: frozenset[str]) -> tuple[Block, ...]:
+def _components(problem: Posed, measured: frozenset[str]) -> tuple[Block, ...]:
     """Find the connected components of equations and what they may not be separated from."""
     model, system = problem.model, problem.model.system
     contents = [_names(equation) for equation in _split(system.ode)]
@@ -102,8 +106,9 @@ def _components(problem: Problem, measured: frozenset[str]) -> tuple[Block, ...]
         for experiment in problem.experiments:
             value = problem.initial_values(experiment)[name]
             contents[i] = contents[i] | (_names(value) if isinstance(value, ca.SX) else set())
+            contents[i] = _with_overrides(contents[i], experiment)
     hidden = [name for name in model.states if name not in measured]
-    free = [name for name in model.parameters if not problem.parameters[name].fixed]
+    free = {q.of for q in problem.quantities if q.kind == "parameter"}
     group = list(range(len(contents)))
     for name in (*free, *hidden):
         joined = [i for i, content in enumerate(contents) if name in content or name == model.states[i]]
@@ -117,11 +122,22 @@ def _components(problem: Problem, measured: frozenset[str]) -> tuple[Block, ...]
         blocks.append(
             Block(
                 own,
-                tuple(name for name in model.parameters if name in inside),
+                tuple(name for name in every_parameter(model, problem.parameters) if name in inside),
                 tuple(name for name in model.states if name in inside and name not in own),
             )
         )
     return tuple(blocks)
+
+
+def _with_overrides(names: set[str], experiment: Experiment) -> set[str]:
+    """Add the names in an experiment's own expressions of parameters, and in those of these."""
+    found = set(names)
+    while True:
+        own = [experiment.parameters[n] for n in found if isinstance(experiment.parameters.get(n), ca.SX)]
+        more = found.union(*(_names(value) for value in own))
+        if more == found:
+            return found
+        found = more
 
 
 @dataclass(frozen=True)
@@ -130,28 +146,26 @@ class Piece:
 
     Attributes
     ----------
-    problem : Problem
+    problem : Posed
     positions : (n,) int array
         Where the quantities of `problem` stand in theta of the whole problem.
     """
 
-    problem: Problem
+    problem: Posed
     positions: NDArray[np.intp]
 
 
-def pose(problem: Problem, block: Block) -> Piece | None:
+def pose(problem: Posed, block: Block) -> Piece | None:
     """Return a block as a problem; None if its own data cannot determine it, or there is nothing to estimate.
 
     Only the direct measurements of the block's states count; constraints are left to the whole problem.
     """
     used = [e for e in problem.experiments if _direct(problem, block, e)]
-    parameters = {name: _among(problem.parameters[name], used) for name in block.parameters}
-    initial = [problem.initial_values(e)[name] for e in used for name in block.states]
-    free = any(isinstance(value, Free) for value in initial) or any(not p.fixed for p in parameters.values())
-    if not used or not free:
+    parameters = {n: _among(problem.parameters[n], used) for n in block.parameters if n in problem.parameters}
+    if not used:
         return None
     try:
-        posed = Problem(
+        said = Problem(
             _model(problem.model, block),
             [_experiment(problem, block, e) for e in used],
             parameters=parameters,
@@ -159,11 +173,31 @@ def pose(problem: Problem, block: Block) -> Piece | None:
         )
     except InputError:  # the whole problem is sound, so only data are missing: what they showed is in other outputs
         return None
+    # The whole problem may be a restated one, with other bounds and scales, and with fewer quantities.
     whole = {(q.kind, q.of, q.experiment): j for j, q in enumerate(problem.quantities)}
-    return Piece(posed, np.array([whole[q.kind, q.of, q.experiment] for q in posed.quantities], dtype=np.intp))
+    places = {q.name: whole.get((q.kind, q.of, q.experiment)) for q in said.quantities}
+    held = {q.name: _held(problem, q.kind, q.of, q.experiment) for q in said.quantities if places[q.name] is None}
+    positions = np.array([j for j in places.values() if j is not None], dtype=np.intp)
+    if not positions.size:
+        return None
+    posed = said.posed.fix(held) if held else said.posed
+    same: zip[tuple[int, str]] = zip(positions.tolist(), posed.names, strict=True)
+    quantities = [replace(problem.quantities[j], name=n) for j, n in same]
+    return Piece(posed.restated(quantities), positions)
 
 
-def _direct(problem: Problem, block: Block, experiment: Experiment) -> dict[str, str]:
+def _held(problem: Posed, kind: str, of: str, experiment: str | None) -> float:
+    """Return the value of something that the whole problem does not estimate any more."""
+    for condition in problem.conditions:
+        if experiment in (None, condition.name):
+            at = condition.link.natural(problem.guess[condition.theta])
+            names, values = (problem.model.parameters, at.p) if kind == "parameter" else (problem.model.states, at.a)
+            if of in names:
+                return float(values[names.index(of)])
+    return fixed_value(problem.parameters[of], experiment or "")
+
+
+def _direct(problem: Posed, block: Block, experiment: Experiment) -> dict[str, str]:
     """Return which outputs of an experiment show a state of the block as it is, {output: state}."""
     model = problem.model
     symbols = {name: model.outputs[name] for name in block.states}
@@ -179,17 +213,18 @@ def _model(model: Model, block: Block) -> Model:
     """Cut the block's equations out of the model; the measured states in them become inputs."""
     system = model.system
     symbol = {s.name(): s for vector in system.arguments for s in _split(vector)}
+    own = [name for name in block.parameters if name in model.parameters]
     rates = dict(zip(model.states, _split(system.ode), strict=True))
     used = set[str]().union(*(_names(rates[name]) for name in block.states))
     return Model(
         {symbol[name]: rates[name] for name in block.states},
-        parameters=[symbol[name] for name in block.parameters],
+        parameters=[symbol[name] for name in own],
         inputs=[symbol[name] for name in (*(n for n in model.inputs if n in used), *block.signals)],
         time=system.t,
     )
 
 
-def _experiment(problem: Problem, block: Block, experiment: Experiment) -> Experiment:
+def _experiment(problem: Posed, block: Block, experiment: Experiment) -> Experiment:
     """Keep the block's direct measurements, and interpolate the other states through theirs."""
     model, initial = problem.model, problem.initial_values(experiment)
     data: dict[str, Any] = {}
@@ -205,13 +240,14 @@ def _experiment(problem: Problem, block: Block, experiment: Experiment) -> Exper
         data,
         sigma=None if experiment.sigma is None else sigma,
         initial={name: initial[name] for name in block.states},
+        parameters={name: value for name, value in experiment.parameters.items() if name in block.parameters},
         inputs={name: {**kept, **signals}[name] for name in posed.inputs},
         start=experiment.start,
         name=experiment.name,
     )
 
 
-def _signal(problem: Problem, experiment: Experiment, name: str) -> Input:
+def _signal(problem: Posed, experiment: Experiment, name: str) -> Input:
     """Interpolate a measured state over the whole experiment; its ends are held, a known initial value counts."""
     t, y = _curve(problem, experiment, problem.model.states.index(name))
     known = problem.initial_values(experiment)[name]

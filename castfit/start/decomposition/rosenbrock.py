@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from castfit.conditions import Condition
     from castfit.model import System
-    from castfit.problem import Condition, Problem
+    from castfit.posed import Posed
 
     Array = NDArray[np.float64]
     Index = NDArray[np.intp]
@@ -53,10 +54,10 @@ class FixedSteps:
 
     Parameters
     ----------
-    problem : Problem
+    problem : Posed
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Posed) -> None:
         self.problem = problem
         self._edges = [_edges(c) for c in problem.conditions]
         self._n_d = max(c.theta.size for c in problem.conditions)
@@ -122,7 +123,7 @@ class _Seen:
     of: tuple[slice, ...]
 
     @classmethod
-    def of_problem(cls, problem: Problem, grids: Sequence[Array]) -> _Seen:
+    def of_problem(cls, problem: Posed, grids: Sequence[Array]) -> _Seen:
         states = np.array([problem.model.states.index(name) for name in problem.outputs])
         parts: list[tuple[Any, ...]] = []
         for i, (c, edges) in enumerate(zip(problem.conditions, grids, strict=True)):
@@ -139,12 +140,12 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _Charts:
-    """Parameters and initial states of all experiments at once, as `Chart` has them for one.
+    """Parameters and initial states of all experiments at once, as `Link` has them for one.
 
-    Where an initial state is an expression, the charts are asked one by one.
+    Where anything is an expression, the links are asked one by one.
     """
 
-    problem: Problem
+    problem: Posed
     n_d: int
     base_p: Array  # (E, n_p)
     base_a: Array  # (E, n_x)
@@ -152,25 +153,25 @@ class _Charts:
     of_a: tuple[Index, ...]  # experiment, direction, state, entry of theta
 
     @classmethod
-    def of(cls, problem: Problem) -> _Charts:
+    def of(cls, problem: Posed) -> _Charts:
         conditions = problem.conditions
         table: list[list[tuple[int, int, int, int]]] = [[], []]
         for i, c in enumerate(conditions):
-            for places, target in zip(table, (c.chart.parameter_of, c.chart.state_of), strict=True):
+            for places, target in zip(table, (c.link.parameter_of, c.link.state_of), strict=True):
                 places += [(i, j, int(k), int(c.theta[j])) for j, k in enumerate(target) if k >= 0]
         of_p, of_a = (tuple(np.array(places, dtype=np.intp).reshape(-1, 4).T) for places in table)
         return cls(
             problem,
             max(c.theta.size for c in conditions),
-            np.array([c.chart.base_p for c in conditions]),
-            np.array([c.chart.base_a for c in conditions]),
+            np.array([c.link.base_p for c in conditions]),
+            np.array([c.link.base_a for c in conditions]),
             of_p,
             of_a,
         )
 
     def natural(self, theta: Array) -> tuple[Array, Array, Array, Array]:
         """Return p (E, 1, n_p), a (E, 1, n_x), and their derivatives (E, n_d, n_p), (E, n_d, n_x)."""
-        if any(c.chart.expressions is not None for c in self.problem.conditions):
+        if any(c.link.parts for c in self.problem.conditions):
             return self._one_by_one(theta)
         value, slope = self.problem.to_natural(theta), self.problem.natural_slope(theta)
         out: list[Array] = []
@@ -182,7 +183,7 @@ class _Charts:
         return p, a, dp, da
 
     def _one_by_one(self, theta: Array) -> tuple[Array, Array, Array, Array]:
-        naturals = [c.chart.natural(theta[c.theta]) for c in self.problem.conditions]
+        naturals = [c.link.natural(theta[c.theta]) for c in self.problem.conditions]
 
         def padded(slopes: list[Array]) -> Array:
             return np.array([np.pad(slope.T, ((0, self.n_d - slope.shape[1]), (0, 0))) for slope in slopes])

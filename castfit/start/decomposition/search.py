@@ -17,7 +17,7 @@ from scipy.optimize import least_squares
 
 from castfit._casadi import Built
 from castfit._reading import rng_mistakes
-from castfit.problem import Problem
+from castfit.posed import Posed
 from castfit.start.decomposition.blocks import Block, Piece, decomposition_mistakes, find_blocks, pose
 from castfit.start.decomposition.rosenbrock import FixedSteps
 from castfit.status import Status, check
@@ -91,18 +91,16 @@ class Origin:
     ended: Status | None = None
 
 
-_PIECES: Built[Problem, tuple[tuple[Block, Piece, FixedSteps], ...]] = Built()
+_PIECES: Built[Posed, tuple[tuple[Block, Piece, FixedSteps], ...]] = Built()
 """The blocks of each problem, posed and built once however many starts use them."""
 
 
-def decompose(
-    problem: Problem, theta: Array, *, rng: int | np.random.Generator = 0, max_time: float = np.inf
-) -> Origin:
+def decompose(problem: Posed, theta: Array, *, rng: int | np.random.Generator = 0, max_time: float = np.inf) -> Origin:
     """Estimate the blocks of a problem one by one.
 
     Parameters
     ----------
-    problem : Problem
+    problem : Posed
     theta : (n_theta,) array
         Search scale: one of the starts of every block.
     rng : int or numpy.random.Generator
@@ -134,7 +132,7 @@ def decompose(
     return Origin(found, f"Started from {count} estimated apart: {listing}.", ended)
 
 
-def _pieces(problem: Problem) -> tuple[tuple[Block, Piece, FixedSteps], ...]:
+def _pieces(problem: Posed) -> tuple[tuple[Block, Piece, FixedSteps], ...]:
     check("start 'decomposed'", decomposition_mistakes(problem))
     posed = ((block, pose(problem, block)) for block in find_blocks(problem))
     found = tuple((block, piece, FixedSteps(piece.problem)) for block, piece in posed if piece is not None)
@@ -224,7 +222,7 @@ class _Search:
         return cost if np.isfinite(cost) else np.inf
 
 
-def _variation(problem: Problem) -> float:
+def _variation(problem: Posed) -> float:
     """Return the sum of squared distances of the data from their mean, by output, in standard deviations."""
     values = np.concatenate([c.points.values for c in problem.conditions])
     sigma = np.concatenate([c.points.sigma for c in problem.conditions])
@@ -237,7 +235,7 @@ def _drawn_between(theta: Array, lower: Array, upper: Array, *, log: NDArray[np.
     return np.where(np.isfinite(lower), lower, theta - width), np.where(np.isfinite(upper), upper, theta + width)
 
 
-def _usual(problem: Problem, lower: Array, upper: Array) -> tuple[Array, Array]:
+def _usual(problem: Posed, lower: Array, upper: Array) -> tuple[Array, Array]:
     """Narrow the limits of logarithms to magnitudes that the units of states and time can make.
 
     Rate constants and the like are of the order of X^a / T^b with X the mean magnitude of a state or an input, T the

@@ -1,0 +1,323 @@
+"""The posed problem: everything that transcriptions, solvers, statistics and drivers need, complete and frozen.
+
+`Problem` is what the user says; `Problem.posed` is what it means.  Drivers pose other questions about the same model by
+pure functions (`until`, `within`, `starting_at`, `fix`, `restated`, `only`), whose results are as good as the first:
+they can be fitted, pickled and changed again.
+
+Notation
+--------
+theta  (n_theta,)  everything that is estimated, in search scale: a quantity on a logarithmic scale as its logarithm
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import casadi as ca
+import numpy as np
+
+from castfit._reading import named, real, reals, text
+from castfit.conditions import Condition, conditions_of
+from castfit.experiment import Experiment, Points, bound_mistakes
+from castfit.model import Model
+from castfit.quantities import Quantity, natural_value, quantities_of
+from castfit.statement import Constraint, Parameter, Statement, initial_values
+from castfit.status import InputError, check, suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+_ROUNDING = 1e-12  # relative; measurements at the horizon itself are within it
+
+
+@dataclass(frozen=True, eq=False)
+class Posed:
+    """An estimation problem, worked out; ``problem.posed`` builds it.
+
+    Attributes
+    ----------
+    model : Model
+    experiments : tuple of Experiment
+        What was said of each condition; `conditions` is what follows from it.
+    parameters : mapping from str to Parameter
+        What was said of each parameter; `quantities` is what follows from it.
+    state_bounds : mapping from str to (lower, upper)
+    constraints : tuple of Constraint
+    outputs : tuple of str
+        What is measured in any experiment, in the model's order.
+    quantities : tuple of Quantity
+        The entries of theta.
+    conditions : tuple of Condition
+    absolute_sigma : bool
+        Whether standard deviations were given, so that they need not be estimated.
+    """
+
+    model: Model
+    experiments: tuple[Experiment, ...]
+    parameters: Mapping[str, Parameter]
+    state_bounds: Mapping[str, tuple[float, float]]
+    constraints: tuple[Constraint, ...]
+    outputs: tuple[str, ...]
+    quantities: tuple[Quantity, ...]
+    conditions: tuple[Condition, ...]
+    absolute_sigma: bool
+
+    # What follows from the fields
+
+    @property
+    def posed(self) -> Posed:
+        """Itself."""
+        return self
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the estimated quantities, in the order of theta."""
+        return tuple(quantity.name for quantity in self.quantities)
+
+    @cached_property
+    def n_data(self) -> int:
+        """Number of measured values."""
+        return sum(int(condition.points.mask.sum()) for condition in self.conditions)
+
+    @cached_property
+    def log(self) -> NDArray[np.bool_]:
+        """Which entries of theta are logarithms, (n_theta,)."""
+        return np.array([quantity.scale == "log" for quantity in self.quantities], dtype=bool)
+
+    @cached_property
+    def bounds(self) -> tuple[Array, Array]:
+        """Lower and upper bounds of theta, each (n_theta,)."""
+        lower = np.array([quantity.lower for quantity in self.quantities], dtype=float)
+        upper = np.array([quantity.upper for quantity in self.quantities], dtype=float)
+        return self.to_search(np.where(self.log, np.maximum(lower, 0.0), lower)), self.to_search(upper)
+
+    @cached_property
+    def guess(self) -> Array:
+        """The starting theta, (n_theta,), locked."""
+        guess = self.to_search(np.array([quantity.guess for quantity in self.quantities], dtype=float))
+        guess.flags.writeable = False
+        return guess
+
+    def to_search(self, natural: Array) -> Array:
+        """Convert natural values (n_theta,) to search scale."""
+        with np.errstate(divide="ignore"):
+            return np.where(self.log, np.log(np.where(self.log, natural, 1.0)), natural)
+
+    def to_natural(self, theta: Array) -> Array:
+        """Convert theta (n_theta,) to natural values."""
+        return natural_value(theta, self.log)
+
+    def natural_slope(self, theta: Array) -> Array:
+        """Return d natural / d theta, (n_theta,)."""
+        return np.where(self.log, self.to_natural(theta), 1.0)
+
+    def priors(self, theta: Array) -> tuple[Array, Array]:
+        """Return the prior's residuals (n_prior,) and their Jacobian (n_prior, n_theta)."""
+        held, mean, deviation = self._held
+        value, slope = self.to_natural(theta)[held], self.natural_slope(theta)[held]
+        jacobian = np.zeros((held.size, theta.size))
+        jacobian[np.arange(held.size), held] = slope / deviation
+        return (value - mean) / deviation, jacobian
+
+    @cached_property
+    def _held(self) -> tuple[NDArray[np.intp], Array, Array]:
+        """Which quantities have a prior, its means and its deviations."""
+        held = [(j, q.prior.mean, q.prior.deviation) for j, q in enumerate(self.quantities) if q.prior is not None]
+        at, mean, deviation = zip(*held, strict=True) if held else ((), (), ())
+        return np.array(at, dtype=np.intp), np.array(mean, dtype=float), np.array(deviation, dtype=float)
+
+    @property
+    def observed(self) -> ca.SX:
+        """The graph of the measured outputs, (n_outputs, 1), over the model's symbols."""
+        return ca.densify(ca.vertcat(*(self.model.outputs[n] for n in self.outputs)))
+
+    @cached_property
+    def free_parameters(self) -> NDArray[np.intp]:
+        """Positions in p of the parameters that depend on theta in any experiment."""
+        return np.unique(np.concatenate([c.link.free for c in self.conditions]))
+
+    @cached_property
+    def varying(self) -> frozenset[str]:
+        """The model's parameters that may differ between experiments."""
+        several = len(self.experiments) > 1
+        own = {n for e in self.experiments for n in e.parameters}
+        local = {n for n, p in self.parameters.items() if p.local}
+        return frozenset((own | local) & {*self.model.parameters}) if several else frozenset()
+
+    def initial_values(self, experiment: Experiment) -> dict[str, Any]:
+        """Return what is known of each initial state: the experiment's own, else the model's."""
+        return initial_values(self.model, experiment)
+
+    def theta_from(self, values: Mapping[str, float]) -> Array:
+        """Return theta with the named quantities at the given natural values, the rest at their guess.
+
+        Raises
+        ------
+        InputError
+            For an unknown name or a value outside its bounds.
+        """
+        mistakes: list[str] = []
+        theta, (lower, upper) = self.guess.copy(), self.bounds
+        for name, value in named("start", values, mistakes).items():
+            if name not in self.names:
+                mistakes.append(f"'{name}' is not estimated: {suggest(name, self.names)}")
+                continue
+            j = self.names.index(name)
+            q, number = self.quantities[j], real(value)
+            if number is not None and np.isfinite(number) and (q.scale != "log" or number > 0):
+                # A result at a bound of a logarithm comes back with a rounding error.
+                search = np.log(number) if q.scale == "log" else number
+                theta[j] = np.clip(search, lower[j], upper[j])
+                if abs(theta[j] - search) <= 1e-12 * max(1.0, abs(search)):
+                    continue
+            mistakes += bound_mistakes(f"start of '{name}'", value, q.lower, q.upper, q.scale)
+        check("start", mistakes)
+        return theta
+
+    # Other questions about the same model
+
+    def until(self, horizon: float) -> Posed:
+        """Return the problem without the measurements after `horizon`, with the same theta.
+
+        Experiments of which nothing after their start is left are missing.  The layout of theta stays, so that
+        estimates carry over from one horizon to the next; it may then contain quantities that nothing depends on.
+
+        Parameters
+        ----------
+        horizon : float
+            In the time of the experiments.
+        """
+        end = real(horizon)
+        if end is None or np.isnan(end):
+            raise InputError("until", [f"the horizon is {text(horizon)}; give a time"])
+        end += _ROUNDING * abs(end) if np.isfinite(end) else 0.0
+        kept = [
+            i for i, c in enumerate(self.conditions) if ((c.points.times > c.start) & (c.points.times <= end)).any()
+        ]
+        if not kept:
+            first = min(float(c.points.times[c.points.times > c.start][0]) for c in self.conditions)
+            raise InputError(
+                "until", [f"nothing is measured up to {horizon:g}; the first time after a start is {first:g}"]
+            )
+        experiments = [self.experiments[i].until(end) for i in kept]
+        shorter = [(self.conditions[i], self.conditions[i].points.times <= end) for i in kept]
+        return replace(
+            self,
+            experiments=tuple(e for e in experiments if e is not None),
+            conditions=tuple(
+                replace(c, points=Points(c.points.times[keep], c.points.values[keep], c.points.sigma[keep]))
+                for c, keep in shorter
+            ),
+        )
+
+    def within(self, lower: Array, upper: Array, guess: Array | None = None) -> Posed:
+        """Return the problem with other bounds, and the guess moved between them.
+
+        Parameters
+        ----------
+        lower, upper, guess : (n_theta,) arrays
+            Search scale.
+        """
+        mistakes: list[str] = []
+        low, high = self._theta("lower", lower, mistakes), self._theta("upper", upper, mistakes)
+        start = self.guess if guess is None else self._theta("guess", guess, mistakes)
+        crossed = [] if mistakes else np.flatnonzero(low > high).tolist()
+        mistakes += [f"the bounds of '{self.names[j]}' are [{low[j]:g}, {high[j]:g}]; swap them" for j in crossed]
+        check("within", mistakes)
+        low_natural, high_natural = self.to_natural(low), self.to_natural(high)
+        values = np.clip(self.to_natural(np.clip(start, low, high)), low_natural, high_natural)
+        return self._with(values, low_natural, high_natural)
+
+    def starting_at(self, values: Mapping[str, float] | Array) -> Posed:
+        """Return the problem with another guess: natural values by name, or theta (n_theta,) in search scale."""
+        if isinstance(values, Mapping):
+            return self.within(*self.bounds, self.theta_from(values))
+        return self.within(*self.bounds, values)
+
+    def fix(self, names: Iterable[str] | Mapping[str, float]) -> Posed:
+        """Return the problem in which the named quantities are numbers, and theta is shorter by them.
+
+        Parameters
+        ----------
+        names : names of quantities, or mapping from them to natural values
+            Without values they stay at their guess.  A prior on such a quantity is no longer counted.
+        """
+        given: dict[str, float] = dict(cast("Mapping[str, float]", names)) if isinstance(names, Mapping) else {}
+        listed = list(given) or list(cast("Iterable[str]", names))
+        mistakes = [f"'{n}' is not estimated: {suggest(str(n), self.names)}" for n in listed if n not in self.names]
+        check("fix", mistakes)
+        theta = self.theta_from(given)
+        keep = np.array([j for j, n in enumerate(self.names) if n not in listed], dtype=np.intp)
+        place = np.full(len(self.names), -1, dtype=np.intp)
+        place[keep] = np.arange(keep.size)
+
+        def shortened(c: Condition) -> Condition:
+            own = np.flatnonzero(place[c.theta] >= 0)
+            return replace(c, theta=place[c.theta[own]], link=c.link.kept(own, theta[c.theta]))
+
+        return replace(
+            self,
+            quantities=tuple(q for q in self.quantities if q.name not in listed),
+            conditions=tuple(shortened(c) for c in self.conditions),
+        )
+
+    def restated(self, quantities: Sequence[Quantity]) -> Posed:
+        """Return the problem with other guesses, bounds, scales and priors of the same quantities in the same order."""
+        if tuple(q.name for q in quantities) != self.names:
+            raise InputError("restated", [f"give the quantities {', '.join(self.names)}, in this order"])
+        mistakes = [m for q in quantities for m in bound_mistakes(f"'{q.name}'", q.guess, q.lower, q.upper, q.scale)]
+        check("restated", mistakes)
+        log = np.array([q.scale == "log" for q in quantities], dtype=bool)
+        return replace(
+            self,
+            quantities=tuple(quantities),
+            conditions=tuple(replace(c, link=replace(c.link, log=log[c.theta])) for c in self.conditions),
+        )
+
+    def only(self, experiments: Iterable[str]) -> Posed:
+        """Return the problem of some experiments, by name, with the same theta."""
+        wanted = list(experiments)
+        known = [c.name for c in self.conditions]
+        check("only", [f"there is no experiment '{n}': {suggest(n, known)}" for n in wanted if n not in known])
+        return replace(
+            self,
+            experiments=tuple(e for e in self.experiments if e.name in wanted),
+            conditions=tuple(c for c in self.conditions if c.name in wanted),
+        )
+
+    def _with(self, guess: Array, lower: Array, upper: Array) -> Posed:
+        values = zip(self.quantities, guess.tolist(), lower.tolist(), upper.tolist(), strict=True)
+        return replace(
+            self, quantities=tuple(replace(q, guess=at, lower=low, upper=high) for q, at, low, high in values)
+        )
+
+    def _theta(self, what: str, given: Any, mistakes: list[str]) -> Array:
+        """Read an array in search scale; infinite bounds are allowed."""
+        array = reals(given)
+        if array is not None and array.shape == (len(self.names),) and not np.isnan(array).any():
+            return array
+        mistakes.append(f"{what} is {text(given)}; give {len(self.names)} numbers, one for each quantity")
+        return np.zeros(len(self.names))
+
+
+def compose(said: Statement) -> Posed:
+    """Work out what was said; it must hold no mistake (see castfit._mistakes)."""
+    measured = {name for e in said.experiments for name in e.measured}
+    outputs = tuple(n for n in said.model.output_names if n in measured)
+    quantities = quantities_of(said)
+    return Posed(
+        said.model,
+        said.experiments,
+        said.parameters,
+        said.state_bounds,
+        said.constraints,
+        outputs,
+        quantities,
+        conditions_of(said, outputs, quantities),
+        said.experiments[0].sigma is not None,
+    )

@@ -1,0 +1,85 @@
+"""The quantities that are estimated: the entries of theta, in the order in which they stand there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.experiment import Experiment, Free
+from castfit.statement import Normal, Parameter, Statement, initial_values
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.model import Model
+
+    Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One entry of theta.
+
+    `kind` is "parameter" or "initial state"; `of` names the parameter or state; `experiment` is None if shared.
+    Guess and bounds are in natural scale.
+    """
+
+    name: str
+    kind: str
+    of: str
+    experiment: str | None
+    guess: float
+    lower: float
+    upper: float
+    scale: str
+    prior: Normal | None = None
+
+
+def natural_value(theta: Array, log: NDArray[np.bool_]) -> Array:
+    """Convert search scale to natural values; what is too large for a number becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.where(log, np.exp(np.where(log, theta, 0.0)), theta)
+
+
+def every_parameter(model: Model, parameters: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of all parameters: the model's, then those that appear in expressions only."""
+    return (*model.parameters, *(n for n in parameters if n not in model.parameters))
+
+
+def fixed_value(parameter: Parameter, experiment: str) -> float:
+    """Return the value, or the guess, that a parameter has in an experiment."""
+    value = parameter.value
+    return float(value[experiment] if isinstance(value, Mapping) else value)
+
+
+def quantities_of(said: Statement) -> tuple[Quantity, ...]:
+    """List what is estimated: shared parameters, then per experiment its local parameters and free initial states."""
+    return tuple(_quantities(said))
+
+
+def _quantities(said: Statement) -> Iterable[Quantity]:
+    several = len(said.experiments) > 1
+    stated = {n: said.parameters.get(n) for n in every_parameter(said.model, said.parameters)}
+    free = {n: p for n, p in stated.items() if p is not None and not p.fixed}
+    for name, p in free.items():
+        if not p.local:
+            assert not isinstance(p.value, Mapping)
+            yield Quantity(name, "parameter", name, None, float(p.value), p.lower, p.upper, p.scale, p.prior)
+    for e in said.experiments:
+        suffix = f"[{e.name}]" if several else ""
+        for name, p in free.items():
+            if p.local and name not in e.parameters:
+                guess = fixed_value(p, e.name)
+                yield Quantity(f"{name}{suffix}", "parameter", name, e.name, guess, p.lower, p.upper, p.scale, p.prior)
+        for name, value in initial_values(said.model, e).items():
+            if isinstance(value, Free):
+                yield _initial_state(name, value, e, suffix)
+
+
+def _initial_state(name: str, value: Free, experiment: Experiment, suffix: str) -> Quantity:
+    label = f"{name}({experiment.start:g}){suffix}"
+    bounds = (value.lower, value.upper, value.scale)
+    return Quantity(label, "initial state", name, experiment.name, value.guess, *bounds)

@@ -1,0 +1,91 @@
+"""What the user says, read but not worked out: parameters, priors, constraints, and the statement of all together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+if TYPE_CHECKING:
+    from castfit.experiment import Experiment
+    from castfit.model import Model
+
+
+@dataclass(frozen=True)
+class Normal:
+    """A normal prior on the natural value of a parameter; it adds the residual (value - mean) / deviation."""
+
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of the model: its guess, and how it is estimated.
+
+    Parameters
+    ----------
+    value : float or mapping
+        The guess, or the value if fixed.  A local parameter may have one per experiment: ``{"experiment 1": 0.1}``.
+    lower, upper : float
+        Bounds, natural scale.
+    scale : {"linear", "log"}
+        Whether the search moves in the value or in its logarithm.
+    fixed : bool
+        Whether the value is kept.
+    local : bool
+        Whether every experiment has a value of its own.
+    prior : Normal, optional
+        Prior knowledge, treated as one more measurement.
+    """
+
+    value: float | Mapping[str, float]
+    lower: float = -np.inf
+    upper: float = np.inf
+    scale: str = "linear"
+    fixed: bool = False
+    local: bool = False
+    prior: Normal | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Constraint:
+    """``lower <= expression <= upper`` at every measured time; equal bounds make it an equation.
+
+    The expression is a CasADi SX graph over the model's symbols.
+    """
+
+    expression: ca.SX
+    lower: float = -np.inf
+    upper: float = np.inf
+    name: str = ""
+
+    def __reduce__(self) -> Any:
+        """Pickle through a CasADi function, since bare SX does not pickle."""
+        found = ca.symvar(self.expression)
+        graph = ca.Function("constraint", found, [self.expression])
+        return _restore_constraint, (graph, tuple(s.name() for s in found), self.lower, self.upper, self.name)
+
+
+def _restore_constraint(graph: ca.Function, names: Iterable[str], lower: float, upper: float, name: str) -> Constraint:
+    return Constraint(ca.SX(graph.call([ca.SX.sym(n) for n in names])[0]), lower, upper, name)
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """A model, its experiments, and what is said of their quantities; every experiment has a name."""
+
+    model: Model
+    experiments: tuple[Experiment, ...]
+    parameters: Mapping[str, Parameter]
+    state_bounds: Mapping[str, tuple[float, float]]
+    constraints: tuple[Constraint, ...]
+
+
+def initial_values(model: Model, experiment: Experiment) -> dict[str, Any]:
+    """Return what is known of each initial state: the experiment's own, else the model's."""
+    general = {n: float(v) if v.is_constant() else v for n, v in model.initial.items()}
+    return {**general, **experiment.initial}
