@@ -11,6 +11,7 @@ import numpy as np
 from castfit._reading import is_one_of, named, real, text
 from castfit.experiment import Experiment, Free, bound_mistakes
 from castfit.model import Model
+from castfit.quantities import every_parameter, names_used
 from castfit.statement import Constraint, Parameter, Statement, initial_values
 from castfit.status import suggest
 
@@ -32,14 +33,23 @@ def statement_mistakes(said: Statement) -> list[str]:
     mistakes += [f"two experiments are named '{n}'; names must differ" for n in repeated]
     if len({e.sigma is None for e in said.experiments}) == 2:
         mistakes.append("some experiments have sigma and some not; give it for all or for none")
+    used = [names_used(model, e) for e in said.experiments]
+    taken = {n: kind for kind, group in _kinds(model).items() for n in group}
     for name in said.parameters:
-        if name not in model.parameters:
+        if name in taken:
+            mistakes.append(f"'{name}' is no parameter but {taken[name]} of the model; choose another name")
+        elif name not in model.parameters and not any(name in within for within in used):
             mistakes.append(f"'{name}' is no parameter of the model: {suggest(name, model.parameters)}")
-    for name in model.parameters:
+    for name in every_parameter(model, said.parameters):
+        users = [e for e, within in zip(said.experiments, used, strict=True) if name in within]
+        needing = [e.name for e in users if name not in e.parameters]
         if name not in said.parameters:
-            mistakes.append(f"parameter '{name}' has no guess; add it to parameters={{...}}")
-        else:
-            mistakes += _parameter_mistakes(name, said.parameters[name], names)
+            if needing or not users:
+                mistakes.append(f"parameter '{name}' has no guess; add it to parameters={{...}}")
+            continue
+        if users and not needing:
+            mistakes.append(f"every experiment has its own value of '{name}'; leave it out of the problem's parameters")
+        mistakes += _parameter_mistakes(name, said.parameters[name], names, needing)
     mistakes += [
         f"state_bounds names '{name}', which is no state: {suggest(name, model.states)}"
         for name in said.state_bounds
@@ -79,7 +89,19 @@ def _constraint_mistakes(constraint: Constraint, model: Model) -> list[str]:
     return mistakes
 
 
-def _parameter_mistakes(name: str, parameter: Parameter, experiments: Sequence[str]) -> list[str]:
+def _kinds(model: Model) -> dict[str, tuple[str, ...]]:
+    """Name what is in a model beside parameters, in words."""
+    return {
+        "a state": (*model.states, *model.algebraic_states),
+        "an input": model.inputs,
+        "the time": (model.system.t.name(),),
+    }
+
+
+def _parameter_mistakes(
+    name: str, parameter: Parameter, experiments: Sequence[str], needing: Sequence[str]
+) -> list[str]:
+    """Check what is said of a parameter, whose value the experiments `needing` take."""
     value, what = parameter.value, f"parameter '{name}'"
     mistakes = [
         f"{what}: {flag} is {text(choice)}; give True or False"
@@ -91,7 +113,12 @@ def _parameter_mistakes(name: str, parameter: Parameter, experiments: Sequence[s
             return [*mistakes, f"{what} has a value per experiment but is not local; add local=True"]
         given = named(what, value, mistakes)
         mistakes += [f"{what} has a value for '{e}': {suggest(e, experiments)}" for e in given if e not in experiments]
-        mistakes += [f"local {what} has no value for '{e}'" for e in experiments if e not in given]
+        mistakes += [f"local {what} has no value for '{e}'" for e in needing if e not in given]
+        mistakes += [
+            f"{what} has a value for '{e}', which has its own or does not use it; leave one of them out"
+            for e in given
+            if e in experiments and e not in needing
+        ]
         values = [(f"{what}, {e}", v) for e, v in given.items()]
     else:
         values = [(what, value)]
@@ -113,6 +140,16 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
         if n not in model.output_names
     ]
     initial = initial_values(said.model, experiment)
+    parameters = every_parameter(model, said.parameters)
+    mistakes += [
+        f"'{n}' has its own value but is no parameter: {suggest(n, parameters)}"
+        for n in experiment.parameters
+        if n not in parameters
+    ]
+    own = {n: v for n, v in experiment.parameters.items() if isinstance(v, ca.SX)}
+    for name, value in own.items():
+        mistakes += _unknown(f"parameter '{name}'", value, parameters)
+    mistakes += _circles(own)
     known = (*model.states, *model.algebraic_states)
     mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in initial if n not in known]
     mistakes += [
@@ -127,11 +164,7 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
     ]
     for name, value in initial.items():
         if isinstance(value, ca.SX):
-            mistakes += [
-                f"the initial value of '{name}' contains '{s}', which is no parameter: {suggest(s, model.parameters)}"
-                for s in (symbol.name() for symbol in ca.symvar(value))
-                if s not in model.parameters
-            ]
+            mistakes += _unknown(f"the initial value of '{name}'", value, parameters)
         elif not isinstance(value, Free) and name in said.state_bounds:
             lower, upper = said.state_bounds[name]
             if not lower <= value <= upper:
@@ -157,6 +190,36 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
     if end <= start:
         mistakes.append(f"nothing is measured after the start {start:g}; estimation needs later times")
     return mistakes
+
+
+def _unknown(what: str, expression: ca.SX, parameters: Sequence[str]) -> list[str]:
+    """Find the symbols of an expression that are no parameters."""
+    names = dict.fromkeys(symbol.name() for symbol in ca.symvar(expression))
+    return [
+        f"{what} contains '{n}', which is no parameter: {suggest(n, parameters)}" for n in names if n not in parameters
+    ]
+
+
+def _circles(own: Mapping[str, ca.SX]) -> list[str]:
+    """Find parameters whose value in an experiment depends on itself, each circle once."""
+    inside = {n: [s.name() for s in ca.symvar(v) if s.name() in own] for n, v in own.items()}
+    found: dict[frozenset[str], list[str]] = {}
+
+    def follow(path: list[str]) -> None:
+        for name in inside[path[-1]]:
+            if name in path:
+                circle = path[path.index(name) :]
+                found.setdefault(frozenset(circle), [*circle, name])
+            else:
+                follow([*path, name])
+
+    for name in own:
+        follow([name])
+    return [
+        f"parameter '{circle[0]}' depends on itself ({' -> '.join(circle)}), since names mean values in this "
+        f"experiment; give the common value a name of its own, such as '{circle[0]}_ref', in the problem's parameters"
+        for circle in found.values()
+    ]
 
 
 def name_mistakes(posed: Posed) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import casadi as ca
 import numpy as np
 
 from castfit.experiment import Experiment, Free
@@ -49,6 +50,13 @@ def every_parameter(model: Model, parameters: Iterable[str]) -> tuple[str, ...]:
     return (*model.parameters, *(n for n in parameters if n not in model.parameters))
 
 
+def names_used(model: Model, experiment: Experiment) -> frozenset[str]:
+    """Return the parameters whose values an experiment needs: the model's, and those in its expressions."""
+    values = (*initial_values(model, experiment).values(), *experiment.parameters.values())
+    inside = (symbol.name() for v in values if isinstance(v, ca.SX) for symbol in ca.symvar(v))
+    return frozenset((*model.parameters, *inside))
+
+
 def fixed_value(parameter: Parameter, experiment: str) -> float:
     """Return the value, or the guess, that a parameter has in an experiment."""
     value = parameter.value
@@ -70,8 +78,9 @@ def _quantities(said: Statement) -> Iterable[Quantity]:
             yield Quantity(name, "parameter", name, None, float(p.value), p.lower, p.upper, p.scale, p.prior)
     for e in said.experiments:
         suffix = f"[{e.name}]" if several else ""
+        used = names_used(said.model, e) - {*e.parameters}
         for name, p in free.items():
-            if p.local and name not in e.parameters:
+            if p.local and name in used:
                 guess = fixed_value(p, e.name)
                 yield Quantity(f"{name}{suffix}", "parameter", name, e.name, guess, p.lower, p.upper, p.scale, p.prior)
         for name, value in initial_values(said.model, e).items():

@@ -78,7 +78,7 @@ def verify(
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or Posed
     staged : StagedProblem
     at : Evaluation
         The solution.
@@ -145,7 +145,7 @@ def _piecewise(
     )
     edges = [chain.times for chain in layout.chains]
     theta = layout.theta(at.v)
-    pieces = ShootingProblem(problem, edges, nodes=True, theta=theta, trajectory=held, options=options)
+    pieces = ShootingProblem(problem.posed, edges, nodes=True, theta=theta, trajectory=held, options=options)
     empty = tuple(np.empty((chain.n_stages, 0)) for chain in layout.chains)
     again = pieces.linearize(pieces.layout.pack(theta, nodes, empty))
     found = _compare(staged, at, pieces.layout, again)

@@ -13,7 +13,7 @@ from castfit.posed import Posed
 from castfit.problem import pose
 from tests.builders import decay_problem, everything, jacobian_error, lotka_volterra, refused
 
-SOLUTIONS = (cf.SingleShooting(), cf.MultipleShooting(3), cf.Collocation(elements=12))
+SOLUTIONS = (cf.SingleShooting(), cf.MultipleShooting(3), cf.Collocation())
 
 
 def same(a: Posed, b: Posed) -> None:
