@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.conditions import Condition
+    from castfit.link import Natural
     from castfit.posed import Posed
 
     Array = NDArray[np.float64]
@@ -127,6 +128,7 @@ class _Memory:
     evaluation: Evaluation | None = None
     linearization: Linearization | None = None
     slopes: tuple[Slopes, ...] = ()
+    naturals: tuple[Natural, ...] = ()
 
 
 class CollocationProblem(StagedProblem):
@@ -201,8 +203,8 @@ class CollocationProblem(StagedProblem):
 
     def _unlinked(self, v: Array) -> list[Failure]:
         """Report parameters and initial states whose derivatives cannot be computed."""
-        ends = ((c, v[c.theta]) for c in self.problem.conditions)
-        reasons = ((c.name, c.link.failure(q, c.link.natural(q), slopes=True)) for c, q in ends if c.link.parts)
+        known = zip(self.problem.conditions, self._memory.naturals, strict=True)
+        reasons = ((c.name, c.link.failure(v[c.theta], at, slopes=True)) for c, at in known)
         return [Failure(name, 0, "not_finite", reason) for name, reason in reasons if reason]
 
     def interpolants(self, v: Array) -> tuple[Trajectory, ...]:
@@ -215,13 +217,14 @@ class CollocationProblem(StagedProblem):
     def _recall(self, v: Array) -> _Memory:
         key = v.tobytes()
         if key != self._memory.key:
-            self._memory = _Memory(key)
+            naturals = tuple(c.link.natural(v[c.theta]) for c in self.problem.conditions)
+            self._memory = _Memory(key, naturals=naturals)
         return self._memory
 
     def _values(self, i: int, v: Array) -> tuple[Values, list[Failure]]:
         elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
         condition = self.problem.conditions[i]
-        at = condition.link.natural(q)
+        at = self._memory.naturals[i]
         values = elements.values(self.equations, at, s, w)
         stages = s.shape[0]
         flow = values.d.reshape(stages, -1, elements.n_e)
@@ -240,7 +243,7 @@ class CollocationProblem(StagedProblem):
 
     def _jacobians(self, i: int, v: Array) -> tuple[Slopes, Jacobians]:
         elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
-        at = self.problem.conditions[i].link.natural(q)
+        at = self._memory.naturals[i]
         dp = at.dp[self.equations.free]
         slopes = elements.slopes(self.equations, at.p, s, w)
         r, c = elements.observed_blocks(slopes, dp)
@@ -251,7 +254,7 @@ class CollocationProblem(StagedProblem):
         elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
         slopes, values = self._memory.slopes[i], at.values[i]
         link, free, n_e = self.problem.conditions[i].link, self.equations.free, elements.n_e
-        natural = link.natural(q)
+        natural = self._memory.naturals[i]
         inner = of.inner.reshape(s.shape[0], -1, n_e)
         rows = [b.reshape(*elements.weight.shape[:2], -1) for b in (values.r, of.path)]
         observed = np.concatenate(rows, axis=2)
