@@ -61,6 +61,19 @@ def real(value: Any) -> float | None:
     return float(array) if array is not None and array.ndim == 0 else None
 
 
+def is_count(value: Any, least: float = 0, most: float = np.inf) -> bool:
+    """Tell whether a value is an integer, not a bool, from `least` to `most`."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(least <= value <= most)
+
+
+def flag_mistakes(**flags: Any) -> list[str]:
+    """Find what is neither True nor False."""
+    return [
+        f"{name} is {text(value)}; give True or False" for name, value in flags.items()
+        if not is_one_of(value, True, False)
+    ]  # fmt: skip
+
+
 def items(value: Any) -> list[Any] | None:
     """Read several things; None if there are none to be had: text, mappings, CasADi matrices."""
     if isinstance(value, (str, bytes, Mapping, ca.SX, ca.MX, ca.DM)):

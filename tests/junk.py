@@ -95,6 +95,8 @@ _ARRAYS = [
     Constraint(x),
 ]
 
+THINGS = [*_SCALARS, *_SYMBOLS, *_ARRAYS]
+
 _PLAIN = st.one_of(
     st.sampled_from(range(len(_SCALARS))).map(_SCALARS.__getitem__),
     st.sampled_from(range(len(_SYMBOLS))).map(_SYMBOLS.__getitem__),

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import is_one_of, real, text
+from castfit._reading import is_count, is_one_of, real, text
 from castfit.solve.homotopy import STATIONS, enter, hold_back, next_try, soft_step, start_point, suspicious
 from castfit.solve.local import LocalProblem, Step
 from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, Solution, infeasibility
@@ -96,9 +96,8 @@ class GaussNewton:
             mistakes.append(f"step_control is {text(rule)}; give a name or a StepControl such as NaturalLevel()")
         if not is_one_of(self.homotopy, "auto", "always", "never"):
             mistakes.append(f"homotopy is {text(self.homotopy)}; choose 'auto', 'always' or 'never'")
-        limit: Any = self.max_iter
-        if not isinstance(limit, (int, np.integer)) or isinstance(limit, bool) or limit < 0:
-            mistakes.append(f"max_iter is {text(limit)}; give an integer that is not negative")
+        if not is_count(self.max_iter):
+            mistakes.append(f"max_iter is {text(self.max_iter)}; give an integer that is not negative")
         tolerance, regularisation = real(self.tolerance), real(self.regularisation)
         if tolerance is None or not 0.0 < tolerance < np.inf:
             mistakes.append(f"tolerance is {text(self.tolerance)}; give a positive number")

@@ -17,7 +17,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._capture import Capture, captured, released
-from castfit._reading import is_one_of, named, text
+from castfit._reading import is_count, is_one_of, named, text
 from castfit.solve.assembly import ConstraintRows, HessianMap, JacobianMap, cost_gradient, gauss_newton_blocks
 from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, Solution, infeasibility
 from castfit.staged import StagedProblem
@@ -84,8 +84,7 @@ class Ipopt:
             mistakes.append(f"hessian is {text(self.hessian)}; choose 'auto', 'exact' or 'gauss-newton'")
         if not is_one_of(self.linear_solver, "mumps", "spral"):
             mistakes.append(f"linear_solver is {text(self.linear_solver)}; choose 'mumps' or 'spral'")
-        limit: Any = self.max_iter
-        if not isinstance(limit, (int, np.integer)) or isinstance(limit, bool) or limit < 0:
+        if not is_count(self.max_iter):
             mistakes.append(f"max_iter is {text(self.max_iter)}; give an integer that is not negative")
         tolerance: Any = self.tolerance
         if not isinstance(tolerance, (int, float)) or not 0.0 < tolerance < np.inf:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import is_one_of, real, text
+from castfit._reading import is_count, is_one_of, real, text
 from castfit.integrate import IntegratorOptions
 from castfit.status import check
 from castfit.transcribe.collocation_problem import CollocationProblem, collocation_problem
@@ -67,8 +67,7 @@ class Collocation:
         mistakes = interval_mistakes("elements", self.elements, words=("auto", "data"))
         if not is_one_of(self.scheme, *SCHEMES):
             mistakes.append(f"scheme is {text(self.scheme)}; choose 'radau' or 'legendre'")
-        degree: Any = self.degree
-        if not isinstance(degree, (int, np.integer)) or isinstance(degree, bool) or not 1 <= degree <= 9:
+        if not is_count(self.degree, 1, 9):
             mistakes.append(f"degree is {text(self.degree)}; choose an integer from 1 to 9")
         tolerance = real(self.tolerance)
         if tolerance is None or not _FINEST <= tolerance < np.inf:

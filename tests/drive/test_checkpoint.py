@@ -107,10 +107,10 @@ def test_a_later_format_is_refused(path):
         resumed(path)
 
 
-@pytest.mark.parametrize("junk", [3, None, b"run", ["run"]])
+@pytest.mark.parametrize("junk", [3, b"run", ["run"]])
 def test_what_is_no_path_is_misuse(junk):
     with pytest.raises(InputError, match="give the path of a file"):
-        Checkpoint(junk, {}, resume=False)
+        cf.multistart(pole(), starts=1, checkpoint=junk)
 
 
 def test_a_folder_that_does_not_exist_is_misuse(tmp_path):

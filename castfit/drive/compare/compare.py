@@ -24,11 +24,11 @@ from castfit.drive.multistart.book import LOST, lost
 from castfit.drive.multistart.result import CUT_OFF
 from castfit.drive.multistart.sampling import draw
 from castfit.drive.optima import rounding_error
-from castfit.drive.run.jobs import freeze, option_mistakes, thaw
+from castfit.drive.run.jobs import thaw
+from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.run.pool import Pool
 from castfit.drive.run.reporting import reporter
-from castfit.posed import Posed
-from castfit.problem import Posable, Problem
+from castfit.problem import Posable
 from castfit.result import Result
 from castfit.status import InputError, Status, check
 
@@ -95,26 +95,24 @@ def compare(
     InputError
         For misuse: methods that do not exist, options out of range, what cannot be sent to other processes.
     """
-    began = time.time()
     mistakes: list[str] = []
     chosen = methods_from(methods, mistakes)
-    mistakes += option_mistakes(
+    run = RunOptions(
         workers=workers, max_time=max_time, start_max_time=start_max_time, callback=callback, verbose=verbose
     )
+    mistakes += run.mistakes()
     known = real(reference)
     if reference is not None and (known is None or not np.isfinite(known)):
         mistakes.append(f"reference is {text(reference)}; give chi2 of the global optimum, or None")
-    given: Any = problem
-    if not isinstance(given, (Problem, Posed)):
-        check("compare", [f"problem is {text(problem)}; give a Problem", *mistakes])
+    require_problem("compare", problem, mistakes)
     drawn = draw(problem, starts, sampling, limits, rng, mistakes).first
     check("compare", mistakes)
+    run = run.cleaned()
 
-    job = freeze("compare", "problem and methods", (problem, chosen, set[str]()), needed=workers != 1)
-    deadline = began + max_time
+    job = run.freeze("compare", "problem and methods", (problem, chosen, set[str]()))
     pairs = [(i, name) for i in range(len(drawn)) for name in chosen]
     seeds = np.random.default_rng(rng).integers(2**32, size=len(drawn)).tolist()
-    shared = (job, start_max_time, deadline)
+    shared = (job, run.start_max_time, run.deadline)
     tasks = deque((k, (*shared, name, drawn[i], seeds[i])) for k, (i, name) in enumerate(pairs))
     trials = [Trial(name, i, "not_run", "It was not run.") for i, name in pairs]
     best: Result | None = None
@@ -122,8 +120,9 @@ def compare(
     stopped: Status | None = None
     finished = 0
     try:
-        with Pool(workers) as pool, reporter(verbose) as report:
-            for k, outcome in pool.run(_attempt, tasks, limit=start_max_time + _WARM_UP_TIME, deadline=deadline):
+        with Pool(run.workers) as pool, reporter(verbose) as report:
+            limit = run.start_max_time + _WARM_UP_TIME
+            for k, outcome in pool.run(_attempt, tasks, limit=limit, deadline=run.deadline):
                 if isinstance(outcome, InputError):
                     raise InputError(f"compare, method '{pairs[k][1]}'", outcome.problems)
                 trial = trials[k] = _trial(trials[k], outcome)
@@ -135,12 +134,12 @@ def compare(
                 if trial.success and (trial.chi2, k) < rank:
                     best, rank = outcome.answer.result, (trial.chi2, k)
                 report(finished, len(pairs), f"{finished} of {len(pairs)} fits", _line(trial))
-                if callback is not None and callback(trial):
+                if run.wants_end(trial):
                     stopped = Status.STOPPED_BY_CALLBACK
                     break
     except KeyboardInterrupt:
         stopped = Status.INTERRUPTED
-    if stopped is None and time.time() >= deadline and finished < len(pairs):
+    if stopped is None and run.seconds >= run.max_time and finished < len(pairs):
         stopped = Status.MAX_TIME
     ends = [chi2 for chi2 in (known, None if best is None else best.chi2) if chi2 is not None]
     optimum = min(ends, default=np.nan)
@@ -155,7 +154,7 @@ def compare(
         descriptions={name: method.description for name, method in chosen.items()},
         stopped=stopped,
         message=_message(trials, stopped),
-        time=time.time() - began,
+        time=run.seconds,
     )
 
 

@@ -204,8 +204,9 @@ def methods_from(
     else:
         mistakes += [f"methods holds {text(m)}; give names, or a mapping from names to methods" for m in listed
                      if not isinstance(m, str)]  # fmt: skip
-        mistakes += [f"methods holds '{m}' twice" for m in dict.fromkeys(listed) if listed.count(m) > 1]
-        entries = {m: m for m in listed if isinstance(m, str)}
+        names = [m for m in listed if isinstance(m, str)]
+        mistakes += [f"methods holds '{m}' twice" for m in dict.fromkeys(names) if names.count(m) > 1]
+        entries = {m: m for m in names}
     if not entries and not mistakes:
         mistakes.append("methods is empty; give at least one")
     read = {name: _method(name, what, mistakes, settings or {}, also or {}) for name, what in entries.items()}

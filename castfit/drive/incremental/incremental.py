@@ -29,17 +29,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import is_one_of, real, reals, text
+from castfit._reading import flag_mistakes, real, reals, text
 from castfit.drive.incremental.checkpoint import Diary, Estimate, Stage, resumed
 from castfit.drive.incremental.coarsening import coarsened
 from castfit.drive.incremental.horizons import break_time, doubling, end, integrated_length, measured_times
 from castfit.drive.incremental.limits import Bounds, confidence_limits, standard_deviations
 from castfit.drive.incremental.result import Horizon, IncrementalResult
-from castfit.drive.run.checkpoint import described, digest, opened, problem_fingerprint, resume_mistakes, versions
-from castfit.drive.run.jobs import part_mistakes
+from castfit.drive.run.checkpoint import described, digest, run_header
+from castfit.drive.run.options import RunOptions, part_mistakes, require_problem
 from castfit.fit import Solver, Transcription, fit
 from castfit.posed import Posed
-from castfit.problem import Posable, Problem
+from castfit.problem import Posable
 from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Iteration
@@ -136,22 +136,20 @@ def incremental(
         For misuse: unknown names or values outside the bounds in `start`, horizons that do not increase, a checkpoint
         that exists and is not to be continued, or that belongs to another problem or other options, ...
     """
-    began = time.perf_counter()
-    transcription = transcription or SingleShooting()
-    solver = solver or GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS)
+    run = RunOptions(max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume)
+    transcription = SingleShooting() if transcription is None else transcription
+    if solver is None:
+        solver = GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS)
     mistakes = part_mistakes(transcription, solver)
-    mistakes += _mistakes(break_fraction, bound_confidence, bound_relaxation, max_time)
-    mistakes += resume_mistakes(checkpoint, resume)
-    if not is_one_of(verbose, 0, 1, 2):
-        mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
-    given: Any = problem
-    if not isinstance(given, (Problem, Posed)):
-        mistakes.append(f"problem is {text(problem)}; give a Problem")
-    elif not isinstance(horizons, str):
-        mistakes += _horizon_mistakes(given.posed, horizons)
+    mistakes += _mistakes(break_fraction, bound_confidence, bound_relaxation)
+    mistakes += flag_mistakes(coarse=coarse, fallback=fallback) + run.mistakes() + run.file_mistakes()
+    require_problem("incremental", problem, mistakes)
+    if not isinstance(horizons, str):
+        mistakes += _horizon_mistakes(problem.posed, horizons)
     elif horizons not in RULES:
         mistakes.append(f"horizons is '{horizons}': {suggest(horizons, RULES)}")
     check("incremental", mistakes)
+    run = run.cleaned()
     driver = _Driver(
         problem,
         transcription,
@@ -162,7 +160,7 @@ def incremental(
         bound_relaxation,
         coarse,
         fallback,
-        began + max_time,
+        time.perf_counter() + run.max_time,
         {
             "callback": callback,
             "absolute_sigma": absolute_sigma,
@@ -172,29 +170,28 @@ def incremental(
         _say if verbose else None,
     )
     theta = problem.guess if start is None else problem.theta_from(start)
-    header = {
-        "driver": "incremental",
-        **problem_fingerprint(problem),
-        "transcription": described(driver.transcription),
-        "solver": described(driver.solver),
-        "horizons": described(driver.horizons),
-        "options": described((break_fraction, bound_confidence, bound_relaxation, coarse, fallback)),
-        "statistics": described((absolute_sigma, confidence_level)),
-        "start": digest(theta),
-        "versions": versions(),
-    }
-    with opened(checkpoint, header, resume=resume, verbose=verbose) as file:
+    header = run_header(
+        "incremental",
+        problem,
+        driver.transcription,
+        driver.solver,
+        horizons=described(driver.horizons),
+        options=described((break_fraction, bound_confidence, bound_relaxation, coarse, fallback)),
+        statistics=described((absolute_sigma, confidence_level)),
+        start=digest(theta),
+    )
+    with run.opened(header) as file:
         solved, stage, result = resumed(file)
         diary = Diary(file, len(solved))
         if result is not None:
-            return IncrementalResult(result.with_problem(problem), solved, time.perf_counter() - began)
+            return IncrementalResult(result.with_problem(problem), solved, run.seconds)
         if stage is None:
             known = Estimate(theta, driver.user, -np.inf)
             stage = Stage(known, driver.next_horizon(known))
         result, solved = driver.run(stage, diary.stage)
         if result.status not in _STOPPED:
             diary.end(solved, result)
-    return IncrementalResult(result, solved, time.perf_counter() - began, diary.trouble)
+    return IncrementalResult(result, solved, run.seconds, diary.trouble)
 
 
 @dataclass(frozen=True)
@@ -399,22 +396,18 @@ def _say(line: str) -> None:
     Console(highlight=False, markup=False, soft_wrap=True).print(line)
 
 
-def _mistakes(break_fraction: Any, confidence: Any, relaxation: Any, max_time: Any) -> list[str]:
+def _mistakes(break_fraction: Any, confidence: Any, relaxation: Any) -> list[str]:
     """Check the options that are numbers."""
     rules = (
         ("break_fraction", break_fraction, 1.0, "between 0 and 1"),
         ("bound_confidence", confidence, 1.0, "between 0 and 1"),
         ("bound_relaxation", relaxation, np.inf, "positive"),
     )
-    found = [
+    return [
         f"{name} is {text(value)}; give a number that is {rule}"
         for name, value, below, rule in rules
         if (number := real(value)) is None or not 0.0 < number < below
     ]
-    limit = real(max_time)
-    if limit is None or not limit > 0.0:
-        found.append(f"max_time is {text(max_time)}; give a positive number of seconds")
-    return found
 
 
 def _horizon_mistakes(problem: Posed, horizons: Any) -> list[str]:

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._blas import one_blas_thread
-from castfit._reading import is_one_of, text
+from castfit._reading import is_count, is_one_of, text
 from castfit.drive.multistart.book import Book, Fitted
 from castfit.drive.multistart.result import UNFINISHED, MultistartResult, Progress, not_run, row_record
 from castfit.drive.multistart.sampling import draw
 from castfit.drive.optima import rounding_error
-from castfit.drive.run.checkpoint import described, opened, problem_fingerprint, resume_mistakes, versions
-from castfit.drive.run.jobs import freeze, option_mistakes, part_mistakes, thaw
+from castfit.drive.run.checkpoint import described, run_header, seed_of
+from castfit.drive.run.jobs import thaw
+from castfit.drive.run.options import RunOptions, part_mistakes, require_problem
 from castfit.drive.run.pool import Pool
 from castfit.drive.run.reporting import reporter
 from castfit.fit import fit
-from castfit.posed import Posed
-from castfit.problem import Posable, Problem
+from castfit.problem import Posable
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.start.decomposition.blocks import decomposition_mistakes
 from castfit.start.decomposition.search import Decomposed
@@ -114,55 +114,51 @@ def multistart(
         For misuse: options out of range, limits that are infinite, what cannot be sent to other processes, a checkpoint
         that exists and is not to be continued, or that belongs to another problem.
     """
-    clock = time.time()
-    transcription, solver = transcription or Collocation(), solver or GaussNewton()
+    run = RunOptions(
+        workers=workers, max_time=max_time, start_max_time=start_max_time, callback=callback,
+        verbose=verbose, checkpoint=checkpoint, resume=resume,
+    )  # fmt: skip
+    transcription = Collocation() if transcription is None else transcription
+    solver = GaussNewton() if solver is None else solver
     mistakes = part_mistakes(transcription, solver)
-    given: Any = max_draws
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
-        mistakes.append(f"max_draws is {text(given)}; give at least 1")
-    mistakes += resume_mistakes(checkpoint, resume)
-    mistakes += option_mistakes(
-        workers=workers, max_time=max_time, start_max_time=start_max_time, callback=callback, verbose=verbose
-    )
-    given = problem
-    if not isinstance(given, (Problem, Posed)):
-        check("multistart", [f"problem is {text(problem)}; give a Problem", *mistakes])
+    if not is_count(max_draws, 1):
+        mistakes.append(f"max_draws is {text(max_draws)}; give at least 1")
+    mistakes += run.file_mistakes() + run.mistakes()
+    require_problem("multistart", problem, mistakes)
     if start_strategy is not None:
         unknown = f"start_strategy is {text(start_strategy)}; give 'decomposed' or None"
         mistakes += decomposition_mistakes(problem.posed) if is_one_of(start_strategy, "decomposed") else [unknown]
     draws = draw(problem, starts, sampling, limits, rng, mistakes)
     check("multistart", mistakes)
-    what = "problem, transcription and solver"
-    job = freeze("multistart", what, (problem, transcription, solver), needed=workers != 1)
-    header = {
-        "driver": "multistart",
-        **problem_fingerprint(problem),
-        "transcription": described(transcription),
-        "solver": described(solver),
-        "start_max_time": float(start_max_time),
-        "max_draws": max_draws,
-        "seed": int(rng) if isinstance(rng, (int, np.integer)) else "of a generator",
-        "sampling": sampling if isinstance(sampling, str) else described(sampling),
-        "start_strategy": start_strategy,
-        "versions": versions(),
-    }
+    run = run.cleaned()
+    job = run.freeze("multistart", "problem, transcription and solver", (problem, transcription, solver))
+    header = run_header(
+        "multistart",
+        problem,
+        transcription,
+        solver,
+        start_max_time=run.start_max_time,
+        max_draws=int(max_draws),
+        seed=seed_of(rng),
+        sampling=sampling if isinstance(sampling, str) else described(sampling),
+        start_strategy=start_strategy,
+    )
     floor = rounding_error(problem)
-    book = Book(draws, max_draws, floor, clock, problem)
+    book = Book(draws, max_draws, floor, run.began, problem)
     labels = {"transcription": transcription.label, "solver": solver.label}
     ended = ""
-    with opened(checkpoint, header, resume=resume, verbose=verbose) as file:
+    with run.opened(header) as file:
         if file is not None:
             book.resume(file, labels)
-        deadline = clock + max_time
 
         def task(i: int, start: Mapping[str, float]) -> tuple[int, tuple[Any, ...]]:
             origin = start if start_strategy is None else Decomposed(start, draws.seeds[i])
-            return i, (job, origin, start_max_time, deadline)
+            return i, (job, origin, run.start_max_time, run.deadline)
 
         tasks = deque(task(i, start) for i, start in enumerate(draws.first) if i not in book.rows)
         try:
-            with Pool(workers) as pool, reporter(verbose) as report:
-                for i, outcome in pool.run(_attempt, tasks, limit=start_max_time, deadline=deadline):
+            with Pool(run.workers) as pool, reporter(verbose) as report:
+                for i, outcome in pool.run(_attempt, tasks, limit=run.start_max_time, deadline=run.deadline):
                     another = book.enter(i, outcome)
                     if another is not None:
                         tasks.appendleft(task(i, another))
@@ -178,7 +174,7 @@ def multistart(
                     took = f"{row.iterations} iterations, {row.time:.2f} s"
                     last = f"start {row.index}: {row.status}, chi2 = {row.chi2:.6g}, {took}"
                     report(now.finished, now.total, now.sentence, last)
-                    if callback is not None and callback(now):
+                    if run.wants_end(now):
                         ended = "The callback asked to stop."
                         break
         except KeyboardInterrupt:
@@ -188,8 +184,8 @@ def multistart(
             (book.rows.get(i) or not_run(start, i) for i, start in enumerate(draws.first)),
             floor=floor,
             drawn=draws.first,
-            message=book.message(ended, late=time.time() >= deadline, trouble="" if file is None else file.trouble),
-            time=time.time() - clock,
+            message=book.message(ended, late=run.seconds >= run.max_time, trouble="" if file is None else file.trouble),
+            time=run.seconds,
             header=header,
             **labels,
         )

@@ -6,13 +6,13 @@ nor on where and when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import named, reals, rng_mistakes, text
+from castfit._reading import is_count, is_one_of, items, named, reals, rng_mistakes, text
 from castfit.status import InputError, suggest
 
 if TYPE_CHECKING:
@@ -86,18 +86,19 @@ def draw(problem: Posable, starts: Any, sampling: Any, limits: Any, rng: Any, mi
     mistakes : list of str
     """
     nothing, before = Draws((), None), len(mistakes)
-    if isinstance(starts, (bool, str, float, Mapping)) or not isinstance(starts, (int, np.integer, Iterable)):
+    listed = items(starts)
+    if not is_count(starts, -np.inf) and listed is None:
         mistakes.append(f"starts is {text(starts)}; give a number, or a list of {{name: value}}")
         return nothing
-    if not isinstance(starts, (int, np.integer)):
+    if listed is not None:
         if sampling is not None or limits is not None:
             mistakes.append("the starts are given, so nothing is sampled; leave out sampling= and limits=")
-        given = tuple(_checked(problem, i, start, mistakes) for i, start in enumerate(cast("Iterable[Any]", starts)))
+        given = tuple(_checked(problem, i, start, mistakes) for i, start in enumerate(listed))
         if not given:
             mistakes.append("starts is empty; give at least one")
         _, seeds = _streams(rng, len(given), mistakes)
         return Draws(given, None, seeds) if len(mistakes) == before else nothing
-    count = int(cast("Any", starts))
+    count = int(starts)
     if count < 1:
         mistakes.append(f"starts is {count}; give at least 1")
     streams, seeds = _streams(rng, count, mistakes)
@@ -122,9 +123,9 @@ def draw(problem: Posable, starts: Any, sampling: Any, limits: Any, rng: Any, mi
         return Draws(tuple(ask(i) for i in range(len(own))), ask, seeds)
 
     kind: Any = "sobol" if sampling is None else sampling
-    if kind not in SAMPLINGS:
+    if not is_one_of(kind, *SAMPLINGS):
         mistakes.append(f"sampling is {text(kind)}: {suggest(str(kind), SAMPLINGS)}, or give a function of a generator")
-    axes = _axes(problem, limits, kind == "log_uniform", mistakes)
+    axes = _axes(problem, limits, is_one_of(kind, "log_uniform"), mistakes)
     if len(mistakes) > before:
         return nothing
 
@@ -191,6 +192,9 @@ def _axis(quantity: Quantity, given: Any, log: bool, mistakes: list[str]) -> _Ax
 
 def _checked(problem: Posable, i: int, start: Any, mistakes: list[str]) -> dict[str, float]:
     """Complete a start by the guess and check it."""
+    if start is None:
+        mistakes.append(f"start {i} is None; give {{name: value}}")
+        return {}
     try:
         problem.theta_from(start)
     except InputError as error:

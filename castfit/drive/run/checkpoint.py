@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from importlib import metadata
 from pathlib import Path
@@ -67,10 +67,7 @@ class Checkpoint:
         named.
     """
 
-    def __init__(self, path: str | Path, header: Header, *, resume: bool, verbose: int = 0) -> None:
-        given: Any = path
-        if not isinstance(given, (str, os.PathLike)):
-            raise InputError("checkpoint", [f"checkpoint is {text(path)}; give the path of a file"])
+    def __init__(self, path: str | os.PathLike[str], header: Header, *, resume: bool, verbose: int = 0) -> None:
         self.path, self._verbose = Path(path), verbose
         if self.path.is_fifo() or self.path.is_socket() or self.path.is_block_device():
             raise InputError("checkpoint", [f"'{path}' is no file; give the path of a file"])
@@ -131,16 +128,21 @@ class Checkpoint:
         self._file.close()
 
 
-def resume_mistakes(path: Any, resume: Any) -> list[str]:
-    """Find a run that is to be continued from nowhere."""
-    return ["resume=True continues a checkpoint; give checkpoint=path"] if resume and path is None else []
+def run_header(driver: str, problem: Posable, transcription: Any, solver: Any, **entries: Any) -> dict[str, Any]:
+    """Return what the records of a driver's run belong to: its problem, its method, and other entries."""
+    return {
+        "driver": driver,
+        **problem_fingerprint(problem),
+        "transcription": described(transcription),
+        "solver": described(solver),
+        **entries,
+        "versions": versions(),
+    }
 
 
-def opened(
-    path: str | Path | None, header: Header, *, resume: bool, verbose: int
-) -> AbstractContextManager[Checkpoint] | AbstractContextManager[None]:
-    """Open a driver's checkpoint for a ``with`` block that closes it; None in the block if there is no path."""
-    return nullcontext() if path is None else closing(Checkpoint(path, header, resume=resume, verbose=verbose))
+def seed_of(rng: int | np.random.Generator) -> int | str:
+    """Return how a header tells random numbers apart."""
+    return int(rng) if isinstance(rng, (int, np.integer)) else "of a generator"
 
 
 def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import is_one_of, real, rng_mistakes, text
+from castfit._reading import flag_mistakes, is_count, is_one_of, real, rng_mistakes, text
 from castfit.drive.optima import rounding_error
-from castfit.drive.run.checkpoint import described, opened, problem_fingerprint, resume_mistakes, versions
-from castfit.drive.run.jobs import freeze, option_mistakes, part_mistakes
+from castfit.drive.run.checkpoint import described, run_header, seed_of
+from castfit.drive.run.options import RunOptions, part_mistakes, require_problem
 from castfit.drive.scatter.book import Book, Halt, Limits
 from castfit.drive.scatter.checkpoint import generation_record, last_generation
 from castfit.drive.scatter.islands import generation
@@ -30,7 +30,7 @@ from castfit.drive.scatter.view import view
 from castfit.fit import fit
 from castfit.integrate import IntegratorOptions
 from castfit.posed import Posed
-from castfit.problem import Posable, Problem
+from castfit.problem import Posable
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.start.decomposition.blocks import decomposition_mistakes
 from castfit.status import Status, check, suggest
@@ -172,44 +172,43 @@ def scatter_search(
         For misuse: infinite bounds, options out of range, what cannot be sent to other processes, a checkpoint that
         exists and is not to be continued, or that belongs to another problem or other options.
     """
-    clock = time.time()
+    run = RunOptions(
+        workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint,
+        resume=resume,
+    )  # fmt: skip
     transcription = SingleShooting(INTEGRATOR) if transcription is None else transcription
     solver = SOLVER if solver is None else solver
     chosen, mistakes = _options(options)
     mistakes += _mistakes(transcription, solver, rng, max_eval, vtr, include_guess, local_start, join_reach, islands)
-    mistakes += option_mistakes(
-        workers=workers, max_time=max_time, start_max_time=np.inf, callback=callback, verbose=verbose
-    )
-    mistakes += resume_mistakes(checkpoint, resume)
-    given: Any = problem
-    if not isinstance(given, (Problem, Posed)):
-        check("scatter_search", [f"problem is {text(problem)}; give a Problem", *mistakes])
+    mistakes += run.mistakes() + run.file_mistakes()
+    require_problem("scatter_search", problem, mistakes)
     searched = restated(problem, log_vars, mistakes)
     box = box_of(searched, mistakes)
-    if local_start == "decomposed":
+    if is_one_of(local_start, "decomposed"):
         mistakes += decomposition_mistakes(problem.posed)
     check("scatter_search", mistakes)
+    run = run.cleaned()
 
     work = Work(searched, transcription, solver, box, local_start, float(join_reach))
-    job = freeze("scatter_search", "problem, transcription and solver", (work,), needed=workers != 1)
-    header = {
-        "driver": "scatter_search",
-        **problem_fingerprint(searched),
-        "transcription": described(transcription),
-        "solver": described(solver),
-        "options": described(chosen),
-        "islands": islands,
-        "local searches": described((local_start, float(join_reach), include_guess)),
-        "seed": int(rng) if isinstance(rng, (int, np.integer)) else "of a generator",
-        "versions": versions(),
-    }
+    job = run.freeze("scatter_search", "problem, transcription and solver", (work,))
+    header = run_header(
+        "scatter_search",
+        searched,
+        transcription,
+        solver,
+        options=described(chosen),
+        islands=islands,
+        **{"local searches": described((local_start, float(join_reach), include_guess))},
+        seed=seed_of(rng),
+    )
     seeds = [int(seed) for seed in np.random.default_rng(rng).integers(2**63, size=islands)]
     guess = box.cube(searched.guess)[None] if include_guess else None
-    limits = Limits(_PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else max_eval, clock + max_time, vtr)
+    most = _PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else float(max_eval)
+    limits = Limits(most, run.deadline, float(vtr))
     states: tuple[State | None, ...] = (None,) * islands
     with (
-        opened(checkpoint, header, resume=resume, verbose=verbose) as file,
-        Staff(job, workers, limits.deadline) as staff,
+        run.opened(header) as file,
+        Staff(job, run.workers, limits.deadline) as staff,
         view(verbose) as show,
     ):
         book = Book(staff, work, limits, seeds[0])
@@ -235,7 +234,7 @@ def scatter_search(
                 if file is not None and file.append(generation_record(states, book, saved)):
                     saved = book.result
                 show(now(), now().sentence)
-                if callback is not None and callback(now()):
+                if run.wants_end(now()):
                     raise Halt("The callback asked to stop.")
         except Halt as halt:
             reason = str(halt)
@@ -323,13 +322,12 @@ def _mistakes(
     number = 1.0 if max_eval is None else real(max_eval)
     if number is None or not number >= 1:
         found.append(f"max_eval is {text(max_eval)}; give at least 1")
-    if isinstance(islands, bool) or not isinstance(islands, (int, np.integer)) or islands < 1:
+    if not is_count(islands, 1):
         found.append(f"islands is {text(islands)}; give at least 1")
     number = real(vtr)
     if number is None or np.isnan(number):
         found.append(f"vtr is {text(vtr)}; give the value of chi2 that is to be reached")
-    if not is_one_of(include_guess, True, False):
-        found.append(f"include_guess is {text(include_guess)}; give True or False")
+    found += flag_mistakes(include_guess=include_guess)
     if not is_one_of(local_start, *_STARTS):
         found.append(f"local_start is {text(local_start)}; choose one of {', '.join(map(repr, _STARTS))}")
     number = real(reach)

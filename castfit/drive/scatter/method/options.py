@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
+from castfit._reading import flag_mistakes, is_count, is_one_of, real, text
 
-from castfit._reading import is_one_of, real, text
+_MOST = 10**9  # "never" is a number too
 
 
 @dataclass(frozen=True)
@@ -49,13 +48,13 @@ class Options:
             ("subranges", self.subranges, 1),
             ("relax_after", self.relax_after, 1),
         )
-        found += [f"{n} is {text(v)}; give an integer of at least {least}" for n, v, least in counts
-                  if not _is_count(v, least)]  # fmt: skip
+        found += [f"{n} is {text(v)}; give an integer from {least} to {_MOST}" for n, v, least in counts
+                  if not is_count(v, least, _MOST)]  # fmt: skip
         if self.n_diverse is not None:
-            least = self.dim_refset if _is_count(self.dim_refset, 3) else 3
-            if not _is_count(self.n_diverse, least):
+            least = self.dim_refset if is_count(self.dim_refset, 3) else 3
+            if not is_count(self.n_diverse, least, _MOST):
                 found.append(f"n_diverse is {text(self.n_diverse)}; give at least as many as dim_refset, or None")
-        if self.restart_after is not None and not _is_count(self.restart_after, 1):
+        if self.restart_after is not None and not is_count(self.restart_after, 1):
             found.append(f"restart_after is {text(self.restart_after)}; give a number of generations, or None")
         for name in ("balance", "prob_bound", "min_distance", "min_difference"):
             number = real(getattr(self, name))
@@ -68,11 +67,6 @@ class Options:
         ):
             if not is_one_of(getattr(self, name), *valid):
                 found.append(f"{name} is {text(getattr(self, name))}; choose {' or '.join(map(repr, valid))}")
-        for name in ("aggressive", "go_beyond", "merit_filter"):
-            if not is_one_of(getattr(self, name), True, False):
-                found.append(f"{name} is {text(getattr(self, name))}; give True or False")
-        return found
-
-
-def _is_count(value: Any, least: int) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)
+        return found + flag_mistakes(
+            aggressive=self.aggressive, go_beyond=self.go_beyond, merit_filter=self.merit_filter
+        )

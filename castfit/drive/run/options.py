@@ -1,0 +1,124 @@
+"""The options that runs of many fits have in common, read and checked in one place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._reading import flag_mistakes, is_count, is_one_of, real, text
+from castfit.drive.run.checkpoint import Checkpoint
+from castfit.drive.run.jobs import Parts, freeze
+from castfit.posed import Posed
+from castfit.problem import Problem
+from castfit.status import check
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Where a run takes place, how long it may take, how it reports, and what it leaves on the disk.
+
+    Attributes
+    ----------
+    workers : int or concurrent.futures.Executor
+    max_time, start_max_time : float
+        Seconds for everything, and for one fit.
+    callback : callable or None
+    verbose : int
+    checkpoint : path or None
+    resume : bool
+    began : float
+        As `time.time` gives it.
+    """
+
+    workers: int | Executor = 1
+    max_time: float = np.inf
+    start_max_time: float = np.inf
+    callback: Callable[[Any], Any] | None = None
+    verbose: int = 0
+    checkpoint: str | PathLike[str] | None = None
+    resume: bool = False
+    began: float = field(default_factory=time.time)
+
+    def cleaned(self) -> RunOptions:
+        """Return options that are known to be right with plain numbers."""
+        numbers: dict[str, Any] = {name: real(getattr(self, name)) for name in ("max_time", "start_max_time")}
+        if not isinstance(self.workers, Executor):
+            numbers["workers"] = int(self.workers)
+        return replace(self, **numbers)
+
+    def mistakes(self) -> list[str]:
+        """Say everything that is wrong, naming the fix; `file_mistakes` does so for the checkpoint."""
+        found: list[str] = []
+        given: Any = self.workers
+        if not is_count(given, 1) and not isinstance(given, Executor):
+            found.append(f"workers is {text(given)}; give a number of processes or a concurrent.futures.Executor")
+        for name in ("max_time", "start_max_time"):
+            number = real(getattr(self, name))
+            if number is None or not number > 0.0:
+                found.append(f"{name} is {text(getattr(self, name))}; give a positive number of seconds")
+        given = self.callback
+        if given is not None and not callable(given):
+            found.append(f"callback is {text(given)}; give a function of one argument")
+        if not is_one_of(self.verbose, 0, 1, 2):
+            found.append(f"verbose is {text(self.verbose)}; choose 0, 1 or 2")
+        return found
+
+    def file_mistakes(self) -> list[str]:
+        """Say what is wrong about the checkpoint."""
+        given: Any = self.checkpoint
+        if given is not None and not isinstance(given, (str, PathLike)):
+            return [f"checkpoint is {text(given)}; give the path of a file"]
+        wrong = flag_mistakes(resume=self.resume)
+        if not wrong and self.resume and given is None:
+            return ["resume=True continues a checkpoint; give checkpoint=path"]
+        return wrong
+
+    @property
+    def deadline(self) -> float:
+        """The end of everything, as `time.time` gives it."""
+        return self.began + self.max_time
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken until now."""
+        return time.time() - self.began
+
+    def freeze(self, where: str, what: str, parts: Parts) -> bytes | Parts:
+        """Pickle what tasks share; see `castfit.drive.run.jobs.freeze`."""
+        return freeze(where, what, parts, needed=self.workers != 1)
+
+    def opened(self, header: Mapping[str, Any]) -> AbstractContextManager[Checkpoint] | AbstractContextManager[None]:
+        """Open the checkpoint for a ``with`` block that closes it; None in the block if there is none."""
+        if self.checkpoint is None:
+            return nullcontext()
+        return closing(Checkpoint(self.checkpoint, header, resume=self.resume, verbose=self.verbose))
+
+    def wants_end(self, now: Any) -> bool:
+        """Tell the callback how things stand; return whether it asks to stop."""
+        return self.callback is not None and bool(self.callback(now))
+
+
+def require_problem(where: str, problem: Any, mistakes: list[str]) -> None:
+    """Raise at once, with the mistakes found so far, if there is no problem to look at."""
+    if not isinstance(problem, (Problem, Posed)):
+        check(where, [f"problem is {text(problem)}; give a Problem", *mistakes])
+
+
+def part_mistakes(transcription: Any, solver: Any) -> list[str]:
+    """Find a transcription or a solver that is of the wrong kind, such as a class instead of an instance."""
+    parts = (("transcription", transcription, "transcribe", "SingleShooting()"), ("solver", solver, "solve", "Ipopt()"))
+    return [
+        f"{name} is {text(part)}; give an instance such as {example}"
+        for name, part, method, example in parts
+        if isinstance(part, type) or not callable(getattr(part, method, None))
+    ]
