@@ -152,7 +152,7 @@ def fit(
         mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
     check("fit", mistakes)
 
-    posed = problem.posed
+    posed = problem.posed.assuming(absolute_sigma=absolute_sigma)
     origin = _origin(posed, transcription, start, max_time)
     staged, note = _transcribe(posed, transcription, origin.theta, second_start=second_start)
     if verbose:
@@ -200,7 +200,7 @@ def fit(
         history=tuple(history),
         transcription=transcription.label,
         solver=solver.label,
-        absolute_sigma=posed.absolute_sigma if absolute_sigma is None else absolute_sigma,
+        absolute_sigma=posed.absolute_sigma,
         confidence_level=confidence_level,
         integrator=transcription.integrator,
         accuracy=transcription.accuracy,

@@ -113,7 +113,7 @@ def judge(
         Why standard errors mean nothing here, if they do; what is not identifiable is so at any point.
     """
     combinations = _combinations(names, values, slopes, statistics)
-    if not unknown and statistics.dof <= 0 and np.isnan(statistics.variance):
+    if not unknown and statistics.dof <= 0 and np.isnan(statistics.noise).any():
         unknown = "no degrees of freedom are left to estimate the noise"
     verdicts: list[Verdict] = []
     for j, name in enumerate(names):

@@ -54,7 +54,7 @@ class Posed:
         The entries of theta.
     conditions : tuple of Condition
     absolute_sigma : bool
-        Whether standard deviations were given, so that they need not be estimated.
+        Whether standard deviations are known, by default where they are given; otherwise they are estimated.
     """
 
     model: Model
@@ -232,6 +232,12 @@ class Posed:
         low_natural, high_natural = self.to_natural(low), self.to_natural(high)
         values = np.clip(self.to_natural(np.clip(start, low, high)), low_natural, high_natural)
         return self._with(values, low_natural, high_natural)
+
+    def assuming(self, *, absolute_sigma: bool | None) -> Posed:
+        """Return the problem with standard deviations taken as they are (True) or only their ratios (False)."""
+        if absolute_sigma is None or absolute_sigma == self.absolute_sigma:
+            return self
+        return replace(self, absolute_sigma=absolute_sigma)
 
     def starting_at(self, values: Mapping[str, float] | Array) -> Posed:
         """Return the problem with another guess: natural values by name, or theta (n_theta,) in search scale."""

@@ -18,7 +18,7 @@ from castfit._text import aligned, rounded
 from castfit.identifiability import Combination, Identifiability, Verdict, judge, no_verdict
 from castfit.integrate import IntegratorOptions
 from castfit.simulate import Nodes, Prediction, Times, predict
-from castfit.staged import Evaluation, Linearization, StagedProblem, gaps
+from castfit.staged import Evaluation, Linearization, StagedProblem, gaps, rows_in_units, weighted_squares
 from castfit.statistics import information_criteria, neg2loglik, quantile, statistics
 from castfit.status import InputError, Status, check
 
@@ -55,16 +55,17 @@ class Result:
     parameters, initial_states : dict
         Estimated parameters and estimated initial states by name.
     cost : float
-        Half the sum of squared weighted residuals, priors included.
+        What was minimised: ``chi2 / 2`` where standard deviations are known; where they share an unknown factor
+        ``n_data / 2 * log(chi2 / n_data)`` plus half the squares of the priors' residuals.
     chi2 : float
-        ``2 * cost``.
+        Sum of squared weighted residuals, priors included; of the data alone where the weights' factor is unknown.
     neg2loglik : float
         -2 log likelihood with all constants; with unknown noise at its maximum likelihood.
     n_data, dof : int
         Number of measured values; number of values and priors minus the number of directions that they determine.
     aic, bic : float
     residuals : (n_data,) array
-        (model - data) / sigma by experiment, time, output.
+        (model - data) / sigma by experiment, time, output, with sigma as it was given, 1 if it was not.
     jacobian : (n_data + n_prior, n_theta) array
         d residuals / d theta (search scale) along the model's equations; rows of priors last.
     gradient : (n_theta,) array
@@ -349,7 +350,6 @@ def estimate(
                 layout,
                 at,
                 active,
-                absolute_sigma=absolute_sigma,
                 scale=staged.scale,
                 relative_tolerance=accuracy,
                 absolute_tolerance=integrator.absolute_tolerance,
@@ -361,9 +361,8 @@ def estimate(
     trusted = found if status.success else None
     none = np.full((n_theta, n_theta), np.nan)
     dof = found.dof if found is not None else n_rows - n_theta
-    chi2 = 2 * at.cost
-    likelihood = neg2loglik(chi2, _log_deviations(problem), absolute_sigma=absolute_sigma)
-    aic, bic = information_criteria(likelihood, n_rows, n_rows - dof + (not absolute_sigma))
+    likelihood = neg2loglik(at.cost, _log_deviations(problem), n_unknown=int(layout.group_sizes.sum()))
+    aic, bic = information_criteria(likelihood, n_rows, n_rows - dof + layout.n_groups)
     return Result(
         success=status.success,
         status=status,
@@ -373,14 +372,14 @@ def estimate(
         parameters={q.name: values[q.name] for q in quantities if q.kind == "parameter"},
         initial_states={q.name: values[q.name] for q in quantities if q.kind == "initial state"},
         cost=at.cost,
-        chi2=chi2,
+        chi2=weighted_squares(layout, at),
         neg2loglik=likelihood,
         n_data=problem.n_data,
         dof=dof,
         aic=aic,
         bic=bic,
         residuals=np.concatenate(
-            [part.r[chain.row_mask] for chain, part in zip(layout.chains, at.values, strict=True)]
+            [r[chain.row_mask] for chain, r in zip(layout.chains, rows_in_units(layout, at), strict=True)]
         ),
         jacobian=found.jacobian if found is not None else np.full((n_rows, n_theta), np.nan),
         gradient=found.gradient if found is not None else np.full(n_theta, np.nan),
@@ -389,7 +388,7 @@ def estimate(
         correlation=trusted.correlation if trusted is not None else none,
         standard_errors=_by_name(names, slope * trusted.standard_errors if trusted is not None else none[0]),
         numerical_errors=_by_name(names, slope * trusted.numerical_errors if trusted is not None else none[0]),
-        noise=float(np.sqrt(found.variance)) if found is not None else np.nan,
+        noise=np.nan if found is None else float(found.noise[0]) if found.noise.size else 1.0,
         identifiability=(
             judge(names, natural, slope, held, found, unknown=unknown)
             if found is not None

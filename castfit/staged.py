@@ -1,4 +1,4 @@
-"""The contract between transcriptions and solvers: a staged least-squares problem.
+"""The contract between transcriptions and solvers: a staged estimation problem.
 
 Every transcription lays an estimation problem out as chains of stages, one chain per experiment, that share
 the estimated quantities theta.  Solvers see this file and arrays, never models or integrators.
@@ -13,7 +13,7 @@ v       (n_v,)      all variables: theta, then chain by chain s_0 w_0 s_1 w_1 ..
 
 A chain of K stages states, for k = 0 ... K-1,
 
-    minimise   1/2 sum_k |r_k(s_k, w_k, q)|^2          weighted residuals                    (n_r)
+    minimise   cost(r_0 ... r_{K-1})                   of its rows r_k(s_k, w_k, q)          (n_r)
     subject to a(q) - s_0                  = 0         initial state                         (n_s)
                d_k(s_k, w_k, q)            = 0         inner equations                       (n_w)
                x_k(s_k, w_k, q) - s_{k+1}  = 0         matching, k = 0 ... K-2               (n_s)
@@ -31,13 +31,29 @@ and its Jacobian has the pattern (K = 3, A = da/dq)
 
 Stages of one chain are batched: the first axis of every block is k.  Stages with fewer residuals than n_r are
 padded with rows of zeros; ``Chain.row_mask`` tells measured rows from padding.
+
+The cost is given, the rows r with their Jacobian J are its local model:
+
+    J^T r = grad cost  exactly,    J^T J = its expected curvature (Fisher's information),
+    cost(v + dv) - cost(v)  ~  1/2 |r + J dv|^2 - 1/2 |r|^2        the promised decrease
+
+Two points are compared by their cost, which may be negative; what is small is said relative to 1/2 |r|^2, which may
+not.
+
+    known sigma      cost = 1/2 |r|^2,                 r = (model - data) / sigma
+    unknown sigma    cost = 1/2 n log(SSE / n),        r = (model - data) / sigma^,   sigma^2 = SSE / n
+
+An unknown sigma is common to a *group* of n rows.  It is eliminated in closed form at every point, so that priors weigh
+the same in every unit of the data.  Where sigma^ falls below a floor, the data's resolution, the cost goes on as the
+parabola that touches there, with sigma at the floor: nothing runs away where data are reproduced exactly.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,6 +82,8 @@ class Chain:
         Positions of the inner variables in v.
     row_mask : (K, n_r) bool array
         True where a residual row is a measurement, False where it is padding.
+    group : (K, n_r) int array
+        Which unknown sigma a row is divided by; -1 where sigma is known.
     constraint_lower, constraint_upper : (K, n_c) arrays
         Bounds of the path constraints; a padded row has (-inf, inf), an equality has equal bounds.
     times : (K + 1,) array
@@ -79,6 +97,7 @@ class Chain:
     nodes: Index
     inner: Index
     row_mask: Mask
+    group: Index
     constraint_lower: Array
     constraint_upper: Array
     times: Array
@@ -130,11 +149,19 @@ class Layout:
     chains : tuple of Chain
     n_v : int
         Number of variables in all.
+    group_sizes : (n_groups,) int array
+        Number of rows that share each unknown sigma.
     """
 
     names: tuple[str, ...]
     chains: tuple[Chain, ...]
     n_v: int
+    group_sizes: Index
+
+    @property
+    def n_groups(self) -> int:
+        """Number of unknown sigmas."""
+        return self.group_sizes.size
 
     @property
     def n_theta(self) -> int:
@@ -170,7 +197,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Specification:
-    """Sizes from which `lay_out` places one chain; the fields are those of `Chain`."""
+    """Sizes from which `lay_out` places one chain; the fields are those of `Chain`, `group` None if all are known."""
 
     name: str
     theta: Index
@@ -181,6 +208,7 @@ class Specification:
     constraint_upper: Array
     times: Array
     state_names: tuple[str, ...]
+    group: Index | None = None
 
 
 def lay_out(names: tuple[str, ...], specifications: tuple[Specification, ...]) -> Layout:
@@ -192,6 +220,7 @@ def lay_out(names: tuple[str, ...], specifications: tuple[Specification, ...]) -
         width = spec.n_s + spec.n_w
         positions = offset + np.arange(stages * width, dtype=np.intp).reshape(stages, width)
         offset += stages * width
+        known = np.full(spec.row_mask.shape, -1, dtype=np.intp)
         chains.append(
             Chain(
                 spec.name,
@@ -199,20 +228,22 @@ def lay_out(names: tuple[str, ...], specifications: tuple[Specification, ...]) -
                 positions[:, : spec.n_s],
                 positions[:, spec.n_s :],
                 spec.row_mask,
+                known if spec.group is None else np.where(spec.row_mask, spec.group, -1),
                 spec.constraint_lower,
                 spec.constraint_upper,
                 spec.times,
                 spec.state_names,
             )
         )
-    return Layout(names, tuple(chains), offset)
+    groups = np.concatenate([np.empty(0, dtype=np.intp), *(chain.group.ravel() for chain in chains)])
+    return Layout(names, tuple(chains), offset, np.bincount(groups[groups >= 0]))
 
 
 @dataclass(frozen=True)
 class Values:
     """What one chain's functions are worth at a point; the first axis is the stage.
 
-    r : (K, n_r)    weighted residuals, 0 in padded rows
+    r : (K, n_r)    rows, 0 where padded
     a : (n_s,)      initial state a(q)
     d : (K, n_w)    inner equations
     x : (K, n_s)    state at the end of each stage
@@ -276,8 +307,10 @@ class Failure:
 class Evaluation:
     """All chains at one point.  Where `ok` is False the values of failed stages are NaN.
 
-    prior : (n_prior,) weighted residuals that depend on theta alone
+    prior : (n_prior,) rows that depend on theta alone
     prior_jacobian : (n_prior, n_theta)
+    sigma : (n_groups,) the unknown sigmas at this point, in units of what the data are weighted by
+    excess : what the cost has besides half the squares, such as the logarithms of unknown sigmas
     """
 
     v: Array
@@ -285,19 +318,26 @@ class Evaluation:
     prior: Array
     prior_jacobian: Array
     failures: tuple[Failure, ...] = ()
+    sigma: Array = field(default_factory=lambda: np.empty(0), kw_only=True)
+    excess: float = field(default=0.0, kw_only=True)
 
     @property
     def ok(self) -> bool:
         """Whether every stage could be evaluated."""
         return not self.failures
 
-    @property
-    def cost(self) -> float:
-        """Half the sum of squared weighted residuals; inf where a stage failed."""
+    @cached_property
+    def half_square(self) -> float:
+        """Half the sum of all squared rows, priors included, never negative; inf where a stage failed."""
         if not self.ok:
             return np.inf
         total = float(self.prior @ self.prior) + sum(float(np.vdot(c.r, c.r)) for c in self.values)
         return 0.5 * total
+
+    @property
+    def cost(self) -> float:
+        """What is minimised, priors included; inf where a stage failed."""
+        return self.half_square + self.excess if self.ok else np.inf
 
 
 @dataclass(frozen=True)
@@ -308,7 +348,7 @@ class Linearization(Evaluation):
 
 
 class StagedProblem(ABC):
-    """A staged least-squares problem: layout, bounds, start, and its functions at a point.
+    """A staged estimation problem: layout, bounds, start, and its functions at a point.
 
     Attributes
     ----------
@@ -316,9 +356,8 @@ class StagedProblem(ABC):
     lower, upper, scale, start : (n_v,) arrays
         Bounds, typical magnitudes (from data, positive) and starting point of all variables.
     signal : tuple of (K, n_r) arrays
-        Per chain the typical magnitude of what each row measures, in its standard deviations; 0 in padded rows.
-    absolute_sigma : bool
-        Whether these standard deviations are known; if not, only their ratios mean something.
+        Per chain the typical magnitude of what each row measures, in units of what it is weighted by (its standard
+        deviation where that is known); 0 in padded rows.
     exact_hessian : bool
         Whether `hessian` is available.
     second_start : callable, optional
@@ -331,7 +370,6 @@ class StagedProblem(ABC):
     scale: Array
     start: Array
     signal: tuple[Array, ...]
-    absolute_sigma: bool = True
     exact_hessian: bool = False
     second_start: Callable[[], Array] | None = None
 
@@ -355,11 +393,20 @@ class StagedProblem(ABC):
         """Return the states at the start of every stage, per chain (K, n_x): the nodes, where there are any."""
         return tuple(v[chain.nodes] for chain in self.layout.chains)
 
-    def hessian(self, v: Array, multipliers: tuple[Multipliers, ...]) -> tuple[tuple[Array, Array], ...]:
-        """Return the Hessian of  1/2 |r|^2 + multipliers . constraints  in blocks, without the prior.
+    def hessian(
+        self, v: Array, multipliers: tuple[Multipliers, ...], weight: Array | None = None
+    ) -> tuple[tuple[Array, Array], ...]:
+        """Return the Hessian of  sum_g weight_g 1/2 |r_g|^2 + multipliers . constraints  in blocks, without the prior.
 
-        Per chain: (K, m, m) with m = n_s + n_w + n_q and the variables of a stage in the order (s, w, q);
-        and (n_q, n_q), the part of the initial state.  Both symmetric.
+        Unknown sigmas stay what they are at v.  Per chain: (K, m, m) with m = n_s + n_w + n_q and the variables of a
+        stage in the order (s, w, q); and (n_q, n_q), the part of the initial state.  Both symmetric.
+
+        Parameters
+        ----------
+        v : (n_v,) array
+        multipliers : tuple of Multipliers
+        weight : (n_groups + 1,) array, optional
+            Of the rows of each group, and of those of known sigma; 1 by default.
         """
         raise NotImplementedError(f"{type(self).__name__} has no exact Hessian; use the Gauss-Newton Hessian")
 
@@ -370,3 +417,26 @@ def gaps(layout: Layout, evaluation: Evaluation) -> tuple[Array, ...]:
         np.vstack([values.a, values.x[:-1]]) - evaluation.v[chain.nodes]
         for chain, values in zip(layout.chains, evaluation.values, strict=True)
     )
+
+
+def rows_in_units(layout: Layout, evaluation: Evaluation, sigma: Array | None = None) -> tuple[Array, ...]:
+    """Return the rows r per chain, (K, n_r), divided by other sigmas (n_groups,); by default by none, as measured."""
+    if layout.n_groups == 0:
+        return tuple(values.r for values in evaluation.values)
+    ratio = np.append(evaluation.sigma if sigma is None else evaluation.sigma / sigma, 1.0)  # group -1 is the last
+    return tuple(values.r * ratio[chain.group] for chain, values in zip(layout.chains, evaluation.values, strict=True))
+
+
+def half_square_in_units(layout: Layout, evaluation: Evaluation, sigma: Array) -> float:
+    """Return `Evaluation.half_square` with rows divided by other sigmas (n_groups,)."""
+    if layout.n_groups == 0 or not evaluation.ok:
+        return evaluation.half_square
+    rows = rows_in_units(layout, evaluation, sigma)
+    return 0.5 * (float(evaluation.prior @ evaluation.prior) + sum(float(np.vdot(r, r)) for r in rows))
+
+
+def weighted_squares(layout: Layout, evaluation: Evaluation) -> float:
+    """Return chi2: the sum of squares weighted by known sigmas, priors included; where any is unknown, data alone."""
+    if layout.n_groups == 0 or not evaluation.ok:
+        return 2.0 * evaluation.half_square
+    return sum(float(np.vdot(r, r)) for r in rows_in_units(layout, evaluation))

@@ -12,7 +12,11 @@ Z  (n, f)     orthonormal basis of the free y: nothing at its bound, F dtheta = 
 W  (n, rank)  the free y that the data determine;  N (n, f - rank) those that they do not
 
     E diag(1/d) Z = U S V^T,   [W N] = Z V,   N where S <= rank_tolerance * S[0]
-    covariance of theta = s2 diag(1/d) W S^-2 W^T diag(1/d)
+    covariance of theta = diag(1/d) W S^-2 W^T diag(1/d)
+
+Rows have variance 1.  Those of an unknown sigma are divided by its unbiased estimate,  s2 = SSE / (n - tr H),  where
+tr H is what the n data of the group contribute to the estimates, the sum of their leverages |U_i|^2: the number of
+quantities where there are no priors.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from scipy import linalg, optimize, special
 
 from castfit.solve.condensing import Condensed, adjoint, condense
 from castfit.solve.elimination import choose
-from castfit.staged import Evaluation, Layout, Linearization, gaps
+from castfit.staged import Evaluation, Layout, Linearization, gaps, rows_in_units
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,6 +67,8 @@ class Information:
         d, the effect of each quantity on the data.
     undetermined : (n,) bool array
         Quantities that take part in an undetermined direction.
+    leverage : (m,) array
+        How much of each row's own error the fit follows, from 0 to 1.
     """
 
     inverse: Array
@@ -73,6 +79,7 @@ class Information:
     directions: Array
     scale: Array
     undetermined: Mask
+    leverage: Array
 
     @property
     def condition(self) -> float:
@@ -131,6 +138,7 @@ def information(
         directions=_sparse_basis(N),
         scale=d[:n],
         undetermined=np.linalg.norm(N, axis=1) > PARTICIPATION * np.linalg.norm(N, axis=0).min(initial=1.0),
+        leverage=np.sum(U[:m, :rank] ** 2, axis=1),
     )
 
 
@@ -169,11 +177,12 @@ class Statistics:
     Attributes
     ----------
     jacobian : (m, n) array
-        E with all nodes eliminated; rows of priors last.
+        Derivative of weighted residuals with all nodes eliminated, in units of unknown sigmas' data; rows of priors
+        last.
     gradient : (n,) array
-        E^T r.
-    variance : float
-        Variance of the weighted residuals: 1 if standard deviations are taken as they are, else chi2 / dof.
+        E^T r, the derivative of the cost.
+    noise : (n_groups,) array
+        Unbiased estimates of the unknown sigmas.
     dof : int
         Rows minus the number of directions that they determine.
     covariance, correlation : (n, n) arrays
@@ -192,7 +201,7 @@ class Statistics:
 
     jacobian: Array
     gradient: Array
-    variance: float
+    noise: Array
     dof: int
     covariance: Array
     correlation: Array
@@ -208,7 +217,6 @@ def statistics(
     linearization: Linearization,
     active: NDArray[np.int8],
     *,
-    absolute_sigma: bool,
     scale: Array | None = None,
     relative_tolerance: float = 0.0,
     absolute_tolerance: float = 0.0,
@@ -224,14 +232,12 @@ def statistics(
         At the solution.
     active : (n_v,) int array
         -1 where the lower bound of a variable is active, +1 the upper, 0 neither.
-    absolute_sigma : bool
-        Whether residuals have variance 1; otherwise it is estimated.
     scale : (n_v,) array, optional
         Typical magnitudes of all variables.
     relative_tolerance, absolute_tolerance : float
         To which the states at the ends of stages, and their derivatives, are accurate.
     row_errors : (m,) array, optional
-        Known errors of the residuals, by which the estimates are off.
+        Known errors of the `weighted_residuals`, by which the estimates are off.
     defects : tuple of (K, n_s) arrays, optional
         Known gaps before the nodes, where the linearization's own are not those of the model.
     """
@@ -248,16 +254,25 @@ def statistics(
     equations = np.vstack([condensed.F, bounds.rows, condensed.C[path]])
     tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * relative_tolerance)
     found = information(condensed.E, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
+    group = np.concatenate([*(c.group[c.row_mask] for c in layout.chains), np.full(linearization.prior.size, -1)])
+    ratio = _unbiased(layout, rows, group, found.leverage)
+    weighed = bool(np.isfinite(ratio).all()) and np.unique(group).size > 1
+    if weighed:  # rows of different kind are weighed against each other
+        E = condensed.E / np.append(ratio, 1.0)[group][:, None]
+        found = information(E, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
+        spread = 1.0
+    else:
+        spread = float(ratio[0]) if ratio.size else 1.0
     numerical = numerical_error(
         response_to_gaps(condensed, found, bounds.positions, path),
         gap_errors(layout, linearization, relative_tolerance, absolute_tolerance, defects),
     )
     if row_errors is not None and np.isfinite(row_errors).all():
-        shift = found.response @ row_errors
+        units = np.append(linearization.sigma, 1.0) * (np.append(ratio, 1.0) if weighed else 1.0)
+        shift = found.response @ (row_errors / units[group])
         numerical += shift[:, None] * shift
     dof = rows.size - found.rank
-    variance = 1.0 if absolute_sigma else float(rows @ rows) / dof if dof > 0 else np.nan
-    covariance = variance * found.inverse + numerical
+    covariance = spread**2 * found.inverse + numerical
     covariance[held[:n]] = covariance[:, held[:n]] = np.nan
     covariance[found.undetermined] = covariance[:, found.undetermined] = np.nan
     covariance[found.undetermined, found.undetermined] = np.inf
@@ -266,9 +281,9 @@ def statistics(
         correlation = covariance / errors[:, None] / errors
     np.fill_diagonal(correlation, np.where(np.isfinite(errors), 1.0, np.nan))
     return Statistics(
-        jacobian=plain.E,
+        jacobian=plain.E * np.append(linearization.sigma, 1.0)[group][:, None],
         gradient=gradient,
-        variance=variance,
+        noise=ratio * linearization.sigma,
         dof=dof,
         covariance=covariance,
         correlation=correlation,
@@ -280,10 +295,28 @@ def statistics(
     )
 
 
+def _unbiased(layout: Layout, rows: Array, group: NDArray[np.intp], leverage: Array) -> Array:
+    """Return the unbiased estimates of the unknown sigmas, in units of the profiled ones, (n_groups,)."""
+    ratio = np.full(layout.n_groups, np.nan)
+    for g in range(layout.n_groups):
+        dof = layout.group_sizes[g] - float(leverage[group == g].sum())
+        if dof > ROUNDING * layout.group_sizes[g]:
+            ratio[g] = np.sqrt(float(np.sum(rows[group == g] ** 2)) / dof)
+    return ratio
+
+
 def residuals(layout: Layout, evaluation: Evaluation) -> Array:
-    """Return the weighted residuals (m,): the measured rows chain by chain and stage by stage, then the prior."""
+    """Return the rows (m,): the measured ones chain by chain and stage by stage, then the prior."""
     measured = [part.r[chain.row_mask] for chain, part in zip(layout.chains, evaluation.values, strict=True)]
     return np.concatenate([*measured, evaluation.prior])
+
+
+def weighted_residuals(layout: Layout, evaluation: Evaluation) -> Array:
+    """Return the `residuals` (m,) in units of what data are weighted by: not divided by unknown sigmas."""
+    rows = rows_in_units(layout, evaluation)
+    return np.concatenate(
+        [*(r[chain.row_mask] for chain, r in zip(layout.chains, rows, strict=True)), evaluation.prior]
+    )
 
 
 def numerical_error(response: tuple[Array, ...], errors: tuple[Array, ...]) -> Array:
@@ -417,24 +450,20 @@ def quantile(level: float, dof: float) -> float:
     return float(special.ndtri(upper) if np.isinf(dof) else special.stdtrit(dof, upper))
 
 
-def neg2loglik(chi2: float, log_deviations: Array, *, absolute_sigma: bool) -> float:
+def neg2loglik(cost: float, log_deviations: Array, *, n_unknown: int = 0) -> float:
     """Return -2 log likelihood of independent normal errors, with all constants.
 
     Parameters
     ----------
-    chi2 : float
-        Sum of squared weighted residuals.
+    cost : float
+        What was minimised.
     log_deviations : (m,) array
-        Logarithms of the standard deviations by which the residuals are weighted.
-    absolute_sigma : bool
-        If False all standard deviations share an unknown factor, which takes its most likely value sqrt(chi2 / m).
+        Logarithms of the standard deviations by which data and priors are weighted.
+    n_unknown : int
+        How many of the data have an unknown factor on their standard deviation; it takes its most likely value.
     """
-    m = log_deviations.size
-    constant = m * np.log(2 * np.pi) + 2 * float(log_deviations.sum())
-    if absolute_sigma:
-        return chi2 + constant
-    with np.errstate(divide="ignore"):
-        return float(m * np.log(chi2 / m) + m + constant)
+    constant = log_deviations.size * np.log(2 * np.pi) + 2 * float(log_deviations.sum())
+    return float(2 * cost + n_unknown + constant)
 
 
 def information_criteria(neg2loglik: float, m: int, k: int) -> tuple[float, float]:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.integrate import IntegratorOptions
-from castfit.staged import gaps
-from castfit.statistics import residuals
+from castfit.staged import gaps, weighted_squares
+from castfit.statistics import weighted_residuals
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 from castfit.transcribe.trajectory import Trajectory
@@ -108,14 +108,14 @@ def _tighter(options: IntegratorOptions, accuracy: float) -> IntegratorOptions:
 
 def _compare(staged: StagedProblem, at: Evaluation, layout: Layout, other: Evaluation) -> Verification:
     """Compare the objective with that of another integration."""
-    ours = residuals(staged.layout, at)
+    ours = weighted_residuals(staged.layout, at)
     if not other.ok:
         return Verification(False, np.inf, np.full(ours.size, np.nan), sentence=other.failures[0].detail)
-    shift = residuals(layout, other) - ours
-    chi2, anew = float(ours @ ours), float((ours + shift) @ (ours + shift))
+    shift = weighted_residuals(layout, other) - ours
+    chi2, anew = weighted_squares(staged.layout, at), weighted_squares(layout, other)
     signal = np.concatenate([s[c.row_mask] for s, c in zip(staged.signal, staged.layout.chains, strict=True)])
     allowed = _RESOLVED * float(np.linalg.norm(signal))
-    if staged.absolute_sigma:
+    if staged.layout.n_groups == 0:
         allowed = max(allowed, _IMMATERIAL * np.sqrt(ours.size))
     same = (
         abs(anew - chi2) <= max(_SAME, _SMALL_SAMPLE / ours.size) * chi2
@@ -181,8 +181,7 @@ def _piecewise(
 
 def _says(simulated: Verification, staged: StagedProblem, at: Evaluation) -> str:
     """Say by how much the simulation differs."""
-    rows = residuals(staged.layout, at)
-    claimed = f"instead of the {float(rows @ rows):.6g} of the search"
+    claimed = f"instead of the {weighted_squares(staged.layout, at):.6g} of the search"
     if np.isfinite(simulated.chi2):
         return f"Simulated from the estimated initial states the model has chi2 = {simulated.chi2:.6g} {claimed}."
     return f"The model cannot be simulated from the estimated initial states ({simulated.sentence})."

@@ -13,7 +13,7 @@ from castfit.experiment import Experiment, free
 from castfit.inputs import Input
 from castfit.model import Model, symbols
 from castfit.problem import Constraint, Normal, Parameter, Problem
-from castfit.staged import StagedProblem
+from castfit.staged import StagedProblem, rows_in_units
 from castfit.status import InputError
 
 
@@ -140,7 +140,9 @@ def jacobian_error(staged: StagedProblem, v: np.ndarray, step: float = 2e-3) -> 
         for c, (chain, j) in enumerate(zip(layout.chains, linear.jacobians, strict=True)):
             q, node, inner = (np.argwhere(at == i) for at in (chain.theta, chain.nodes, chain.inner))
             for name in "rdxc":
-                difference = slope([getattr(e.values[c], name) for e in near])
+                # Derivatives of rows are those with unknown sigmas held.
+                rows = [rows_in_units(layout, e, linear.sigma)[c] for e in near]
+                difference = slope(rows if name == "r" else [getattr(e.values[c], name) for e in near])
                 block = np.zeros_like(difference)
                 if q.size:
                     block += getattr(j, f"{name.upper()}_q")[:, :, q[0, 0]]

@@ -26,15 +26,17 @@ def solved(E: np.ndarray, *, active: tuple[int, ...] = (), absolute_sigma: bool 
     """Return the statistics of one chain without nodes whose residuals have the Jacobian E (m, n)."""
     m, n = E.shape
     none, theta = np.zeros, np.arange(n)
-    chain = Specification("e", theta, 0, 0, np.ones((1, m), bool), none((1, 0)), none((1, 0)), np.arange(2.0), ())
+    sigma, mask = np.ones(1 - absolute_sigma), np.ones((1, m), bool)
+    group = np.full((1, m), sigma.size - 1)
+    chain = Specification("e", theta, 0, 0, mask, none((1, 0)), none((1, 0)), np.arange(2.0), (), group)
     layout = lay_out(tuple(f"k{j + 1}" for j in theta), (chain,))
     empty = {f"{rows}_{to}": none((1, 0, n if to == "q" else 0)) for rows in "DXC" for to in "swq"}
     blocks = Jacobians(R_s=none((1, m, 0)), R_w=none((1, m, 0)), R_q=E[None], A=none((0, n)), **empty)
     values = Values(np.ones((1, m)), none(0), none((1, 0)), none((1, 0)), none((1, 0)))
-    point = Linearization(np.ones(n), (values,), none(0), none((0, n)), (), (blocks,))
+    point = Linearization(np.ones(n), (values,), none(0), none((0, n)), (), (blocks,), sigma=sigma)
     flags = np.zeros(n, dtype=np.int8)
     flags[list(active)] = 1
-    return statistics(layout, point, flags, absolute_sigma=absolute_sigma)
+    return statistics(layout, point, flags)
 
 
 def verdicts(E: np.ndarray, values: list[float], *, log: bool = False, **options: bool) -> Identifiability:

@@ -15,7 +15,7 @@ from castfit.plots._canvas import BLUE, RED
 from castfit.plots._pieces import Pieces
 from castfit.problems import load
 from castfit.solve.solution import infeasibility
-from castfit.staged import gaps
+from castfit.staged import gaps, weighted_squares
 
 TIMES = np.arange(1.0, 7.0)
 
@@ -138,7 +138,7 @@ def test_snapshots_are_the_first_the_last_and_two_between_unless_chosen(lotka_vo
     assert shown[-1].startswith(f"after {states[-1].iteration} iterations, converged\n")
     chosen = titles(plots.iterations(iter(states), problem, staged, choose=[3, 1]))
     assert [title.split("\n")[0] for title in chosen] == ["after 3 iterations", "after 1 iteration"]
-    assert f"cost {states[3].evaluation.cost:.3g}" in chosen[0]
+    assert f"cost {0.5 * weighted_squares(staged.layout, states[3].evaluation):.3g}" in chosen[0]
 
 
 def test_curves_show_every_iteration_once(lotka_volterra):
@@ -147,7 +147,7 @@ def test_curves_show_every_iteration_once(lotka_volterra):
     steps = [state for state in states if state.status is None]
     assert states[-1].iteration == steps[-1].iteration  # the last state only says how it ended
     expected = {
-        "cost, ½ Σ r²": [state.evaluation.cost for state in steps],
+        "cost, ½ Σ r²": [0.5 * weighted_squares(staged.layout, state.evaluation) for state in steps],
         "largest gap": [infeasibility(staged.layout, staged.scale, state.evaluation) for state in steps],
         "damping λ": [np.nan, *(state.damping for state in steps[1:])],
     }

@@ -23,6 +23,7 @@ from castfit.statistics import (
     quantile,
     statistics,
 )
+from castfit.transcribe.measure import profiled, standardised
 from tests.solve.blocks import dense, random_problem
 
 NOTHING = np.zeros((0, 0))
@@ -168,12 +169,10 @@ def kkt_inverse(layout: Layout, linearization: Linearization, equations: np.ndar
     return np.linalg.inv(np.block([[full.J.T @ full.J, C.T], [C, np.zeros((len(C), len(C)))]]))
 
 
-def of(
-    layout: Layout, linearization: Linearization, *active: int, absolute_sigma: bool = True, **tolerances: float
-) -> Statistics:
+def of(layout: Layout, linearization: Linearization, *active: int, **tolerances: float) -> Statistics:
     flags = np.zeros(layout.n_v, dtype=np.int8)
     flags[list(active)] = -1
-    return statistics(layout, linearization, flags, absolute_sigma=absolute_sigma, **tolerances)
+    return statistics(layout, linearization, flags, **tolerances)
 
 
 def continuous(seed: int, **sizes: Any) -> tuple[Layout, Linearization]:
@@ -291,13 +290,38 @@ def test_numerical_error_is_the_response_to_gaps(seed: int, n_w: int, with_bound
     np.testing.assert_allclose(found.standard_errors, np.hypot(statistical, expected), rtol=1e-6)
 
 
+def grouped(layout: Layout, linearization: Linearization) -> tuple[Layout, Linearization]:
+    """Let all data share an unknown sigma."""
+    chains = tuple(replace(c, group=np.where(c.row_mask, 0, -1)) for c in layout.chains)
+    unknown = replace(layout, chains=chains, group_sizes=np.array([sum(int(c.row_mask.sum()) for c in layout.chains)]))
+    found = profiled(unknown, linearization.values, np.full(1, 1e-10))
+    jacobians = standardised(unknown, linearization.jacobians, found.sigma)
+    return unknown, replace(linearization, values=found.values, jacobians=jacobians, sigma=found.sigma)
+
+
 def test_unknown_noise_scales_the_covariance_by_chi2_per_degree_of_freedom() -> None:
+    problem = continuous(4)
+    known, unknown = of(*problem), of(*grouped(*problem))
+    assert unknown.dof == known.dof
+    assert unknown.noise[0] ** 2 == pytest.approx(2 * problem[1].cost / unknown.dof)
+    np.testing.assert_allclose(unknown.covariance, unknown.noise[0] ** 2 * known.covariance, rtol=1e-7)
+    np.testing.assert_allclose(unknown.jacobian, known.jacobian)
+
+
+def test_priors_weigh_the_same_in_every_unit_of_data_with_unknown_noise() -> None:
     layout, linearization = continuous(4, n_prior=2)
-    known, unknown = of(layout, linearization), of(layout, linearization, absolute_sigma=False)
-    m = sum(int(c.row_mask.sum()) for c in layout.chains) + 2
-    assert unknown.dof == m - layout.n_theta
-    assert unknown.variance == pytest.approx(2 * linearization.cost / unknown.dof)
-    np.testing.assert_allclose(unknown.covariance, unknown.variance * known.covariance)
+    found = of(*grouped(layout, linearization))
+    larger = replace(linearization,
+                     values=tuple(replace(v, r=1000 * v.r) for v in linearization.values),
+                     jacobians=tuple(replace(j, R_s=1000 * j.R_s, R_w=1000 * j.R_w, R_q=1000 * j.R_q)
+                                     for j in linearization.jacobians))  # fmt: skip
+    there = of(*grouped(layout, larger))
+    np.testing.assert_allclose(there.covariance, found.covariance, rtol=1e-9)
+    assert there.noise[0] == pytest.approx(1000 * found.noise[0])
+    # The noise's estimate is unbiased: the priors save degrees of freedom.
+    squares = sum(float(np.vdot(v.r, v.r)) for v in linearization.values)
+    n = sum(int(c.row_mask.sum()) for c in layout.chains)
+    assert squares / n < found.noise[0] ** 2 < squares / (n - layout.n_theta)
 
 
 def test_undetermined_quantities_have_infinite_errors_and_the_others_keep_theirs() -> None:
@@ -313,7 +337,7 @@ def test_undetermined_quantities_have_infinite_errors_and_the_others_keep_theirs
 
 def test_no_degree_of_freedom_leaves_unknown_noise_unknown() -> None:
     layout, linearization = continuous(6, stages=(1,), n_s=0, n_r=4, shared=3, local=1, padding=False)
-    assert np.isnan(of(layout, linearization, absolute_sigma=False).standard_errors).all()
+    assert np.isnan(of(*grouped(layout, linearization)).standard_errors).all()
     assert np.isfinite(of(layout, linearization).standard_errors).all()
 
 
@@ -398,19 +422,13 @@ def test_likelihood_is_that_of_normal_errors() -> None:
     sigma = rng.uniform(0.1, 2.0, 12)
     residuals = rng.standard_normal(12)
     chi2 = float(residuals @ residuals)
-    known = neg2loglik(chi2, np.log(sigma), absolute_sigma=True)
+    known = neg2loglik(chi2 / 2, np.log(sigma))
     assert known == pytest.approx(-2 * stats.norm.logpdf(residuals * sigma, scale=sigma).sum())
-    profiled = neg2loglik(chi2, np.log(sigma), absolute_sigma=False)
+    unknown = neg2loglik(6 * np.log(chi2 / 12), np.log(sigma), n_unknown=12)
     for factor in (0.9, 1.0, 1.1):
         scale = factor * np.sqrt(chi2 / 12) * sigma
         value = -2 * stats.norm.logpdf(residuals * sigma, scale=scale).sum()
-        assert value == pytest.approx(profiled) if factor == 1.0 else value > profiled
-
-
-def test_likelihood_does_not_depend_on_the_unit_of_weights_when_the_noise_is_unknown() -> None:
-    weights = np.log([0.1, 0.3, 0.2])
-    first = neg2loglik(4.0, weights, absolute_sigma=False)
-    assert neg2loglik(4.0 / 25, weights + np.log(5.0), absolute_sigma=False) == pytest.approx(first)
+        assert value == pytest.approx(unknown) if factor == 1.0 else value > unknown
 
 
 def test_information_criteria() -> None:

@@ -147,7 +147,7 @@ def fit_benchmark(
             getattr(castfit, SOLVERS[solver])(),
             start=start,
             max_time=max_time,
-            callback=lambda now: show(f"{what}: iteration {now.iteration}, chi2 {2 * now.cost:.6g}"),
+            callback=lambda now: show(f"{what}: iteration {now.iteration}, chi2 {now.chi2:.6g}"),
             verbose=verbose,
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from castfit.plots._pieces import Piece, Pieces
 from castfit.solve.solution import infeasibility
-from castfit.staged import StagedProblem
+from castfit.staged import StagedProblem, weighted_squares
 from castfit.status import check
 
 if TYPE_CHECKING:
@@ -115,7 +115,11 @@ class Course:
             return f"{when}: cannot be integrated to the end"
         ended = f", {state.status.value.replace('_', ' ')}" if state.status is not None else ""
         gap = f", largest gap {_short(self.gaps[k])}" if self.has_gaps else ""
-        return f"{when}{ended}\ncost {_short(state.evaluation.cost)}{gap}"
+        return f"{when}{ended}\ncost {_short(0.5 * self.chi2(k))}{gap}"
+
+    def chi2(self, k: int) -> float:
+        """Return the sum of squared weighted residuals of the k-th state."""
+        return weighted_squares(self.staged.layout, self.states[k].evaluation)
 
     @property
     def has_gaps(self) -> bool:

@@ -98,7 +98,7 @@ class Curves:
         at = [state.iteration for state in states]
         # A step's factor is drawn where the step arrived; none arrives at the start.
         curves = {
-            "cost, ½ Σ r²": np.array([state.evaluation.cost for state in states]),
+            "cost, ½ Σ r²": np.array([0.5 * course.chi2(k) for k in range(len(states))]),
             "largest gap": np.maximum(course.gaps, _SMALLEST),
             "damping λ": np.array([np.nan, *(state.damping for state in states[1:])]),
         }

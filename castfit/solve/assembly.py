@@ -189,21 +189,26 @@ class HessianMap:
         return self._scatter(flat[self._upper] * self._units)
 
 
-def gauss_newton_blocks(jacobians: Sequence[Jacobians]) -> list[tuple[Array, Array]]:
-    """Return R^T R per stage over (s, w, q), and nothing for the initial state."""
+def gauss_newton_blocks(layout: Layout, jacobians: Sequence[Jacobians], weight: Array) -> list[tuple[Array, Array]]:
+    """Return R^T W R per stage over (s, w, q), and nothing for the initial state; W as in `cost_gradient`."""
     out: list[tuple[Array, Array]] = []
-    for j in jacobians:
+    for chain, j in zip(layout.chains, jacobians, strict=True):
         R = np.concatenate([j.R_s, j.R_w, j.R_q], axis=2)
-        out.append((R.transpose(0, 2, 1) @ R, np.zeros((j.R_q.shape[2],) * 2)))
+        weighted = R * weight[chain.group][:, :, None]
+        out.append((weighted.transpose(0, 2, 1) @ R, np.zeros((j.R_q.shape[2],) * 2)))
     return out
 
 
-def cost_gradient(layout: Layout, linear: Linearization) -> Array:
-    """Return the gradient of 1/2 |r|^2 with respect to v, (n_v,)."""
+def cost_gradient(layout: Layout, linear: Linearization, weight: Array) -> Array:
+    """Return the gradient of  sum_g weight_g 1/2 |r_g|^2  with respect to v, (n_v,), unknown sigmas held.
+
+    weight (n_groups + 1,) is that of the rows of each group, then of those of known sigma and of priors.
+    """
     gradient = np.zeros(layout.n_v)
-    gradient[: layout.n_theta] = linear.prior_jacobian.T @ linear.prior
+    gradient[: layout.n_theta] = weight[-1] * (linear.prior_jacobian.T @ linear.prior)
     for chain, values, j in zip(layout.chains, linear.values, linear.jacobians, strict=True):
-        gradient[chain.nodes] += np.einsum("kr,krs->ks", values.r, j.R_s)
-        gradient[chain.inner] += np.einsum("kr,krw->kw", values.r, j.R_w)
-        gradient[chain.theta] += np.einsum("kr,krq->q", values.r, j.R_q)
+        r = values.r * weight[chain.group]
+        gradient[chain.nodes] += np.einsum("kr,krs->ks", r, j.R_s)
+        gradient[chain.inner] += np.einsum("kr,krw->kw", r, j.R_w)
+        gradient[chain.theta] += np.einsum("kr,krq->q", r, j.R_q)
     return gradient

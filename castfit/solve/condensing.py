@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from castfit.staged import Chain, Evaluation, Jacobians, Layout, Linearization, Multipliers, Values
+from castfit.staged import Chain, Evaluation, Jacobians, Layout, Linearization, Multipliers, Values, rows_in_units
 from castfit.status import check
 
 if TYPE_CHECKING:
@@ -209,6 +209,8 @@ class Condensed:
         Closure rows of the nodes that stay unknown; none after plain `condense`.
     c, C : (n_c,), (n_c, n_x) arrays
         Path constraints, padding included, chain by chain and stage by stage.
+    sigma : (n_groups,) array
+        The unknown sigmas that the rows are divided by: those of the linearization.
     scale : (n_x,) array, optional
         Typical magnitudes of the unknowns, known where nodes stay unknown: data alone may not show theirs.
     """
@@ -223,6 +225,7 @@ class Condensed:
     u: Array
     e: Array
     c: Array
+    sigma: Array
     scale: Array | None = None
 
     @property
@@ -280,12 +283,13 @@ def condense(
         E=_stack([*residuals, prior], n_x),
         F=_stack([(part.columns, part.F) for part in parts], n_x),
         C=_stack(path, n_x),
-        **_constants(parts, linearization),
+        sigma=linearization.sigma,
+        **_constants(layout, parts, linearization, linearization.sigma),
     )
 
 
 def recondense(condensed: Condensed, evaluation: Evaluation) -> Condensed:
-    """Put the values of another point into a condensed problem; its matrices stay those of the linearization.
+    """Put the values of another point into a condensed problem; matrices and sigmas stay those of the linearization.
 
     Solving it gives the simplified correction of the natural level function (Peifer and Timmer 2007, Eq. 15).
 
@@ -299,7 +303,8 @@ def recondense(condensed: Condensed, evaluation: Evaluation) -> Condensed:
     for part, values in zip(condensed.chains, evaluation.values, strict=True):
         g, h, e = _offsets(part.chain, part.jacobians, part.stages, part.nodes, values, evaluation.v)
         parts.append(replace(part, g=g, h=h, e=e))
-    return replace(condensed, v=evaluation.v, chains=tuple(parts), **_constants(parts, evaluation))
+    constants = _constants(condensed.layout, parts, evaluation, condensed.sigma)
+    return replace(condensed, v=evaluation.v, chains=tuple(parts), **constants)
 
 
 def expand(condensed: Condensed, x: Array) -> Array:
@@ -402,12 +407,13 @@ def _offsets(
     return g[:, :, 0], h, e[:, 0]
 
 
-def _constants(parts: list[CondensedChain], evaluation: Evaluation) -> dict[str, Array]:
+def _constants(layout: Layout, parts: list[CondensedChain], evaluation: Evaluation, sigma: Array) -> dict[str, Array]:
     """Return u, e and c of the condensed problem: what rows are worth at x = 0."""
     residuals: list[Array] = []
     path: list[Array] = []
-    for part, values in zip(parts, evaluation.values, strict=True):
-        r = values.r + _apply(part.jacobians.R_w, part.h) + _apply(part.stages.R_s, part.g)
+    rows = rows_in_units(layout, evaluation, sigma)
+    for part, values, own in zip(parts, evaluation.values, rows, strict=True):
+        r = own + _apply(part.jacobians.R_w, part.h) + _apply(part.stages.R_s, part.g)
         c = values.c + _apply(part.jacobians.C_w, part.h) + _apply(part.stages.C_s, part.g)
         residuals.append(r[part.chain.row_mask])
         path.append(c.ravel())

@@ -33,12 +33,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._reading import is_count, is_one_of, real, text
-from castfit.solve.homotopy import STATIONS, enter, hold_back, next_try, soft_step, start_point, suspicious
+from castfit.solve.homotopy import STATIONS, enter, hold_back, next_try, soft_step, start_point
 from castfit.solve.local import LocalProblem, Step
+from castfit.solve.plausible import signal_in_units, suspicious
 from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, Solution, infeasibility
 from castfit.solve.state import GaussNewtonState
 from castfit.solve.step_control import STEP_CONTROLS, Advance, LevenbergMarquardt, Search, StepControl
-from castfit.staged import Linearization, StagedProblem
+from castfit.staged import Linearization, StagedProblem, weighted_squares
 from castfit.status import Status, check, suggest
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GaussNewton", "GaussNewtonState"]
 
+RESOLUTION = 1e-10  # of the data: what rounding leaves of data that are reproduced exactly
 _GAP = 1e-7  # remaining infeasibility, in units of the states
 _NEAR_GAP, _NEAR_DECREASE = 1e-3, 1e-5  # below these only integration errors keep full steps from converging
 _CLOSER = 0.6  # steps near the solution are idle until the gap or the promised decrease has shrunk by this factor
@@ -75,7 +77,8 @@ class GaussNewton:
     max_iter : int
         Iterations, those of softened problems included.
     tolerance : float
-        Converged when a full step would lower the cost by less than this fraction.
+        Converged when a full step promises to lower the cost by less than this fraction of half the squares of all
+        rows (of the number of data, about, in units of the noise).
     regularisation : float
         Singular values of the scaled condensed Jacobian below this fraction of the largest are enlarged while
         iterating, so that directions that the data do not determine stay put (Peifer and Timmer 2007, Eq. 23).
@@ -204,16 +207,18 @@ class GaussNewton:
         gap = infeasibility(staged.layout, staged.scale, linear)
         report = {
             "gap": gap,
-            "residual": float(np.sqrt(2 * linear.cost)),
+            "residual": float(np.sqrt(weighted_squares(staged.layout, linear))),
             "condition": local.condition,
             "held_directions": float(local.singular_directions.shape[1]),
             "active": float(np.count_nonzero(step.active.variables) + np.count_nonzero(step.active.path)),
         }
-        state = replace(_closing_in(state, step, gap, linear.cost), active=step.active, bounds=step.bound_multipliers)
+        state = replace(
+            _closing_in(state, step, gap, linear.half_square), active=step.active, bounds=step.bound_multipliers
+        )
         if self._optimal(staged, linear, step, gap):
             return self._settle(ledger, replace(state, report=report), Status.CONVERGED)
         if state.idle > _IDLE:
-            good = gap <= _NOISY_GAP and step.decrease <= _NOISY_DECREASE * linear.cost
+            good = gap <= _NOISY_GAP and step.decrease <= _NOISY_DECREASE * linear.half_square
             return self._settle(ledger, replace(state, report=report), Status.CONVERGED if good else Status.ACCEPTABLE)
         search = Search(ledger, local, step, linear, state.memory)
         control = LevenbergMarquardt() if state.phase == "held back" else self._control
@@ -243,8 +248,8 @@ class GaussNewton:
 
     def _optimal(self, staged: StagedProblem, linear: Linearization, step: Step, gap: float) -> bool:
         """Judge by the decrease that a full step promises within the constraints, and by the gaps."""
-        floor = sum(float(np.sum((1e-10 * s) ** 2)) for s in staged.signal)
-        return gap <= _GAP and step.decrease <= self.tolerance * linear.cost + floor
+        rounding = sum(float(np.sum((RESOLUTION * s) ** 2)) for s in signal_in_units(staged, linear))
+        return gap <= _GAP and step.decrease <= self.tolerance * linear.half_square + rounding
 
     def _circles(self, staged: StagedProblem, state: GaussNewtonState) -> bool:
         """Tell whether full steps lead round and round an optimum to which they do not converge."""
@@ -263,7 +268,7 @@ class GaussNewton:
     def _give_up(self, ledger: Ledger, state: GaussNewtonState, search: Search) -> GaussNewtonState:
         """Say why no step helps, and try something else."""
         staged, step = ledger.staged, search.step
-        if state.report["gap"] <= _GAP and step.decrease <= 1e-6 * search.at.cost:
+        if state.report["gap"] <= _GAP and step.decrease <= 1e-6 * search.at.half_square:
             return self._settle(ledger, state, Status.ACCEPTABLE)
         probe = search.trial(_SHORTEST * step.dv)
         if not probe.ok:
@@ -286,14 +291,14 @@ def _end(state: GaussNewtonState, status: Status, detail: str = "") -> GaussNewt
     return replace(state.optimum, iteration=state.iteration, detail=_CUT_SHORT if cut_short else "")
 
 
-def _closing_in(state: GaussNewtonState, step: Step, gap: float, cost: float) -> GaussNewtonState:
+def _closing_in(state: GaussNewtonState, step: Step, gap: float, half_square: float) -> GaussNewtonState:
     """Count the steps near the solution that bring it no closer."""
-    if not (gap <= _NEAR_GAP and step.decrease <= _NEAR_DECREASE * cost):
+    if not (gap <= _NEAR_GAP and step.decrease <= _NEAR_DECREASE * half_square):
         return replace(state, idle=0, closest=(np.inf, np.inf))
     least_gap, least_decrease = state.closest
     closer = _GAP < gap < _CLOSER * least_gap or step.decrease < _CLOSER * least_decrease
     closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if closer else state.closest
-    astray = state.astray or step.decrease > max(_AWAY * least_decrease, _NOISY_DECREASE * cost)
+    astray = state.astray or step.decrease > max(_AWAY * least_decrease, _NOISY_DECREASE * half_square)
     return replace(state, idle=0 if closer else state.idle + 1, closest=closest, astray=astray)
 
 
@@ -316,7 +321,8 @@ def _evaluable(search: Search, advance: Advance) -> Advance:
 def _iteration(ledger: Ledger, state: GaussNewtonState) -> Iteration:
     staged = ledger.staged
     worst = infeasibility(staged.layout, staged.scale, state.evaluation)
-    return Iteration(state.iteration, state.evaluation.cost, worst, state.v, ledger.seconds)
+    at = state.evaluation
+    return Iteration(state.iteration, at.cost, weighted_squares(staged.layout, at), worst, state.v, ledger.seconds)
 
 
 def _interrupted(

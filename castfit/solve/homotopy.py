@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit.solve.plausible import expected_noise
 from castfit.solve.softened import SoftenedProblem, Softening
 from castfit.solve.solution import Ledger, infeasibility
 from castfit.solve.state import GaussNewtonState
+from castfit.staged import weighted_squares
 
 if TYPE_CHECKING:
     from castfit.staged import Array, Evaluation, Linearization, StagedProblem
@@ -47,7 +49,6 @@ _FIRST_MU = 1e-3
 _ITERATIONS = 15  # at most, per station
 _DROP, _NO_DROP = 0.02, 1e-4  # relative decreases of Phi below which a station has done its work; the first ...
 _FREE_STEP = 1e-2  # ... unless damping above this held the step back
-_ASSUMED_NOISE = 0.065  # relative accuracy of data whose standard deviations are unknown
 
 
 def next_try(ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState | None:
@@ -91,7 +92,7 @@ def soft_step(ledger: Ledger, linear: Linearization, state: GaussNewtonState) ->
     state : GaussNewtonState
     """
     staged = ledger.staged
-    soft = SoftenedProblem(staged, state.stations[state.station], noise(staged))
+    soft = SoftenedProblem(staged, state.stations[state.station], expected_noise(staged))
     taken = soft.step(ledger.coarse, linear, state.memory["mu"])
     after = replace(
         state,
@@ -104,7 +105,7 @@ def soft_step(ledger: Ledger, linear: Linearization, state: GaussNewtonState) ->
             "level": taken.value,
             "mu": taken.held_back,
             "gap": infeasibility(staged.layout, staged.scale, linear),
-            "residual": float(np.sqrt(2 * linear.cost)),
+            "residual": float(np.sqrt(weighted_squares(staged.layout, linear))),
         },
     )
     free = taken.held_back < _FREE_STEP
@@ -135,23 +136,3 @@ def start_point(staged: StagedProblem) -> Array:
 def within_bounds(staged: StagedProblem, v: Array) -> Array:
     """Move every variable into its bounds."""
     return np.clip(v, staged.lower, staged.upper)
-
-
-def noise(staged: StagedProblem) -> float:
-    """Guess the standard deviation of residuals: 1 where standard deviations are known, else from the signal."""
-    if staged.absolute_sigma:
-        return 1.0
-    seen = np.concatenate([s[s > 0] for s in staged.signal])
-    return _ASSUMED_NOISE * (float(np.median(seen)) if seen.size else 1.0)
-
-
-def suspicious(staged: StagedProblem, at: Evaluation) -> bool:
-    """Whether residuals at an optimum are so large that another optimum must be better.
-
-    With known standard deviations: their mean square exceeds 4.  Otherwise: they exceed a fifth of the signal.
-    """
-    r = np.concatenate([v.r[c.row_mask] for v, c in zip(at.values, staged.layout.chains, strict=True)])
-    signal = np.concatenate([s[c.row_mask] for s, c in zip(staged.signal, staged.layout.chains, strict=True)])
-    if staged.absolute_sigma:
-        return float(np.mean(r**2)) > 4.0
-    return float(np.mean(r**2)) > 0.04 * float(np.mean(signal**2))

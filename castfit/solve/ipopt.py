@@ -1,9 +1,14 @@
 """IPOPT on a staged problem: Jacobian and Hessian are assembled from stage blocks by precomputed index maps.
 
-    minimise 1/2 |r(v)|^2   subject to   g(v) = (a - s_0, d_k, x_k - s_{k+1}, c_k) within bounds,  lower <= v <= upper
+    minimise cost(v)   subject to   g(v) = (a - s_0, d_k, x_k - s_{k+1}, c_k) within bounds,  lower <= v <= upper
 
 Differentiating the whole program at once would cost seconds per Hessian; one stage's block, mapped over the stages
 and scattered into the sparse matrix, costs milliseconds.  Variables are passed to IPOPT in units of their scale.
+
+Where sigma is unknown, it is held first at what the signal suggests: the constant weights that IPOPT's tolerances and
+barrier want, and without priors already the optimum.  Priors, or several sigmas, need a second, warm solve of the cost
+itself, 1/2 n log SSE.  Its Hessian has a term  -2/n g g^T  per group, g = R^T r, which would fill the sparse matrix.
+Steps lie along the constraints; there  E^T r,  with the condensed Jacobian E, does the same in theta's block alone.
 """
 
 from __future__ import annotations
@@ -19,8 +24,10 @@ import numpy as np
 from castfit._capture import Capture, captured, released
 from castfit._reading import is_count, is_one_of, named, text
 from castfit.solve.assembly import ConstraintRows, HessianMap, JacobianMap, cost_gradient, gauss_newton_blocks
+from castfit.solve.condensing import condense
+from castfit.solve.plausible import assumed_sigma
 from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, Solution, infeasibility
-from castfit.staged import StagedProblem
+from castfit.staged import Evaluation, Layout, Linearization, StagedProblem, half_square_in_units, weighted_squares
 from castfit.status import InputError, Status, check
 
 if TYPE_CHECKING:
@@ -51,6 +58,8 @@ _STATUS = {
     "Insufficient_Memory": Status.SOLVER_ERROR,
     "Internal_Error": Status.SOLVER_ERROR,
 }
+
+_UNRESOLVED = 1e-10  # of the variance that the signal suggests: so small a one may be errors of the integration
 
 _WARM = {"mu_init": 1e-7, "bound_push": 1e-8, "bound_frac": 1e-8}
 
@@ -107,7 +116,32 @@ class Ipopt:
         with Interrupt() as interrupt:
             if not (ledger.evaluate(start).ok and ledger.linearize(start).ok):
                 return ledger.solution(start, Status.START_FAILED, detail=staged.explain(start))
-            return _Run(self, staged, ledger, control, interrupt, exact).run(start, _WARM if warm else {})
+            run = _Run(self, staged, ledger, control, interrupt, exact)
+            return run.solve(start, warm=warm)
+
+
+@dataclass(frozen=True)
+class _Objective:
+    """What IPOPT minimises: the cost times a factor, with sigmas (n_groups,) held constant unless `sigma` is None."""
+
+    factor: float = 1.0
+    sigma: Array | None = None
+
+    def value(self, layout: Layout, at: Evaluation) -> float:
+        """Return its value, NaN where the point could not be evaluated."""
+        if not at.ok:
+            return np.nan
+        return self.factor * (at.cost if self.sigma is None else half_square_in_units(layout, at, self.sigma))
+
+    def weight(self, at: Evaluation) -> Array:
+        """Return what the squares of each group's rows, and of the others, count at a point, (n_groups + 1,)."""
+        of_group = np.ones_like(at.sigma) if self.sigma is None else (at.sigma / self.sigma) ** 2
+        return self.factor * np.append(of_group, 1.0)
+
+
+def _factor(sigma: Array, assumed: Array) -> float:
+    """Return what keeps derivatives as large as those for the assumed sigmas, however well data are reproduced."""
+    return min(1.0, float(((sigma / assumed) ** 2).min()))
 
 
 class _Run:
@@ -125,13 +159,47 @@ class _Run:
         self.options, self.staged, self.ledger = options, staged, ledger
         self.control, self.interrupt, self.exact = control, interrupt, exact
         self.history: list[dict[str, float]] = []
+        self.iterations = 0
         self.errors: list[BaseException] = []
         self.stopped: Status | None = None
+        self.objective = _Objective()
         self.rows = ConstraintRows(staged.layout)
         self.jacobian = JacobianMap(staged.layout, self.rows, staged.scale)
         self.hessian = HessianMap(staged.layout, staged.scale)
 
+    def solve(self, start: Array, *, warm: bool) -> Solution:
+        """Solve with sigma held at what the signal suggests, and then with sigma profiled if that moves the optimum.
+
+        In between sigma is held where the data put it, until that moves by less than a tenth: from data that are
+        reproduced exactly it falls by many decades, which a solve with profiled sigma would not survive.
+        """
+        staged, at = self.staged, self.ledger.evaluate(start)
+        layout, first = staged.layout, _WARM if warm else {}
+        if layout.n_groups == 0:
+            return self.run(start, first)
+        assumed = assumed_sigma(staged)
+        all_unknown = all((chain.group >= 0)[chain.row_mask].all() for chain in layout.chains)
+        alone = layout.n_groups == 1 and at.prior.size == 0 and all_unknown
+        sigma = at.sigma if warm and not alone else assumed
+        while True:
+            self.objective = _Objective(_factor(sigma, assumed), sigma)
+            found = self.run(start, first)
+            if alone or not found.status.success:
+                return found
+            start, at, before, first = found.v, self.ledger.evaluate(found.v), sigma, _WARM
+            sigma = at.sigma
+            resolved = _factor(sigma, assumed) > _UNRESOLVED
+            if np.abs(np.log(sigma / before)).max() < np.log(1.1) or (
+                not resolved and _factor(before, assumed) <= _UNRESOLVED
+            ):
+                break
+        if not resolved:
+            return found
+        self.objective = _Objective(_factor(sigma, assumed))
+        return self.run(start, _WARM)
+
     def run(self, start: Array, first: Mapping[str, Any]) -> Solution:
+        """Let IPOPT minimise the objective from a start."""
         staged, n = self.staged, self.staged.layout.n_v
         dense = ca.Sparsity.dense
         x, p, g = ("x", dense(n, 1)), ("p", dense(0, 1)), ("g", dense(self.rows.count, 1))
@@ -154,7 +222,7 @@ class _Run:
             "print_level": 0,
             "sb": "yes",
             "tol": self.options.tolerance,
-            "max_iter": self.options.max_iter,
+            "max_iter": max(self.options.max_iter - self.iterations, 0),
             "linear_solver": self.options.linear_solver,
             **first,
             **{str(name): value for name, value in self.options.options.items()},
@@ -181,6 +249,7 @@ class _Run:
         code = str(stats["return_status"])
         if code == "Invalid_Option":
             check("Ipopt", [f"IPOPT refuses its options {dict(self.options.options)}"])
+        self.iterations += int(stats["iter_count"])
         status = self.stopped or _STATUS.get(code, Status.SOLVER_ERROR)
         v = np.asarray(found["x"]).ravel() * scale
         v = np.clip(v, staged.lower, staged.upper)
@@ -195,7 +264,7 @@ class _Run:
             active = np.zeros(v.size, dtype=np.int8)
             detail = f"{detail} {self._violations(v)}".strip()
         return self.ledger.solution(
-            v, status, detail=detail, active=active, iterations=int(stats["iter_count"]), history=tuple(self.history)
+            v, status, detail=detail, active=active, iterations=self.iterations, history=tuple(self.history)
         )
 
     def _solver(self, functions: Sequence[ca.Function], ipopt: dict[str, Any], log: Capture) -> ca.Function:
@@ -239,12 +308,14 @@ class _Run:
 
     def _values(self, x: Array, p: Array) -> Sequence[Any]:
         evaluation = self.ledger.evaluate(x * self.staged.scale)
-        return evaluation.cost if evaluation.ok else np.nan, self.rows.values(evaluation.values, evaluation.v)
+        value = self.objective.value(self.staged.layout, evaluation)
+        return value, self.rows.values(evaluation.values, evaluation.v)
 
     def _gradient(self, x: Array, p: Array) -> Sequence[Any]:
         linear = self.ledger.linearize(x * self.staged.scale)
-        gradient = cost_gradient(self.staged.layout, linear)
-        return linear.cost if linear.ok else np.nan, gradient * self.staged.scale
+        layout, objective = self.staged.layout, self.objective
+        gradient = cost_gradient(layout, linear, objective.weight(linear))
+        return objective.value(layout, linear), gradient * self.staged.scale
 
     def _jacobian(self, x: Array, p: Array) -> Sequence[Any]:
         linear = self.ledger.linearize(x * self.staged.scale)
@@ -252,24 +323,24 @@ class _Run:
 
     def _hessian(self, x: Array, p: Array, lam_f: Array, lam_g: Array) -> Sequence[Any]:
         v = x * self.staged.scale
-        linear, factor = self.ledger.linearize(v), float(lam_f[0])
+        linear = self.ledger.linearize(v)
+        weight = float(lam_f[0]) * self.objective.weight(linear)
         if self.exact:
             self.ledger.evaluations["hessians"] += 1
-            # The blocks hold cost and constraints together, so the cost's factor goes into the multipliers.
-            unit = factor if factor != 0.0 else 1.0
-            blocks = self.staged.hessian(v, self.rows.multipliers(lam_g / unit))
-            if factor == 0.0:
-                blocks = _without_cost(blocks, self.staged.hessian(v, self.rows.multipliers(0.0 * lam_g)))
+            blocks = self.staged.hessian(v, self.rows.multipliers(lam_g), weight)
         else:
-            blocks, unit = gauss_newton_blocks(linear.jacobians), factor
-        prior = linear.prior_jacobian.T @ linear.prior_jacobian * (factor != 0.0)
-        return [unit * self.hessian.nonzeros(blocks, prior)]
+            blocks = gauss_newton_blocks(self.staged.layout, linear.jacobians, weight)
+        theta = weight[-1] * (linear.prior_jacobian.T @ linear.prior_jacobian)
+        if self.objective.sigma is None:
+            theta += float(lam_f[0]) * self.objective.factor * _profile_curvature(self.staged.layout, linear)
+        return [self.hessian.nonzeros(blocks, theta)]
 
     def _report(self, x: Array, f: Array, g: Array, lam_x: Array, lam_g: Array, lam_p: Array) -> Sequence[Any]:
         v = x * self.staged.scale
         evaluation = self.ledger.evaluate(v)
         worst = infeasibility(self.staged.layout, self.staged.scale, evaluation)
-        now = Iteration(len(self.history), evaluation.cost, worst, v, self.ledger.seconds)
+        chi2 = weighted_squares(self.staged.layout, evaluation)
+        now = Iteration(len(self.history), evaluation.cost, chi2, worst, v, self.ledger.seconds)
         self.history.append({"iteration": now.iteration, "cost": now.cost, "infeasibility": worst, "time": now.seconds})
         if self.control.callback is not None:
             with released():
@@ -280,6 +351,24 @@ class _Run:
         if self.interrupt.requested:
             self.stopped = Status.INTERRUPTED
         return [float(self.stopped is not None)]
+
+
+def _profile_curvature(layout: Layout, linear: Linearization) -> Array:
+    """Return  -sum_g 2/n_g g g^T,  g = E_g^T r_g  (n_theta, n_theta): what unknown sigmas take from the curvature."""
+    total = np.zeros((layout.n_theta, layout.n_theta))
+    if layout.n_groups == 0 or not linear.ok:
+        return total
+    with np.errstate(all="ignore"):
+        E = condense(layout, linear).E
+        group = np.concatenate([chain.group[chain.row_mask] for chain in layout.chains])
+        r = np.concatenate([of.r[chain.row_mask] for chain, of in zip(layout.chains, linear.values, strict=True)])
+        for g, size in enumerate(layout.group_sizes):
+            own = group == g
+            slope = E[: r.size][own].T @ r[own]
+            at_floor = float(r[own] @ r[own]) < (1.0 - 1e-9) * size  # there sigma is constant
+            if not at_floor and np.isfinite(slope).all():
+                total -= 2.0 / size * slope[:, None] * slope
+    return total
 
 
 class _Callback(ca.Callback):
@@ -337,12 +426,6 @@ class _Callback(ca.Callback):
             if target is not None:
                 np.frombuffer(target, dtype=float)[:] = value
         return 0
-
-
-def _without_cost(
-    blocks: Sequence[tuple[Array, Array]], cost: Sequence[tuple[Array, Array]]
-) -> list[tuple[Array, Array]]:
-    return [(b[0] - c[0], b[1] - c[1]) for b, c in zip(blocks, cost, strict=True)]
 
 
 def _active(v: Array, staged: StagedProblem, multiplier: Array) -> NDArray[np.int8]:

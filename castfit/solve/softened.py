@@ -18,13 +18,14 @@ normal matrix is block tridiagonal with a border of theta: banded Cholesky and a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from scipy import linalg
 
-from castfit.staged import Chain, Evaluation, Jacobians, Linearization, StagedProblem, gaps
+from castfit.staged import Chain, Evaluation, Jacobians, Linearization, StagedProblem, gaps, rows_in_units
 
 if TYPE_CHECKING:
     from castfit.solve.solution import Ledger
@@ -62,13 +63,15 @@ class SoftStep:
 class SoftenedProblem:
     """A staged problem at one station.
 
-    `noise` is the standard deviation, in units of the stated ones, that residuals are expected to have: it makes
-    data without known standard deviations comparable to gaps.
+    `noise`, a number or (K, n_r) per chain, is the standard deviation, in units of what data are weighted by, that
+    residuals are expected to have: it makes data without known standard deviations comparable to gaps.  Unknown
+    sigmas are held there, since profiled ones would follow the residuals of a model that is far off.
     """
 
-    def __init__(self, staged: StagedProblem, station: Softening, noise: float) -> None:
+    def __init__(self, staged: StagedProblem, station: Softening, noise: Sequence[Array] | float = 1.0) -> None:
         self.staged, self.station = staged, station
-        self._weights = [1.0 / np.maximum(noise, station.floor * s) for s in staged.signal]
+        expected = [noise] * len(staged.signal) if isinstance(noise, float) else noise
+        self._weights = [1.0 / np.maximum(e, station.floor * s) for e, s in zip(expected, staged.signal, strict=True)]
         root = np.sqrt(station.rho) / ACCURACY
         self._gap_weights = [root / staged.scale[chain.nodes] for chain in staged.layout.chains]
         self._inner_weights = [root / staged.scale[chain.inner] for chain in staged.layout.chains]
@@ -78,9 +81,10 @@ class SoftenedProblem:
         if not at.ok:
             return np.inf
         total = float(at.prior @ at.prior)
+        measured = rows_in_units(self.staged.layout, at)
         for i, (gap, values) in enumerate(zip(gaps(self.staged.layout, at), at.values, strict=True)):
             for weight, part in (
-                (self._weights[i], values.r),
+                (self._weights[i], measured[i]),
                 (self._gap_weights[i], gap),
                 (self._inner_weights[i], values.d),
             ):
@@ -121,7 +125,7 @@ class SoftenedProblem:
         following[:-1] = self._gap_weights[i][1:] * gap[1:]
         ahead = np.zeros((K, n_s))
         ahead[:-1] = self._gap_weights[i][1:]
-        w_r, w_d = self._weights[i], self._inner_weights[i]
+        w_r, w_d = self._weights[i] * np.append(linear.sigma, 1.0)[chain.group], self._inner_weights[i]
         residual = np.concatenate([w_r * values.r, following, w_d * values.d], axis=1)
         identity = -ahead[:, :, None] * np.eye(n_s)
         zero = np.zeros((K, max(w_r.shape[1], w_d.shape[1]), n_s))

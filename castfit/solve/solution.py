@@ -32,7 +32,9 @@ class Iteration:
     ----------
     iteration : int
     cost : float
-        Half the sum of squared weighted residuals.
+        What is minimised: half the sum of squared weighted residuals, or a logarithm of it where sigma is unknown.
+    chi2 : float
+        The sum of squared weighted residuals; see `Result.chi2`.
     infeasibility : float
         The largest violation of a constraint: continuity gaps in units of the states' magnitudes.
     v : (n_v,) array
@@ -43,6 +45,7 @@ class Iteration:
 
     iteration: int
     cost: float
+    chi2: float
     infeasibility: float
     v: Array
     seconds: float

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit.solve.plausible import signal_in_units
 from castfit.solve.softened import SoftenedProblem, Softening
 from castfit.solve.solution import Ledger
 from castfit.transcribe.collocation import Collocation
@@ -42,7 +43,7 @@ def unfelt(staged: StagedProblem, linear: Linearization) -> tuple[str, ...]:
     linear : Linearization
     """
     layout = staged.layout
-    strongest = max(float(s.max(initial=0.0)) for s in staged.signal) or 1.0
+    strongest = max(float(s.max(initial=0.0)) for s in signal_in_units(staged, linear)) or 1.0
     response = np.abs(linear.prior_jacobian).max(axis=0, initial=0.0)
     for chain, j in zip(layout.chains, linear.jacobians, strict=True):
         unit = staged.scale[chain.nodes][:, :, None]
@@ -77,7 +78,7 @@ def matching(problem: Posed, theta: Array, states: States, integrator: Integrato
     moving = np.arange(staged.layout.n_v) < staged.layout.n_theta
     staged.lower = np.where(moving, staged.lower, staged.start)
     staged.upper = np.where(moving, staged.upper, staged.start)
-    soft = SoftenedProblem(staged, _STATION, 1.0)
+    soft = SoftenedProblem(staged, _STATION)
     at, mu = ledger.evaluate(staged.start), _FIRST_MU
     for _ in range(_ITERATIONS):
         if not at.ok or not ledger.linearize(at.v).ok:

@@ -39,6 +39,7 @@ from castfit.staged import (
 from castfit.transcribe.elements import Elements, Equations, Slopes
 from castfit.transcribe.grid import Staging, arrange, merge, snap
 from castfit.transcribe.lagrange import Table, table
+from castfit.transcribe.measure import profiled, resolution, standardised
 from castfit.transcribe.observe import constrained
 from castfit.transcribe.pointwise import Expressions
 from castfit.transcribe.shooting_problem import parameter_scale
@@ -150,7 +151,7 @@ class CollocationProblem(StagedProblem):
     ) -> None:
         self.problem, self.equations, self.elements, self.layout = problem, equations, elements, layout
         self.lower, self.upper, self.scale, self.start, self.signal = lower, upper, scale, start, signal
-        self.absolute_sigma = problem.absolute_sigma
+        self._floor = resolution(layout, signal)
         self._memory = _Memory()
 
     @property
@@ -166,8 +167,10 @@ class CollocationProblem(StagedProblem):
                 found = [self._values(i, v) for i in range(len(self.elements))]
                 prior, prior_jacobian = self.problem.priors(self.layout.theta(v))
             failures = tuple(failure for _, group in found for failure in group)
-            values = tuple(values for values, _ in found)
-            memory.evaluation = Evaluation(np.array(v), values, prior, prior_jacobian, failures)
+            rows = profiled(self.layout, tuple(values for values, _ in found), self._floor)
+            memory.evaluation = Evaluation(
+                np.array(v), rows.values, prior, prior_jacobian, failures, sigma=rows.sigma, excess=rows.excess
+            )
         return memory.evaluation
 
     def linearize(self, v: Array) -> Linearization:
@@ -191,15 +194,20 @@ class CollocationProblem(StagedProblem):
                 evaluation.prior,
                 evaluation.prior_jacobian,
                 (*evaluation.failures, *failures),
-                tuple(jacobians for _, jacobians in found),
+                standardised(self.layout, tuple(jacobians for _, jacobians in found), evaluation.sigma),
+                sigma=evaluation.sigma,
+                excess=evaluation.excess,
             )
         return memory.linearization
 
-    def hessian(self, v: Array, multipliers: tuple[Multipliers, ...]) -> tuple[tuple[Array, Array], ...]:
-        """Return the Hessian of  1/2 |r|^2 + multipliers . constraints  in blocks (see `StagedProblem.hessian`)."""
+    def hessian(
+        self, v: Array, multipliers: tuple[Multipliers, ...], weight: Array | None = None
+    ) -> tuple[tuple[Array, Array], ...]:
+        """Return the Hessian of weighted squares and constraints in blocks (see `StagedProblem.hessian`)."""
         at = self.linearize(v)
+        of_group = np.ones(self.layout.n_groups + 1) if weight is None else weight
         with np.errstate(all="ignore"):
-            return tuple(self._hessian(i, v, at, of) for i, of in enumerate(multipliers))
+            return tuple(self._hessian(i, v, at, of, of_group) for i, of in enumerate(multipliers))
 
     def _unlinked(self, v: Array) -> list[Failure]:
         """Report parameters and initial states whose derivatives cannot be computed."""
@@ -250,15 +258,17 @@ class CollocationProblem(StagedProblem):
         d, x = elements.inner_blocks(slopes, dp), elements.end_blocks(q.size)
         return slopes, Jacobians(r.s, r.w, r.q, d.s, d.w, d.q, x.s, x.w, x.q, c.s, c.w, c.q, at.da)
 
-    def _hessian(self, i: int, v: Array, at: Linearization, of: Multipliers) -> tuple[Array, Array]:
+    def _hessian(self, i: int, v: Array, at: Linearization, of: Multipliers, weight: Array) -> tuple[Array, Array]:
         elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
         slopes, values = self._memory.slopes[i], at.values[i]
         link, free, n_e = self.problem.conditions[i].link, self.equations.free, elements.n_e
         natural = self._memory.naturals[i]
         inner = of.inner.reshape(s.shape[0], -1, n_e)
-        rows = [b.reshape(*elements.weight.shape[:2], -1) for b in (values.r, of.path)]
-        observed = np.concatenate(rows, axis=2)
-        stagewise = elements.hessian(self.equations, slopes, natural, s, w, inner, observed)
+        group, sigma = self.layout.chains[i].group, np.append(at.sigma, 1.0)
+        factor = (weight / sigma)[group]  # slopes are those of weighted residuals, r is in units of sigma
+        rows = [b.reshape(*elements.weight.shape[:2], -1) for b in (values.r * factor, of.path, factor / sigma[group])]
+        observed = np.concatenate(rows[:2], axis=2)
+        stagewise = elements.hessian(self.equations, slopes, natural, s, w, inner, observed, rows[2])
         by_p = np.zeros(natural.p.size)
         by_p[free] = np.einsum("kie,kiel->l", inner, slopes.flow[..., n_e:])
         by_p[free] += np.einsum("kmg,kmgl->l", observed, slopes.observed[..., n_e:])
@@ -381,6 +391,7 @@ def _layout(problem: Posed, stagings: Sequence[Staging], chosen: Table) -> Layou
                 np.where(applies, limits[:, 1], np.inf).reshape(stages, -1),
                 staging.edges,
                 problem.model.states,
+                group=None if problem.absolute_sigma else np.zeros(staging.row_mask.shape, dtype=np.intp),
             )
         )
     return lay_out(problem.names, tuple(specifications))

@@ -173,17 +173,26 @@ class Elements:
         return found[0], found[1]
 
     def hessian(
-        self, equations: Equations, slopes: Slopes, at: Natural, s: Array, w: Array, inner: Array, observed: Array
+        self,
+        equations: Equations,
+        slopes: Slopes,
+        at: Natural,
+        s: Array,
+        w: Array,
+        inner: Array,
+        observed: Array,
+        weight: Array,
     ) -> Array:
-        """Return the Hessian of  1/2 |r|^2 + inner . d + constraint . c  by (s, w, q), (K, m, m).
+        """Return the Hessian of  1/2 sum weight r^2 + inner . d + constraint . c  by (s, w, q), (K, m, m).
 
-        inner (K, d, n_e) multiplies the inner equations, observed (K, M, n_g) = (r, constraint) the observed rows:
-        the Hessian of 1/2 |r|^2 is that of the outputs weighted by r, plus the product of slopes.
+        inner (K, d, n_e) multiplies the inner equations, observed (K, M, n_g) = (weight r, constraint) the observed
+        rows: the Hessian of 1/2 r^2 is that of the outputs multiplied by r, plus the product of slopes, which weight
+        (K, M, n_o) multiplies.
         """
         y, (stages, degree, n_e), dp = self.states(s, w), inner.shape, at.dp[equations.free]
         flow = equations.flow.hessian(*self._collocation(y, at.p), inner * self.factor)
         measured = slopes.observed[:, :, : self.n_o]
-        point = np.einsum("kmga,kmgb->kmab", measured, measured)
+        point = np.einsum("kmga,kmgb->kmab", measured * weight[..., None], measured)
         if not equations.observed.linear:
             point += equations.observed.hessian(*self._measured(y, at.p), observed * self.weight)
 

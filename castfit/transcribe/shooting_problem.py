@@ -32,6 +32,7 @@ from castfit.staged import (
 )
 from castfit.transcribe.grid import Staging, arrange, merge, snap
 from castfit.transcribe.integrators import integrator_of
+from castfit.transcribe.measure import profiled, resolution, standardised
 from castfit.transcribe.observe import Observation, Observer
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class ShootingProblem(StagedProblem):
             tuple(self._specify(i) for i in range(len(self._chains))),
         )
         self.signal = tuple(chain.staging.signal for chain in self._chains)
-        self.absolute_sigma = problem.absolute_sigma
+        self._floor = resolution(self.layout, self.signal)
         self._place(theta, trajectory)
 
     def _specify(self, i: int) -> Specification:
@@ -141,6 +142,7 @@ class ShootingProblem(StagedProblem):
             upper,
             chain.staging.edges,
             self.problem.model.states if self._nodes else (),
+            group=None if self.problem.absolute_sigma else np.zeros(chain.staging.row_mask.shape, dtype=np.intp),
         )
 
     def _place(self, theta: Array, trajectory: Trajectory) -> None:
@@ -214,7 +216,16 @@ class ShootingProblem(StagedProblem):
                 )
             )
         prior, prior_jacobian = self.problem.priors(self.layout.theta(v))
-        evaluation = Evaluation(v.copy(), tuple(values), prior, prior_jacobian, tuple(failures))
+        found = profiled(self.layout, tuple(values), self._floor)
+        evaluation = Evaluation(
+            v.copy(),
+            found.values,
+            prior,
+            prior_jacobian,
+            tuple(failures),
+            sigma=found.sigma,
+            excess=found.excess,
+        )
         self._memory[key] = (evaluation, sweep)
         while len(self._memory) > _REMEMBERED:
             self._memory.popitem(last=False)
@@ -246,7 +257,9 @@ class ShootingProblem(StagedProblem):
             evaluation.prior,
             evaluation.prior_jacobian,
             tuple(failures),
-            tuple(jacobians),
+            standardised(self.layout, tuple(jacobians), evaluation.sigma),
+            sigma=evaluation.sigma,
+            excess=evaluation.excess,
         )
 
     def _jacobians(self, i: int, natural: Natural, seen: Observation, dx: Array, dz: Array, end: Array) -> Jacobians:

@@ -161,7 +161,7 @@ def test_line_search_lowers_the_penalty_by_part_of_the_promise(staged):
         at = search(staged, v)
         merit = penalty(at, margin=2.0)
         found = ExactPenalty().advance(at)
-        promised = merit(at.at) - at.step.predicted
+        promised = merit(at.at) - at.at.excess - at.step.predicted
         assert promised >= 0
         assert found.report["level"] == merit(found.to)
         assert merit(found.to) <= merit(at.at) - 1e-4 * found.damping * promised + 1e-9 * merit(at.at)

@@ -102,7 +102,7 @@ class Faulty(StagedProblem):
     ) -> None:
         self.inner, self.region, self.sensitivities_only = inner, region, sensitivities_only
         self.__dict__.update({name: getattr(inner, name) for name in ("layout", "lower", "upper", "scale", "start")})
-        self.signal, self.absolute_sigma = inner.signal, inner.absolute_sigma
+        self.signal = inner.signal
         self.linearized: list[np.ndarray] = []
 
     def evaluate(self, v):

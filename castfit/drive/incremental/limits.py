@@ -71,12 +71,15 @@ def standard_deviations(result: Result, accuracy: float) -> tuple[Array, float]:
     if not np.isfinite(jacobian).all():
         return unknown
     tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * accuracy)
-    found = information(jacobian, np.zeros((0, n)), np.zeros(n, dtype=np.bool_), rank_tolerance=tolerance)
-    dof = np.inf if result.absolute_sigma else float(jacobian.shape[0] - found.rank)
-    if dof <= 0:
+    if not (result.absolute_sigma or result.noise > 0.0):
         return unknown
-    variance = 1.0 if result.absolute_sigma else result.chi2 / dof
-    return np.where(found.undetermined, np.inf, np.sqrt(variance * np.diag(found.inverse))), dof
+    unit = np.ones(len(jacobian))
+    unit[: result.n_data] = result.noise
+    found = information(
+        jacobian / unit[:, None], np.zeros((0, n)), np.zeros(n, dtype=np.bool_), rank_tolerance=tolerance
+    )
+    dof = np.inf if result.absolute_sigma else result.n_data - float(found.leverage[: result.n_data].sum())
+    return np.where(found.undetermined, np.inf, np.sqrt(np.diag(found.inverse))), dof
 
 
 def confidence_limits(result: Result, level: float, accuracy: float, user: Bounds) -> Bounds:

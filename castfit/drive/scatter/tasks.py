@@ -19,6 +19,7 @@ from castfit.fit import Solver, Transcription, fit
 from castfit.posed import Posed
 from castfit.result import Result
 from castfit.solve.solution import Iteration, infeasibility
+from castfit.staged import weighted_squares
 from castfit.start.decomposition.search import Decomposed
 from castfit.status import InputError, Status
 from castfit.transcribe.single_shooting import SingleShooting
@@ -137,7 +138,7 @@ def value_at(work: Work, theta: Array) -> tuple[float, list[str]]:
         return np.inf, sorted({failure.cause for failure in found.failures}) or ["not_finite"]
     violation = infeasibility(staged.layout, staged.scale, found)
     penalty = violation * sum(float(np.sum(s**2)) for s in staged.signal) if violation > 0.0 else 0.0
-    return 2.0 * found.cost + penalty, []
+    return weighted_squares(staged.layout, found) + penalty, []
 
 
 class _Watch:
@@ -152,7 +153,7 @@ class _Watch:
         box = self._work.box
         x = box.cube(now.v[: box.lower.size])
         self.points.append(x)
-        if not self._paths or len(self.points) < 2 or 2.0 * now.cost < self._best:
+        if not self._paths or len(self.points) < 2 or now.chi2 < self._best:
             return False
         reach = self._work.join_reach * np.sqrt(x.size)
         self.joined = any(path_distances(x[None], path)[0] < reach for path in self._paths)

@@ -1,6 +1,8 @@
 """Line search on the exact l1 penalty function (Peifer and Timmer 2007, Eq. 13).
 
-    T(v) = 1/2 |r|^2 + sum_i alpha_i |e_i(v)|,     alpha_i >= |multiplier of e_i|
+    T(v) = cost(v) + sum_i alpha_i |e_i(v)|,     alpha_i >= |multiplier of e_i|
+
+The decrease of T is compared with what the local model promises, 1/2 |r|^2 + sum_i alpha_i |e_i| - 1/2 |r + J dv|^2.
 
 The e_i are the equations' defects and the violations of path constraints; bounds of variables are never left.
 """
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from castfit.staged import Array, Evaluation
 
 INTEGRATION_NOISE = 1e-9
-"""Relative changes of the cost that integration errors make."""
+"""Changes of the cost, relative to half the squares of the rows, that integration errors make."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ class ExactPenalty(StepControl):
         """Halve the step until the penalty function falls."""
         merit = penalty(search, margin=self.margin)
         now = merit(search.at)
-        promised = now - search.step.predicted  # the linear model closes every defect
-        noise = INTEGRATION_NOISE * abs(now)
+        squares = now - search.at.excess
+        promised = squares - search.step.predicted  # the linear model closes every defect
+        noise = INTEGRATION_NOISE * squares
         factor = 1.0
         while factor >= self.shortest:
             trial = search.trial(factor * search.step.dv)

@@ -13,6 +13,7 @@ import numpy as np
 
 from castfit.solve.condensing import expand
 from castfit.solve.step_control.common import Advance, Search, StepControl
+from castfit.staged import half_square_in_units
 
 if TYPE_CHECKING:
     from castfit.staged import Array, Layout
@@ -27,6 +28,7 @@ class Hemker(StepControl):
     def advance(self, search: Search) -> Advance:
         """Try the Gauss-Newton step, then steepest descent, then shorter ones."""
         now = search.at.cost
+        S = search.at.half_square
         trial = search.trial(search.step.dv)
         # A converged step changes nothing: equality must be accepted.
         if trial.cost <= now:
@@ -38,7 +40,8 @@ class Hemker(StepControl):
             if trial.cost <= now:
                 return Advance(trial, factor, {}, {"level": trial.cost})
             # S' may be huge: the factor S/(S + S') then shortens by orders of magnitude at once, but never to nothing.
-            factor *= max(now / (now + trial.cost), 1e-3) if np.isfinite(trial.cost) else 0.1
+            there = half_square_in_units(search.ledger.staged.layout, trial, search.at.sigma)
+            factor *= max(S / (S + there), 1e-3) if np.isfinite(there) else 0.1
         return Advance(None, factor)
 
     def mistakes(self, layout: Layout) -> list[str]:

@@ -34,12 +34,13 @@ class LevenbergMarquardt(StepControl):
         mu, growth = search.memory.get("mu", self.first), 2.0
         merit = penalty(search, margin=self.margin)
         now = merit(search.at)
+        squares = now - search.at.excess
         diagonal = np.diag(1.0 / search.local.column_scale)
         while mu <= self.most:
             step = search.local.direction(damping=np.sqrt(mu) * diagonal)
             trial = search.trial(step.dv)
             value = merit(trial)
-            promised, noise = now - step.predicted, INTEGRATION_NOISE * now
+            promised, noise = squares - step.predicted, INTEGRATION_NOISE * squares
             gain = (now - value) / promised if promised > 0 else 0.0
             if gain > self.armijo or (promised <= noise and value <= now + noise):
                 shrink = max(1.0 / 3.0, 1.0 - (2.0 * min(max(gain, 0.0), 1.0) - 1.0) ** 3)

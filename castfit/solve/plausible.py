@@ -1,0 +1,56 @@
+"""What residuals should look like: the noise to expect, and whether an optimum fits too badly to be believed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.staged import rows_in_units
+
+if TYPE_CHECKING:
+    from castfit.staged import Array, Evaluation, Index, StagedProblem
+
+ASSUMED_NOISE = 0.065
+"""Relative accuracy of data whose standard deviations are unknown."""
+
+
+def assumed_sigma(staged: StagedProblem) -> Array:
+    """Guess the unknown sigmas, (n_groups,), before anything is fitted: a fraction of the signal."""
+    group = _groups(staged)
+    seen = np.concatenate([s.ravel() for s in staged.signal])
+    measured = (seen[(group == g) & (seen > 0)] for g in range(staged.layout.n_groups))
+    return ASSUMED_NOISE * np.array([float(np.median(s)) if s.size else 1.0 for s in measured])
+
+
+def expected_noise(staged: StagedProblem) -> tuple[Array, ...]:
+    """Guess the standard deviation of every row, (K, n_r) per chain, in units of what it is weighted by."""
+    of_group = np.append(assumed_sigma(staged), 1.0)  # group -1, of known sigma, is the last
+    return tuple(of_group[chain.group] for chain in staged.layout.chains)
+
+
+def signal_in_units(staged: StagedProblem, at: Evaluation) -> tuple[Array, ...]:
+    """Return the typical magnitude of what each row measures, (K, n_r) per chain, in units of the sigmas at a point."""
+    inverse = np.append(1.0 / at.sigma, 1.0)
+    return tuple(s * inverse[chain.group] for s, chain in zip(staged.signal, staged.layout.chains, strict=True))
+
+
+def suspicious(staged: StagedProblem, at: Evaluation) -> bool:
+    """Whether residuals at an optimum are so large that another optimum must be better.
+
+    Where sigma is known: their mean square exceeds 4.  Where it is not: they exceed a fifth of the signal.
+    """
+    mask = np.concatenate([chain.row_mask.ravel() for chain in staged.layout.chains])
+    group = _groups(staged)[mask]
+    squares = np.concatenate([r.ravel() for r in rows_in_units(staged.layout, at)])[mask] ** 2
+    signals = np.concatenate([s.ravel() for s in staged.signal])[mask] ** 2
+    known = group < 0
+    if known.any() and float(np.mean(squares[known])) > 4.0:
+        return True
+    of_groups = (group == g for g in range(staged.layout.n_groups))
+    return any(float(np.mean(squares[of])) > 0.04 * float(np.mean(signals[of])) for of in of_groups)
+
+
+def _groups(staged: StagedProblem) -> Index:
+    """Return the group of every row, padding included, -1 where sigma is known."""
+    return np.concatenate([chain.group.ravel() for chain in staged.layout.chains])
