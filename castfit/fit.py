@@ -183,7 +183,7 @@ def fit(
     if origin.ended is not None:
         solution = replace(solution, status=origin.ended)
     solution, linear = _judge(staged, solution)
-    solution, verification = _verified(problem, transcription, staged, solution, linear)
+    solution, verification = _verified(posed, transcription, staged, solution, linear)
     seconds = time.perf_counter() - began
     result = estimate(
         problem,
