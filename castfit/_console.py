@@ -18,9 +18,10 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from castfit.benchmark import Scaling, TableResult
+    from castfit.benchmark.searches import SearchRow, SearchTable
     from castfit.drive.compare.result import ComparisonResult, Row
     from castfit.drive.incremental.result import Horizon
-    from castfit.problems import Benchmark, Reference
+    from castfit.problems import Benchmark, PaperRow, Reference
     from castfit.result import Result
 
 
@@ -120,10 +121,7 @@ def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Table:
 
 def repeated(found: TableResult) -> Group:
     """Return a published table: the paper's rows, then ours; of a table with one start also the courses of the fits."""
-    paper = _table("paper", "")
-    paper.title = f"{found.table.name}: {found.table.source}"
-    for row in found.table.paper:
-        paper.add_row(row.method, row.figures)
+    paper = _paper(found.table.name, found.table.source, found.table.paper)
     parameters = list(found.table.cases[0])
     incremental = any(np.isfinite(row.equivalent_iterations) for row in found.rows)
     ours = _table("ours", *(f">{p}" for p in parameters), *_COUNTS, *([">I_equiv"] if incremental else []))
@@ -170,7 +168,7 @@ def _counts(row: Row) -> tuple[str, ...]:
         str(row.integration_error),
         str(row.optimization_error),
         f"{row.median_time:.2f} s",
-        f"{row.expected_time:.2f} s" if np.isfinite(row.expected_time) else "never",
+        _or_never(row.expected_time, ".2f") + (" s" if np.isfinite(row.expected_time) else ""),
     )
 
 
@@ -182,6 +180,53 @@ def _course(method: str, horizons: Sequence[Horizon]) -> Table:
     for h in horizons:
         estimates = (f"{h.estimates[name]:.4f}" for name in names)
         table.add_row(f"{h.horizon:g}", str(h.iterations), *estimates, f"{h.chi2:.4g}", h.fallback)
+    return table
+
+
+def searched(table: SearchTable, rows: Sequence[SearchRow], files: Iterable[str]) -> Group:
+    """Return what a paper reports of global searches, and our rows."""
+    paper = _paper(table.name, table.source, table.paper)
+    ours = _table("problem", "method", *(f">{c}" for c in ("reached", "best", "worst", *_TO_TARGET)), "")
+    ours.columns[0].min_width, ours.columns[1].min_width = 12, 10
+    for row in rows:
+        chi2 = [run.chi2 for run in row.runs]
+        options = ", ".join(f"{k} = {v}" for k, v in row.options.items() if k != "data")
+        simulations = float(np.median([run.simulations_to_target for run in row.runs]))
+        seconds = float(np.median([run.seconds_to_target for run in row.runs]))
+        ours.add_row(
+            escape(f"{row.problem}{f' ({options})' if options else ''}"),
+            escape(row.method),
+            f"{row.reached} of {len(row.runs)}",
+            f"{min(chi2):.7g}",
+            f"{max(chi2):.5g}",
+            _or_never(simulations, ".0f"),
+            _or_never(row.expected_simulations, ".0f"),
+            _or_never(seconds, ".2f"),
+            _or_never(row.expected_cpu, ".2f"),
+            escape(row.words),
+        )
+    targets = ", ".join(dict.fromkeys(f"{row.problem} {row.target:.7g}" for row in rows))
+    legend = (
+        f"targets: {targets}; simulations and seconds: median to the target; expected: all simulations, and all CPU "
+        "seconds, over the number of runs that reached it"
+    )
+    drawn = [f"The curves are in {file}." for file in files]
+    return Group(*([paper, ""] if table.paper else []), ours, "", escape(legend), *map(escape, drawn))
+
+
+_TO_TARGET = ("simulations", "expected", "seconds", "expected")
+
+
+def _or_never(value: float, form: str) -> str:
+    return format(value, form) if np.isfinite(value) else "never"
+
+
+def _paper(name: str, source: str, rows: Iterable[PaperRow]) -> Table:
+    """Return what a paper reports."""
+    table = _table("paper", "")
+    table.title = escape(f"{name}: {source}")
+    for row in rows:
+        table.add_row(escape(row.method), escape(row.figures))
     return table
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from castfit.benchmark.methods import INTEGRATOR, METHODS, integrated, table_methods
+from castfit.benchmark.table import Progress, number_mistakes
 from castfit.drive.compare.compare import compare
 from castfit.drive.compare.methods import Method, methods_from
 from castfit.drive.compare.result import ComparisonResult, Row, Trial, finite
@@ -81,7 +82,7 @@ def run_table(
     workers: int = 1,
     max_time: float = 60.0,
     tolerance: float | None = None,
-    progress: Callable[[str], object] = lambda text: None,
+    progress: Progress = lambda text: None,
 ) -> TableResult:
     """Repeat a published table.
 
@@ -117,11 +118,9 @@ def run_table(
     names = tuple(methods) if methods is not None else table.methods
     mistakes: list[str] = []
     methods_from(list(names), mistakes, also=METHODS)
-    mistakes += [f"{n} is {v}; give at least 1" for n, v in (("starts", count), ("workers", workers)) if v < 1]
+    mistakes += number_mistakes(starts=count, workers=workers, seed=seed, max_time=max_time)
     if table.start is not None and count > 1:
         mistakes.append(f"starts is {count}; the table has a single start, '{table.start}'")
-    mistakes += [f"seed is {seed}; give a number that is not negative"] if seed is not None and seed < 0 else []
-    mistakes += [] if max_time > 0 else [f"max_time is {max_time}; give a positive number of seconds"]
     check(table.name, mistakes)
 
     drawn = {} if seed is None else {"rng": seed}
@@ -152,9 +151,7 @@ def run_table(
     return TableResult(table, seed, tuple(rows), tuple(found.best_chi2 for found in cases), tuple(cases), stopped)
 
 
-def _teller(
-    table: PublishedTable, case: Mapping[str, Any], total: int, progress: Callable[[str], object]
-) -> Callable[[Trial], None]:
+def _teller(table: PublishedTable, case: Mapping[str, Any], total: int, progress: Progress) -> Callable[[Trial], None]:
     """Return a function that tells how far a case is, after each trial."""
     what = ", ".join([table.name, *(f"{k} = {v}" for k, v in case.items())])
     done = iter(range(1, total + 1))

@@ -9,13 +9,14 @@ counted.  The problem's guess is kept from all methods.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from castfit.benchmark.searchers import ABLATION, SEARCHERS, Budget, Scatter, Searcher, Trace
+from castfit.benchmark.table import Progress, number_mistakes
 from castfit.drive.compare.result import finite
 from castfit.problem import Problem
 from castfit.problems import Benchmark, PaperRow, load
@@ -183,7 +184,7 @@ def run_searches(
     workers: int = 1,
     max_time: float = 60.0,
     data: str | PathLike[str] | None = None,
-    progress: Callable[[str], object] = lambda text: None,
+    progress: Progress = lambda text: None,
 ) -> tuple[SearchRow, ...]:
     """Run a comparison.
 
@@ -210,9 +211,7 @@ def run_searches(
     """
     chosen = table.methods if methods is None else tuple(methods)
     mistakes = [f"there is no method '{m}': {suggest(m, table.searchers)}" for m in chosen if m not in table.searchers]
-    mistakes += [f"{n} is {v}; give at least 1" for n, v in (("runs", runs), ("workers", workers)) if v < 1]
-    mistakes += [] if seed >= 0 else [f"seed is {seed}; give a number that is not negative"]
-    mistakes += [] if max_time > 0 else [f"max_time is {max_time}; give a positive number of seconds"]
+    mistakes += number_mistakes(runs=runs, workers=workers, seed=seed, max_time=max_time)
     if data is not None and all(problem != "hiv_proteinase" for problem, _ in table.cases):
         mistakes.append(f"{table.name} reads no data; leave out data")
     check(table.name, mistakes)

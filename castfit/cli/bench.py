@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from castfit.cli import searches
-from castfit.cli.command import INTERRUPTED, Command, file_mistakes, write_json
+from castfit.cli.command import INTERRUPTED, Command, file_mistakes, picture_mistakes, write_json
 from castfit.status import Status, check, suggest
 
 if TYPE_CHECKING:
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
 
 
 _COMMON = ("starts", "seed", "workers", "methods", "max_time")
-_OPTIONS = (*_COMMON, "tolerance", "data", "plot")
+_OPTIONS = (*_COMMON, "tolerance", "data", "plot", "against")
 _DEFAULTS = {"workers": 1, "max_time": 60.0}  # taken after it is known what was given
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of table.
+    """A kind of table: cases of problems x methods x starts, told in rows.
 
     Attributes
     ----------
@@ -48,7 +47,7 @@ class Kind:
 def _configure_bench(parser: argparse.ArgumentParser) -> None:
     parser.usage = "castfit bench TABLE [options]"
     parser.add_argument(
-        "table", metavar="TABLE", help="a published table such as calcium-table1, or condensing-scaling"
+        "table", metavar="TABLE", help="a published table such as calcium-table1; library; or condensing-scaling"
     )
     parser.add_argument("--starts", type=int, metavar="N", help="number of starts (default: as many as the paper)")
     parser.add_argument("--seed", type=int, metavar="N", help="draws other noise and other starts")
@@ -58,6 +57,7 @@ def _configure_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tolerance", type=float, metavar="T", help="relative tolerance of the integrator")
     parser.add_argument("--data", metavar="FILE", help="measurements of hiv_proteinase (default: simulated ones)")
     parser.add_argument("--plot", metavar="FILE", help="draw the curves of a global search")
+    parser.add_argument("--against", metavar="FILE", help="an earlier --json of the library, for ratios to it")
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON; - is standard output")
 
 
@@ -93,7 +93,7 @@ def _published(arguments: argparse.Namespace, show: Progress) -> tuple[Renderabl
 
     found = benchmark.run_table(
         problems.tables()[arguments.table],
-        methods=arguments.methods.split(",") if arguments.methods else None,
+        methods=_listed(arguments.methods),
         starts=arguments.starts,
         seed=arguments.seed,
         workers=arguments.workers,
@@ -114,9 +114,54 @@ def _scaling(arguments: argparse.Namespace, show: Progress) -> tuple[RenderableT
     return _console.scaling(found), record
 
 
+def _searches_names() -> Iterable[str]:
+    from castfit.benchmark.searches import TABLES
+
+    return TABLES
+
+
+def _searches(arguments: argparse.Namespace, show: Progress) -> tuple[RenderableType, dict[str, Any]]:
+    """Compare global searches, and draw their curves if that was asked for."""
+    from castfit import _console
+    from castfit.benchmark.searches import TABLES, draw, run_searches
+
+    check("output", picture_mistakes(arguments.plot))
+    table, seed = TABLES[arguments.table], arguments.seed or 0
+    rows = run_searches(
+        table,
+        methods=_listed(arguments.methods),
+        runs=5 if arguments.starts is None else arguments.starts,
+        seed=seed,
+        workers=arguments.workers,
+        max_time=arguments.max_time,
+        data=arguments.data,
+        progress=show,
+    )
+    files = () if arguments.plot is None else draw(rows, table, arguments.plot)
+    record = {"table": table.name, "seed": seed, "rows": [row.record() for row in rows]}
+    return _console.searched(table, rows, files), record
+
+
+def _library(arguments: argparse.Namespace, show: Progress) -> tuple[RenderableType, dict[str, Any]]:
+    """Fit every problem of the library by every method."""
+    from castfit.benchmark import library
+
+    before = None if arguments.against is None else library.earlier(arguments.against)
+    options = {"starts": arguments.starts or 1, "seed": arguments.seed or 0, "max_time": arguments.max_time}
+    found = library.run_library(methods=_listed(arguments.methods), **options, progress=show)
+    from rich.markup import escape
+
+    return escape("\n".join(library.lines(found, before))), library.record(found, **options)
+
+
+def _listed(names: str | None) -> list[str] | None:
+    return None if names is None else [name.strip() for name in names.split(",")]
+
+
 KINDS = (
     Kind(_published_names, (*_COMMON, "tolerance"), _published),
     Kind(lambda: ("condensing-scaling",), ("seed",), _scaling),
-    Kind(searches.names, (*_COMMON, "data", "plot"), searches.run),
+    Kind(_searches_names, (*_COMMON, "data", "plot"), _searches),
+    Kind(lambda: ("library",), ("starts", "seed", "methods", "max_time", "against"), _library),
 )
 COMMAND = Command("bench", "repeat a published table and print it beside ours", _configure_bench, _bench)

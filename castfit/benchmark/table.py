@@ -1,0 +1,14 @@
+"""What all tables of the benchmarks have in common: the numbers that they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[str], object]  # told what is being done
+
+
+def number_mistakes(*, seed: int | None = None, max_time: float = 1.0, **counts: int) -> list[str]:
+    """Find counts below 1, a negative seed, and a time limit that is none."""
+    mistakes = [f"{name} is {count}; give at least 1" for name, count in counts.items() if count < 1]
+    mistakes += [f"seed is {seed}; give a number that is not negative"] if seed is not None and seed < 0 else []
+    return mistakes + ([] if max_time > 0 else [f"max_time is {max_time}; give a positive number of seconds"])
