@@ -116,16 +116,20 @@ def judge(
     if not unknown and statistics.dof <= 0 and np.isnan(statistics.noise).any():
         unknown = "no degrees of freedom are left to estimate the noise"
     verdicts: list[Verdict] = []
+    with np.errstate(invalid="ignore"):  # infinitely uncertain, and too small for a number
+        errors = slopes * statistics.standard_errors
     for j, name in enumerate(names):
         group = next((c for c in combinations if name in c.names), None)
         if name in at_bound:
             verdicts.append(Verdict(name, AT_BOUND, f"at its {at_bound[name]} bound"))
+        elif slopes[j] == 0.0:  # on a logarithmic scale, exp(theta) underflows
+            verdicts.append(Verdict(name, POORLY_DETERMINED, "too small for a number; it cannot be told from zero"))
         elif group is not None:
             verdicts.append(Verdict(name, NOT_IDENTIFIABLE, f"not identifiable: {group.sentence}"))
         elif unknown:
             verdicts.append(Verdict(name, UNKNOWN, unknown))
         else:
-            verdicts.append(_verdict(j, names, values, slopes * statistics.standard_errors, statistics))
+            verdicts.append(_verdict(j, names, values, errors, statistics))
     return Identifiability(tuple(verdicts), combinations, statistics.condition, _overall(verdicts, unknown))
 
 

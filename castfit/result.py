@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from castfit._json import plain, restored
+from castfit._reading import real, text
 from castfit._text import aligned, rounded
+from castfit.goodness import UNKNOWN, Goodness, Series, goodness
 from castfit.identifiability import Combination, Identifiability, Verdict, judge, no_verdict
 from castfit.integrate import IntegratorOptions
 from castfit.simulate import Nodes, Prediction, Times, predict
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-FORMAT = 1  # of saved results
+FORMAT = 2  # of saved results; those of format 1, without goodness of fit, are read too
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,6 +84,8 @@ class Result:
         Estimated factor on the standard deviations of the data (their value where none was given); 1 if they are
         taken as they are.
     identifiability : Identifiability
+    goodness : Goodness
+        Whether the model describes the data.
     gaps : float
         Largest continuity defect of the trajectory, in units of the state's typical magnitude.
     iterations : int
@@ -131,6 +135,7 @@ class Result:
     numerical_errors: dict[str, float]
     noise: float
     identifiability: Identifiability
+    goodness: Goodness
     gaps: float
     iterations: int
     evaluations: dict[str, int]
@@ -165,13 +170,17 @@ class Result:
         level : float, optional
             By default the result's `confidence_level`.
         """
-        level = self.confidence_level if level is None else level
-        check("confidence_intervals", [] if 0 < level < 1 else [f"level is {level}; it lies between 0 and 1"])
-        factor = quantile(level, np.inf if self.absolute_sigma else self.dof)
+        chosen = self.confidence_level if level is None else real(level)
+        wrong = chosen is None or not 0 < chosen < 1
+        check("confidence_intervals", [f"level is {text(level)}; it lies between 0 and 1"] if wrong else [])
+        assert chosen is not None
+        factor = quantile(chosen, np.inf if self.absolute_sigma else self.dof)
         out: dict[str, tuple[float, float]] = {}
         for (name, value), log in zip(self.values.items(), self.log, strict=True):
             reach = factor * self.standard_errors[name]
-            if log:
+            if log and value == 0.0:  # its logarithm is an estimate, but no number is that small
+                out[name] = (np.nan, np.nan)
+            elif log:
                 with np.errstate(over="ignore"):
                     out[name] = (float(value * np.exp(-reach / value)), float(value * np.exp(reach / value)))
             else:
@@ -252,29 +261,26 @@ class Result:
             If the file is no saved result, or of a later version of castfit.
         """
         try:
-            loaded = json.loads(Path(path).read_text(), object_hook=restored)
-        except json.JSONDecodeError as error:
+            loaded = json.loads(Path(path).read_text(encoding="utf-8"), object_hook=restored)
+        except TypeError:
+            raise InputError("Result.load", [f"path is {text(path)}; give the path of a file"]) from None
+        except (ValueError, KeyError) as error:  # no text, no JSON, or no array where one is announced
             raise InputError("Result.load", [f"'{path}' is no JSON file: {error}"]) from None
         content = cast("dict[str, Any]", loaded if isinstance(loaded, dict) else {})
         version = content.pop("castfit_result", None)
-        if version != FORMAT:
+        if version not in (1, FORMAT):
             found = "no saved result" if version is None else f"of format {version}; this castfit reads format {FORMAT}"
             raise InputError("Result.load", [f"'{path}' is {found}"])
+        if version == 1:
+            content["goodness"] = plain(UNKNOWN)
         absent = [f.name for f in fields(cls) if f.name not in content and f.name != "problem"]
         check("Result.load", [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
-        said = content["identifiability"]
-        content["identifiability"] = Identifiability(
-            tuple(Verdict(**v) for v in said["verdicts"]),
-            tuple(Combination(tuple(c["names"]), tuple(c["directions"]), c["sentence"]) for c in said["combinations"]),
-            said["condition"],
-            said["sentence"],
-        )
-        content["status"] = Status(content["status"])
-        content["log"] = content["log"].astype(bool)
-        content["integrator"] = IntegratorOptions(**content["integrator"])
-        content["trajectories"] = {name: Nodes(**nodes) for name, nodes in content["trajectories"].items()}
-        content["names"], content["history"] = tuple(content["names"]), tuple(content["history"])
-        return cls(**content)
+        try:
+            result = cls(**_read(content))
+            result.summary()
+            return result
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise InputError("Result.load", [f"'{path}' is damaged ({error}); save the result again"]) from None
 
     def summary(self) -> str:
         """Return the table that `print` shows."""
@@ -286,6 +292,32 @@ class Result:
         shown = [f"{name} = {value:.4g}" for name, value in self.values.items()]
         listed = ", ".join(shown if len(shown) <= 6 else [*shown[:5], "..."])
         return f"Result({self.status.value}: chi2 = {self.chi2:.6g}, {listed}; {self.transcription}, {self.solver})"
+
+
+def _read(content: dict[str, Any]) -> dict[str, Any]:
+    """Turn what JSON holds into the fields of a result."""
+    said = content["identifiability"]
+    names: list[Any] = content["names"]
+    for key in ("theta", "log"):
+        if np.shape(content[key]) != (len(names),):
+            raise ValueError(f"{key} is {text(content[key])}")
+    identifiability = Identifiability(
+        tuple(Verdict(**v) for v in said["verdicts"]),
+        tuple(Combination(tuple(c["names"]), tuple(c["directions"]), c["sentence"]) for c in said["combinations"]),
+        said["condition"],
+        said["sentence"],
+    )
+    return {
+        **content,
+        "identifiability": identifiability,
+        "goodness": Goodness(**content["goodness"]),
+        "status": Status(content["status"]),
+        "log": content["log"].astype(bool),
+        "integrator": IntegratorOptions(**content["integrator"]),
+        "trajectories": {name: Nodes(**nodes) for name, nodes in content["trajectories"].items()},
+        "names": tuple(names),
+        "history": tuple(content["history"]),
+    }
 
 
 def estimate(
@@ -360,9 +392,17 @@ def estimate(
             unknown = unknown or "the linear algebra of the statistics failed"
     trusted = found if status.success else None
     none = np.full((n_theta, n_theta), np.nan)
+    covariance, errors, numerical = none, none[0], none[0]
+    if trusted is not None:
+        with np.errstate(invalid="ignore"):  # infinitely uncertain, and too small for a number
+            covariance = slope[:, None] * trusted.covariance * slope
+            errors, numerical = slope * trusted.standard_errors, slope * trusted.numerical_errors
     dof = found.dof if found is not None else n_rows - n_theta
     likelihood = neg2loglik(at.cost, _log_deviations(problem), n_unknown=int(layout.group_sizes.sum()))
     aic, bic = information_criteria(likelihood, n_rows, n_rows - dof + layout.n_groups)
+    chi2 = weighted_squares(layout, at)
+    units = rows_in_units(layout, at)
+    residuals = np.concatenate([r[chain.row_mask] for chain, r in zip(layout.chains, units, strict=True)])
     return Result(
         success=status.success,
         status=status,
@@ -372,28 +412,27 @@ def estimate(
         parameters={q.name: values[q.name] for q in quantities if q.kind == "parameter"},
         initial_states={q.name: values[q.name] for q in quantities if q.kind == "initial state"},
         cost=at.cost,
-        chi2=weighted_squares(layout, at),
+        chi2=chi2,
         neg2loglik=likelihood,
         n_data=problem.n_data,
         dof=dof,
         aic=aic,
         bic=bic,
-        residuals=np.concatenate(
-            [r[chain.row_mask] for chain, r in zip(layout.chains, rows_in_units(layout, at), strict=True)]
-        ),
+        residuals=residuals,
         jacobian=found.jacobian if found is not None else np.full((n_rows, n_theta), np.nan),
         gradient=found.gradient if found is not None else np.full(n_theta, np.nan),
         active=held,
-        covariance=slope[:, None] * trusted.covariance * slope if trusted is not None else none,
+        covariance=covariance,
         correlation=trusted.correlation if trusted is not None else none,
-        standard_errors=_by_name(names, slope * trusted.standard_errors if trusted is not None else none[0]),
-        numerical_errors=_by_name(names, slope * trusted.numerical_errors if trusted is not None else none[0]),
+        standard_errors=_by_name(names, errors),
+        numerical_errors=_by_name(names, numerical),
         noise=np.nan if found is None else float(found.noise[0]) if found.noise.size else 1.0,
         identifiability=(
             judge(names, natural, slope, held, found, unknown=unknown)
             if found is not None
             else no_verdict(names, unknown or "the problem was not linearized")
         ),
+        goodness=goodness(_series(problem, residuals), chi2, dof, absolute_sigma=absolute_sigma),
         gaps=_largest_gap(staged, at),
         iterations=iterations,
         evaluations=evaluations,
@@ -413,6 +452,23 @@ def estimate(
         log=problem.log,
         problem=problem,
     )
+
+
+def _series(problem: Problem, residuals: Array) -> list[Series]:
+    """Divide residuals (n_data,), which stand by experiment, time and output, into series."""
+    found: list[Series] = []
+    begin = 0
+    for condition in problem.conditions:
+        points = condition.points
+        rows = np.full(points.mask.shape, np.nan)
+        rows[points.mask] = residuals[begin : begin + int(points.mask.sum())]
+        begin += int(points.mask.sum())
+        found += [
+            Series(condition.name, output, rows[on, j], points.values[on, j], points.sigma[on, j])
+            for j, output in enumerate(problem.outputs)
+            if (on := points.mask[:, j]).any()
+        ]
+    return found
 
 
 def _by_name(names: Sequence[str], values: Array) -> dict[str, float]:
@@ -459,15 +515,22 @@ def _table(result: Result) -> list[str]:
     return aligned(rows, "<>><<")
 
 
+def _verdict(result: Result) -> str:
+    if not result.success:
+        return "Failure"
+    return "Success" if result.goodness.described else "An optimum, but the model does not describe the data"
+
+
 def _footer(result: Result) -> list[str]:
     noise = "" if result.absolute_sigma or np.isnan(result.noise) else f", estimated noise {result.noise:.3g}"
     failed = ", ".join(f"{count} {cause}" for cause, count in result.failures.items())
     lines = [
         f"chi2 = {result.chi2:.8g} from {result.n_data} data, {result.dof} degrees of freedom{noise}",
         f"-2 log L = {result.neg2loglik:.6g}, AIC = {result.aic:.6g}, BIC = {result.bic:.6g}",
+        *([result.goodness.sentence] if result.goodness.sentence else []),
         result.identifiability.sentence,
         *(f"  {combination}" for combination in result.identifiability.combinations),
-        f"{'Success' if result.success else 'Failure'}: {result.message}",
+        f"{_verdict(result)}: {result.message}",
         f"{result.transcription}, {result.solver}: {result.iterations} iterations, {result.time:.2f} s",
     ]
     return [*lines, f"failed evaluations: {failed}"] if failed else lines

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Union, cast
 import casadi as ca
 import numpy as np
 
+from castfit._reading import reals
 from castfit.integrate import Integrator, IntegratorOptions, Lanes
 from castfit.posed import Posed
 from castfit.status import CastfitError, InputError, check, suggest
@@ -203,7 +204,8 @@ def _output_times(problem: Posable, times: Times) -> dict[str, Array]:
     mistakes = [
         f"times are given for '{n}', which is no experiment: {suggest(n, names)}" for n in given if n not in names
     ]
-    chosen = {n: np.atleast_1d(np.asarray(t, dtype=float)) for n, t in given.items() if n in names}
+    read = {n: reals(t) for n, t in given.items() if n in names}
+    chosen = {n: np.empty(0) if t is None else np.atleast_1d(t) for n, t in read.items()}
     for condition in problem.conditions:
         t = chosen.get(condition.name, np.array([condition.start]))
         if t.ndim != 1 or t.size == 0 or not np.isfinite(t).all() or (np.diff(t) <= 0).any():

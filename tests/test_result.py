@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +330,8 @@ def test_everything_but_the_problem_survives_saving(make: Any, tmp_path: Path) -
                 np.testing.assert_array_equal(after.trajectories[key].states, value[key].states)
         elif name in ("standard_errors", "numerical_errors"):
             np.testing.assert_equal(getattr(after, name), value)
+        elif name == "goodness":
+            np.testing.assert_equal(asdict(after.goodness), asdict(value))
         else:
             assert getattr(after, name) == value, name
     assert str(after) == str(before)
@@ -342,7 +344,7 @@ def test_saved_file_is_standard_json(result: Result, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     replace(result, aic=np.nan, bic=-np.inf).save(path)
     content = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    assert content["castfit_result"] == 1
+    assert content["castfit_result"] == 2
     assert content["parameters"]["k"] == result.parameters["k"]
     assert content["status"] == "converged"
     after = Result.load(path)
@@ -368,7 +370,7 @@ def test_loaded_result_asks_for_its_problem(result: Result, tmp_path: Path) -> N
         ("nonsense", "is no JSON file"),
         ("[1, 2]", "is no saved result"),
         ('{"parameters": {}}', "is no saved result"),
-        ('{"castfit_result": 99}', "is of format 99; this castfit reads format 1"),
+        ('{"castfit_result": 99}', "is of format 99; this castfit reads format 2"),
         ('{"castfit_result": 1, "names": []}', r"lacks success, .*it is damaged"),
     ],
 )
@@ -381,6 +383,57 @@ def test_other_files_are_refused(content: str, message: str, tmp_path: Path) -> 
 def test_level_of_an_interval_is_checked(result: Result) -> None:
     with pytest.raises(InputError, match="level is 95; it lies between 0 and 1"):
         result.confidence_intervals(95)
+
+
+@pytest.mark.parametrize("level", ["0.9", None, [0.5], np.nan])
+def test_a_level_that_is_no_number_is_refused(level: Any, result: Result) -> None:
+    if level is None:
+        assert result.confidence_intervals(level) == result.confidence_intervals(0.95)
+        return
+    with pytest.raises(InputError, match="it lies between 0 and 1"):
+        result.confidence_intervals(level)
+
+
+@pytest.mark.parametrize("times", ["soon", [1.0, "2"], {"experiment 1": "soon"}, {1: 2}, [1 + 2j]])
+def test_times_that_are_none_are_refused(times: Any, result: Result) -> None:
+    with pytest.raises(InputError, match=r"must be finite and increasing|which is no experiment"):
+        result.predict(times)
+
+
+@pytest.mark.parametrize(
+    "damage", ["identifiability", "status", "log", "trajectories", "names", "integrator", "goodness"]
+)
+def test_a_damaged_file_is_refused(damage: str, result: Result, tmp_path: Path) -> None:
+    result.save(tmp_path / "result.json")
+    content = json.loads((tmp_path / "result.json").read_text())
+    for junk in (3, "x", None, {"__array__": 3, "__shape__": 1}):
+        (tmp_path / "damaged.json").write_text(json.dumps({**content, damage: junk}))
+        with pytest.raises(InputError, match=r"damaged\.json' is (damaged|no JSON file)"):
+            Result.load(tmp_path / "damaged.json")
+    (tmp_path / "damaged.json").write_bytes((tmp_path / "result.json").read_bytes()[:500] + b"\xff")
+    with pytest.raises(InputError, match="is no JSON file"):
+        Result.load(tmp_path / "damaged.json")
+    with pytest.raises(InputError, match="give the path of a file"):
+        Result.load(None)  # type: ignore[arg-type]
+
+
+def test_results_of_the_first_format_are_read(result: Result, tmp_path: Path) -> None:
+    result.save(tmp_path / "result.json")
+    content = json.loads((tmp_path / "result.json").read_text())
+    del content["goodness"]
+    (tmp_path / "old.json").write_text(json.dumps({**content, "castfit_result": 1}))
+    old = Result.load(tmp_path / "old.json")
+    assert old.parameters == result.parameters
+    assert old.goodness.sentence == ""
+
+
+def test_an_estimate_too_small_for_a_number_is_printed_and_remarked() -> None:
+    problem = decay(sigma=0.03, b=Parameter(0.5, scale="log"))
+    found = fit(problem, v=np.array([1.0, -800.0]))
+    assert found.parameters["b"] == 0.0
+    assert "too small for a number; it cannot be told from zero" in str(found)
+    assert np.isnan(found.confidence_intervals()["b"]).all()
+    assert np.isfinite(found.confidence_intervals()["k"]).all()
 
 
 def test_pickles(result: Result) -> None:

@@ -270,7 +270,9 @@ class ComparisonResult:
         optimum = (
             f"correct: chi2 = {self.best_chi2:.6g} within 0.1 %; expected time: mean time per start / success rate"
         )
-        return "\n".join([self.message, "", *lines, "", optimum])
+        poor = self.best is not None and not self.best.goodness.described
+        said = [self.best.goodness.sentence] if self.best is not None and poor else []
+        return "\n".join([self.message, "", *lines, "", optimum, *said])
 
     __str__ = summary
 

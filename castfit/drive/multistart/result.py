@@ -262,6 +262,8 @@ class MultistartResult:
                 lines.append(f"and {len(self.optima) - _MOST_SHOWN} more, up to chi2 = {self.optima[-1].chi2:.8g}")
             lines.append("")
         lines.append(self.outlook.sentence)
+        if self.best is not None and self.success and not self.best.goodness.described:
+            lines.append(f"Even the best of them is none: {self.best.goodness.sentence}")
         failed = {status: n for status, n in self.statuses.items() if status not in SOLVED}
         if failed:
             lines.append("without success: " + ", ".join(f"{n} {status}" for status, n in failed.items()))
