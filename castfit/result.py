@@ -454,7 +454,7 @@ def estimate(
     )
 
 
-def _series(problem: Problem, residuals: Array) -> list[Series]:
+def _series(problem: Posable, residuals: Array) -> list[Series]:
     """Divide residuals (n_data,), which stand by experiment, time and output, into series."""
     found: list[Series] = []
     begin = 0
