@@ -298,7 +298,7 @@ def _judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Evaluat
 
 
 def _verified(
-    problem: Posable, transcription: Transcription, staged: StagedProblem, solution: Solution, linear: Evaluation
+    problem: Posed, transcription: Transcription, staged: StagedProblem, solution: Solution, linear: Evaluation
 ) -> tuple[Solution, Verification | None]:
     """Withdraw a solution that the model itself does not reproduce."""
     if not solution.status.success or not linear.ok:

@@ -392,7 +392,7 @@ def estimate(
             unknown = unknown or "the linear algebra of the statistics failed"
     trusted = found if status.success else None
     none = np.full((n_theta, n_theta), np.nan)
-    covariance, errors, numerical = none, none[0], none[0]
+    covariance, errors, numerical = none, np.full(n_theta, np.nan), np.full(n_theta, np.nan)
     if trusted is not None:
         with np.errstate(invalid="ignore"):  # infinitely uncertain, and too small for a number
             covariance = slope[:, None] * trusted.covariance * slope

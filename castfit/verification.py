@@ -31,7 +31,7 @@ from castfit.transcribe.trajectory import Trajectory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem import Posable
+    from castfit.posed import Posed
     from castfit.staged import Evaluation, Layout, StagedProblem
 
     Array = NDArray[np.float64]
@@ -72,13 +72,13 @@ class Verification:
 
 
 def verify(
-    problem: Posable, staged: StagedProblem, at: Evaluation, options: IntegratorOptions, accuracy: float
+    problem: Posed, staged: StagedProblem, at: Evaluation, options: IntegratorOptions, accuracy: float
 ) -> Verification:
     """Integrate the model anew from a solution, and compare.
 
     Parameters
     ----------
-    problem : Problem or Posed
+    problem : Posed
     staged : StagedProblem
     at : Evaluation
         The solution.
@@ -125,7 +125,7 @@ def _compare(staged: StagedProblem, at: Evaluation, layout: Layout, other: Evalu
 
 
 def _piecewise(
-    problem: Posable,
+    problem: Posed,
     staged: StagedProblem,
     at: Evaluation,
     options: IntegratorOptions,
@@ -145,7 +145,7 @@ def _piecewise(
     )
     edges = [chain.times for chain in layout.chains]
     theta = layout.theta(at.v)
-    pieces = ShootingProblem(problem.posed, edges, nodes=True, theta=theta, trajectory=held, options=options)
+    pieces = ShootingProblem(problem, edges, nodes=True, theta=theta, trajectory=held, options=options)
     empty = tuple(np.empty((chain.n_stages, 0)) for chain in layout.chains)
     again = pieces.linearize(pieces.layout.pack(theta, nodes, empty))
     found = _compare(staged, at, pieces.layout, again)

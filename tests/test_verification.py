@@ -79,7 +79,7 @@ def test_a_jump_of_the_initial_state_is_found_however_small(gap):
     states = gap ** (1 - np.arange(4) / 4)  # the exact trajectory, but from x(0) = gap
     at = staged.evaluate(np.concatenate([problem.guess, states]))
     assert at.cost < 1e-12
-    found = verify(problem, staged, at, transcription.integrator, transcription.accuracy)
+    found = verify(problem.posed, staged, at, transcription.integrator, transcription.accuracy)
     assert not found.reproduced
     assert found.chi2 == pytest.approx(1.0)
     assert f"x jumps by {gap:.2g} at t = 0" in found.sentence
