@@ -6,79 +6,28 @@ theta, states --transcribe--> staged problem --solve--> v --(refine, solve again
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from castfit._blas import one_blas_thread
 from castfit._reading import is_one_of, real, text
+from castfit.attempts import Search, begin, started_from, states_of
+from castfit.methods import Solver, Transcription, parts_from
 from castfit.posed import Posed
 from castfit.problem import Posable, Problem
 from castfit.result import Result, estimate
-from castfit.solve.gauss_newton import GaussNewton
-from castfit.solve.solution import Control, Iteration, Solution
-from castfit.staged import Evaluation, StagedProblem
+from castfit.solve.solution import Iteration
 from castfit.start.decomposition.search import Decomposed, Origin, decompose
-from castfit.start.matching import matching, unfelt
-from castfit.status import Status, check
-from castfit.transcribe.collocation import Collocation
-from castfit.transcribe.shooting_problem import ShootingProblem
-from castfit.transcribe.trajectory import every_state_measured
-from castfit.verification import Verification, verify
+from castfit.start.matching import matching
+from castfit.status import check
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.integrate import IntegratorOptions
-    from castfit.transcribe.trajectory import States
-
     Array = NDArray[np.float64]
-
-_MAX_REFINEMENTS = 8
-_AMPLIFIED_ROUNDING = 0.1  # standard deviations by which rounding theta may move a residual
-
-
-class Transcription(Protocol):
-    """Turns a problem into a staged least-squares problem; see castfit.transcribe."""
-
-    @property
-    def label(self) -> str:
-        """Name in tables."""
-        ...
-
-    @property
-    def integrator(self) -> IntegratorOptions:
-        """How stages are integrated, or checked against integration."""
-        ...
-
-    @property
-    def accuracy(self) -> float:
-        """Relative accuracy to which the model is solved over a stage."""
-        ...
-
-    def transcribe(self, problem: Posable, theta: Array) -> StagedProblem:
-        """Lay the problem out as stages, starting from theta (n_theta,)."""
-        ...
-
-    def refine(self, problem: Posable, staged: StagedProblem, v: Array) -> StagedProblem | None:
-        """Return a finer problem started from the solution v, or None if v is accurate enough."""
-        ...
-
-
-class Solver(Protocol):
-    """Solves a staged problem; see castfit.solve."""
-
-    @property
-    def label(self) -> str:
-        """Name in tables."""
-        ...
-
-    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
-        """Solve; a fit that fails is a status, not an exception.  `warm` says that the start is nearly optimal."""
-        ...
 
 
 # Wild trial points overflow; they are found and rejected, and must not warn.
@@ -86,11 +35,12 @@ class Solver(Protocol):
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def fit(
     problem: Posable,
-    transcription: Transcription | None = None,
-    solver: Solver | None = None,
+    transcription: Transcription | str | None = None,
+    solver: Solver | str | None = None,
     *,
     start: Mapping[str, float] | Result | Decomposed | str | None = None,
     second_start: bool = True,
+    retry: bool = True,
     max_time: float = np.inf,
     callback: Callable[[Iteration], Any] | None = None,
     absolute_sigma: bool | None = None,
@@ -103,16 +53,21 @@ def fit(
     ----------
     problem : Problem or Posed
     transcription : SingleShooting, MultipleShooting or Collocation, optional
-        By default collocation on elements that are refined until the solution agrees with the integrator.
+        By default collocation on elements that are refined until the solution agrees with the integrator.  Or a name:
+        "single", "multiple", "collocation", also with the solver, as in "multiple/ipopt".
     solver : GaussNewton or Ipopt, optional
-        By default Gauss-Newton.
+        By default Gauss-Newton.  Or a name: "gauss_newton", "ipopt".
     start : mapping from quantity name to value, Result, "matching", "decomposed" or Decomposed, optional
         Where the search starts, natural scale; what is not named starts at its guess.  "matching" first fits the
         model's right-hand side to the measured states (see castfit.start.matching); where all states are measured this
         is also tried when the search gets nowhere from the guess.  "decomposed" first estimates the equations that
-        share no parameter apart from each other, from many random starts between the bounds (see `Decomposed`).
+        share no parameter apart from each other, from many random starts between the bounds (see `Decomposed`).  From a
+        Result multiple shooting and collocation begin at its whole trajectory.
     second_start : bool
         Whether Gauss-Newton may go on from the measured states, by "matching", when it gets nowhere from the start.
+    retry : bool
+        Whether multiple shooting and collocation go on by other means where they fail, or end where the residuals are
+        far larger than the noise (see castfit.attempts); the message says what was tried.
     max_time : float
         Seconds after which the best point so far is returned.
     callback : callable, optional
@@ -138,9 +93,8 @@ def fit(
         problem that has none.
     """
     began = time.perf_counter()
-    transcription = Collocation() if transcription is None else transcription
-    solver = GaussNewton() if solver is None else solver
-    mistakes = _kind_mistakes(problem, transcription, solver, callback)
+    mistakes = _kind_mistakes(problem, callback)
+    asked, chosen = parts_from(transcription, solver, mistakes)
     level, limit = real(confidence_level), real(max_time)
     if level is None or not 0.0 < level < 1.0:
         mistakes.append(f"confidence_level is {text(confidence_level)}; it lies between 0 and 1")
@@ -151,80 +105,60 @@ def fit(
     if not is_one_of(verbose, 0, 1, 2):
         mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
     check("fit", mistakes)
+    assert asked is not None
+    assert chosen is not None
 
     posed = problem.posed.assuming(absolute_sigma=absolute_sigma)
-    origin = _origin(posed, transcription, start, max_time)
-    staged, note = _transcribe(posed, transcription, origin.theta, second_start=second_start)
-    if verbose:
-        if origin.note:
-            _say(origin.note)
-        _say(f"{transcription.label}, {solver.label}: {staged.layout.n_v} variables, {posed.n_data} data")
-    history: list[dict[str, float]] = []
-    evaluations: Counter[str] = Counter()
-    failures: Counter[str] = Counter()
-    iterations = refinement = 0
-    while True:
-        remaining = began + max_time - time.perf_counter() if origin.ended is None else 0.0
-        solution = solver.solve(staged, Control(remaining, _reporter(callback, verbose)), warm=refinement > 0)
-        evaluations.update(solution.evaluations)
-        failures.update(solution.failures)
-        history += [{**entry, "refinement": refinement} for entry in solution.history]
-        iterations += solution.iterations
-        finer = transcription.refine(posed, staged, solution.v) if solution.status.success else None
-        if finer is None:
-            break
-        if refinement == _MAX_REFINEMENTS:
-            detail = f"After {refinement} refinements it still differs from the integrator; give more elements."
-            solution = replace(solution, status=Status.ACCEPTABLE, detail=detail)
-            break
-        staged, refinement = finer, refinement + 1
-        if verbose:
-            _say(f"refined to {staged.layout.n_v} variables")
+    origin = _origin(posed, asked, start, max_time)
+    if isinstance(start, Result):
+        asked = _at_trajectory(posed, asked, origin.theta, start)
+    say = _say if verbose else _silent
+    if origin.note:
+        say(origin.note)
+    deadline = began + max_time if origin.ended is None else began
+    search = Search(posed, chosen, deadline, _reporter(callback, verbose), say)
+    began_with, staged, note = begin(posed, asked, origin.theta, second_start=second_start)
+    say(f"{asked.label}, {chosen.label}: {staged.layout.n_v} variables, {posed.n_data} data")
+    first = search.attempt(began_with, staged)
+    found, recovery = search.recover(first, origin.theta) if retry else (first, "")
+    solution = found.solution
     if origin.ended is not None:
         solution = replace(solution, status=origin.ended)
-    solution, linear = _judge(staged, solution)
-    solution, verification = _verified(posed, transcription, staged, solution, linear)
+    parts = (solution.status.sentence, solution.detail, origin.note, note, recovery, solution.status.remedy)
     seconds = time.perf_counter() - began
     result = estimate(
         problem,
-        staged,
+        found.staged,
         solution.v,
-        linear,
+        found.linear,
         status=solution.status,
-        message=" ".join(part for part in (solution.status.sentence, solution.detail, origin.note, note) if part),
+        message=" ".join(part for part in parts if part),
         active=solution.active,
-        iterations=iterations,
-        evaluations=dict(evaluations),
-        failures=dict(failures),
+        iterations=search.iterations,
+        evaluations=dict(search.evaluations),
+        failures=dict(search.failures),
         time=seconds,
-        history=tuple(history),
-        transcription=transcription.label,
-        solver=solver.label,
+        history=tuple(search.history),
+        transcription=found.transcription.label,
+        solver=chosen.label,
         absolute_sigma=posed.absolute_sigma,
         confidence_level=confidence_level,
-        integrator=transcription.integrator,
-        accuracy=transcription.accuracy,
-        verification=verification,
+        integrator=found.transcription.integrator,
+        accuracy=found.transcription.accuracy,
+        verification=found.verification,
     )
     if verbose:
-        _say(f"{solution.status.value} after {iterations} iterations, {seconds:.2f} s: chi2 = {result.chi2:.8g}")
+        _say(f"{solution.status.value} after {search.iterations} iterations, {seconds:.2f} s: chi2 = {result.chi2:.8g}")
     return result
 
 
-def _kind_mistakes(problem: Any, transcription: Any, solver: Any, callback: Any) -> list[str]:
-    """Find arguments that are of the wrong kind, such as a class instead of an instance."""
+def _kind_mistakes(problem: Any, callback: Any) -> list[str]:
+    """Find arguments that are of the wrong kind."""
     found = (
         (isinstance(problem, (Problem, Posed)), "problem", problem, "a Problem"),
-        (_has(transcription, "transcribe"), "transcription", transcription, "SingleShooting(), MultipleShooting() or "
-                                                                            "Collocation()"),
-        (_has(solver, "solve"), "solver", solver, "GaussNewton() or Ipopt()"),
         (callback is None or callable(callback), "callback", callback, "a function of one Iteration"),
-    )  # fmt: skip
+    )
     return [f"{what} is {text(value)}; give {remedy}" for right, what, value, remedy in found if not right]
-
-
-def _has(part: Any, method: str) -> bool:
-    return not isinstance(part, type) and callable(getattr(part, method, None))
 
 
 def _origin(
@@ -239,7 +173,7 @@ def _origin(
             remedy = "give a mapping from names to values, a Result, 'matching' or 'decomposed'"
             check("fit", [f"start is '{start}'; {remedy}"])
         if start == "matching":
-            theta = matching(problem, problem.guess, _states(transcription), transcription.integrator)
+            theta = matching(problem, problem.guess, states_of(transcription), transcription.integrator)
             return Origin(theta)
         start = Decomposed()
     if isinstance(start, Decomposed):
@@ -249,75 +183,15 @@ def _origin(
     return Origin(problem.guess if start is None else problem.theta_from(start))
 
 
-def _states(transcription: Transcription) -> States:
-    """Return where the transcription's states start; single shooting has none, so the data serve."""
-    return getattr(transcription, "states", "data")
-
-
-def _transcribe(
-    problem: Posed, transcription: Transcription, theta: Array, *, second_start: bool
-) -> tuple[StagedProblem, str]:
-    """Transcribe, and find another start where all states are measured: at once if the first one is numb."""
-    staged = transcription.transcribe(problem, theta)
-    usable = second_start and is_one_of(_states(transcription), "data", "smoothed")
-    if not usable or not every_state_measured(problem):
-        return staged, ""
-
-    def second() -> StagedProblem:
-        moved = matching(problem, theta, _states(transcription), transcription.integrator)
-        return transcription.transcribe(problem, moved)
-
-    linear = staged.linearize(staged.start) if isinstance(staged, ShootingProblem) else None
-    numb = unfelt(staged, linear) if linear is not None and linear.ok else ()
-    if numb:
-        note = f"At the start nothing responds to {', '.join(numb)}: started from the measured states instead."
-        return second(), note
-    staged.second_start = lambda: second().start
-    return staged, ""
-
-
-def _judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Evaluation]:
-    """Linearize at the end, or at least evaluate, and withdraw a solution that rounding errors would spoil."""
-    linear = staged.linearize(solution.v)
-    if not linear.ok:
-        return solution, staged.evaluate(solution.v)
-    if solution.status in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK):
-        return solution, linear
-    theta = np.maximum(np.abs(staged.layout.theta(solution.v)), 1e-300)
-    worst, what = 0.0, ""
-    for chain, blocks in zip(staged.layout.chains, linear.jacobians, strict=True):
-        if chain.n_s == 0 and blocks.R_q.size:
-            moved = np.abs(blocks.R_q).max(axis=(0, 1)) * theta[chain.theta] * np.finfo(float).eps
-            j = int(np.argmax(moved))
-            if moved[j] > worst:
-                worst, what = float(moved[j]), f"{staged.layout.names[chain.theta[j]]} ({chain.name})"
-    if worst > _AMPLIFIED_ROUNDING:
-        detail = f"Rounding {what} alone moves a residual by {worst:.1g} standard deviations."
-        return replace(solution, status=Status.UNRESOLVABLE, detail=detail), linear
-    return solution, linear
-
-
-def _verified(
-    problem: Posed, transcription: Transcription, staged: StagedProblem, solution: Solution, linear: Evaluation
-) -> tuple[Solution, Verification | None]:
-    """Withdraw a solution that the model itself does not reproduce."""
-    if not solution.status.success or not linear.ok:
-        return solution, None
-    found = verify(problem, staged, linear, transcription.integrator, transcription.accuracy)
-    if found.reproduced:
-        return solution, found
-    return replace(
-        solution, status=Status.INACCURATE, detail=f"{found.sentence} {solution.detail or _remedy(staged)}"
-    ), found
-
-
-def _remedy(staged: StagedProblem) -> str:
-    """Say what to try after a solution that is none."""
-    if any(chain.n_w for chain in staged.layout.chains):
-        return "Use more elements, elements='auto', or another start."
-    if staged.layout.chains[0].n_s:
-        return "Use another start, bounds, or tighter tolerances of the integrator."
-    return "Tighten the tolerances of the integrator, or use MultipleShooting or Collocation."
+def _at_trajectory(problem: Posed, asked: Transcription, theta: Array, start: Result) -> Transcription:
+    """Return the transcription with its states started at a result's nodes, if these are of the same experiments."""
+    if list(start.trajectories) != [c.name for c in problem.conditions]:
+        return asked
+    nodes = list(start.trajectories.values())
+    if any(known.times[-1] > c.end or not np.isfinite(known.states).all()
+           for known, c in zip(nodes, problem.conditions, strict=True)):  # fmt: skip
+        return asked
+    return started_from(problem, asked, theta, nodes) if isinstance(states_of(asked), str) else asked
 
 
 def _reporter(callback: Callable[[Iteration], Any] | None, verbose: int) -> Callable[[Iteration], Any] | None:
@@ -329,6 +203,10 @@ def _reporter(callback: Callable[[Iteration], Any] | None, verbose: int) -> Call
         return callback(now) if callback is not None else None
 
     return report
+
+
+def _silent(line: str) -> None:
+    """Say nothing."""
 
 
 def _say(line: str) -> None:

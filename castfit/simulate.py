@@ -6,6 +6,7 @@ where the system is unstable.  All pieces have one output time, their end, and s
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Union, cast
@@ -19,6 +20,7 @@ from castfit.posed import Posed
 from castfit.status import CastfitError, InputError, check, suggest
 from castfit.transcribe.grid import merge, snap
 from castfit.transcribe.integrators import integrator_of
+from castfit.transcribe.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from castfit.problem import Posable
 
     Array = NDArray[np.float64]
+
+_SUBDIVISIONS = 12  # table entries between measured times or nodes, so that interpolation errs little
 
 Prediction = dict[str, dict[str, Any]]
 Times = Union["ArrayLike", "Mapping[str, ArrayLike]", None]
@@ -120,6 +124,26 @@ def predict(
         y = np.asarray(observe.map(t.size)(t[None], x.T, z.T, np.repeat(p[:, None], t.size, axis=1), u))
         out[condition.name] = {"time": t, **dict(zip(problem.model.output_names, y, strict=True))}
     return out
+
+
+def trace(problem: Posed, theta: Array, nodes: list[Nodes], integrator: IntegratorOptions) -> Trajectory:
+    """Tabulate the states, integrating from one node to the next; where that stops, the nodes themselves are held."""
+    step = integrator_of(problem.model, [1.0], integrator)
+    tables: list[tuple[Array, Array, Array]] = []
+    for condition, known in zip(problem.conditions, nodes, strict=True):
+        marks = merge(np.array([condition.start]), condition.points.times, condition.breakpoints, known.times)
+        pieces: list[Array] = [
+            np.linspace(a, b, _SUBDIVISIONS, endpoint=False) for a, b in itertools.pairwise(marks.tolist())
+        ]
+        times = np.concatenate([*pieces, marks[-1:]])
+        p = condition.link.natural(theta[condition.theta]).p
+        try:
+            x, z = _march(step, condition, p, known, times)
+        except SimulationError:
+            last = np.searchsorted(known.times, times, side="right") - 1
+            x, z = known.states[last], np.repeat(condition.z_guess[None], times.size, axis=0)
+        tables.append((times, x, z))
+    return Trajectory(tuple(tables), tuple(known.times for known in nodes))
 
 
 def _march(step: Integrator, condition: Condition, p: Array, nodes: Nodes, times: Array) -> tuple[Array, Array]:

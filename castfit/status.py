@@ -36,6 +36,11 @@ class Status(str, Enum):
         """The status in words."""
         return _SENTENCES[self]
 
+    @property
+    def remedy(self) -> str:
+        """What to try next, where the sentence does not say it."""
+        return _REMEDIES.get(self, "")
+
 
 SOLVED = (Status.CONVERGED, Status.ACCEPTABLE)
 """The statuses of solutions; their values as text compare equal to them."""
@@ -59,6 +64,20 @@ _SENTENCES = {
     Status.INACCURATE: "The search ended, but the model, integrated with error control, does not do what was found.",
     Status.LINEAR_ALGEBRA_FAILED: "The linear algebra of a step failed, usually because the problem is singular.",
     Status.SOLVER_ERROR: "The solver stopped for a reason of its own.",
+}
+
+_OTHERWISE = (
+    "Try start='matching', another start, bounds or a logarithmic scale for the parameters, another transcription "
+    "(SingleShooting(), MultipleShooting(10), Collocation()), or multistart."
+)
+_REMEDIES = {
+    Status.INFEASIBLE: _OTHERWISE,
+    Status.START_FAILED: "Try another start or bounds, start='matching', MultipleShooting() or Collocation().",
+    Status.EVALUATION_FAILED: _OTHERWISE,
+    Status.STEP_TOO_SMALL: _OTHERWISE,
+    Status.DIVERGING: _OTHERWISE,
+    Status.LINEAR_ALGEBRA_FAILED: "Bound or fix parameters that the data do not determine, or try another start.",
+    Status.SOLVER_ERROR: "Try the other solver, GaussNewton() or Ipopt(), or another start.",
 }
 
 

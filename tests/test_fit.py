@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
 import castfit as cf
+from castfit.attempts import judge
 from castfit.integrate import IntegratorOptions
 from castfit.solve.solution import Control
 from castfit.status import Status
 from tests.builders import LOTKA_VOLTERRA_POLE, LOTKA_VOLTERRA_SSE, decay_problem, everything, lotka_volterra, refused
 
-module = sys.modules["castfit.fit"]  # the name castfit.fit is the function
 OPTIMUM = {"k1": 0.9837424, "k2": 0.9803890, "k3": 1.0169078, "k4": 1.0227137}  # Lotka-Volterra
 SOLVERS = [cf.GaussNewton(), cf.Ipopt()]
 TRANSCRIPTIONS = [cf.SingleShooting(), cf.MultipleShooting(5), cf.MultipleShooting("data"), cf.Collocation()]
@@ -105,9 +104,9 @@ def test_wrong_starts_are_refused():
 def test_every_misuse_is_listed_at_once():
     with refused(
         "problem is 3; give a Problem",
-        "transcription is <class 'castfit.transcribe.single_shooting.SingleShooting'>; give SingleShooting()",
-        "solver is 'ipopt'; give GaussNewton() or Ipopt()",
         "callback is 1; give a function of one Iteration",
+        "transcription is <class 'castfit.transcribe.single_shooting.SingleShooting'>; give SingleShooting()",
+        "solver is 'ipop': did you mean 'ipopt'? (valid: gauss_newton, ipopt); or give GaussNewton() or Ipopt()",
         "confidence_level is 95; it lies between 0 and 1",
         "max_time is '1 min'; give a positive number of seconds",
         "absolute_sigma is 'yes'; give True, False or None",
@@ -116,7 +115,7 @@ def test_every_misuse_is_listed_at_once():
         cf.fit(
             3,  # type: ignore[arg-type]
             cf.SingleShooting,  # type: ignore[arg-type]
-            "ipopt",  # type: ignore[arg-type]
+            "ipop",
             callback=1,  # type: ignore[arg-type]
             confidence_level=95,
             max_time="1 min",  # type: ignore[arg-type]
@@ -205,13 +204,13 @@ def test_rounding_is_judged_where_a_fit_claims_success():
     staged = cf.SingleShooting(IntegratorOptions(max_steps=100_000)).transcribe(problem, np.array([np.pi]))
     claimed = cf.Ipopt().solve(staged, Control())
     claimed = replace(claimed, v=np.array([np.pi]), status=Status.CONVERGED)
-    judged, _ = module._judge(staged, claimed)
+    judged, _ = judge(staged, claimed)
     assert judged.status is Status.UNRESOLVABLE
     stopped = replace(claimed, status=Status.INTERRUPTED)
-    assert module._judge(staged, stopped)[0].status is Status.INTERRUPTED
+    assert judge(staged, stopped)[0].status is Status.INTERRUPTED
     good = decay_problem()
     staged = cf.SingleShooting().transcribe(good, good.guess)
-    assert module._judge(staged, replace(claimed, v=good.guess))[0].status is Status.CONVERGED
+    assert judge(staged, replace(claimed, v=good.guess))[0].status is Status.CONVERGED
 
 
 @dataclass

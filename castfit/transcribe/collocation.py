@@ -95,11 +95,16 @@ class Collocation:
     def transcribe(self, problem: Posable, theta: Array) -> CollocationProblem:
         """Lay the problem out as elements, starting from theta (n_theta,)."""
         posed = problem.posed
+        known = self.states.nodes if isinstance(self.states, Trajectory) else ()
         edges = [
-            merge(uniform_or_given(c, "data", what="elements"), np.linspace(c.start, c.end, _FIRST_ELEMENTS + 1))
+            merge(
+                uniform_or_given(c, "data", what="elements"),
+                np.linspace(c.start, c.end, _FIRST_ELEMENTS + 1),
+                *(nodes[(nodes > c.start) & (nodes < c.end)] for nodes in known[i : i + 1]),
+            )
             if self._auto
             else uniform_or_given(c, self.elements, what="elements")
-            for c in posed.conditions
+            for i, c in enumerate(posed.conditions)
         ]
         trajectory = start_trajectory(posed, theta, self.states, self.integrator)
         functions = [_table(trajectory, i) for i in range(len(edges))]

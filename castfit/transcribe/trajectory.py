@@ -41,9 +41,13 @@ _SUBDIVISIONS = 6  # table entries per measured interval, so that curvature betw
 
 @dataclass(frozen=True)
 class Trajectory:
-    """States over time, one table per experiment: times (n,), states (n, n_x), algebraic states (n, n_z)."""
+    """States over time, one table per experiment: times (n,), states (n, n_x), algebraic states (n, n_z).
+
+    `nodes` are, per experiment, the times (K,) between which a search that led here had divided it, if there was one.
+    """
 
     tables: tuple[tuple[Array, Array, Array], ...]
+    nodes: tuple[Array, ...] = ()
 
     def at(self, i: int, times: Array) -> tuple[Array, Array]:
         """Interpolate experiment i at times (n,): states (n, n_x) and algebraic states (n, n_z)."""

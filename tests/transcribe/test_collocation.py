@@ -178,7 +178,7 @@ def test_checking_integrator_is_more_accurate_than_what_it_checks():
 
 
 def test_elements_without_end_are_admitted(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("castfit.fit"), "_MAX_REFINEMENTS", 1)
+    monkeypatch.setattr(importlib.import_module("castfit.attempts"), "_MAX_REFINEMENTS", 1)
     still = "After 1 refinements it still differs from the integrator; give more elements."
     result = cf.fit(lotka_volterra(), cf.Collocation(degree=2, tolerance=1e-9))
     assert result.status is Status.ACCEPTABLE

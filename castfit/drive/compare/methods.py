@@ -16,24 +16,16 @@ from castfit.drive.incremental.incremental import incremental
 from castfit.drive.incremental.result import Horizon, IncrementalResult
 from castfit.drive.scatter.result import ScatterResult
 from castfit.drive.scatter.scatter_search import scatter_search
-from castfit.fit import Solver, Transcription, fit
+from castfit.fit import fit
+from castfit.methods import SOLVERS, TRANSCRIPTIONS, Solver, Transcription
 from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
-from castfit.solve.ipopt import Ipopt
 from castfit.status import suggest
-from castfit.transcribe.collocation import Collocation
-from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
     from castfit.problem import Posable
 
-TRANSCRIPTIONS: dict[str, Callable[..., Transcription]] = {
-    "single": SingleShooting,
-    "multiple": MultipleShooting,
-    "collocation": Collocation,
-}
-SOLVERS: dict[str, Callable[[], Solver]] = {"gauss_newton": GaussNewton, "ipopt": Ipopt}
 PARTS = ("transcription", "solver")
 
 
@@ -80,7 +72,13 @@ class Fit:
     def __call__(self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int) -> Result:
         """Fit from a start."""
         return fit(
-            problem, self.transcription, self.solver, start=start, second_start=self.second_start, max_time=max_time
+            problem,
+            self.transcription,
+            self.solver,
+            start=start,
+            second_start=self.second_start,
+            retry=False,
+            max_time=max_time,
         )
 
 

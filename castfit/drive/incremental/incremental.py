@@ -341,7 +341,7 @@ class _Driver:
         start = np.clip(theta, bounds.lower, bounds.upper)
         bounded = problem.within(bounds.lower, bounds.upper, start)
         with np.errstate(over="ignore", invalid="ignore"):  # far from the solution trajectories may be huge
-            return fit(bounded, transcription, solver, max_time=remaining, **self.options)
+            return fit(bounded, transcription, solver, retry=False, max_time=remaining, **self.options)
 
     def learn(self, attempt: _Attempt, known: Estimate) -> Estimate:
         """Return estimates and bounds for the next horizon; a horizon that failed leaves the estimates alone."""
@@ -358,7 +358,7 @@ class _Driver:
         whole = self.posed.within(self.user.lower, self.user.upper, result.theta)
         options: dict[str, Any] = {**self.options, "callback": None, "verbose": 0}
         with np.errstate(over="ignore", invalid="ignore"):
-            there = fit(whole, self.transcription, GaussNewton(homotopy="never", max_iter=0), **options)
+            there = fit(whole, self.transcription, GaussNewton(homotopy="never", max_iter=0), retry=False, **options)
         return replace(there, status=result.status, message=result.message, problem=self.problem)
 
     def record(self, attempt: _Attempt) -> Horizon:

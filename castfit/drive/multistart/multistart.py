@@ -207,7 +207,7 @@ def _attempt(
     try:
         problem, transcription, solver = thaw(job)
         with one_blas_thread, np.errstate(all="ignore"):  # numbers overflow far from any solution
-            result = fit(problem, transcription, solver, start=start, max_time=min(limit, left))
+            result = fit(problem, transcription, solver, start=start, retry=False, max_time=min(limit, left))
     except InputError as error:
         return error
     except Exception as error:  # one start must not cost the others

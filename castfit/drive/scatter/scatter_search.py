@@ -287,6 +287,7 @@ def _best(
             work.solver,
             start=start,
             second_start=False,
+            retry=False,
             max_time=np.inf if over else left,
             callback=(lambda now: True) if over else None,
         )

@@ -194,6 +194,7 @@ def search_locally(
                 work.solver,
                 start=start,
                 second_start=False,
+                retry=False,
                 max_time=max(deadline - time.time(), 1e-3),
                 callback=watch,
             )

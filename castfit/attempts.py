@@ -1,0 +1,300 @@
+"""What `fit` tries, one attempt after the other, until one ends in a solution that describes the data.
+
+An attempt solves, refines, solves again, and lets the model itself verify the end.  The first one begins
+
+    at the simulation of the start, where that already describes the data: nothing is closer;
+    else as the transcription says, by default at the measured states.
+
+Where it fails, or ends where residuals are far larger than the noise, multiple shooting and collocation go on with
+
+    1. states from simulation instead of from data
+    2. parameters matched to the measured states (see castfit.start.matching)
+    3. single shooting from the same start
+    4. another division: half as many intervals, or multiple shooting instead of collocation
+
+The first solution that describes the data is it.  One of another transcription is handed back: the transcription that
+was asked for starts from its trajectory.  If none does, the best of all is the answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from castfit._reading import is_one_of
+from castfit.simulate import Nodes, trace
+from castfit.solve.homotopy import suspicious
+from castfit.solve.solution import Control, Iteration, Solution
+from castfit.start.matching import matching, unfelt
+from castfit.status import Status
+from castfit.transcribe.collocation import Collocation
+from castfit.transcribe.multiple_shooting import MultipleShooting
+from castfit.transcribe.shooting_problem import ShootingProblem
+from castfit.transcribe.single_shooting import SingleShooting
+from castfit.transcribe.trajectory import every_state_measured
+from castfit.verification import Verification, verify
+
+if TYPE_CHECKING:
+    from castfit.methods import Solver, Transcription
+    from castfit.posed import Posed
+    from castfit.staged import Array, Evaluation, StagedProblem
+    from castfit.transcribe.trajectory import States
+
+_MAX_REFINEMENTS = 8
+_AMPLIFIED_ROUNDING = 0.1  # standard deviations by which rounding theta may move a residual
+_ENDED = (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)
+_BETTER = 1e-3  # relative difference of the cost
+_MATCHED = 10  # intervals of multiple shooting where collocation fails
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Where a solve, refined and verified, came to.
+
+    Attributes
+    ----------
+    what : str
+        How it began, in words; empty for the first.
+    transcription : Transcription
+    staged : StagedProblem
+    solution : Solution
+    linear : Evaluation
+        A linearization, if there is one, at the end.
+    verification : Verification or None
+    """
+
+    what: str
+    transcription: Transcription
+    staged: StagedProblem
+    solution: Solution
+    linear: Evaluation
+    verification: Verification | None
+
+    @property
+    def good(self) -> bool:
+        """Whether this is a solution whose residuals may be noise."""
+        return self.solution.status.success and not suspicious(self.staged, self.linear)
+
+    @property
+    def ended(self) -> bool:
+        """Whether user or clock ended it."""
+        return self.solution.status in _ENDED
+
+    def better_than(self, other: Attempt) -> bool:
+        """Whether this is a solution and the other is not, or a better one by more than rounding."""
+        ours, theirs = self.solution.status.success, other.solution.status.success
+        if ours != theirs:
+            return ours
+        margin = _BETTER * other.linear.half_square if other.linear.ok else 0.0
+        return bool(self.linear.cost < other.linear.cost - margin)
+
+
+@dataclass
+class Search:
+    """What the attempts of one fit share, and what they counted."""
+
+    problem: Posed
+    solver: Solver
+    deadline: float
+    report: Callable[[Iteration], Any] | None
+    say: Callable[[str], None]
+    iterations: int = 0
+    evaluations: Counter[str] = field(default_factory=Counter[str])
+    failures: Counter[str] = field(default_factory=Counter[str])
+    history: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+    tries: int = 0
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left."""
+        return self.deadline - time.perf_counter()
+
+    def attempt(self, transcription: Transcription, staged: StagedProblem, what: str = "") -> Attempt:
+        """Solve, refine, solve again; then judge."""
+        refinement = 0
+        while True:
+            solution = self.solver.solve(staged, Control(self.remaining, self.report), warm=refinement > 0)
+            self._count(solution, refinement)
+            finer = transcription.refine(self.problem, staged, solution.v) if solution.status.success else None
+            if finer is None:
+                break
+            if refinement == _MAX_REFINEMENTS:
+                detail = f"After {refinement} refinements it still differs from the integrator; give more elements."
+                solution = replace(solution, status=Status.ACCEPTABLE, detail=detail)
+                break
+            staged, refinement = finer, refinement + 1
+            self.say(f"refined to {staged.layout.n_v} variables")
+        solution, linear = judge(staged, solution)
+        solution, verification = _verified(self.problem, transcription, staged, solution, linear)
+        return Attempt(what, transcription, staged, solution, linear, verification)
+
+    def _count(self, solution: Solution, refinement: int) -> None:
+        self.evaluations.update(solution.evaluations)
+        self.failures.update(solution.failures)
+        extra = {"refinement": refinement} if self.tries == 0 else {"refinement": refinement, "try": self.tries}
+        self.history += [{**entry, **extra} for entry in solution.history]
+        self.iterations += solution.iterations
+
+    def recover(self, first: Attempt, theta: Array) -> tuple[Attempt, str]:
+        """Try further until something describes the data; return the best attempt, and a sentence about it."""
+        best, asked = first, first.transcription
+        given = isinstance(asked, Collocation) and not is_one_of(asked.elements, "auto")
+        if given and first.solution.status is Status.INACCURATE:
+            return first, ""  # no start makes the elements more accurate
+        tried: list[str] = []
+        winner = 0
+        for what, other, start in further(self.problem, asked, theta):
+            if best.good or self.remaining <= 0 or first.ended:
+                break
+            self.tries += 1
+            self.say(f"{first.solution.status.value}; now {what}")
+            now = self.attempt(other, other.transcribe(self.problem, start), what)
+            tried.append(what)
+            if now.good and other.label != asked.label:
+                now = self._handed_back(now, asked)
+            if now.better_than(best):
+                best, winner = now, len(tried)
+            if now.ended:
+                break
+        if not tried:
+            return best, ""
+        if best is first:
+            return best, f"Also tried, no better: {', '.join(tried)}."
+        # A search that ended elsewhere, or nowhere, is part of how this came about.
+        how = (
+            "ended at a poorer optimum" if first.solution.status.success else f"failed ({first.solution.status.value})"
+        )
+        return best, f"The first search {how}; this was found by try {winner}, {best.what}."
+
+    def _handed_back(self, found: Attempt, asked: Transcription) -> Attempt:
+        """Let the transcription that was asked for finish from another one's trajectory."""
+        layout = found.staged.layout
+        theta = layout.theta(found.solution.v)
+        nodes = [
+            Nodes(chain.times[:-1], states)
+            for chain, states in zip(layout.chains, found.staged.node_states(found.solution.v), strict=True)
+        ]
+        at = started_from(self.problem, asked, theta, nodes)
+        again = self.attempt(at, at.transcribe(self.problem, theta), found.what)
+        return again if again.good and not found.better_than(again) else found
+
+
+def started_from(problem: Posed, transcription: Transcription, theta: Array, nodes: list[Nodes]) -> Transcription:
+    """Return the transcription with its states started from the trajectory through given nodes."""
+    if not has_states(transcription):
+        return transcription
+    return with_states(transcription, trace(problem, theta, nodes, transcription.integrator))
+
+
+def further(problem: Posed, asked: Transcription, theta: Array) -> Iterator[tuple[str, Transcription, Array]]:
+    """Yield what to try next: in words, the transcription, and theta; nothing for single shooting."""
+    if not has_states(asked):
+        return
+    states = states_of(asked)
+    if not is_one_of(states, "simulation"):
+        yield "states from simulation", with_states(asked, "simulation"), theta
+    if is_one_of(states, "data", "smoothed"):
+        yield "matching", asked, matching(problem, theta, states, asked.integrator)
+    yield "single shooting from the same start", SingleShooting(asked.integrator), theta
+    if isinstance(asked, MultipleShooting) and isinstance(asked.intervals, (int, np.integer)) and asked.intervals > 1:
+        half = int(asked.intervals) // 2
+        yield f"{half} intervals", replace(asked, intervals=half), theta
+    elif isinstance(asked, Collocation):
+        other = MultipleShooting(_MATCHED, states=states, integrator=asked.integrator)
+        yield f"multiple shooting with {_MATCHED} intervals", other, theta
+
+
+def states_of(transcription: Transcription) -> States:
+    """Return where the transcription's states start; single shooting has none, so the data serve."""
+    return getattr(transcription, "states", "data")
+
+
+def has_states(transcription: Transcription) -> bool:
+    """Whether one can say where the transcription's states start."""
+    return is_dataclass(transcription) and any(f.name == "states" for f in fields(transcription))
+
+
+def with_states(transcription: Transcription, states: States) -> Transcription:
+    """Return the transcription with its states started otherwise."""
+    return replace(cast("Any", transcription), states=states)
+
+
+def already_fits(problem: Posed, transcription: Transcription, theta: Array) -> bool:
+    """Whether the model, simulated from the start, already describes the data."""
+    whole = SingleShooting(transcription.integrator).transcribe(problem, theta)
+    at = whole.evaluate(whole.start)
+    return at.ok and not suspicious(whole, at)
+
+
+def begin(
+    problem: Posed, transcription: Transcription, theta: Array, *, second_start: bool
+) -> tuple[Transcription, StagedProblem, str]:
+    """Transcribe where the start says; a note says what was done otherwise."""
+    usable = is_one_of(states_of(transcription), "data", "smoothed")
+    if usable and has_states(transcription) and already_fits(problem, transcription, theta):
+        near = with_states(transcription, "simulation")
+        return near, near.transcribe(problem, theta), ""
+    staged = transcription.transcribe(problem, theta)
+    if not usable or not second_start or not every_state_measured(problem):
+        return transcription, staged, ""
+
+    def second() -> StagedProblem:
+        moved = matching(problem, theta, states_of(transcription), transcription.integrator)
+        return transcription.transcribe(problem, moved)
+
+    linear = staged.linearize(staged.start) if isinstance(staged, ShootingProblem) else None
+    numb = unfelt(staged, linear) if linear is not None and linear.ok else ()
+    if numb:
+        note = f"At the start nothing responds to {', '.join(numb)}: started from the measured states instead."
+        return transcription, second(), note
+    staged.second_start = lambda: second().start
+    return transcription, staged, ""
+
+
+def judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Evaluation]:
+    """Linearize at the end, or at least evaluate, and withdraw a solution that rounding errors would spoil."""
+    linear = staged.linearize(solution.v)
+    if not linear.ok:
+        return solution, staged.evaluate(solution.v)
+    if solution.status in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK):
+        return solution, linear
+    theta = np.maximum(np.abs(staged.layout.theta(solution.v)), 1e-300)
+    worst, what = 0.0, ""
+    for chain, blocks in zip(staged.layout.chains, linear.jacobians, strict=True):
+        if chain.n_s == 0 and blocks.R_q.size:
+            moved = np.abs(blocks.R_q).max(axis=(0, 1)) * theta[chain.theta] * np.finfo(float).eps
+            j = int(np.argmax(moved))
+            if moved[j] > worst:
+                worst, what = float(moved[j]), f"{staged.layout.names[chain.theta[j]]} ({chain.name})"
+    if worst > _AMPLIFIED_ROUNDING:
+        detail = f"Rounding {what} alone moves a residual by {worst:.1g} standard deviations."
+        return replace(solution, status=Status.UNRESOLVABLE, detail=detail), linear
+    return solution, linear
+
+
+def _verified(
+    problem: Posed, transcription: Transcription, staged: StagedProblem, solution: Solution, linear: Evaluation
+) -> tuple[Solution, Verification | None]:
+    """Withdraw a solution that the model itself does not reproduce."""
+    if not solution.status.success or not linear.ok:
+        return solution, None
+    found = verify(problem, staged, linear, transcription.integrator, transcription.accuracy)
+    if found.reproduced:
+        return solution, found
+    return replace(
+        solution, status=Status.INACCURATE, detail=f"{found.sentence} {solution.detail or _remedy(staged)}"
+    ), found
+
+
+def _remedy(staged: StagedProblem) -> str:
+    """Say what to try after a solution that is none."""
+    if any(chain.n_w for chain in staged.layout.chains):
+        return "Use more elements, elements='auto', or another start."
+    if staged.layout.chains[0].n_s:
+        return "Use another start, bounds, or tighter tolerances of the integrator."
+    return "Tighten the tolerances of the integrator, or use MultipleShooting or Collocation."

@@ -1,0 +1,148 @@
+"""The default is never worse than single shooting, recovers by itself, and says what was tried and what to try."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit.status import SOLVED, Status
+from tests.builders import lotka_volterra, refused
+
+SUIT = "The optimality conditions hold to the requested tolerance."
+
+
+def measured(
+    model: cf.Model, parameters: dict[str, float], initial: dict[str, float], times: np.ndarray, seed: int,
+    deviation: Callable[[np.ndarray], float], outputs: tuple[str, ...],
+) -> cf.Problem:  # fmt: skip
+    """Simulate outputs and add noise; the guess is the truth, on log scale."""
+    given = {name: cf.Parameter(value, scale="log") for name, value in parameters.items()}
+    blank = cf.Experiment(dict.fromkeys(outputs, np.zeros(times.size)), time=times, initial=initial)
+    exact = cf.simulate(cf.Problem(model, blank, parameters=given))["experiment 1"]
+    rng = np.random.default_rng(seed)
+    sigma = {name: deviation(exact[name]) for name in outputs}
+    data = {name: exact[name] + sigma[name] * rng.standard_normal(times.size) for name in outputs}
+    return cf.Problem(model, cf.Experiment(data, time=times, sigma=sigma, initial=initial), parameters=given)
+
+
+def brusselator(seed: int) -> cf.Problem:
+    """One scaled output of a limit cycle; started at the measured states, collocation got lost."""
+    x, y, a, b, g = cf.symbols("x y a b g")
+    model = cf.Model(
+        {x: a + x**2 * y - (b + 1) * x, y: b * x - x**2 * y}, parameters=[a, b, g], outputs={"seen": g * y}
+    )
+    truth = {"a": 1.0, "b": 3.0, "g": 4.0}
+    return measured(model, truth, {"x": 1.5, "y": 2.0}, np.arange(0.5, 30, 0.5), seed, lambda _: 0.4, ("seen",))
+
+
+def epidemic() -> cf.Problem:
+    s, i, beta, gamma, rho = cf.symbols("s i beta gamma rho")
+    model = cf.Model(
+        {s: -beta * s * i, i: beta * s * i - gamma * i}, parameters=[beta, gamma, rho], outputs={"cases": rho * i}
+    )
+    truth = {"beta": 0.5, "gamma": 0.15, "rho": 100.0}
+    times = np.linspace(2.0, 60.0, 30)
+    return measured(
+        model, truth, {"s": 0.99, "i": 0.01}, times, 0, lambda y: 0.05 * float(np.abs(y).mean()), ("cases",)
+    )
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_a_start_that_already_fits_is_recognised(seed):
+    problem = brusselator(seed)
+    single = cf.fit(problem, "single")
+    for transcription in ("collocation", "multiple"):
+        result = cf.fit(problem, transcription, retry=False)
+        assert result.success
+        assert result.chi2 == pytest.approx(single.chi2, rel=1e-4)
+        assert result.iterations <= 15
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_the_default_is_not_worse_than_single_shooting_from_elsewhere(seed):
+    problem, start = brusselator(seed), {"a": 1.3, "b": 3.5, "g": 3.0}
+    result, alone = cf.fit(problem, start=start), cf.fit(problem, start=start, retry=False)
+    assert result.success
+    assert result.chi2 == pytest.approx(cf.fit(problem, "single", start=start).chi2, rel=1e-4)
+    assert alone.chi2 > 10 * result.chi2
+    assert result.message == (
+        f"{SUIT} The first search ended at a poorer optimum; this was found by try 1, states from simulation."
+    )
+    assert result.transcription.startswith("collocation")
+    assert result.iterations > alone.iterations  # all tries are counted
+    assert max(entry.get("try", 0) for entry in result.history) == 1
+
+
+def test_multiple_shooting_from_a_poor_start_recovers():
+    start = {"beta": 10.0, "gamma": 0.01, "rho": 10.0}
+    alone = cf.fit(epidemic(), cf.MultipleShooting(20), start=start, retry=False)
+    assert not alone.success
+    assert alone.status.sentence in alone.message
+    assert "Try start='matching', another start" in alone.message
+    result = cf.fit(epidemic(), cf.MultipleShooting(20), start=start)
+    assert result.success
+    assert result.goodness.described
+    assert f"The first search failed ({alone.status.value}); this was found by try" in result.message
+
+
+def test_tries_end_with_the_time_and_with_the_callback():
+    start = {"beta": 10.0, "gamma": 0.01, "rho": 10.0}
+    began = time.perf_counter()
+    result = cf.fit(epidemic(), cf.MultipleShooting(20), start=start, max_time=1.0)
+    assert time.perf_counter() - began < 3.0
+    assert not result.success
+    result = cf.fit(epidemic(), cf.MultipleShooting(20), start=start, callback=lambda now: now.iteration >= 2)
+    assert result.status is Status.STOPPED_BY_CALLBACK
+    assert result.iterations <= 3
+
+
+def test_what_was_tried_in_vain_is_said():
+    x, k = cf.symbols("x k")
+    data = cf.Experiment({"x": [1.0, -1.0, 1.0, -1.0]}, time=[1, 2, 3, 4], sigma=0.01, initial={"x": 1.0})
+    problem = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": 0.5})
+    result = cf.fit(problem, "multiple")
+    assert "Also tried, no better: " in result.message
+    assert "single shooting from the same start" in result.message
+    assert not result.goodness.described
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s not in SOLVED])
+def test_every_failure_says_what_to_do(status):
+    words = ("try", "Try", "use", "raise", "start", "Bound", "bound", "best point so far", "does not do what")
+    assert any(word in f"{status.sentence} {status.remedy}" for word in words)
+
+
+@pytest.mark.parametrize("again", ["single", "multiple", "collocation"])
+@pytest.mark.parametrize("first", ["single", "multiple", "collocation"])
+def test_a_converged_result_is_a_start_with_its_whole_trajectory(first, again):
+    problem = brusselator(1)
+    result = cf.fit(problem, first)
+    restarted = cf.fit(problem, again, start=result, retry=False)
+    assert restarted.success
+    assert restarted.chi2 == pytest.approx(result.chi2, rel=1e-5)
+    refining = again == "collocation" and first != again
+    assert restarted.iterations <= (15 if refining else 2)
+
+
+def test_a_result_of_an_unstable_system_is_a_start_too():
+    from castfit import problems
+
+    problem = problems.load("notorious", mu=40).problem
+    for first, again in (("collocation", cf.MultipleShooting(10)), ("multiple", cf.Collocation())):
+        result = cf.fit(problem, first)
+        restarted = cf.fit(problem, again, start=result)
+        assert restarted.success
+        assert restarted.chi2 == pytest.approx(result.chi2, rel=1e-3)
+
+
+def test_names_stand_for_transcriptions_and_solvers():
+    for given, solver in (("multiple", "ipopt"), ("multiple/ipopt", None), ("multiple", cf.Ipopt())):
+        result = cf.fit(lotka_volterra(), given, solver)
+        assert (result.transcription, result.solver) == ("multiple shooting (20 intervals)", "IPOPT")
+    assert cf.fit(lotka_volterra(), "single", "gauss-newton").solver.startswith("Gauss-Newton")
+    with refused("transcription is 'multi': did you mean 'multiple'?", "solver is 'newton': did you mean"):
+        cf.fit(lotka_volterra(), "multi", "newton")
