@@ -28,7 +28,7 @@ import numpy as np
 
 from castfit._reading import is_one_of
 from castfit.simulate import Nodes, trace
-from castfit.solve.homotopy import suspicious
+from castfit.solve.plausible import suspicious
 from castfit.solve.solution import Control, Iteration, Solution
 from castfit.start.matching import matching, unfelt
 from castfit.status import Status
