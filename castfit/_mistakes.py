@@ -10,7 +10,7 @@ import numpy as np
 
 from castfit._reading import is_one_of, named, real, text
 from castfit.experiment import Experiment, Free, bound_mistakes
-from castfit.model import Model
+from castfit.model import NOT_A_NUMBER, Model, holds_nan
 from castfit.quantities import every_parameter, names_used
 from castfit.statement import Constraint, Parameter, Statement, initial_values
 from castfit.status import suggest
@@ -77,6 +77,8 @@ def _constraint_mistakes(constraint: Constraint, model: Model) -> list[str]:
     given: Any = expression
     if not isinstance(given, ca.SX) or given.numel() != 1 or not ca.symvar(given):
         return [*mistakes, f"{name} is {text(given)}; give a scalar SX expression of the model's symbols"]
+    if holds_nan(expression):
+        mistakes.append(f"{name} {NOT_A_NUMBER}")
     if not expression.is_symbolic() and expression.op() in _COMPARISONS:
         mistakes.append(f"{name} is the comparison {text(expression)}; write Constraint(expression, lower=, upper=)")
     system = model.system

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Union, cast
 import casadi as ca
 import numpy as np
 
-from castfit._reading import is_one_of, named, real, reals, text
+from castfit._reading import is_one_of, items, named, real, reals, text
 from castfit.inputs import Input
+from castfit.model import NOT_A_NUMBER, holds_nan
 from castfit.status import check, suggest
 
 if TYPE_CHECKING:
@@ -42,7 +43,14 @@ class Relative:
     floor: float = 0.0
 
 
-def free(guess: float, *, lower: float = -np.inf, upper: float = np.inf, scale: str = "linear") -> Free:
+def free(
+    guess: float,
+    *,
+    lower: float = -np.inf,
+    upper: float = np.inf,
+    scale: str = "linear",
+    bounds: tuple[float, float] | None = None,
+) -> Free:
     """Say that an initial state is estimated.
 
     Parameters
@@ -53,8 +61,15 @@ def free(guess: float, *, lower: float = -np.inf, upper: float = np.inf, scale: 
         Bounds.
     scale : {"linear", "log"}
         Whether the search moves in the value or in its logarithm.
+    bounds : (lower, upper), optional
+        The same in one argument.
+
+    Raises
+    ------
+    InputError
+        If `bounds` is no pair, or given beside `lower` or `upper`.
     """
-    return Free(guess, lower, upper, scale)
+    return Free(guess, *both_bounds("free", lower, upper, bounds), scale)
 
 
 def relative(fraction: float, *, floor: float = 0.0) -> Relative:
@@ -93,8 +108,9 @@ class Experiment:
         values in this experiment.
     inputs : mapping, optional
         For each input of the model a number or an `Input`.
-    start : float
-        The time at which the initial states hold.
+    start : float, optional
+        The time at which the initial states hold, 0 by default; it must be given where all times are far from 0, as
+        calendar years are.
     name : str, optional
         For tables and plots; by default ``experiment 1`` and so on.
 
@@ -122,11 +138,11 @@ class Experiment:
         initial: Mapping[str, InitialValue] | Mapping[Any, Any] | None = None,
         parameters: Mapping[str, float | ca.SX] | Mapping[Any, Any] | None = None,
         inputs: Mapping[str, Input | float] | None = None,
-        start: float = 0.0,
+        start: float | None = None,
         name: str = "",
     ) -> None:
         mistakes: list[str] = []
-        begin = real(start)
+        begin = 0.0 if start is None else real(start)
         if begin is None or not np.isfinite(begin):
             mistakes.append(f"start is {text(start)}; give a finite number")
             begin = None
@@ -137,6 +153,8 @@ class Experiment:
         series = _read(data, time, mistakes)
         deviations = _read_sigma(sigma, time, series, mistakes)
         _check_series(series, begin, mistakes)
+        if not mistakes and begin is not None:
+            mistakes += _scale_mistakes(series, deviations, begin, given=start is not None)
         signals = {n: _as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
         states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial, mistakes).items()}
         own = {n: _own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
@@ -165,7 +183,16 @@ class Experiment:
         return max(float(t[np.isfinite(y).any(axis=1)][-1]) for t, y in self.data.values())
 
     def until(self, horizon: float) -> Experiment | None:
-        """Return the experiment without the measurements after `horizon`; None if nothing is left."""
+        """Return the experiment without the measurements after `horizon`; None if nothing is left.
+
+        Raises
+        ------
+        InputError
+            If `horizon` is no time.
+        """
+        end = real(horizon)
+        if end is None or np.isnan(end):
+            check("Experiment.until", [f"the horizon is {text(horizon)}; give a time"])
         kept: dict[str, Any] = {}
         sigma: dict[str, Any] = {}
         for name, (t, y) in self.data.items():
@@ -379,6 +406,45 @@ def _check_series(series: Mapping[str, _Series], start: float | None, mistakes: 
             mistakes.append(f"'{name}' contains no measured value (all NaN); leave it out")
 
 
+_FAR = 10.0  # spans of the data; initial states that hold so long before the first datum are hardly meant
+_LARGEST = 1e100  # whose square is a number
+_RESOLVED = 1e6 * np.finfo(float).eps  # length of an experiment, relative to its times
+
+
+def _scale_mistakes(
+    series: Mapping[str, _Series], deviations: Mapping[str, Array], start: float, *, given: bool
+) -> list[str]:
+    """Find times and values with which floating-point numbers cannot reckon, and a start that was hardly meant."""
+    measured = [s.times[np.isfinite(s.values).any(axis=1)] for s in series.values()]
+    first, last = min(float(t[0]) for t in measured), max(float(t[-1]) for t in measured)
+    length, largest = last - start, max(abs(start), abs(last))
+    mistakes: list[str] = []
+    if largest > _LARGEST or 0 < length < 1 / _LARGEST:
+        mistakes.append(f"the times reach from {start:g} to {last:g}; give them in another unit")
+    elif 0 < length < _RESOLVED * largest:
+        mistakes.append(
+            f"the times from {start!r} to {last!r} are too close to each other for numbers of this size; "
+            f"count them from {start:g}"
+        )
+    elif not given and first > _FAR * (last - first) > 0:
+        mistakes.append(
+            f"the times, from {first:g} to {last:g}, are far from 0: when do the initial states hold? "
+            f"Give start={first:g}, or start=0"
+        )
+    for name, s in series.items():
+        y = np.abs(s.values[np.isfinite(s.values)])
+        if y.max(initial=0.0) > _LARGEST:
+            mistakes.append(f"'{name}' contains {y.max():g}; give it in another unit")
+        sigma = deviations.get(name)
+        if sigma is None:
+            continue
+        ratio = np.divide(np.abs(s.values), sigma, out=np.zeros_like(sigma), where=np.isfinite(s.values))
+        if sigma.max() > _LARGEST or sigma.min() < 1 / _LARGEST or ratio.max(initial=0.0) > _LARGEST:
+            span = f"between {sigma.min():g} and {sigma.max():g}"
+            mistakes.append(f"sigma of '{name}' is {span}, too far from the values; give it in another unit")
+    return mistakes
+
+
 def _read_sigma(sigma: Any, time: Any, series: Mapping[str, _Series], mistakes: list[str]) -> dict[str, Array]:
     """Expand every accepted form of sigma to one array per series."""
     if sigma is None or not series:
@@ -456,6 +522,9 @@ def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
         found = bound_mistakes(f"free initial state '{name}'", value.guess, value.lower, value.upper, value.scale)
         mistakes += found
         return value if found else Free(float(value.guess), float(value.lower), float(value.upper), value.scale)
+    if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant() and holds_nan(value):
+        mistakes.append(f"initial state '{name}' {NOT_A_NUMBER}")
+        return np.nan
     if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant():
         return value
     number = float(value) if isinstance(value, ca.SX) and value.numel() == 1 else real(value)
@@ -469,6 +538,9 @@ def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
 
 def _own_parameter(name: str, value: Any, mistakes: list[str]) -> float | ca.SX:
     """Read one entry of `parameters`."""
+    if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant() and holds_nan(value):
+        mistakes.append(f"parameter '{name}' {NOT_A_NUMBER}")
+        return np.nan
     if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant():
         return value
     number = float(value) if isinstance(value, ca.SX) and value.numel() == 1 else real(value)
@@ -480,6 +552,20 @@ def _own_parameter(name: str, value: Any, mistakes: list[str]) -> float | ca.SX:
         remedy = "give a finite number or a scalar SX expression of other parameters"
     mistakes.append(f"parameter '{name}' is {text(value)}; {remedy}")
     return np.nan
+
+
+def both_bounds(where: str, lower: Any, upper: Any, bounds: Any) -> tuple[Any, Any]:
+    """Return the bounds, which may be given one by one or as a pair."""
+    if bounds is None:
+        return lower, upper
+    given = items(bounds)
+    twice = not (is_one_of(lower, -np.inf) and is_one_of(upper, np.inf))
+    mistakes = ["lower or upper is given beside bounds; give one of them"] if twice else []
+    if given is None or len(given) != 2:
+        mistakes.append(f"bounds is {text(bounds)}; give (lower, upper), infinite for none")
+    check(where, mistakes)
+    assert given is not None
+    return given[0], given[1]
 
 
 def bound_mistakes(what: str, guess: Any, lower: Any, upper: Any, scale: Any) -> list[str]:

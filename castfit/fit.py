@@ -17,7 +17,7 @@ from castfit._reading import is_one_of, real, text
 from castfit.attempts import Search, begin, started_from, states_of
 from castfit.methods import Solver, Transcription, parts_from
 from castfit.posed import Posed
-from castfit.problem import Posable, Problem
+from castfit.problem import Posable, kind_mistakes
 from castfit.result import Result, estimate
 from castfit.solve.solution import Iteration
 from castfit.start.decomposition.search import Decomposed, Origin, decompose
@@ -154,11 +154,9 @@ def fit(
 
 def _kind_mistakes(problem: Any, callback: Any) -> list[str]:
     """Find arguments that are of the wrong kind."""
-    found = (
-        (isinstance(problem, (Problem, Posed)), "problem", problem, "a Problem"),
-        (callback is None or callable(callback), "callback", callback, "a function of one Iteration"),
-    )
-    return [f"{what} is {text(value)}; give {remedy}" for right, what, value, remedy in found if not right]
+    wrong = not (callback is None or callable(callback))
+    remedy = f"callback is {text(callback)}; give a function of one Iteration"
+    return [*kind_mistakes(problem), *([remedy] if wrong else [])]
 
 
 def _origin(

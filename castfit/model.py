@@ -349,11 +349,30 @@ def _scalars(what: str, expressions: Mapping[str, Any], mistakes: list[str]) -> 
             mistakes.append(f"{what} '{name}' is {text(expression)}; give a CasADi SX expression or a number")
         elif value.numel() != 1:
             mistakes.append(f"{what} '{name}' has shape {value.shape}; it must be a scalar")
+        elif holds_nan(value):
+            mistakes.append(f"{what} '{name}' {NOT_A_NUMBER}")
         elif value.is_constant() and not np.isfinite(float(value)):
             mistakes.append(f"{what} '{name}' is {float(value)}; it must be finite")
         else:
             out[name] = value
     return out
+
+
+NOT_A_NUMBER = (
+    "is or contains NaN, which is what math.exp, float and the like make of a symbol; "
+    "write castfit.exp, castfit.log, castfit.sqrt, ..."
+)
+
+
+def holds_nan(expression: ca.SX) -> bool:
+    """Tell whether NaN stands in a graph."""
+    if expression.is_constant():
+        return bool(np.isnan(float(expression)))
+    if "nan" not in str(expression):  # much faster than going through the graph; a name may hold it too
+        return False
+    graph = ca.Function("graph", ca.symvar(expression), [expression])
+    constants = (k for k in range(graph.n_instructions()) if graph.instruction_id(k) == ca.OP_CONST)
+    return any(np.isnan(graph.instruction_constant(k)) for k in constants)
 
 
 def _no_symbols(declared: Mapping[str, Sequence[Any]]) -> list[str]:

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
 
-from castfit._reading import named, real, reals, text
+from castfit._reading import is_one_of, items, named, real, reals, text
 from castfit.conditions import Condition, conditions_of
 from castfit.experiment import Experiment, Points, bound_mistakes
 from castfit.model import Model
@@ -243,7 +243,10 @@ class Posed:
         """Return the problem with another guess: natural values by name, or theta (n_theta,) in search scale."""
         if isinstance(values, Mapping):
             return self.within(*self.bounds, self.theta_from(values))
-        return self.within(*self.bounds, values)
+        mistakes: list[str] = []
+        theta = self._theta("theta", values, mistakes)
+        check("starting_at", mistakes)
+        return self.within(*self.bounds, theta)
 
     def fix(self, names: Iterable[str] | Mapping[str, float]) -> Posed:
         """Return the problem in which the named quantities are numbers, and theta is shorter by them.
@@ -253,9 +256,10 @@ class Posed:
         names : names of quantities, or mapping from them to natural values
             Without values they stay at their guess.  A prior on such a quantity is no longer counted.
         """
-        given: dict[str, float] = dict(cast("Mapping[str, float]", names)) if isinstance(names, Mapping) else {}
-        listed = list(given) or list(cast("Iterable[str]", names))
-        mistakes = [f"'{n}' is not estimated: {suggest(str(n), self.names)}" for n in listed if n not in self.names]
+        mistakes: list[str] = []
+        given = named("names", names, mistakes) if isinstance(names, Mapping) else {}
+        listed = list(given) or _listed("names", names, self.names, mistakes)
+        mistakes += [f"'{n}' is not estimated: {suggest(n, self.names)}" for n in given if n not in self.names]
         check("fix", mistakes)
         theta = self.theta_from(given)
         keep = np.array([j for j, n in enumerate(self.names) if n not in listed], dtype=np.intp)
@@ -274,7 +278,8 @@ class Posed:
 
     def restated(self, quantities: Sequence[Quantity]) -> Posed:
         """Return the problem with other guesses, bounds, scales and priors of the same quantities in the same order."""
-        if tuple(q.name for q in quantities) != self.names:
+        given = items(quantities) or []
+        if not all(isinstance(q, Quantity) for q in given) or tuple(q.name for q in given) != self.names:
             raise InputError("restated", [f"give the quantities {', '.join(self.names)}, in this order"])
         mistakes = [m for q in quantities for m in bound_mistakes(f"'{q.name}'", q.guess, q.lower, q.upper, q.scale)]
         check("restated", mistakes)
@@ -287,9 +292,9 @@ class Posed:
 
     def only(self, experiments: Iterable[str]) -> Posed:
         """Return the problem of some experiments, by name, with the same theta."""
-        wanted = list(experiments)
-        known = [c.name for c in self.conditions]
-        check("only", [f"there is no experiment '{n}': {suggest(n, known)}" for n in wanted if n not in known])
+        mistakes: list[str] = []
+        wanted = _listed("experiments", experiments, [c.name for c in self.conditions], mistakes)
+        check("only", mistakes if wanted or mistakes else ["no experiment is named; give at least one"])
         return replace(
             self,
             experiments=tuple(e for e in self.experiments if e.name in wanted),
@@ -309,6 +314,18 @@ class Posed:
             return array
         mistakes.append(f"{what} is {text(given)}; give {len(self.names)} numbers, one for each quantity")
         return np.zeros(len(self.names))
+
+
+def _listed(what: str, given: Any, known: Sequence[str], mistakes: list[str]) -> list[str]:
+    """Read names of which each must be known."""
+    found = items({} if given is None else given)
+    if isinstance(given, Mapping) and not given:
+        return []
+    if found is None:
+        mistakes.append(f"{what} is {text(given)}; give a list of names")
+        return []
+    mistakes += [f"{what} holds {text(n)}: {suggest(str(n), known)}" for n in found if not is_one_of(n, *known)]
+    return found
 
 
 def compose(said: Statement) -> Posed:

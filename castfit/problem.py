@@ -214,6 +214,15 @@ Posable = Problem | Posed
 """What transcriptions, `fit` and drivers take: what a user said, or what a driver made of it."""
 
 
+def kind_mistakes(problem: Any) -> list[str]:
+    """Say why something is no problem that can be estimated: it is none, or nothing in it is free."""
+    if not isinstance(problem, (Problem, Posed)):
+        return [f"problem is {text(problem)}; give a Problem"]
+    if problem.names:
+        return []
+    return ["nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess)), or use simulate"]
+
+
 def pose(problem: Posable) -> Posed:
     """Return what follows from a problem; what is posed already stays as it is."""
     return problem.posed

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
+
+from castfit.experiment import both_bounds
 
 if TYPE_CHECKING:
     from castfit.experiment import Experiment
@@ -22,7 +24,7 @@ class Normal:
     deviation: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Parameter:
     """A parameter of the model: its guess, and how it is estimated.
 
@@ -40,6 +42,13 @@ class Parameter:
         Whether every experiment has a value of its own.
     prior : Normal, optional
         Prior knowledge, treated as one more measurement.
+    bounds : (lower, upper), optional
+        The bounds in one argument.
+
+    Raises
+    ------
+    InputError
+        If `bounds` is no pair, or given beside `lower` or `upper`.  What else is wrong is found by `Problem`.
     """
 
     value: float | Mapping[str, float]
@@ -49,6 +58,28 @@ class Parameter:
     fixed: bool = False
     local: bool = False
     prior: Normal | None = None
+
+    def __init__(
+        self,
+        value: float | Mapping[str, float],
+        lower: float = -np.inf,
+        upper: float = np.inf,
+        scale: str = "linear",
+        fixed: bool = False,
+        local: bool = False,
+        prior: Normal | None = None,
+        *,
+        bounds: tuple[float, float] | None = None,
+    ) -> None:
+        lower, upper = both_bounds("Parameter", lower, upper, bounds)
+        given = (value, lower, upper, scale, fixed, local, prior)
+        for entry, item in zip(fields(self), given, strict=True):
+            object.__setattr__(self, entry.name, item)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The lower and the upper bound."""
+        return self.lower, self.upper
 
 
 @dataclass(frozen=True, eq=False)

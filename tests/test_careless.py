@@ -65,12 +65,41 @@ def test_model_from_dae(dae, other):
 
 
 @MANY
-@given(arguments=some(["data", "time", "sigma", "initial", "inputs", "start", "name"]))
+@given(arguments=some(["data", "time", "sigma", "initial", "parameters", "inputs", "start", "name"]))
 def test_experiment(arguments):
     good = {"data": {"x": [1.0, 0.5, 0.2]}, "time": [0, 1, 2], "initial": {"x": 1.0}}
     experiment = survives(lambda: Experiment(**{**good, **arguments}))
     if experiment is not None:
         survives(lambda: Problem(decay_model(), experiment, parameters={"k": 1.0}))
+        survives(lambda: Problem(decay_model(), experiment, parameters={"x": 1.0, "z": 2.0}))
+
+
+@MANY
+@given(value=junk, initial=junk, a=junk, b=junk)
+def test_expressions_of_an_experiment(value, initial, a, b):
+    def build() -> Problem:
+        data = Experiment({"x": [1.0, 2.0]}, time=[0, 1], parameters={"k": value}, initial={"x": initial})
+        return Problem(decay_model(), data, parameters={"v": a, "k": b})
+
+    survives(build)
+
+
+@MANY
+@given(a=junk, b=junk, c=junk)
+def test_a_posed_problem(a, b, c):
+    posed = decay_problem().posed
+    survives(lambda: posed.until(a))
+    survives(lambda: posed.within(a, b))
+    survives(lambda: posed.within(posed.guess, posed.guess, c))
+    survives(lambda: posed.starting_at(a))
+    survives(lambda: posed.starting_at({"k": b}))
+    survives(lambda: posed.fix(a))
+    survives(lambda: posed.fix({"k": b}))
+    survives(lambda: posed.restated(a))
+    survives(lambda: posed.only(a))
+    survives(lambda: posed.experiments[0].until(a))
+    survives(lambda: Parameter(1.0, bounds=a))
+    survives(lambda: free(1.0, bounds=b))
 
 
 @MANY

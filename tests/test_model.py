@@ -80,7 +80,7 @@ def test_every_mistake_is_listed_at_once():
         "the name 'x' is declared twice, as state and as parameter",
         "ode of 'y' has shape (2, 1)",
         "output 'wrong' is 'text'",
-        "output 'missing' is nan",
+        "output 'missing' is or contains NaN",
         "ode of 'x' contains 'other', which is declared nowhere: ",
         "equation of 'z' contains 'k2', which is declared nowhere: did you mean 'k1'?",
         "initial names 'yy', which is no state: did you mean 'y'?",

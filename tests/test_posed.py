@@ -148,8 +148,8 @@ def test_drivers_take_what_is_posed():
         (lambda p: p.within([0.0, 1.0], p.guess), "lower is [0.0, 1.0]; give 1 numbers, one for each quantity"),
         (lambda p: p.within(p.guess, [np.nan]), "upper is [nan]"),
         (lambda p: p.starting_at({"kk": 1}), "'kk' is not estimated: did you mean 'k'?"),
-        (lambda p: p.fix(["kk"]), "'kk' is not estimated"),
-        (lambda p: p.only(["a"]), "there is no experiment 'a'"),
+        (lambda p: p.fix(["kk"]), "names holds 'kk': did you mean 'k'?"),
+        (lambda p: p.only(["a"]), "experiments holds 'a'"),
         (lambda p: p.restated([]), "give the quantities k, in this order"),
     ],
 )

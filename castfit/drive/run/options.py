@@ -15,8 +15,7 @@ import numpy as np
 from castfit._reading import flag_mistakes, is_count, is_one_of, real, text
 from castfit.drive.run.checkpoint import Checkpoint
 from castfit.drive.run.jobs import Parts, freeze
-from castfit.posed import Posed
-from castfit.problem import Problem
+from castfit.problem import kind_mistakes
 from castfit.status import check
 
 if TYPE_CHECKING:
@@ -110,8 +109,8 @@ class RunOptions:
 
 def require_problem(where: str, problem: Any, mistakes: list[str]) -> None:
     """Raise at once, with the mistakes found so far, if there is no problem to look at."""
-    if not isinstance(problem, (Problem, Posed)):
-        check(where, [f"problem is {text(problem)}; give a Problem", *mistakes])
+    unfit = kind_mistakes(problem)
+    check(where, [*unfit, *mistakes] if unfit else [])
 
 
 def part_mistakes(transcription: Any, solver: Any) -> list[str]:
