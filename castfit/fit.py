@@ -107,6 +107,9 @@ def fit(
     check("fit", mistakes)
     assert asked is not None
     assert chosen is not None
+    assert level is not None
+    assert limit is not None
+    confidence_level, max_time = level, limit  # as floats
 
     posed = problem.posed.assuming(absolute_sigma=absolute_sigma)
     origin = _origin(posed, asked, start, max_time)
