@@ -242,14 +242,6 @@ def test_absolute_sigma_follows_the_data_unless_said_otherwise():
     assert cf.fit(lotka_volterra(), absolute_sigma=True).absolute_sigma
 
 
-def test_nothing_to_estimate():
-    result = cf.fit(decay_problem(parameters={"k": cf.Parameter(0.5, fixed=True)}), cf.MultipleShooting(2), cf.Ipopt())
-    assert result.success
-    assert result.parameters == {}
-    model = np.exp(-0.5 * np.arange(5))
-    assert result.chi2 == pytest.approx(((model - [1.0, 0.7, 0.5, 0.3, 0.2]) ** 2).sum() / 0.01, rel=1e-6)
-
-
 def test_verbose(capfd):
     problem = everything()
     cf.fit(problem, cf.MultipleShooting(3), cf.Ipopt())

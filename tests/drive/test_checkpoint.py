@@ -17,11 +17,11 @@ from castfit.drive.run.checkpoint import (
     differences,
     digest,
     packed,
-    problem_fingerprint,
     read,
     unpacked,
     write,
 )
+from castfit.fingerprint import fingerprint
 from castfit.inputs import Input
 from castfit.status import InputError
 from tests.builders import decay_problem, everything
@@ -150,7 +150,7 @@ def _broken():
 
 
 def changed(problem, **changes):
-    return set(named(problem_fingerprint(problem), problem_fingerprint(problem.replace(**changes))))
+    return set(named(fingerprint(problem), fingerprint(problem.replace(**changes))))
 
 
 def named(one, other):
@@ -191,11 +191,11 @@ def test_inputs_constraints_and_fixed_values_belong_to_the_problem():
 
 
 def test_the_fingerprint_is_the_same_in_another_process_and_after_pickling():
-    mine = problem_fingerprint(everything())
-    assert problem_fingerprint(pickle.loads(pickle.dumps(everything()))) == mine
+    mine = fingerprint(everything())
+    assert fingerprint(pickle.loads(pickle.dumps(everything()))) == mine
     script = (
         "import json; from tests.builders import everything; from castfit._json import plain;"
-        "from castfit.drive.run.checkpoint import problem_fingerprint as f; print(json.dumps(plain(f(everything()))))"
+        "from castfit.fingerprint import fingerprint as f; print(json.dumps(plain(f(everything()))))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not differences(json.loads(done.stdout), mine)

@@ -35,8 +35,9 @@ from castfit.drive.incremental.coarsening import coarsened
 from castfit.drive.incremental.horizons import break_time, doubling, end, integrated_length, measured_times
 from castfit.drive.incremental.limits import Bounds, confidence_limits, standard_deviations
 from castfit.drive.incremental.result import Horizon, IncrementalResult
-from castfit.drive.run.checkpoint import described, digest, run_header
+from castfit.drive.run.checkpoint import described, run_header
 from castfit.drive.run.options import RunOptions, part_mistakes, require_problem
+from castfit.fingerprint import digest
 from castfit.fit import Solver, Transcription, fit
 from castfit.posed import Posed
 from castfit.problem import Posable

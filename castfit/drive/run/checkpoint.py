@@ -7,7 +7,6 @@ disk that is full ends no run: the record is missing, the run says so, and the n
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
@@ -19,17 +18,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import casadi as ca
 import numpy as np
 
 from castfit._json import plain, restored
 from castfit._reading import text
-from castfit.link import Expressions
+from castfit.fingerprint import digest, fingerprint
 from castfit.result import Result
 from castfit.status import InputError, check
 
 if TYPE_CHECKING:
-    from castfit.conditions import Condition
     from castfit.problem import Posable
 
     Header = Mapping[str, Any]
@@ -132,7 +129,7 @@ def run_header(driver: str, problem: Posable, transcription: Any, solver: Any, *
     """Return what the records of a driver's run belong to: its problem, its method, and other entries."""
     return {
         "driver": driver,
-        **problem_fingerprint(problem),
+        **fingerprint(problem),
         "transcription": described(transcription),
         "solver": described(solver),
         **entries,
@@ -251,44 +248,6 @@ def numbers(record: Record) -> Record:
     return json.loads(json.dumps(record), object_hook=restored)
 
 
-def digest(*parts: Any) -> str:
-    """Return a short hash of arrays, text and numbers that is the same in every process."""
-    hashed = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, np.ndarray):
-            array = cast("np.ndarray[Any, Any]", part)
-            hashed.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
-        else:
-            hashed.update(repr(part).encode() + b"\0")
-    return f"sha256:{hashed.hexdigest()[:24]}"
-
-
-def problem_fingerprint(problem: Posable) -> dict[str, Any]:
-    """Return what makes a problem itself: equations and data as hashes, names, guesses, bounds and scales in full."""
-    model = problem.model
-    system = model.system
-    equations = system.function("equations", system.ode, system.alg, problem.observed)
-    bound = [(n, *map(float, pair)) for n, pair in sorted(problem.state_bounds.items())]
-    constraints = [
-        (c.name, float(c.lower), float(c.upper), *_graph(ca.Function("c", ca.symvar(c.expression), [c.expression])))
-        for c in problem.constraints
-    ]
-    names = (model.states, model.algebraic_states, model.parameters, model.inputs, problem.outputs)
-    return {
-        "model": digest(names, *_graph(equations)),
-        **{f"data of '{c.name}'": digest(c.points.times, c.points.values, c.points.sigma) for c in problem.conditions},
-        **{f"inputs, initial and fixed values of '{c.name}'": _conditions(c) for c in problem.conditions},
-        **{
-            f"guess, bounds, scale and prior of '{q.name}'": [
-                float(q.guess), float(q.lower), float(q.upper), q.scale, plain(q.prior)
-            ]
-            for q in problem.quantities
-        },
-        **({"state_bounds": digest(bound)} if bound else {}),
-        **({"constraints": digest(constraints)} if constraints else {}),
-    }  # fmt: skip
-
-
 def versions() -> dict[str, str]:
     """Return the versions that numbers may depend on in their last digits."""
     return {package: _version(package) for package in ("castfit", "casadi", "numpy", "scipy")}
@@ -318,28 +277,6 @@ def described(part: Any) -> str:
     if part is None or isinstance(part, (bool, int, float, str)):
         return repr(part)
     return getattr(part, "__qualname__", type(part).__qualname__)  # a repr may hold an address
-
-
-def _conditions(condition: Condition) -> str:
-    link = condition.link
-    inputs = [x for u in condition.inputs for x in (u.kind, u.times, u.values)]
-    parts = [
-        x
-        for part in link.parts
-        if isinstance(part, Expressions)
-        for x in (part.rows, part.names, part.source, part.numbers, *_graph(part.first))
-    ]
-    return digest(condition.start, *inputs, link.base, condition.z_guess, condition.theta, link.of, *parts)
-
-
-def _graph(function: ca.Function) -> list[Any]:
-    """List a function's instructions."""
-    steps: list[Any] = []
-    for k in range(function.n_instructions()):
-        op = function.instruction_id(k)
-        constant = function.instruction_constant(k) if op == ca.OP_CONST else None
-        steps.append((op, function.instruction_input(k), function.instruction_output(k), constant))
-    return steps
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -1,0 +1,118 @@
+"""Fingerprints: what makes a problem itself, in a form that is the same in every process and small enough to keep.
+
+Checkpoints and saved results hold one, so that what was computed for one problem is not taken for another's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import casadi as ca
+import numpy as np
+
+from castfit._casadi import Built
+from castfit._json import plain
+from castfit.link import Expressions
+from castfit.posed import Posed
+
+if TYPE_CHECKING:
+    from castfit.conditions import Condition
+    from castfit.problem import Posable
+
+_QUESTIONS: Built[Posed, dict[str, str]] = Built()
+"""What was found of each posed problem; a thousand fits may ask."""
+
+
+def question(problem: Posable) -> dict[str, str]:
+    """Return hashes of what is asked: model, data, conditions of the experiments, constraints; not from where.
+
+    Parameters
+    ----------
+    problem : Problem or Posed
+
+    Returns
+    -------
+    dict
+        From words, such as ``"data of 'experiment 1'"``, to hashes.
+    """
+    return _QUESTIONS.get(problem.posed, _question)
+
+
+def fingerprint(problem: Posable) -> dict[str, Any]:
+    """Return `question`, and guess, bounds, scale and prior of each quantity in full."""
+    quantities = {
+        f"guess, bounds, scale and prior of '{q.name}'": [
+            float(q.guess),
+            float(q.lower),
+            float(q.upper),
+            q.scale,
+            plain(q.prior),
+        ]
+        for q in problem.quantities
+    }
+    return {**question(problem), **quantities}
+
+
+def changed(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return what differs between two fingerprints, in words."""
+    return [key for key in dict.fromkeys((*wanted, *found)) if found.get(key) != wanted.get(key)]
+
+
+def digest(*parts: Any) -> str:
+    """Return a short hash of arrays, text and numbers that is the same in every process."""
+    hashed = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            array = cast("np.ndarray[Any, Any]", part)
+            hashed.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
+        else:
+            hashed.update(repr(part).encode() + b"\0")
+    return f"sha256:{hashed.hexdigest()[:24]}"
+
+
+def _question(posed: Posed) -> dict[str, str]:
+    model, system = posed.model, posed.model.system
+    equations = system.function("equations", system.ode, system.alg, posed.observed)
+    bound = [(n, *map(float, pair)) for n, pair in sorted(posed.state_bounds.items())]
+    constraints = [(c.name, float(c.lower), float(c.upper), *_expression(c.expression)) for c in posed.constraints]
+    names = (model.states, model.algebraic_states, model.parameters, model.inputs, posed.outputs)
+    sigma = "" if posed.absolute_sigma else "unknown"
+    return {
+        "model": digest(names, *_graph(equations)),
+        **{
+            f"data of '{c.name}'": digest(c.points.times, c.points.values, c.points.sigma, *([sigma] if sigma else []))
+            for c in posed.conditions
+        },
+        **{f"inputs, initial and fixed values of '{c.name}'": _condition(c) for c in posed.conditions},
+        **({"state_bounds": digest(bound)} if bound else {}),
+        **({"constraints": digest(constraints)} if constraints else {}),
+    }
+
+
+def _condition(condition: Condition) -> str:
+    link = condition.link
+    inputs = [x for u in condition.inputs for x in (u.kind, u.times, u.values)]
+    parts = [
+        x
+        for part in link.parts
+        if isinstance(part, Expressions)
+        for x in (part.rows, part.names, part.source, part.numbers, *_graph(part.first))
+    ]
+    return digest(condition.start, *inputs, link.base, condition.z_guess, condition.theta, link.of, *parts)
+
+
+def _expression(expression: ca.SX) -> list[Any]:
+    found = ca.symvar(expression)
+    return [tuple(s.name() for s in found), *_graph(ca.Function("expression", found, [expression]))]
+
+
+def _graph(function: ca.Function) -> list[Any]:
+    """List a function's instructions."""
+    steps: list[Any] = []
+    for k in range(function.n_instructions()):
+        op = function.instruction_id(k)
+        constant = function.instruction_constant(k) if op == ca.OP_CONST else None
+        steps.append((op, function.instruction_input(k), function.instruction_output(k), constant))
+    return steps
