@@ -21,12 +21,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from castfit._reading import is_one_of
+from castfit._watch import Stopped, unwatched
 from castfit.simulate import Nodes, trace
 from castfit.solve.plausible import suspicious
 from castfit.solve.solution import Control, Iteration, Solution
@@ -34,7 +36,6 @@ from castfit.start.matching import matching, unfelt
 from castfit.status import Status
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
-from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 from castfit.transcribe.trajectory import every_state_measured
 from castfit.verification import Verification, verify
@@ -114,13 +115,26 @@ class Search:
         """Seconds left."""
         return self.deadline - time.perf_counter()
 
-    def attempt(self, transcription: Transcription, staged: StagedProblem, what: str = "") -> Attempt:
+    def attempt(
+        self,
+        transcription: Transcription,
+        staged: StagedProblem,
+        what: str = "",
+        *,
+        second_start: Callable[[], Array] | None = None,
+    ) -> Attempt:
         """Solve, refine, solve again; then judge."""
         refinement = 0
         while True:
-            solution = self.solver.solve(staged, Control(self.remaining, self.report), warm=refinement > 0)
+            control = Control(self.remaining, self.report, second_start if refinement == 0 else None)
+            solution = self.solver.solve(staged, control, warm=refinement > 0)
             self._count(solution, refinement)
-            finer = transcription.refine(self.problem, staged, solution.v) if solution.status.success else None
+            try:
+                finer = transcription.refine(self.problem, staged, solution.v) if solution.status.success else None
+            except Stopped as stopped:
+                detail = "The accuracy of its elements was not checked."
+                solution = replace(solution, status=stopped.status, detail=detail)
+                break
             if finer is None:
                 break
             if refinement == _MAX_REFINEMENTS:
@@ -129,8 +143,9 @@ class Search:
                 break
             staged, refinement = finer, refinement + 1
             self.say(f"refined to {staged.layout.n_v} variables")
-        solution, linear = judge(staged, solution)
-        solution, verification = _verified(self.problem, transcription, staged, solution, linear)
+        with unwatched():  # this takes an evaluation or two; cut off it would lose the work that was done
+            solution, linear = judge(staged, solution)
+            solution, verification = _verified(self.problem, transcription, staged, solution, linear)
         return Attempt(what, transcription, staged, solution, linear, verification)
 
     def _count(self, solution: Solution, refinement: int) -> None:
@@ -148,19 +163,20 @@ class Search:
             return first, ""  # no start makes the elements more accurate
         tried: list[str] = []
         winner = 0
-        for what, other, start in further(self.problem, asked, theta):
-            if best.good or self.remaining <= 0 or first.ended:
-                break
-            self.tries += 1
-            self.say(f"{first.solution.status.value}; now {what}")
-            now = self.attempt(other, other.transcribe(self.problem, start), what)
-            tried.append(what)
-            if now.good and other.label != asked.label:
-                now = self._handed_back(now, asked)
-            if now.better_than(best):
-                best, winner = now, len(tried)
-            if now.ended:
-                break
+        with suppress(Stopped):
+            for what, other, start in further(self.problem, asked, theta):
+                if best.good or self.remaining <= 0 or first.ended:
+                    break
+                self.tries += 1
+                self.say(f"{first.solution.status.value}; now {what}")
+                now = self.attempt(other, other.transcribe(self.problem, start), what)
+                tried.append(what)
+                if now.good and other.label != asked.label:
+                    now = self._handed_back(now, asked)
+                if now.better_than(best):
+                    best, winner = now, len(tried)
+                if now.ended:
+                    break
         if not tried:
             return best, ""
         if best is first:
@@ -179,7 +195,10 @@ class Search:
             Nodes(chain.times[:-1], states)
             for chain, states in zip(layout.chains, found.staged.node_states(found.solution.v), strict=True)
         ]
-        at = started_from(self.problem, asked, theta, nodes)
+        try:
+            at = started_from(self.problem, asked, theta, nodes)
+        except Stopped:
+            return found
         again = self.attempt(at, at.transcribe(self.problem, theta), found.what)
         return again if again.good and not found.better_than(again) else found
 
@@ -195,7 +214,7 @@ def further(problem: Posed, asked: Transcription, theta: Array) -> Iterator[tupl
     """Yield what to try next: in words, the transcription, and theta; nothing for single shooting."""
     if not has_states(asked):
         return
-    states = states_of(asked)
+    states = asked.states
     if not is_one_of(states, "simulation"):
         yield "states from simulation", with_states(asked, "simulation"), theta
     if is_one_of(states, "data", "smoothed"):
@@ -207,11 +226,6 @@ def further(problem: Posed, asked: Transcription, theta: Array) -> Iterator[tupl
     elif isinstance(asked, Collocation):
         other = MultipleShooting(_MATCHED, states=states, integrator=asked.integrator)
         yield f"multiple shooting with {_MATCHED} intervals", other, theta
-
-
-def states_of(transcription: Transcription) -> States:
-    """Return where the transcription's states start; single shooting has none, so the data serve."""
-    return getattr(transcription, "states", "data")
 
 
 def has_states(transcription: Transcription) -> bool:
@@ -227,33 +241,44 @@ def with_states(transcription: Transcription, states: States) -> Transcription:
 def already_fits(problem: Posed, transcription: Transcription, theta: Array) -> bool:
     """Whether the model, simulated from the start, already describes the data."""
     whole = SingleShooting(transcription.integrator).transcribe(problem, theta)
-    at = whole.evaluate(whole.start)
-    return at.ok and not suspicious(whole, at)
+    with suppress(Stopped):  # the solver will notice
+        at = whole.evaluate(whole.start)
+        return at.ok and not suspicious(whole, at)
+    return False
 
 
-def begin(
-    problem: Posed, transcription: Transcription, theta: Array, *, second_start: bool
-) -> tuple[Transcription, StagedProblem, str]:
+@dataclass(frozen=True)
+class Opening:
+    """How a fit begins: on a staged problem, with another start in reserve, and a note of what was done otherwise."""
+
+    transcription: Transcription
+    staged: StagedProblem
+    second_start: Callable[[], Array] | None = None
+    note: str = ""
+
+
+def begin(problem: Posed, transcription: Transcription, theta: Array, *, second_start: bool) -> Opening:
     """Transcribe where the start says; a note says what was done otherwise."""
-    usable = is_one_of(states_of(transcription), "data", "smoothed")
+    usable = is_one_of(transcription.states, "data", "smoothed")
     if usable and has_states(transcription) and already_fits(problem, transcription, theta):
         near = with_states(transcription, "simulation")
-        return near, near.transcribe(problem, theta), ""
+        return Opening(near, near.transcribe(problem, theta))
     staged = transcription.transcribe(problem, theta)
     if not usable or not second_start or not every_state_measured(problem):
-        return transcription, staged, ""
+        return Opening(transcription, staged)
 
     def second() -> StagedProblem:
-        moved = matching(problem, theta, states_of(transcription), transcription.integrator)
+        moved = matching(problem, theta, transcription.states, transcription.integrator)
         return transcription.transcribe(problem, moved)
 
-    linear = staged.linearize(staged.start) if isinstance(staged, ShootingProblem) else None
-    numb = unfelt(staged, linear) if linear is not None and linear.ok else ()
+    numb: tuple[str, ...] = ()
+    with suppress(Stopped):  # the solver will notice
+        linear = staged.linearize(staged.start) if staged.integrated else None
+        numb = unfelt(staged, linear) if linear is not None and linear.ok else ()
     if numb:
         note = f"At the start nothing responds to {', '.join(numb)}: started from the measured states instead."
-        return transcription, second(), note
-    staged.second_start = lambda: second().start
-    return transcription, staged, ""
+        return Opening(transcription, second(), note=note)
+    return Opening(transcription, staged, lambda: second().start)
 
 
 def judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Evaluation]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ import numpy as np
 
 from castfit._blas import one_blas_thread
 from castfit._reading import is_one_of, real, text
-from castfit.attempts import Search, begin, started_from, states_of
+from castfit._watch import Stopped, heeding_interrupts, watched
+from castfit.attempts import Search, begin, started_from
 from castfit.methods import Solver, Transcription, parts_from
 from castfit.posed import Posed
 from castfit.problem import Posable, kind_mistakes
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 
 # Wild trial points overflow; they are found and rejected, and must not warn.
+@heeding_interrupts
 @one_blas_thread
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def fit(
@@ -111,23 +114,25 @@ def fit(
     assert limit is not None
     confidence_level, max_time = level, limit  # as floats
 
-    posed = problem.posed.assuming(absolute_sigma=absolute_sigma)
-    origin = _origin(posed, asked, start, max_time)
-    if isinstance(start, Result):
-        asked = _at_trajectory(posed, asked, origin.theta, start)
-    say = _say if verbose else _silent
-    if origin.note:
-        say(origin.note)
-    deadline = began + max_time if origin.ended is None else began
-    search = Search(posed, chosen, deadline, _reporter(callback, verbose), say)
-    began_with, staged, note = begin(posed, asked, origin.theta, second_start=second_start)
-    say(f"{asked.label}, {chosen.label}: {staged.layout.n_v} variables, {posed.n_data} data")
-    first = search.attempt(began_with, staged)
-    found, recovery = search.recover(first, origin.theta) if retry else (first, "")
+    with watched(max_time):
+        posed = problem.posed.assuming(absolute_sigma=absolute_sigma)
+        origin = _origin(posed, asked, start, max_time)
+        if isinstance(start, Result):
+            with suppress(Stopped):  # the solver will notice
+                asked = _at_trajectory(posed, asked, origin.theta, start)
+        say = _say if verbose else _silent
+        if origin.note:
+            say(origin.note)
+        deadline = began + max_time if origin.ended is None else began
+        search = Search(posed, chosen, deadline, _reporter(callback, verbose), say)
+        opening = begin(posed, asked, origin.theta, second_start=second_start)
+        say(f"{asked.label}, {chosen.label}: {opening.staged.layout.n_v} variables, {posed.n_data} data")
+        first = search.attempt(opening.transcription, opening.staged, second_start=opening.second_start)
+        found, recovery = search.recover(first, origin.theta) if retry else (first, "")
     solution = found.solution
     if origin.ended is not None:
         solution = replace(solution, status=origin.ended)
-    parts = (solution.status.sentence, solution.detail, origin.note, note, recovery, solution.status.remedy)
+    parts = (solution.status.sentence, solution.detail, origin.note, opening.note, recovery, solution.status.remedy)
     seconds = time.perf_counter() - began
     result = estimate(
         problem,
@@ -174,7 +179,7 @@ def _origin(
             remedy = "give a mapping from names to values, a Result, 'matching' or 'decomposed'"
             check("fit", [f"start is '{start}'; {remedy}"])
         if start == "matching":
-            theta = matching(problem, problem.guess, states_of(transcription), transcription.integrator)
+            theta = matching(problem, problem.guess, transcription.states, transcription.integrator)
             return Origin(theta)
         start = Decomposed()
     if isinstance(start, Decomposed):
@@ -192,7 +197,7 @@ def _at_trajectory(problem: Posed, asked: Transcription, theta: Array, start: Re
     if any(known.times[-1] > c.end or not np.isfinite(known.states).all()
            for known, c in zip(nodes, problem.conditions, strict=True)):  # fmt: skip
         return asked
-    return started_from(problem, asked, theta, nodes) if isinstance(states_of(asked), str) else asked
+    return started_from(problem, asked, theta, nodes) if isinstance(asked.states, str) else asked
 
 
 def _reporter(callback: Callable[[Iteration], Any] | None, verbose: int) -> Callable[[Iteration], Any] | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from castfit.problem import Posable
     from castfit.solve.solution import Control, Solution
     from castfit.staged import Array, StagedProblem
+    from castfit.transcribe.trajectory import States
 
 
 class Transcription(Protocol):
@@ -36,6 +37,11 @@ class Transcription(Protocol):
     @property
     def accuracy(self) -> float:
         """Relative accuracy to which the model is solved over a stage."""
+        ...
+
+    @property
+    def states(self) -> States:
+        """Where states start; "data" also where there are none to start."""
         ...
 
     def transcribe(self, problem: Posable, theta: Array) -> StagedProblem:

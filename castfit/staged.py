@@ -51,7 +51,7 @@ parabola that touches there, with sigma at the floor: nothing runs away where da
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -64,6 +64,13 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
     Index = NDArray[np.intp]
     Mask = NDArray[np.bool_]
+
+
+def locked(array: Array) -> Array:
+    """Return a copy that nobody can write to."""
+    copied = np.array(array)
+    copied.flags.writeable = False
+    return copied
 
 
 @dataclass(frozen=True)
@@ -360,8 +367,10 @@ class StagedProblem(ABC):
         deviation where that is known); 0 in padded rows.
     exact_hessian : bool
         Whether `hessian` is available.
-    second_start : callable, optional
-        Makes another starting point (n_v,), for solvers that get nowhere from the first; None if there is none.
+    integrated : bool
+        Whether stages are integrated: then what decays within a stage leaves no trace in any derivative.
+
+    A staged problem is frozen: `restricted` makes another one.
     """
 
     layout: Layout
@@ -371,7 +380,7 @@ class StagedProblem(ABC):
     start: Array
     signal: tuple[Array, ...]
     exact_hessian: bool = False
-    second_start: Callable[[], Array] | None = None
+    integrated: bool = False
 
     @abstractmethod
     def evaluate(self, v: Array) -> Evaluation:
@@ -380,6 +389,17 @@ class StagedProblem(ABC):
     @abstractmethod
     def linearize(self, v: Array) -> Linearization:
         """Return values and Jacobian blocks at v (n_v,)."""
+
+    def restricted(
+        self, *, lower: Array | None = None, upper: Array | None = None, scale: Array | None = None
+    ) -> StagedProblem:
+        """Return the same problem with other bounds or magnitudes (n_v,); it shares the functions."""
+        other = copy(self)
+        given = {"lower": lower, "upper": upper, "scale": scale}
+        for name, array in given.items():
+            if array is not None:
+                setattr(other, name, locked(array))
+        return other
 
     def coarse(self) -> StagedProblem:
         """Return the same problem with functions of lower accuracy, if that is faster; layout and start agree."""

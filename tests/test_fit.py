@@ -220,6 +220,7 @@ class NeverFine:
     integrator: IntegratorOptions = field(default_factory=IntegratorOptions)
     label: str = "never fine"
     accuracy: float = 1e-8
+    states: str = "data"
 
     def transcribe(self, problem, theta):
         return cf.SingleShooting().transcribe(problem, theta)

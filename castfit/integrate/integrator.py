@@ -21,6 +21,7 @@ import numpy as np
 
 from castfit._capture import captured
 from castfit._casadi import Buffered, build_folder, build_integrator, compile_options, find_compiler, plugin_options
+from castfit._watch import look
 from castfit.integrate.algebraic import AlgebraicEquations, Points
 from castfit.integrate.grids import SharedGrids
 from castfit.integrate.lanes import Adjoints, LaneFailure, Lanes, Sensitivities, Stop, Trajectories, shift_cubics
@@ -329,6 +330,7 @@ class Integrator:
         for lane in np.flatnonzero(lanes.duration > 0.0):
             if lane in failures:
                 continue
+            look()
             for name, array in batch.items():
                 call.arguments[name][...] = array[lane]
             with captured() as log:
@@ -401,6 +403,7 @@ class Integrator:
         """Return the integrator over a grid ("values") or a derivative of it, built when first wanted."""
         key = (kind, n_d, grid)
         if key not in self._built:
+            look()
             with captured() as log:
                 try:
                     with build_folder(self._compile):

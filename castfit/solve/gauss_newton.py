@@ -33,10 +33,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._reading import is_count, is_one_of, real, text
+from castfit._watch import Stopped, Watch, watched
 from castfit.solve.homotopy import STATIONS, enter, hold_back, next_try, soft_step, start_point
 from castfit.solve.local import LocalProblem, Step
 from castfit.solve.plausible import signal_in_units, suspicious
-from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, Solution, infeasibility
+from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
 from castfit.solve.state import GaussNewtonState
 from castfit.solve.step_control import STEP_CONTROLS, Advance, LevenbergMarquardt, Search, StepControl
 from castfit.staged import Linearization, StagedProblem, weighted_squares
@@ -121,20 +122,27 @@ class GaussNewton:
     def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
         """Solve; never raises for a fit that fails.  `warm` says that the start is nearly optimal."""
         solver = replace(self, homotopy="never") if warm else self
-        ledger = Ledger(staged)
+        ledger = Ledger(staged, control)
         history: list[dict[str, float]] = []
-        with Interrupt() as interrupt:
-            state = solver.init(ledger)
-            while True:
-                now = _iteration(ledger, state)
-                history.append({"iteration": now.iteration, "cost": now.cost, "infeasibility": now.infeasibility,
-                                "time": now.seconds, "damping": state.damping, "station": state.station + 1.0,
-                                **state.report})  # fmt: skip
-                if state.status is None:
-                    state = _interrupted(state, control, now, ledger, interrupt)
-                if state.status is not None:
-                    break
-                state = solver.step(ledger, state)
+        state: GaussNewtonState | None = None
+        with watched(control.max_time) as watch:
+            try:
+                state = solver.init(ledger)
+                while True:
+                    now = _iteration(ledger, state)
+                    history.append({"iteration": now.iteration, "cost": now.cost, "infeasibility": now.infeasibility,
+                                    "time": now.seconds, "damping": state.damping, "station": state.station + 1.0,
+                                    **state.report})  # fmt: skip
+                    if state.status is None:
+                        state = _interrupted(state, control, now, watch)
+                    if state.status is not None:
+                        break
+                    state = solver.step(ledger, state)
+            except Stopped as stopped:  # within an iteration
+                if state is None:
+                    return ledger.solution(start_point(staged), stopped.status, history=tuple(history))
+                state = _cut_off(state, stopped.status)
+        assert state.status is not None
         v, active = state.v, np.zeros(state.v.size, dtype=np.int8)
         if state.status.success:
             active = _active(staged, v, np.zeros(v.size) if state.bounds is None else state.bounds)
@@ -145,7 +153,9 @@ class GaussNewton:
             v, state.status, detail=state.detail, active=active, iterations=state.iteration, history=tuple(history)
         )
 
-    def iterate(self, problem: Any, transcription: Any = None) -> Iterator[GaussNewtonState]:
+    def iterate(
+        self, problem: Any, transcription: Any = None, *, control: Control | None = None
+    ) -> Iterator[GaussNewtonState]:
         """Yield the state at the start and after every iteration.
 
         Parameters
@@ -153,13 +163,15 @@ class GaussNewton:
         problem : Problem or StagedProblem
         transcription : MultipleShooting, SingleShooting or Collocation
             Needed unless the problem is staged already.
+        control : Control, optional
+            Only its second start counts: whoever iterates decides when to stop.
         """
         if not isinstance(problem, StagedProblem):
             if transcription is None:
                 check("GaussNewton.iterate", ["give a transcription, for instance MultipleShooting(17)"])
             else:
                 problem = transcription.transcribe(problem, problem.guess)
-        ledger = Ledger(problem)
+        ledger = Ledger(problem, control)
         state = self.init(ledger)
         yield state
         while state.status is None:
@@ -325,16 +337,18 @@ def _iteration(ledger: Ledger, state: GaussNewtonState) -> Iteration:
     return Iteration(state.iteration, at.cost, weighted_squares(staged.layout, at), worst, state.v, ledger.seconds)
 
 
-def _interrupted(
-    state: GaussNewtonState, control: Control, now: Iteration, ledger: Ledger, interrupt: Interrupt
-) -> GaussNewtonState:
+def _interrupted(state: GaussNewtonState, control: Control, now: Iteration, watch: Watch) -> GaussNewtonState:
     """Stop when the callback, the user or the clock says so."""
     asked = control.callback is not None and control.callback(now)
-    if interrupt.requested:
-        return replace(state, status=Status.INTERRUPTED)
-    if asked:
+    cause = watch.cause
+    if asked and cause is not Status.INTERRUPTED:
         return replace(state, status=Status.STOPPED_BY_CALLBACK)
-    return _end(state, Status.MAX_TIME) if ledger.seconds > control.max_time else state
+    return state if cause is None else _cut_off(state, cause)
+
+
+def _cut_off(state: GaussNewtonState, cause: Status) -> GaussNewtonState:
+    """End because the time is over, at an optimum that was found before if there is one, or because of Ctrl-C."""
+    return _end(state, cause) if cause is Status.MAX_TIME else replace(state, status=cause)
 
 
 def _active(staged: StagedProblem, v: Array, multiplier: Array) -> NDArray[np.int8]:

@@ -55,8 +55,9 @@ def next_try(ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState | None
     """Return the beginning of the next try, or None if there is none."""
     staged = ledger.staged
     straight = state.phase == "straight"
-    if straight and staged.second_start is not None:
-        at = ledger.evaluate(within_bounds(staged, staged.second_start()))
+    second = ledger.control.second_start
+    if straight and second is not None:
+        at = ledger.evaluate(within_bounds(staged, second()))
         if at.ok:
             return replace(_afresh(state), phase="second start", evaluation=at, origin=at.v)
     if straight or state.phase == "second start":

@@ -23,10 +23,11 @@ import numpy as np
 
 from castfit._capture import Capture, captured, released
 from castfit._reading import is_count, is_one_of, named, text
+from castfit._watch import Stopped, Watch, watched
 from castfit.solve.assembly import ConstraintRows, HessianMap, JacobianMap, cost_gradient, gauss_newton_blocks
 from castfit.solve.condensing import condense
 from castfit.solve.plausible import assumed_sigma
-from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, Solution, infeasibility
+from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
 from castfit.staged import Evaluation, Layout, Linearization, StagedProblem, half_square_in_units, weighted_squares
 from castfit.status import InputError, Status, check
 
@@ -111,13 +112,19 @@ class Ipopt:
         if self.hessian == "exact" and not staged.exact_hessian:
             check("Ipopt", ["this transcription has no exact Hessian; choose hessian='gauss-newton' or Collocation"])
         exact = staged.exact_hessian if self.hessian == "auto" else self.hessian == "exact"
-        ledger = Ledger(staged)
+        ledger = Ledger(staged, control)
         start = np.clip(staged.start, staged.lower, staged.upper)
-        with Interrupt() as interrupt:
-            if not (ledger.evaluate(start).ok and ledger.linearize(start).ok):
-                return ledger.solution(start, Status.START_FAILED, detail=staged.explain(start))
-            run = _Run(self, staged, ledger, control, interrupt, exact)
-            return run.solve(start, warm=warm)
+        history: list[dict[str, float]] = []
+        with watched(control.max_time) as watch:
+            try:
+                if not (ledger.evaluate(start).ok and ledger.linearize(start).ok):
+                    return ledger.solution(start, Status.START_FAILED, detail=staged.explain(start))
+                return _Run(self, staged, ledger, watch, exact, history).solve(start, warm=warm)
+            except Stopped as stopped:  # within an iteration
+                best = start if ledger.best is None else np.clip(ledger.best, staged.lower, staged.upper)
+                return ledger.solution(
+                    best, stopped.status, iterations=max(len(history) - 1, 0), history=tuple(history)
+                )
 
 
 @dataclass(frozen=True)
@@ -152,13 +159,13 @@ class _Run:
         options: Ipopt,
         staged: StagedProblem,
         ledger: Ledger,
-        control: Control,
-        interrupt: Interrupt,
+        watch: Watch,
         exact: bool,
+        history: list[dict[str, float]],
     ) -> None:
         self.options, self.staged, self.ledger = options, staged, ledger
-        self.control, self.interrupt, self.exact = control, interrupt, exact
-        self.history: list[dict[str, float]] = []
+        self.control, self.watch, self.exact = ledger.control, watch, exact
+        self.history = history
         self.iterations = 0
         self.errors: list[BaseException] = []
         self.stopped: Status | None = None
@@ -346,10 +353,7 @@ class _Run:
             with released():
                 if self.control.callback(now):
                     self.stopped = Status.STOPPED_BY_CALLBACK
-        if now.seconds > self.control.max_time:
-            self.stopped = Status.MAX_TIME
-        if self.interrupt.requested:
-            self.stopped = Status.INTERRUPTED
+        self.stopped = self.watch.cause or self.stopped
         return [float(self.stopped is not None)]
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._watch import look
 from castfit.staged import Evaluation, Layout, Linearization, StagedProblem, gaps
 
 if TYPE_CHECKING:
@@ -53,13 +51,15 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Control:
-    """When to stop, and whom to tell.
+    """When to stop, whom to tell, and where else to begin.
 
-    max_time in seconds; callback(Iteration) returns True to stop.
+    max_time in seconds; callback(Iteration) returns True to stop; second_start() makes another starting point (n_v,),
+    for solvers that get nowhere from the problem's own.
     """
 
     max_time: float = np.inf
     callback: Callable[[Iteration], Any] | None = None
+    second_start: Callable[[], Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,16 @@ class Ledger:
     """A staged problem that counts its evaluations and their failures and remembers the best point.
 
     Solvers evaluate through a ledger, so that nothing is lost when they fail or are interrupted.
+
+    Raises
+    ------
+    Stopped
+        From `evaluate` and `linearize`, when the time is over or Ctrl-C was pressed.
     """
 
-    def __init__(self, staged: StagedProblem, parent: Ledger | None = None) -> None:
+    def __init__(self, staged: StagedProblem, control: Control | None = None, parent: Ledger | None = None) -> None:
         self.staged = staged
+        self.control = Control() if control is None else control
         self._parent = parent
         self.evaluations: Counter[str] = Counter() if parent is None else parent.evaluations
         self.failures: Counter[str] = Counter() if parent is None else parent.failures
@@ -131,7 +137,7 @@ class Ledger:
     def coarse(self) -> Ledger:
         """The ledger of the problem at low accuracy; its counts and best points are entered here."""
         rough = self.staged.coarse()
-        return self if rough is self.staged else Ledger(rough, self)
+        return self if rough is self.staged else Ledger(rough, self.control, self)
 
     @property
     def seconds(self) -> float:
@@ -141,6 +147,7 @@ class Ledger:
     def evaluate(self, v: Array) -> Evaluation:
         """Evaluate, reusing the last result at the same point."""
         if self._last is None or not np.array_equal(self._last.v, v):
+            look()
             self._last = self.staged.evaluate(v)
             self.evaluations["values"] += 1
             self._record(self._last)
@@ -149,6 +156,7 @@ class Ledger:
     def linearize(self, v: Array) -> Linearization:
         """Linearize, reusing the last result at the same point."""
         if self._linear is None or not np.array_equal(self._linear.v, v):
+            look()
             self._linear = self.staged.linearize(v)
             self.evaluations["jacobians"] += 1
             self._record(self._linear)
@@ -196,27 +204,3 @@ class Ledger:
 def _roughness(infeasibility: float) -> float:
     """Grade continuity in factors of two above 1e-6: among points of one grade the lower cost is the better."""
     return float(np.ceil(np.log2(max(infeasibility / 1e-6, 1.0))))
-
-
-@dataclass
-class Interrupt:
-    """Within this context the first Ctrl-C only sets `requested`; a second one raises KeyboardInterrupt."""
-
-    requested: bool = False
-    _previous: Any = field(default=None, repr=False)
-
-    def __enter__(self) -> Interrupt:
-        if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._handle)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True

@@ -7,10 +7,12 @@ nothing: with rate constants of 0.5 and intervals of 1230, exp(-p t) and all its
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._watch import Stopped
 from castfit.solve.plausible import signal_in_units
 from castfit.solve.softened import SoftenedProblem, Softening
 from castfit.solve.solution import Ledger
@@ -70,26 +72,31 @@ def matching(problem: Posed, theta: Array, states: States, integrator: Integrato
         With which states that are not measured are simulated.
     """
     staged = Collocation(elements="data", states=states, integrator=integrator).transcribe(problem, theta)
-    ledger = Ledger(staged)
+    scale = staged.scale.copy()
     for chain, known in zip(staged.layout.chains, _known(problem, theta, states), strict=True):
         inner = chain.inner.reshape(chain.n_stages, staged.table.degree, known.size)
-        staged.scale[inner[:, :, ~known]] = np.inf
+        scale[inner[:, :, ~known]] = np.inf
     # Only theta may move: the trajectories are given.
     moving = np.arange(staged.layout.n_v) < staged.layout.n_theta
-    staged.lower = np.where(moving, staged.lower, staged.start)
-    staged.upper = np.where(moving, staged.upper, staged.start)
-    soft = SoftenedProblem(staged, _STATION)
-    at, mu = ledger.evaluate(staged.start), _FIRST_MU
-    for _ in range(_ITERATIONS):
-        if not at.ok or not ledger.linearize(at.v).ok:
-            break
-        taken = soft.step(ledger, ledger.linearize(at.v), mu)
-        if taken.to is None:
-            break
-        at, mu = taken.to, taken.damping
-        if taken.decrease < _DROP:
-            break
-    return staged.layout.theta(at.v).copy() if at.ok else theta
+    lower, upper = np.where(moving, staged.lower, staged.start), np.where(moving, staged.upper, staged.start)
+    given = staged.restricted(lower=lower, upper=upper, scale=scale)
+    ledger, soft, found = Ledger(given), SoftenedProblem(given, _STATION), theta
+    with suppress(Stopped):  # the best so far will do
+        at, mu = ledger.evaluate(given.start), _FIRST_MU
+        for _ in range(_ITERATIONS):
+            if not at.ok:
+                break
+            found = given.layout.theta(at.v).copy()
+            if not ledger.linearize(at.v).ok:
+                break
+            taken = soft.step(ledger, ledger.linearize(at.v), mu)
+            if taken.to is None:
+                break
+            at, mu = taken.to, taken.damping
+            found = given.layout.theta(at.v).copy()
+            if taken.decrease < _DROP:
+                break
+    return found
 
 
 def _known(problem: Posed, theta: Array, states: States) -> list[Mask]:

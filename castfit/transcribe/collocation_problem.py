@@ -35,6 +35,7 @@ from castfit.staged import (
     StagedProblem,
     Values,
     lay_out,
+    locked,
 )
 from castfit.transcribe.elements import Elements, Equations, Slopes
 from castfit.transcribe.grid import Staging, arrange, merge, snap
@@ -150,7 +151,8 @@ class CollocationProblem(StagedProblem):
         signal: tuple[Array, ...],
     ) -> None:
         self.problem, self.equations, self.elements, self.layout = problem, equations, elements, layout
-        self.lower, self.upper, self.scale, self.start, self.signal = lower, upper, scale, start, signal
+        self.lower, self.upper, self.scale, self.start = locked(lower), locked(upper), locked(scale), locked(start)
+        self.signal = signal
         self._floor = resolution(layout, signal)
         self._memory = _Memory()
 

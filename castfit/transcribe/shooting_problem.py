@@ -29,6 +29,7 @@ from castfit.staged import (
     StagedProblem,
     Values,
     lay_out,
+    locked,
 )
 from castfit.transcribe.grid import Staging, arrange, merge, snap
 from castfit.transcribe.integrators import integrator_of
@@ -101,6 +102,8 @@ class ShootingProblem(StagedProblem):
     options : IntegratorOptions
     """
 
+    integrated = True
+
     def __init__(
         self,
         problem: Posed,
@@ -170,7 +173,8 @@ class ShootingProblem(StagedProblem):
             self.scale[chain.nodes] = trajectory.magnitude(i)
             starts.append(np.clip(x, self.lower[chain.nodes], self.upper[chain.nodes]))
         empty = tuple(np.empty((chain.n_stages, 0)) for chain in layout.chains)
-        self.start = layout.pack(theta, tuple(starts), empty)
+        self.start = locked(layout.pack(theta, tuple(starts), empty))
+        self.lower, self.upper, self.scale = locked(self.lower), locked(self.upper), locked(self.scale)
 
     def node_states(self, v: Array) -> tuple[Array, ...]:
         """Return the states at the start of every stage; in single shooting the initial state."""

@@ -11,7 +11,7 @@ from castfit._reading import text
 from castfit.integrate import IntegratorOptions
 from castfit.status import check
 from castfit.transcribe.shooting_problem import ShootingProblem
-from castfit.transcribe.trajectory import Trajectory
+from castfit.transcribe.trajectory import States, Trajectory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,6 +46,11 @@ class SingleShooting:
     def accuracy(self) -> float:
         """Relative accuracy to which the model is solved over a stage; CVODES errs by ten times its tolerance."""
         return 10 * self.integrator.relative_tolerance
+
+    @property
+    def states(self) -> States:
+        """Where states start: there are none to start, so starts for theta alone are matched to the data."""
+        return "data"
 
     def transcribe(self, problem: Posable, theta: NDArray[np.float64]) -> ShootingProblem:
         """Lay the problem out as stages, starting from theta (n_theta,)."""

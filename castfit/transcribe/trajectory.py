@@ -18,6 +18,7 @@ from scipy.interpolate import PchipInterpolator, make_smoothing_spline
 
 from castfit._casadi import Built
 from castfit._reading import is_one_of, named, reals, text
+from castfit._watch import Stopped
 from castfit.inputs import Input
 from castfit.integrate import IntegratorOptions, Lanes
 from castfit.status import check, suggest
@@ -88,7 +89,11 @@ def start_trajectory(problem: Posed, theta: Array, states: States, options: Inte
         initial = condition.link.natural(theta[condition.theta])
         a = np.where(np.isfinite(initial.a), initial.a, 0.0)
         times = _table_times(condition)
-        tables.append(_fill(problem, condition, times, initial.p, a, known, options))
+        try:
+            tables.append(_fill(problem, condition, times, initial.p, a, known, options))
+        except Stopped:  # no time to simulate: the solver will notice, and returns its start
+            z = np.repeat(condition.z_guess[None], times.size, axis=0)
+            tables.append((times, np.repeat(a[None], times.size, axis=0), z))
     return Trajectory(tuple(tables))
 
 

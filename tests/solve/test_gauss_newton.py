@@ -306,8 +306,8 @@ def test_bounds_of_parameters_are_active_and_marked():
 
 def test_a_suspicious_optimum_is_left_for_a_better_one():
     toy = ellipse(1.3)
-    toy.second_start = lambda: np.array([-1.0])
-    states = list(cf.GaussNewton().iterate(toy))
+    control = Control(second_start=lambda: np.array([-1.0]))
+    states = list(cf.GaussNewton().iterate(toy, control=control))
     assert [s.phase for s in states][-1] == "second start"
     assert np.isclose(states[-1].v[0], -1.602, atol=0.02)
     assert states[-1].status is Status.CONVERGED
@@ -318,8 +318,8 @@ def test_a_suspicious_optimum_is_left_for_a_better_one():
 
 def test_the_first_optimum_is_returned_if_nothing_better_is_found():
     toy = ellipse(1.3)
-    toy.second_start = lambda: np.array([1.8])
-    states = list(cf.GaussNewton().iterate(toy))
+    control = Control(second_start=lambda: np.array([1.8]))
+    states = list(cf.GaussNewton().iterate(toy, control=control))
     phases = list(dict.fromkeys(state.phase for state in states))
     assert phases[:3] == ["straight", "second start", "station 1"]
     assert max(len(state.stations) for state in states) == 11  # the slow ladder was tried, too
@@ -343,8 +343,8 @@ def test_a_search_for_something_better_that_is_cut_short_ends_at_the_optimum(lim
 def test_a_further_try_that_cannot_be_evaluated_does_not_lose_the_optimum(fails):
     toy = ellipse(1.3)
     staged = Faulty(toy, lambda v: fails and bool(v[0] < 1.0))
-    staged.second_start = lambda: np.array([-1.0])
-    solved = cf.GaussNewton().solve(staged, Control())
+    control = Control(second_start=lambda: np.array([-1.0]))
+    solved = cf.GaussNewton().solve(staged, control)
     assert solved.status is Status.CONVERGED
     assert np.isclose(solved.v[0], 1.617 if fails else -1.602, atol=0.02)
 
@@ -365,8 +365,8 @@ def test_stations_that_cannot_be_evaluated_end_the_solve_with_the_reason():
 
 def test_warm_solves_go_straight():
     toy = ellipse(1.3)
-    toy.second_start = lambda: np.array([-1.0])
-    solved = cf.GaussNewton().solve(toy, Control(), warm=True)
+    control = Control(second_start=lambda: np.array([-1.0]))
+    solved = cf.GaussNewton().solve(toy, control, warm=True)
     assert solved.status is Status.CONVERGED
     assert {entry["station"] for entry in solved.history} == {0.0}
     assert np.isclose(solved.v[0], 1.617, atol=0.01)

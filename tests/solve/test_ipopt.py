@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import castfit.solve.ipopt as module
+from castfit._watch import Interrupt, Watch
 from castfit.experiment import Experiment, free
 from castfit.model import Model, symbols
 from castfit.problem import Constraint, Normal, Parameter, Problem
 from castfit.solve.ipopt import Ipopt
-from castfit.solve.solution import Control, Interrupt, Iteration, Ledger, infeasibility
+from castfit.solve.solution import Control, Iteration, Ledger, infeasibility
 from castfit.staged import Evaluation, Failure, Linearization, StagedProblem, Values, rows_in_units, weighted_squares
 from castfit.status import Status
 from castfit.transcribe.collocation import Collocation
@@ -73,7 +74,7 @@ def label(transcription) -> str:
 
 
 def assemble(staged: StagedProblem, exact: bool) -> module._Run:
-    return module._Run(Ipopt(), staged, Ledger(staged), Control(), Interrupt(), exact)
+    return module._Run(Ipopt(), staged, Ledger(staged), Watch(np.inf, Interrupt()), exact, [])
 
 
 def full(sparsity: ca.Sparsity, nonzeros: np.ndarray) -> np.ndarray:

@@ -217,7 +217,7 @@ def second_start_of(problem):
         label = "spy"
 
         def solve(self, staged, control, *, warm=False):
-            seen.append(staged.second_start)
+            seen.append(control.second_start)
             return Ledger(staged).solution(staged.start, Status.MAX_ITERATIONS)
 
     cf.fit(problem, MULTIPLE, Spy())

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from castfit.solve.step_control.common import Advance, Search, StepControl
 
 _SHORTEST = 1e-5  # shorter steps are tried only to escape points that cannot be integrated
@@ -43,15 +45,16 @@ class NaturalLevel(StepControl):
         while True:
             trial = search.trial(factor * dv)
             simplified = search.local.correction(trial) if trial.ok else None
-            if simplified is None:
+            size = np.inf if simplified is None else search.norm(simplified.dv - (1 - factor) * dv)
+            # A step as long as its square underflows moves nothing; a norm that overflows is no measure.
+            if simplified is None or not np.isfinite(size) or not 0.0 < (factor * length) ** 2 < np.inf:
                 factor *= 0.5 if factor > self.tau_min else 0.1
                 if factor < _SHORTEST:
                     return Advance(None, factor)
                 continue
-            correction = simplified.dv
-            omega = 2 * search.norm(correction - (1 - factor) * dv) / (factor * length) ** 2  # Eq. 19
+            omega = 2 * size / (factor * length) ** 2  # Eq. 19
             if omega * length * factor <= self.eta_2 or factor <= self.tau_min:
-                report = {"level": search.norm(correction) ** 2, "omega": omega}
+                report = {"level": search.norm(simplified.dv) ** 2, "omega": omega}
                 return Advance(trial, factor, {"omega": omega}, report)
             # A jump back to 1, as step 2 of the paper's algorithm has it, could repeat what was just refused.
             factor = max(self.eta_0 / (omega * length), self.tau_min)  # Eq. 21

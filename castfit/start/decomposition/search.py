@@ -17,6 +17,7 @@ from scipy.optimize import least_squares
 
 from castfit._casadi import Built
 from castfit._reading import rng_mistakes
+from castfit._watch import Stopped, look
 from castfit.posed import Posed
 from castfit.start.decomposition.blocks import Block, Piece, decomposition_mistakes, find_blocks, pose
 from castfit.start.decomposition.rosenbrock import FixedSteps
@@ -122,8 +123,8 @@ def decompose(problem: Posed, theta: Array, *, rng: int | np.random.Generator = 
             search.run(generator)
         except _LateError:
             ended = Status.MAX_TIME
-        except KeyboardInterrupt:
-            ended = Status.INTERRUPTED
+        except (Stopped, KeyboardInterrupt) as stopped:
+            ended = stopped.status if isinstance(stopped, Stopped) else Status.INTERRUPTED
         found[piece.positions] = search.best
         if ended is not None:
             break
@@ -207,6 +208,7 @@ class _Search:
 
     def _residuals(self, theta: Array) -> Array:
         """Evaluate, and remember the best point."""
+        look()
         if time.perf_counter() > self._deadline:
             raise _LateError
         with np.errstate(all="ignore"):
