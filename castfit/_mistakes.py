@@ -55,6 +55,10 @@ def statement_mistakes(said: Statement) -> list[str]:
         for name in said.state_bounds
         if name not in model.states
     ]
+    called = [c.name for c in said.constraints]
+    mistakes += [
+        f"two constraints are named '{n}'; names must differ" for n in dict.fromkeys(called) if called.count(n) > 1
+    ]
     for constraint in said.constraints:
         mistakes += _constraint_mistakes(constraint, model)
     for experiment in said.experiments:

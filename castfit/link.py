@@ -165,7 +165,8 @@ class Link:
     Attributes
     ----------
     n_p : int
-        How many rows of y are parameters; the others are initial states.
+        How many rows of y are parameters; the others are initial states.  What else an experiment may need (times of
+        events, parameters of the noise) are more rows after these.
     base : (n_y,) array
         The rows that are numbers; 0 elsewhere.
     of : (n_q,) int array

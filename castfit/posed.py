@@ -336,8 +336,8 @@ def compose(said: Statement) -> Posed:
     return Posed(
         said.model,
         said.experiments,
-        said.parameters,
-        said.state_bounds,
+        dict(said.parameters),
+        dict(said.state_bounds),
         said.constraints,
         outputs,
         quantities,

@@ -43,7 +43,8 @@ class Problem:
     model : Model
     experiments : Experiment or sequence of Experiment
     parameters : mapping from str to Parameter or float
-        One entry for each parameter of the model; a bare number is a free parameter's guess.
+        One entry for each parameter of the model, unless every experiment has its own value of it, and for each
+        quantity that appears in expressions of experiments only; a bare number is a free parameter's guess.
     state_bounds : mapping from str to (lower, upper), optional
         Bounds that a trajectory must respect: at every node in multiple shooting and collocation, at the measured
         times in single shooting.

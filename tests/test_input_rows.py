@@ -47,6 +47,12 @@ def test_a_parameter_called_like_a_local_value_is_refused():
         Problem(model, experiments, parameters=parameters)
 
 
+def test_constraints_of_one_name_are_refused():
+    twice = [Constraint(cf.symbols("x"), upper=limit, name="cap") for limit in (2.0, 3.0)]
+    with refused("two constraints are named 'cap'; names must differ"):
+        decay_problem(constraints=twice)
+
+
 def test_calendar_times_ask_for_their_start():
     years = np.arange(2000, 2011)
     with refused("the times, from 2000 to 2010, are far from 0: when do the initial states hold? Give start=2000"):
