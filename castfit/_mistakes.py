@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
+from castfit._bounds import bound_mistakes
 from castfit._reading import is_one_of, named, real, text
-from castfit.experiment import Experiment, Free, bound_mistakes
+from castfit.experiment import Experiment, Free
 from castfit.model import NOT_A_NUMBER, Model, holds_nan
 from castfit.quantities import every_parameter, names_used
 from castfit.statement import Constraint, Parameter, Statement, initial_values

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Number
-from typing import TYPE_CHECKING, Any, Union, cast
+from typing import TYPE_CHECKING, Any, Union
 
 import casadi as ca
 import numpy as np
 
-from castfit._reading import is_one_of, items, named, real, reals, text
+from castfit._bounds import both_bounds, bound_mistakes
+from castfit._reading import named, real, reals, text
 from castfit.inputs import Input
 from castfit.model import NOT_A_NUMBER, holds_nan
+from castfit.series import Relative, read_series, read_sigma, scale_mistakes, series_mistakes
 from castfit.status import check, suggest
 
 if TYPE_CHECKING:
@@ -33,14 +34,6 @@ class Free:
     lower: float = -np.inf
     upper: float = np.inf
     scale: str = "linear"
-
-
-@dataclass(frozen=True)
-class Relative:
-    """Standard deviations proportional to the measured value; create it with `relative`."""
-
-    fraction: float
-    floor: float = 0.0
 
 
 def free(
@@ -150,11 +143,11 @@ class Experiment:
         if not isinstance(label, str):
             mistakes.append(f"name is {text(label)}; give text")
             label = ""
-        series = _read(data, time, mistakes)
-        deviations = _read_sigma(sigma, time, series, mistakes)
-        _check_series(series, begin, mistakes)
+        series = read_series(data, time, mistakes)
+        deviations = read_sigma(sigma, time, series, mistakes)
+        mistakes += series_mistakes(series, begin)
         if not mistakes and begin is not None:
-            mistakes += _scale_mistakes(series, deviations, begin, given=start is not None)
+            mistakes += scale_mistakes(series, deviations, begin, given=start is not None)
         signals = {n: _as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
         states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial, mistakes).items()}
         own = {n: _own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
@@ -285,13 +278,6 @@ class Points:
 
 
 @dataclass(frozen=True)
-class _Series:
-    times: Array  # (n,)
-    values: Array  # (n, replicates)
-    shape: tuple[int, ...]  # as the user gave the values
-
-
-@dataclass(frozen=True)
 class _Graph:
     """A pickled SX expression: a function of its symbols, and their names."""
 
@@ -327,180 +313,6 @@ def _slots(times: Array, values: Array) -> tuple[Array, NDArray[np.intp]]:
     flat = np.repeat(times, values.shape[1])
     first = np.searchsorted(flat, flat, side="left")
     return flat, np.arange(flat.size) - first
-
-
-def _is_frame(data: Any) -> bool:
-    """Tell a pandas DataFrame, without importing pandas."""
-    return hasattr(data, "columns") and hasattr(data, "index") and hasattr(data, "iloc")
-
-
-def _columns(frame: Any, mistakes: list[str]) -> dict[str, Any]:
-    names = [str(c) for c in frame.columns]
-    mistakes += [f"the DataFrame has several columns '{n}'" for n in dict.fromkeys(names) if names.count(n) > 1]
-    return {n: frame.iloc[:, i] for i, n in enumerate(names)}
-
-
-def _read(data: Any, time: Any, mistakes: list[str]) -> dict[str, _Series]:
-    """Read every accepted form of data into one series per name."""
-    columns: dict[str, Any]
-    if _is_frame(data):
-        columns = _columns(data, mistakes)
-        if time is None:
-            time = data.index
-        elif isinstance(time, (str, int)):
-            if str(time) not in columns:
-                mistakes.append(f"the DataFrame has no time column '{time}': {suggest(str(time), columns)}")
-                return {}
-            time = columns.pop(str(time))
-    elif isinstance(data, Mapping):
-        columns = named("data", data, mistakes)
-        if isinstance(time, str):
-            mistakes.append(f"time is the text '{time}'; give the times, or a DataFrame with that column")
-            return {}
-    else:
-        mistakes.append(f"data is a {type(data).__name__}; give a mapping from names to values, or a pandas DataFrame")
-        return {}
-    common = None if time is None else reals(time)
-    if time is not None and common is None:
-        mistakes.append(f"time is {text(time)}; give real numbers, for instance hours since the start")
-    series: dict[str, _Series] = {}
-    for name, value in columns.items():
-        own = isinstance(value, tuple) and _are_arrays(cast("tuple[Any, ...]", value))
-        if not own and common is None:
-            if time is None:
-                mistakes.append(f"'{name}' has no times; give time=..., or (times, values)")
-            continue
-        t, y = (reals(value[0]), reals(value[1])) if own else (common, reals(value))
-        if t is None or y is None:
-            mistakes.append(f"'{name}' contains something that is no real number: {text(value)}")
-        elif t.ndim != 1 or y.ndim not in (1, 2) or y.shape[0] != t.size or y.size == 0:
-            mistakes.append(
-                f"'{name}' has values of shape {y.shape} at times of shape {t.shape}; "
-                "give (n_times,) or (n_times, n_replicates)"
-            )
-        else:
-            series[name] = _Series(t, y.reshape(t.size, -1), y.shape)
-    if not columns:
-        mistakes.append("data is empty; give at least one measured quantity")
-    return series
-
-
-def _are_arrays(pair: tuple[Any, ...]) -> bool:
-    """Tell (times, values) from two measured numbers."""
-    return len(pair) == 2 and not all(v is None or isinstance(v, Number) for v in pair)
-
-
-def _check_series(series: Mapping[str, _Series], start: float | None, mistakes: list[str]) -> None:
-    for name, s in series.items():
-        t, y = s.times, s.values
-        if not np.isfinite(t).all():
-            mistakes.append(f"the times of '{name}' contain NaN or infinity; leave such rows out")
-        elif (np.diff(t) < 0).any():
-            late = t[1:][np.diff(t) < 0][0]
-            mistakes.append(f"the times of '{name}' are not sorted (look at t = {late:g}); sort the rows by time")
-        elif start is not None and t[0] < start:
-            mistakes.append(f"'{name}' has a time {t[0]:g} before the start {start:g}; set start=, or drop the row")
-        if np.isinf(y).any():
-            mistakes.append(f"'{name}' contains infinite values; use NaN for what was not measured")
-        elif not np.isfinite(y).any():
-            mistakes.append(f"'{name}' contains no measured value (all NaN); leave it out")
-
-
-_FAR = 10.0  # spans of the data; initial states that hold so long before the first datum are hardly meant
-_LARGEST = 1e100  # whose square is a number
-_RESOLVED = 1e6 * np.finfo(float).eps  # length of an experiment, relative to its times
-
-
-def _scale_mistakes(
-    series: Mapping[str, _Series], deviations: Mapping[str, Array], start: float, *, given: bool
-) -> list[str]:
-    """Find times and values with which floating-point numbers cannot reckon, and a start that was hardly meant."""
-    measured = [s.times[np.isfinite(s.values).any(axis=1)] for s in series.values()]
-    first, last = min(float(t[0]) for t in measured), max(float(t[-1]) for t in measured)
-    length, largest = last - start, max(abs(start), abs(last))
-    mistakes: list[str] = []
-    if largest > _LARGEST or 0 < length < 1 / _LARGEST:
-        mistakes.append(f"the times reach from {start:g} to {last:g}; give them in another unit")
-    elif 0 < length < _RESOLVED * largest:
-        mistakes.append(
-            f"the times from {start!r} to {last!r} are too close to each other for numbers of this size; "
-            f"count them from {start:g}"
-        )
-    elif not given and first > _FAR * (last - first) > 0:
-        mistakes.append(
-            f"the times, from {first:g} to {last:g}, are far from 0: when do the initial states hold? "
-            f"Give start={first:g}, or start=0"
-        )
-    for name, s in series.items():
-        y = np.abs(s.values[np.isfinite(s.values)])
-        if y.max(initial=0.0) > _LARGEST:
-            mistakes.append(f"'{name}' contains {y.max():g}; give it in another unit")
-        sigma = deviations.get(name)
-        if sigma is None:
-            continue
-        ratio = np.divide(np.abs(s.values), sigma, out=np.zeros_like(sigma), where=np.isfinite(s.values))
-        if sigma.max() > _LARGEST or sigma.min() < 1 / _LARGEST or ratio.max(initial=0.0) > _LARGEST:
-            span = f"between {sigma.min():g} and {sigma.max():g}"
-            mistakes.append(f"sigma of '{name}' is {span}, too far from the values; give it in another unit")
-    return mistakes
-
-
-def _read_sigma(sigma: Any, time: Any, series: Mapping[str, _Series], mistakes: list[str]) -> dict[str, Array]:
-    """Expand every accepted form of sigma to one array per series."""
-    if sigma is None or not series:
-        return {}
-    given: dict[str, Any]
-    if isinstance(sigma, Mapping) or _is_frame(sigma):
-        given = _columns(sigma, mistakes) if _is_frame(sigma) else named("sigma", sigma, mistakes)
-        if isinstance(time, str) and time not in series:
-            given.pop(time, None)
-        mistakes += [f"sigma names '{n}', which is not in data: {suggest(n, series)}" for n in given if n not in series]
-        mistakes += [f"sigma is missing for '{n}'" for n in series if given.get(n) is None]
-        given = {n: s for n, s in given.items() if s is not None}
-    elif isinstance(sigma, Relative) or real(sigma) is not None:
-        given = dict.fromkeys(series, sigma)
-    else:
-        table = reals(sigma)
-        if table is not None and all(table.shape == (s.times.size, len(series)) for s in series.values()):
-            given = {n: table[:, j] for j, n in enumerate(series)}
-        elif table is not None and len(series) == 1:
-            given = dict.fromkeys(series, table)
-        else:
-            shown = text(sigma) if table is None else f"an array of shape {table.shape}"
-            mistakes.append(f"sigma is {shown}; give a number, a mapping per output, or an array (n_times, n_outputs)")
-            return {}
-    out: dict[str, Array] = {}
-    for name, own in series.items():
-        value = _deviations(name, given[name], own, mistakes) if name in given else None
-        if value is not None:
-            out[name] = value
-    return out
-
-
-def _deviations(name: str, sigma: Any, series: _Series, mistakes: list[str]) -> Array | None:
-    measured, shape = np.isfinite(series.values), series.values.shape
-    if isinstance(sigma, Relative):
-        fraction, floor = real(sigma.fraction), real(sigma.floor)
-        if fraction is None or floor is None or not (0 <= fraction < np.inf and 0 <= floor < np.inf):
-            mistakes.append(f"sigma of '{name}': relative() takes a fraction and a floor that are not negative")
-            return None
-        wide = np.maximum(fraction * np.abs(np.where(measured, series.values, 1.0)), floor)
-        remedy = "give relative(..., floor=...) a positive floor"
-    else:
-        given = reals(sigma)
-        if given is None or given.shape not in ((), shape[:1], series.shape, shape):
-            mistakes.append(
-                f"sigma of '{name}' is {text(sigma)}; give a number, one per time, or an array of shape {series.shape}"
-            )
-            return None
-        wide = np.array(np.broadcast_to(given[:, None] if given.ndim == 1 else given, shape))
-        remedy = "standard deviations are positive; leave sigma out if they are unknown"
-    bad = measured & ~(np.isfinite(wide) & (wide > 0))
-    if bad.any():
-        at = series.times[np.argwhere(bad)[0][0]]
-        mistakes.append(f"sigma of '{name}' is {wide[bad][0]:g} at t = {at:g}; {remedy}")
-        return None
-    return wide
 
 
 def _as_input(name: str, value: Any, mistakes: list[str]) -> Input:
@@ -552,40 +364,3 @@ def _own_parameter(name: str, value: Any, mistakes: list[str]) -> float | ca.SX:
         remedy = "give a finite number or a scalar SX expression of other parameters"
     mistakes.append(f"parameter '{name}' is {text(value)}; {remedy}")
     return np.nan
-
-
-def both_bounds(where: str, lower: Any, upper: Any, bounds: Any) -> tuple[Any, Any]:
-    """Return the bounds, which may be given one by one or as a pair."""
-    if bounds is None:
-        return lower, upper
-    given = items(bounds)
-    twice = not (is_one_of(lower, -np.inf) and is_one_of(upper, np.inf))
-    mistakes = ["lower or upper is given beside bounds; give one of them"] if twice else []
-    if given is None or len(given) != 2:
-        mistakes.append(f"bounds is {text(bounds)}; give (lower, upper), infinite for none")
-    check(where, mistakes)
-    assert given is not None
-    return given[0], given[1]
-
-
-def bound_mistakes(what: str, guess: Any, lower: Any, upper: Any, scale: Any) -> list[str]:
-    """Check a guess against its bounds and its scale."""
-    mistakes: list[str] = []
-    if not is_one_of(scale, "linear", "log"):
-        mistakes.append(f"{what}: scale is {text(scale)}; choose 'linear' or 'log'")
-    value, low, high, log = real(guess), real(lower), real(upper), is_one_of(scale, "log")
-    if value is None or not np.isfinite(value):
-        mistakes.append(f"{what}: the guess is {text(guess)}; give a finite number")
-    if low is None or high is None or np.isnan(low) or np.isnan(high):
-        mistakes.append(f"{what}: the bounds are {text(lower)} and {text(upper)}; give numbers, infinite for none")
-    elif low > high:
-        mistakes.append(f"{what}: the bounds [{low:g}, {high:g}] are empty; swap or widen them")
-    elif log and -np.inf < low < 0:
-        mistakes.append(f"{what}: scale='log' needs a lower bound that is not negative; it is {low:g}")
-    if mistakes or value is None or low is None or high is None:
-        return mistakes
-    if not low <= value <= high:
-        mistakes.append(f"{what}: the guess {value:g} lies outside its bounds [{low:g}, {high:g}]; move one of them")
-    elif log and value <= 0:
-        mistakes.append(f"{what}: scale='log' needs a positive guess; it is {value:g}")
-    return mistakes

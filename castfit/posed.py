@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
+from castfit._bounds import bound_mistakes
 from castfit._reading import is_one_of, items, named, real, reals, text
 from castfit.conditions import Condition, conditions_of
-from castfit.experiment import Experiment, Points, bound_mistakes
+from castfit.experiment import Experiment, Points
 from castfit.model import Model
 from castfit.quantities import Quantity, natural_value, quantities_of
 from castfit.statement import Constraint, Parameter, Statement, initial_values

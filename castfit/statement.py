@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit.experiment import both_bounds
+from castfit._bounds import both_bounds
 
 if TYPE_CHECKING:
     from castfit.experiment import Experiment
