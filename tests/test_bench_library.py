@@ -22,7 +22,7 @@ def two_problems(monkeypatch):
 
 
 def test_every_problem_meets_every_method(two_problems):
-    found = run_library(methods=["default", "multiple/ipopt"], starts=2)
+    found = list(run_library(methods=["default", "multiple/ipopt"], starts=2))
     assert [(e.problem, e.method) for e in found] == [
         (problem, method) for problem in ("bellman", "lotka_volterra") for method in ("default", "multiple/ipopt")
     ]
@@ -32,7 +32,7 @@ def test_every_problem_meets_every_method(two_problems):
         assert entry.iterations >= 1
         assert entry.evaluations > entry.iterations
         assert entry.cpu > 0
-    again = run_library(methods=["default"], starts=2)
+    again = list(run_library(names=["bellman", "lotka_volterra"], methods=["default"], starts=2))
     assert [replace(e, cpu=0, building=0) for e in again] == [replace(e, cpu=0, building=0) for e in found[::2]]
 
 
@@ -71,8 +71,9 @@ def test_an_error_of_one_fit_is_a_row(two_problems, monkeypatch):
 
 
 def test_mistakes_are_listed_at_once(tmp_path):
-    with refused("no method 'defalt': did you mean 'default'?", "starts is 0", "seed is -1", "max_time is 0"):
-        run_library(methods=["defalt"], starts=0, seed=-1, max_time=0)
+    with refused("no method 'defalt': did you mean 'default'?", "starts is 0", "seed is -1", "max_time is 0",
+                 "no problem 'belman': did you mean 'bellman'?"):  # fmt: skip
+        run_library(names=["belman"], methods=["defalt"], starts=0, seed=-1, max_time=0)
     file = tmp_path / "other.json"
     file.write_text("[1]")
     with refused("other.json' holds no such table"):
@@ -92,10 +93,28 @@ def test_bench_prints_and_writes_the_library(two_problems, tmp_path, capsys, mon
     assert "takes no --workers" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+def test_bench_keeps_what_an_interruption_leaves(two_problems, tmp_path, monkeypatch):
+    from castfit.benchmark import library
+
+    fitted = iter([library._entry])
+
+    def entry(*arguments):
+        return next(fitted, _interrupted)(*arguments)
+
+    monkeypatch.setattr(library, "_entry", entry)
+    file = tmp_path / "library.json"
+    assert cli.main(["bench", "library", "--methods", "default", "--json", str(file)]) == 130
+    assert json.loads(file.read_text())["stopped"] == "interrupted"
+    assert [problem for problem, _ in earlier(str(file))] == ["bellman"]
+
+
+def _interrupted(*arguments):
+    raise KeyboardInterrupt
+
+
 def test_the_table_is_run_by_another_checkout_as_a_script(tmp_path):
     root = Path(__file__).parents[1]
     file = tmp_path / "before.json"
-    command = [sys.executable, str(root / "castfit" / "benchmark" / "library.py"), str(file), "0.5"]
+    command = [sys.executable, str(root / "castfit" / "benchmark" / "library.py"), str(file), "5", "lotka_volterra"]
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(root)}, cwd=tmp_path)
-    assert len(earlier(str(file))) == len(problems.names()) * len(METHODS)
+    assert [method for _, method in earlier(str(file))] == list(METHODS)

@@ -3,8 +3,10 @@
 This table measures castfit against itself, so the module uses nothing but the public interface.  It can be run as a
 script with another version of castfit on the path, and the two tables be compared:
 
-    PYTHONPATH=/other/checkout python castfit/benchmark/library.py before.json
-    castfit bench library --against before.json
+    PYTHONPATH=/other/checkout python castfit/benchmark/library.py before.json 20 bellman gasoil
+    castfit bench library --against before.json --max-time 20 --problems bellman,gasoil
+
+The time limit and the problems may be left out; the file is written again after every problem.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -63,16 +65,19 @@ class Entry:
 
 def run_library(
     *,
+    names: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
     starts: int = 1,
     seed: int = 0,
     max_time: float = MAX_TIME,
     progress: Callable[[str], object] = lambda text: None,
-) -> tuple[Entry, ...]:
-    """Fit every problem by every method.
+) -> Iterator[Entry]:
+    """Fit every problem by every method, one entry after the other.
 
     Parameters
     ----------
+    names : sequence of str, optional
+        Of problems; by default all of them.
     methods : sequence of str, optional
         Of `METHODS`; by default all of them.
     starts : int
@@ -93,17 +98,29 @@ def run_library(
     mistakes += [f"starts is {starts}; give at least 1"] if starts < 1 else []
     mistakes += [f"seed is {seed}; give a number that is not negative"] if seed < 0 else []
     mistakes += [] if max_time > 0 else [f"max_time is {max_time}; give a positive number of seconds"]
+    wanted = problems.names() if names is None else tuple(names)
+    mistakes += [f"there is no problem '{n}': {suggest(n, problems.names())}" for n in wanted
+                 if n not in problems.names()]  # fmt: skip
     check(NAME, mistakes)
-    entries: list[Entry] = []
-    for name in problems.names():
+    return _entries(wanted, chosen, starts, seed, max_time, progress)
+
+
+def _entries(
+    names: Sequence[str],
+    methods: Sequence[str],
+    starts: int,
+    seed: int,
+    max_time: float,
+    progress: Callable[[str], object],
+) -> Iterator[Entry]:
+    for name in names:
         benchmark = problems.load(name)
         drawn = [benchmark.draw_start(np.random.default_rng(s)) for s in np.random.SeedSequence(seed).spawn(starts - 1)]
-        for method in chosen:
+        for method in methods:
             progress(f"{NAME}: {name}, {method}")
             kind = method.partition("/")[0]
             own = benchmark.starts.get(kind, benchmark.starts["reference"])
-            entries.append(_entry(benchmark, method, [own, *drawn], max_time))
-    return tuple(entries)
+            yield _entry(benchmark, method, [own, *drawn], max_time)
 
 
 def _entry(benchmark: Any, method: str, starts: Sequence[Mapping[str, float]], max_time: float) -> Entry:
@@ -243,11 +260,14 @@ def _mean(ratios: Iterable[float]) -> float:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the table with the castfit on the path, and write it to a file: ``FILE [MAX_TIME]``."""
-    file, *limit = arguments
-    max_time = float(limit[0]) if limit else MAX_TIME
-    found = run_library(max_time=max_time, progress=lambda text: print(text, file=sys.stderr))  # noqa: T201
-    Path(file).write_text(json.dumps(record(found, starts=1, seed=0, max_time=max_time), indent=2) + "\n")
+    """Run the table with the castfit on the path: ``FILE [MAX_TIME [PROBLEM ...]]``."""
+    file, *rest = arguments
+    limit = float(rest[0]) if rest else MAX_TIME
+    names = rest[1:] or None
+    found: list[Entry] = []
+    for entry in run_library(names=names, max_time=limit, progress=lambda text: print(text, file=sys.stderr)):  # noqa: T201
+        found.append(entry)
+        Path(file).write_text(json.dumps(record(found, starts=1, seed=0, max_time=limit), indent=2) + "\n")
     print("\n".join(lines(found)))  # noqa: T201
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _COMMON = ("starts", "seed", "workers", "methods", "max_time")
-_OPTIONS = (*_COMMON, "tolerance", "data", "plot", "against")
+_OPTIONS = (*_COMMON, "tolerance", "data", "plot", "problems", "against")
 _DEFAULTS = {"workers": 1, "max_time": 60.0}  # taken after it is known what was given
 
 
@@ -57,6 +57,7 @@ def _configure_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tolerance", type=float, metavar="T", help="relative tolerance of the integrator")
     parser.add_argument("--data", metavar="FILE", help="measurements of hiv_proteinase (default: simulated ones)")
     parser.add_argument("--plot", metavar="FILE", help="draw the curves of a global search")
+    parser.add_argument("--problems", metavar="A,B", help="problems of the library to fit (default: all of them)")
     parser.add_argument("--against", metavar="FILE", help="an earlier --json of the library, for ratios to it")
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON; - is standard output")
 
@@ -144,14 +145,22 @@ def _searches(arguments: argparse.Namespace, show: Progress) -> tuple[Renderable
 
 def _library(arguments: argparse.Namespace, show: Progress) -> tuple[RenderableType, dict[str, Any]]:
     """Fit every problem of the library by every method."""
+    from rich.markup import escape
+
     from castfit.benchmark import library
 
     before = None if arguments.against is None else library.earlier(arguments.against)
-    options = {"starts": arguments.starts or 1, "seed": arguments.seed or 0, "max_time": arguments.max_time}
-    found = library.run_library(methods=_listed(arguments.methods), **options, progress=show)
-    from rich.markup import escape
-
-    return escape("\n".join(library.lines(found, before))), library.record(found, **options)
+    starts = 1 if arguments.starts is None else arguments.starts
+    options = {"starts": starts, "seed": arguments.seed or 0, "max_time": arguments.max_time}
+    names, methods = _listed(arguments.problems), _listed(arguments.methods)
+    found: list[library.Entry] = []
+    stopped: dict[str, str] = {}
+    try:
+        for entry in library.run_library(names=names, methods=methods, **options, progress=show):
+            found.append(entry)
+    except KeyboardInterrupt:
+        stopped = {"stopped": Status.INTERRUPTED.value}
+    return escape("\n".join(library.lines(found, before))), library.record(found, **options, **stopped)
 
 
 def _listed(names: str | None) -> list[str] | None:
@@ -162,6 +171,6 @@ KINDS = (
     Kind(_published_names, (*_COMMON, "tolerance"), _published),
     Kind(lambda: ("condensing-scaling",), ("seed",), _scaling),
     Kind(_searches_names, (*_COMMON, "data", "plot"), _searches),
-    Kind(lambda: ("library",), ("starts", "seed", "methods", "max_time", "against"), _library),
+    Kind(lambda: ("library",), ("starts", "seed", "methods", "max_time", "problems", "against"), _library),
 )
 COMMAND = Command("bench", "repeat a published table and print it beside ours", _configure_bench, _bench)
