@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich import box
 from rich.console import Console, Group
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from castfit.drive.run.reporting import live
 
 if TYPE_CHECKING:
     from castfit.benchmark import Scaling, TableResult
@@ -39,16 +39,8 @@ def console(*, stderr: bool = False) -> Console:
 @contextmanager
 def progress(*, silent: bool = False) -> Generator[Callable[[str], None], None, None]:
     """Yield a function that shows what is being done; always silent unless standard error is a terminal."""
-    if silent or not sys.stderr.isatty():
-        yield lambda text: None
-        return
-    # Solvers take the descriptor of standard error away while they run; a copy of it stays.
-    with open(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="replace") as stream:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        own = Console(file=stream, highlight=False)
-        with Progress(*columns, console=own, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
-            task = bar.add_task("", total=None)
-            yield lambda text: bar.update(task, description=escape(text))
+    with nullcontext() if silent else live(keep=False) as show:
+        yield (lambda text: None) if show is None else show
 
 
 def library(benchmarks: Iterable[Benchmark]) -> Table:

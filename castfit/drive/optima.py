@@ -10,6 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from castfit.problem import Posable
+    from castfit.result import Result
 
 _SAME = 1e-4  # relative difference of chi2 up to which two fits found the same optimum
 _SPREAD = 1e-2  # relative spread of an estimate above which an optimum does not determine it
@@ -41,6 +42,33 @@ def rounding_error(problem: Posable) -> float:
     """Return what may be rounding in a difference of chi2, as where a model fits its data exactly."""
     points = (condition.points for condition in problem.conditions)
     return _ROUNDING * sum(float(np.sum((p.values[p.mask] / p.sigma[p.mask]) ** 2)) for p in points)
+
+
+def merit(cost: float, chi2: float, n_unknown: int, *, priors: bool) -> float:
+    """Return what fits are compared by: chi2, which is positive, so that differences relative to it mean something.
+
+    Where sigma is unknown and there are priors, chi2 is that of the data alone.  Then it is the chi2 which would give
+    the same objective without priors:  cost = n/2 log(chi2 / n).
+
+    Parameters
+    ----------
+    cost, chi2 : float
+        The objective, and the sum of squared weighted residuals.
+    n_unknown : int
+        Number of data whose sigma is unknown.
+    priors : bool
+        Whether any quantity has a prior.
+    """
+    if not (n_unknown and priors and np.isfinite(cost)):
+        return chi2
+    with np.errstate(over="ignore"):
+        return float(n_unknown * np.exp(2.0 * cost / n_unknown))
+
+
+def merit_of(result: Result, problem: Posable) -> float:
+    """Return `merit` of a fit."""
+    priors = any(quantity.prior is not None for quantity in problem.quantities)
+    return merit(result.cost, result.chi2, 0 if result.absolute_sigma else result.n_data, priors=priors)
 
 
 def optima(ends: Mapping[int, tuple[float, Mapping[str, float]]], *, floor: float = 0.0) -> tuple[Optimum, ...]:

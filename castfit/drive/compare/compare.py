@@ -23,11 +23,11 @@ from castfit.drive.compare.result import ComparisonResult, Row, Trial
 from castfit.drive.multistart.book import LOST, lost
 from castfit.drive.multistart.result import CUT_OFF
 from castfit.drive.multistart.sampling import draw
-from castfit.drive.optima import rounding_error
+from castfit.drive.optima import merit_of, rounding_error
 from castfit.drive.run.jobs import thaw
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.run.pool import Pool
-from castfit.drive.run.reporting import reporter
+from castfit.drive.run.reporting import is_tenth, reporter
 from castfit.problem import Posable
 from castfit.result import Result
 from castfit.status import InputError, Status, check
@@ -125,7 +125,7 @@ def compare(
             for k, outcome in pool.run(_attempt, tasks, limit=limit, deadline=run.deadline):
                 if isinstance(outcome, InputError):
                     raise InputError(f"compare, method '{pairs[k][1]}'", outcome.problems)
-                trial = trials[k] = _trial(trials[k], outcome)
+                trial = trials[k] = _trial(trials[k], outcome, problem)
                 if trial.status == Status.INTERRUPTED.value:
                     raise KeyboardInterrupt
                 if not trial.finished:
@@ -133,7 +133,8 @@ def compare(
                 finished += 1
                 if trial.success and (trial.chi2, k) < rank:
                     best, rank = outcome.answer.result, (trial.chi2, k)
-                report(finished, len(pairs), f"{finished} of {len(pairs)} fits", _line(trial))
+                state = f"{finished} of {len(pairs)} fits"
+                report(state, _line(trial), milestone=is_tenth(finished, len(pairs)))
                 if run.wants_end(trial):
                     stopped = Status.STOPPED_BY_CALLBACK
                     break
@@ -141,7 +142,7 @@ def compare(
         stopped = Status.INTERRUPTED
     if stopped is None and run.seconds >= run.max_time and finished < len(pairs):
         stopped = Status.MAX_TIME
-    ends = [chi2 for chi2 in (known, None if best is None else best.chi2) if chi2 is not None]
+    ends = [chi2 for chi2 in (known, None if best is None else rank[0]) if chi2 is not None]
     optimum = min(ends, default=np.nan)
     floor = rounding_error(problem)
     return ComparisonResult(
@@ -202,7 +203,7 @@ def _timed(
     return _Answered(replace(answer, result=result), seconds, result.status is Status.MAX_TIME and left < limit)
 
 
-def _trial(empty: Trial, outcome: Any) -> Trial:
+def _trial(empty: Trial, outcome: Any, problem: Posable) -> Trial:
     """Enter an outcome."""
     if not isinstance(outcome, _Answered):
         status, message = lost(outcome)
@@ -212,7 +213,7 @@ def _trial(empty: Trial, outcome: Any) -> Trial:
         empty,
         status=CUT_OFF if outcome.cut else result.status.value,
         message="The time of the whole run ended." if outcome.cut else result.message,
-        chi2=result.chi2,
+        chi2=merit_of(result, problem),
         values=result.values,
         iterations=answer.iterations,
         evaluations=answer.evaluations,

@@ -30,14 +30,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._reading import flag_mistakes, real, reals, text
-from castfit.drive.incremental.checkpoint import Diary, Estimate, Stage, resumed
 from castfit.drive.incremental.coarsening import coarsened
 from castfit.drive.incremental.horizons import break_time, doubling, end, integrated_length, measured_times
 from castfit.drive.incremental.limits import Bounds, confidence_limits, standard_deviations
 from castfit.drive.incremental.result import Horizon, IncrementalResult
-from castfit.drive.run.checkpoint import described, run_header
+from castfit.drive.incremental.stage import Estimate, Stage
 from castfit.drive.run.options import RunOptions, part_mistakes, require_problem
-from castfit.fingerprint import digest
 from castfit.fit import Solver, Transcription, fit
 from castfit.posed import Posed
 from castfit.problem import Posable
@@ -49,8 +47,6 @@ from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
@@ -61,6 +57,7 @@ _HOPELESS = (Status.UNRESOLVABLE,)  # a shorter step does not help
 _MOST_ITERATIONS = 50  # of the default solver and of a rescue, per solve; more are not worth their time
 _MOST_RELAXATIONS = 8  # after which the user's bounds are taken
 _MOST_SHORTER = 3  # fallbacks in a fit after which shorter steps are not tried any more
+_LOWEST_LOG = -700.0
 _IMPLAUSIBLE = 4.0  # mean square of weighted residuals where standard deviations are known ...
 _UNEXPLAINED = 0.04  # ... otherwise their mean square relative to that of the data
 
@@ -81,8 +78,6 @@ def incremental(
     callback: Callable[[Iteration], Any] | None = None,
     absolute_sigma: bool | None = None,
     confidence_level: float = 0.95,
-    checkpoint: str | Path | None = None,
-    resume: bool = False,
     verbose: int = 0,
 ) -> IncrementalResult:
     """Estimate on successively longer horizons (incremental single shooting; Michalik et al. 2009).
@@ -119,10 +114,6 @@ def incremental(
         As in `fit`.
     confidence_level : float
         Of the intervals in the result's table.
-    checkpoint : str or Path, optional
-        A file to which every finished horizon is written at once.
-    resume : bool
-        Whether to continue the checkpoint if it exists: what is finished is not repeated.
     verbose : {0, 1, 2}
         Nothing, one line per horizon, one line per solve.
 
@@ -134,16 +125,15 @@ def incremental(
     Raises
     ------
     InputError
-        For misuse: unknown names or values outside the bounds in `start`, horizons that do not increase, a checkpoint
-        that exists and is not to be continued, or that belongs to another problem or other options, ...
+        For misuse: unknown names or values outside the bounds in `start`, horizons that do not increase, ...
     """
-    run = RunOptions(max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume)
+    run = RunOptions(max_time=max_time, callback=callback, verbose=verbose)
     transcription = SingleShooting() if transcription is None else transcription
     if solver is None:
         solver = GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS)
     mistakes = part_mistakes(transcription, solver)
     mistakes += _mistakes(break_fraction, bound_confidence, bound_relaxation)
-    mistakes += flag_mistakes(coarse=coarse, fallback=fallback) + run.mistakes() + run.file_mistakes()
+    mistakes += flag_mistakes(coarse=coarse, fallback=fallback) + run.mistakes()
     require_problem("incremental", problem, mistakes)
     if not isinstance(horizons, str):
         mistakes += _horizon_mistakes(problem.posed, horizons)
@@ -171,28 +161,9 @@ def incremental(
         _say if verbose else None,
     )
     theta = problem.guess if start is None else problem.theta_from(start)
-    header = run_header(
-        "incremental",
-        problem,
-        driver.transcription,
-        driver.solver,
-        horizons=described(driver.horizons),
-        options=described((break_fraction, bound_confidence, bound_relaxation, coarse, fallback)),
-        statistics=described((absolute_sigma, confidence_level)),
-        start=digest(theta),
-    )
-    with run.opened(header) as file:
-        solved, stage, result = resumed(file)
-        diary = Diary(file, len(solved))
-        if result is not None:
-            return IncrementalResult(result.with_problem(problem), solved, run.seconds)
-        if stage is None:
-            known = Estimate(theta, driver.user, -np.inf)
-            stage = Stage(known, driver.next_horizon(known))
-        result, solved = driver.run(stage, diary.stage)
-        if result.status not in _STOPPED:
-            diary.end(solved, result)
-    return IncrementalResult(result, solved, run.seconds, diary.trouble)
+    known = Estimate(theta, driver.user, -np.inf)
+    result, solved = driver.run(Stage(known, driver.next_horizon(known)))
+    return IncrementalResult(result, solved, run.seconds)
 
 
 @dataclass(frozen=True)
@@ -248,7 +219,7 @@ class _Driver:
         """The user's bounds."""
         return Bounds(*self.problem.bounds)
 
-    def run(self, stage: Stage, save: Callable[[Stage], None]) -> tuple[Result, tuple[Horizon, ...]]:
+    def run(self, stage: Stage) -> tuple[Result, tuple[Horizon, ...]]:
         """Follow the flow chart to the end of the last horizon."""
         while True:
             known = stage.known
@@ -259,7 +230,6 @@ class _Driver:
                 if nearer is not None:
                     record = self.record(replace(attempt, fallback="shorter step"))
                     stage = Stage(known, nearer, (*stage.horizons, record))
-                    save(stage)
                     continue
                 attempt = self.rescue(attempt, known)
                 stopped = attempt.result.status in _STOPPED
@@ -270,7 +240,6 @@ class _Driver:
                 return self.unfinished(attempt.result), horizons
             learnt = self.learn(attempt, known)
             stage = Stage(learnt, self.next_horizon(learnt), horizons)
-            save(stage)
 
     def next_horizon(self, known: Estimate) -> float:
         """Return the horizon that the rule wants next."""
@@ -340,6 +309,10 @@ class _Driver:
         """Fit within bounds in the time that is left."""
         remaining = max(self.deadline - time.perf_counter(), 1e-9)
         start = np.clip(theta, bounds.lower, bounds.upper)
+        # What the data leave open may run away in its logarithm, further than numbers reach.
+        logarithmic = np.array([q.scale == "log" for q in problem.quantities])
+        start = np.where(logarithmic, np.clip(start, _LOWEST_LOG, -_LOWEST_LOG), start)
+        bounds = Bounds(np.minimum(bounds.lower, start), np.maximum(bounds.upper, start))
         bounded = problem.within(bounds.lower, bounds.upper, start)
         with np.errstate(over="ignore", invalid="ignore"):  # far from the solution trajectories may be huge
             return fit(bounded, transcription, solver, retry=False, max_time=remaining, **self.options)

@@ -69,24 +69,16 @@ class IncrementalResult:
         In the order in which they were solved.
     time : float
         Seconds.
-    warnings : tuple of str
-        What else went wrong: a checkpoint that could not be written.
     """
 
     result: Result
     horizons: tuple[Horizon, ...]
     time: float
-    warnings: tuple[str, ...] = ()
 
     @property
     def success(self) -> bool:
         """Whether the fit on the whole horizon is a solution."""
         return self.result.success
-
-    @property
-    def message(self) -> str:
-        """How the fit ended, in words."""
-        return " ".join([self.result.message, *self.warnings])
 
     @property
     def iterations(self) -> int:
@@ -122,7 +114,7 @@ class IncrementalResult:
                          f"{h.iterations}", h.status.value, h.fallback))  # fmt: skip
         table = aligned(rows, ">" * (len(names) + 5) + "<<")
         counted = f"{self.iterations} iterations, equivalent to {self.equivalent_iterations:.2f} on the whole horizon"
-        return "\n".join([*table, "", f"{counted}; {self.time:.2f} s", *self.warnings, "", self.result.summary()])
+        return "\n".join([*table, "", f"{counted}; {self.time:.2f} s", "", self.result.summary()])
 
     __str__ = summary
 

@@ -19,7 +19,7 @@ from castfit.drive.multistart.result import (
     plan_record,
     planned,
 )
-from castfit.drive.optima import optima
+from castfit.drive.optima import merit_of, optima
 from castfit.drive.run.pool import Lost
 from castfit.result import Result
 from castfit.status import InputError, Status
@@ -89,7 +89,7 @@ class Book:
             index=i,
             start=dict(self._start[i]),
             values=result.values,
-            chi2=result.chi2,
+            chi2=merit_of(result, self._problem),
             status=CUT_OFF if outcome.cut else result.status.value,
             message="The time of the whole run ended." if outcome.cut else result.message,
             gap=result.gaps,

@@ -24,7 +24,7 @@ from castfit.drive.run.checkpoint import described, run_header, seed_of
 from castfit.drive.run.jobs import thaw
 from castfit.drive.run.options import RunOptions, part_mistakes, require_problem
 from castfit.drive.run.pool import Pool
-from castfit.drive.run.reporting import reporter
+from castfit.drive.run.reporting import is_tenth, reporter
 from castfit.fit import fit
 from castfit.problem import Posable
 from castfit.solve.gauss_newton import GaussNewton
@@ -173,7 +173,7 @@ def multistart(
                     now = book.progress(row)
                     took = f"{row.iterations} iterations, {row.time:.2f} s"
                     last = f"start {row.index}: {row.status}, chi2 = {row.chi2:.6g}, {took}"
-                    report(now.finished, now.total, now.sentence, last)
+                    report(now.sentence, last, milestone=is_tenth(now.finished, now.total))
                     if run.wants_end(now):
                         ended = "The callback asked to stop."
                         break

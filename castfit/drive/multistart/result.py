@@ -40,6 +40,7 @@ class Start:
     start, values : dict
         Where the fit began and where it ended, by name, natural scale; `values` is empty if there was no fit.
     chi2 : float
+        Priors included; where sigma is unknown, such that starts of equal chi2 have equal objectives.
     status : str
         A value of `Status`; or "worker_died", "worker_hung", "cut_off" (by the time limit of the whole run), "error",
         "not_run".

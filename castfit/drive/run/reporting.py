@@ -1,61 +1,80 @@
-"""Lines that say how far a run is: one that is rewritten on a terminal, or many."""
+"""How far a run is, on the user's terminal: one line that is rewritten there, or many."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
-from typing import TextIO
+from typing import Protocol
 
-Report = Callable[[int, int, str, str], None]
-"""Told after each task: how many are finished, of how many, the state of the run, and what the last one did."""
+
+class Report(Protocol):
+    """Told how far a run is."""
+
+    def __call__(self, state: str, last: str = "", *, milestone: bool = False) -> None:
+        """Take the state of the run, what was done last, if anything, and whether that is worth a line in a file."""
+        ...
 
 
 @contextmanager
 def reporter(verbose: int) -> Generator[Report, None, None]:
-    """Yield a function that shows how far a run is: never, by a line about its state, or by one about every task."""
+    """Yield a function that shows how far a run is: never (0), by its state (1), or by everything that was done (2).
+
+    On a terminal the state is rewritten in place; elsewhere it is told at milestones.
+    """
     if not verbose:
-        yield lambda finished, total, state, last: None
+        yield _silence
         return
     from rich.console import Console
 
     lines = Console(highlight=False, markup=False, soft_wrap=True)
-    with _live() if verbose == 1 else nullcontext() as show:
+    with live() if verbose == 1 else nullcontext() as show:
 
-        def report(finished: int, total: int, state: str, last: str) -> None:
-            tenth = 10 * finished // total > 10 * (finished - 1) // total
-            if verbose == 2:
+        def report(state: str, last: str = "", *, milestone: bool = False) -> None:
+            if verbose == 2 and last:
                 lines.print(last)
-            if show is not None:
-                show("" if finished == total else state)
-            if finished == total or (tenth and verbose == 1 and show is None):
+            elif verbose == 1 and show is not None:
+                show(state)
+            elif verbose == 1 and milestone:
                 lines.print(state)
 
         yield report
 
 
-def terminal() -> TextIO:
-    """Open standard error for what is shown live.
+def _silence(state: str, last: str = "", *, milestone: bool = False) -> None:
+    """Show nothing."""
 
-    Solvers take its descriptor away while they run; a copy of it stays.
-    """
-    return open(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="replace")
+
+def is_tenth(finished: int, total: int) -> bool:
+    """Whether another tenth of a run has just been finished."""
+    return 10 * finished // total > 10 * (finished - 1) // total
+
+
+def is_round(number: int) -> bool:
+    """Whether a number is 0, 1, 2, 5, 10, 20, 50, ..., of which a run without known end tells."""
+    return number == 0 or f"{number}".rstrip("0") in ("1", "2", "5")
 
 
 @contextmanager
-def _live() -> Generator[Callable[[str], None] | None, None, None]:
-    """Yield a function that rewrites a line on standard error; None if that is no terminal."""
+def live(*, keep: bool = True) -> Generator[Callable[[str], None] | None, None, None]:
+    """Yield a function that rewrites a line on standard error; None if that is no terminal.
+
+    The last line stays if it is to be kept.  Solvers take the descriptor of standard error away while they run; a copy
+    of it stays open.
+    """
     if not sys.stderr.isatty():
         yield None
         return
-    with terminal() as stream:
+    width = shutil.get_terminal_size().columns - 1
+    with open(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="replace") as stream:
 
         def show(line: str) -> None:
-            stream.write(f"\r\x1b[K{line}")
+            stream.write(f"\r\x1b[K{line[:width]}")
             stream.flush()
 
         try:
             yield show
         finally:
-            show("")
+            stream.write("\n" if keep else "\r\x1b[K")

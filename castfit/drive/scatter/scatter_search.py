@@ -17,6 +17,7 @@ from castfit._reading import flag_mistakes, is_count, is_one_of, real, rng_mista
 from castfit.drive.optima import rounding_error
 from castfit.drive.run.checkpoint import described, run_header, seed_of
 from castfit.drive.run.options import RunOptions, part_mistakes, require_problem
+from castfit.drive.run.reporting import is_round, reporter
 from castfit.drive.scatter.book import Book, Halt, Limits
 from castfit.drive.scatter.checkpoint import generation_record, last_generation
 from castfit.drive.scatter.islands import generation
@@ -26,7 +27,6 @@ from castfit.drive.scatter.result import Generation, ScatterResult
 from castfit.drive.scatter.scales import Box, box_of, restated
 from castfit.drive.scatter.staff import Staff
 from castfit.drive.scatter.tasks import Work
-from castfit.drive.scatter.view import view
 from castfit.fit import fit
 from castfit.integrate import IntegratorOptions
 from castfit.posed import Posed
@@ -209,7 +209,7 @@ def scatter_search(
     with (
         run.opened(header) as file,
         Staff(job, run.workers, limits.deadline) as staff,
-        view(verbose) as show,
+        reporter(verbose) as report,
     ):
         book = Book(staff, work, limits, seeds[0])
         kept = None if file is None else last_generation(file.records)
@@ -220,7 +220,7 @@ def scatter_search(
         def now() -> Generation:
             return Generation(_generations(states), book.simulations, len(book.searches), book.best_f, book.seconds)
 
-        book.told = lambda: show(now(), None)
+        book.told = lambda: report(now().sentence)
         saved = book.result
         try:
             book.check()
@@ -233,7 +233,7 @@ def scatter_search(
                     states = (step(book, states[0], chosen),)
                 if file is not None and file.append(generation_record(states, book, saved)):
                     saved = book.result
-                show(now(), now().sentence)
+                report(now().sentence, now().sentence, milestone=is_round(now().generation))
                 if run.wants_end(now()):
                     raise Halt("The callback asked to stop.")
         except Halt as halt:

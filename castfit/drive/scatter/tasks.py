@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._blas import one_blas_thread
+from castfit.drive.optima import merit, merit_of
 from castfit.drive.run.jobs import thaw
 from castfit.drive.scatter.method.basins import path_distances, thinned
 from castfit.drive.scatter.scales import Box
@@ -69,6 +70,11 @@ class Work:
         """Whether chi2 of a fit may flatter its end: by gaps, or by violated constraints."""
         constrained = bool(self.problem.constraints or self.problem.state_bounds)
         return constrained or not isinstance(self.transcription, SingleShooting)
+
+    def merit(self, cost: float, chi2: float) -> float:
+        """Return what members are compared by; see `castfit.drive.optima.merit`."""
+        n_unknown = int(self.staged.layout.group_sizes.sum())
+        return merit(cost, chi2, n_unknown, priors=any(q.prior is not None for q in self.problem.quantities))
 
     def natural(self, x: Array) -> Array:
         """Return the natural values (n_theta,) at a point of the cube."""
@@ -138,7 +144,7 @@ def value_at(work: Work, theta: Array) -> tuple[float, list[str]]:
         return np.inf, sorted({failure.cause for failure in found.failures}) or ["not_finite"]
     violation = infeasibility(staged.layout, staged.scale, found)
     penalty = violation * sum(float(np.sum(s**2)) for s in staged.signal) if violation > 0.0 else 0.0
-    return weighted_squares(staged.layout, found) + penalty, []
+    return work.merit(found.cost, weighted_squares(staged.layout, found)) + penalty, []
 
 
 class _Watch:
@@ -153,7 +159,7 @@ class _Watch:
         box = self._work.box
         x = box.cube(now.v[: box.lower.size])
         self.points.append(x)
-        if not self._paths or len(self.points) < 2 or now.chi2 < self._best:
+        if not self._paths or len(self.points) < 2 or self._work.merit(now.cost, now.chi2) < self._best:
             return False
         reach = self._work.join_reach * np.sqrt(x.size)
         self.joined = any(path_distances(x[None], path)[0] < reach for path in self._paths)
@@ -199,7 +205,7 @@ def search_locally(
                 callback=watch,
             )
             evaluations = Counter(result.evaluations)
-            f = result.chi2
+            f = merit_of(result, work.problem)
             if work.needs_simulation:
                 f, _ = value_at(work, result.theta)
                 evaluations["values"] += 1
