@@ -94,7 +94,7 @@ def guarded() -> cf.Problem:
     t = np.linspace(0.5, 4, 8)
     data = np.exp(-0.7 * t) + 0.02 * np.cos(9 * t)
     experiment = cf.Experiment({"x": data}, time=t, initial={"x": 1.0}, start=0.0)
-    parameters = {"k": cf.Parameter(0.5, lower=0.1, upper=3.0, prior=cf.Normal(1.0, 0.01))}
+    parameters = {"k": cf.Parameter(0.5, lower=0.1, upper=3.0, prior=cf.Normal(1.0, 0.1))}
     return cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters=parameters)
 
 
@@ -109,3 +109,18 @@ def test_fits_are_compared_by_the_objective_where_a_prior_meets_an_unknown_sigma
     assert search.best.values == pytest.approx(best.values, rel=1e-5)
     both = cf.compare(guarded(), ["single"], starts=2)
     assert both.best_chi2 == pytest.approx(equivalent, rel=1e-6)
+
+
+def test_no_optimum_of_a_wrong_model_is_taken_for_a_description():
+    x, k = cf.symbols("x k")
+    t = np.linspace(0.5, 8, 16)
+    experiment = cf.Experiment({"x": np.cos(2 * t)}, time=t, sigma=0.01, initial={"x": 1.0}, start=0.0)
+    problem = cf.Problem(
+        cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": cf.Parameter(0.5, lower=0.01, upper=3.0)}
+    )
+    many = cf.multistart(problem, cf.SingleShooting(), starts=3)
+    search = cf.scatter_search(problem, cf.SingleShooting(), max_eval=40, dim_refset=4, n_diverse=12)
+    both = cf.compare(problem, ["single"], starts=2)
+    for found in (many, search, both):
+        assert found.best.success
+        assert "No optimum that was found describes the data." in str(found)

@@ -24,6 +24,7 @@ import numpy as np
 
 from castfit._text import aligned
 from castfit.drive.multistart.result import UNFINISHED
+from castfit.drive.optima import misfit
 from castfit.status import SOLVED, Status
 
 if TYPE_CHECKING:
@@ -270,9 +271,7 @@ class ComparisonResult:
         optimum = (
             f"correct: chi2 = {self.best_chi2:.6g} within 0.1 %; expected time: mean time per start / success rate"
         )
-        poor = self.best is not None and not self.best.goodness.described
-        said = [self.best.goodness.sentence] if self.best is not None and poor else []
-        return "\n".join([self.message, "", *lines, "", optimum, *said])
+        return "\n".join([self.message, "", *lines, "", optimum, *misfit(self.best)])
 
     __str__ = summary
 

@@ -338,7 +338,9 @@ class _Driver:
     def record(self, attempt: _Attempt) -> Horizon:
         """Return what is kept of a horizon, and tell the user if he wants to know."""
         result, problem = attempt.result, self.posed
-        deviations = standard_deviations(result, attempt.accuracy)[0] * problem.natural_slope(result.theta)
+        deviations = standard_deviations(result, attempt.accuracy)[0]
+        known = np.isfinite(deviations)
+        deviations[known] *= problem.natural_slope(result.theta)[known]
         lower, upper = (problem.to_natural(b).tolist() for b in (attempt.bounds.lower, attempt.bounds.upper))
         record = Horizon(
             horizon=attempt.horizon,

@@ -12,7 +12,7 @@ import numpy as np
 
 from castfit._json import plain
 from castfit._text import aligned
-from castfit.drive.optima import Optimum, Outlook, optima
+from castfit.drive.optima import Optimum, Outlook, misfit, optima
 from castfit.drive.run.checkpoint import numbers, packed, read, unpacked, write
 from castfit.status import SOLVED, InputError, Status
 
@@ -263,8 +263,7 @@ class MultistartResult:
                 lines.append(f"and {len(self.optima) - _MOST_SHOWN} more, up to chi2 = {self.optima[-1].chi2:.8g}")
             lines.append("")
         lines.append(self.outlook.sentence)
-        if self.best is not None and self.success and not self.best.goodness.described:
-            lines.append(f"Even the best of them is none: {self.best.goodness.sentence}")
+        lines += misfit(self.best)
         failed = {status: n for status, n in self.statuses.items() if status not in SOLVED}
         if failed:
             lines.append("without success: " + ", ".join(f"{n} {status}" for status, n in failed.items()))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._text import aligned
-from castfit.drive.optima import Optimum, optima
+from castfit.drive.optima import Optimum, misfit, optima
 from castfit.status import SOLVED
 
 if TYPE_CHECKING:
@@ -196,6 +196,7 @@ class ScatterResult:
             rows += [(f"{o.chi2:.8g}", f"{len(o.starts)} of {total}", ", ".join(o.varying))
                      for o in self.optima[:_MOST_SHOWN]]  # fmt: skip
             lines += [*aligned(rows, ">><"), ""]
+        lines += misfit(self.best)
         if self.logarithmic:
             lines.append("searched in the logarithm: " + ", ".join(self.logarithmic))
         if self.failures:
