@@ -2,7 +2,7 @@
 
 Each iteration linearizes the staged problem, condenses it to a small bounded least-squares problem, and lets a step
 control choose how far to go along the solution (Bock 1981; Peifer and Timmer 2007).  Where that stalls, or ends at a
-suspicious point, `castfit.solve.homotopy` knows what to try next:
+suspicious point, `castfit.solve.homotopy` knows what to try next, by the policy of `castfit.solve.rescue`:
 
     straight --converged, plausible--> done
         |  stalls, or ends at a suspicious point
@@ -34,9 +34,10 @@ import numpy as np
 
 from castfit._reading import is_count, is_one_of, real, text
 from castfit._watch import Stopped, Watch, watched
-from castfit.solve.homotopy import STATIONS, enter, hold_back, next_try, soft_step, start_point
+from castfit.solve.homotopy import enter, hold_back, next_try, soft_step, start_point
 from castfit.solve.local import LocalProblem, Step
 from castfit.solve.plausible import signal_in_units, suspicious
+from castfit.solve.rescue import RESCUE
 from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
 from castfit.solve.state import GaussNewtonState
 from castfit.solve.step_control import STEP_CONTROLS, Advance, LevenbergMarquardt, Search, StepControl
@@ -52,14 +53,6 @@ __all__ = ["GaussNewton", "GaussNewtonState"]
 
 RESOLUTION = 1e-10  # of the data: what rounding leaves of data that are reproduced exactly
 _GAP = 1e-7  # remaining infeasibility, in units of the states
-_NEAR_GAP, _NEAR_DECREASE = 1e-3, 1e-5  # below these only integration errors keep full steps from converging
-_CLOSER = 0.6  # steps near the solution are idle until the gap or the promised decrease has shrunk by this factor
-_IDLE = 2  # so many idle steps are forgiven; after one more the rest is integration error
-_NOISY_GAP, _NOISY_DECREASE = 1e-5, 1e-7  # what an integration error may leave of a converged solution
-_AWAY = 2.0  # a step that multiplies a promised decrease above integration errors by this leads away from the solution
-_DAMPED, _STALLED = 0.5, 2  # so many steps damped so much end the straight way: easy problems have none or one
-_SAME_LENGTH, _CIRCLING = 0.02, 8  # so many full steps whose length changes by less than this fraction lead nowhere
-_STRAIGHT_ITERATIONS, _EXACT_ITERATIONS = 50, 25  # these suffice, after the stations, or the way led to a bad place
 _CUT_SHORT = "Its residuals are suspiciously large, but the search for a better one was cut short."
 _SHORTEST = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
 
@@ -193,7 +186,7 @@ class GaussNewton:
         if not at.ok or not ledger.linearize(start).ok:
             return GaussNewtonState(0, "straight", at, status=Status.START_FAILED, detail=staged.explain(start))
         state = GaussNewtonState(0, "straight", at)
-        return enter(ledger, state, STATIONS, start) if self.homotopy == "always" else state
+        return enter(ledger, state, RESCUE.stations, start) if self.homotopy == "always" else state
 
     def step(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
         """Do one iteration."""
@@ -229,15 +222,17 @@ class GaussNewton:
         )
         if self._optimal(staged, linear, step, gap):
             return self._settle(ledger, replace(state, report=report), Status.CONVERGED)
-        if state.idle > _IDLE:
-            good = gap <= _NOISY_GAP and step.decrease <= _NOISY_DECREASE * linear.half_square
+        if state.idle > RESCUE.idle:
+            good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.half_square
             return self._settle(ledger, replace(state, report=report), Status.CONVERGED if good else Status.ACCEPTABLE)
         search = Search(ledger, local, step, linear, state.memory)
         control = LevenbergMarquardt() if state.phase == "held back" else self._control
         full = _full_step(search) if state.near and not state.astray else None
         advance = full or _evaluable(search, control.advance(search))
         length = search.norm(step.dv)
-        circling = advance.damping == 1.0 and abs(length - state.report.get("step", np.inf)) <= _SAME_LENGTH * length
+        circling = (
+            advance.damping == 1.0 and abs(length - state.report.get("step", np.inf)) <= RESCUE.same_length * length
+        )
         after = replace(
             state,
             iteration=state.iteration + 1,
@@ -249,13 +244,13 @@ class GaussNewton:
         )
         if advance.to is None or np.array_equal(advance.to.v, linear.v):
             return self._give_up(ledger, after, search)
-        damped = advance.damping < _DAMPED and not state.near
+        damped = advance.damping < RESCUE.damped and not state.near
         after = replace(after, evaluation=advance.to, stalled=state.stalled + damped)
         if self._circles(staged, after):
             return hold_back(after, after.evaluation)
         straight = not after.stations
-        slow = after.within >= (_STRAIGHT_ITERATIONS if straight else _EXACT_ITERATIONS)
-        lost = not after.near and (slow or (straight and after.stalled >= _STALLED))
+        slow = after.within >= (RESCUE.straight_iterations if straight else RESCUE.exact_iterations)
+        lost = not after.near and (slow or (straight and after.stalled >= RESCUE.stalled))
         return self._next_try(ledger, after) or after if lost else after
 
     def _optimal(self, staged: StagedProblem, linear: Linearization, step: Step, gap: float) -> bool:
@@ -266,7 +261,7 @@ class GaussNewton:
     def _circles(self, staged: StagedProblem, state: GaussNewtonState) -> bool:
         """Tell whether full steps lead round and round an optimum to which they do not converge."""
         rescued = self.homotopy != "never" and state.phase != "held back"
-        return rescued and state.circling >= _CIRCLING and not suspicious(staged, state.evaluation)
+        return rescued and state.circling >= RESCUE.circling and not suspicious(staged, state.evaluation)
 
     def _settle(self, ledger: Ledger, state: GaussNewtonState, status: Status) -> GaussNewtonState:
         """Accept an optimum, unless it is suspicious and something is left to try."""
@@ -305,12 +300,12 @@ def _end(state: GaussNewtonState, status: Status, detail: str = "") -> GaussNewt
 
 def _closing_in(state: GaussNewtonState, step: Step, gap: float, half_square: float) -> GaussNewtonState:
     """Count the steps near the solution that bring it no closer."""
-    if not (gap <= _NEAR_GAP and step.decrease <= _NEAR_DECREASE * half_square):
+    if not (gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * half_square):
         return replace(state, idle=0, closest=(np.inf, np.inf))
     least_gap, least_decrease = state.closest
-    closer = _GAP < gap < _CLOSER * least_gap or step.decrease < _CLOSER * least_decrease
+    closer = _GAP < gap < RESCUE.closer * least_gap or step.decrease < RESCUE.closer * least_decrease
     closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if closer else state.closest
-    astray = state.astray or step.decrease > max(_AWAY * least_decrease, _NOISY_DECREASE * half_square)
+    astray = state.astray or step.decrease > max(RESCUE.away * least_decrease, RESCUE.noisy_decrease * half_square)
     return replace(state, idle=0 if closer else state.idle + 1, closest=closest, astray=astray)
 
 

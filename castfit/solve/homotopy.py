@@ -11,6 +11,8 @@
 The last try is for models that do not fit.  Gauss and Newton leave out the curvature of the residuals; where these are
 large, full steps lead away from the optimum, and the natural level function, which measures with the same matrices,
 does not notice.  Where steps go round in circles about a plausible point, this comes at once.
+
+When a try counts as lost, and all other thresholds, say castfit.solve.rescue and castfit.solve.plausible.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.solve.plausible import expected_noise
+from castfit.solve.rescue import RESCUE
 from castfit.solve.softened import SoftenedProblem, Softening
 from castfit.solve.solution import Ledger, infeasibility
 from castfit.solve.state import GaussNewtonState
@@ -28,27 +31,6 @@ from castfit.staged import weighted_squares
 
 if TYPE_CHECKING:
     from castfit.staged import Array, Evaluation, Linearization, StagedProblem
-
-STATIONS = (
-    Softening(0.65, 1e-2),
-    Softening(0.65, 1e-1),
-    Softening(0.065, 1.0),
-    Softening(0.065, 1e1),
-    Softening(0.0065, 1e2),
-    Softening(0.0, 1e3),
-)
-"""The ladder that measured best on calcium; see castfit.solve.softened."""
-
-SLOW_STATIONS = tuple(
-    Softening(floor, rho)
-    for floor, rho in ((0.65, 1e-3), (0.65, 1e-2), (0.2, 1e-1), (0.2, 1.0), (0.065, 3.0), (0.065, 1e1), (0.02, 3e1),
-                       (0.0065, 1e2), (0.002, 3e2), (0.0, 1e3), (0.0, 1e4))
-)  # fmt: skip
-
-_FIRST_MU = 1e-3
-_ITERATIONS = 15  # at most, per station
-_DROP, _NO_DROP = 0.02, 1e-4  # relative decreases of Phi below which a station has done its work; the first ...
-_FREE_STEP = 1e-2  # ... unless damping above this held the step back
 
 
 def next_try(ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState | None:
@@ -61,9 +43,9 @@ def next_try(ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState | None
         if at.ok:
             return replace(_afresh(state), phase="second start", evaluation=at, origin=at.v)
     if straight or state.phase == "second start":
-        return enter(ledger, state, STATIONS, start_point(staged) if state.origin is None else state.origin)
-    if state.stations == STATIONS:
-        return enter(ledger, state, SLOW_STATIONS, start_point(staged))
+        return enter(ledger, state, RESCUE.stations, start_point(staged) if state.origin is None else state.origin)
+    if state.stations == RESCUE.stations:
+        return enter(ledger, state, RESCUE.slow_stations, start_point(staged))
     if state.phase != "held back" and state.optimum is None and ledger.best is not None:
         return hold_back(state, ledger.evaluate(ledger.best))
     return None
@@ -78,7 +60,9 @@ def enter(ledger: Ledger, state: GaussNewtonState, stations: tuple[Softening, ..
     """Go to the first station of a homotopy."""
     at = ledger.coarse.evaluate(start)
     afresh = _afresh(state)
-    return replace(afresh, phase="station 1", evaluation=at, station=0, stations=stations, memory={"mu": _FIRST_MU})
+    return replace(
+        afresh, phase="station 1", evaluation=at, station=0, stations=stations, memory={"mu": RESCUE.first_mu}
+    )
 
 
 def soft_step(ledger: Ledger, linear: Linearization, state: GaussNewtonState) -> GaussNewtonState:
@@ -109,8 +93,8 @@ def soft_step(ledger: Ledger, linear: Linearization, state: GaussNewtonState) ->
             "residual": float(np.sqrt(weighted_squares(staged.layout, linear))),
         },
     )
-    free = taken.held_back < _FREE_STEP
-    done = taken.decrease < (_DROP if free else _NO_DROP) or after.within >= _ITERATIONS
+    free = taken.held_back < RESCUE.free_step
+    done = taken.decrease < (RESCUE.drop if free else RESCUE.no_drop) or after.within >= RESCUE.station_iterations
     return _next_station(ledger, after) if done else after
 
 
@@ -118,7 +102,9 @@ def _next_station(ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
     """Go on to the next station; behind the last one lies the exact problem, at full accuracy."""
     after = replace(state, station=state.station + 1, within=0)
     if after.soft:
-        return replace(after, phase=f"station {after.station + 1}", memory={"mu": min(state.memory["mu"], _FIRST_MU)})
+        return replace(
+            after, phase=f"station {after.station + 1}", memory={"mu": min(state.memory["mu"], RESCUE.first_mu)}
+        )
     return replace(after, phase="exact", memory={}, evaluation=ledger.evaluate(state.v))
 
 

@@ -15,6 +15,13 @@ ASSUMED_NOISE = 0.065
 """Relative accuracy of data whose standard deviations are unknown."""
 
 
+LARGE_SQUARE = 4.0
+"""Mean square of residuals, in known standard deviations, above which another optimum must be better."""
+
+LARGE_PART = 0.04
+"""Mean square of residuals of unknown sigma relative to that of the signal, above which it must."""
+
+
 def assumed_sigma(staged: StagedProblem) -> Array:
     """Guess the unknown sigmas, (n_groups,), before anything is fitted: a fraction of the signal."""
     group = _groups(staged)
@@ -45,10 +52,10 @@ def suspicious(staged: StagedProblem, at: Evaluation) -> bool:
     squares = np.concatenate([r.ravel() for r in rows_in_units(staged.layout, at)])[mask] ** 2
     signals = np.concatenate([s.ravel() for s in staged.signal])[mask] ** 2
     known = group < 0
-    if known.any() and float(np.mean(squares[known])) > 4.0:
+    if known.any() and float(np.mean(squares[known])) > LARGE_SQUARE:
         return True
     of_groups = (group == g for g in range(staged.layout.n_groups))
-    return any(float(np.mean(squares[of])) > 0.04 * float(np.mean(signals[of])) for of in of_groups)
+    return any(float(np.mean(squares[of])) > LARGE_PART * float(np.mean(signals[of])) for of in of_groups)
 
 
 def _groups(staged: StagedProblem) -> Index:

@@ -40,8 +40,7 @@ from castfit.staged import (
 from castfit.transcribe.elements import Elements, Equations, Slopes
 from castfit.transcribe.grid import Staging, arrange, merge, snap
 from castfit.transcribe.lagrange import Table, table
-from castfit.transcribe.measure import profiled, resolution, standardised
-from castfit.transcribe.observe import constrained
+from castfit.transcribe.measure import Measured, constrained, profiled, resolution, standardised, unknown_sigma
 from castfit.transcribe.pointwise import Expressions
 from castfit.transcribe.shooting_problem import parameter_scale
 
@@ -238,7 +237,9 @@ class CollocationProblem(StagedProblem):
         values = elements.values(self.equations, at, s, w)
         stages = s.shape[0]
         flow = values.d.reshape(stages, -1, elements.n_e)
-        observed = np.concatenate([b.reshape(*elements.weight.shape[:2], -1) for b in (values.r, values.c)], axis=2)
+        observed = np.concatenate(
+            [b.reshape(*elements.measured.weight.shape[:2], -1) for b in (values.r, values.c)], axis=2
+        )
         failures = self._explain(i, flow, observed, "")
         reason = condition.link.failure(q, at)
         if reason:
@@ -268,7 +269,10 @@ class CollocationProblem(StagedProblem):
         inner = of.inner.reshape(s.shape[0], -1, n_e)
         group, sigma = self.layout.chains[i].group, np.append(at.sigma, 1.0)
         factor = (weight / sigma)[group]  # slopes are those of weighted residuals, r is in units of sigma
-        rows = [b.reshape(*elements.weight.shape[:2], -1) for b in (values.r * factor, of.path, factor / sigma[group])]
+        rows = [
+            b.reshape(*elements.measured.weight.shape[:2], -1)
+            for b in (values.r * factor, of.path, factor / sigma[group])
+        ]
         observed = np.concatenate(rows[:2], axis=2)
         stagewise = elements.hessian(self.equations, slopes, natural, s, w, inner, observed, rows[2])
         by_p = np.zeros(natural.p.size)
@@ -327,8 +331,10 @@ def _elements(problem: Posed, i: int, staging: Staging, chosen: Table) -> Elemen
         point_times=staging.times[..., None],
         point_inputs=_signals(cubics, tau * h[:, None]),
         basis=basis,
-        target=np.concatenate([staging.values, zeros], axis=2),
-        weight=np.concatenate([staging.weight, zeros + applies], axis=2),
+        measured=Measured(
+            np.concatenate([staging.values, zeros], axis=2),
+            np.concatenate([staging.weight, zeros + applies], axis=2),
+        ),
     )
 
 
@@ -393,7 +399,7 @@ def _layout(problem: Posed, stagings: Sequence[Staging], chosen: Table) -> Layou
                 np.where(applies, limits[:, 1], np.inf).reshape(stages, -1),
                 staging.edges,
                 problem.model.states,
-                group=None if problem.absolute_sigma else np.zeros(staging.row_mask.shape, dtype=np.intp),
+                group=unknown_sigma(problem, staging),
             )
         )
     return lay_out(problem.names, tuple(specifications))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from castfit.link import Natural
     from castfit.transcribe.lagrange import Table
+    from castfit.transcribe.measure import Measured
     from castfit.transcribe.pointwise import Expressions
 
     Array = NDArray[np.float64]
@@ -77,8 +78,8 @@ class Elements:
         The measured points; tau is relative to the element.
     basis : (K, M, d + 1, n_e) array
         Element (k, m, j, e): what y_j[e] contributes to state e at measured point m.
-    target, weight : (K, M, n_g) arrays
-        An observed row is  weight * (g - target), and 0 where the weight is 0.
+    measured : Measured
+        How what is observed at the measured points becomes rows.
     """
 
     table: Table
@@ -93,8 +94,7 @@ class Elements:
     point_times: Array
     point_inputs: Array
     basis: Array
-    target: Array
-    weight: Array
+    measured: Measured
 
     @property
     def n_e(self) -> int:
@@ -114,11 +114,7 @@ class Elements:
         x = y[..., : self.n_x]
         d = self.factor * equations.flow.values(*self._collocation(y, at.p))
         d[..., : self.n_x] -= np.einsum("ij,kje->kie", self.table.derivative, x)
-        g = np.where(
-            self.weight > 0,
-            self.weight * (equations.observed.values(*self._measured(y, at.p)) - self.target),
-            0.0,
-        )
+        g = self.measured.rows(equations.observed.values(*self._measured(y, at.p)))
         return Values(
             r=g[..., : self.n_o].reshape(stages, -1),
             a=at.a,
@@ -131,10 +127,9 @@ class Elements:
         """Evaluate the derivatives at all points, factors and weights included."""
         y = self.states(s, w)
         observed = equations.observed.jacobian(*self._measured(y, p))
-        weight = self.weight[..., None]
         return Slopes(
             self.factor[..., None] * equations.flow.jacobian(*self._collocation(y, p)),
-            np.where(weight > 0, weight * observed, 0.0),
+            self.measured.slopes(observed),
         )
 
     def inner_blocks(self, slopes: Slopes, dp: Array) -> Blocks:
@@ -194,7 +189,7 @@ class Elements:
         measured = slopes.observed[:, :, : self.n_o]
         point = np.einsum("kmga,kmgb->kmab", measured * weight[..., None], measured)
         if not equations.observed.linear:
-            point += equations.observed.hessian(*self._measured(y, at.p), observed * self.weight)
+            point += equations.observed.hessian(*self._measured(y, at.p), self.measured.factors(observed))
 
         # By (y_0 ... y_d, q); the columns of y_0 that are no node states are left out at the end.
         n_y, q = (degree + 1) * n_e, slice((degree + 1) * n_e, None)

@@ -1,32 +1,204 @@
-"""From weighted residuals to rows: what a measurement costs, and the local model of it.
+"""From states at points to rows: what a measurement costs, and the local model of it, for every transcription.
 
-Rows of known sigma are the weighted residuals themselves.  An unknown sigma, common to a group of n rows, is
-eliminated:
+1. `Measured` weights what is observed at the points of one experiment: rows  weight (g - target)  of outputs, their
+   slopes and their curvature.  Shooting sees states that were integrated (`Observer`), collocation its polynomials
+   (castfit.transcribe.elements).  A datum that costs otherwise than its square, or needs several rows, belongs here.
+2. Rows of known sigma are these weighted residuals.  An unknown sigma, common to a group of n rows, is eliminated:
 
-    S = SSE / n of the group,    sigma^ = max(sqrt S, floor)
-    rows r / sigma^,  Jacobian R / sigma^,  cost  1/2 |r|^2 / sigma^2 + n (log sigma^ - 1/2)
+       S = SSE / n of the group,    sigma^ = max(sqrt S, floor)
+       rows r / sigma^,  Jacobian R / sigma^,  cost  1/2 |r|^2 / sigma^2 + n (log sigma^ - 1/2)
 
-which is 1/2 n log S above the floor, and below it the parabola in r that touches there with the same value and slope.
-The rows' products are the gradient exactly and Fisher's information, in which sigma and theta do not mix.
+   which is 1/2 n log S above the floor, and below it the parabola in r that touches there with the same value and
+   slope.  The rows' products are the gradient exactly and Fisher's information, in which sigma and theta do not mix.
+
+Points are batched as (K, M): stage and point within the stage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+import casadi as ca
 import numpy as np
 
+from castfit.model import by_name
 from castfit.staged import Jacobians, Layout, Values
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit.posed import Posed
+    from castfit.transcribe.grid import Staging
+
     Array = NDArray[np.float64]
+    Index = NDArray[np.intp]
 
 RESOLUTION = 1e-10
 """No sigma is taken for smaller than this fraction of the data: what integration and rounding leave of exact data."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How g (K, M, n_g), what is observed at the points of one experiment, becomes rows.
+
+    target, weight : (K, M, n_g) arrays
+        A row is  weight * (g - target), and 0 where the weight is 0: there g may be infinite.
+    """
+
+    target: Array
+    weight: Array
+
+    def rows(self, g: Array) -> Array:
+        """Return the rows, (K, M, n_g)."""
+        with np.errstate(invalid="ignore"):
+            return np.where(self.weight > 0, (g - self.target) * self.weight, 0.0)
+
+    def slopes(self, dg: Array) -> Array:
+        """Return the derivatives of the rows from those of g, (K, M, n_g, n)."""
+        weight = self.weight[..., None]
+        with np.errstate(invalid="ignore"):
+            return np.where(weight > 0, dg * weight, 0.0)
+
+    def factors(self, multiplier: Array) -> Array:
+        """Return what multiplies the second derivatives of g in those of  multiplier . rows, (K, M, n_g)."""
+        return multiplier * self.weight
+
+
+def unknown_sigma(problem: Posed, staging: Staging) -> Index | None:
+    """Return which unknown sigma each row of an experiment has, (K, M n_y): one for all data; None if it is known."""
+    return None if problem.absolute_sigma else np.zeros(staging.row_mask.shape, dtype=np.intp)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Values: residual rows r (K, M * n_y) and path constraint rows c (K, M * n_h)."""
+
+    r: Array
+    c: Array
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Derivatives at points: r_x (K, M, n_y, n_x), r_z, r_p (all parameters p), and the same of c."""
+
+    r_x: Array
+    r_z: Array
+    r_p: Array
+    c_x: Array
+    c_z: Array
+    c_p: Array
+
+
+def constrained(problem: Posed, i: int, staging: Staging) -> NDArray[np.bool_]:
+    """Tell where the problem's constraints apply in condition i, (K, M, number of constraints).
+
+    That is wherever something was measured, but not once more for a replicate; and a constraint of parameters alone
+    only once: copies of an equation would leave an optimizer no freedom.
+    """
+    model = problem.model
+    applies = np.repeat(staging.first[:, :, None], len(problem.constraints), axis=2)
+    for j, constraint in enumerate(problem.constraints):
+        names = {symbol.name() for symbol in ca.symvar(constraint.expression)}
+        if names <= set(model.parameters):
+            own = i == 0 or bool(names & problem.varying)
+            applies[:, :, j] &= own & (np.cumsum(staging.first).reshape(staging.first.shape) == 1)
+    return applies
+
+
+class Observer:
+    """The measured outputs and path constraints of a problem as batched functions.
+
+    Parameters
+    ----------
+    problem : Posed
+    state_bounds : bool
+        Whether bounds of states are path constraints here (single shooting), because no node variable carries them.
+    """
+
+    def __init__(self, problem: Posed, *, state_bounds: bool) -> None:
+        self._problem = problem
+        system = problem.model.system
+        bounded = list(problem.state_bounds) if state_bounds else []
+        self._bounded = [problem.model.states.index(n) for n in bounded]
+        self._names = (*problem.outputs, *(c.name for c in problem.constraints), *bounded)
+        graphs = [by_name(ca.SX(c.expression), problem.model) for c in problem.constraints]
+        graphs += [system.x[i] for i in self._bounded]
+        limits = [(c.lower, c.upper) for c in problem.constraints] + [problem.state_bounds[n] for n in bounded]
+        self._limits = np.array(limits, dtype=float).reshape(-1, 2)
+        self._graph = ca.densify(ca.vertcat(problem.observed, *graphs))
+        self._n_y = len(problem.outputs)
+        self._maps: dict[tuple[str, int], ca.Function] = {}
+
+    @property
+    def row_names(self) -> tuple[str, ...]:
+        """What the rows at a point are: measured outputs, then path constraints."""
+        return self._names
+
+    def constraint_bounds(self, i: int, staging: Staging) -> tuple[Array, Array]:
+        """Return bounds of the path constraint rows of condition i, (K, M * n_h) each; infinite where none applies.
+
+        Bounded states are unbounded at the start where their value is given: a constant is no constraint.
+        """
+        rows = (staging.tau.shape[0], staging.tau.shape[1] * self._limits.shape[0])
+        states = np.repeat(staging.first[:, :, None], len(self._bounded), axis=2)
+        states[0, staging.tau[0] == 0.0] &= ~self._problem.conditions[i].link.given[self._bounded]
+        bounded = np.concatenate([constrained(self._problem, i, staging), states], axis=2)
+        lower = np.where(bounded, self._limits[:, 0], -np.inf).reshape(rows)
+        upper = np.where(bounded, self._limits[:, 1], np.inf).reshape(rows)
+        return lower, upper
+
+    @cached_property
+    def _value(self) -> ca.Function:
+        return self._problem.model.system.function("observe", self._graph)
+
+    @cached_property
+    def _derivative(self) -> ca.Function:
+        system = self._problem.model.system
+        blocks = [ca.densify(ca.jacobian(self._graph, s)) for s in (system.x, system.z, system.p)]
+        return system.function("observe_jacobian", *blocks)
+
+    def _map(self, kind: str, count: int) -> ca.Function:
+        key = (kind, count)
+        if key not in self._maps:
+            self._maps[key] = (self._value if kind == "value" else self._derivative).map(count)
+        return self._maps[key]
+
+    @staticmethod
+    def _arguments(staging: Staging, x: Array, z: Array, p: Array, u: Array) -> list[Array]:
+        count = staging.tau.size
+        return [
+            staging.times.reshape(1, count),
+            x.reshape(count, -1).T,
+            z.reshape(count, -1).T,
+            np.repeat(p[:, None], count, axis=1),
+            u.reshape(count, -1).T,
+        ]
+
+    def values(self, staging: Staging, x: Array, z: Array, p: Array, u: Array) -> Observed:
+        """Evaluate residuals and constraints at states x (K, M, n_x), z (K, M, n_z) and inputs u (K, M, n_u)."""
+        stages, points = staging.tau.shape
+        found = np.asarray(self._map("value", staging.tau.size)(*self._arguments(staging, x, z, p, u)))
+        rows = found.T.reshape(stages, points, -1)
+        r = Measured(staging.values, staging.weight).rows(rows[..., : self._n_y])
+        return Observed(r.reshape(stages, -1), rows[..., self._n_y :].reshape(stages, -1))
+
+    def jacobians(self, staging: Staging, x: Array, z: Array, p: Array, u: Array) -> Observation:
+        """Evaluate derivatives of residuals and constraints with respect to x, z, p; arguments as in `values`."""
+        stages, points = staging.tau.shape
+        n_rows = self._graph.numel()
+        found = self._map("jacobian", staging.tau.size)(*self._arguments(staging, x, z, p, u))
+        blocks = [
+            np.asarray(f).reshape(n_rows, stages * points, -1).transpose(1, 0, 2).reshape(stages, points, n_rows, -1)
+            if f.shape[1]
+            else np.zeros((stages, points, n_rows, 0))
+            for f in found
+        ]
+        weighted = Measured(staging.values, staging.weight)
+        measured = [weighted.slopes(b[:, :, : self._n_y]) for b in blocks]
+        return Observation(*measured, *(b[:, :, self._n_y :] for b in blocks))
 
 
 @dataclass(frozen=True)

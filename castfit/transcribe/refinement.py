@@ -94,7 +94,7 @@ def _compare(integrator: Integrator, elements: Elements, y: Array, p: Array) -> 
     """Integrate one lane to each element's end and to each measured point inside."""
     table, n_x, stages = elements.table, elements.n_x, y.shape[0]
     h, tau = np.diff(elements.edges), elements.tau
-    measured = (elements.weight > 0).any(axis=2) & (tau > 0) & (tau < 1)
+    measured = (elements.measured.weight > 0).any(axis=2) & (tau > 0) & (tau < 1)
     every = np.arange(stages, dtype=np.intp)
     k = np.append(every, np.argwhere(measured)[:, 0])
     at = np.concatenate([np.ones(stages), tau[measured]])

@@ -33,8 +33,7 @@ from castfit.staged import (
 )
 from castfit.transcribe.grid import Staging, arrange, merge, snap
 from castfit.transcribe.integrators import integrator_of
-from castfit.transcribe.measure import profiled, resolution, standardised
-from castfit.transcribe.observe import Observation, Observer
+from castfit.transcribe.measure import Observation, Observer, profiled, resolution, standardised, unknown_sigma
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -145,7 +144,7 @@ class ShootingProblem(StagedProblem):
             upper,
             chain.staging.edges,
             self.problem.model.states if self._nodes else (),
-            group=None if self.problem.absolute_sigma else np.zeros(chain.staging.row_mask.shape, dtype=np.intp),
+            group=unknown_sigma(self.problem, chain.staging),
         )
 
     def _place(self, theta: Array, trajectory: Trajectory) -> None:
