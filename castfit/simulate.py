@@ -207,8 +207,10 @@ def _settle(problem: Posable, parameters: Any) -> tuple[Posable, Array]:
             natural[owners] = value
         elif name in problem.parameters and not isinstance(problem, Posed):
             fixed[name] = replace(problem.parameters[name], value=float(value), lower=-np.inf, upper=np.inf)
+        elif name in problem.parameters:
+            mistakes.append(f"'{name}' is a number in this posed problem; give the Problem to change it")
         else:
-            known = dict.fromkeys((*problem.names, *problem.model.parameters))
+            known = dict.fromkeys((*problem.names, *problem.parameters))
             mistakes.append(f"'{name}' is neither estimated nor a parameter of the model: {suggest(name, known)}")
     check("simulate", mistakes)
     theta = problem.to_search(natural)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
+from castfit.drive.scatter.scales import restated
 from castfit.posed import Posed
 from castfit.problem import pose
 from tests.builders import decay_problem, everything, jacobian_error, lotka_volterra, refused
@@ -164,3 +165,50 @@ def test_what_is_posed_stays_as_it_is():
     assert pose(problem.posed) is problem.posed
     with pytest.raises(AttributeError):
         problem.posed.quantities = ()  # type: ignore[misc]
+
+
+def chain_of_two() -> cf.Problem:
+    """x -> y, each with a rate of its own, both measured."""
+    x, y, k, m = cf.symbols("x y k m")
+    model = cf.Model({x: -k * x, y: x - m * y}, parameters=[k, m], initial={x: 1.0, y: 0.0})
+    t = np.linspace(0.2, 3, 12)
+    data = cf.Experiment({"x": np.exp(-0.5 * t), "y": 2 * (np.exp(-0.5 * t) - np.exp(-t))}, time=t, sigma=0.01)
+    rate = cf.Parameter(3.0, bounds=(0.01, 5))
+    return cf.Problem(model, data, parameters={"k": rate, "m": rate})
+
+
+@pytest.mark.parametrize("how", ["as it is", "logarithmic", "fixed", "narrower"])
+def test_a_decomposition_starts_what_is_posed(how):
+    posed = chain_of_two().posed
+    changed = {
+        "as it is": posed,
+        "logarithmic": posed.restated([replace(q, scale="log") for q in posed.quantities]),
+        "fixed": posed.fix({"m": 1.0}),
+        "narrower": posed.within(np.array([0.3, 0.8]), np.array([0.7, 2.0])),
+    }[how]
+    result = cf.fit(changed, start=cf.Decomposed())
+    assert result.success
+    assert result.parameters["k"] == pytest.approx(0.5, rel=1e-5)
+    assert result.parameters.get("m", 1.0) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_a_scatter_search_starts_where_the_posed_problem_does():
+    posed = chain_of_two().posed.starting_at({"k": 0.45, "m": 0.9})
+    mistakes: list[str] = []
+    searched = restated(posed.within(np.full(2, 0.0), np.full(2, 5.0)), "auto", mistakes)
+    assert mistakes == []
+    assert searched.log.all()
+    np.testing.assert_allclose(searched.to_natural(searched.guess), [0.45, 0.9])
+    assert restated(chain_of_two().posed.starting_at({"k": 0.45}), ["k"], mistakes).guess[0] == np.log(0.45)
+
+
+def test_simulations_of_what_is_posed():
+    posed = chain_of_two().posed
+    assert cf.simulate(posed, {"k": 0.5, "m": 1.0})["experiment 1"]["x"][-1] == pytest.approx(np.exp(-1.5), rel=1e-6)
+    fixed = posed.fix({"m": 1.0})
+    found = cf.simulate(fixed, {"k": 0.5})["experiment 1"]
+    assert found["y"] == pytest.approx(posed.conditions[0].points.values[:, 1], abs=1e-6)
+    with refused("'m' is a number in this posed problem"):
+        cf.simulate(fixed, {"m": 2.0})
+    with refused("'q' is neither estimated nor a parameter of the model: (valid: k, m)"):
+        cf.simulate(posed, {"q": 1.0})
