@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from castfit._reading import is_one_of, text
+from castfit._reading import is_one_of, real, text
 from castfit.status import check, suggest
 
 SUNDIALS = ("cvodes", "idas")
@@ -72,7 +72,8 @@ class IntegratorOptions:
 
 
 def _is_between(value: Any, upper: float) -> bool:
-    return isinstance(value, Real) and 0.0 < float(value) < upper
+    number = real(value)
+    return isinstance(value, Real) and number is not None and 0.0 < number < upper
 
 
 def _is_count(value: Any) -> bool:
