@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.fingerprint import changed, fingerprint, question
+from castfit.fingerprint import changed, fingerprint, other_mistakes, question
 from castfit.problem import Constraint, Normal, Parameter, Problem
 from tests.builders import everything
 
@@ -85,3 +86,11 @@ def test_the_question_does_not_depend_on_where_the_search_starts():
     ]
     assert changed(question(posed.until(1.0)), question(posed))
     assert np.all([isinstance(v, str) for v in question(posed).values()])
+
+
+def test_another_question_is_told_in_sentences():
+    asked = json.loads(json.dumps(question(chain())))
+    assert other_mistakes(chain(), asked) == []
+    assert other_mistakes(chain(parameters={"s": Parameter(0.6, lower=0.1, upper=4.0)}), asked) == []
+    (sentence,) = other_mistakes(chain(data=(1.0, 0.6)), asked)
+    assert sentence.startswith("the data of 'experiment 1' of this problem differ from what was fitted")
