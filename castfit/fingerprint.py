@@ -93,11 +93,11 @@ def _question(posed: Posed) -> dict[str, str]:
     bound = [(n, *map(float, pair)) for n, pair in sorted(posed.state_bounds.items())]
     constraints = [(c.name, float(c.lower), float(c.upper), *_expression(c.expression)) for c in posed.constraints]
     names = (model.states, model.algebraic_states, model.parameters, model.inputs, posed.outputs)
-    sigma = "" if posed.absolute_sigma else "unknown"
+    unknown = ("sigma unknown",) if posed.experiments[0].sigma is None else ()
     return {
         "model": digest(names, *_graph(equations)),
         **{
-            f"data of '{c.name}'": digest(c.points.times, c.points.values, c.points.sigma, *([sigma] if sigma else []))
+            f"data of '{c.name}'": digest(c.points.times, c.points.values, c.points.sigma, *unknown)
             for c in posed.conditions
         },
         **{f"inputs, initial and fixed values of '{c.name}'": _condition(c) for c in posed.conditions},

@@ -81,6 +81,7 @@ def test_the_question_does_not_depend_on_where_the_search_starts():
     posed = everything().posed
     moved = posed.within(posed.guess - 1, posed.guess + 1, posed.guess + 0.5)
     assert question(moved) == question(posed)
+    assert question(posed.assuming(absolute_sigma=False)) == question(posed)
     assert changed(fingerprint(moved), fingerprint(posed)) == [
         f"guess, bounds, scale and prior of '{n}'" for n in posed.names
     ]
