@@ -155,7 +155,7 @@ class Search:
         self.history += [{**entry, **extra} for entry in solution.history]
         self.iterations += solution.iterations
 
-    def recover(self, first: Attempt, theta: Array) -> tuple[Attempt, str]:
+    def recover(self, first: Attempt, theta: Array, *, second_start: bool) -> tuple[Attempt, str]:
         """Try further until something describes the data; return the best attempt, and a sentence about it."""
         best, asked = first, first.transcription
         given = isinstance(asked, Collocation) and not is_one_of(asked.elements, "auto")
@@ -169,7 +169,8 @@ class Search:
                     break
                 self.tries += 1
                 self.say(f"{first.solution.status.value}; now {what}")
-                now = self.attempt(other, other.transcribe(self.problem, start), what)
+                opening = begin(self.problem, other, start, second_start=second_start)
+                now = self.attempt(opening.transcription, opening.staged, what, second_start=opening.second_start)
                 tried.append(what)
                 if now.good and other.label != asked.label:
                     now = self._handed_back(now, asked)

@@ -17,10 +17,12 @@ from castfit._blas import one_blas_thread
 from castfit._reading import is_one_of, real, text
 from castfit._watch import Stopped, heeding_interrupts, watched
 from castfit.attempts import Search, begin, started_from
+from castfit.estimate import estimate, versions
 from castfit.methods import Solver, Transcription, parts_from
+from castfit.outcome import Provenance
 from castfit.posed import Posed
 from castfit.problem import Posable, kind_mistakes
-from castfit.result import Result, estimate
+from castfit.result import Result
 from castfit.solve.solution import Iteration
 from castfit.start.decomposition.search import Decomposed, Origin, decompose
 from castfit.start.matching import matching
@@ -128,7 +130,7 @@ def fit(
         opening = begin(posed, asked, origin.theta, second_start=second_start)
         say(f"{asked.label}, {chosen.label}: {opening.staged.layout.n_v} variables, {posed.n_data} data")
         first = search.attempt(opening.transcription, opening.staged, second_start=opening.second_start)
-        found, recovery = search.recover(first, origin.theta) if retry else (first, "")
+        found, recovery = search.recover(first, origin.theta, second_start=second_start) if retry else (first, "")
     solution = found.solution
     if origin.ended is not None:
         solution = replace(solution, status=origin.ended)
@@ -142,16 +144,19 @@ def fit(
         status=solution.status,
         message=" ".join(part for part in parts if part),
         active=solution.active,
-        iterations=search.iterations,
-        evaluations=dict(search.evaluations),
-        failures=dict(search.failures),
-        time=seconds,
-        history=tuple(search.history),
-        transcription=found.transcription.label,
-        solver=chosen.label,
+        provenance=Provenance(
+            transcription=found.transcription.label,
+            solver=chosen.label,
+            integrator=found.transcription.integrator,
+            iterations=search.iterations,
+            evaluations=dict(search.evaluations),
+            failures=dict(search.failures),
+            time=seconds,
+            history=tuple(search.history),
+            versions=versions(),
+        ),
         absolute_sigma=posed.absolute_sigma,
         confidence_level=confidence_level,
-        integrator=found.transcription.integrator,
         accuracy=found.transcription.accuracy,
         verification=found.verification,
     )

@@ -1,13 +1,10 @@
-"""The result of a fit: estimates, their uncertainty, a verdict in words, and how the solve ended."""
+"""The result of a fit: its parts, its table, prediction, and saving; `castfit.estimate` builds it."""
 
 from __future__ import annotations
 
 import json
-import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,12 +13,13 @@ import numpy as np
 from castfit._json import plain, restored
 from castfit._reading import real, text
 from castfit._text import aligned, rounded
-from castfit.goodness import UNKNOWN, Goodness, Series, goodness
-from castfit.identifiability import Combination, Identifiability, Verdict, judge, no_verdict
+from castfit.goodness import UNKNOWN, Goodness
+from castfit.identifiability import Combination, Identifiability, Verdict
 from castfit.integrate import IntegratorOptions
+from castfit.outcome import Estimates, Provenance, Uncertainty
+from castfit.residuals import residual_table
 from castfit.simulate import Nodes, Prediction, Times, predict
-from castfit.staged import Evaluation, Linearization, StagedProblem, gaps, rows_in_units, weighted_squares
-from castfit.statistics import information_criteria, neg2loglik, quantile, statistics
+from castfit.statistics import quantile
 from castfit.status import InputError, Status, check
 
 if TYPE_CHECKING:
@@ -29,10 +27,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.problem import Posable
-    from castfit.verification import Verification
 
     Array = NDArray[np.float64]
 
+_PARTS = (Estimates, Uncertainty, Provenance)
 FORMAT = 2  # of saved results; those of format 1, without goodness of fit, are read too
 
 
@@ -45,112 +43,215 @@ class Result:
 
     Attributes
     ----------
-    success : bool
-        Whether this is a solution; if not it is the best point so far, and there are no standard errors.
-    status : Status
-    message : str
-        How the solve ended, in words.
-    names : tuple of str
-        The estimated quantities.
-    theta : (n_theta,) array
-        Estimates in search scale.
-    parameters, initial_states : dict
-        Estimated parameters and estimated initial states by name.
-    cost : float
-        What was minimised: ``chi2 / 2`` where standard deviations are known; where they share an unknown factor
-        ``n_data / 2 * log(chi2 / n_data)`` plus half the squares of the priors' residuals.
-    chi2 : float
-        Sum of squared weighted residuals, priors included; of the data alone where the weights' factor is unknown.
-    neg2loglik : float
-        -2 log likelihood with all constants; with unknown noise at its maximum likelihood.
-    n_data, dof : int
-        Number of measured values; number of values and priors minus the number of directions that they determine.
-    aic, bic : float
-    residuals : (n_data,) array
-        (model - data) / sigma by experiment, time, output, with sigma as it was given, 1 if it was not.
-    jacobian : (n_data + n_prior, n_theta) array
-        d residuals / d theta (search scale) along the model's equations; rows of priors last.
-    gradient : (n_theta,) array
-        d cost / d theta, search scale.
-    active : dict
-        ``"lower"`` or ``"upper"`` for each variable that a bound holds, nodes included.
-    covariance, correlation : (n_theta, n_theta) arrays
-        NaN where a bound holds a quantity, inf on the diagonal of what is not identifiable.
-    standard_errors : dict
-        Square roots of the covariance's diagonal; numerical errors included.
-    numerical_errors : dict
-        The part of the standard errors that is due to the finite accuracy of the integration.
-    noise : float
-        Estimated factor on the standard deviations of the data (their value where none was given); 1 if they are
-        taken as they are.
-    identifiability : Identifiability
+    solution : Estimates
+        Where the search ended.
+    statistics : Uncertainty
+        What the data say about the estimates.
     goodness : Goodness
         Whether the model describes the data.
-    gaps : float
-        Largest continuity defect of the trajectory, in units of the state's typical magnitude.
-    iterations : int
-    evaluations, failures : dict
-        Number of evaluations by kind; number of failed evaluations by cause.
-    time : float
-        Seconds.
-    history : tuple of dict
-        One entry per iteration.
-    trajectories : dict
-        Per experiment the `Nodes`: times (K,) and states (K, n_x) at the start of every stage.
-    transcription, solver : str
-    versions : dict
-    confidence_level : float
-        Of the intervals in the table.
-    absolute_sigma : bool
-        Whether standard deviations are taken as they are.
-    integrator : IntegratorOptions
-        With which `predict` integrates.
-    log : (n_theta,) bool array
-        Which entries of theta are logarithms.
+    provenance : Provenance
+        How the result came about.
     problem : Problem or None
         None in a result that was loaded; see `with_problem`.
+
+    What the parts hold is also to be had from the result itself, for instance ``result.parameters``.
     """
 
-    success: bool
-    status: Status
-    message: str
-    names: tuple[str, ...]
-    theta: Array
-    parameters: dict[str, float]
-    initial_states: dict[str, float]
-    cost: float
-    chi2: float
-    neg2loglik: float
-    n_data: int
-    dof: int
-    aic: float
-    bic: float
-    residuals: Array
-    jacobian: Array
-    gradient: Array
-    active: dict[str, str]
-    covariance: Array
-    correlation: Array
-    standard_errors: dict[str, float]
-    numerical_errors: dict[str, float]
-    noise: float
-    identifiability: Identifiability
+    solution: Estimates
+    statistics: Uncertainty
     goodness: Goodness
-    gaps: float
-    iterations: int
-    evaluations: dict[str, int]
-    failures: dict[str, int]
-    time: float
-    history: tuple[dict[str, float], ...]
-    trajectories: dict[str, Nodes]
-    transcription: str
-    solver: str
-    versions: Mapping[str, str]
-    confidence_level: float
-    absolute_sigma: bool
-    integrator: IntegratorOptions
-    log: NDArray[np.bool_]
+    provenance: Provenance
     problem: Posable | None = field(default=None)
+
+    @property
+    def success(self) -> bool:
+        """Whether this is a solution; if not it is the best point so far, and there are no standard errors."""
+        return self.status.success
+
+    @property
+    def status(self) -> Status:
+        """How the solve ended."""
+        return self.solution.status
+
+    @property
+    def message(self) -> str:
+        """How the solve ended, in words."""
+        return self.solution.message
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The estimated quantities."""
+        return self.solution.names
+
+    @property
+    def theta(self) -> Array:
+        """Estimates in search scale."""
+        return self.solution.theta
+
+    @property
+    def log(self) -> NDArray[np.bool_]:
+        """Which entries of theta are logarithms."""
+        return self.solution.log
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """Estimated parameters by name."""
+        return self.solution.parameters
+
+    @property
+    def initial_states(self) -> dict[str, float]:
+        """Estimated initial states by name."""
+        return self.solution.initial_states
+
+    @property
+    def cost(self) -> float:
+        """What was minimised."""
+        return self.solution.cost
+
+    @property
+    def chi2(self) -> float:
+        """Sum of squared weighted residuals, priors included."""
+        return self.solution.chi2
+
+    @property
+    def n_data(self) -> int:
+        """Number of measured values."""
+        return self.solution.n_data
+
+    @property
+    def residuals(self) -> Array:
+        """(model - data) / sigma by experiment, time, output, with sigma as it was given, 1 if it was not."""
+        return self.solution.residuals
+
+    @property
+    def active(self) -> dict[str, str]:
+        """``"lower"`` or ``"upper"`` for each variable that a bound holds, nodes included."""
+        return self.solution.active
+
+    @property
+    def gaps(self) -> float:
+        """Largest continuity defect of the trajectory, in units of the state's typical magnitude."""
+        return self.solution.gaps
+
+    @property
+    def trajectories(self) -> dict[str, Nodes]:
+        """Per experiment the `Nodes`: times (K,) and states (K, n_x) at the start of every stage."""
+        return self.solution.trajectories
+
+    @property
+    def dof(self) -> int:
+        """Number of values and priors minus the number of directions that they determine."""
+        return self.statistics.dof
+
+    @property
+    def neg2loglik(self) -> float:
+        """-2 log likelihood with all constants."""
+        return self.statistics.neg2loglik
+
+    @property
+    def aic(self) -> float:
+        """Akaike's information criterion."""
+        return self.statistics.aic
+
+    @property
+    def bic(self) -> float:
+        """Schwarz's (Bayesian) information criterion."""
+        return self.statistics.bic
+
+    @property
+    def jacobian(self) -> Array:
+        """Derivative of the residuals with respect to theta along the model's equations, rows of priors last."""
+        return self.statistics.jacobian
+
+    @property
+    def gradient(self) -> Array:
+        """Derivative of the cost with respect to theta."""
+        return self.statistics.gradient
+
+    @property
+    def covariance(self) -> Array:
+        """Covariance of the estimates: NaN where a bound holds one, inf on the diagonal of what is not identifiable."""
+        return self.statistics.covariance
+
+    @property
+    def correlation(self) -> Array:
+        """Correlation of the estimates, (n_theta, n_theta)."""
+        return self.statistics.correlation
+
+    @property
+    def standard_errors(self) -> dict[str, float]:
+        """Square roots of the covariance's diagonal, numerical errors included."""
+        return self.statistics.standard_errors
+
+    @property
+    def numerical_errors(self) -> dict[str, float]:
+        """The part of the standard errors that is due to the finite accuracy of the integration."""
+        return self.statistics.numerical_errors
+
+    @property
+    def noise(self) -> float:
+        """Estimated factor on the standard deviations of the data (their value where none was given)."""
+        return self.statistics.noise
+
+    @property
+    def absolute_sigma(self) -> bool:
+        """Whether standard deviations are taken as they are."""
+        return self.statistics.absolute_sigma
+
+    @property
+    def confidence_level(self) -> float:
+        """Confidence level of the intervals in the table."""
+        return self.statistics.confidence_level
+
+    @property
+    def identifiability(self) -> Identifiability:
+        """A verdict on every quantity."""
+        return self.statistics.identifiability
+
+    @property
+    def transcription(self) -> str:
+        """Label of the transcription."""
+        return self.provenance.transcription
+
+    @property
+    def solver(self) -> str:
+        """Label of the solver."""
+        return self.provenance.solver
+
+    @property
+    def integrator(self) -> IntegratorOptions:
+        """Options with which `predict` integrates."""
+        return self.provenance.integrator
+
+    @property
+    def iterations(self) -> int:
+        """Number of iterations, those of all attempts."""
+        return self.provenance.iterations
+
+    @property
+    def evaluations(self) -> dict[str, int]:
+        """Number of evaluations by kind."""
+        return self.provenance.evaluations
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Number of failed evaluations by cause."""
+        return self.provenance.failures
+
+    @property
+    def time(self) -> float:
+        """Seconds that the fit took."""
+        return self.provenance.time
+
+    @property
+    def history(self) -> tuple[dict[str, float], ...]:
+        """One entry per iteration."""
+        return self.provenance.history
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Of castfit, CasADi, NumPy and Python."""
+        return self.provenance.versions
 
     @property
     def values(self) -> dict[str, float]:
@@ -211,6 +312,24 @@ class Result:
         nodes = [self.trajectories[condition.name] for condition in problem.conditions]
         return predict(problem, self.theta, nodes, times=times, integrator=self.integrator)
 
+    def residual_table(self) -> dict[str, NDArray[Any]]:
+        """Return one row per measured value, as columns: ``pandas.DataFrame(result.residual_table())`` is a frame.
+
+        ``experiment``, ``output``, ``time``, ``replicate`` (counted from 0 among equal times), ``value``,
+        ``prediction``, ``sigma`` (1 where it is unknown) and ``residual`` = (prediction - value) / sigma; each
+        (n_data,).
+
+        Raises
+        ------
+        InputError
+            For a loaded result without its problem.
+        """
+        return residual_table(self._owner("residual_table"), self.residuals)
+
+    def ended(self, status: Status, message: str) -> Result:
+        """Return the result with another status and message."""
+        return replace(self, solution=replace(self.solution, status=status, message=message))
+
     def plot(self, path: str | Path | None = None) -> Figure:
         """Plot data, model and residuals; also write the figure to `path` if it is given."""
         from castfit import plots
@@ -246,8 +365,9 @@ class Result:
 
     def save(self, path: str | Path) -> None:
         """Write everything but the problem as JSON."""
-        content = {"castfit_result": FORMAT}
-        content |= {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "problem"}
+        content: dict[str, Any] = {"castfit_result": FORMAT, "goodness": plain(self.goodness)}
+        for part in (self.solution, self.statistics, self.provenance):
+            content |= plain(part)
         entries = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
         Path(path).write_text("{\n" + ",\n".join(entries) + "\n}\n")
 
@@ -273,10 +393,10 @@ class Result:
             raise InputError("Result.load", [f"'{path}' is {found}"])
         if version == 1:
             content["goodness"] = plain(UNKNOWN)
-        absent = [f.name for f in fields(cls) if f.name not in content and f.name != "problem"]
+        absent = [f.name for part in _PARTS for f in fields(part) if f.name not in content]
         check("Result.load", [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
         try:
-            result = cls(**_read(content))
+            result = _read(content)
             result.summary()
             return result
         except (TypeError, ValueError, LookupError, AttributeError) as error:
@@ -294,8 +414,8 @@ class Result:
         return f"Result({self.status.value}: chi2 = {self.chi2:.6g}, {listed}; {self.transcription}, {self.solver})"
 
 
-def _read(content: dict[str, Any]) -> dict[str, Any]:
-    """Turn what JSON holds into the fields of a result."""
+def _read(content: dict[str, Any]) -> Result:
+    """Turn what JSON holds into a result."""
     said = content["identifiability"]
     names: list[Any] = content["names"]
     for key in ("theta", "log"):
@@ -307,10 +427,9 @@ def _read(content: dict[str, Any]) -> dict[str, Any]:
         said["condition"],
         said["sentence"],
     )
-    return {
+    entries: dict[str, Any] = {
         **content,
         "identifiability": identifiability,
-        "goodness": Goodness(**content["goodness"]),
         "status": Status(content["status"]),
         "log": content["log"].astype(bool),
         "integrator": IntegratorOptions(**content["integrator"]),
@@ -318,187 +437,9 @@ def _read(content: dict[str, Any]) -> dict[str, Any]:
         "names": tuple(names),
         "history": tuple(content["history"]),
     }
-
-
-def estimate(
-    problem: Posable,
-    staged: StagedProblem,
-    v: Array,
-    at: Evaluation,
-    *,
-    status: Status,
-    message: str,
-    active: NDArray[np.int8],
-    iterations: int,
-    evaluations: dict[str, int],
-    failures: dict[str, int],
-    time: float,
-    history: tuple[dict[str, float], ...],
-    transcription: str,
-    solver: str,
-    absolute_sigma: bool,
-    confidence_level: float,
-    integrator: IntegratorOptions,
-    accuracy: float,
-    verification: Verification | None = None,
-) -> Result:
-    """Build the result from where a solver ended, for fits that failed as well.
-
-    Parameters
-    ----------
-    problem : Problem
-    staged : StagedProblem
-    v : (n_v,) array
-        The solution, or the best point so far.
-    at : Linearization or Evaluation
-        The problem at v; statistics need the linearization.
-    active : (n_v,) int array
-        -1 where the lower bound of a variable is active, +1 the upper, 0 neither.
-    status, message, iterations, evaluations, failures, time, history, transcription, solver
-        For the fields of the same names.
-    absolute_sigma : bool
-        Whether standard deviations are taken as they are; otherwise the variance of the noise is estimated.
-    confidence_level : float
-    integrator : IntegratorOptions
-        With which predictions are made.
-    accuracy : float
-        Relative accuracy to which the transcription solves the model over a stage; it gives the numerical error.
-    verification : Verification, optional
-        What the model's own integration says; it adds to the numerical error.
-    """
-    layout, quantities = staged.layout, problem.quantities
-    names, theta = layout.names, layout.theta(v).copy()
-    # exp(log(bound)) may lie beyond the bound by rounding, and a solver may overstep a bound by its tolerance.
-    natural = np.clip(problem.to_natural(theta), [q.lower for q in quantities], [q.upper for q in quantities])
-    slope = problem.natural_slope(theta)
-    values = dict(zip(names, natural.tolist(), strict=True))
-    n_theta, n_rows = len(names), problem.n_data + at.prior.size
-    held = {layout.describe(int(i)): "lower" if active[i] < 0 else "upper" for i in np.flatnonzero(active)}
-
-    found, unknown = None, "" if status.success else "the fit did not succeed"
-    if isinstance(at, Linearization) and at.ok:
-        try:
-            found = statistics(
-                layout,
-                at,
-                active,
-                scale=staged.scale,
-                relative_tolerance=accuracy,
-                absolute_tolerance=integrator.absolute_tolerance,
-                row_errors=None if verification is None else verification.row_errors,
-                defects=None if verification is None else verification.defects,
-            )
-        except (np.linalg.LinAlgError, RuntimeError):  # derivatives that are not finite, or multipliers not found
-            unknown = unknown or "the linear algebra of the statistics failed"
-    trusted = found if status.success else None
-    none = np.full((n_theta, n_theta), np.nan)
-    covariance, errors, numerical = none, np.full(n_theta, np.nan), np.full(n_theta, np.nan)
-    if trusted is not None:
-        with np.errstate(invalid="ignore"):  # infinitely uncertain, and too small for a number
-            covariance = slope[:, None] * trusted.covariance * slope
-            errors, numerical = slope * trusted.standard_errors, slope * trusted.numerical_errors
-    dof = found.dof if found is not None else n_rows - n_theta
-    likelihood = neg2loglik(at.cost, _log_deviations(problem), n_unknown=int(layout.group_sizes.sum()))
-    aic, bic = information_criteria(likelihood, n_rows, n_rows - dof + layout.n_groups)
-    chi2 = weighted_squares(layout, at)
-    units = rows_in_units(layout, at)
-    residuals = np.concatenate([r[chain.row_mask] for chain, r in zip(layout.chains, units, strict=True)])
-    return Result(
-        success=status.success,
-        status=status,
-        message=message,
-        names=names,
-        theta=theta,
-        parameters={q.name: values[q.name] for q in quantities if q.kind == "parameter"},
-        initial_states={q.name: values[q.name] for q in quantities if q.kind == "initial state"},
-        cost=at.cost,
-        chi2=chi2,
-        neg2loglik=likelihood,
-        n_data=problem.n_data,
-        dof=dof,
-        aic=aic,
-        bic=bic,
-        residuals=residuals,
-        jacobian=found.jacobian if found is not None else np.full((n_rows, n_theta), np.nan),
-        gradient=found.gradient if found is not None else np.full(n_theta, np.nan),
-        active=held,
-        covariance=covariance,
-        correlation=trusted.correlation if trusted is not None else none,
-        standard_errors=_by_name(names, errors),
-        numerical_errors=_by_name(names, numerical),
-        noise=np.nan if found is None else float(found.noise[0]) if found.noise.size else 1.0,
-        identifiability=(
-            judge(names, natural, slope, held, found, unknown=unknown)
-            if found is not None
-            else no_verdict(names, unknown or "the problem was not linearized")
-        ),
-        goodness=goodness(_series(problem, residuals), chi2, dof, absolute_sigma=absolute_sigma),
-        gaps=_largest_gap(staged, at),
-        iterations=iterations,
-        evaluations=evaluations,
-        failures=failures,
-        time=time,
-        history=history,
-        trajectories={
-            chain.name: Nodes(chain.times[:-1], states)
-            for chain, states in zip(layout.chains, staged.node_states(v), strict=True)
-        },
-        transcription=transcription,
-        solver=solver,
-        versions=_versions(),
-        confidence_level=confidence_level,
-        absolute_sigma=absolute_sigma,
-        integrator=integrator,
-        log=problem.log,
-        problem=problem,
-    )
-
-
-def _series(problem: Posable, residuals: Array) -> list[Series]:
-    """Divide residuals (n_data,), which stand by experiment, time and output, into series."""
-    found: list[Series] = []
-    begin = 0
-    for condition in problem.conditions:
-        points = condition.points
-        rows = np.full(points.mask.shape, np.nan)
-        rows[points.mask] = residuals[begin : begin + int(points.mask.sum())]
-        begin += int(points.mask.sum())
-        found += [
-            Series(condition.name, output, rows[on, j], points.values[on, j], points.sigma[on, j])
-            for j, output in enumerate(problem.outputs)
-            if (on := points.mask[:, j]).any()
-        ]
-    return found
-
-
-def _by_name(names: Sequence[str], values: Array) -> dict[str, float]:
-    return dict(zip(names, values.tolist(), strict=True))
-
-
-def _log_deviations(problem: Posable) -> Array:
-    """Return the logarithms of the standard deviations of all data and priors."""
-    data = [np.log(c.points.sigma[c.points.mask]) for c in problem.conditions]
-    priors = [np.log(q.prior.deviation) for q in problem.quantities if q.prior is not None]
-    return np.concatenate([*data, np.array(priors)])
-
-
-def _largest_gap(staged: StagedProblem, at: Evaluation) -> float:
-    scaled = [
-        np.abs(gap / staged.scale[chain.nodes]).ravel()
-        for chain, gap in zip(staged.layout.chains, gaps(staged.layout, at), strict=True)
-    ]
-    return float(np.concatenate(scaled).max(initial=0.0))  # NaN where a stage failed
-
-
-@cache
-def _versions() -> Mapping[str, str]:
-    found = {"python": platform.python_version()}
-    for package in ("castfit", "casadi", "numpy"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # castfit run from a checkout
-            found[package] = "unknown"
-    return found
+    solution, uncertainty, provenance = ({f.name: entries[f.name] for f in fields(part)} for part in _PARTS)
+    goodness = Goodness(**content["goodness"])
+    return Result(Estimates(**solution), Uncertainty(**uncertainty), goodness, Provenance(**provenance))
 
 
 def _table(result: Result) -> list[str]:

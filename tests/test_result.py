@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import asdict, replace
+from dataclasses import FrozenInstanceError, asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,13 @@ import pytest
 from scipy import stats
 from scipy.optimize import curve_fit
 
+from castfit.estimate import estimate
 from castfit.experiment import Experiment, free
 from castfit.integrate import IntegratorOptions
 from castfit.model import Model, symbols
+from castfit.outcome import Provenance
 from castfit.problem import Normal, Parameter, Problem
-from castfit.result import Result, estimate
+from castfit.result import Result
 from castfit.solve.condensing import condense, expand
 from castfit.staged import Linearization, StagedProblem
 from castfit.status import InputError, Status
@@ -69,16 +71,19 @@ def fit(problem: Problem, transcription: Any = None, **changes: Any) -> Result:
         "status": Status.CONVERGED,
         "message": "It converged.",
         "active": flags,
-        "iterations": 12,
-        "evaluations": {"values": 12, "jacobians": 12},
-        "failures": {},
-        "time": 0.25,
-        "history": ({"cost": 3.0, "step": np.inf}, {"cost": 1.0, "step": 0.1}),
-        "transcription": transcription.label,
-        "solver": "Gauss-Newton",
+        "provenance": Provenance(
+            transcription=transcription.label,
+            solver="Gauss-Newton",
+            integrator=SHARP,
+            iterations=12,
+            evaluations={"values": 12, "jacobians": 12},
+            failures=changes.pop("failures", {}),
+            time=0.25,
+            history=({"cost": 3.0, "step": np.inf}, {"cost": 1.0, "step": 0.1}),
+            versions={"castfit": "1.0"},
+        ),
         "absolute_sigma": problem.absolute_sigma,
         "confidence_level": 0.95,
-        "integrator": SHARP,
         "accuracy": SHARP.relative_tolerance,
         **changes,
     }
@@ -318,9 +323,8 @@ def test_everything_but_the_problem_survives_saving(make: Any, tmp_path: Path) -
     before = make()
     before.save(tmp_path / "result.json")
     after = Result.load(tmp_path / "result.json")
-    for name, value in vars(before).items():
-        if name == "problem":
-            continue
+    parts = (before.solution, before.statistics, before.provenance)
+    for name, value in ((name, value) for part in parts for name, value in vars(part).items()):
         if isinstance(value, np.ndarray):
             np.testing.assert_array_equal(getattr(after, name), value)
             assert getattr(after, name).dtype == value.dtype
@@ -330,10 +334,9 @@ def test_everything_but_the_problem_survives_saving(make: Any, tmp_path: Path) -
                 np.testing.assert_array_equal(after.trajectories[key].states, value[key].states)
         elif name in ("standard_errors", "numerical_errors"):
             np.testing.assert_equal(getattr(after, name), value)
-        elif name == "goodness":
-            np.testing.assert_equal(asdict(after.goodness), asdict(value))
         else:
             assert getattr(after, name) == value, name
+    np.testing.assert_equal(asdict(after.goodness), asdict(before.goodness))
     assert str(after) == str(before)
     np.testing.assert_equal(after.confidence_intervals(), before.confidence_intervals())
     revived = after.with_problem(before.problem).predict([0.5, 1.0])["experiment 1"]["x"]
@@ -342,7 +345,7 @@ def test_everything_but_the_problem_survives_saving(make: Any, tmp_path: Path) -
 
 def test_saved_file_is_standard_json(result: Result, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    replace(result, aic=np.nan, bic=-np.inf).save(path)
+    replace(result, statistics=replace(result.statistics, aic=np.nan, bic=-np.inf)).save(path)
     content = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert content["castfit_result"] == 2
     assert content["parameters"]["k"] == result.parameters["k"]
@@ -371,7 +374,7 @@ def test_loaded_result_asks_for_its_problem(result: Result, tmp_path: Path) -> N
         ("[1, 2]", "is no saved result"),
         ('{"parameters": {}}', "is no saved result"),
         ('{"castfit_result": 99}', "is of format 99; this castfit reads format 2"),
-        ('{"castfit_result": 1, "names": []}', r"lacks success, .*it is damaged"),
+        ('{"castfit_result": 1, "names": []}', r"lacks status, .*it is damaged"),
     ],
 )
 def test_other_files_are_refused(content: str, message: str, tmp_path: Path) -> None:
@@ -383,6 +386,43 @@ def test_other_files_are_refused(content: str, message: str, tmp_path: Path) -> 
 def test_level_of_an_interval_is_checked(result: Result) -> None:
     with pytest.raises(InputError, match="level is 95; it lies between 0 and 1"):
         result.confidence_intervals(95)
+
+
+def test_residuals_are_a_table_with_a_row_for_each_value() -> None:
+    x, y, k = symbols("x y k")
+    model = Model({x: -k * x, y: k * x}, parameters=[k])
+    one = Experiment({"x": ([0.5, 1.0], [[0.6, 0.62], [np.nan, 0.3]]), "y": ([1.0], [0.7])}, sigma=0.1,
+                     initial={"x": 1.0, "y": 0.0}, name="day")  # fmt: skip
+    two = Experiment({"y": [0.4]}, [0.5], sigma=0.2, initial={"x": 1.0, "y": 0.0}, name="night")
+    found = fit(Problem(model, [one, two], parameters={"k": 1.0}))
+    table = found.residual_table()
+    assert {len(column) for column in table.values()} == {found.n_data}
+    columns = (table[name].tolist() for name in ("experiment", "output", "time", "replicate", "value", "sigma"))
+    assert sorted(zip(*columns, strict=True)) == [
+        ("day", "x", 0.5, 0, 0.6, 0.1),
+        ("day", "x", 0.5, 1, 0.62, 0.1),
+        ("day", "x", 1.0, 0, 0.3, 0.1),
+        ("day", "y", 1.0, 0, 0.7, 0.1),
+        ("night", "y", 0.5, 0, 0.4, 0.2),
+    ]
+    np.testing.assert_array_equal(table["residual"], found.residuals)
+    predicted = found.predict()
+    for name, output, time, value in zip(
+        table["experiment"], table["output"], table["time"], table["prediction"], strict=True
+    ):
+        of = predicted[name]
+        assert value == pytest.approx(of[output][list(of["time"]).index(time)], rel=1e-6)
+    assert float(np.sum(table["residual"] ** 2)) == pytest.approx(found.chi2)
+
+
+def test_a_result_is_made_of_frozen_parts(result: Result) -> None:
+    for part in (result, result.solution, result.statistics, result.goodness, result.provenance):
+        with pytest.raises(FrozenInstanceError):
+            part.cost = 1.0
+    ended = result.ended(Status.MAX_TIME, "It took too long.")
+    assert not ended.success
+    assert ended.message == "It took too long."
+    assert ended.parameters == result.parameters
 
 
 @pytest.mark.parametrize("level", ["0.9", None, [0.5], np.nan])

@@ -333,7 +333,7 @@ class _Driver:
         options: dict[str, Any] = {**self.options, "callback": None, "verbose": 0}
         with np.errstate(over="ignore", invalid="ignore"):
             there = fit(whole, self.transcription, GaussNewton(homotopy="never", max_iter=0), retry=False, **options)
-        return replace(there, status=result.status, message=result.message, problem=self.problem)
+        return replace(there.ended(result.status, result.message), problem=self.problem)
 
     def record(self, attempt: _Attempt) -> Horizon:
         """Return what is kept of a horizon, and tell the user if he wants to know."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -293,7 +293,7 @@ def _best(
         )
     if over:
         status = Status.INTERRUPTED if stopped else Status.MAX_TIME
-        result = replace(result, success=False, status=status, message=status.sentence)
+        result = result.ended(status, status.sentence)
     book.simulations += sum(result.evaluations.values())
     book.sweeps += result.evaluations.get("jacobians", 0)
     return result

@@ -1,0 +1,163 @@
+"""What a result is made of: where the search ended, what the data say about that, and how it came about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.identifiability import Identifiability
+    from castfit.integrate import IntegratorOptions
+    from castfit.simulate import Nodes
+    from castfit.status import Status
+
+    Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Estimates:
+    """Where the search ended: the best point, whether or not it is a solution.
+
+    Attributes
+    ----------
+    status : Status
+        How the solve ended.
+    message : str
+        How the solve ended, in words.
+    names : tuple[str, ...]
+        The estimated quantities.
+    theta : Array
+        Estimates in search scale; (n_theta,).
+    log : NDArray[np.bool_]
+        Which entries of theta are logarithms; (n_theta,).
+    parameters : dict[str, float]
+        Estimated parameters by name.
+    initial_states : dict[str, float]
+        Estimated initial states by name.
+    cost : float
+        What was minimised: ``chi2 / 2`` where standard deviations are known; where they share an unknown factor
+        ``n_data / 2 * log(chi2 / n_data)`` plus half the squares of the priors' residuals.
+    chi2 : float
+        Sum of squared weighted residuals, priors included; of the data alone where the weights' factor is unknown.
+    n_data : int
+        Number of measured values.
+    residuals : Array
+        (model - data) / sigma by experiment, time, output, with sigma as it was given, 1 if it was not; (n_data,).
+    active : dict[str, str]
+        ``"lower"`` or ``"upper"`` for each variable that a bound holds, nodes included.
+    gaps : float
+        Largest continuity defect of the trajectory, in units of the state's typical magnitude.
+    trajectories : dict[str, Nodes]
+        Per experiment the `Nodes`: times (K,) and states (K, n_x) at the start of every stage.
+    """
+
+    status: Status
+    message: str
+    names: tuple[str, ...]
+    theta: Array
+    log: NDArray[np.bool_]
+    parameters: dict[str, float]
+    initial_states: dict[str, float]
+    cost: float
+    chi2: float
+    n_data: int
+    residuals: Array
+    active: dict[str, str]
+    gaps: float
+    trajectories: dict[str, Nodes]
+
+
+@dataclass(frozen=True, eq=False)
+class Uncertainty:
+    """What the data say about the estimates.
+
+    Attributes
+    ----------
+    dof : int
+        Number of values and priors minus the number of directions that they determine.
+    neg2loglik : float
+        -2 log likelihood with all constants; with unknown noise at its maximum likelihood.
+    aic : float
+        Akaike's information criterion.
+    bic : float
+        Schwarz's (Bayesian) information criterion.
+    jacobian : Array
+        d residuals / d theta (search scale) along the model's equations; rows of priors last; (n_data + n_prior,
+        n_theta).
+    gradient : Array
+        d cost / d theta, search scale; (n_theta,).
+    covariance : Array
+        NaN where a bound holds a quantity, inf on the diagonal of what is not identifiable; (n_theta, n_theta).
+    correlation : Array
+        Of the estimates, (n_theta, n_theta).
+    standard_errors : dict[str, float]
+        Square roots of the covariance's diagonal; numerical errors included.
+    numerical_errors : dict[str, float]
+        The part of the standard errors that is due to the finite accuracy of the integration.
+    noise : float
+        Estimated factor on the standard deviations of the data (their value where none was given); 1 if they are
+        taken as they are.
+    absolute_sigma : bool
+        Whether standard deviations are taken as they are.
+    confidence_level : float
+        Of the intervals in the table.
+    identifiability : Identifiability
+        A verdict on every quantity.
+    """
+
+    dof: int
+    neg2loglik: float
+    aic: float
+    bic: float
+    jacobian: Array
+    gradient: Array
+    covariance: Array
+    correlation: Array
+    standard_errors: dict[str, float]
+    numerical_errors: dict[str, float]
+    noise: float
+    absolute_sigma: bool
+    confidence_level: float
+    identifiability: Identifiability
+
+
+@dataclass(frozen=True, eq=False)
+class Provenance:
+    """How the result came about.
+
+    Attributes
+    ----------
+    transcription : str
+        Its label.
+    solver : str
+        Its label.
+    integrator : IntegratorOptions
+        With which `predict` integrates.
+    iterations : int
+        Number of iterations, those of all attempts.
+    evaluations : dict[str, int]
+        Number of evaluations by kind.
+    failures : dict[str, int]
+        Number of failed evaluations by cause.
+    time : float
+        Seconds.
+    history : tuple[dict[str, float], ...]
+        One entry per iteration.
+    versions : Mapping[str, str]
+        Of castfit, CasADi, NumPy and Python.
+    """
+
+    transcription: str
+    solver: str
+    integrator: IntegratorOptions
+    iterations: int
+    evaluations: dict[str, int]
+    failures: dict[str, int]
+    time: float
+    history: tuple[dict[str, float], ...]
+    versions: Mapping[str, str]
