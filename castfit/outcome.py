@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -150,6 +150,8 @@ class Provenance:
         One entry per iteration.
     versions : Mapping[str, str]
         Of castfit, CasADi, NumPy and Python.
+    question : Mapping[str, str]
+        Hashes of model and data, by what they are of, in a result that was loaded; see castfit.fingerprint.
     """
 
     transcription: str
@@ -161,3 +163,4 @@ class Provenance:
     time: float
     history: tuple[dict[str, float], ...]
     versions: Mapping[str, str]
+    question: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -13,10 +13,12 @@ import numpy as np
 from castfit._json import plain, restored
 from castfit._reading import real, text
 from castfit._text import aligned, rounded
+from castfit.fingerprint import changed, question
 from castfit.goodness import UNKNOWN, Goodness
 from castfit.identifiability import Combination, Identifiability, Verdict
 from castfit.integrate import IntegratorOptions
 from castfit.outcome import Estimates, Provenance, Uncertainty
+from castfit.problem import kind_mistakes
 from castfit.residuals import residual_table
 from castfit.simulate import Nodes, Prediction, Times, predict
 from castfit.statistics import quantile
@@ -345,17 +347,21 @@ class Result:
         InputError
             If the problem estimates other quantities or has other experiments or data.
         """
+        check("with_problem", kind_mistakes(problem))
         found = (problem.names, tuple(c.name for c in problem.conditions), problem.n_data)
         expected = (self.names, tuple(self.trajectories), self.n_data)
         what = ("estimated quantities", "experiments", "number of measured values")
-        check(
-            "with_problem",
-            [
-                f"the {name} of the problem are {have}, those of the result {want}; give the problem that was fitted"
-                for name, have, want in zip(what, found, expected, strict=True)
-                if have != want
-            ],
-        )
+        mistakes = [
+            f"the {name} of the problem are {have}, those of the result {want}; give the problem that was fitted"
+            for name, have, want in zip(what, found, expected, strict=True)
+            if have != want
+        ]
+        if self.provenance.question and not mistakes:
+            other = changed(self.provenance.question, question(problem))
+            mistakes = [
+                f"the {what} differs from that of the result; give the problem that was fitted" for what in other
+            ]
+        check("with_problem", mistakes)
         return replace(self, problem=problem)
 
     def _owner(self, what: str) -> Posable:
@@ -368,6 +374,8 @@ class Result:
         content: dict[str, Any] = {"castfit_result": FORMAT, "goodness": plain(self.goodness)}
         for part in (self.solution, self.statistics, self.provenance):
             content |= plain(part)
+        if self.problem is not None:
+            content["question"] = question(self.problem)
         entries = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
         Path(path).write_text("{\n" + ",\n".join(entries) + "\n}\n")
 
@@ -392,7 +400,7 @@ class Result:
             found = "no saved result" if version is None else f"of format {version}; this castfit reads format {FORMAT}"
             raise InputError("Result.load", [f"'{path}' is {found}"])
         if version == 1:
-            content["goodness"] = plain(UNKNOWN)
+            content |= {"goodness": plain(UNKNOWN), "question": {}}
         absent = [f.name for part in _PARTS for f in fields(part) if f.name not in content]
         check("Result.load", [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
         try:

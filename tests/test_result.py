@@ -325,6 +325,8 @@ def test_everything_but_the_problem_survives_saving(make: Any, tmp_path: Path) -
     after = Result.load(tmp_path / "result.json")
     parts = (before.solution, before.statistics, before.provenance)
     for name, value in ((name, value) for part in parts for name, value in vars(part).items()):
+        if name == "question":  # only a result without its problem needs it
+            continue
         if isinstance(value, np.ndarray):
             np.testing.assert_array_equal(getattr(after, name), value)
             assert getattr(after, name).dtype == value.dtype
@@ -365,6 +367,28 @@ def test_loaded_result_asks_for_its_problem(result: Result, tmp_path: Path) -> N
     other = Experiment({"x": np.ones(3)}, [1.0, 2.0, 3.0], initial={"x": 1.0}, name="other")
     with pytest.raises(InputError, match=r"3 mistakes[\s\S]*quantities[\s\S]*experiments[\s\S]*measured values"):
         after.with_problem(Problem(Model({x: -k * x}, parameters=[k]), other, parameters={"k": 1.0}))
+
+
+def test_a_problem_with_other_data_or_another_model_is_refused(tmp_path: Path) -> None:
+    problem = decay(sigma=0.03)
+    found = fit(problem)
+    found.save(tmp_path / "result.json")
+    after = Result.load(tmp_path / "result.json")
+    assert after.with_problem(decay(sigma=0.03, k=Parameter(3.0, upper=4.0))).problem is not None  # the same question
+    (experiment,) = problem.experiments
+    other_data = problem.replace(experiments=[experiment.with_values({"x": 1.0 + NOISE})])
+    with pytest.raises(InputError, match=r"the data of 'experiment 1' differs from that of the result"):
+        after.with_problem(other_data)
+    x, k, b = symbols("x k b")
+    model = Model({x: -k * x - b}, parameters=[k, b], outputs={"double": 2 * x})
+    other_model = Problem(model, experiment, parameters={"k": 1.0, "b": 0.5})
+    with pytest.raises(InputError, match=r"model differs from that of the result"):
+        after.with_problem(other_model)
+    with pytest.raises(InputError, match=r"give a Problem"):
+        after.with_problem(3)  # type: ignore[arg-type]
+    after.save(tmp_path / "again.json")  # without its problem it still knows whose it is
+    with pytest.raises(InputError, match=r"differs from that of the result"):
+        Result.load(tmp_path / "again.json").with_problem(other_data)
 
 
 @pytest.mark.parametrize(
