@@ -43,6 +43,9 @@ Sums are then added in the same order everywhere, so that numbers do not depend 
 use n cores.  The matrices of a fit are too small for more: on two busy cores a fit of the three-step pathway took 9.9 s
 of CPU time with two threads, as they wait for each other by spinning, and 0.54 s with one.  Another BLAS, such as MKL,
 takes its number of threads from the environment.
+
+threadpoolctl would know every BLAS, but not count blocks in several threads, for which most of this file would stay; it
+takes 1.4 ms to look for libraries at each fit, or misses those that are loaded after it has looked once.
 """
 
 

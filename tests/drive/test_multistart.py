@@ -223,6 +223,13 @@ def test_the_time_limit_cuts_off_and_leaves_the_rest():
     assert "The time limit was reached." in result.message
 
 
+def test_the_time_limit_holds_while_a_million_starts_are_drawn():
+    result = cf.multistart(oscillator(), SINGLE, STRAIGHT, starts=1_000_000, sampling="uniform", max_time=0.5)
+    assert result.time < 5.0  # on a busy machine
+    assert 1 <= len(result.starts) < 1_000_000
+    assert f"The time sufficed to draw {len(result.starts)} of 1000000 starts." in result.message
+
+
 def test_a_start_has_its_own_time_limit():
     result = cf.multistart(oscillator(), SINGLE, STRAIGHT, starts=3, start_max_time=1e-6)
     assert result.statuses == {"max_time": 3}

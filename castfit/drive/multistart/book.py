@@ -155,6 +155,8 @@ class Book:
         if not ended and late and finished < total:
             ended = "The time limit was reached."
         untouched = {row.message for row in self.rows.values() if row.status == "not_run"} if not ended else set[str]()
+        if total < self._draws.wanted:
+            gone.append(f"The time sufficed to draw {total} of {self._draws.wanted} starts.")
         count = f"All {total} starts ended." if finished == total else f"{finished} of {total} starts ended."
         return " ".join(part for part in (ended, count, *sorted(untouched), *gone, trouble) if part)
 

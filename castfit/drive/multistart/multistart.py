@@ -128,7 +128,8 @@ def multistart(
     if start_strategy is not None:
         unknown = f"start_strategy is {text(start_strategy)}; give 'decomposed' or None"
         mistakes += decomposition_mistakes(problem.posed) if is_one_of(start_strategy, "decomposed") else [unknown]
-    draws = draw(problem, starts, sampling, limits, rng, mistakes)
+    deadline = np.inf if mistakes else run.cleaned().deadline
+    draws = draw(problem, starts, sampling, limits, rng, mistakes, deadline)
     check("multistart", mistakes)
     run = run.cleaned()
     job = run.freeze("multistart", "problem, transcription and solver", (problem, transcription, solver))

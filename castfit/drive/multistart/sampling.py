@@ -6,6 +6,7 @@ nor on where and when it runs.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 SAMPLINGS = ("sobol", "latin_hypercube", "uniform", "log_uniform")
 
+_LOOK = 64  # starts that are drawn between two looks at the clock
 _EDGE = 2.0**-40  # distributions may be infinite at 0 and 1
 
 
@@ -40,11 +42,14 @@ class Draws:
         ``again(i)`` draws the next candidate of start i; None if starts were given.
     seeds : tuple of int
         For each start a number from which what is random in its fit may be drawn.
+    wanted : int
+        How many starts were asked for; more than there are if the time did not suffice.
     """
 
     first: tuple[dict[str, float], ...]
     again: Callable[[int], dict[str, float]] | None
     seeds: tuple[int, ...] = ()
+    wanted: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,9 @@ class _Axis:
         return float(np.clip(value, self.quantity.lower, self.quantity.upper))
 
 
-def draw(problem: Posable, starts: Any, sampling: Any, limits: Any, rng: Any, mistakes: list[str]) -> Draws:
+def draw(
+    problem: Posable, starts: Any, sampling: Any, limits: Any, rng: Any, mistakes: list[str], deadline: float = np.inf
+) -> Draws:
     """Draw the first candidate of every start; what is wrong is added to `mistakes`.
 
     Parameters
@@ -84,6 +91,8 @@ def draw(problem: Posable, starts: Any, sampling: Any, limits: Any, rng: Any, mi
         Per quantity (lower, upper) or a distribution with ``cdf`` and ``ppf``; by default the quantity's bounds.
     rng : int or numpy.random.Generator
     mistakes : list of str
+    deadline : float
+        When to stop, as `time.time` gives it; at least one start is drawn.
     """
     nothing, before = Draws((), None), len(mistakes)
     listed = items(starts)
@@ -96,15 +105,16 @@ def draw(problem: Posable, starts: Any, sampling: Any, limits: Any, rng: Any, mi
         given = tuple(_checked(problem, i, start, mistakes) for i, start in enumerate(listed))
         if not given:
             mistakes.append("starts is empty; give at least one")
-        _, seeds = _streams(rng, len(given), mistakes)
-        return Draws(given, None, seeds) if len(mistakes) == before else nothing
+        mistakes += rng_mistakes(rng)
+        return _drawn(len(given), given.__getitem__, None, _Streams(rng)) if len(mistakes) == before else nothing
     count = int(starts)
     if count < 1:
         mistakes.append(f"starts is {count}; give at least 1")
-    streams, seeds = _streams(rng, count, mistakes)
-    if not streams:
+    wrong = rng_mistakes(rng)
+    if wrong:
+        mistakes += wrong
         return nothing
-    design, *own = streams
+    own = _Streams(rng)
 
     if callable(sampling):
         function: Any = sampling
@@ -120,7 +130,7 @@ def draw(problem: Posable, starts: Any, sampling: Any, limits: Any, rng: Any, mi
                 raise InputError("sampling", found)
             return start
 
-        return Draws(tuple(ask(i) for i in range(len(own))), ask, seeds)
+        return _drawn(count, ask, ask, own, deadline)
 
     kind: Any = "sobol" if sampling is None else sampling
     if not is_one_of(kind, *SAMPLINGS):
@@ -132,19 +142,49 @@ def draw(problem: Posable, starts: Any, sampling: Any, limits: Any, rng: Any, mi
     def at(point: Array) -> dict[str, float]:
         return {axis.quantity.name: axis.value(float(u)) for axis, u in zip(axes, point, strict=True)}
 
-    cube = _design(kind, len(own), len(axes), design)
-    first = (own[i].random(len(axes)) if cube is None else cube[i] for i in range(len(own)))
-    return Draws(tuple(at(point) for point in first), lambda i: at(own[i].random(len(axes))), seeds)
+    def again(i: int) -> dict[str, float]:
+        return at(own[i].random(len(axes)))
+
+    cube = _design(kind, count, len(axes), own.design)
+    first = again if cube is None else _rows(cube, at)
+    return _drawn(count, first, again, own, deadline)
 
 
-def _streams(rng: Any, count: int, mistakes: list[str]) -> tuple[list[np.random.Generator], tuple[int, ...]]:
-    """Return a generator for all starts, then one for each; and each start's seed for what comes after drawing it."""
-    wrong = rng_mistakes(rng)
-    if wrong:
-        mistakes += wrong
-        return [], ()
-    streams = np.random.default_rng(rng).spawn(1 + max(count, 0))
-    return streams, tuple(int(own.spawn(1)[0].integers(2**63)) for own in streams[1:])
+def _rows(cube: Array, at: Callable[[Array], dict[str, float]]) -> Callable[[int], dict[str, float]]:
+    return lambda i: at(cube[i])
+
+
+class _Streams:
+    """A random stream for all starts together, `design`, and one for each of them, spawned when it is first needed."""
+
+    def __init__(self, rng: Any) -> None:
+        self._parent = np.random.default_rng(rng)
+        self._own: list[np.random.Generator] = []
+        (self.design,) = self._parent.spawn(1)
+
+    def __getitem__(self, i: int) -> np.random.Generator:
+        self._own += self._parent.spawn(max(i + 1 - len(self._own), 0))
+        return self._own[i]
+
+
+def _drawn(
+    count: int,
+    first: Callable[[int], dict[str, float]],
+    again: Callable[[int], dict[str, float]] | None,
+    streams: _Streams,
+    deadline: float = np.inf,
+) -> Draws:
+    """Draw starts, and each one's seed for what comes after drawing it, until the deadline."""
+    starts: list[dict[str, float]] = []
+    seeds: list[int] = []
+    for i in range(count):
+        if i % _LOOK == 1 and time.time() >= deadline:
+            break
+        starts.append(first(i))
+        fresh: np.random.Generator = streams[i].spawn(1)[0]
+        number: Any = fresh.integers(2**63)
+        seeds.append(int(number))
+    return Draws(tuple(starts), again, tuple(seeds), count)
 
 
 def _design(kind: str, n: int, d: int, generator: np.random.Generator) -> Array | None:
