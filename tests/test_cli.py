@@ -282,7 +282,7 @@ def test_interrupting_the_demonstration_ends_it(monkeypatch, tmp_path):
 
     def interrupted(*arguments, **options):
         calls.append(arguments)
-        return dataclasses.replace(real(*arguments, **options), status=cf.Status.INTERRUPTED, success=False)
+        return real(*arguments, **options).ended(cf.Status.INTERRUPTED, "Interrupted.")
 
     monkeypatch.setattr(cf, "fit", interrupted)
     assert cli.main(["demo", "--plot", str(tmp_path / "demo.png")]) == 130
