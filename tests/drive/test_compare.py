@@ -3,7 +3,6 @@
 import csv
 import json
 import time
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -133,9 +132,8 @@ def test_the_callback_stops_the_run(problem):
 
 def slow(problem, *, start, max_time):
     time.sleep(0.15)
-    return replace(
-        cf.fit(problem, *SINGLE, start=start), status=Status.MAX_TIME if max_time < 0.15 else Status.CONVERGED
-    )
+    status = Status.MAX_TIME if max_time < 0.15 else Status.CONVERGED
+    return cf.fit(problem, *SINGLE, start=start).ended(status, status.sentence)
 
 
 def test_time_limits(problem):
