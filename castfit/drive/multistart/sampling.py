@@ -181,10 +181,14 @@ def _drawn(
         if i % _LOOK == 1 and time.time() >= deadline:
             break
         starts.append(first(i))
-        fresh: np.random.Generator = streams[i].spawn(1)[0]
-        number: Any = fresh.integers(2**63)
-        seeds.append(int(number))
+        seeds.append(_seed(streams[i]))
     return Draws(tuple(starts), again, tuple(seeds), count)
+
+
+def _seed(stream: np.random.Generator) -> int:
+    """Return a number for what comes after drawing a start; the stream itself goes on as if it had not been asked."""
+    (fresh,) = stream.spawn(1)
+    return int(fresh.integers(2**63))
 
 
 def _design(kind: str, n: int, d: int, generator: np.random.Generator) -> Array | None:
