@@ -134,7 +134,12 @@ def fit(
     solution = found.solution
     if origin.ended is not None:
         solution = replace(solution, status=origin.ended)
-    parts = (solution.status.sentence, solution.detail, origin.note, opening.note, recovery, solution.status.remedy)
+    exact = solution.status.success and bool((found.linear.sigma <= found.staged.least_sigma).any())
+    rounding = "The data are reproduced to within rounding; nothing is known about their noise." if exact else ""
+    parts = (
+        *(solution.status.sentence, solution.detail, rounding, origin.note, opening.note),
+        *(recovery, solution.status.remedy),
+    )
     seconds = time.perf_counter() - began
     result = estimate(
         problem,

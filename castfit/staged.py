@@ -367,6 +367,8 @@ class StagedProblem(ABC):
         deviation where that is known); 0 in padded rows.
     exact_hessian : bool
         Whether `hessian` is available.
+    least_sigma : (n_groups,) array
+        The floors of the unknown sigmas.
     integrated : bool
         Whether stages are integrated: then what decays within a stage leaves no trace in any derivative.
 
@@ -379,6 +381,7 @@ class StagedProblem(ABC):
     scale: Array
     start: Array
     signal: tuple[Array, ...]
+    least_sigma: Array
     exact_hessian: bool = False
     integrated: bool = False
 

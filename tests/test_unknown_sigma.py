@@ -135,6 +135,17 @@ def test_the_hessian_of_ipopt_sees_what_the_profiled_sigma_takes_from_the_curvat
     assert found.iterations <= plain.iterations + 12
 
 
+def test_a_fit_says_when_the_floor_of_sigma_holds():
+    """x' = 0 from a free value: the model is exact without any integration error."""
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: 0 * k}, parameters=[k], outputs={"y": x + k})
+    exact = cf.Experiment({"y": [2.0, 2.0, 2.0]}, time=[0.0, 1.0, 2.0], initial={"x": 1.0})
+    found = cf.fit(cf.Problem(model, exact, parameters={"k": 0.5}), cf.SingleShooting())
+    assert found.success
+    assert "reproduced to within rounding" in found.message
+    assert "reproduced" not in cf.fit(decay(1.0)).message
+
+
 def test_rows_in_units_of_no_sigma_are_residuals_as_measured():
     problem = lotka_volterra()
     staged = cf.SingleShooting().transcribe(problem, problem.guess)

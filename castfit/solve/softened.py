@@ -70,7 +70,7 @@ class SoftenedProblem:
 
     def __init__(self, staged: StagedProblem, station: Softening, noise: Sequence[Array] | float = 1.0) -> None:
         self.staged, self.station = staged, station
-        expected = [noise] * len(staged.signal) if isinstance(noise, float) else noise
+        expected = [noise] * len(staged.signal) if isinstance(noise, (int, float)) else noise
         self._weights = [1.0 / np.maximum(e, station.floor * s) for e, s in zip(expected, staged.signal, strict=True)]
         root = np.sqrt(station.rho) / ACCURACY
         self._gap_weights = [root / staged.scale[chain.nodes] for chain in staged.layout.chains]

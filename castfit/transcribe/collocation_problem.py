@@ -152,7 +152,7 @@ class CollocationProblem(StagedProblem):
         self.problem, self.equations, self.elements, self.layout = problem, equations, elements, layout
         self.lower, self.upper, self.scale, self.start = locked(lower), locked(upper), locked(scale), locked(start)
         self.signal = signal
-        self._floor = resolution(layout, signal)
+        self.least_sigma = resolution(layout, signal)
         self._memory = _Memory()
 
     @property
@@ -168,7 +168,7 @@ class CollocationProblem(StagedProblem):
                 found = [self._values(i, v) for i in range(len(self.elements))]
                 prior, prior_jacobian = self.problem.priors(self.layout.theta(v))
             failures = tuple(failure for _, group in found for failure in group)
-            rows = profiled(self.layout, tuple(values for values, _ in found), self._floor)
+            rows = profiled(self.layout, tuple(values for values, _ in found), self.least_sigma)
             memory.evaluation = Evaluation(
                 np.array(v), rows.values, prior, prior_jacobian, failures, sigma=rows.sigma, excess=rows.excess
             )

@@ -128,7 +128,7 @@ class ShootingProblem(StagedProblem):
             tuple(self._specify(i) for i in range(len(self._chains))),
         )
         self.signal = tuple(chain.staging.signal for chain in self._chains)
-        self._floor = resolution(self.layout, self.signal)
+        self.least_sigma = resolution(self.layout, self.signal)
         self._place(theta, trajectory)
 
     def _specify(self, i: int) -> Specification:
@@ -219,7 +219,7 @@ class ShootingProblem(StagedProblem):
                 )
             )
         prior, prior_jacobian = self.problem.priors(self.layout.theta(v))
-        found = profiled(self.layout, tuple(values), self._floor)
+        found = profiled(self.layout, tuple(values), self.least_sigma)
         evaluation = Evaluation(
             v.copy(),
             found.values,
