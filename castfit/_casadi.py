@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 from uuid import uuid4
@@ -20,7 +20,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _SHORTEST_STEP = 1e-14  # of a lane's duration
-_FIRST_STEP = 1e-8  # likewise
 
 
 def build_integrator(graph: ca.Function, method: str, grid: tuple[float, ...], options: dict[str, Any]) -> ca.Function:
@@ -65,9 +64,6 @@ def plugin_options(
         # For an ODE sensitivities cost twice as much with the correction and are no more accurate; for a DAE Newton's
         # method fails without it.
         options["second_order_correction"] = dae
-    if method == "idas":
-        # The step of IDACalcIC: with CasADi's choice, the whole interval, it fails for stiff models.
-        options["first_time"] = _FIRST_STEP
     if method == "cvodes":
         options["min_step_size"] = _SHORTEST_STEP  # a pole ends the integration at once, not after max_steps
     return options
@@ -154,6 +150,16 @@ def build_folder(options: dict[str, Any]) -> Generator[None, None, None]:
             yield
         finally:
             ca.GlobalOptions.setTempWorkDir(previous)
+            _close_files_in(folder)
             # Integrators without code generation of their own (SUNDIALS) leave a copy of the source here.
             for stray in Path.cwd().glob(f"{options['jit_name']}*.c"):
                 stray.unlink()
+
+
+def _close_files_in(folder: str) -> None:
+    """Close the files that CasADi made by mkstemp and forgot, two for each compilation (where /proc tells which)."""
+    with suppress(OSError):
+        for descriptor in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{descriptor}").startswith(f"{folder}/"):
+                    os.close(int(descriptor))

@@ -148,7 +148,7 @@ class Experiment:
         mistakes += series_mistakes(series, begin)
         if not mistakes and begin is not None:
             mistakes += scale_mistakes(series, deviations, begin, given=start is not None)
-        signals = {n: _as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
+        signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
         states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial, mistakes).items()}
         own = {n: _own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
         check(f"Experiment '{label}'" if label else "Experiment", mistakes)
@@ -315,7 +315,8 @@ def _slots(times: Array, values: Array) -> tuple[Array, NDArray[np.intp]]:
     return flat, np.arange(flat.size) - first
 
 
-def _as_input(name: str, value: Any, mistakes: list[str]) -> Input:
+def as_input(name: str, value: Any, mistakes: list[str]) -> Input:
+    """Read an input: a number or an Input."""
     if isinstance(value, Input):
         return value
     number = real(value)

@@ -136,9 +136,10 @@ def fit(
         solution = replace(solution, status=origin.ended)
     exact = solution.status.success and bool((found.linear.sigma <= found.staged.least_sigma).any())
     rounding = "The data are reproduced to within rounding; nothing is known about their noise." if exact else ""
+    remark = found.staged.remark(solution.v) if solution.status.success else ""
     parts = (
         *(solution.status.sentence, solution.detail, rounding, origin.note, opening.note),
-        *(recovery, solution.status.remedy),
+        *(recovery, remark, solution.status.remedy),
     )
     seconds = time.perf_counter() - began
     result = estimate(

@@ -1,7 +1,7 @@
-"""Simulation: the model's outputs over time, integrated piece by piece.
+"""Simulation: the model's outputs over time.
 
 A trajectory that is known at nodes is integrated anew from every node, so that outputs between them stay accurate
-where the system is unstable.  All pieces have one output time, their end, and share one integrator.
+where the system is unstable.
 """
 
 from __future__ import annotations
@@ -9,28 +9,36 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Union, cast
+from typing import TYPE_CHECKING, Any, Union, cast, overload
 
 import casadi as ca
 import numpy as np
 
-from castfit._reading import reals
-from castfit.integrate import Integrator, IntegratorOptions, Lanes
+from castfit._casadi import Built
+from castfit._reading import named, real, reals, text
+from castfit.experiment import as_input
+from castfit.integrate import IntegratorOptions
+from castfit.integrate.grids import merge, snap
+from castfit.integrate.march import Course, Stretch, march
+from castfit.integrate.units import mean_magnitude, units_of
+from castfit.model import Model
 from castfit.posed import Posed
-from castfit.status import CastfitError, InputError, check, suggest
-from castfit.transcribe.grid import merge, snap
-from castfit.transcribe.integrators import integrator_of
-from castfit.transcribe.trajectory import Trajectory
+from castfit.problem import Problem
+from castfit.status import CastfitError, check, suggest
+from castfit.transcribe.trajectory import Trajectory, trajectory_through
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from castfit.conditions import Condition
+    from castfit.inputs import Input
     from castfit.problem import Posable
 
     Array = NDArray[np.float64]
 
 _SUBDIVISIONS = 12  # table entries between measured times or nodes, so that interpolation errs little
+_OBSERVE: Built[Model, Any] = Built()
+_SETTLING = 3  # integrations more, at most, until the units of states are known
+_TOO_LARGE = 100.0  # units that were assumed may exceed those found by so much
 
 Prediction = dict[str, dict[str, Any]]
 Times = Union["ArrayLike", "Mapping[str, ArrayLike]", None]
@@ -63,29 +71,57 @@ class Nodes:
     states: Array
 
 
+@overload
+def simulate(
+    problem: Model,
+    parameters: Mapping[str, float] | None = None,
+    times: ArrayLike | None = None,
+    *,
+    initial: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    start: float | None = None,
+    integrator: IntegratorOptions | None = None,
+) -> dict[str, Any]: ...
+@overload
 def simulate(
     problem: Posable,
     parameters: Mapping[str, float] | ArrayLike | None = None,
-    *,
     times: Times = None,
+    *,
     integrator: IntegratorOptions | None = None,
-) -> Prediction:
-    """Integrate the experiments of a problem for given values.
+) -> Prediction: ...
+def simulate(
+    problem: Model | Posable,
+    parameters: Any = None,
+    times: Any = None,
+    *,
+    initial: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    start: float | None = None,
+    integrator: IntegratorOptions | None = None,
+) -> Any:
+    """Integrate the experiments of a problem, or a model without any data, for given values.
 
     Parameters
     ----------
-    problem : Problem or Posed
+    problem : Problem, Posed or Model
     parameters : mapping from str to float, or (n_theta,) array, optional
-        Natural values of estimated quantities, or of parameters of the model (fixed ones too); what is left out keeps
-        its guess.  An array is theta, in search scale.
-    times : (n,) array, or mapping from experiment to array, optional
-        Output times, increasing; by default the measured ones.
+        Of a problem: natural values of estimated quantities, or of parameters of the model (fixed ones too); what is
+        left out keeps its guess.  An array is theta, in search scale.  Of a model: values of all its parameters.
+    times : (n,) array, or mapping from experiment to array
+        Output times, increasing; of a problem by default the measured ones.
+    initial : mapping from state to number or expression of the parameters
+        Only for a model: initial states that the model itself does not give; of algebraic states a guess.
+    inputs : mapping from input to number or Input
+        Only for a model.
+    start : float
+        Only for a model: where the integration starts, by default 0.
     integrator : IntegratorOptions, optional
 
     Returns
     -------
     dict
-        Per experiment ``{"time": (n,), output: (n,), ...}`` for every output of the model.
+        ``{"time": (n,), output: (n,), ...}`` for every output of the model; of a problem one such dict per experiment.
 
     Raises
     ------
@@ -93,11 +129,102 @@ def simulate(
         Listing every mistake in the names, values and times.
     SimulationError
         If the integration stops.
+
+    Examples
+    --------
+    >>> cf.simulate(model, {"k": 0.3}, np.linspace(0, 10, 101), initial={"x": 1.0})["x"]
     """
-    problem, theta = _settle(problem, parameters)
-    starts = [c.link.natural(theta[c.theta]).a[None] for c in problem.conditions]
-    nodes = [Nodes(np.array([c.start]), a) for c, a in zip(problem.conditions, starts, strict=True)]
-    return predict(problem, theta, nodes, times=times, integrator=integrator)
+    mistakes: list[str] = []
+    given: Any = integrator
+    if given is not None and not isinstance(given, IntegratorOptions):
+        mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
+    if isinstance(problem, Model):
+        return _simulate_model(problem, parameters, times, initial, inputs, start, integrator, mistakes)
+    said: Any = problem
+    if not isinstance(said, (Problem, Posed)):
+        check("simulate", [*mistakes, f"the first argument is {text(said)}; give a Problem, or a Model with times="])
+    only = {"initial": initial, "inputs": inputs, "start": start}
+    mistakes += [
+        f"{name} is part of the problem's experiments; give it there, or simulate the model itself"
+        for name, value in only.items()
+        if value is not None
+    ]
+    posed, theta, found = _settle(problem, parameters)
+    _, wrong = _output_times(posed, times)
+    check("simulate", [*mistakes, *found, *wrong])
+    starts = [c.link.natural(theta[c.theta]).a[None] for c in posed.conditions]
+    nodes = [Nodes(np.array([c.start]), a) for c, a in zip(posed.conditions, starts, strict=True)]
+    return predict(posed, theta, nodes, times=times, integrator=integrator)
+
+
+def _simulate_model(
+    model: Model,
+    parameters: Any,
+    times: Any,
+    initial: Any,
+    inputs: Any,
+    start: Any,
+    integrator: IntegratorOptions | None,
+    mistakes: list[str],
+) -> dict[str, Any]:
+    """Integrate a model without data."""
+    begin = 0.0 if start is None else real(start)
+    if begin is None or not np.isfinite(begin):
+        mistakes.append(f"start is {text(start)}; give a finite number")
+        begin = -np.inf
+    at = reals(times)
+    if times is None:
+        mistakes.append("times are missing; a model has no measurements, so give times=np.linspace(0, 10, 101), say")
+    elif at is None:
+        mistakes.append(f"times is {text(times)}; give numbers")
+    else:
+        at = np.atleast_1d(at)
+        mistakes += _time_mistakes("times", at, begin)
+    values = named("parameters", parameters, mistakes)
+    mistakes += [f"'{n}' is no parameter: {suggest(n, model.parameters)}" for n in values if n not in model.parameters]
+    p = np.array([_number(f"parameter '{n}'", values.get(n), mistakes) for n in model.parameters])
+    signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
+    mistakes += [f"'{n}' is no input: {suggest(n, model.inputs)}" for n in signals if n not in model.inputs]
+    mistakes += [f"input '{n}' is missing; give a number or an Input" for n in model.inputs if n not in signals]
+    if times is not None and at is not None and at.ndim == 1 and at.size:
+        mistakes += _span_mistakes({n: signals[n] for n in model.inputs if n in signals}, "the model", begin, at[-1])
+    known = (*model.states, *model.algebraic_states)
+    own = named("initial", initial, mistakes)
+    mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in own if n not in known]
+    first = {**model.initial, **own}
+    x0 = [_initial(n, first.get(n), model, p, mistakes) for n in model.states]
+    z0 = [_initial(n, first.get(n, 0.0), model, p, mistakes) for n in model.algebraic_states]
+    check("simulate", mistakes)
+    assert at is not None
+    case = _Case("the model", tuple(signals[n] for n in model.inputs), p, np.array(z0))
+    return _outputs(model, case, Nodes(np.array([begin]), np.array([x0])), at, integrator or IntegratorOptions())
+
+
+def _number(what: str, value: Any, mistakes: list[str]) -> float:
+    number = real(value)
+    if number is not None and np.isfinite(number):
+        return number
+    mistakes.append(
+        f"{what} has no value; give a number" if value is None else f"{what} is {text(value)}; give a number"
+    )
+    return np.nan
+
+
+def _initial(name: str, value: Any, model: Model, p: Array, mistakes: list[str]) -> float:
+    """Read an initial state: a number, or an expression of the parameters."""
+    what = f"initial state '{name}'"
+    if not isinstance(value, ca.SX) or value.numel() != 1:
+        return _number(what, value, mistakes)
+    found = ca.symvar(value)
+    strange = [s.name() for s in found if s.name() not in model.parameters]
+    mistakes += [f"{what} contains '{s}', which is no parameter: {suggest(s, model.parameters)}" for s in strange]
+    if strange:
+        return np.nan
+    at = [float(p[model.parameters.index(s.name())]) for s in found]
+    number = float(cast("Any", ca.Function("initial", found, [value]).call(at)[0]))
+    if np.isfinite(p).all() and not np.isfinite(number):
+        mistakes.append(f"{what} is {number:g} at these parameters; change the expression or the values")
+    return number
 
 
 def predict(
@@ -109,26 +236,20 @@ def predict(
     integrator: IntegratorOptions | None = None,
 ) -> Prediction:
     """Evaluate all outputs at `times`, integrating from one node to the next; as `simulate`."""
-    chosen = _output_times(problem, times)
-    system = problem.model.system
-    step = integrator_of(problem.model, [1.0], integrator or IntegratorOptions())
-    observe = system.function("outputs", ca.densify(ca.vertcat(*problem.model.outputs.values())))
+    chosen, mistakes = _output_times(problem, times)
+    check("predict", mistakes)
+    options = integrator or IntegratorOptions()
     out: Prediction = {}
     for condition, known in zip(problem.conditions, nodes, strict=True):
-        if condition.name not in chosen:
-            continue
-        t = chosen[condition.name]
-        p = condition.link.natural(theta[condition.theta]).p
-        x, z = _march(step, condition, p, known, t)
-        u = np.array([signal(t) for signal in condition.inputs]).reshape(-1, t.size)
-        y = np.asarray(observe.map(t.size)(t[None], x.T, z.T, np.repeat(p[:, None], t.size, axis=1), u))
-        out[condition.name] = {"time": t, **dict(zip(problem.model.output_names, y, strict=True))}
+        if condition.name in chosen:
+            link = condition.link.natural(theta[condition.theta])
+            case = _Case(condition.name, condition.inputs, link.p, condition.z_guess)
+            out[condition.name] = _outputs(problem.model, case, known, chosen[condition.name], options)
     return out
 
 
 def trace(problem: Posed, theta: Array, nodes: list[Nodes], integrator: IntegratorOptions) -> Trajectory:
     """Tabulate the states, integrating from one node to the next; where that stops, the nodes themselves are held."""
-    step = integrator_of(problem.model, [1.0], integrator)
     tables: list[tuple[Array, Array, Array]] = []
     for condition, known in zip(problem.conditions, nodes, strict=True):
         marks = merge(np.array([condition.start]), condition.points.times, condition.breakpoints, known.times)
@@ -137,112 +258,144 @@ def trace(problem: Posed, theta: Array, nodes: list[Nodes], integrator: Integrat
         ]
         times = np.concatenate([*pieces, marks[-1:]])
         p = condition.link.natural(theta[condition.theta]).p
+        case = _Case(condition.name, condition.inputs, p, condition.z_guess)
         try:
-            x, z = _march(step, condition, p, known, times)
+            x, z = _states(problem.model, case, known, times, integrator)
         except SimulationError:
             last = np.searchsorted(known.times, times, side="right") - 1
             x, z = known.states[last], np.repeat(condition.z_guess[None], times.size, axis=0)
         tables.append((times, x, z))
-    return Trajectory(tuple(tables), tuple(known.times for known in nodes))
+    return trajectory_through(problem, theta, tables, tuple(known.times for known in nodes))
 
 
-def _march(step: Integrator, condition: Condition, p: Array, nodes: Nodes, times: Array) -> tuple[Array, Array]:
-    """Return states (n, n_x) and algebraic states (n, n_z) at `times`, integrated from the last node before each.
+@dataclass(frozen=True)
+class _Case:
+    """One experiment's inputs, parameters p (n_p,) and guess of the algebraic states (n_z,)."""
 
-    Pieces run between neighbours among nodes, breakpoints of the inputs and output times; the first has length zero
-    and makes the algebraic states consistent.  In round r the r-th piece after every node is integrated.
+    name: str
+    inputs: tuple[Input, ...]
+    p: Array
+    z_guess: Array
+
+
+def _outputs(model: Model, case: _Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> dict[str, Any]:
+    """Return all outputs at times (n,)."""
+    x, z = _states(model, case, nodes, times, options)
+    u = np.array([signal(times) for signal in case.inputs]).reshape(-1, times.size)
+    p = np.repeat(case.p[:, None], times.size, axis=1)
+    y: Any = _OBSERVE.get(model, _observe).map(times.size)(times[None], x.T, z.T, p, u)
+    return {"time": times, **dict(zip(model.output_names, np.asarray(y, dtype=float), strict=True))}
+
+
+def _states(model: Model, case: _Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> tuple[Array, Array]:
+    """Return the states (n, n_x) and (n, n_z) at times, integrated from the last node before each.
+
+    A time at a node belongs to the piece that ends there.
     """
-    until = times[-1]
-    kinks = [signal.breakpoints for signal in condition.inputs]
-    inside = [group[(group >= condition.start) & (group <= until)] for group in (nodes.times, *kinks)]
-    ends = merge(*inside, times)
-    begins = np.concatenate([ends[:1], ends[:-1]])
-    node_times = snap(nodes.times, ends)
-    node = np.searchsorted(node_times, begins, side="right") - 1
-    rounds = np.arange(ends.size) - np.searchsorted(node, node, side="left")
-    u = np.zeros((ends.size, 1, len(condition.inputs), 4))
-    for i, signal in enumerate(condition.inputs):
-        u[1:, 0, i] = signal.cubics(ends)
-        u[0, 0, i, 0] = signal(ends[0])
-    x, z = np.empty((ends.size, step.n_x)), np.empty((ends.size, step.n_z))
-    for r in range(int(rounds.max()) + 1):
-        now = np.flatnonzero(rounds == r)
-        lanes = Lanes(
-            start=begins[now],
-            duration=(ends - begins)[now],
-            x0=x[now - 1] if r else nodes.states[node[now]],
-            p=np.repeat(p[None], now.size, axis=0),
-            u=u[now],
-            z0=z[now - 1] if r else np.repeat(condition.z_guess[None], now.size, axis=0),
-        )
-        found = step.values(lanes)
-        if found.failures:
-            stop = step.locate_failure(lanes, found.failures[0].lane)
-            raise SimulationError(condition.name, stop.time, stop.sentence)
-        x[now], z[now] = found.x[:, -1], found.z[:, -1]
-    wanted = np.searchsorted(ends, snap(times, ends))
-    return x[wanted], z[wanted]
+    keep = np.append(True, nodes.times[1:] <= times[-1])
+    begins, states = nodes.times[keep], nodes.states[keep]
+    z_held = np.repeat(case.z_guess[None], begins.size, axis=0)
+    horizon = float(times[-1] - begins[0])
+    unit = units_of(model, case.inputs, case.p, horizon, (begins, states, z_held))
+    stretches = _march(model, case, begins, states, times, unit, options)
+    for _ in range(_SETTLING):
+        found = mean_magnitude(np.concatenate([np.hstack([s.x, s.z]) for s in stretches]))
+        if not ((found > 0.0) & (found * _TOO_LARGE < unit)).any():
+            break
+        unit = np.where(found > 0.0, found, unit)  # a state that begins at zero was taken for too large a one
+        stretches = _march(model, case, begins, states, times, unit, options)
+    t = np.concatenate([s.times for s in stretches])
+    at = np.searchsorted(t, snap(times, np.unique(t)), side="left")  # where two meet at a node, the end of the first
+    return np.concatenate([s.x for s in stretches])[at], np.concatenate([s.z for s in stretches])[at]
 
 
-def _settle(problem: Posable, parameters: Any) -> tuple[Posable, Array]:
-    """Return theta for the given values, and the problem with fixed parameters changed where they were named."""
+def _march(
+    model: Model, case: _Case, begins: Array, states: Array, times: Array, unit: Array, options: IntegratorOptions
+) -> list[Stretch]:
+    stretches = march(Course(model, case.inputs, case.p, case.z_guess, unit, options), begins, states, times)
+    stop = next(filter(None, (stretch.stop() for stretch in stretches)), None)
+    if stop is not None:
+        raise SimulationError(case.name, stop.time, stop.sentence)
+    return stretches
+
+
+def _observe(model: Model) -> Any:
+    return model.system.function("outputs", ca.densify(ca.vertcat(*model.outputs.values())))
+
+
+def _settle(problem: Posable, parameters: Any) -> tuple[Posable, Array, list[str]]:
+    """Return theta for the given values, the problem with fixed parameters changed where named, and all mistakes."""
     if parameters is None:
-        return problem, problem.guess
+        return problem, problem.guess, []
     if not isinstance(parameters, Mapping):
-        theta = np.asarray(parameters, dtype=float)
-        if theta.shape != problem.guess.shape or not np.isfinite(theta).all():
-            raise InputError("simulate", [f"theta must hold {problem.guess.size} finite numbers, one for each of "
-                                          f"{', '.join(problem.names)}; its shape is {theta.shape}"])  # fmt: skip
-        return problem, theta
+        theta = reals(parameters)
+        if theta is None or theta.shape != problem.guess.shape or not np.isfinite(theta).all():
+            shown = text(parameters) if theta is None else f"an array of shape {theta.shape}"
+            return problem, problem.guess, [f"theta must hold {problem.guess.size} finite numbers, one for each of "
+                                            f"{', '.join(problem.names)}; it is {shown}"]  # fmt: skip
+        return problem, theta, []
     natural = problem.to_natural(problem.guess)
     fixed: dict[str, Any] = {}
     mistakes: list[str] = []
-    for name, value in cast("Mapping[str, float]", parameters).items():
+    for name, value in named("parameters", parameters, mistakes).items():
         owners = [j for j, quantity in enumerate(problem.quantities) if name in (quantity.name, quantity.of)]
-        if np.ndim(value) != 0 or not np.isfinite(value):
-            mistakes.append(f"'{name}' is {value!r}; give a finite number")
-        elif any(problem.log[j] and value <= 0 for j in owners):
-            mistakes.append(f"'{name}' is {value:g}, but its scale is 'log'; give a positive number")
+        number = real(value)
+        if number is None or not np.isfinite(number):
+            mistakes.append(f"'{name}' is {text(value)}; give a finite number")
+        elif any(problem.log[j] and number <= 0 for j in owners):
+            mistakes.append(f"'{name}' is {number:g}, but its scale is 'log'; give a positive number")
         elif owners:
-            natural[owners] = value
+            natural[owners] = number
         elif name in problem.parameters and not isinstance(problem, Posed):
-            fixed[name] = replace(problem.parameters[name], value=float(value), lower=-np.inf, upper=np.inf)
+            fixed[name] = replace(problem.parameters[name], value=number, lower=-np.inf, upper=np.inf)
         elif name in problem.parameters:
             mistakes.append(f"'{name}' is a number in this posed problem; give the Problem to change it")
         else:
             known = dict.fromkeys((*problem.names, *problem.parameters))
             mistakes.append(f"'{name}' is neither estimated nor a parameter of the model: {suggest(name, known)}")
-    check("simulate", mistakes)
     theta = problem.to_search(natural)
-    if not fixed or isinstance(problem, Posed):
-        return problem, theta
-    return problem.replace(parameters={**problem.parameters, **fixed}), theta
+    if mistakes or not fixed or isinstance(problem, Posed):
+        return problem, theta, mistakes
+    return problem.replace(parameters={**problem.parameters, **fixed}), theta, mistakes
 
 
-def _output_times(problem: Posable, times: Times) -> dict[str, Array]:
-    """Return the output times per experiment, checked."""
+def _output_times(problem: Posable, times: Times) -> tuple[dict[str, Array], list[str]]:
+    """Return the output times per experiment, and all mistakes in them."""
     names = [condition.name for condition in problem.conditions]
     if times is None:
-        return {c.name: np.unique(c.points.times) for c in problem.conditions}
+        return {c.name: np.unique(c.points.times) for c in problem.conditions}, []
+    mistakes: list[str] = []
     given: dict[str, Any] = (
-        {str(n): t for n, t in times.items()} if isinstance(times, Mapping) else dict.fromkeys(names, times)
+        named("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(names, times)
     )
-    mistakes = [
+    mistakes += [
         f"times are given for '{n}', which is no experiment: {suggest(n, names)}" for n in given if n not in names
     ]
-    read = {n: reals(t) for n, t in given.items() if n in names}
-    chosen = {n: np.empty(0) if t is None else np.atleast_1d(t) for n, t in read.items()}
+    chosen: dict[str, Array] = {}
     for condition in problem.conditions:
-        t = chosen.get(condition.name, np.array([condition.start]))
-        if t.ndim != 1 or t.size == 0 or not np.isfinite(t).all() or (np.diff(t) <= 0).any():
-            mistakes.append(f"the times of '{condition.name}' must be finite and increasing")
-        elif t[0] < condition.start:
-            mistakes.append(f"'{condition.name}' starts at {condition.start:g}; there is nothing at t = {t[0]:g}")
-        else:
-            mistakes += [
-                f"input '{name}' of '{condition.name}' is given up to {signal.span[1]:g}; extend it to {t[-1]:g}"
-                for name, signal in zip(problem.model.inputs, condition.inputs, strict=True)
-                if t[-1] > signal.span[1]
-            ]
-    check("times", mistakes)
-    return chosen
+        if condition.name not in given:
+            continue
+        name, at = f"the times of '{condition.name}'", reals(given[condition.name])
+        if at is None:
+            mistakes.append(f"{name} are {text(given[condition.name])}; give numbers")
+            continue
+        chosen[condition.name] = t = np.atleast_1d(at)
+        found = _time_mistakes(name, t, condition.start)
+        mistakes += found
+        signals = dict(zip(problem.model.inputs, condition.inputs, strict=True))
+        mistakes += [] if found else _span_mistakes(signals, f"'{condition.name}'", condition.start, t[-1])
+    return chosen, mistakes
+
+
+def _time_mistakes(what: str, t: Array, start: float) -> list[str]:
+    if t.ndim != 1 or t.size == 0 or not np.isfinite(t).all() or (np.diff(t) <= 0).any():
+        return [f"{what} must be finite and increasing"]
+    return [f"{what} begin too early: it starts at {start:g}; there is nothing at t = {t[0]:g}"] if t[0] < start else []
+
+
+def _span_mistakes(signals: Mapping[str, Input], of: str, start: float, end: float) -> list[str]:
+    late = [(n, s.span[1]) for n, s in signals.items() if end > s.span[1]]
+    early = [(n, s.span[0]) for n, s in signals.items() if start < s.span[0] - 1e-9 * abs(end - start)]
+    return [f"input '{n}' of {of} is given up to {last:g}; extend it to {end:g}" for n, last in late] + [
+        f"input '{n}' of {of} is given from {first:g} on; extend it to {start:g}" for n, first in early
+    ]

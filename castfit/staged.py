@@ -412,6 +412,10 @@ class StagedProblem(ABC):
         """Say where and why the functions could not be evaluated at v; empty if they could."""
         return "; ".join(f"{f.chain}, stage {f.stage + 1}: {f.detail}" for f in self.linearize(v).failures[:3])
 
+    def remark(self, v: Array) -> str:
+        """Say what is remarkable about how the functions were evaluated at v; empty if nothing is."""
+        return ""
+
     def node_states(self, v: Array) -> tuple[Array, ...]:
         """Return the states at the start of every stage, per chain (K, n_x): the nodes, where there are any."""
         return tuple(v[chain.nodes] for chain in self.layout.chains)

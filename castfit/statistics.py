@@ -235,7 +235,7 @@ def statistics(
     scale : (n_v,) array, optional
         Typical magnitudes of all variables.
     relative_tolerance, absolute_tolerance : float
-        To which the states at the ends of stages, and their derivatives, are accurate.
+        To which the states at the ends of stages, and their derivatives, are accurate; the latter in units of `scale`.
     row_errors : (m,) array, optional
         Known errors of the `weighted_residuals`, by which the estimates are off.
     defects : tuple of (K, n_s) arrays, optional
@@ -265,7 +265,7 @@ def statistics(
         spread = float(ratio[0]) if ratio.size else 1.0
     numerical = numerical_error(
         response_to_gaps(condensed, found, bounds.positions, path),
-        gap_errors(layout, linearization, relative_tolerance, absolute_tolerance, defects),
+        gap_errors(layout, linearization, relative_tolerance, absolute_tolerance, scale=scale, defects=defects),
     )
     if row_errors is not None and np.isfinite(row_errors).all():
         units = np.append(linearization.sigma, 1.0) * (np.append(ratio, 1.0) if weighed else 1.0)
@@ -344,12 +344,16 @@ def gap_errors(
     linearization: Linearization,
     relative: float,
     absolute: float,
+    *,
+    scale: Array | None = None,
     defects: tuple[Array, ...] | None = None,
 ) -> tuple[Array, ...]:
     """Return, per chain (K, n_s), the gap before each node plus the error of the integration that led there.
 
     An error made early in a stage grows like the stage's own sensitivities: the tolerance applies to |x| and |X_s| |s|.
+    The absolute one is relative to the nodes' scale.
     """
+    scale = np.ones(layout.n_v) if scale is None else scale
     sizes: list[Array] = []
     found = gaps(layout, linearization)
     known = found if defects is None else defects
@@ -358,7 +362,7 @@ def gap_errors(
     ):
         grown = (np.abs(j.X_s) @ np.abs(linearization.v[chain.nodes])[:, :, None])[:, :, 0]
         size = np.maximum(np.abs(gap), np.abs(defect))
-        size[1:] += relative * (np.abs(values.x[:-1]) + grown[:-1]) + absolute
+        size[1:] += relative * (np.abs(values.x[:-1]) + grown[:-1]) + absolute * scale[chain.nodes[1:]]
         sizes.append(size)
     return tuple(sizes)
 

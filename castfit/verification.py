@@ -26,7 +26,7 @@ from castfit.staged import gaps, weighted_squares
 from castfit.statistics import weighted_residuals
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
-from castfit.transcribe.trajectory import Trajectory
+from castfit.transcribe.trajectory import trajectory_through
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -137,14 +137,13 @@ def _piecewise(
     nodes = staged.node_states(at.v)
     if layout.chains[0].n_s == 0:  # there is but one piece
         return replace(simulated, sentence=_says(simulated, staged, at))
-    held = Trajectory(
-        tuple(
-            (c.times, np.vstack([s, s[-1:]]), np.repeat(condition.z_guess[None], c.times.size, axis=0))
-            for c, s, condition in zip(layout.chains, nodes, problem.conditions, strict=True)
-        )
-    )
+    tables = [
+        (c.times, np.vstack([s, s[-1:]]), np.repeat(condition.z_guess[None], c.times.size, axis=0))
+        for c, s, condition in zip(layout.chains, nodes, problem.conditions, strict=True)
+    ]
     edges = [chain.times for chain in layout.chains]
     theta = layout.theta(at.v)
+    held = trajectory_through(problem, theta, tables)
     pieces = ShootingProblem(problem, edges, nodes=True, theta=theta, trajectory=held, options=options)
     empty = tuple(np.empty((chain.n_stages, 0)) for chain in layout.chains)
     again = pieces.linearize(pieces.layout.pack(theta, nodes, empty))

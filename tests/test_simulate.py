@@ -152,3 +152,62 @@ def test_more_bad_input_is_named() -> None:
     experiment = Experiment({"x": np.ones(3)}, MEASURED, initial={"x": free(0.0)}, inputs={"u": signal})
     with pytest.raises(InputError, match="input 'u' of 'experiment 1' is given up to 2; extend it to 3"):
         simulate(Problem(Model({x: u}, inputs=[u]), experiment), times=[1.0, 3.0])
+
+
+# Without data
+
+
+def test_a_model_is_simulated_without_data() -> None:
+    x, y, z, k, u = symbols("x y z k u")
+    model = Model({x: -k * x, y: u}, algebraic={z: z - x - y}, parameters=[k], inputs=[u], initial={y: k})
+    t = np.linspace(0, 2, 9)
+    found = simulate(model, {"k": 0.7}, t, initial={"x": 2.0}, inputs={"u": 0.5})
+    assert list(found) == ["time", "x", "y", "z"]
+    np.testing.assert_allclose(found["x"], 2 * np.exp(-0.7 * t), rtol=1e-7)
+    np.testing.assert_allclose(found["y"], 0.7 + 0.5 * t, rtol=1e-7)
+    np.testing.assert_allclose(found["z"], found["x"] + found["y"], rtol=1e-12)
+    later = simulate(model, {"k": 0.7}, t + 2000, initial={"x": 2.0}, inputs={"u": 0.5}, start=2000)
+    np.testing.assert_allclose(later["x"], found["x"], rtol=1e-7)
+
+
+def test_every_mistake_about_a_model_is_listed() -> None:
+    x, y, k, u = symbols("x y k u")
+    model = Model({x: -k * x, y: u}, parameters=[k], inputs=[u])
+    with pytest.raises(InputError) as caught:
+        simulate(model, {"kk": 1.0}, [2.0, 1.0], initial={"x": "one", "w": 1}, inputs={"v": 1.0}, start="now")  # type: ignore[call-overload]
+    text = str(caught.value)
+    for words in (
+        "parameter 'k' has no value",
+        "'kk' is no parameter: did you mean 'k'",
+        "times must be finite and increasing",
+        "initial state 'x' is 'one'",
+        "initial state 'y' has no value",
+        "initial names 'w'",
+        "'v' is no input",
+        "input 'u' is missing",
+        "start is 'now'",
+    ):
+        assert words in text
+    with pytest.raises(InputError, match="times are missing; a model has no measurements, so give times="):
+        simulate(model, {"k": 1.0}, initial={"x": 1, "y": 1}, inputs={"u": 0})
+
+
+@pytest.mark.parametrize("junk", [None, 3, "model", np.ones(3), object(), {"x": 1}])
+def test_junk_is_answered_in_words(junk: Any) -> None:
+    with pytest.raises(InputError):
+        simulate(junk)
+    for arguments in ({"parameters": object()}, {"times": object()}, {"times": "all"}, {"parameters": "k"}):
+        with pytest.raises(InputError):
+            simulate(decay(), **arguments)
+    with pytest.raises(InputError, match="initial is part of the problem's experiments"):
+        simulate(decay(), initial={"x": 1.0})  # type: ignore[call-overload]
+    with pytest.raises(InputError, match="integrator is 'cvodes'; give IntegratorOptions"):
+        simulate(decay(), integrator="cvodes")  # type: ignore[arg-type]
+
+
+def test_a_state_that_begins_at_zero_is_simulated_to_its_own_size() -> None:
+    """Robertson's y2 begins at zero with a rate of 0.04 and stays below 4e-5."""
+    y1, y2, y3 = symbols("y1 y2 y3")
+    model = Model({y1: -0.04 * y1 + 1e4 * y2 * y3, y2: 0.04 * y1 - 1e4 * y2 * y3 - 3e7 * y2**2, y3: 3e7 * y2**2})
+    found = simulate(model, times=np.array([1e-5, 0.4, 40.0, 4e5]), initial={"y1": 1.0, "y2": 0.0, "y3": 0.0})
+    assert found["y2"] == pytest.approx([3.999839e-7, 3.386395e-5, 9.185535e-6, 1.984994e-8], rel=1e-5)  # RADAU5

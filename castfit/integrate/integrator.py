@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     _Grid = tuple[float, ...]
     _State = tuple[ca.Function, tuple[str, ...], tuple[str, ...], Array, "IntegratorOptions"]
 
-_MAX_GRIDS = 4  # different CasADi integrators that one grid is divided into; beyond it every interval stands alone
+_MAX_GRIDS = 4  # different CasADi integrators that one grid is divided into; beyond it every interval stands alone ...
+_WORTH_BUILDING = 200  # ... unless each integrates so many
+_OF_GRID = ("grid", "_skip", "_edges", "_ends", "_probe", "_rescuer")
 _RESCUE_STEPS = 2000
 _SHORTEST_INTERVAL = 1e-6  # of what is integrated in one go: CasADi skips outputs that are 1e-9 apart
 
@@ -81,11 +83,9 @@ class Integrator:
         if self.method == "auto":
             self.method = "idas" if self.n_z else "cvodes"
         compiler = find_compiler() if self.options.compile != "never" else None
-        check("Integrator", self._mistakes(compiler))
+        self._place(self.grid, "compile is 'always', but no C compiler was found; install one or use 'auto'"
+                    if self.options.compile == "always" and compiler is None else "")  # fmt: skip
         self._compile = compile_options(compiler) if compiler else {}
-
-        self._skip = int(self.grid[0] == 0.0)  # an empty first interval is not integrated
-        self._edges = np.append(0.0, self.grid[self._skip :])
         arguments = [ca.SX.sym(n, self.graph.size1_in(i)) for i, n in enumerate("txzpu")]
         self._algebra = AlgebraicEquations(
             arguments,
@@ -99,15 +99,27 @@ class Integrator:
         if self.options.compile == "always":  # so that a compiler that does not work is reported here
             self._buffered("values", 0, self._relative(slice(0, self._edges.size - 1)))
 
-    def _mistakes(self, compiler: str | None) -> list[str]:
+    def on(self, grid: ArrayLike) -> Integrator:
+        """Return an integrator of the same system over another grid; the two share what they build."""
+        twin = Integrator.__new__(Integrator)
+        twin.__dict__.update({name: part for name, part in vars(self).items() if name not in _OF_GRID})
+        twin._place(np.array(grid, dtype=float))
+        return twin
+
+    def _place(self, grid: Array, mistake: str = "") -> None:
+        """Take the grid, or refuse."""
+        self.grid = grid
+        check("Integrator", [*self._mistakes(), *([mistake] if mistake else [])])
+        self._skip = int(grid[0] == 0.0)  # an empty first interval is not integrated
+        self._edges = np.append(0.0, grid[self._skip :])
+
+    def _mistakes(self) -> list[str]:
         mistakes: list[str] = []
         grid = self.grid
         if grid.ndim != 1 or grid.size == 0 or not (grid[0] >= 0.0 and grid[-1] == 1.0 and (np.diff(grid) > 0.0).all()):
             mistakes.append("grid must increase within [0, 1] and end at 1")
         if self.n_z and self.method == "cvodes":
             mistakes.append("method 'cvodes' cannot integrate algebraic equations; use 'auto', 'idas' or 'rosenbrock'")
-        if self.options.compile == "always" and compiler is None:
-            mistakes.append("compile is 'always', but no C compiler was found; install one or use 'auto'")
         return mistakes
 
     def values(self, lanes: Lanes) -> Trajectories:
@@ -374,7 +386,8 @@ class Integrator:
             jumps = (np.abs(continued - cubics[:, 1:]) * reach > 1e-13 * size).any(axis=(0, 2, 3))
             ends = np.union1d(ends, np.flatnonzero(jumps) + 1)
         runs = [slice(first, last) for first, last in pairwise([0, *ends.tolist()])]
-        return runs if len({self._relative(run) for run in runs}) <= _MAX_GRIDS else self._every_interval()
+        most = max(_MAX_GRIDS, n // _WORTH_BUILDING)
+        return runs if len({self._relative(run) for run in runs}) <= most else self._every_interval()
 
     @cached_property
     def _ends(self) -> NDArray[np.intp]:

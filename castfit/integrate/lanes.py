@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,8 +51,10 @@ class Lanes:
         return unit[:, :n_x], unit[:, n_x:]
 
     def __getitem__(self, rows: Any) -> Lanes:
-        parts: list[Any] = [getattr(self, field.name) for field in fields(self)]
-        return Lanes(*[part if part is None else part[rows] for part in parts])
+        unit = None if self.unit is None else self.unit[rows]
+        return Lanes(
+            self.start[rows], self.duration[rows], self.x0[rows], self.p[rows], self.u[rows], self.z0[rows], unit
+        )
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,9 @@ class IntegratorOptions:
         collocation (Radau, order 5, `elements` equal steps without error control).  "auto" is CVODES for an ODE
         and IDAS for a DAE.
     relative_tolerance, absolute_tolerance : float
-        Per step, of states and sensitivities alike.  The defaults give gradients to about 1e-6 (Lotka-Volterra,
-        calcium); the usual simulation tolerance of 1e-6 gives 1e-4.
+        Per step, of states and sensitivities alike; the absolute one is relative to each state's magnitude, which is
+        taken from data and simulation, so that results do not depend on units.  The defaults give gradients to about
+        1e-6 (Lotka-Volterra, calcium); the usual simulation tolerance of 1e-6 gives 1e-4.
     max_steps : int
         Steps between two output times before a lane is given up; a usual interval takes 10 to 1000.
     elements : int

@@ -7,16 +7,16 @@ stage before it and the state that the next one starts from, so that the gap bet
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
 
-from castfit.integrate import Integrator, IntegratorOptions, Lanes
-from castfit.integrate.lanes import shift_cubics
-from castfit.transcribe.grid import merge, snap
+from castfit.integrate import IntegratorOptions
+from castfit.integrate.grids import snap
+from castfit.integrate.march import Course, Stretch, march
+from castfit.integrate.units import units_of
 
 if TYPE_CHECKING:
     from castfit.conditions import Condition
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 _ACCURACY = IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8)  # finer than any line is drawn
 _CURVE_POINTS = 1000
-_FEWEST = 6  # points of a part
-_SHORT_OF_STOP = 0.999  # so much is drawn of a part that cannot be integrated to its end
+_AFTER = 1e-9  # of the horizon: where the other side of a jump is seen
+_FEWEST = 6  # points of a piece
+_SHORT_OF_STOP = 0.999  # so much is drawn of a piece that cannot be integrated to its end
 
 
 @dataclass(frozen=True)
@@ -49,16 +50,9 @@ class Pieces:
     """
 
     def __init__(self, problem: Posable, edges: Sequence[Array]) -> None:
-        self._problem = problem
-        # An input may jump at a breakpoint: stages are integrated in parts from one to the next.
-        inside = [snap(c.breakpoints, e) for c, e in zip(problem.conditions, edges, strict=True)]
-        self._parts = [
-            [merge(np.array([left, right]), kinks[(kinks > left) & (kinks < right)]) for left, right in pairwise(e)]
-            for e, kinks in zip(edges, inside, strict=True)
-        ]
-        most = max(sum(part.size - 1 for part in parts) for parts in self._parts)
+        self._problem, self._edges = problem, edges
+        self._points = max(_FEWEST, _CURVE_POINTS // max(e.size - 1 for e in edges))
         system = problem.model.system
-        self._step = Integrator(system, np.linspace(0, 1, max(_FEWEST, _CURVE_POINTS // most)), _ACCURACY)
         self._observe: Any = system.function("outputs", ca.densify(ca.vertcat(*problem.model.outputs.values())))
 
     def from_nodes(self, theta: Array, nodes: Sequence[Array]) -> list[list[Piece]]:
@@ -67,36 +61,30 @@ class Pieces:
         A piece that cannot be integrated to its end stops before.
         """
         return [
-            [self._piece(c, c.link.natural(theta[c.theta]).p, ends, x) for ends, x in zip(parts, states, strict=True)]
-            for c, parts, states in zip(self._problem.conditions, self._parts, nodes, strict=True)
+            self._pieces(c, c.link.natural(theta[c.theta]).p, edges, states)
+            for c, edges, states in zip(self._problem.conditions, self._edges, nodes, strict=True)
         ]
 
-    def _piece(self, condition: Condition, p: Array, ends: Array, x: Array) -> Piece:
-        """Integrate one stage part by part."""
-        z, complete = condition.z_guess, True
-        times: list[Array] = []
-        values: list[Array] = []
-        for left, right in pairwise(ends):
-            lanes = self._lane(condition, p, left, right, x, z)
-            found = self._step.values(lanes)
-            if found.failures:
-                stop = self._step.locate_failure(lanes, 0).time
-                lanes = self._lane(condition, p, left, left + _SHORT_OF_STOP * (stop - left), x, z)
-                found, complete = self._step.values(lanes), False
-            x, z = found.x[0, -1], found.z[0, -1]
-            t = lanes.start + lanes.duration * self._step.grid
-            u = shift_cubics(lanes.u[0], np.diff(t, prepend=t[0])[:, None])[..., 0]
-            y = self._observe.map(t.size)(t[None], found.x[0].T, found.z[0].T, np.tile(p[:, None], t.size), u.T)
-            times.append(t)
-            values.append(np.array(y, dtype=float).T)
-            if not complete:
-                break
-        return Piece(np.concatenate(times), np.concatenate(values), complete)
+    def _pieces(self, condition: Condition, p: Array, edges: Array, states: Array) -> list[Piece]:
+        z = condition.z_guess
+        table = (edges[:-1], states, np.repeat(z[None], states.shape[0], axis=0))
+        unit = units_of(self._problem.model, condition.inputs, p, float(edges[-1] - edges[0]), table)
+        course = Course(self._problem.model, condition.inputs, p, z, unit, _ACCURACY)
+        inner = np.linspace(edges[:-1], edges[1:], self._points, axis=1)[:, 1:-1].ravel()
+        kinks, after = condition.breakpoints, _AFTER * float(edges[-1] - edges[0])
+        times = np.sort(np.concatenate([inner, edges[1:], kinks + after]))
+        found = march(course, edges[:-1], states, times)
+        pieces = [self._piece(course, stretch, x) for stretch, x in zip(found, states, strict=True)]
+        return [replace(piece, times=snap(piece.times, kinks, 2 * after)) for piece in pieces]
 
-    def _lane(self, condition: Condition, p: Array, left: float, right: float, x: Array, z: Array) -> Lanes:
-        times = left + (right - left) * self._step.grid
-        u = np.zeros((1, times.size, len(condition.inputs), 4))
-        for i, signal in enumerate(condition.inputs):
-            u[0, 1:, i] = signal.cubics(times)
-            u[0, 0, i] = u[0, 1, i]
-        return Lanes(np.array([left]), np.array([right - left]), x[None], p[None], u, z[None])
+    def _piece(self, course: Course, stretch: Stretch, x: Array) -> Piece:
+        """Evaluate the outputs of a stage, up to just before it stops."""
+        stop = stretch.stop()
+        if stop is not None:
+            begin = stretch.times[0]
+            times = begin + np.linspace(0, _SHORT_OF_STOP, self._points)[1:] * (stop.time - begin)
+            (stretch,) = march(course, stretch.times[:1], x[None], times[times > begin])
+        m = stretch.reached
+        t, p = stretch.times[:m], np.tile(course.p[:, None], m)
+        y: Any = self._observe.map(m)(t[None], stretch.x[:m].T, stretch.z[:m].T, p, stretch.u[:m].T)
+        return Piece(t, np.array(y, dtype=float).T, stop is None)

@@ -14,11 +14,12 @@ import numpy as np
 
 from castfit._reading import is_count, is_one_of, real, text
 from castfit.integrate import IntegratorOptions
+from castfit.staged import locked
 from castfit.status import check
 from castfit.transcribe.collocation_problem import CollocationProblem, collocation_problem
 from castfit.transcribe.grid import interval_mistakes, merge, uniform_or_given
 from castfit.transcribe.lagrange import SCHEMES
-from castfit.transcribe.refinement import element_errors, refine
+from castfit.transcribe.refinement import element_errors, inner_integrated, refine
 from castfit.transcribe.trajectory import States, Trajectory, start_trajectory
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 _FINEST = 1e-10  # errors below it cannot be seen: the integrator that shows them is a thousand times as accurate
+_FAST = 1e-6  # elements that are a smaller part of the horizon tell of decades of time constants
+_NEAR = 1e-3  # of an element: no boundary is needed so near to data
 _FIRST_ELEMENTS = 20  # "auto" begins with at least so many, and with the measured times
 
 
@@ -97,9 +100,8 @@ class Collocation:
         posed = problem.posed
         known = self.states.nodes if isinstance(self.states, Trajectory) else ()
         edges = [
-            merge(
+            _first(
                 uniform_or_given(c, "data", what="elements"),
-                np.linspace(c.start, c.end, _FIRST_ELEMENTS + 1),
                 *(nodes[(nodes > c.start) & (nodes < c.end)] for nodes in known[i : i + 1]),
             )
             if self._auto
@@ -108,7 +110,10 @@ class Collocation:
         ]
         trajectory = start_trajectory(posed, theta, self.states, self.integrator)
         functions = [_table(trajectory, i) for i in range(len(edges))]
-        return self._problem(posed, edges, theta, functions)
+        staged = self._problem(posed, edges, theta, functions, np.max(trajectory.units, axis=0))
+        if min(np.diff(e).min() / (e[-1] - e[0]) for e in edges) < _FAST:
+            staged.start = locked(inner_integrated(staged, self.integrator))
+        return staged
 
     def refine(self, problem: Posable, staged: StagedProblem, v: Array) -> CollocationProblem | None:
         """Return a finer problem started from the solution v, or None if v is accurate enough."""
@@ -125,7 +130,8 @@ class Collocation:
         if max(e.largest for e in errors) <= self.tolerance:
             return None
         edges = [refine(chain.times, e, self.tolerance) for chain, e in zip(staged.layout.chains, errors, strict=True)]
-        return self._problem(problem.posed, edges, staged.layout.theta(v), list(staged.interpolants(v)))
+        theta, trajectories = staged.layout.theta(v), list(staged.interpolants(v))
+        return self._problem(problem.posed, edges, theta, trajectories, staged.magnitude)
 
     def _problem(
         self,
@@ -133,10 +139,19 @@ class Collocation:
         edges: list[Array],
         theta: Array,
         trajectories: list[Callable[[Array], tuple[Array, Array]]],
+        unit: Array,
     ) -> CollocationProblem:
         return collocation_problem(
-            problem, edges, theta=theta, trajectories=trajectories, degree=self.degree, scheme=self.scheme
+            problem, edges, theta=theta, trajectories=trajectories, unit=unit, degree=self.degree, scheme=self.scheme
         )
+
+
+def _first(data: Array, *nodes: Array) -> Array:
+    """Return the first elements: boundaries at data and nodes, and at equal distances where none of them is near."""
+    marks = merge(data, *nodes)
+    equal = np.linspace(float(marks[0]), float(marks[-1]), _FIRST_ELEMENTS + 1)
+    apart = np.abs(equal[:, None] - marks).min(axis=1) > _NEAR * (equal[1] - equal[0])
+    return merge(marks, equal[apart])
 
 
 def _table(trajectory: Trajectory, i: int) -> Callable[[Array], tuple[Array, Array]]:

@@ -64,6 +64,7 @@ def collocation_problem(
     *,
     theta: Array,
     trajectories: Sequence[Trajectory],
+    unit: Array | None = None,
     degree: int = 3,
     scheme: str = "radau",
 ) -> CollocationProblem:
@@ -78,6 +79,8 @@ def collocation_problem(
         Where the search starts, in search scale.
     trajectories : per experiment a callable
         From times (n,), not decreasing, to states (n, n_x) and algebraic states (n, n_z): where states start.
+    unit : (n_x + n_z,) array, optional
+        Typical magnitudes of states that stand at zero in the trajectories, by default 1.
     degree : int
         Number of collocation points per element, 1 to 9.
     scheme : {"radau", "legendre"}
@@ -96,7 +99,7 @@ def collocation_problem(
         _start(e, c, theta, trajectory)
         for e, c, trajectory in zip(elements, problem.conditions, trajectories, strict=True)
     ]
-    magnitude = _magnitude(starts)
+    magnitude = _magnitude(starts, unit)
     elements = _scaled(problem, equations, elements, starts, theta, magnitude)
     layout = _layout(problem, stagings, chosen)
 
@@ -159,6 +162,11 @@ class CollocationProblem(StagedProblem):
     def table(self) -> Table:
         """The collocation table of all elements."""
         return self.elements[0].table
+
+    @property
+    def magnitude(self) -> Array:
+        """Typical magnitudes of states and algebraic states, (n_e,)."""
+        return self.scale[self.layout.chains[0].inner[0, : self.elements[0].n_e]]
 
     def evaluate(self, v: Array) -> Evaluation:
         """Evaluate all elements; an element with a value that is not finite is a failure."""
@@ -352,10 +360,14 @@ def _start(elements: Elements, condition: Condition, theta: Array, trajectory: T
     return y
 
 
-def _magnitude(starts: Sequence[Array]) -> Array:
-    """Return the largest absolute value of each state over all experiments, (n_e,); 1 for one that stays at zero."""
-    largest = np.max([np.abs(y).max(axis=(0, 1)) for y in starts], axis=0)
-    return np.where(largest > 1e-8 * largest.max(), largest, 1.0)
+def _magnitude(starts: Sequence[Array], unit: Array | None) -> Array:
+    """Return the largest absolute value of each state over all experiments, (n_e,); its unit if it stays at zero.
+
+    Whatever is smaller than rounding errors of its unit stays at zero.
+    """
+    largest: Array = np.max([np.abs(y).max(axis=(0, 1)) for y in starts], axis=0)
+    typical: Array = np.ones(largest.size) if unit is None else unit
+    return np.where(largest > np.finfo(float).eps * typical, largest, typical)
 
 
 def _scaled(

@@ -1,7 +1,8 @@
 """Where measurements fall on a grid of stages.
 
 Stage k covers [edges[k], edges[k+1]]; a measurement on an inner edge belongs to the stage that ends there.  Every
-stage holds the same number M of points; a stage with fewer is padded with points of weight zero.
+stage holds the same number M of points; a stage with fewer is padded with points of weight zero.  Times are exact:
+only those that differ by a few units in the last place are one, because one of them was computed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._reading import reals, text
+from castfit.integrate.grids import merge, snap
 from castfit.status import check
 
 if TYPE_CHECKING:
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
     Mask = NDArray[np.bool_]
 
-_SAME = 1e-9  # of the horizon: times that differ by less differ by rounding only
+_OCCUPIED = 0.5  # equal intervals of which fewer hold data are no good division ...
+_SLIVER = 1e-9  # of an interval: data that are so near to a boundary of equal division are on it
+_EARLY = 1e-2  # ... where the data begin as early in the first of them
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,15 @@ class Staging:
         Measured values, 0 where nothing was measured.
     weight : (K, M, n_outputs) array
         1 / sigma, 0 where nothing was measured.
+    times : (K, M) array
+        Time of each point; padding stands at the end of the stage.
     """
 
     edges: Array
     tau: Array
     values: Array
     weight: Array
+    times: Array
 
     @property
     def start(self) -> Array:
@@ -55,11 +62,6 @@ class Staging:
     def duration(self) -> Array:
         """Length of each stage, (K,)."""
         return np.diff(self.edges)
-
-    @property
-    def times(self) -> Array:
-        """Time of each point, (K, M)."""
-        return self.start[:, None] + self.tau * self.duration[:, None]
 
     @property
     def row_mask(self) -> Mask:
@@ -92,29 +94,14 @@ def arrange(condition: Condition, edges: Array) -> Staging:
     counts = np.bincount(stage, minlength=stages)
     position = np.arange(stage.size) - np.concatenate([[0], np.cumsum(counts)])[stage]
     shape = (stages, int(counts.max()))
-    tau = np.ones(shape)
+    tau, times = np.ones(shape), np.repeat(edges[1:, None], shape[1], axis=1)
     tau[stage, position] = (snapped - edges[stage]) / np.diff(edges)[stage]
+    times[stage, position] = snapped
     values = np.zeros((*shape, points.values.shape[1]))
     weight = np.zeros_like(values)
     values[stage, position] = np.where(mask, points.values, 0.0)
     weight[stage, position] = np.where(mask, 1.0 / points.sigma, 0.0)
-    return Staging(edges, tau, values, weight)
-
-
-def snap(times: Array, edges: Array) -> Array:
-    """Move times that differ from an edge by rounding only onto that edge."""
-    near = np.clip(np.searchsorted(edges, times), 1, edges.size - 1)
-    near = np.where(np.abs(edges[near - 1] - times) < np.abs(edges[near] - times), near - 1, near)
-    close = np.abs(edges[near] - times) <= _SAME * (edges[-1] - edges[0])
-    return np.where(close, edges[near], times)
-
-
-def merge(*groups: Array) -> Array:
-    """Sort and unite times, treating times that differ by rounding only as one."""
-    every = np.unique(np.concatenate(groups))
-    # Half of what `snap` bridges, so that whatever is dropped here is still found there.
-    keep = np.concatenate([[True], np.diff(every) > 0.5 * _SAME * (every[-1] - every[0])])
-    return every[keep]
+    return Staging(edges, tau, values, weight, times)
 
 
 def interval_mistakes(what: str, intervals: Any, *, words: tuple[str, ...] = ("data",)) -> list[str]:
@@ -132,7 +119,10 @@ def interval_mistakes(what: str, intervals: Any, *, words: tuple[str, ...] = ("d
 
 
 def uniform_or_given(condition: Condition, intervals: int | str | Array, *, what: str) -> Array:
-    """Return stage boundaries: an equal division, the measured times, or the given times within the horizon.
+    """Return stage boundaries: a division into a number, the measured times, or the given times within the horizon.
+
+    The division into a number is into equal parts; where that would leave most of them without data although there are
+    enough, as for times that span decades, it is into parts with equal numbers of measured times.
 
     Raises
     ------
@@ -144,6 +134,19 @@ def uniform_or_given(condition: Condition, intervals: int | str | Array, *, what
     if isinstance(intervals, str):
         return merge(np.array([start]), condition.points.times)
     if np.ndim(intervals) == 0:
-        return np.linspace(start, end, int(intervals) + 1)
+        return _divide(start, np.unique(condition.points.times), int(intervals))
     inner = np.asarray(intervals, dtype=float)
     return merge(np.array([start, end]), inner[(inner > start) & (inner < end)])
+
+
+def _divide(start: float, times: Array, n: int) -> Array:
+    """Divide from the start to the last of the measured times into n parts, or fewer where fewer times are measured."""
+    equal = np.linspace(start, float(times[-1]), n + 1)
+    later = times[times > start]
+    occupied = np.unique(np.searchsorted(equal, snap(later, equal), side="left")).size
+    if occupied >= _OCCUPIED * min(n, later.size) or later[0] - start > _EARLY * (equal[1] - start):
+        # Times that were computed, by a cumulative sum for instance, may miss the boundary that they mean.
+        equal[1:-1] = snap(equal[1:-1], times, _SLIVER * (equal[1] - start))
+        return equal
+    marks = merge(np.array([start]), later)
+    return marks[np.unique(np.linspace(0, marks.size - 1, n + 1).round().astype(np.intp))]

@@ -66,5 +66,6 @@ class MultipleShooting:
         trajectory = start_trajectory(posed, theta, self.states, self.integrator)
         return ShootingProblem(posed, edges, nodes=True, theta=theta, trajectory=trajectory, options=self.integrator)
 
-    def refine(self, problem: Posable, staged: StagedProblem, v: NDArray[np.float64]) -> None:
-        """Return None: the integrator controls its own accuracy."""
+    def refine(self, problem: Posable, staged: StagedProblem, v: NDArray[np.float64]) -> StagedProblem | None:
+        """Return the problem with tolerances for the states' magnitudes at v, or None if they were met."""
+        return staged.rescaled(v) if isinstance(staged, ShootingProblem) else None

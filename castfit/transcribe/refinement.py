@@ -14,10 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import casadi as ca
 import numpy as np
 
-from castfit.integrate import IntegratorOptions, Lanes
-from castfit.transcribe.integrators import integrator_of
+from castfit.integrate import IntegratorOptions, Lanes, shift_cubics
+from castfit.integrate.integrators import integrator_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,10 +40,11 @@ class ElementErrors:
     """Local errors of one experiment's elements, relative to the largest value of each state over the trajectory.
 
     end : (K,)      at the element's end
-    inside : (K,)   at the measured points inside, the largest; 0 where nothing is measured inside
+    inside : (K,)   at the measured points inside, the largest; 0 where nothing is measured inside; algebraic states,
+                    where they are measured, at the end too
     table : Table   the polynomials
 
-    Both are the largest over all differential states, inf where the element could not be integrated.
+    Both are the largest over all states, inf where the element could not be integrated.
     """
 
     end: Array
@@ -64,11 +66,13 @@ def element_errors(
     """
     integrator = integrator_of(staged.problem.model, [1.0], options)
     found: list[ElementErrors] = []
+    observed = ca.depends_on(staged.problem.observed, staged.problem.model.system.z)
     for condition, chain, elements in zip(
         staged.problem.conditions, staged.layout.chains, staged.elements, strict=True
     ):
         q, s, w = chain.local(v)
-        found.append(_compare(integrator, elements, elements.states(s, w), condition.link.natural(q).p))
+        p = condition.link.natural(q).p
+        found.append(_compare(integrator, elements, elements.states(s, w), p, staged.magnitude, observed=observed))
     return tuple(found)
 
 
@@ -90,14 +94,53 @@ def refine(edges: Array, errors: ElementErrors, tolerance: float) -> Array:
     return np.concatenate([*pieces, edges[-1:]])
 
 
-def _compare(integrator: Integrator, elements: Elements, y: Array, p: Array) -> ElementErrors:
-    """Integrate one lane to each element's end and to each measured point inside."""
+def inner_integrated(staged: CollocationProblem, options: IntegratorOptions) -> Array:
+    """Return the start (n_v,) with the states inside each element integrated from its node, where that is possible.
+
+    Data that span decades of time are interpolated with rates that are all noise; from there the elements' equations
+    lead nowhere (Robertson's problem), from integrated states they do.
+    """
+    start = staged.start.copy()
+    points = staged.table.points
+    integrator = integrator_of(staged.problem.model, points / points[-1], options)
+    for condition, chain, elements in zip(
+        staged.problem.conditions, staged.layout.chains, staged.elements, strict=True
+    ):
+        q, s, w = chain.local(start)
+        y, edges = elements.states(s, w), elements.edges
+        p = condition.link.natural(q).p
+        begins = np.append(0.0, points[:-1]) * np.diff(edges)[:, None]
+        found = integrator.values(
+            Lanes(
+                start=edges[:-1],
+                duration=points[-1] * np.diff(edges),
+                x0=s,
+                p=np.broadcast_to(p, (s.shape[0], p.size)),
+                u=shift_cubics(np.repeat(elements.cubics[:, None], points.size, axis=1), begins[..., None]),
+                z0=y[:, 1, elements.n_x :],
+                unit=np.broadcast_to(staged.magnitude, (s.shape[0], elements.n_e)),
+            )
+        )
+        exact = np.concatenate([found.x, found.z], axis=2).reshape(w.shape)
+        start[chain.inner] = np.where(np.isfinite(exact.sum(axis=1, keepdims=True)), exact, w)
+    return np.clip(start, staged.lower, staged.upper)
+
+
+def _compare(
+    integrator: Integrator, elements: Elements, y: Array, p: Array, unit: Array, *, observed: bool
+) -> ElementErrors:
+    """Integrate one lane to each element's end and to each measured point inside.
+
+    unit (n_e,) is typical of the states; `observed` tells whether algebraic states are.
+    """
     table, n_x, stages = elements.table, elements.n_x, y.shape[0]
     h, tau = np.diff(elements.edges), elements.tau
     measured = (elements.measured.weight > 0).any(axis=2) & (tau > 0) & (tau < 1)
     every = np.arange(stages, dtype=np.intp)
     k = np.append(every, np.argwhere(measured)[:, 0])
     at = np.concatenate([np.ones(stages), tau[measured]])
+    # What stays far below the magnitude that its rate could give it is rounding.
+    magnitude = np.maximum(np.abs(y).max(axis=(0, 1)), 1e-8 * unit)
     z_start = np.einsum("j,kje->ke", table.algebraic_basis(0.0), y[:, 1:, n_x:])
     lanes = Lanes(
         start=elements.edges[k],
@@ -106,13 +149,22 @@ def _compare(integrator: Integrator, elements: Elements, y: Array, p: Array) -> 
         p=np.broadcast_to(p, (k.size, p.size)),
         u=elements.cubics[k][:, None],
         z0=z_start[k],
+        unit=np.broadcast_to(magnitude, (k.size, magnitude.size)),
     )
-    exact = integrator.values(lanes).x[:, -1]
-    approximate = np.einsum("lj,lje->le", table.state_basis(at), y[k, :, :n_x])
-    largest = np.abs(y[..., :n_x]).max(axis=(0, 1))
-    magnitude = np.maximum(largest, max(1e-8 * largest.max(), np.finfo(float).tiny))
-    error = (np.abs(approximate - exact) / magnitude).max(axis=1)
-    error = np.where(np.isfinite(error), error, np.inf)
+    found = integrator.values(lanes)
+    x = np.einsum("lj,lje->le", table.state_basis(at), y[k, :, :n_x])
+    z = np.einsum("lj,lje->le", table.algebraic_basis(at), y[k, 1:, n_x:])
+    error, of_z = (
+        (np.abs(approximate - exact[:, -1]) / unit).max(axis=1, initial=0.0)
+        for approximate, exact, unit in ((x, found.x, magnitude[:n_x]), (z, found.z, magnitude[n_x:]))
+    )
     inside = np.zeros(stages)
     np.maximum.at(inside, k[stages:], error[stages:])
-    return ElementErrors(error[:stages], inside, table)
+    if observed:
+        np.maximum.at(inside, k, of_z)
+    return ElementErrors(_or_infinite(error[:stages]), _or_infinite(inside), table)
+
+
+def _or_infinite(errors: Array) -> Array:
+    """Take infinity for what could not be integrated."""
+    return np.where(np.isfinite(errors), errors, np.inf)

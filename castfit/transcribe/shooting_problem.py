@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._watch import Stopped
 from castfit.integrate import IntegratorOptions, Lanes, Trajectories
+from castfit.integrate.integrators import integrator_of, relative_grid
+from castfit.integrate.march import input_cubics
+from castfit.integrate.units import mean_magnitude
 from castfit.staged import (
     Evaluation,
     Failure,
@@ -32,13 +37,12 @@ from castfit.staged import (
     locked,
 )
 from castfit.transcribe.grid import Staging, arrange, merge, snap
-from castfit.transcribe.integrators import integrator_of
 from castfit.transcribe.measure import Observation, Observer, profiled, resolution, standardised, unknown_sigma
+from castfit.transcribe.trajectory import every_state_measured, known_states
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.conditions import Condition
     from castfit.integrate import Integrator
     from castfit.link import Natural
     from castfit.posed import Posed
@@ -49,6 +53,10 @@ if TYPE_CHECKING:
 
 _COARSE = 1e-4
 """Relative tolerance of a search's early stages: half the time of 1e-6, and as many starts succeed (calcium)."""
+
+_SETTLING = 3  # simulations at the start, at most
+_ALIKE = 100.0  # magnitudes that differ by less need no other tolerance
+_TOO_LARGE = 1000.0  # magnitudes that were assumed may exceed those found by so much
 
 _REMEMBERED = 4  # evaluations kept: a line search returns to its best point
 
@@ -119,7 +127,7 @@ class ShootingProblem(StagedProblem):
         system = problem.model.system
         self._n_x, self._n_z = system.x.numel(), system.z.numel()
         self._observer = Observer(problem, state_bounds=not nodes)
-        self._chains = [_chain(c, e) for c, e in zip(problem.conditions, edges, strict=True)]
+        self._chains = [_chain(problem, i, e) for i, e in enumerate(edges)]
         self._groups = _group(problem, self._chains, options)
         self._memory: OrderedDict[bytes, tuple[Evaluation, _Sweep]] = OrderedDict()
         self._linear: Linearization | None = None
@@ -129,7 +137,51 @@ class ShootingProblem(StagedProblem):
         )
         self.signal = tuple(chain.staging.signal for chain in self._chains)
         self.least_sigma = resolution(self.layout, self.signal)
+        self._taken_over = 0  # stages that another integrator took over at the last linearization
         self._place(theta, trajectory)
+        if not nodes and not every_state_measured(problem):
+            with suppress(Stopped):  # no time to simulate: the solver will notice
+                self._settle_units()
+
+    def _settle_units(self) -> None:
+        """Measure unmeasured states by a simulation from the start where nothing but rates tells their magnitude."""
+        known = known_states(self.problem, self.layout.theta(self.start), "data")
+        names = (*self.problem.model.states, *self.problem.model.algebraic_states)
+        open_ = [np.array([name not in of for name in names]) for of in known]
+        for _ in range(_SETTLING):
+            found = zip(self._magnitudes(self.start), self._units, open_, strict=True)
+            changed = [np.where((new > 0.0) & may, new, old) for new, old, may in found]
+            ratios = [new / old for new, old in zip(changed, self._units, strict=True)]
+            if all(((r > 1 / _ALIKE) & (r < _ALIKE)).all() for r in ratios):
+                break
+            self._units = changed
+            self._memory.clear()
+
+    def _magnitudes(self, v: Array) -> list[Array]:
+        """Return the mean magnitudes of states and algebraic states at v, per condition; 0 where unknown."""
+        _, sweep = self._evaluate(v)
+        return [
+            mean_magnitude(np.concatenate([x, z], axis=2).reshape(-1, x.shape[2] + z.shape[2]))
+            for x, z in zip(sweep.x, sweep.z, strict=True)
+        ]
+
+    def rescaled(self, v: Array) -> ShootingProblem | None:
+        """Return the problem started from v with the states' magnitudes there, if they are far below those assumed.
+
+        Absolute tolerances are relative to magnitudes; where these were much too large the solution is inaccurate.
+        """
+        found = self._magnitudes(v)
+        if not any(((new > 0.0) & (new * _TOO_LARGE < old)).any() for new, old in zip(found, self._units, strict=True)):
+            return None
+        other = copy(self)
+        other._units = [np.where(new > 0.0, new, old) for new, old in zip(found, self._units, strict=True)]
+        scale = self.scale.copy()
+        for chain, unit in zip(self.layout.chains, other._units, strict=True):
+            if self._nodes:
+                scale[chain.nodes] = unit[: self._n_x]
+        other.start, other.scale = locked(v.copy()), locked(scale)
+        other._memory, other._linear = OrderedDict(), None
+        return other
 
     def _specify(self, i: int) -> Specification:
         condition, chain = self.problem.conditions[i], self._chains[i]
@@ -157,6 +209,7 @@ class ShootingProblem(StagedProblem):
         self.scale[:n_theta] = parameter_scale(problem, theta)
         starts: list[Array] = []
         self._z_start: list[Array] = []
+        self._units = list(trajectory.units)
         for i, (chain, condition) in enumerate(zip(layout.chains, problem.conditions, strict=True)):
             x, z = trajectory.at(i, chain.times[:-1])
             self._z_start.append(z)
@@ -169,7 +222,7 @@ class ShootingProblem(StagedProblem):
                 # A given initial state is no unknown; a bound at its value would only leave the bounds no interior.
                 nodes = chain.nodes[int(condition.link.given[j]) :, j]
                 self.lower[nodes], self.upper[nodes] = low, high
-            self.scale[chain.nodes] = trajectory.magnitude(i)
+            self.scale[chain.nodes] = self._units[i][: self._n_x]
             starts.append(np.clip(x, self.lower[chain.nodes], self.upper[chain.nodes]))
         empty = tuple(np.empty((chain.n_stages, 0)) for chain in layout.chains)
         self.start = locked(layout.pack(theta, tuple(starts), empty))
@@ -357,6 +410,7 @@ class ShootingProblem(StagedProblem):
             p=np.array([naturals[i].p for i, _ in member]),
             u=np.array([self._chains[i].cubics[k] for i, k in member]),
             z0=np.array([self._z_start[i][k] for i, k in member]),
+            unit=np.array([self._units[i] for i, _ in member]),
         )
 
     def _sensitivities(
@@ -371,6 +425,7 @@ class ShootingProblem(StagedProblem):
             np.full((c.staging.duration.size, self._n_x, w), np.nan) for c, w in zip(self._chains, widths, strict=True)
         ]
         failures: list[Failure] = []
+        self._taken_over = 0
         for group, at, lanes in zip(self._groups, sweep.raw, sweep.lanes, strict=True):
             width = max(widths[i] for i, _ in group.members)
             dx0 = np.zeros((len(group.members), self._n_x, width))
@@ -380,11 +435,18 @@ class ShootingProblem(StagedProblem):
                 if not self._nodes:
                     dx0[lane, :, : widths[i]] = naturals[i].da[:, self._moving[i]]
                 dp[lane, :, n_s : widths[i]] = naturals[i].dp[:, self._moving[i]]
-            found = group.integrator.sensitivities(lanes, at, dx0, dp)
+            # Seeds as large as what they perturb: sensitivities have the tolerances of the states.
+            size = np.ones((len(group.members), 1, width))
+            for lane, (i, _) in enumerate(group.members):
+                theta = self.scale[self.layout.chains[i].theta][self._moving[i]]
+                size[lane, 0, : widths[i]] = np.concatenate([self._units[i][:n_s], theta])
+            found = group.integrator.sensitivities(lanes, at, dx0 * size, dp * size)
+            found = replace(found, dx=found.dx / size[:, None], dz=found.dz / size[:, None])
             for lane, (i, k) in enumerate(group.members):
                 index, w = self._chains[i].index[k], widths[i]
                 dx[i][k], dz[i][k] = found.dx[lane, index, :, :w], found.dz[lane, index, :, :w]
                 end[i][k] = found.dx[lane, -1, :, :w]
+            self._taken_over += len({*at.rescued, *found.rescued})
             known = {failure.lane for failure in at.failures}
             for failure in found.failures:
                 if failure.lane not in known:
@@ -392,6 +454,14 @@ class ShootingProblem(StagedProblem):
                     detail = f"the sensitivities could not be integrated ({failure.detail})"
                     failures.append(Failure(self.layout.chains[i].name, k, failure.cause, detail))
         return dx, dz, end, tuple(failures)
+
+    def remark(self, v: Array) -> str:
+        """Say how many stages another integrator than the chosen one has integrated at v."""
+        self.linearize(v)
+        if self._taken_over == 0:
+            return ""
+        count = "1 stage was" if self._taken_over == 1 else f"{self._taken_over} stages were"
+        return f"{count} integrated by rosenbrock where {self._groups[0].integrator.method} gave up."
 
     def coarse(self) -> StagedProblem:
         """Return the problem with integrators of low accuracy."""
@@ -423,8 +493,9 @@ def parameter_scale(problem: Posed, theta: Array) -> Array:
     return np.where(problem.log | (magnitude == 0.0), 1.0, magnitude)
 
 
-def _chain(condition: Condition, edges: Array) -> _Chain:
+def _chain(problem: Posed, i: int, edges: Array) -> _Chain:
     """Arrange one condition on its stages, with input breakpoints as additional output times."""
+    condition = problem.conditions[i]
     staging = arrange(condition, edges)
     breaks = snap(condition.breakpoints, edges)
     grids: list[Array] = []
@@ -432,30 +503,18 @@ def _chain(condition: Condition, edges: Array) -> _Chain:
     index = np.zeros(staging.tau.shape, dtype=np.intp)
     inputs = np.zeros((*staging.tau.shape, len(condition.inputs)))
     for k, (left, right) in enumerate(itertools.pairwise(edges)):
-        real = (staging.weight[k] > 0).any(axis=1)
-        kinks = (breaks[(breaks > left) & (breaks < right)] - left) / (right - left)
-        grid = merge(staging.tau[k][real], kinks, np.array([0.0, 1.0]))
-        if not (real.any() and staging.tau[k][real][0] == 0.0):
-            grid = grid[1:]
-        # Equal divisions differ by rounding; twelve digits let their stages share one integrator.
-        grids.append(np.round(grid, 12))
-        index[k] = np.argmin(np.abs(staging.tau[k][:, None] - grid[None, :]), axis=1)
-        times = left + np.concatenate([[0.0], grid]) * (right - left)
-        cubics.append(_cubics(condition, times))
+        measured = staging.times[k][(staging.weight[k] > 0).any(axis=1)]
+        kinks = breaks[(breaks > left) & (breaks < right)]
+        times = merge(measured, kinks, np.array([left, right]))
+        first = 1 - int(measured.size > 0 and measured[0] == left)  # an output at the start is an empty interval
+        times = np.concatenate([times[:1], times[first:]])
+        grids.append(relative_grid(problem.model, times))
+        index[k] = np.searchsorted(times[1:], snap(staging.times[k], times[1:]))
+        cubics.append(input_cubics(condition.inputs, times))
         # A measurement at a jump belongs to the interval that ends there, like the algebraic states.
         powers = np.diff(times)[index[k], None] ** np.arange(4)
         inputs[k] = np.einsum("muc,mc->mu", cubics[k][index[k]], powers)
     return _Chain(staging, tuple(grids), index, tuple(cubics), inputs)
-
-
-def _cubics(condition: Condition, times: Array) -> Array:
-    """Return the inputs as local cubics between times, (m, n_u, 4); an empty first interval copies the second."""
-    if not condition.inputs:
-        return np.zeros((times.size - 1, 0, 4))
-    if times[1] == times[0]:
-        rest = _cubics(condition, times[1:])
-        return np.concatenate([rest[:1], rest])
-    return np.stack([u.cubics(times) for u in condition.inputs], axis=1)
 
 
 def _group(problem: Posed, chains: Sequence[_Chain], options: IntegratorOptions) -> list[_Group]:

@@ -11,12 +11,11 @@ from castfit._reading import text
 from castfit.integrate import IntegratorOptions
 from castfit.status import check
 from castfit.transcribe.shooting_problem import ShootingProblem
-from castfit.transcribe.trajectory import States, Trajectory
+from castfit.transcribe.trajectory import States, still_trajectory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.posed import Posed
     from castfit.problem import Posable
     from castfit.staged import StagedProblem
 
@@ -61,19 +60,10 @@ class SingleShooting:
             edges,
             nodes=False,
             theta=theta,
-            trajectory=_algebraic_guess(posed),
+            trajectory=still_trajectory(posed, theta),
             options=self.integrator,
         )
 
-    def refine(self, problem: Posable, staged: StagedProblem, v: NDArray[np.float64]) -> None:
-        """Return None: the integrator controls its own accuracy."""
-
-
-def _algebraic_guess(problem: Posed) -> Trajectory:
-    """Hold the guess of the algebraic states; where there are no nodes, the states themselves need no start."""
-    return Trajectory(
-        tuple(
-            (np.array([c.start, c.end]), np.zeros((2, c.link.base_a.size)), np.repeat(c.z_guess[None], 2, axis=0))
-            for c in problem.conditions
-        )
-    )
+    def refine(self, problem: Posable, staged: StagedProblem, v: NDArray[np.float64]) -> StagedProblem | None:
+        """Return the problem with tolerances for the states' magnitudes at v, or None if they were met."""
+        return staged.rescaled(v) if isinstance(staged, ShootingProblem) else None

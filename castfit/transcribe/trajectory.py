@@ -20,16 +20,16 @@ from castfit._casadi import Built
 from castfit._reading import is_one_of, named, reals, text
 from castfit._watch import Stopped
 from castfit.inputs import Input
-from castfit.integrate import IntegratorOptions, Lanes
+from castfit.integrate import IntegratorOptions, rounding
+from castfit.integrate.march import Course, march
+from castfit.integrate.units import units_of
 from castfit.status import check, suggest
 from castfit.transcribe.grid import merge
-from castfit.transcribe.integrators import integrator_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.conditions import Condition
-    from castfit.model import Model
     from castfit.posed import Posed
 
     Array = NDArray[np.float64]
@@ -42,12 +42,17 @@ _SUBDIVISIONS = 6  # table entries per measured interval, so that curvature betw
 
 @dataclass(frozen=True)
 class Trajectory:
-    """States over time, one table per experiment: times (n,), states (n, n_x), algebraic states (n, n_z).
+    """States over time, one table per experiment, and how large they are.
 
-    `nodes` are, per experiment, the times (K,) between which a search that led here had divided it, if there was one.
+    tables : per experiment times (n,), states (n, n_x), algebraic states (n, n_z)
+    units : per experiment (n_x + n_z,)
+        Typical magnitudes of states and algebraic states, positive.
+    nodes : per experiment (K,)
+        Times between which a search that led here had divided the experiment, if there was one.
     """
 
     tables: tuple[tuple[Array, Array, Array], ...]
+    units: tuple[Array, ...]
     nodes: tuple[Array, ...] = ()
 
     def at(self, i: int, times: Array) -> tuple[Array, Array]:
@@ -55,11 +60,6 @@ class Trajectory:
         t, x, z = self.tables[i]
         inside = np.clip(times, t[0], t[-1])
         return _interpolate(t, x, inside), _interpolate(t, z, inside)
-
-    def magnitude(self, i: int) -> Array:
-        """Return the mean absolute value of each state, (n_x,); 1 for a state that stays at zero."""
-        mean = np.abs(self.tables[i][1]).mean(axis=0)
-        return np.where(mean > 1e-12, mean, 1.0)
 
 
 States = str | Trajectory | Mapping[str, Any]
@@ -85,16 +85,52 @@ def start_trajectory(problem: Posed, theta: Array, states: States, options: Inte
     if isinstance(states, Trajectory):
         return states
     tables: list[tuple[Array, Array, Array]] = []
+    units: list[Array] = []
     for condition, known in zip(problem.conditions, known_states(problem, theta, states), strict=True):
         initial = condition.link.natural(theta[condition.theta])
         a = np.where(np.isfinite(initial.a), initial.a, 0.0)
+        before = _units(problem, condition, initial.p, _still(problem, condition, a, known))
         times = _table_times(condition)
         try:
-            tables.append(_fill(problem, condition, times, initial.p, a, known, options))
+            table = _fill(problem, condition, times, initial.p, a, known, before, options)
         except Stopped:  # no time to simulate: the solver will notice, and returns its start
             z = np.repeat(condition.z_guess[None], times.size, axis=0)
-            tables.append((times, np.repeat(a[None], times.size, axis=0), z))
-    return Trajectory(tuple(tables))
+            table = (times, np.repeat(a[None], times.size, axis=0), z)
+        tables.append(table)
+        units.append(_units(problem, condition, initial.p, table))
+    return Trajectory(tuple(tables), tuple(units))
+
+
+def still_trajectory(problem: Posed, theta: Array) -> Trajectory:
+    """Hold the initial values, for transcriptions whose states need no start; measured states have their units."""
+    tables: list[tuple[Array, Array, Array]] = []
+    for condition, known in zip(problem.conditions, known_states(problem, theta, "data"), strict=True):
+        a = condition.link.natural(theta[condition.theta]).a
+        tables.append(_still(problem, condition, np.where(np.isfinite(a), a, 0.0), known))
+    return trajectory_through(problem, theta, tables)
+
+
+def trajectory_through(
+    problem: Posed, theta: Array, tables: Sequence[tuple[Array, Array, Array]], nodes: tuple[Array, ...] = ()
+) -> Trajectory:
+    """Return the trajectory of tables (times, states, algebraic states), one per experiment, with its units."""
+    naturals = (c.link.natural(theta[c.theta]) for c in problem.conditions)
+    found = zip(problem.conditions, naturals, tables, strict=True)
+    return Trajectory(tuple(tables), tuple(_units(problem, c, natural.p, table) for c, natural, table in found), nodes)
+
+
+def _units(problem: Posed, condition: Condition, p: Array, table: tuple[Array, Array, Array]) -> Array:
+    return units_of(problem.model, condition.inputs, p, condition.end - condition.start, table)
+
+
+def _still(
+    problem: Posed, condition: Condition, a: Array, known: Mapping[str, tuple[Array, Array]]
+) -> tuple[Array, Array, Array]:
+    """Tabulate the initial state at the start, and at the end the mean magnitude of known states."""
+    x = np.repeat(a[None], 2, axis=0)
+    for name, (_, y) in known.items():
+        x[1, problem.model.states.index(name)] = np.abs(y).mean()
+    return np.array([condition.start, condition.end]), x, np.repeat(condition.z_guess[None], 2, axis=0)
 
 
 def known_states(problem: Posed, theta: Array, states: str | Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
@@ -178,7 +214,7 @@ def _measured_states(problem: Posed, condition: Condition, p: Array, *, smooth: 
         t = points.times[measured]
         found: Any = at(t[None], x, z, p, u[:, measured])
         offset, gain = (np.asarray(part, dtype=float).ravel() for part in found)  # CasADi maps over the columns
-        if not (np.isfinite(offset) & np.isfinite(gain) & (np.abs(gain) > 1e-12)).all():
+        if not (np.isfinite(offset) & np.isfinite(gain) & (gain != 0.0)).all():
             continue
         value = (points.values[measured, j] - offset) / gain
         weight = np.abs(gain) / points.sigma[measured, j]
@@ -209,7 +245,12 @@ def _average(pieces: Sequence[tuple[Array, Array, Array]], *, smooth: bool) -> t
     total = np.bincount(inverse, w**2)
     mean = np.bincount(inverse, w**2 * y) / total
     if smooth and times.size >= 5:
-        mean = np.asarray(make_smoothing_spline(times, mean, w=total / total.mean())(times), dtype=float)
+        weight = total / total.mean()
+        try:
+            mean = np.asarray(make_smoothing_spline(times, mean, w=weight)(times), dtype=float)
+        except (ValueError, np.linalg.LinAlgError):  # times that span decades: smooth over their ranks
+            ranks = np.arange(times.size, dtype=float)
+            mean = np.asarray(make_smoothing_spline(ranks, mean, w=weight)(ranks), dtype=float)
     return times, mean
 
 
@@ -220,6 +261,7 @@ def _fill(
     p: Array,
     a: Array,
     known: Mapping[str, tuple[Array, Array]],
+    unit: Array,
     options: IntegratorOptions,
 ) -> tuple[Array, Array, Array]:
     """Tabulate all states: the known ones interpolated, the rest simulated."""
@@ -229,64 +271,32 @@ def _fill(
     signals: dict[str, Input] = {}
     for name, (t, y) in known.items():
         i = names.index(name)
-        later = t > condition.start + 1e-9 * (condition.end - condition.start)
+        later = t > condition.start + rounding(np.array([condition.start]), condition.end)
         nodes = np.concatenate([[condition.start], t[later]])
         values = np.concatenate([[a[i]], y[later]])
         if nodes[-1] < condition.end:  # hold the last measured value
             nodes, values = np.append(nodes, condition.end), np.append(values, values[-1])
         signals[name] = Input.pchip(nodes, values)
         x[:, i] = signals[name](times)
-    rest = [i for i, name in enumerate(names) if name not in known]
-    if not rest and not problem.model.algebraic_states:
+    rest = np.array([i for i, name in enumerate(names) if name not in known], dtype=np.intp)
+    if not rest.size and not problem.model.algebraic_states:
         return times, x, z
-    if rest:
-        model = problem.model.with_measured(tuple(known))
-        inputs = (*condition.inputs, *signals.values())
-        found, z = _march(model, times, x[0, rest], condition.z_guess, p, inputs, options)
-        x[:, rest] = found
-    else:
-        z = _consistent(problem, condition, times, x, p, options)
+    own = np.concatenate([unit[rest], unit[len(names) :]])
+    if rest.size:
+        model, inputs = problem.model.with_measured(tuple(known)), (*condition.inputs, *signals.values())
+        course = Course(model, inputs, p, condition.z_guess, own, options)
+        (stretch,) = march(course, times[:1], x[:1, rest], times[1:])
+        reached = np.isin(times, stretch.times[: stretch.reached])
+        rows = np.searchsorted(stretch.times, times[reached])
+        x[np.ix_(reached, rest)], z[reached] = stretch.x[rows], stretch.z[rows]
+        if not reached.all():  # hold what was reached
+            last = int(reached.sum()) - 1 if reached.any() else 0
+            x[np.ix_(~reached, rest)], z[~reached] = x[last, rest], z[last]
+        return times, x, z
+    course = Course(problem.model, condition.inputs, p, condition.z_guess, unit, options)
+    for row, stretch in enumerate(march(course, times, x, times[:0])):
+        z[row] = stretch.z[0] if stretch.reached else condition.z_guess
     return times, x, z
-
-
-def _march(
-    model: Model, times: Array, x0: Array, z0: Array, p: Array, inputs: Sequence[Input], options: IntegratorOptions
-) -> tuple[Array, Array]:
-    """Integrate over the whole table, or, if that fails, interval by interval up to where it stops."""
-    count = times.size
-    span = times[-1] - times[0]
-    cubics = np.stack([u.cubics(times) for u in inputs], axis=1) if inputs else np.zeros((count - 1, 0, 4))
-    whole = integrator_of(model, (times - times[0]) / span, options)
-    u = np.concatenate([cubics[:1], cubics])  # an empty interval comes first
-    found = whole.values(Lanes(times[:1], np.array([span]), x0[None], p[None], u[None], z0[None]))
-    if not found.failures:
-        return found.x[0], found.z[0]
-    x, z = np.repeat(x0[None], count, axis=0), np.repeat(z0[None], count, axis=0)
-    single = integrator_of(model, [1.0], options)
-    for k in range(count - 1):
-        step = Lanes(
-            times[k : k + 1], np.diff(times)[k : k + 1], x[k][None], p[None], cubics[k][None, None], z[k][None]
-        )
-        found = single.values(step)
-        if found.failures:
-            x[k + 1 :], z[k + 1 :] = x[k], z[k]
-            break
-        x[k + 1], z[k + 1] = found.x[0, -1], found.z[0, -1]
-    return x, z
-
-
-def _consistent(
-    problem: Posed, condition: Condition, times: Array, x: Array, p: Array, options: IntegratorOptions
-) -> Array:
-    """Solve the algebraic equations along a known trajectory, by integrations of zero length."""
-    count = times.size
-    u = np.zeros((count, 1, len(condition.inputs), 4))
-    for i, signal in enumerate(condition.inputs):
-        u[:, 0, i, 0] = signal(times)
-    guess = np.repeat(condition.z_guess[None], count, axis=0)
-    lanes = Lanes(times, np.zeros(count), x, np.repeat(p[None], count, axis=0), u, guess)
-    found = integrator_of(problem.model, [1.0], options).values(lanes)
-    return np.where(np.isfinite(found.z[:, -1]), found.z[:, -1], guess)
 
 
 def _interpolate(t: Array, y: Array, at: Array) -> Array:

@@ -93,10 +93,22 @@ def test_lanes_that_idas_gives_up_are_rescued():
     """At t = 5 the titration curve is so steep that IDAS cannot start there."""
     problem = titration()
     system = problem.model.system
-    lanes = make_lanes([0.05], problem.conditions[0].chart.natural(problem.guess).p, 1.0, start=5.0, z0=[8.7])
+    lanes = make_lanes(
+        [0.05], problem.posed.conditions[0].link.natural(problem.posed.guess).p, 1.0, start=5.0, z0=[8.7]
+    )
     at, found = everything(Integrator(system, [1.0], IntegratorOptions("idas")), lanes)
     exact, exact_found = everything(Integrator(system, [1.0], IntegratorOptions("rosenbrock")), lanes)
     assert at.failures == found.failures == ()
     assert at.rescued + found.rescued
     np.testing.assert_allclose(found.dx, exact_found.dx, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(at.z, exact.z, rtol=1e-6)
+
+
+def test_a_result_says_that_another_integrator_took_over():
+    x, k = symbols("x k")
+    t = np.array([1e-5, 2e-5, 1e5])
+    data = cf.Experiment({"x": np.exp(-1e4 * t) + [0.01, -0.01, 0.0]}, time=t, sigma=0.01, initial={"x": 1.0})
+    problem = cf.Problem(Model({x: -k * x}, parameters=[k]), data, parameters={"k": cf.Parameter(1e4, scale="log")})
+    found = cf.fit(problem, cf.SingleShooting(IntegratorOptions("idas")))
+    assert found.success
+    assert found.message.endswith("1 stage was integrated by rosenbrock where idas gave up.")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from castfit.experiment import Experiment
+from castfit.integrate import SharedGrids
 from castfit.model import Model, symbols
 from castfit.problem import Condition, Problem
 from castfit.status import InputError
@@ -73,7 +76,8 @@ def test_a_measurement_on_an_edge_belongs_to_the_stage_that_ends_there(case, k):
     assert set(np.unique(staging.tau)) <= {0.0, 1.0}
     assert (staging.tau[1:] == 1.0).all()  # only the start itself lies at the beginning of a stage
     uniform = uniform_or_given(case, k, what="intervals")
-    np.testing.assert_allclose(uniform, np.linspace(0, case.end, k + 1))
+    assert (uniform[0], uniform[-1]) == (0.0, case.end)
+    assert 2 <= uniform.size <= k + 1
 
 
 def test_an_example():
@@ -95,7 +99,7 @@ def test_an_example():
 )
 def test_whatever_merge_drops_snap_finds(times, jitter):
     times = np.array(times)
-    near = times + 4e-10 * np.ptp(times) * np.array(jitter[: times.size])
+    near = times + 4e-16 * np.abs(times) * np.array(jitter[: times.size])
     kept = merge(times, near)
     if kept.size < 2:
         return
@@ -106,8 +110,37 @@ def test_whatever_merge_drops_snap_finds(times, jitter):
 
 def test_snapping_leaves_other_times_alone():
     edges = np.array([0.0, 1.0, 2.0])
-    times = np.array([0.3, 1.0 + 1e-12, 1.0 + 1e-6, 2.0 - 1e-15])
-    np.testing.assert_array_equal(snap(times, edges), [0.3, 1.0, 1.0 + 1e-6, 2.0])
+    times = np.array([0.3, 1.0 + 1e-15, 1.0 + 1e-14, 2.0 - 1e-15])
+    np.testing.assert_array_equal(snap(times, edges), [0.3, 1.0, 1.0 + 1e-14, 2.0])
+
+
+def test_equal_divisions_that_differ_by_rounding_share_one_grid():
+    """Whatever the origin, and however many."""
+    for start, end in ((0.0, 7.3), (2000.0, 2010.0), (1.7e9, 1.7e9 + 60.0), (-3.0, 3.0), (0.0, 1e-12)):
+        edges, grids = np.linspace(start, end, 101), SharedGrids()
+        inner = [np.linspace(a, b, 6) for a, b in itertools.pairwise(edges)]
+        assert len({grids.share(times) for times in inner}) == 1
+    assert len({grids.share(np.array(t)) for t in ([0, 0.3, 1.0], [0, 0.3 + 1e-13, 1.0])}) == 2
+
+
+@pytest.mark.parametrize(("start", "tiny"), [(0.0, 1e-300), (0.0, 1e-5), (2000.0, 1e-11)])
+def test_times_that_differ_stay_apart(start, tiny):
+    times = start + np.array([tiny, 2 * tiny, 1e5])
+    assert merge(np.array([start]), times).size == 4
+    staging = arrange(condition(times, start=start), np.array([start, times[-1]]))
+    np.testing.assert_array_equal(staging.times[0], times)
+
+
+def test_times_that_span_decades_are_divided_among_the_data():
+    times = np.logspace(-5, 5, 61)
+    edges = uniform_or_given(condition(times), 20, what="intervals")
+    assert edges.size == 21
+    assert (edges[0], edges[-1]) == (0.0, times[-1])
+    assert np.isin(edges[1:], times).all()
+    few = uniform_or_given(condition(times[::10]), 20, what="intervals")
+    np.testing.assert_array_equal(few, [0.0, *times[::10]])
+    bursts = np.concatenate([np.linspace(1, 2, 30), np.linspace(50, 51, 30)])
+    np.testing.assert_array_equal(uniform_or_given(condition(bursts), 20, what="intervals"), np.linspace(0, 51, 21))
 
 
 def test_given_times_are_cut_to_the_horizon():

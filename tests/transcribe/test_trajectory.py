@@ -177,8 +177,8 @@ def test_magnitudes_are_positive():
     model = Model({x: -k * x, y: 0 * y}, parameters=[k])
     data = Experiment({"x": [-4.0, -2.0]}, time=[0, 1], initial={"x": -4.0, "y": 0.0})
     trajectory = start(Problem(model, data, parameters={"k": 1.0}))
-    assert trajectory.magnitude(0)[1] == 1.0
-    assert 2.0 < trajectory.magnitude(0)[0] < 4.0
+    assert trajectory.units[0][1] == 1.0
+    assert 2.0 < trajectory.units[0][0] < 4.0
 
 
 @pytest.mark.parametrize("states", ["data", "smoothed", "simulation"])
@@ -193,4 +193,4 @@ def test_starts_are_finite_however_wild_theta_is(states):
         found = start_trajectory(problem, np.array(theta), states, OPTIONS)
         x_found, _ = found.at(0, np.linspace(0, 2, 7))
         assert np.isfinite(x_found).all()
-        assert np.isfinite(found.magnitude(0)).all()
+        assert np.isfinite(found.units[0]).all()

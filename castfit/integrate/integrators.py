@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._casadi import Built
-from castfit.integrate import Integrator, IntegratorOptions
+from castfit.integrate import Integrator, IntegratorOptions, SharedGrids
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from castfit.model import Model
 
+    Array = NDArray[np.float64]
+
 _BUILT: Built[Model, dict[tuple[tuple[float, ...], IntegratorOptions], Integrator]] = Built()
+_GRIDS: Built[Model, SharedGrids] = Built()
+
+
+def relative_grid(model: Model, times: Array) -> Array:
+    """Return times[1:] (m,) relative to times[0] ... times[-1]; grids that differ by rounding only become one."""
+    return np.array(_GRIDS.get(model, lambda _: SharedGrids()).share(times))
 
 
 def integrator_of(model: Model, grid: ArrayLike, options: IntegratorOptions) -> Integrator:
@@ -29,5 +37,6 @@ def integrator_of(model: Model, grid: ArrayLike, options: IntegratorOptions) -> 
     built = _BUILT.get(model, lambda _: {})
     key = (tuple(times.tolist()), options)
     if key not in built:
-        built[key] = Integrator(model.system, times, options)
+        like = next((known for (_, chosen), known in built.items() if chosen == options), None)
+        built[key] = like.on(times) if like else Integrator(model.system, times, options)
     return built[key]

@@ -1,0 +1,167 @@
+"""The marcher: trajectories of one experiment, from every node to the next, through outputs and breakpoints.
+
+Simulation, predictions, starts and plots integrate here; shooting has its own loop over many lanes with sensitivities
+but takes grids and inputs from here.  A stretch is what is integrated from one node.  Where many outputs make an
+integrator of their own worth building it is integrated in one go, else, and where that fails, step by step up to the
+output before it stops.  An event would end a stretch and begin the next.
+
+Notation: K nodes, m times of a stretch, the first of them that of its node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.integrate.grids import merge, snap
+from castfit.integrate.integrators import integrator_of, relative_grid
+from castfit.integrate.lanes import Lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from castfit.inputs import Input
+    from castfit.integrate.integrator import Integrator
+    from castfit.integrate.lanes import Stop
+    from castfit.integrate.options import IntegratorOptions
+    from castfit.model import Model
+
+    Array = NDArray[np.float64]
+
+_WORTH_BUILDING = 50  # outputs of a stretch, below which single steps cost less than an integrator
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is integrated: a model with the inputs and parameters of one experiment.
+
+    p : (n_p,), z_guess : (n_z,) where the search for consistent algebraic states begins, unit : (n_x + n_z,)
+    """
+
+    model: Model
+    inputs: tuple[Input, ...]
+    p: Array
+    z_guess: Array
+    unit: Array
+    options: IntegratorOptions
+
+
+@dataclass
+class Stretch:
+    """What was integrated from one node: times (m,), states x (m, n_x), z (m, n_z) and inputs u (m, n_u) at them.
+
+    States are NaN from `reached` on; the inputs are those of the interval that ends at each time.
+    """
+
+    times: Array
+    x: Array
+    z: Array
+    u: Array
+    reached: int = 0
+    stuck: tuple[Integrator, Lanes, int] | None = field(default=None, repr=False)
+
+    def stop(self) -> Stop | None:
+        """Find out where integration stopped; None if it did not."""
+        return None if self.stuck is None else self.stuck[0].locate_failure(*self.stuck[1:])
+
+
+def input_cubics(inputs: Sequence[Input], times: Array) -> Array:
+    """Return the inputs as local cubics between times, (m, n_u, 4); an empty first interval copies the second."""
+    if not inputs:
+        return np.zeros((times.size - 1, 0, 4))
+    if times[1] == times[0]:
+        if times.size == 2:
+            return np.pad(np.array([[signal(times[0])] for signal in inputs])[None], ((0, 0), (0, 0), (0, 3)))
+        rest = input_cubics(inputs, times[1:])
+        return np.concatenate([rest[:1], rest])
+    return np.stack([signal.cubics(times) for signal in inputs], axis=1)
+
+
+def march(course: Course, begins: Array, states: Array, times: Array) -> list[Stretch]:
+    """Integrate from every node through the wanted times up to the next node.
+
+    Parameters
+    ----------
+    course : Course
+    begins : (K,) array
+        Times of the nodes, increasing.
+    states : (K, n_x) array
+    times : (n,) array
+        Wanted times, increasing, none before the first node; one at a node belongs to the stretch that ends there.
+    """
+    nodes = snap(begins, times)
+    owner = np.maximum(np.searchsorted(nodes, times, side="left") - 1, 0)
+    kinks = [signal.breakpoints for signal in course.inputs]
+    kinks = np.unique(np.concatenate(kinks)) if kinks else np.empty(0)
+    stretches: list[Stretch] = []
+    cubics: list[Array] = []
+    for k, begin in enumerate(nodes.tolist()):
+        own = times[(owner == k) & (times > begin)]
+        inside = kinks[(kinks > begin) & (kinks < own[-1])] if own.size else own
+        t = merge(np.array([begin]), own, inside)
+        cubics.append(input_cubics(course.inputs, np.append(t[0], t)))
+        steps = np.diff(t, prepend=t[0])
+        u = np.einsum("muc,mc->mu", cubics[k], steps[:, None] ** np.arange(4))
+        x, z = (np.full((t.size, n), np.nan) for n in (states.shape[1], course.z_guess.size))
+        stretches.append(Stretch(t, x, z, u))
+    _in_one_go(course, stretches, states, cubics)
+    _step_by_step(course, stretches, states, cubics)
+    return stretches
+
+
+def _in_one_go(course: Course, stretches: list[Stretch], states: Array, cubics: list[Array]) -> None:
+    """Integrate long stretches, those of one grid together; what fails is left."""
+    groups: dict[tuple[float, ...], list[int]] = {}
+    for k, stretch in enumerate(stretches):
+        if stretch.times.size > _WORTH_BUILDING:
+            grid = relative_grid(course.model, np.append(stretch.times[0], stretch.times))
+            groups.setdefault(tuple(grid.tolist()), []).append(k)
+    for grid, members in groups.items():
+        times = [stretches[k].times for k in members]
+        integrator = integrator_of(course.model, grid, course.options)
+        guess = np.repeat(course.z_guess[None], len(members), axis=0)
+        found = integrator.values(_lanes(course, times, states[members], guess, [cubics[k] for k in members]))
+        failed = {failure.lane for failure in found.failures}
+        for lane, k in enumerate(members):
+            if lane not in failed:
+                stretches[k].x, stretches[k].z = found.x[lane], found.z[lane]
+                stretches[k].reached = stretches[k].times.size
+
+
+def _step_by_step(course: Course, stretches: list[Stretch], states: Array, cubics: list[Array]) -> None:
+    """Integrate the others from output to output; the first step has length zero and makes z consistent."""
+    step = integrator_of(course.model, [1.0], course.options)
+    going = [k for k, stretch in enumerate(stretches) if stretch.reached == 0]
+    j = 0
+    while going := [k for k in going if stretches[k].stuck is None and j < stretches[k].times.size]:
+        of = [stretches[k] for k in going]
+        x = np.array([s.x[j - 1] if j else states[k] for k, s in zip(going, of, strict=True)])
+        z = np.array([s.z[j - 1] if j else course.z_guess for s in of]).reshape(len(of), -1)
+        spans = [s.times[[max(j - 1, 0), j]] for s in of]
+        lanes = _lanes(course, spans, x, z, [cubics[k][j : j + 1] for k in going])
+        found = step.values(lanes)
+        failed = {failure.lane for failure in found.failures}
+        for lane, stretch in enumerate(of):
+            if lane in failed:
+                stretch.stuck = step, lanes, lane
+            else:
+                stretch.x[j], stretch.z[j] = found.x[lane, -1], found.z[lane, -1]
+                stretch.reached = j + 1
+        j += 1
+
+
+def _lanes(course: Course, times: Sequence[Array], x: Array, z: Array, cubics: Sequence[Array]) -> Lanes:
+    count = len(times)
+    return Lanes(
+        start=np.array([t[0] for t in times]),
+        duration=np.array([t[-1] - t[0] for t in times]),
+        x0=x,
+        p=np.repeat(course.p[None], count, axis=0),
+        u=np.array(cubics),
+        z0=z,
+        unit=np.repeat(course.unit[None], count, axis=0),
+    )

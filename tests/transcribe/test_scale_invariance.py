@@ -1,0 +1,118 @@
+"""In other units of state and time every transcription gives the same answer: random models, random units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import castfit as cf
+
+TRANSCRIPTIONS = (cf.SingleShooting(), cf.MultipleShooting(5), cf.Collocation())
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A network x_i' = -k_i x_i + sum_j c_ij x_j - d_i x_i^2, with what is measured of it, and units."""
+
+    feeds: tuple[tuple[int, int], ...]
+    quadratic: tuple[bool, ...]
+    begins_at_zero: tuple[bool, ...]
+    measured: tuple[bool, ...]
+    log: bool
+    known_sigma: bool
+    units: tuple[float, ...]
+    second: float
+    seed: int
+
+
+@st.composite
+def drawn(draw) -> Drawn:
+    n = draw(st.integers(1, 3))
+    decades = st.integers(-15, 15).map(lambda e: 10.0**e)
+    pairs = [(i, j) for i in range(n) for j in range(i)]
+    flags = st.lists(st.booleans(), min_size=n, max_size=n).map(tuple)
+    zero = (False, *draw(flags)[1:])
+    return Drawn(
+        feeds=tuple(pair for pair in pairs if pair[0] == pair[1] + 1 or draw(st.booleans())),
+        quadratic=draw(flags),
+        begins_at_zero=zero,
+        measured=(*draw(flags)[:-1], True),
+        log=draw(st.booleans()),
+        known_sigma=draw(st.booleans()),
+        units=tuple(draw(decades) for _ in range(n)),
+        second=draw(st.integers(-9, 9).map(lambda e: 10.0**e)),
+        seed=draw(st.integers(0, 10**6)),
+    )
+
+
+def posed(case: Drawn, units: np.ndarray, second: float) -> cf.Problem:
+    """The same question in other units: states x U, times x T, rate constants accordingly."""
+    rng = np.random.default_rng(case.seed)
+    n = units.size
+    states = [cf.symbols(f"x{i}") for i in range(n)]
+    k = [cf.symbols(f"k{i}") for i in range(n)]
+    truth, guess = rng.uniform(0.3, 1.5, n), rng.uniform(0.7, 1.4, n)
+    strength = rng.uniform(0.2, 1.0, (n, n))
+    right = []
+    for i in range(n):
+        flow = -k[i] * states[i]
+        if case.quadratic[i]:
+            flow -= 0.3 / (second * units[i]) * states[i] ** 2
+        for a, b in case.feeds:
+            if a == i:
+                flow += strength[a, b] / second * units[a] / units[b] * states[b]
+        right.append(flow)
+    model = cf.Model(dict(zip(states, right, strict=True)), parameters=k)
+    times = np.sort(rng.uniform(0.2, 5.0, 12))
+    initial = {f"x{i}": 0.0 if case.begins_at_zero[i] else units[i] for i in range(n)}
+    names = [f"x{i}" for i in range(n) if case.measured[i]]
+    exact = cf.simulate(model, {f"k{i}": truth[i] / second for i in range(n)}, times * second, initial=initial)
+    noise = rng.standard_normal((n, times.size))
+    unit = {f"x{i}": units[i] for i in range(n)}
+    data = {name: exact[name] + 0.02 * unit[name] * noise[int(name[1:])] for name in names}
+    sigma = {name: 0.02 * unit[name] for name in names}
+    scale = "log" if case.log else "linear"
+    parameters = {f"k{i}": cf.Parameter(guess[i] * truth[i] / second, scale=scale) for i in range(n)}
+    experiment = cf.Experiment(
+        data, times * second, sigma=sigma if case.known_sigma else None, initial=initial, start=0
+    )
+    return cf.Problem(model, experiment, parameters=parameters)
+
+
+def agree(case: Drawn) -> None:
+    n = len(case.units)
+    if not case.known_sigma:  # one common factor has a meaning only where all outputs have one unit
+        case = Drawn(**{**case.__dict__, "units": (case.units[0],) * n})
+    plain, other = posed(case, np.ones(n), 1.0), posed(case, np.array(case.units), case.second)
+    for transcription in TRANSCRIPTIONS:
+        one, two = cf.fit(plain, transcription), cf.fit(other, transcription)
+        assert one.status is two.status, (one.message, two.message)
+        if not one.success:
+            continue
+        factor = 1.0 if case.known_sigma else case.units[0] ** 2
+        assert two.chi2 == pytest.approx(one.chi2 * factor, rel=1e-6)
+        for name, value in one.parameters.items():
+            error = one.standard_errors[name]
+            # An estimate is known no better than its own numerical error allows.
+            slack = 1e-6 * max(abs(value), error if np.isfinite(error) else abs(value))
+            assert two.parameters[name] * case.second == pytest.approx(value, abs=slack)
+            if np.isfinite(error):
+                assert two.standard_errors[name] * case.second == pytest.approx(error, rel=1e-6)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@given(drawn())
+def test_answers_do_not_depend_on_units(case):
+    agree(case)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(drawn())
+def test_two_hundred_answers_do_not_depend_on_units(case):
+    agree(case)
