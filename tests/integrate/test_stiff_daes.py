@@ -107,7 +107,7 @@ def test_lanes_that_idas_gives_up_are_rescued():
 def test_a_result_says_that_another_integrator_took_over():
     x, k = symbols("x k")
     t = np.array([1e-5, 2e-5, 1e5])
-    data = cf.Experiment({"x": np.exp(-1e4 * t) + [0.01, -0.01, 0.0]}, time=t, sigma=0.01, initial={"x": 1.0})
+    data = cf.Experiment({"x": np.exp(-1e4 * t) + np.array([0.01, -0.01, 0])}, time=t, sigma=0.01, initial={"x": 1.0})
     problem = cf.Problem(Model({x: -k * x}, parameters=[k]), data, parameters={"k": cf.Parameter(1e4, scale="log")})
     found = cf.fit(problem, cf.SingleShooting(IntegratorOptions("idas")))
     assert found.success
