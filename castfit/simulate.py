@@ -377,7 +377,7 @@ def _output_times(problem: Posable, times: Times) -> tuple[dict[str, Array], lis
             continue
         name, at = f"the times of '{condition.name}'", reals(given[condition.name])
         if at is None:
-            mistakes.append(f"{name} are {text(given[condition.name])}; give numbers")
+            mistakes.append(f"{name} are {text(given[condition.name])}; they must be finite and increasing numbers")
             continue
         chosen[condition.name] = t = np.atleast_1d(at)
         found = _time_mistakes(name, t, condition.start)
