@@ -77,6 +77,14 @@ def test_the_default_is_not_worse_than_single_shooting_from_elsewhere(seed):
     assert max(entry.get("try", 0) for entry in result.history) == 1
 
 
+def test_the_default_recovers_from_a_poor_start():
+    result = cf.fit(epidemic(), start={"beta": 5.0, "gamma": 5.0, "rho": 1.0})
+    assert result.success
+    assert result.goodness.described
+    assert "The first search ended at a poorer optimum; this was found by try 1" in result.message
+
+
+@pytest.mark.slow
 def test_multiple_shooting_from_a_poor_start_recovers():
     start = {"beta": 10.0, "gamma": 0.01, "rho": 10.0}
     alone = cf.fit(epidemic(), cf.MultipleShooting(20), start=start, retry=False)
@@ -104,7 +112,7 @@ def test_what_was_tried_in_vain_is_said():
     x, k = cf.symbols("x k")
     data = cf.Experiment({"x": [1.0, -1.0, 1.0, -1.0]}, time=[1, 2, 3, 4], sigma=0.01, initial={"x": 1.0})
     problem = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": 0.5})
-    result = cf.fit(problem, "multiple")
+    result = cf.fit(problem, cf.MultipleShooting(4))
     assert "Also tried, no better: " in result.message
     assert "single shooting from the same start" in result.message
     assert not result.goodness.described
