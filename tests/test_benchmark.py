@@ -76,7 +76,8 @@ class Scripted:
     def __call__(self, problem, *, start, max_time, seed):
         self.asked.append((problem, dict(start), self.transcription.integrator, max_time))
         status, chi2 = self.ends[(len(self.asked) - 2) % len(self.ends)]
-        return replace(fitted(), status=status, chi2=chi2)
+        result = fitted().ended(status, status.sentence)
+        return replace(result, solution=replace(result.solution, chi2=chi2))
 
     def __reduce__(self):
         raise TypeError("it stays in this process, or nobody could see what it was asked")
