@@ -1,16 +1,37 @@
-"""What JSON cannot hold, in terms of what it can: arrays, and floats that are not finite."""
+"""Records as JSON: any dataclass of arrays, enumerations, tuples, sets, mappings and further dataclasses.
+
+`plain` takes it to what JSON can hold, field by field; `restored` and then `rebuilt` undo that by the declared types.
+What says itself how it is written, as a `Result` with its number of a format, has the methods of `Plain`.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, cast
+from functools import cache
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Protocol, Union, cast, get_args, get_origin, get_type_hints, runtime_checkable
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+@runtime_checkable
+class Plain(Protocol):
+    """A value that says itself how it is written."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return what JSON gets."""
+        ...
+
+    @classmethod
+    def from_plain(cls, entry: dict[str, Any]) -> Any:
+        """Undo `to_plain`."""
+        ...
 
 
 def plain(value: Any) -> Any:
@@ -21,9 +42,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value):
+        if isinstance(value, Plain):
+            return value.to_plain()
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(x) for key, x in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, (set, frozenset)):
+        return [plain(x) for x in sorted(cast("set[Any]", value))]
     if isinstance(value, (list, tuple)):
         return [plain(x) for x in cast("list[Any]", value)]
     if isinstance(value, np.generic):
@@ -38,3 +63,37 @@ def restored(entry: dict[str, Any]) -> Any:
     if "__array__" in entry:
         return np.array(entry["__array__"], dtype=float).reshape(entry["__shape__"])
     return float(entry["__float__"]) if "__float__" in entry else entry
+
+
+def rebuilt(kind: Any, entry: Any) -> Any:
+    """Return what `restored` left of a value of a known type as a value of this type.
+
+    A dataclass takes the fields that it has; those that a file lacks keep their defaults.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return None if entry is None else rebuilt(next(k for k in inner if k is not type(None)), entry)
+    if origin is np.ndarray:
+        (number,) = get_args(inner[1])
+        return np.asarray(entry).astype(number)
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return tuple(rebuilt(k, x) for k, x in zip(inner, entry, strict=True))
+    if origin in (tuple, list, frozenset):
+        return cast("Any", origin)(rebuilt(inner[0], x) for x in entry)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        entries = {key: rebuilt(inner[-1], x) for key, x in entry.items()}
+        return Counter(entries) if origin is Counter else entries
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(entry)
+    if isinstance(kind, type) and isinstance(kind, Plain):
+        return kind.from_plain(entry)
+    if is_dataclass(kind):
+        return cast("Any", kind)(**{name: rebuilt(k, entry[name]) for name, k in _types(kind).items() if name in entry})
+    return entry
+
+
+@cache
+def _types(kind: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields, which its module must know at run time."""
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in fields(kind)}

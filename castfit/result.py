@@ -371,13 +371,17 @@ class Result:
 
     def save(self, path: str | Path) -> None:
         """Write everything but the problem as JSON."""
+        entries = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in self.to_plain().items())
+        Path(path).write_text("{\n" + ",\n".join(entries) + "\n}\n")
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return what JSON gets: everything but the problem."""
         content: dict[str, Any] = {"castfit_result": FORMAT, "goodness": plain(self.goodness)}
         for part in (self.solution, self.statistics, self.provenance):
             content |= plain(part)
         if self.problem is not None:
             content["question"] = question(self.problem)
-        entries = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
-        Path(path).write_text("{\n" + ",\n".join(entries) + "\n}\n")
+        return content
 
     @classmethod
     def load(cls, path: str | Path) -> Result:
@@ -394,21 +398,26 @@ class Result:
             raise InputError("Result.load", [f"path is {text(path)}; give the path of a file"]) from None
         except (ValueError, KeyError) as error:  # no text, no JSON, or no array where one is announced
             raise InputError("Result.load", [f"'{path}' is no JSON file: {error}"]) from None
-        content = cast("dict[str, Any]", loaded if isinstance(loaded, dict) else {})
+        return cls.from_plain(loaded, f"'{path}'")
+
+    @classmethod
+    def from_plain(cls, entry: Any, where: str = "the record") -> Result:
+        """Read what `to_plain` returned and `castfit._json.restored` left of it; `where` it was, for messages."""
+        content = dict(cast("dict[str, Any]", entry if isinstance(entry, dict) else {}))
         version = content.pop("castfit_result", None)
         if version not in (1, FORMAT):
             found = "no saved result" if version is None else f"of format {version}; this castfit reads format {FORMAT}"
-            raise InputError("Result.load", [f"'{path}' is {found}"])
+            raise InputError("Result.load", [f"{where} is {found}"])
         if version == 1:
             content |= {"goodness": plain(UNKNOWN), "question": {}}
         absent = [f.name for part in _PARTS for f in fields(part) if f.name not in content]
-        check("Result.load", [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
+        check("Result.load", [f"{where} lacks {', '.join(absent)}; it is damaged"] if absent else [])
         try:
             result = _read(content)
             result.summary()
             return result
         except (TypeError, ValueError, LookupError, AttributeError) as error:
-            raise InputError("Result.load", [f"'{path}' is damaged ({error}); save the result again"]) from None
+            raise InputError("Result.load", [f"{where} is damaged ({error}); save the result again"]) from None
 
     def summary(self) -> str:
         """Return the table that `print` shows."""

@@ -29,7 +29,6 @@ the last fit.  "expected" is all simulations over the number of runs that found 
     regeneration by distance, not by directions          5 of 5       708     7.4
     regeneration keeps the best member only              5 of 5       634     7.0
     restart after 5 generations without progress         5 of 5       627     6.7
-    two cooperating islands                              5 of 5       459     5.2
 
 Five runs tell large effects from none, not 500 simulations from 650.  On alpha_pinene the variants need 76 to 216, but
 without logarithms one of five runs finds the optimum, and without local searches none.

@@ -99,7 +99,7 @@ def test_every_table_names_problems_and_searchers_that_exist():
 
 
 def test_every_ablation_changes_one_thing():
-    known = set(vars(Options())) | {"log_vars", "join_reach", "islands"}
+    known = set(vars(Options())) | {"log_vars", "join_reach"}
     for name, searcher in ABLATION.items():
         assert isinstance(searcher, Scatter)
         assert set(searcher.options) <= known
@@ -124,7 +124,7 @@ def test_the_warm_up_is_short():
 
     searches._warm_up(Recorded("", {"local_n1": 7, "dim_refset": 10}), decay(), BUDGET)
     assert calls == [
-        ({"local_n1": 0, "dim_refset": 3, "n_diverse": 3, "islands": 1, "local_searches": 1}, 10),
+        ({"local_n1": 0, "dim_refset": 3, "n_diverse": 3, "local_searches": 1}, 10),
     ]
 
 

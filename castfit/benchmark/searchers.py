@@ -102,7 +102,7 @@ class Baseline:
             book = Book(staff, work, limits, seed)
             with suppress(Halt):
                 self.minimise(book, box.lower.size, np.random.default_rng(seed))
-            return Trace(tuple(book.moments), tuple(s.end for s in book.searches), book.simulations, book.seconds)
+            return Trace(tuple(book.moments), tuple(s.end for s in book.searches), book.simulations, book.elapsed)
 
 
 def evolve(book: Book, n: int, rng: np.random.Generator) -> None:
@@ -155,6 +155,5 @@ ABLATION: dict[str, Searcher] = {
     "distance": Scatter("regeneration by distance, not by directions", {"regeneration": "distance"}),
     "aggressive": Scatter("regeneration keeps the best member only", {"aggressive": True}),
     "restart": Scatter("restart after 5 generations without progress", {"restart_after": 5}),
-    "islands=2": Scatter("two cooperating islands", {"islands": 2}),
     "b=10": Scatter("ten members, a hundred diverse points, as in the paper", {"dim_refset": 10}),
 }

@@ -241,7 +241,7 @@ def target_of(benchmark: Benchmark) -> float:
 
 def _warm_up(searcher: Searcher, problem: Problem, budget: Budget) -> None:
     """Build and compile what the runs need: until the first fit has ended."""
-    small = replace(searcher, options={**searcher.options, "dim_refset": 3, "n_diverse": 3, "islands": 1, "local_n1": 0,
+    small = replace(searcher, options={**searcher.options, "dim_refset": 3, "n_diverse": 3, "local_n1": 0,
                                        "local_searches": 1}) if isinstance(searcher, Scatter) else searcher  # fmt: skip
     small(problem, seed=0, workers=1, budget=replace(budget, max_eval=4 if small is searcher else 10))
 

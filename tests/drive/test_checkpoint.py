@@ -11,16 +11,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import castfit as cf
+from castfit._json import plain, rebuilt
 from castfit.drive.run.checkpoint import (
     Checkpoint,
     described,
     differences,
     digest,
-    packed,
     read,
-    unpacked,
     write,
 )
+from castfit.drive.scatter.method.basins import Climb
+from castfit.drive.scatter.method.choice import Filters
+from castfit.drive.scatter.method.members import Member, enrol
+from castfit.drive.scatter.method.search import State
 from castfit.fingerprint import fingerprint
 from castfit.inputs import Input
 from castfit.status import InputError
@@ -215,9 +218,22 @@ def test_digests_tell_shapes_and_types_apart():
     assert len({digest("ab", "c"), digest("a", "bc"), digest("abc")}) == 3
 
 
-def test_a_result_survives_being_packed():
+def test_records_of_dataclasses_come_back_as_they_were(path):
+    rng = np.random.default_rng(1)
+    members = enrol(rng.random((4, 2)), np.array([1.0, np.inf, 3.0, 0.1]), 5)
+    climb = Climb(members[0], members[3], rng.random((3, 2)))
+    state = State(
+        2**62, 3, members, members[3], frozenset({(1, 2), (0, 5)}), np.arange(6).reshape(2, 3), (climb,), Filters(2.0)
+    )
     result = cf.fit(pole(), cf.SingleShooting())
-    back = unpacked(json.loads(json.dumps(packed(result))))
-    assert back.values == result.values
-    assert back.chi2 == result.chi2
-    np.testing.assert_array_equal(back.covariance, result.covariance)
+    filled(path, [{"state": state, "result": result}])
+    (record,) = resumed(path)
+    back = rebuilt(State, record["state"])
+    assert plain(back) == plain(state)
+    assert (back.combined, back.frequency.dtype) == (state.combined, np.intp)
+    assert isinstance(back.climbs[0].start, Member)
+    again = rebuilt(cf.Result | None, record["result"])
+    assert again.values == result.values
+    assert again.chi2 == result.chi2
+    np.testing.assert_array_equal(again.covariance, result.covariance)
+    assert rebuilt(cf.Result | None, None) is None

@@ -67,7 +67,8 @@ def test_the_global_optimum_is_found_among_many():
     assert result.success
     assert result.best is not None
     assert result.chi2 == result.best.chi2 < 1e-6
-    assert result.best.values["w"] ** 2 == pytest.approx(16.01, rel=1e-4)
+    frequency = np.sqrt(result.best.values["w"] ** 2 - 0.01)
+    assert min(frequency, 4 * np.pi - frequency) == pytest.approx(4.0, rel=1e-4)  # samples do not tell these two apart
     assert result.best.problem is not None
     assert result.best.standard_errors["w"] > 0
 
@@ -110,30 +111,21 @@ def test_a_generator_is_as_good_as_a_number():
     same(one, other)
 
 
-@pytest.mark.parametrize("islands", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_numbers_do_not_depend_on_the_workers(islands):
-    alone = search(rng=3, max_eval=100, islands=islands)
-    same(alone, search(rng=3, max_eval=100, islands=islands, workers=2))
+def test_numbers_do_not_depend_on_the_workers():
+    alone = search(rng=3, max_eval=100)
+    same(alone, search(rng=3, max_eval=100, workers=2))
     with ThreadPoolExecutor(1) as executor:
-        same(alone, search(rng=3, max_eval=100, islands=islands, workers=executor))
+        same(alone, search(rng=3, max_eval=100, workers=executor))
 
 
-def test_islands_cooperate():
-    result = search(rng=3, islands=3, max_eval=600, vtr=1e-6)
-    assert result.success
-    assert result.chi2 < 1e-6
-    assert [m.simulations for m in result.history] == sorted(m.simulations for m in result.history)
-
-
-@pytest.mark.parametrize("islands", [1, 2])
-def test_an_ended_search_goes_on_as_if_nothing_had_happened(tmp_path, islands):
-    whole = search(rng=3, max_eval=160, islands=islands)
+def test_an_ended_search_goes_on_as_if_nothing_had_happened(tmp_path):
+    whole = search(rng=3, max_eval=160)
     file = tmp_path / "search.jsonl"
 
-    first = search(rng=3, max_eval=160, islands=islands, checkpoint=file, callback=lambda now: True)
+    first = search(rng=3, max_eval=160, checkpoint=file, callback=lambda now: True)
     assert first.reason == "The callback asked to stop."
     assert first.simulations < whole.simulations
-    second = search(rng=3, max_eval=160, islands=islands, checkpoint=file, resume=True, workers=1)
+    second = search(rng=3, max_eval=160, checkpoint=file, resume=True, workers=1)
     same(whole, second)
     _, records, _ = read(file)
     assert sum("result" in record for record in records) <= max(len(records) - 1, 1)
@@ -302,13 +294,13 @@ def lotka() -> cf.Problem:
 
 def test_every_mistake_is_listed_at_once():
     with refused(
+        "there are no islands any more",
         "there is no option 'dim_refse': did you mean 'dim_refset'?",
         "n_diverse is 3",
         "transcription is <class",
         "solver is 'ipopt'",
         "rng is -1",
         "max_eval is 0",
-        "islands is 0",
         "vtr is 'low'",
         "include_guess is 1",
         "local_start is 'guess'",

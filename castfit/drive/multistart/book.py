@@ -13,11 +13,10 @@ from castfit.drive.multistart.result import (
     ERROR,
     UNFINISHED,
     Kept,
+    Plan,
     Progress,
     Start,
     not_run,
-    plan_record,
-    planned,
 )
 from castfit.drive.optima import merit_of, optima
 from castfit.drive.run.pool import Lost
@@ -106,7 +105,7 @@ class Book:
         """Take over the records of a checkpoint, and write down starts that are new to it."""
         kept = Kept.of(file.records)
         drawn = self._draws.first
-        before = () if kept.plan is None else planned(kept.plan)
+        before = () if kept.plan is None else kept.plan.drawn
         if before != drawn[: len(before)]:
             had = f"'{file.path}' has {len(before)} starts"
             how = "fewer were asked for; give at least as many"
@@ -114,7 +113,7 @@ class Book:
                 how = "others were drawn now; continue it with the same starts (a Latin hypercube cannot grow)"
             raise InputError("checkpoint", [f"{had}; {how}"])
         if kept.plan is None or len(drawn) > len(before):
-            file.append(plan_record(drawn, self._floor, **labels))
+            file.append({"plan": Plan.of(drawn, self._floor, **labels)})
         self._restore(kept)
 
     def _restore(self, kept: Kept) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from castfit._blas import one_blas_thread
 from castfit._reading import is_count, is_one_of, text
 from castfit.drive.multistart.book import Book, Fitted
-from castfit.drive.multistart.result import UNFINISHED, MultistartResult, Progress, not_run, row_record
+from castfit.drive.multistart.result import UNFINISHED, End, MultistartResult, Progress, not_run
 from castfit.drive.multistart.sampling import draw
 from castfit.drive.optima import rounding_error
 from castfit.drive.run.checkpoint import described, run_header, seed_of
@@ -166,7 +166,7 @@ def multistart(
                         continue
                     row = book.rows[i]
                     if file is not None and row.status not in UNFINISHED:
-                        file.append(row_record(row, book.best if book.best_row is row else None))
+                        file.append({"row": row, **({"result": book.best} if book.best_row is row else {})})
                     if row.status == Status.INTERRUPTED.value:
                         raise KeyboardInterrupt
                     if row.status == "not_run":
@@ -191,7 +191,7 @@ def multistart(
             **labels,
         )
         if file is not None:
-            file.append({"end": {"message": result.message, "time": result.time}})
+            file.append({"end": End(result.message, result.time)})
     return result
 
 

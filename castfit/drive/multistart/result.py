@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._json import plain
+from castfit._json import rebuilt
 from castfit._text import aligned
 from castfit.drive.optima import Optimum, Outlook, misfit, optima
-from castfit.drive.run.checkpoint import numbers, packed, read, unpacked, write
+from castfit.drive.run.checkpoint import read, write
+from castfit.result import Result
 from castfit.status import SOLVED, InputError, Status
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.problem import Posable
-    from castfit.result import Result
 
 # What happens to a start besides the ways in which a fit ends: nothing, or its end is not known.
 CUT_OFF, ERROR = "cut_off", "error"
@@ -216,9 +216,9 @@ class MultistartResult:
     def save(self, path: str | Path) -> None:
         """Write everything but the problem; the file is a checkpoint, from which a later run may go on."""
         best = None if self.best is None else min(self.starts, key=lambda row: row.rank)
-        plan = plan_record(self.drawn, self.floor, self.transcription, self.solver)
-        rows = (row_record(row, self.best if row is best else None) for row in self.starts)
-        write(path, self.header, [plan, *rows, {"end": {"message": self.message, "time": self.time}}])
+        plan = Plan.of(self.drawn, self.floor, self.transcription, self.solver)
+        rows = ({"row": row, **({"result": self.best} if row is best else {})} for row in self.starts)
+        write(path, self.header, [{"plan": plan}, *rows, {"end": End(self.message, self.time)}])
 
     @classmethod
     def load(cls, path: str | Path) -> MultistartResult:
@@ -233,20 +233,12 @@ class MultistartResult:
         kept = Kept.of(records)
         if header is None or kept.plan is None or header.get("driver") != "multistart":
             raise InputError("MultistartResult.load", [f"'{path}' holds no multistart; choose another file"])
-        drawn = planned(kept.plan)
+        plan, drawn = kept.plan, kept.plan.drawn
         rows = {i: not_run(start, i) for i, start in enumerate(drawn)} | kept.rows
         ended = f"Read from a checkpoint: {sum(row.status not in UNFINISHED for row in rows.values())} starts finished."
-        return cls.of(
-            kept.best,
-            rows.values(),
-            floor=kept.plan["floor"],
-            drawn=drawn,
-            message=kept.end.get("message", ended),
-            time=kept.end.get("time", np.nan),
-            transcription=kept.plan["transcription"],
-            solver=kept.plan["solver"],
-            header=header,
-        )
+        end = kept.end or End(ended, np.nan)
+        labels = {"transcription": plan.transcription, "solver": plan.solver}
+        return cls.of(kept.best, rows.values(), floor=plan.floor, drawn=drawn, header=header, **vars(end), **labels)
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
@@ -293,47 +285,56 @@ def not_run(start: Mapping[str, float], index: int) -> Start:
     return Start(index, dict(start), {}, np.nan, "not_run", "It was not run.")
 
 
-def plan_record(drawn: Sequence[Mapping[str, float]], floor: float, transcription: str, solver: str) -> dict[str, Any]:
-    """Return the record that says which starts there are; a run that continues it has the same ones."""
-    names = list(drawn[0])
-    values = [[start[name] for name in names] for start in drawn]
-    labels = {"transcription": transcription, "solver": solver}
-    return {"plan": {"names": names, "starts": values, "floor": floor, **labels}}
+@dataclass(frozen=True)
+class Plan:
+    """Which starts there are, value by value, and how they are fitted; a run that continues it has the same ones."""
+
+    names: tuple[str, ...]
+    starts: tuple[tuple[float, ...], ...]
+    floor: float
+    transcription: str
+    solver: str
+
+    @classmethod
+    def of(cls, drawn: Sequence[Mapping[str, float]], floor: float, transcription: str, solver: str) -> Plan:
+        """Take the names of the first start for those of all."""
+        names = tuple(drawn[0])
+        return cls(names, tuple(tuple(start[name] for name in names) for start in drawn), floor, transcription, solver)
+
+    @property
+    def drawn(self) -> tuple[dict[str, float], ...]:
+        """The starts by name."""
+        return tuple(dict(zip(self.names, values, strict=True)) for values in self.starts)
 
 
-def planned(plan: Mapping[str, Any]) -> tuple[dict[str, float], ...]:
-    """Return the starts of a plan."""
-    return tuple(dict(zip(plan["names"], values, strict=True)) for values in plan["starts"])
+@dataclass(frozen=True)
+class End:
+    """How a run ended."""
 
-
-def row_record(row: Start, result: Result | None) -> dict[str, Any]:
-    """Return the record of a start; that of the best so far carries its result."""
-    return {"row": plain(row), **({} if result is None else {"result": packed(result)})}
+    message: str
+    time: float
 
 
 @dataclass(frozen=True)
 class Kept:
     """What the records of a checkpoint hold; the best result is the one of the best row."""
 
-    plan: Mapping[str, Any] | None
+    plan: Plan | None
     rows: dict[int, Start]
     best: Result | None
-    end: Mapping[str, Any]
+    end: End | None
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]]) -> Kept:
         """Read records; of several about one thing the last counts."""
-        plan: Mapping[str, Any] | None = None
-        end: Mapping[str, Any] = {}
+        last: dict[str, Any] = {}
         rows: dict[int, Start] = {}
         results: dict[int, Any] = {}
-        known = {f.name for f in fields(Start)}
         for record in records:
-            plan, end = record.get("plan", plan), record.get("end", end)
+            last |= record
             if "row" in record:
-                row = Start(**{k: v for k, v in numbers(record["row"]).items() if k in known})
-                rows[row.index] = row
-                results[row.index] = record.get("result")
+                row = rebuilt(Start, record["row"])
+                rows[row.index], results[row.index] = row, record.get("result")
         best = min(rows.values(), key=lambda row: row.rank, default=None)
-        entry = None if best is None else results[best.index]
-        return cls(plan, rows, None if entry is None else unpacked(entry), end)
+        result = rebuilt(Result | None, None if best is None else results[best.index])
+        return cls(rebuilt(Plan | None, last.get("plan")), rows, result, rebuilt(End | None, last.get("end")))

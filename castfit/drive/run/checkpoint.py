@@ -23,7 +23,6 @@ import numpy as np
 from castfit._json import plain, restored
 from castfit._reading import text
 from castfit.fingerprint import digest, fingerprint
-from castfit.result import Result
 from castfit.status import InputError, check
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class Checkpoint:
     Attributes
     ----------
     records : tuple of dict
-        What the file held when it was opened.
+        What the file held when it was opened; `castfit._json.rebuilt` makes dataclasses of it.
     trouble : str
         What is missing in the file and why; empty if nothing is.
 
@@ -87,7 +86,7 @@ class Checkpoint:
             _sync_folder(self.path.parent)
 
     def append(self, record: Mapping[str, Any]) -> bool:
-        """Write a record; tell whether it is on the disk when this returns."""
+        """Write a record, names of whatever `castfit._json.plain` knows; tell whether it is on the disk afterwards."""
         return self._write(_line(record))
 
     def _write(self, line: bytes) -> bool:
@@ -162,7 +161,7 @@ def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
     lines: list[Record] = []
     for number, line in enumerate(content[:whole].splitlines(), 1):
         try:
-            entry: Any = json.loads(line)
+            entry: Any = json.loads(line, object_hook=restored if lines else None)
         except ValueError:
             entry = None
         if not isinstance(entry, dict) or (number == 1 and _KIND not in entry):
@@ -227,27 +226,6 @@ def differences(found: Header, wanted: Header) -> list[str]:
     return said
 
 
-def packed(result: Result) -> Record:
-    """Return a result as an entry of a record."""
-    with tempfile.TemporaryDirectory(prefix="castfit_") as folder:
-        path = Path(folder) / "result.json"
-        result.save(path)
-        return json.loads(path.read_text())
-
-
-def unpacked(entry: Mapping[str, Any]) -> Result:
-    """Undo `packed`; the result does not know its problem."""
-    with tempfile.TemporaryDirectory(prefix="castfit_") as folder:
-        path = Path(folder) / "result.json"
-        path.write_text(json.dumps(entry))
-        return Result.load(path)
-
-
-def numbers(record: Record) -> Record:
-    """Restore what JSON cannot hold: arrays, and floats that are not finite."""
-    return json.loads(json.dumps(record), object_hook=restored)
-
-
 def versions() -> dict[str, str]:
     """Return the versions that numbers may depend on in their last digits."""
     return {package: _version(package) for package in ("castfit", "casadi", "numpy", "scipy")}
@@ -284,7 +262,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def _shown(value: Any) -> str:
-    return str(value) if isinstance(value, str) else text(numbers({"_": value})["_"])
+    return value if isinstance(value, str) else text(json.loads(json.dumps(value), object_hook=restored))
 
 
 def _sync_folder(folder: Path) -> None:

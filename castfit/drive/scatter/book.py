@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from castfit._json import plain, rebuilt
 from castfit.drive.run.pool import Lost
 from castfit.drive.scatter.method.basins import Climb
 from castfit.drive.scatter.method.members import Member
@@ -19,8 +21,6 @@ from castfit.drive.scatter.tasks import Searched, Work, search_locally
 from castfit.status import InputError, Status
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from castfit.drive.scatter.staff import Staff
     from castfit.result import Result
 
@@ -44,8 +44,9 @@ class Limits:
     vtr: float
 
 
-class Book:
-    """An objective that enters everything; see `castfit.drive.scatter.method.search.Objective`.
+@dataclass
+class Ledger:
+    """What a checkpoint keeps of a book, its result apart.
 
     Attributes
     ----------
@@ -57,27 +58,42 @@ class Book:
     failures : Counter
     best_x, best_f
         The best point of the cube and its value.
+    seconds : float
+        Time of the search up to the last record.
+    """
+
+    moments: list[Moment] = field(default_factory=list[Moment])
+    searches: list[LocalSearch] = field(default_factory=list[LocalSearch])
+    simulations: int = 0
+    sweeps: int = 0
+    failures: Counter[str] = field(default_factory=Counter[str])
+    best_x: NDArray[np.float64] | None = None
+    best_f: float = np.inf
+    seconds: float = 0.0
+
+
+class Book(Ledger):
+    """An objective that enters everything; see `castfit.drive.scatter.method.search.Objective`.
+
+    Attributes
+    ----------
     result : Result or None
         Of the local search that ended at the best point; None if it was not found by one.
+    told : callable
+        Called after every task.
     """
 
     def __init__(self, staff: Staff, work: Work, limits: Limits, seed: int) -> None:
+        super().__init__()
         self._staff, self._work, self._limits, self._seed = staff, work, limits, seed
         self._began = time.time()
-        self._earlier = 0.0
-        self.moments: list[Moment] = []
-        self.searches: list[LocalSearch] = []
-        self.simulations = self.sweeps = 0
-        self.failures: Counter[str] = Counter()
-        self.best_x: Array | None = None
-        self.best_f = np.inf
         self.result: Result | None = None
         self.told: Callable[[], None] = lambda: None
 
     @property
-    def seconds(self) -> float:
-        """Time of the search, that of the run which it continues included."""
-        return self._earlier + time.time() - self._began
+    def elapsed(self) -> float:
+        """Seconds of the search, those of the run which it continues included."""
+        return self.seconds + time.time() - self._began
 
     def values(self, X: Array) -> Array:
         """Simulate members, as many as are allowed."""
@@ -101,7 +117,7 @@ class Book:
             raise found
         if not isinstance(found, Searched):
             message = found.message if isinstance(found, Lost) else str(found)
-            self.searches.append(LocalSearch(start.f, np.inf, {}, 0, "error", message, self.seconds))
+            self.searches.append(LocalSearch(start.f, np.inf, {}, 0, "error", message, self.elapsed))
             self.failures.update([found.cause if isinstance(found, Lost) else "error"])
             self.check()
             return None
@@ -112,7 +128,7 @@ class Book:
         end = found.path[-1]
         values = dict(zip(self._work.problem.names, self._work.natural(end).tolist(), strict=True))
         status = "joined" if found.joined else found.result.status.value
-        self.searches.append(LocalSearch(start.f, found.f, values, spent, status, found.result.message, self.seconds))
+        self.searches.append(LocalSearch(start.f, found.f, values, spent, status, found.result.message, self.elapsed))
         self._enter(end, found.f, found.result)
         self.told()
         if found.result.status is Status.INTERRUPTED:
@@ -123,7 +139,7 @@ class Book:
     def _enter(self, x: Array, f: float, result: Result | None) -> None:
         if f < self.best_f:
             self.best_x, self.best_f, self.result = np.array(x), float(f), result
-            self.moments.append(Moment(self.simulations, self.seconds, self.best_f))
+            self.moments.append(Moment(self.simulations, self.elapsed, self.best_f))
 
     def check(self) -> None:
         """Raise `Halt` where a limit is met."""
@@ -134,36 +150,13 @@ class Book:
         if time.time() >= self._limits.deadline:
             raise Halt(OUT_OF_TIME)
 
-    def absorb(self, record: Mapping[str, Any], result: Result | None) -> None:
-        """Enter what another book recorded, as if it had been done here, now."""
-        for moment in record["moments"]:
-            if moment["chi2"] < self.best_f:
-                self.best_f = moment["chi2"]
-                self.moments.append(Moment(self.simulations + moment["simulations"], self.seconds, self.best_f))
-                self.best_x, self.result = record["best_x"], result
-        self.searches += [replace(LocalSearch(**entry), seconds=self.seconds) for entry in record["searches"]]
-        self.simulations += record["simulations"]
-        self.sweeps += record["sweeps"]
-        self.failures.update(record["failures"])
-
     def record(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the book, its result apart."""
-        return {
-            "moments": [vars(m) for m in self.moments],
-            "searches": [vars(s) for s in self.searches],
-            "simulations": self.simulations,
-            "sweeps": self.sweeps,
-            "failures": dict(self.failures),
-            "best_x": self.best_x,
-            "best_f": self.best_f,
-            "seconds": self.seconds,
-        }
+        return plain(self) | {"seconds": self.elapsed}
 
     def restore(self, record: Mapping[str, Any], result: Result | None) -> None:
         """Take over what an earlier run has entered."""
-        self.moments = [Moment(**entry) for entry in record["moments"]]
-        self.searches = [LocalSearch(**entry) for entry in record["searches"]]
-        self.simulations, self.sweeps = record["simulations"], record["sweeps"]
-        self.failures = Counter(record["failures"])
-        self.best_x, self.best_f, self._earlier = record["best_x"], record["best_f"], record["seconds"]
+        kept: Ledger = rebuilt(Ledger, record)
+        for f in fields(Ledger):
+            setattr(self, f.name, getattr(kept, f.name))
         self.result = result

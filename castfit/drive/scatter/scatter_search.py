@@ -6,21 +6,20 @@ problem --restated--> box --cube--> generations (castfit.drive.scatter.method) -
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import flag_mistakes, is_count, is_one_of, real, rng_mistakes, text
+from castfit._json import rebuilt
+from castfit._reading import flag_mistakes, is_one_of, real, rng_mistakes, text
 from castfit.drive.optima import rounding_error
 from castfit.drive.run.checkpoint import described, run_header, seed_of
 from castfit.drive.run.options import RunOptions, part_mistakes, require_problem
 from castfit.drive.run.reporting import is_round, reporter
 from castfit.drive.scatter.book import Book, Halt, Limits
-from castfit.drive.scatter.checkpoint import generation_record, last_generation
-from castfit.drive.scatter.islands import generation
 from castfit.drive.scatter.method.options import Options
 from castfit.drive.scatter.method.search import State, begin, step
 from castfit.drive.scatter.result import Generation, ScatterResult
@@ -31,19 +30,18 @@ from castfit.fit import fit
 from castfit.integrate import IntegratorOptions
 from castfit.posed import Posed
 from castfit.problem import Posable
+from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.start.decomposition.blocks import decomposition_mistakes
 from castfit.status import Status, check, suggest
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from castfit.fit import Solver, Transcription
-    from castfit.result import Result
 
     Array = NDArray[np.float64]
 
@@ -52,6 +50,7 @@ SOLVER = GaussNewton("levenberg_marquardt", homotopy="never", max_iter=200)
 
 _PER_QUANTITY = 100  # simulations
 _STARTS = (None, "matching", "decomposed")
+_GONE = {"islands": "there are no islands any more, which needed more simulations than one search; leave islands= out"}
 
 
 def scatter_search(
@@ -67,7 +66,6 @@ def scatter_search(
     include_guess: bool = True,
     local_start: str | None = None,
     join_reach: float = 0.02,
-    islands: int = 1,
     workers: int | Executor = 1,
     checkpoint: str | Path | None = None,
     resume: bool = False,
@@ -111,11 +109,9 @@ def scatter_search(
     join_reach : float
         A fit that comes so close to the path of an earlier one, as a root mean square over the quantities in units of
         their ranges, is broken off, unless it is the best so far.  0 lets all fits go on to their end.
-    islands : int
-        Number of cooperating searches, each with a reference set of its own; see `castfit.drive.scatter.islands`.
     workers : int or concurrent.futures.Executor
         1 runs in this process, n in n processes; a script then needs ``if __name__ == "__main__":``.  Simulations of
-        a generation are divided among the workers; of several islands each has a worker for a generation.
+        a generation are divided among the workers; local fits follow one another.
     checkpoint : str or Path, optional
         A file to which the state of the search is written after every generation.
     resume : bool
@@ -179,7 +175,7 @@ def scatter_search(
     transcription = SingleShooting(INTEGRATOR) if transcription is None else transcription
     solver = SOLVER if solver is None else solver
     chosen, mistakes = _options(options)
-    mistakes += _mistakes(transcription, solver, rng, max_eval, vtr, include_guess, local_start, join_reach, islands)
+    mistakes += _mistakes(transcription, solver, rng, max_eval, vtr, include_guess, local_start, join_reach)
     mistakes += run.mistakes() + run.file_mistakes()
     require_problem("scatter_search", problem, mistakes)
     searched = restated(problem, log_vars, mistakes)
@@ -197,41 +193,33 @@ def scatter_search(
         transcription,
         solver,
         options=described(chosen),
-        islands=islands,
         **{"local searches": described((local_start, float(join_reach), include_guess))},
         seed=seed_of(rng),
     )
-    seeds = [int(seed) for seed in np.random.default_rng(rng).integers(2**63, size=islands)]
+    seed = int(np.random.default_rng(rng).integers(2**63, size=1)[0])
     guess = box.cube(searched.guess)[None] if include_guess else None
     most = _PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else float(max_eval)
     limits = Limits(most, run.deadline, float(vtr))
-    states: tuple[State | None, ...] = (None,) * islands
+    state: State | None = None
     with (
         run.opened(header) as file,
         Staff(job, run.workers, limits.deadline) as staff,
         reporter(verbose) as report,
     ):
-        book = Book(staff, work, limits, seeds[0])
-        kept = None if file is None else last_generation(file.records)
-        if kept is not None:
-            states, record, result = kept
-            book.restore(record, result)
+        book = Book(staff, work, limits, seed)
+        state = None if file is None else _resumed(file.records, book)
 
         def now() -> Generation:
-            return Generation(_generations(states), book.simulations, len(book.searches), book.best_f, book.seconds)
+            return Generation(_generations(state), book.simulations, len(book.searches), book.best_f, book.elapsed)
 
         book.told = lambda: report(now().sentence)
         saved = book.result
         try:
             book.check()
             while True:
-                if islands > 1:
-                    states = generation(staff, book, states, seeds, chosen, guess, limits)
-                elif states[0] is None:
-                    states = (begin(book, box.lower.size, seeds[0], chosen, guess),)
-                else:
-                    states = (step(book, states[0], chosen),)
-                if file is not None and file.append(generation_record(states, book, saved)):
+                state = step(book, state, chosen) if state else begin(book, box.lower.size, seed, chosen, guess)
+                new = {} if book.result is saved else {"result": book.result}
+                if file is not None and file.append({"state": state, "book": book.record(), **new}):
                     saved = book.result
                 report(now().sentence, now().sentence, milestone=is_round(now().generation))
                 if run.wants_end(now()):
@@ -249,9 +237,9 @@ def scatter_search(
         searches=tuple(book.searches),
         simulations=book.simulations,
         sweeps=book.sweeps,
-        generations=_generations(states),
+        generations=_generations(state),
         failures=dict(book.failures),
-        time=book.seconds,
+        time=book.elapsed,
         transcription=transcription.label,
         solver=solver.label,
         names=problem.names,
@@ -261,9 +249,23 @@ def scatter_search(
     )
 
 
-def _generations(states: tuple[State | None, ...]) -> int:
+def _resumed(records: Iterable[Mapping[str, Any]], book: Book) -> State | None:
+    """Put the book where the records of a checkpoint end, and return the state then; None if there are none.
+
+    A result is in the record of the generation that found it, not in those that follow.
+    """
+    last: dict[str, Any] = {}
+    for record in records:
+        last |= record
+    if not last:
+        return None
+    book.restore(last["book"], rebuilt(Result | None, last.get("result")))
+    return rebuilt(State, last["state"])
+
+
+def _generations(state: State | None) -> int:
     """Return how many generations are complete; the first reference set is generation 0."""
-    return 0 if states[0] is None else states[0].generation
+    return 0 if state is None else state.generation
 
 
 def _best(
@@ -302,7 +304,7 @@ def _best(
 def _options(given: dict[str, Any]) -> tuple[Options, list[str]]:
     """Read the options of the method itself."""
     known = [f.name for f in fields(Options)]
-    unknown = [f"there is no option '{n}': {suggest(n, known)}" for n in given if n not in known]
+    unknown = [_GONE.get(n, f"there is no option '{n}': {suggest(n, known)}") for n in given if n not in known]
     chosen = Options(**{n: v for n, v in given.items() if n in known})
     return chosen, unknown + chosen.mistakes()
 
@@ -316,15 +318,12 @@ def _mistakes(
     include_guess: Any,
     local_start: Any,
     reach: Any,
-    islands: Any,
 ) -> list[str]:
     """Check what else may be wrong."""
     found = part_mistakes(transcription, solver) + rng_mistakes(rng)
     number = 1.0 if max_eval is None else real(max_eval)
     if number is None or not number >= 1:
         found.append(f"max_eval is {text(max_eval)}; give at least 1")
-    if not is_count(islands, 1):
-        found.append(f"islands is {text(islands)}; give at least 1")
     number = real(vtr)
     if number is None or np.isnan(number):
         found.append(f"vtr is {text(vtr)}; give the value of chi2 that is to be reached")

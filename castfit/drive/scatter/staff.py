@@ -80,10 +80,6 @@ class Staff:
             return function(self._job, *arguments, self._deadline)
         return self._ask([arguments], function)[0]
 
-    def gather(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Have several tasks done, each ``function(job, *arguments, deadline)``."""
-        return self._ask(tasks, function)
-
     def _ask(self, tasks: Sequence[tuple[Any, ...]], function: Callable[..., Any] = simulate_block) -> list[Any]:
         """Return the answers in the order of the tasks; `Lost` where a worker was lost again and again."""
         queue = deque((i, (self._job, *arguments, self._deadline)) for i, arguments in enumerate(tasks))

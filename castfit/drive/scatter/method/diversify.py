@@ -5,15 +5,11 @@ The range of every unknown is divided into p subranges; f[i, j] counts how often
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-    Counts = NDArray[np.intp]
+Array = NDArray[np.float64]
+Counts = NDArray[np.intp]
 
 
 def subranges(p: int) -> tuple[Array, Array]:

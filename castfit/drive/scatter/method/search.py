@@ -22,24 +22,21 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit.drive.scatter.method.basins import Climb
 from castfit.drive.scatter.method.beyond import better_children, beyond
 from castfit.drive.scatter.method.choice import Filters, choose, passing
-from castfit.drive.scatter.method.combine import children, new_pairs, pair_of
-from castfit.drive.scatter.method.diversify import diverse
+from castfit.drive.scatter.method.combine import Pair, children, new_pairs, pair_of
+from castfit.drive.scatter.method.diversify import Counts, diverse
 from castfit.drive.scatter.method.members import Member, enrol, points, ranked
 from castfit.drive.scatter.method.refset import by_corners, by_quality, is_flat, most_distant, updated
 from castfit.drive.scatter.method.regenerate import kept, new_directions
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit.drive.scatter.method.combine import Pair
-    from castfit.drive.scatter.method.diversify import Counts
     from castfit.drive.scatter.method.options import Options
 
-    Array = NDArray[np.float64]
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Where a search stands after a generation.
+    """Where a search stands after a generation; the record of a checkpoint.
 
     Attributes
     ----------
@@ -149,15 +146,6 @@ def step(objective: Objective, state: State, options: Options) -> State:
         keep = kept(len(state.R), aggressive=options.aggressive)
         return _regenerate(objective, state, options, rng, keep=keep)
     return state
-
-
-def offer(state: State, stranger: Member, options: Options) -> State:
-    """Let a member of another search into the reference set, if it deserves it."""
-    if stranger.f >= state.best.f:
-        return state
-    guest = Member(stranger.x, stranger.f, state.enrolled)
-    R = _admit(state.R, [guest], options)
-    return replace(state, R=R, best=guest, stagnant=0, enrolled=state.enrolled + 1)
 
 
 def _combine(
