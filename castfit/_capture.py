@@ -65,6 +65,11 @@ class Capture:
         if redirection is not None:
             self._text = redirection.leave(self._start)
 
+    def restart(self) -> None:
+        """Forget what was written in the block so far."""
+        if self._redirection is not None:
+            self._start = self._redirection.position()
+
     def tail(self, n: int = 5) -> list[str]:
         """Return the last n lines written in the block that are not blank; inside the block, those so far."""
         text = self._text if self._redirection is None else self._redirection.read(self._start)
@@ -108,6 +113,12 @@ class _Redirection:
                 self._depth -= 1
                 if self._depth == 0:
                     self.restore()
+
+    def position(self) -> int:
+        """Return where in the file the next line will be."""
+        with self._lock:
+            _flush_native()
+            return os.fstat(self._sink).st_size
 
     def suspend(self) -> int:
         """Give the streams back although blocks are open; return how many."""

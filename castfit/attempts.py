@@ -38,7 +38,7 @@ from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 from castfit.transcribe.trajectory import every_state_measured
-from castfit.verification import Verification, verify
+from castfit.verification import Verification, tighter, verify
 
 if TYPE_CHECKING:
     from castfit.methods import Solver, Transcription
@@ -241,7 +241,8 @@ def with_states(transcription: Transcription, states: States) -> Transcription:
 
 def already_fits(problem: Posed, transcription: Transcription, theta: Array) -> bool:
     """Whether the model, simulated from the start, already describes the data."""
-    whole = SingleShooting(transcription.integrator).transcribe(problem, theta)
+    # By the integrator that will verify the end, so that no other one has to be built.
+    whole = SingleShooting(tighter(transcription.integrator, transcription.accuracy)).transcribe(problem, theta)
     with suppress(Stopped):  # the solver will notice
         at = whole.evaluate(whole.start)
         return at.ok and not suspicious(whole, at)

@@ -25,8 +25,7 @@ from castfit.integrate import IntegratorOptions
 from castfit.staged import gaps, weighted_squares
 from castfit.statistics import weighted_residuals
 from castfit.transcribe.shooting_problem import ShootingProblem
-from castfit.transcribe.single_shooting import SingleShooting
-from castfit.transcribe.trajectory import trajectory_through
+from castfit.transcribe.trajectory import Trajectory, trajectory_through
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,15 +86,34 @@ def verify(
     accuracy : float
         To which the search solves the model over a piece.
     """
-    tight, theta = _tighter(options, accuracy), staged.layout.theta(at.v)
-    whole = SingleShooting(tight).transcribe(problem, theta)
+    tight, theta = tighter(options, accuracy), staged.layout.theta(at.v)
+    whole = _shooting(problem, staged, at, tight, nodes=False)
     simulated = _compare(staged, at, whole.layout, whole.evaluate(theta))
     if simulated.reproduced:
         return simulated
     return _piecewise(problem, staged, at, tight, max(_LOCAL, 10 * accuracy), simulated)
 
 
-def _tighter(options: IntegratorOptions, accuracy: float) -> IntegratorOptions:
+def _shooting(
+    problem: Posed, staged: StagedProblem, at: Evaluation, options: IntegratorOptions, *, nodes: bool
+) -> ShootingProblem:
+    """Return the problem as single shooting, or as multiple shooting between its nodes, with the solution's units."""
+    chains, theta = staged.layout.chains, staged.layout.theta(at.v)
+    if isinstance(staged, ShootingProblem) and bool(chains[0].n_s) == nodes:
+        return staged.integrated_by(options)
+    tables = [
+        (c.times, np.vstack([s, s[-1:]]), np.repeat(condition.z_guess[None], c.times.size, axis=0))
+        for c, s, condition in zip(chains, staged.node_states(at.v), problem.conditions, strict=True)
+    ]
+    if isinstance(staged, ShootingProblem):
+        held = Trajectory(tuple(tables), staged.units)
+    else:
+        held = trajectory_through(problem, theta, tables)
+    edges = [c.times if nodes else c.times[[0, -1]] for c in chains]
+    return ShootingProblem(problem, edges, nodes=nodes, theta=theta, trajectory=held, options=options)
+
+
+def tighter(options: IntegratorOptions, accuracy: float) -> IntegratorOptions:
     """Ask for a tenth of the error of the search, and for error control where there was none."""
     relative = max(_TIGHTER * min(options.relative_tolerance, accuracy), _TIGHTEST)
     return replace(
@@ -137,36 +155,38 @@ def _piecewise(
     nodes = staged.node_states(at.v)
     if layout.chains[0].n_s == 0:  # there is but one piece
         return replace(simulated, sentence=_says(simulated, staged, at))
-    tables = [
-        (c.times, np.vstack([s, s[-1:]]), np.repeat(condition.z_guess[None], c.times.size, axis=0))
-        for c, s, condition in zip(layout.chains, nodes, problem.conditions, strict=True)
-    ]
-    edges = [chain.times for chain in layout.chains]
     theta = layout.theta(at.v)
-    held = trajectory_through(problem, theta, tables)
-    pieces = ShootingProblem(problem, edges, nodes=True, theta=theta, trajectory=held, options=options)
-    empty = tuple(np.empty((chain.n_stages, 0)) for chain in layout.chains)
-    again = pieces.linearize(pieces.layout.pack(theta, nodes, empty))
-    found = _compare(staged, at, pieces.layout, again)
-    if not again.ok:
+    pieces = _shooting(problem, staged, at, options, nodes=True)
+    v = pieces.layout.pack(theta, nodes, tuple(np.empty((chain.n_stages, 0)) for chain in layout.chains))
+    here = pieces.evaluate(v)
+    found, defects = _compare(staged, at, pieces.layout, here), gaps(pieces.layout, here)
+    if not here.ok:
         return replace(found, sentence=_says(simulated, staged, at))
-    defects = gaps(pieces.layout, again)
     worst, where = 0.0, ""
-    for chain, defect, values, j, s in zip(
-        pieces.layout.chains, defects, again.values, again.jacobians, nodes, strict=True
-    ):
-        strength = np.abs(j.X_s)
-        size = np.abs(values.x) + (strength @ np.abs(s)[:, :, None])[:, :, 0]
-        floor = _FLOOR * np.abs(s).max(axis=0)
-        before = np.abs(defect) / _positive(np.vstack([np.abs(values.a), size[:-1]]) + floor)
-        carried = (strength @ np.abs(defect)[:, :, None])[:, :, 0] / _positive(size + floor)
-        excess = np.minimum(before.max(axis=1), carried.max(axis=1)) / local
-        k = int(np.argmax(excess))
-        if excess[k] > worst:
-            i, worst = int(np.argmax(before[k])), float(excess[k])
-            where = (
-                f"{chain.state_names[i]} jumps by {abs(defect[k, i]):.2g} at t = {chain.times[k]:.6g} ({chain.name})"
-            )
+    floors = [_FLOOR * np.abs(s).max(axis=0) for s in nodes]
+    sizes = [
+        np.vstack([np.abs(values.a), np.abs(values.x[:-1])]) + floor
+        for values, floor in zip(here.values, floors, strict=True)
+    ]
+    # Most gaps are small compared to the states themselves; for the others sensitivities say how large errors may be.
+    open_ = [(np.abs(gap) > local * size).any(axis=1) for gap, size in zip(defects, sizes, strict=True)]
+    if found.reproduced and any(which.any() for which in open_):
+        strengths = pieces.node_sensitivities(v, [which | np.append(which[1:], False) for which in open_])
+        if strengths is None:
+            return replace(found, reproduced=False, sentence=_says(simulated, staged, at))
+        for chain, which, defect, values, X_s, s, floor in zip(
+            pieces.layout.chains, open_, defects, here.values, strengths, nodes, floors, strict=True
+        ):
+            strength = np.abs(X_s)
+            size = np.abs(values.x) + (strength @ np.abs(s)[:, :, None])[:, :, 0]
+            before = np.abs(defect) / _positive(np.vstack([np.abs(values.a), size[:-1]]) + floor)
+            carried = (strength @ np.abs(defect)[:, :, None])[:, :, 0] / _positive(size + floor)
+            excess = np.where(which, np.minimum(before.max(axis=1), carried.max(axis=1)) / local, 0.0)
+            k = int(np.argmax(excess))
+            if excess[k] > worst:
+                i, worst = int(np.argmax(before[k])), float(excess[k])
+                jump = f"{chain.state_names[i]} jumps by {abs(defect[k, i]):.2g}"
+                where = f"{jump} at t = {chain.times[k]:.6g} ({chain.name})"
     if found.reproduced and worst <= 1.0:
         return replace(found, defects=defects)
     first = _says(simulated, staged, at)

@@ -339,26 +339,32 @@ class Integrator:
         }
         batch = {name: array for name, array in batch.items() if name in call.arguments}
         out = {name: np.full((lanes.size, *array.shape), np.nan) for name, array in call.results.items()}
-        for lane in np.flatnonzero(lanes.duration > 0.0):
-            if lane in failures:
-                continue
-            look()
-            for name, array in batch.items():
-                call.arguments[name][...] = array[lane]
-            with captured() as log:
+        filled = [(call.arguments[name], array) for name, array in batch.items()]
+        read = [(array, out[name]) for name, array in call.results.items()]
+        with captured() as log:
+            for lane in np.flatnonzero(lanes.duration > 0.0).tolist():
+                if lane in failures:
+                    continue
+                look()
+                for argument, array in filled:
+                    argument[...] = array[lane]
                 try:
                     call()
                 except RuntimeError as error:
-                    if "KeyboardInterrupt" in f"{error} {log.tail(20)}":  # CasADi makes an error of it
+                    said = log.tail(20)
+                    log.restart()
+                    if "KeyboardInterrupt" in f"{error} {said}":  # CasADi makes an error of it
                         raise KeyboardInterrupt from None
-                    reason = diagnose(str(error), log.tail(20), start[lane], duration[lane], self)
-                    failures[int(lane)] = LaneFailure(int(lane), *reason)
+                    failures[lane] = LaneFailure(lane, *diagnose(str(error), said, start[lane], duration[lane], self))
                     continue
-            if not all(np.isfinite(array).all() for array in call.results.values()):
-                failures[int(lane)] = LaneFailure(int(lane), "not_finite", "the result is not finite")
-                continue
-            for name, array in call.results.items():
-                out[name][lane] = array
+                for result, to in read:
+                    to[lane] = result
+        finite = [np.isfinite(array).reshape(lanes.size, -1).all(axis=1) for array in out.values()]
+        ran = (lanes.duration > 0.0) & np.logical_not(np.isin(np.arange(lanes.size), list(failures)))
+        for lane in np.flatnonzero(ran & ~np.logical_and.reduce(finite)).tolist():
+            for to in out.values():
+                to[lane] = np.nan
+            failures[lane] = LaneFailure(lane, "not_finite", "the result is not finite")
         return out
 
     def _controls(self, lanes: Lanes, span: slice) -> Array:

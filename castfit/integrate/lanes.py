@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
@@ -81,6 +83,12 @@ class Trajectories:
     z: Array
     failures: tuple[LaneFailure, ...]
     rescued: tuple[int, ...] = ()
+
+    def __getitem__(self, lanes: Sequence[int]) -> Trajectories:
+        place = {lane: i for i, lane in enumerate(lanes)}
+        failures = tuple(replace(f, lane=place[f.lane]) for f in self.failures if f.lane in place)
+        rescued = tuple(place[lane] for lane in self.rescued if lane in place)
+        return Trajectories(self.x[list(lanes)], self.z[list(lanes)], failures, rescued)
 
 
 @dataclass(frozen=True)

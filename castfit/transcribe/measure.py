@@ -18,14 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import casadi as ca
 import numpy as np
 
+from castfit._casadi import Built
 from castfit.model import by_name
 from castfit.staged import Jacobians, Layout, Values
+from castfit.transcribe.pointwise import Expressions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,6 +109,36 @@ def constrained(problem: Posed, i: int, staging: Staging) -> NDArray[np.bool_]:
     return applies
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """What an observer evaluates: measured outputs, then constraints, then bounded states (as positions in x)."""
+
+    names: tuple[str, ...]
+    bounded: tuple[int, ...]
+    limits: Array  # (n_h, 2)
+    expressions: Expressions
+
+
+_ROWS: Built[Posed, dict[bool, _Rows]] = Built()
+"""The rows of each problem, with and without bounds of states, built once however many fits use them."""
+
+
+def _rows(problem: Posed, *, state_bounds: bool) -> _Rows:
+    system = problem.model.system
+    names = list(problem.state_bounds) if state_bounds else []
+    bounded = [problem.model.states.index(n) for n in names]
+    graphs = [by_name(ca.SX(c.expression), problem.model) for c in problem.constraints]
+    graphs += [system.x[i] for i in bounded]
+    limits = [(c.lower, c.upper) for c in problem.constraints] + [problem.state_bounds[n] for n in names]
+    column = ca.densify(ca.vertcat(problem.observed, *graphs))
+    return _Rows(
+        (*problem.outputs, *(c.name for c in problem.constraints), *names),
+        tuple(bounded),
+        np.array(limits, dtype=float).reshape(-1, 2),
+        Expressions(system, column, np.arange(system.p.numel())),
+    )
+
+
 class Observer:
     """The measured outputs and path constraints of a problem as batched functions.
 
@@ -120,85 +151,46 @@ class Observer:
 
     def __init__(self, problem: Posed, *, state_bounds: bool) -> None:
         self._problem = problem
-        system = problem.model.system
-        bounded = list(problem.state_bounds) if state_bounds else []
-        self._bounded = [problem.model.states.index(n) for n in bounded]
-        self._names = (*problem.outputs, *(c.name for c in problem.constraints), *bounded)
-        graphs = [by_name(ca.SX(c.expression), problem.model) for c in problem.constraints]
-        graphs += [system.x[i] for i in self._bounded]
-        limits = [(c.lower, c.upper) for c in problem.constraints] + [problem.state_bounds[n] for n in bounded]
-        self._limits = np.array(limits, dtype=float).reshape(-1, 2)
-        self._graph = ca.densify(ca.vertcat(problem.observed, *graphs))
+        built = _ROWS.get(problem, lambda _: {})
+        if state_bounds not in built:
+            built[state_bounds] = _rows(problem, state_bounds=state_bounds)
+        self._rows = built[state_bounds]
         self._n_y = len(problem.outputs)
-        self._maps: dict[tuple[str, int], ca.Function] = {}
 
     @property
     def row_names(self) -> tuple[str, ...]:
         """What the rows at a point are: measured outputs, then path constraints."""
-        return self._names
+        return self._rows.names
 
     def constraint_bounds(self, i: int, staging: Staging) -> tuple[Array, Array]:
         """Return bounds of the path constraint rows of condition i, (K, M * n_h) each; infinite where none applies.
 
         Bounded states are unbounded at the start where their value is given: a constant is no constraint.
         """
-        rows = (staging.tau.shape[0], staging.tau.shape[1] * self._limits.shape[0])
-        states = np.repeat(staging.first[:, :, None], len(self._bounded), axis=2)
-        states[0, staging.tau[0] == 0.0] &= ~self._problem.conditions[i].link.given[self._bounded]
+        limits, positions = self._rows.limits, list(self._rows.bounded)
+        rows = (staging.tau.shape[0], staging.tau.shape[1] * limits.shape[0])
+        states = np.repeat(staging.first[:, :, None], len(positions), axis=2)
+        states[0, staging.tau[0] == 0.0] &= ~self._problem.conditions[i].link.given[positions]
         bounded = np.concatenate([constrained(self._problem, i, staging), states], axis=2)
-        lower = np.where(bounded, self._limits[:, 0], -np.inf).reshape(rows)
-        upper = np.where(bounded, self._limits[:, 1], np.inf).reshape(rows)
+        lower = np.where(bounded, limits[:, 0], -np.inf).reshape(rows)
+        upper = np.where(bounded, limits[:, 1], np.inf).reshape(rows)
         return lower, upper
-
-    @cached_property
-    def _value(self) -> ca.Function:
-        return self._problem.model.system.function("observe", self._graph)
-
-    @cached_property
-    def _derivative(self) -> ca.Function:
-        system = self._problem.model.system
-        blocks = [ca.densify(ca.jacobian(self._graph, s)) for s in (system.x, system.z, system.p)]
-        return system.function("observe_jacobian", *blocks)
-
-    def _map(self, kind: str, count: int) -> ca.Function:
-        key = (kind, count)
-        if key not in self._maps:
-            self._maps[key] = (self._value if kind == "value" else self._derivative).map(count)
-        return self._maps[key]
-
-    @staticmethod
-    def _arguments(staging: Staging, x: Array, z: Array, p: Array, u: Array) -> list[Array]:
-        count = staging.tau.size
-        return [
-            staging.times.reshape(1, count),
-            x.reshape(count, -1).T,
-            z.reshape(count, -1).T,
-            np.repeat(p[:, None], count, axis=1),
-            u.reshape(count, -1).T,
-        ]
 
     def values(self, staging: Staging, x: Array, z: Array, p: Array, u: Array) -> Observed:
         """Evaluate residuals and constraints at states x (K, M, n_x), z (K, M, n_z) and inputs u (K, M, n_u)."""
-        stages, points = staging.tau.shape
-        found = np.asarray(self._map("value", staging.tau.size)(*self._arguments(staging, x, z, p, u)))
-        rows = found.T.reshape(stages, points, -1)
+        stages = staging.tau.shape[0]
+        rows = self._rows.expressions.values(staging.times[..., None], x, z, p, u)
         r = Measured(staging.values, staging.weight).rows(rows[..., : self._n_y])
-        return Observed(r.reshape(stages, -1), rows[..., self._n_y :].reshape(stages, -1))
+        return Observed(r.reshape(stages, -1), rows[..., self._n_y :].reshape(stages, -1).copy())
 
     def jacobians(self, staging: Staging, x: Array, z: Array, p: Array, u: Array) -> Observation:
         """Evaluate derivatives of residuals and constraints with respect to x, z, p; arguments as in `values`."""
-        stages, points = staging.tau.shape
-        n_rows = self._graph.numel()
-        found = self._map("jacobian", staging.tau.size)(*self._arguments(staging, x, z, p, u))
-        blocks = [
-            np.asarray(f).reshape(n_rows, stages * points, -1).transpose(1, 0, 2).reshape(stages, points, n_rows, -1)
-            if f.shape[1]
-            else np.zeros((stages, points, n_rows, 0))
-            for f in found
-        ]
-        weighted = Measured(staging.values, staging.weight)
-        measured = [weighted.slopes(b[:, :, : self._n_y]) for b in blocks]
-        return Observation(*measured, *(b[:, :, self._n_y :] for b in blocks))
+        slopes = self._rows.expressions.jacobian(staging.times[..., None], x, z, p, u)
+        n_x, n_z = x.shape[2], z.shape[2]
+        measured = Measured(staging.values, staging.weight).slopes(slopes[:, :, : self._n_y])
+        blocks = (slice(0, n_x), slice(n_x, n_x + n_z), slice(n_x + n_z, None))
+        constraints = slopes[:, :, self._n_y :].copy()
+        return Observation(*(measured[..., b] for b in blocks), *(constraints[..., b] for b in blocks))
 
 
 @dataclass(frozen=True)

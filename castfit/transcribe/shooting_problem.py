@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._casadi import Built
 from castfit._watch import Stopped
 from castfit.integrate import IntegratorOptions, Lanes, Trajectories
 from castfit.integrate.integrators import integrator_of, relative_grid
@@ -58,7 +59,7 @@ _SETTLING = 3  # simulations at the start, at most
 _ALIKE = 100.0  # magnitudes that differ by less need no other tolerance
 _TOO_LARGE = 1000.0  # magnitudes that were assumed may exceed those found by so much
 
-_REMEMBERED = 4  # evaluations kept: a line search returns to its best point
+_REMEMBERED = 4  # evaluations kept: a line search returns to its best point; and arrangements of data
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,10 @@ class _Chain:
     index: NDArray[np.intp]  # (K, M): position of each point in its stage's grid
     cubics: tuple[Array, ...]  # per stage (m, n_u, 4)
     inputs: Array  # (K, M, n_u) at the points
+
+
+_ARRANGED: Built[Posed, OrderedDict[tuple[bytes, ...], list[_Chain]]] = Built()
+"""How each problem's data lie on the last few divisions into stages."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ class ShootingProblem(StagedProblem):
         system = problem.model.system
         self._n_x, self._n_z = system.x.numel(), system.z.numel()
         self._observer = Observer(problem, state_bounds=not nodes)
-        self._chains = [_chain(problem, i, e) for i, e in enumerate(edges)]
+        self._chains = _chains(problem, edges)
         self._groups = _group(problem, self._chains, options)
         self._memory: OrderedDict[bytes, tuple[Evaluation, _Sweep]] = OrderedDict()
         self._linear: Linearization | None = None
@@ -139,12 +144,20 @@ class ShootingProblem(StagedProblem):
         self.least_sigma = resolution(self.layout, self.signal)
         self._taken_over = 0  # stages that another integrator took over at the last linearization
         self._place(theta, trajectory)
-        if not nodes and not every_state_measured(problem):
-            with suppress(Stopped):  # no time to simulate: the solver will notice
-                self._settle_units()
+
+    @property
+    def units(self) -> tuple[Array, ...]:
+        """Typical magnitudes of states and algebraic states, per condition (n_x + n_z,)."""
+        return tuple(self._units)
+
+    def settle_units(self) -> None:
+        """Measure unmeasured states by a simulation from the start where nothing but rates tells their magnitude."""
+        if every_state_measured(self.problem):
+            return
+        with suppress(Stopped):  # no time to simulate: the solver will notice
+            self._settle_units()
 
     def _settle_units(self) -> None:
-        """Measure unmeasured states by a simulation from the start where nothing but rates tells their magnitude."""
         known = known_states(self.problem, self.layout.theta(self.start), "data")
         names = (*self.problem.model.states, *self.problem.model.algebraic_states)
         open_ = [np.array([name not in of for name in names]) for of in known]
@@ -211,11 +224,11 @@ class ShootingProblem(StagedProblem):
         self._z_start: list[Array] = []
         self._units = list(trajectory.units)
         for i, (chain, condition) in enumerate(zip(layout.chains, problem.conditions, strict=True)):
-            x, z = trajectory.at(i, chain.times[:-1])
-            self._z_start.append(z)
+            self._z_start.append(trajectory.algebraic(i, chain.times[:-1]))
             if not self._nodes:
                 starts.append(np.empty((chain.n_stages, 0)))
                 continue
+            x = trajectory.differential(i, chain.times[:-1])
             x[0] = condition.link.natural(theta[condition.theta]).a
             for name, (low, high) in problem.state_bounds.items():
                 j = problem.model.states.index(name)
@@ -455,6 +468,26 @@ class ShootingProblem(StagedProblem):
                     failures.append(Failure(self.layout.chains[i].name, k, failure.cause, detail))
         return dx, dz, end, tuple(failures)
 
+    def node_sensitivities(self, v: Array, stages: Sequence[Mask]) -> tuple[Array, ...] | None:
+        """Return how states at the ends of some stages (K,) move with their nodes, (K, n_x, n_x) per condition.
+
+        Zero at the other stages; None if the sensitivities could not be integrated.
+        """
+        _, sweep = self._evaluate(v)
+        out = tuple(np.zeros((which.size, self._n_x, self._n_x)) for which in stages)
+        for group, at, lanes in zip(self._groups, sweep.raw, sweep.lanes, strict=True):
+            some = [lane for lane, (i, k) in enumerate(group.members) if stages[i][k]]
+            if not some:
+                continue
+            seeds = np.array([np.diag(self._units[group.members[lane][0]][: self._n_x]) for lane in some])
+            still = np.zeros((len(some), lanes.p.shape[1], self._n_x))
+            found = group.integrator.sensitivities(lanes[some], at[some], seeds, still)
+            if found.failures:
+                return None
+            for (i, k), dx, seed in zip((group.members[lane] for lane in some), found.dx, seeds, strict=True):
+                out[i][k] = dx[-1] / np.diag(seed)
+        return out
+
     def remark(self, v: Array) -> str:
         """Say how many stages another integrator than the chosen one has integrated at v."""
         self.linearize(v)
@@ -470,11 +503,15 @@ class ShootingProblem(StagedProblem):
             return self
         factor = _COARSE / options.relative_tolerance
         absolute = min(options.absolute_tolerance * factor, _COARSE)
-        rough = copy(self)
-        rough.options = replace(options, relative_tolerance=_COARSE, absolute_tolerance=absolute)
-        rough._groups = _group(self.problem, self._chains, rough.options)
-        rough._memory, rough._linear = OrderedDict(), None
-        return rough
+        return self.integrated_by(replace(options, relative_tolerance=_COARSE, absolute_tolerance=absolute))
+
+    def integrated_by(self, options: IntegratorOptions) -> ShootingProblem:
+        """Return the problem with other integrators."""
+        other = copy(self)
+        other.options = options
+        other._groups = _group(self.problem, self._chains, options)
+        other._memory, other._linear = OrderedDict(), None
+        return other
 
     def explain(self, v: Array) -> str:
         """Say where and why the integration stopped at v; empty if it did not."""
@@ -491,6 +528,18 @@ def parameter_scale(problem: Posed, theta: Array) -> Array:
     """Return typical magnitudes of theta: of a linear parameter its starting value, 1 of a logarithm or a zero."""
     magnitude = np.abs(theta)
     return np.where(problem.log | (magnitude == 0.0), 1.0, magnitude)
+
+
+def _chains(problem: Posed, edges: Sequence[Array]) -> list[_Chain]:
+    """Arrange all conditions on their stages, as for the fits before where these have the same edges."""
+    known = _ARRANGED.get(problem, lambda _: OrderedDict())
+    key = tuple(e.tobytes() for e in edges)
+    if key not in known:
+        known[key] = [_chain(problem, i, e) for i, e in enumerate(edges)]
+    known.move_to_end(key)
+    while len(known) > _REMEMBERED:
+        known.popitem(last=False)
+    return known[key]
 
 
 def _chain(problem: Posed, i: int, edges: Array) -> _Chain:

@@ -55,7 +55,7 @@ class SingleShooting:
         """Lay the problem out as stages, starting from theta (n_theta,)."""
         posed = problem.posed
         edges = [np.array([c.start, c.end]) for c in posed.conditions]
-        return ShootingProblem(
+        staged = ShootingProblem(
             posed,
             edges,
             nodes=False,
@@ -63,6 +63,8 @@ class SingleShooting:
             trajectory=still_trajectory(posed, theta),
             options=self.integrator,
         )
+        staged.settle_units()
+        return staged
 
     def refine(self, problem: Posable, staged: StagedProblem, v: NDArray[np.float64]) -> StagedProblem | None:
         """Return the problem with tolerances for the states' magnitudes at v, or None if they were met."""
