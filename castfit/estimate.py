@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.goodness import goodness
+from castfit.goodness import UNKNOWN, goodness
 from castfit.identifiability import judge, no_verdict
 from castfit.outcome import Estimates, Provenance, Uncertainty
 from castfit.residuals import series
@@ -141,6 +141,8 @@ def estimate(
         identifiability=judge(names, natural, slope, held, found, unknown=unknown) if found is not None else none_known,
     )
     judged = goodness(series(problem, residuals), chi2, dof, absolute_sigma=absolute_sigma)
+    if verification is not None and not verification.reproduced:
+        judged = UNKNOWN  # these are not the model's residuals
     return Result(solution, uncertainty, judged, provenance, problem)
 
 
