@@ -97,7 +97,7 @@ def test_jumps_and_measurements_meet_in_the_same_way_everywhere(times, jump, k):
     at = np.sort([*times, 40.0]) * 0.1
     jump_time = jump * 0.1
     level = Input.piecewise_constant([0, jump_time], [1.0, 3.0])
-    data = Experiment({"sum": (at, np.zeros(at.size))}, initial={"x": 0.5}, inputs={"u": level}, sigma=1.0)
+    data = Experiment({"sum": (at, np.zeros(at.size))}, initial={"x": 0.5}, start=0, inputs={"u": level}, sigma=1.0)
     problem = Problem(model, data, parameters={"rate": 0.7})
 
     def exact(t: float) -> float:
