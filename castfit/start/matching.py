@@ -45,11 +45,13 @@ def unfelt(staged: StagedProblem, linear: Linearization) -> tuple[str, ...]:
     linear : Linearization
     """
     layout = staged.layout
-    strongest = max(float(s.max(initial=0.0)) for s in signal_in_units(staged, linear)) or 1.0
     response = np.abs(linear.prior_jacobian).max(axis=0, initial=0.0)
-    for chain, j in zip(layout.chains, linear.jacobians, strict=True):
+    for chain, j, signal in zip(layout.chains, linear.jacobians, signal_in_units(staged, linear), strict=True):
         unit = staged.scale[chain.nodes][:, :, None]
-        felt = [j.R_q / strongest, j.X_q / unit, j.A[None] / unit[:1], j.D_q / staged.scale[chain.inner][:, :, None]]
+        of_signal = (
+            j.R_q / np.where(signal > 0.0, signal, 1.0)[:, :, None]
+        )  # by row: their sigmas may differ by decades
+        felt = [of_signal, j.X_q / unit, j.A[None] / unit[:1], j.D_q / staged.scale[chain.inner][:, :, None]]
         of_chain = np.max([np.abs(block).max(axis=(0, 1), initial=0.0) for block in felt], axis=0)
         np.maximum.at(response, chain.theta, of_chain)
     weak = response * staged.scale[: layout.n_theta] < _UNFELT

@@ -183,7 +183,7 @@ def test_elements_without_end_are_admitted(monkeypatch):
     result = cf.fit(lotka_volterra(), cf.Collocation(degree=2, tolerance=1e-9))
     assert result.status is Status.ACCEPTABLE
     assert still in result.message
-    result = cf.fit(lotka_volterra(), cf.Collocation(degree=1, tolerance=1e-8))
+    result = cf.fit(lotka_volterra(), cf.Collocation(degree=1, tolerance=1e-8), retry=False)
     assert result.status is Status.INACCURATE  # it differs so much that chi2 does
     assert still in result.message
 
