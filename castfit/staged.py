@@ -404,6 +404,10 @@ class StagedProblem(ABC):
                 setattr(other, name, locked(array))
         return other
 
+    def data_sizes(self) -> tuple[Array, ...]:
+        """Return the size of every measured value in its own standard deviation, (K, n_r) per chain."""
+        return self.signal
+
     def coarse(self) -> StagedProblem:
         """Return the same problem with functions of lower accuracy, if that is faster; layout and start agree."""
         return self

@@ -131,8 +131,8 @@ def _compare(staged: StagedProblem, at: Evaluation, layout: Layout, other: Evalu
         return Verification(False, np.inf, np.full(ours.size, np.nan), sentence=other.failures[0].detail)
     shift = weighted_residuals(layout, other) - ours
     chi2, anew = weighted_squares(staged.layout, at), weighted_squares(layout, other)
-    signal = np.concatenate([s[c.row_mask] for s, c in zip(staged.signal, staged.layout.chains, strict=True)])
-    allowed = _RESOLVED * float(np.linalg.norm(signal))
+    sizes = np.concatenate([s[c.row_mask] for s, c in zip(staged.data_sizes(), staged.layout.chains, strict=True)])
+    allowed = _RESOLVED * float(np.linalg.norm(sizes))
     if staged.layout.n_groups == 0:
         allowed = max(allowed, _IMMATERIAL * np.sqrt(ours.size))
     same = (

@@ -36,7 +36,7 @@ from castfit._reading import is_count, is_one_of, real, text
 from castfit._watch import Stopped, Watch, watched
 from castfit.solve.homotopy import enter, hold_back, next_try, soft_step, start_point
 from castfit.solve.local import LocalProblem, Step
-from castfit.solve.plausible import signal_in_units, suspicious
+from castfit.solve.plausible import sizes_in_units, suspicious
 from castfit.solve.rescue import RESCUE
 from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
 from castfit.solve.state import GaussNewtonState
@@ -255,7 +255,7 @@ class GaussNewton:
 
     def _optimal(self, staged: StagedProblem, linear: Linearization, step: Step, gap: float) -> bool:
         """Judge by the decrease that a full step promises within the constraints, and by the gaps."""
-        rounding = sum(float(np.sum((RESOLUTION * s) ** 2)) for s in signal_in_units(staged, linear))
+        rounding = sum(float(np.sum((RESOLUTION * s) ** 2)) for s in sizes_in_units(staged, linear))
         return gap <= _GAP and step.decrease <= self.tolerance * linear.half_square + rounding
 
     def _circles(self, staged: StagedProblem, state: GaussNewtonState) -> bool:

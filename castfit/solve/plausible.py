@@ -38,8 +38,17 @@ def expected_noise(staged: StagedProblem) -> tuple[Array, ...]:
 
 def signal_in_units(staged: StagedProblem, at: Evaluation) -> tuple[Array, ...]:
     """Return the typical magnitude of what each row measures, (K, n_r) per chain, in units of the sigmas at a point."""
+    return _in_units(staged, staged.signal, at)
+
+
+def sizes_in_units(staged: StagedProblem, at: Evaluation) -> tuple[Array, ...]:
+    """Return the size of each measured value, (K, n_r) per chain, in units of the sigmas at a point."""
+    return _in_units(staged, staged.data_sizes(), at)
+
+
+def _in_units(staged: StagedProblem, rows: tuple[Array, ...], at: Evaluation) -> tuple[Array, ...]:
     inverse = np.append(1.0 / at.sigma, 1.0)
-    return tuple(s * inverse[chain.group] for s, chain in zip(staged.signal, staged.layout.chains, strict=True))
+    return tuple(r * inverse[chain.group] for r, chain in zip(rows, staged.layout.chains, strict=True))
 
 
 def suspicious(staged: StagedProblem, at: Evaluation) -> bool:

@@ -168,6 +168,11 @@ class CollocationProblem(StagedProblem):
         """Typical magnitudes of states and algebraic states, (n_e,)."""
         return self.scale[self.layout.chains[0].inner[0, : self.elements[0].n_e]]
 
+    def data_sizes(self) -> tuple[Array, ...]:
+        """Return the size of every measured value in its own standard deviation, (K, n_r) per chain."""
+        found = ((np.abs(e.measured.target) * e.measured.weight)[..., : e.n_o] for e in self.elements)
+        return tuple(s.reshape(s.shape[0], -1) for s in found)
+
     def evaluate(self, v: Array) -> Evaluation:
         """Evaluate all elements; an element with a value that is not finite is a failure."""
         memory = self._recall(v)

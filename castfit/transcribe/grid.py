@@ -76,6 +76,11 @@ class Staging:
         return measured
 
     @property
+    def sizes(self) -> Array:
+        """Absolute measured values, in standard deviations, (K, M * n_outputs)."""
+        return (np.abs(self.values) * self.weight).reshape(self.weight.shape[0], -1)
+
+    @property
     def signal(self) -> Array:
         """Mean absolute value of each output over the experiment, in standard deviations, (K, M * n_outputs)."""
         measured = self.weight > 0

@@ -241,6 +241,10 @@ class ShootingProblem(StagedProblem):
         self.start = locked(layout.pack(theta, tuple(starts), empty))
         self.lower, self.upper, self.scale = locked(self.lower), locked(self.upper), locked(self.scale)
 
+    def data_sizes(self) -> tuple[Array, ...]:
+        """Return the size of every measured value in its own standard deviation, (K, n_r) per chain."""
+        return tuple(chain.staging.sizes for chain in self._chains)
+
     def node_states(self, v: Array) -> tuple[Array, ...]:
         """Return the states at the start of every stage; in single shooting the initial state."""
         if self._nodes:

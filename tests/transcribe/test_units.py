@@ -118,6 +118,21 @@ def test_robertsons_problem_with_times_of_ten_decades(n):
         assert result.parameters["k2"] == pytest.approx(3e7, rel=0.05)
 
 
+def test_relative_errors_of_data_over_ten_decades():
+    problem = robertson(41)
+    (experiment,) = problem.experiments
+    exact = cf.simulate(problem, {"k1": 0.04, "k2": 3e7, "k3": 1e4})["experiment 1"]
+    noise = np.random.default_rng(1)
+    data = {n: (exact["time"], exact[n] * (1 + 0.01 * noise.normal(size=41))) for n in ("y1", "y2", "y3")}
+    relative = cf.Experiment(data, sigma=cf.relative(0.01), initial=experiment.initial)  # sigma from 1e-13 to 1e-2
+    found = [cf.fit(problem.replace(experiments=relative), t) for t in TRANSCRIPTIONS.values()]
+    for result in found:
+        assert result.success
+        assert result.goodness.described
+        assert result.chi2 == pytest.approx(found[0].chi2, rel=1e-3)
+        assert result.parameters["k3"] == pytest.approx(1e4, rel=0.02)
+
+
 def test_a_decay_is_exact_at_times_of_ten_decades():
     x, k = cf.symbols("x k")
     t = np.array([1e-5, 2e-5, 1e5])
