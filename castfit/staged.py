@@ -371,6 +371,9 @@ class StagedProblem(ABC):
         The floors of the unknown sigmas.
     integrated : bool
         Whether stages are integrated: then what decays within a stage leaves no trace in any derivative.
+    jitter : float
+        Relative error of the states that is no smooth function of v: the tolerance of an integrator that chooses its
+        steps.
 
     A staged problem is frozen: `restricted` makes another one.
     """
@@ -384,6 +387,7 @@ class StagedProblem(ABC):
     least_sigma: Array
     exact_hessian: bool = False
     integrated: bool = False
+    jitter: float = 0.0
 
     @abstractmethod
     def evaluate(self, v: Array) -> Evaluation:

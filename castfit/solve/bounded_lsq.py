@@ -264,6 +264,8 @@ def _unit_rows(lower: Array, upper: Array, rows: Rows, D: Array) -> tuple[Constr
 
 def split(A: Array) -> tuple[Array, Array]:
     """Return the pseudo-inverse (n, c) of A (c, n) and an orthonormal basis (n, n - rank) of its null space."""
+    if A.shape[0] == 0:
+        return np.empty((A.shape[1], 0)), np.eye(A.shape[1])
     U, S, Vt = np.linalg.svd(A, full_matrices=A.shape[0] < A.shape[1])
     rank = numerical_rank(S, A)
     return (Vt[:rank].T / S[:rank]) @ U[:, :rank].T, Vt[rank:].T

@@ -9,6 +9,10 @@ Where sigma is unknown, it is held first at what the signal suggests: the consta
 barrier want, and without priors already the optimum.  Priors, or several sigmas, need a second, warm solve of the cost
 itself, 1/2 n log SSE.  Its Hessian has a term  -2/n g g^T  per group, g = R^T r, which would fill the sparse matrix.
 Steps lie along the constraints; there  E^T r,  with the condensed Jacobian E, does the same in theta's block alone.
+
+States that are integrated have errors that jump from one point to the next, and so has the cost; where a step promises
+less than that, a line search that asks for descent halves the step thirty times, and in the end takes it.  IPOPT allows
+for rounding, 10 eps |f|, so a constant is added to the objective of which that is the integrator's error.
 """
 
 from __future__ import annotations
@@ -129,16 +133,21 @@ class Ipopt:
 
 @dataclass(frozen=True)
 class _Objective:
-    """What IPOPT minimises: the cost times a factor, with sigmas (n_groups,) held constant unless `sigma` is None."""
+    """What IPOPT minimises: the cost times a factor, with sigmas (n_groups,) held constant unless `sigma` is None.
+
+    `constant` is added: it sets the accuracy to which values of the objective are compared.
+    """
 
     factor: float = 1.0
     sigma: Array | None = None
+    constant: float = 0.0
 
     def value(self, layout: Layout, at: Evaluation) -> float:
         """Return its value, NaN where the point could not be evaluated."""
         if not at.ok:
             return np.nan
-        return self.factor * (at.cost if self.sigma is None else half_square_in_units(layout, at, self.sigma))
+        cost = at.cost if self.sigma is None else half_square_in_units(layout, at, self.sigma)
+        return self.factor * cost + self.constant
 
     def weight(self, at: Evaluation) -> Array:
         """Return what the squares of each group's rows, and of the others, count at a point, (n_groups + 1,)."""
@@ -149,6 +158,16 @@ class _Objective:
 def _factor(sigma: Array, assumed: Array) -> float:
     """Return what keeps derivatives as large as those for the assumed sigmas, however well data are reproduced."""
     return min(1.0, float(((sigma / assumed) ** 2).min()))
+
+
+def _constant(staged: StagedProblem, sigma: Array) -> float:
+    """Return what has the error of the cost for its rounding: rows of size 1, each with the error of its signal."""
+    inverse = np.append(1.0 / sigma, 1.0)  # group -1, of known sigma, is the last
+    signal = [
+        (of * inverse[chain.group])[chain.row_mask]
+        for of, chain in zip(staged.signal, staged.layout.chains, strict=True)
+    ]
+    return staged.jitter * float(np.linalg.norm(np.concatenate(signal))) / (10 * np.finfo(float).eps)
 
 
 class _Run:
@@ -183,13 +202,15 @@ class _Run:
         staged, at = self.staged, self.ledger.evaluate(start)
         layout, first = staged.layout, _WARM if warm else {}
         if layout.n_groups == 0:
+            self.objective = _Objective(constant=_constant(staged, np.empty(0)))
             return self.run(start, first)
         assumed = assumed_sigma(staged)
         all_unknown = all((chain.group >= 0)[chain.row_mask].all() for chain in layout.chains)
         alone = layout.n_groups == 1 and at.prior.size == 0 and all_unknown
         sigma = at.sigma if warm and not alone else assumed
         while True:
-            self.objective = _Objective(_factor(sigma, assumed), sigma)
+            factor = _factor(sigma, assumed)
+            self.objective = _Objective(factor, sigma, factor * _constant(staged, sigma))
             found = self.run(start, first)
             if alone or not found.status.success:
                 return found
@@ -202,7 +223,8 @@ class _Run:
                 break
         if not resolved:
             return found
-        self.objective = _Objective(_factor(sigma, assumed))
+        factor = _factor(sigma, assumed)
+        self.objective = _Objective(factor, constant=factor * _constant(staged, sigma))
         return self.run(start, _WARM)
 
     def run(self, start: Array, first: Mapping[str, Any]) -> Solution:

@@ -127,7 +127,7 @@ class ShootingProblem(StagedProblem):
         options: IntegratorOptions,
     ) -> None:
         self.problem = problem
-        self.options = options
+        self._choose(options)
         self._nodes = nodes
         system = problem.model.system
         self._n_x, self._n_z = system.x.numel(), system.z.numel()
@@ -144,6 +144,10 @@ class ShootingProblem(StagedProblem):
         self.least_sigma = resolution(self.layout, self.signal)
         self._taken_over = 0  # stages that another integrator took over at the last linearization
         self._place(theta, trajectory)
+
+    def _choose(self, options: IntegratorOptions) -> None:
+        self.options = options
+        self.jitter = 0.0 if options.method == "collocation" else options.relative_tolerance
 
     @property
     def units(self) -> tuple[Array, ...]:
@@ -512,7 +516,7 @@ class ShootingProblem(StagedProblem):
     def integrated_by(self, options: IntegratorOptions) -> ShootingProblem:
         """Return the problem with other integrators."""
         other = copy(self)
-        other.options = options
+        other._choose(options)
         other._groups = _group(self.problem, self._chains, options)
         other._memory, other._linear = OrderedDict(), None
         return other
