@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from rich import box
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from castfit.benchmark.searches import SearchRow, SearchTable
     from castfit.drive.compare.result import ComparisonResult, Row
     from castfit.drive.incremental.result import Horizon
-    from castfit.problems import Benchmark, PaperRow, Reference
+    from castfit.problems import Benchmark, PublishedTable, Reference
     from castfit.result import Result
 
-
+Item = TypeVar("Item")
+Column = tuple[str, Callable[[Item], str]]
 _WIDTH_IN_FILES = 120
 
 
@@ -45,20 +46,17 @@ def progress(*, silent: bool = False) -> Generator[Callable[[str], None], None, 
 
 def library(benchmarks: Iterable[Benchmark]) -> Table:
     """Return the table of all problems."""
-    table = _table("problem", ">states", ">estimated", ">data", ">chi2", "description")
+    table = _filled(
+        benchmarks,
+        ("problem", lambda b: b.name),
+        (">states", lambda b: f"{len(b.problem.model.states) + len(b.problem.model.algebraic_states)}"),
+        (">estimated", lambda b: f"{len(b.problem.names)}"),
+        (">data", lambda b: f"{b.problem.n_data}"),
+        (">chi2", lambda b: f"{b.reference.objective:.5g}"),
+        ("description", lambda b: re.split(r"[:.] (?=[^(])", b.description)[0]),
+    )
     table.expand = table.columns[-1].no_wrap = True  # the last column takes the width that is left
     table.columns[-1].ratio = 1
-    for benchmark in benchmarks:
-        problem = benchmark.problem
-        states = len(problem.model.states) + len(problem.model.algebraic_states)
-        table.add_row(
-            benchmark.name,
-            str(states),
-            str(len(problem.names)),
-            str(problem.n_data),
-            f"{benchmark.reference.objective:.5g}",
-            escape(re.split(r"[:.] (?=[^(])", benchmark.description)[0]),
-        )
     return table
 
 
@@ -113,123 +111,127 @@ def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Table:
 
 def repeated(found: TableResult) -> Group:
     """Return a published table: the paper's rows, then ours; of a table with one start also the courses of the fits."""
-    paper = _paper(found.table.name, found.table.source, found.table.paper)
-    parameters = list(found.table.cases[0])
     incremental = any(np.isfinite(row.equivalent_iterations) for row in found.rows)
-    ours = _table("ours", *(f">{p}" for p in parameters), *_COUNTS, *([">I_equiv"] if incremental else []))
-    for row in found.rows:
-        equivalent = f"{row.equivalent_iterations:.1f}" if np.isfinite(row.equivalent_iterations) else ""
-        cells = (*(f"{row.case[p]}" for p in parameters), *_counts(row), *([equivalent] if incremental else []))
-        ours.add_row(row.method, *cells)
+    equivalent: Column[Row] = (">I_equiv", lambda row: _or_never(row.equivalent_iterations, ".1f", ""))
+    ours = _filled(
+        found.rows,
+        ("ours", lambda row: row.method),
+        *map(_case, found.table.cases[0]),
+        *_COUNTS,
+        *([equivalent] if incremental else []),
+    )
     legend = _legend(found.cases[0].descriptions) if found.cases else ""
     optima = ", ".join(f"{chi2:.6g}" for chi2 in found.best)
     stopped = "" if found.stopped is None else found.stopped.sentence
     courses = (_course(method, course) for method, course in found.courses.items())
-    return Group(paper, "", ours, "", legend, _CORRECT.format(optima), stopped, *courses)
+    return Group(_paper(found.table), "", ours, "", legend, _CORRECT.format(optima), stopped, *courses)
+
+
+def _case(parameter: str) -> Column[Row]:
+    return f">{parameter}", lambda row: f"{row.case[parameter]}"
 
 
 def compared(found: ComparisonResult, title: str) -> Group:
     """Return what methods found from the same starts."""
-    table = _table("method", *_COUNTS, ">iterations", ">evaluations")
+    table = _filled(
+        found.rows,
+        ("method", lambda row: row.method),
+        *_COUNTS,
+        (">iterations", lambda row: f"{row.iterations:g}"),
+        (">evaluations", lambda row: f"{row.evaluations:g}"),
+    )
     table.title = title
-    for row in found.rows:
-        table.add_row(row.method, *_counts(row), f"{row.iterations:g}", f"{row.evaluations:g}")
     optimum = _CORRECT.format(f"{found.best_chi2:.6g}")
     return Group(table, "", _legend(found.descriptions), optimum, escape(found.message))
 
 
-_COUNTS = (">starts", ">correct", ">wrong", ">integration", ">other", ">median", ">expected")
+_COUNTS: tuple[Column[Row], ...] = (
+    (">starts", lambda row: f"{row.starts}"),
+    (">correct", lambda row: f"{row.correct}" + (f" ({100 * row.success_rate:.0f} %)" if row.starts else "")),
+    (">wrong", lambda row: f"{row.wrong}"),
+    (">integration", lambda row: f"{row.integration_error}"),
+    (">other", lambda row: f"{row.optimization_error}"),
+    (">median", lambda row: f"{row.median_time:.2f} s"),
+    (">expected", lambda row: _or_never(row.expected_time, ".2f") + (" s" if np.isfinite(row.expected_time) else "")),
+)
 _CORRECT = "correct: chi2 = {} within 0.1 %; expected: mean time per start / success rate"
 
 
 def _legend(descriptions: Mapping[str, str]) -> Table:
-    table = _table("", "")
+    table = _filled(descriptions.items(), ("", lambda entry: entry[0]), ("", lambda entry: entry[1]))
     table.show_header = False
-    for method, description in descriptions.items():
-        table.add_row(method, escape(description))
     return table
-
-
-def _counts(row: Row) -> tuple[str, ...]:
-    """Return the cells of what a method did: starts, correct, wrong, errors, median and expected time."""
-    rate = f" ({100 * row.success_rate:.0f} %)" if row.starts else ""
-    return (
-        str(row.starts),
-        f"{row.correct}{rate}",
-        str(row.wrong),
-        str(row.integration_error),
-        str(row.optimization_error),
-        f"{row.median_time:.2f} s",
-        _or_never(row.expected_time, ".2f") + (" s" if np.isfinite(row.expected_time) else ""),
-    )
 
 
 def _course(method: str, horizons: Sequence[Horizon]) -> Table:
     """Return the estimates of an incremental fit, horizon by horizon."""
-    names = list(horizons[0].estimates)
-    table = _table(">horizon", ">iterations", *(f">{name}" for name in names), ">chi2", "")
+    table = _filled(
+        horizons,
+        (">horizon", lambda h: f"{h.horizon:g}"),
+        (">iterations", lambda h: f"{h.iterations}"),
+        *map(_estimate, horizons[0].estimates),
+        (">chi2", lambda h: f"{h.chi2:.4g}"),
+        ("", lambda h: h.fallback),
+    )
     table.title = f"{method}: estimates per horizon"
-    for h in horizons:
-        estimates = (f"{h.estimates[name]:.4f}" for name in names)
-        table.add_row(f"{h.horizon:g}", str(h.iterations), *estimates, f"{h.chi2:.4g}", h.fallback)
     return table
+
+
+def _estimate(name: str) -> Column[Horizon]:
+    return f">{name}", lambda h: f"{h.estimates[name]:.4f}"
 
 
 def searched(table: SearchTable, rows: Sequence[SearchRow], files: Iterable[str]) -> Group:
     """Return what a paper reports of global searches, and our rows."""
-    paper = _paper(table.name, table.source, table.paper)
-    ours = _table("problem", "method", *(f">{c}" for c in ("reached", "best", "worst", *_TO_TARGET)), "")
-    ours.columns[0].min_width, ours.columns[1].min_width = 12, 10
-    for row in rows:
-        chi2 = [run.chi2 for run in row.runs]
+
+    def named(row: SearchRow) -> str:
         options = ", ".join(f"{k} = {v}" for k, v in row.options.items() if k != "data")
-        simulations = float(np.median([run.simulations_to_target for run in row.runs]))
-        seconds = float(np.median([run.seconds_to_target for run in row.runs]))
-        ours.add_row(
-            escape(f"{row.problem}{f' ({options})' if options else ''}"),
-            escape(row.method),
-            f"{row.reached} of {len(row.runs)}",
-            f"{min(chi2):.7g}",
-            f"{max(chi2):.5g}",
-            _or_never(simulations, ".0f"),
-            _or_never(row.expected_simulations, ".0f"),
-            _or_never(seconds, ".2f"),
-            _or_never(row.expected_cpu, ".2f"),
-            escape(row.words),
-        )
+        return f"{row.problem}{f' ({options})' if options else ''}"
+
+    ours = _filled(
+        rows,
+        ("problem", named),
+        ("method", lambda row: row.method),
+        (">reached", lambda row: f"{row.reached} of {len(row.runs)}"),
+        (">best", lambda row: f"{min(run.chi2 for run in row.runs):.7g}"),
+        (">worst", lambda row: f"{max(run.chi2 for run in row.runs):.5g}"),
+        (">simulations", lambda row: _or_never(float(np.median([r.simulations_to_target for r in row.runs])), ".0f")),
+        (">expected", lambda row: _or_never(row.expected_simulations, ".0f")),
+        (">seconds", lambda row: _or_never(float(np.median([r.seconds_to_target for r in row.runs])), ".2f")),
+        (">expected", lambda row: _or_never(row.expected_cpu, ".2f")),
+        ("", lambda row: row.words),
+    )
+    ours.columns[0].min_width, ours.columns[1].min_width = 12, 10
     targets = ", ".join(dict.fromkeys(f"{row.problem} {row.target:.7g}" for row in rows))
     legend = (
         f"targets: {targets}; simulations and seconds: median to the target; expected: all simulations, and all CPU "
         "seconds, over the number of runs that reached it"
     )
     drawn = [f"The curves are in {file}." for file in files]
-    return Group(*([paper, ""] if table.paper else []), ours, "", escape(legend), *map(escape, drawn))
+    return Group(*([_paper(table), ""] if table.paper else []), ours, "", escape(legend), *map(escape, drawn))
 
 
-_TO_TARGET = ("simulations", "expected", "seconds", "expected")
+def _or_never(value: float, form: str, never: str = "never") -> str:
+    return format(value, form) if np.isfinite(value) else never
 
 
-def _or_never(value: float, form: str) -> str:
-    return format(value, form) if np.isfinite(value) else "never"
-
-
-def _paper(name: str, source: str, rows: Iterable[PaperRow]) -> Table:
+def _paper(table: PublishedTable | SearchTable) -> Table:
     """Return what a paper reports."""
-    table = _table("paper", "")
-    table.title = escape(f"{name}: {source}")
-    for row in rows:
-        table.add_row(escape(row.method), escape(row.figures))
-    return table
+    shown = _filled(table.paper, ("paper", lambda row: row.method), ("", lambda row: row.figures))
+    shown.title = escape(f"{table.name}: {table.source}")
+    return shown
 
 
 def scaling(found: Scaling) -> Table:
     """Return the times of a condensed step against the number of stages."""
-    table = _table(">stages", ">condensing", ">orthogonal elimination")
-    for stages, condensing, elimination in zip(found.stages, found.condensing, found.elimination, strict=True):
-        table.add_row(str(stages), f"{1e3 * condensing:.2f} ms", f"{1e3 * elimination:.2f} ms")
-    first, second = found.slopes
+    table = _filled(
+        zip(found.stages, found.condensing, found.elimination, strict=True),
+        (">stages", lambda times: f"{times[0]}"),
+        (">condensing", lambda times: f"{1e3 * times[1]:.2f} ms"),
+        (">orthogonal elimination", lambda times: f"{1e3 * times[2]:.2f} ms"),
+    )
     table.add_section()
-    table.add_row("slope", f"{first:.2f}", f"{second:.2f}")
+    table.add_row("slope", *(f"{slope:.2f}" for slope in found.slopes))
     return table
 
 
@@ -247,6 +249,14 @@ def concise(value: float, error: float) -> str:
     shown, digits = value / 10.0**exponent, max(exponent - last, 0)
     bracket = round(error / 10.0**last)
     return f"{shown:.{digits}f}({bracket})" + (f"e{exponent:+d}" if exponent else "")
+
+
+def _filled(rows: Iterable[Item], *columns: Column[Item]) -> Table:
+    """Make a table of one line per row, from columns that are pairs of a head and a function from a row to its cell."""
+    table = _table(*(head for head, _ in columns))
+    for row in rows:
+        table.add_row(*(escape(cell(row)) for _, cell in columns))
+    return table
 
 
 def _table(*columns: str) -> Table:

@@ -1,6 +1,6 @@
 """Every problem of the library by every method: what succeeds, finds the reference optimum, and what it costs.
 
-This table measures castfit against itself, so the module uses nothing but the public interface.  It can be run as a
+This table measures castfit against itself, so the module uses what all its versions have.  It can be run as a
 script with another version of castfit on the path, and the two tables be compared:
 
     PYTHONPATH=/other/checkout python castfit/benchmark/library.py before.json 20 bellman gasoil
@@ -23,6 +23,7 @@ import numpy as np
 
 import castfit as cf
 from castfit import problems
+from castfit._text import aligned
 from castfit.status import InputError, check, suggest
 
 NAME = "library"
@@ -214,11 +215,7 @@ def lines(entries: Sequence[Entry], before: Mapping[tuple[str, str], Entry] | No
             cells += [f"{old.success}, {old.correct}", _ratio(entry.iterations, old.iterations),
                       _ratio(entry.cpu, old.cpu)]  # fmt: skip
         rows.append([*cells, ", ".join(dict.fromkeys(end for end in entry.ends if end != "converged"))[:60]])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = ["<", "<", *[">"] * (len(rows[0]) - 3), "<"]
-    shown = ["  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()
-             for row in rows]  # fmt: skip
-    return [shown[0], "-" * max(map(len, shown)), *shown[1:], "", *_sums(entries, known)]
+    return [*aligned(rows, "<<" + ">" * (len(rows[0]) - 3) + "<"), "", *_sums(entries, known)]
 
 
 def _sums(entries: Sequence[Entry], before: Mapping[tuple[str, str], Entry]) -> list[str]:

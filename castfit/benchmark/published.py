@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from castfit.benchmark.methods import INTEGRATOR, METHODS, integrated, table_methods
-from castfit.benchmark.table import Progress, number_mistakes
+from castfit.benchmark.table import Progress, number_mistakes, record
 from castfit.drive.compare.compare import compare
 from castfit.drive.compare.methods import Method, methods_from
 from castfit.drive.compare.result import ComparisonResult, Row, Trial, finite
@@ -64,8 +64,7 @@ class TableResult:
             if row["method"] in self.courses:
                 row["horizons"] = [_course(h) for h in self.courses[row["method"]]]
         stopped = {} if self.stopped is None else {"stopped": self.stopped.value}
-        best = [finite(chi2) for chi2 in self.best]
-        return {"table": self.table.name, "seed": self.seed, "best": best, **stopped, "rows": rows}
+        return record(self.table.name, rows, seed=self.seed, best=[finite(chi2) for chi2 in self.best], **stopped)
 
 
 def _course(horizon: Horizon) -> dict[str, Any]:

@@ -163,16 +163,9 @@ class SearchRow:
             }
             for run in self.runs
         ]
-        return {
-            "method": self.method,
-            "problem": self.problem,
-            "options": {k: str(v) if k == "data" else v for k, v in self.options.items()},
-            "target": self.target,
-            "reached": self.reached,
-            "expected_simulations": finite(self.expected_simulations),
-            "expected_cpu": finite(self.expected_cpu),
-            "runs": runs,
-        }
+        names = ("method", "problem", "target", "reached", "expected_simulations", "expected_cpu")
+        options = {k: str(v) if k == "data" else v for k, v in self.options.items()}
+        return {**{name: finite(getattr(self, name)) for name in names}, "options": options, "runs": runs}
 
 
 def run_searches(

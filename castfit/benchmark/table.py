@@ -1,8 +1,11 @@
-"""What all tables of the benchmarks have in common: the numbers that they are asked for."""
+"""What all tables of the benchmarks have in common: the numbers that they are asked for, and what JSON gets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from castfit.drive.compare.result import finite
 
 Progress = Callable[[str], object]  # told what is being done
 
@@ -12,3 +15,8 @@ def number_mistakes(*, seed: int | None = None, max_time: float = 1.0, **counts:
     mistakes = [f"{name} is {count}; give at least 1" for name, count in counts.items() if count < 1]
     mistakes += [f"seed is {seed}; give a number that is not negative"] if seed is not None and seed < 0 else []
     return mistakes + ([] if max_time > 0 else [f"max_time is {max_time}; give a positive number of seconds"])
+
+
+def record(table: str, rows: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """Return what JSON gets of a table: its name, how it was made, and the rows; None for what is not finite."""
+    return {"table": table, **more, "rows": [{key: finite(value) for key, value in row.items()} for row in rows]}

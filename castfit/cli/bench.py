@@ -1,6 +1,6 @@
 """``castfit bench``: published tables, repeated and printed beside ours.
 
-Each kind of table is a `Kind`: the names it answers to, and a function that runs one of them.
+Each kind of table is a `Kind`: the names it answers to, the options it takes, and a function that runs one of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from castfit.cli.command import INTERRUPTED, Command, file_mistakes, picture_mistakes, write_json
+from castfit.cli.command import INTERRUPTED, Command, file_mistakes, listed, picture_mistakes, write_json
 from castfit.status import Status, check, suggest
 
 if TYPE_CHECKING:
@@ -18,10 +18,19 @@ if TYPE_CHECKING:
 
     from castfit.cli.command import Progress
 
-
+OPTIONS: dict[str, dict[str, Any]] = {
+    "starts": {"type": int, "metavar": "N", "help": "number of starts (default: as many as the paper)"},
+    "seed": {"type": int, "metavar": "N", "help": "draws other noise and other starts"},
+    "workers": {"type": int, "metavar": "N", "help": "processes (default: 1)"},
+    "methods": {"type": listed, "metavar": "A,B", "help": "methods to run (default: those of the table)"},
+    "max_time": {"type": float, "metavar": "S", "help": "per start (default: 60 s)"},
+    "tolerance": {"type": float, "metavar": "T", "help": "relative tolerance of the integrator"},
+    "data": {"metavar": "FILE", "help": "measurements of hiv_proteinase (default: simulated ones)"},
+    "plot": {"metavar": "FILE", "help": "draw the curves of a global search"},
+    "problems": {"type": listed, "metavar": "A,B", "help": "problems of the library to fit (default: all of them)"},
+    "against": {"metavar": "FILE", "help": "an earlier --json of the library, for ratios to it"},
+}
 _COMMON = ("starts", "seed", "workers", "methods", "max_time")
-_OPTIONS = (*_COMMON, "tolerance", "data", "plot", "problems", "against")
-_DEFAULTS = {"workers": 1, "max_time": 60.0}  # taken after it is known what was given
 
 
 @dataclass(frozen=True)
@@ -33,15 +42,15 @@ class Kind:
     names : callable
         Returns the names of all tables of this kind.
     takes : tuple of str
-        The options that mean something to them, besides ``--json``.
+        The `OPTIONS` that mean something to them, besides ``--json``.
     run : callable
-        Runs the table ``arguments.table``, telling the second argument what is being done; returns what is shown and
-        what JSON gets, which says ``"stopped": "interrupted"`` after Ctrl-C.
+        Runs the table of a name, telling the second argument what is being done, with those options that were given as
+        keywords; returns what is shown and what JSON gets, which says ``"stopped": "interrupted"`` after Ctrl-C.
     """
 
     names: Callable[[], Iterable[str]]
     takes: tuple[str, ...]
-    run: Callable[[argparse.Namespace, Progress], tuple[RenderableType, dict[str, Any]]]
+    run: Callable[..., tuple[RenderableType, dict[str, Any]]]
 
 
 def _configure_bench(parser: argparse.ArgumentParser) -> None:
@@ -49,16 +58,8 @@ def _configure_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "table", metavar="TABLE", help="a published table such as calcium-table1; library; or condensing-scaling"
     )
-    parser.add_argument("--starts", type=int, metavar="N", help="number of starts (default: as many as the paper)")
-    parser.add_argument("--seed", type=int, metavar="N", help="draws other noise and other starts")
-    parser.add_argument("--workers", type=int, metavar="N", help=f"processes (default: {_DEFAULTS['workers']})")
-    parser.add_argument("--methods", metavar="A,B", help="methods to run (default: those of the table)")
-    parser.add_argument("--max-time", type=float, metavar="S", help=f"per start (default: {_DEFAULTS['max_time']} s)")
-    parser.add_argument("--tolerance", type=float, metavar="T", help="relative tolerance of the integrator")
-    parser.add_argument("--data", metavar="FILE", help="measurements of hiv_proteinase (default: simulated ones)")
-    parser.add_argument("--plot", metavar="FILE", help="draw the curves of a global search")
-    parser.add_argument("--problems", metavar="A,B", help="problems of the library to fit (default: all of them)")
-    parser.add_argument("--against", metavar="FILE", help="an earlier --json of the library, for ratios to it")
+    for option, settings in OPTIONS.items():
+        parser.add_argument(f"--{option.replace('_', '-')}", **settings)
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON; - is standard output")
 
 
@@ -70,13 +71,11 @@ def _bench(arguments: argparse.Namespace) -> int:
     known = {name: kind for kind in KINDS for name in kind.names()}
     name = arguments.table
     check("bench", [] if name in known else [f"there is no table '{name}': {suggest(name, known)}"])
-    alien = [o for o in _OPTIONS if o not in known[name].takes and getattr(arguments, o) is not None]
-    check("bench", [f"'{name}' takes no --{o.replace('_', '-')}; leave it out" for o in alien])
-    for option, value in _DEFAULTS.items():
-        if getattr(arguments, option) is None:
-            setattr(arguments, option, value)
+    kind, given = known[name], {o: value for o in OPTIONS if (value := getattr(arguments, o)) is not None}
+    alien = [option for option in given if option not in kind.takes]
+    check("bench", [f"'{name}' takes no --{option.replace('_', '-')}; leave it out" for option in alien])
     with _console.progress() as show:
-        table, record = known[name].run(arguments, show)
+        table, record = kind.run(name, show, **given)
     _console.console(stderr=arguments.json == "-").print(table)
     write_json(record, arguments.json)
     return INTERRUPTED if record.get("stopped") == Status.INTERRUPTED.value else 0
@@ -88,31 +87,22 @@ def _published_names() -> Iterable[str]:
     return problems.tables()
 
 
-def _published(arguments: argparse.Namespace, show: Progress) -> tuple[RenderableType, dict[str, Any]]:
+def _published(name: str, show: Progress, **options: Any) -> tuple[RenderableType, dict[str, Any]]:
     """Repeat a table that a problem declares."""
     from castfit import _console, benchmark, problems
 
-    found = benchmark.run_table(
-        problems.tables()[arguments.table],
-        methods=_listed(arguments.methods),
-        starts=arguments.starts,
-        seed=arguments.seed,
-        workers=arguments.workers,
-        max_time=arguments.max_time,
-        tolerance=arguments.tolerance,
-        progress=show,
-    )
+    found = benchmark.run_table(problems.tables()[name], progress=show, **options)
     return _console.repeated(found), found.record()
 
 
-def _scaling(arguments: argparse.Namespace, show: Progress) -> tuple[RenderableType, dict[str, Any]]:
+def _scaling(name: str, show: Progress, seed: int = 0) -> tuple[RenderableType, dict[str, Any]]:
     """Time the linear algebra."""
     from castfit import _console, benchmark
+    from castfit.benchmark.table import record
 
-    show(arguments.table)
-    found = benchmark.condensing_scaling(rng=arguments.seed or 0)
-    record = {"table": arguments.table, "rows": [vars(found) | {"slopes": found.slopes}]}
-    return _console.scaling(found), record
+    show(name)
+    found = benchmark.condensing_scaling(rng=seed)
+    return _console.scaling(found), record(name, [vars(found) | {"slopes": found.slopes}])
 
 
 def _searches_names() -> Iterable[str]:
@@ -121,50 +111,39 @@ def _searches_names() -> Iterable[str]:
     return TABLES
 
 
-def _searches(arguments: argparse.Namespace, show: Progress) -> tuple[RenderableType, dict[str, Any]]:
+def _searches(
+    name: str, show: Progress, starts: int = 5, seed: int = 0, plot: str | None = None, **options: Any
+) -> tuple[RenderableType, dict[str, Any]]:
     """Compare global searches, and draw their curves if that was asked for."""
     from castfit import _console
     from castfit.benchmark.searches import TABLES, draw, run_searches
+    from castfit.benchmark.table import record
 
-    check("output", picture_mistakes(arguments.plot))
-    table, seed = TABLES[arguments.table], arguments.seed or 0
-    rows = run_searches(
-        table,
-        methods=_listed(arguments.methods),
-        runs=5 if arguments.starts is None else arguments.starts,
-        seed=seed,
-        workers=arguments.workers,
-        max_time=arguments.max_time,
-        data=arguments.data,
-        progress=show,
-    )
-    files = () if arguments.plot is None else draw(rows, table, arguments.plot)
-    record = {"table": table.name, "seed": seed, "rows": [row.record() for row in rows]}
-    return _console.searched(table, rows, files), record
+    check("output", picture_mistakes(plot))
+    rows = run_searches(TABLES[name], runs=starts, seed=seed, progress=show, **options)
+    files = () if plot is None else draw(rows, TABLES[name], plot)
+    return _console.searched(TABLES[name], rows, files), record(name, [row.record() for row in rows], seed=seed)
 
 
-def _library(arguments: argparse.Namespace, show: Progress) -> tuple[RenderableType, dict[str, Any]]:
+def _library(
+    name: str, show: Progress, against: str | None = None, problems: list[str] | None = None, **options: Any
+) -> tuple[RenderableType, dict[str, Any]]:
     """Fit every problem of the library by every method."""
     from rich.markup import escape
 
     from castfit.benchmark import library
 
-    before = None if arguments.against is None else library.earlier(arguments.against)
-    starts = 1 if arguments.starts is None else arguments.starts
-    options = {"starts": starts, "seed": arguments.seed or 0, "max_time": arguments.max_time}
-    names, methods = _listed(arguments.problems), _listed(arguments.methods)
+    before = None if against is None else library.earlier(against)
     found: list[library.Entry] = []
     stopped: dict[str, str] = {}
     try:
-        for entry in library.run_library(names=names, methods=methods, **options, progress=show):
+        for entry in library.run_library(names=problems, progress=show, **options):
             found.append(entry)
     except KeyboardInterrupt:
         stopped = {"stopped": Status.INTERRUPTED.value}
-    return escape("\n".join(library.lines(found, before))), library.record(found, **options, **stopped)
-
-
-def _listed(names: str | None) -> list[str] | None:
-    return None if names is None else [name.strip() for name in names.split(",")]
+    kept = {"starts": 1, "seed": 0, "max_time": library.MAX_TIME, **options, **stopped}
+    kept.pop("methods", None)
+    return escape("\n".join(library.lines(found, before))), library.record(found, **kept)
 
 
 KINDS = (

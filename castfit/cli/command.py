@@ -108,6 +108,11 @@ def assignments(pairs: Sequence[str], where: str) -> dict[str, str]:
     return {key: text for key, (_, text) in split.items()}
 
 
+def listed(text: str) -> list[str]:
+    """Split names at commas."""
+    return [name.strip() for name in text.split(",")]
+
+
 def literal(text: str) -> Any:
     """Read a number, True, False or None; anything else is text."""
     try:

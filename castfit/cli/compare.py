@@ -12,6 +12,7 @@ from castfit.cli.command import (
     Command,
     add_problem,
     file_mistakes,
+    listed,
     load,
     picture_mistakes,
     write_json,
@@ -55,7 +56,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     check("output", [*file_mistakes(arguments.json, arguments.csv), *picture_mistakes(arguments.plot)])
     benchmark = load(arguments.name, arguments.option)
     mistakes: list[str] = []
-    methods = methods_from([m.strip() for m in arguments.methods.split(",")], mistakes, recommended(benchmark))
+    methods = methods_from(listed(arguments.methods), mistakes, recommended(benchmark))
     seed, starts = arguments.seed, arguments.starts
     mistakes += [f"--seed is {seed}; give a number that is not negative"] if seed < 0 else []
     mistakes += [f"--starts is {starts}; give at least 1"] if starts < 1 else []
