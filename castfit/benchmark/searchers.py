@@ -12,6 +12,7 @@ import numpy as np
 from scipy.optimize import Bounds, differential_evolution
 
 from castfit.benchmark.methods import INTEGRATOR
+from castfit.drive.run.pool import Pool
 from castfit.drive.scatter.book import Book, Halt, Limits
 from castfit.drive.scatter.method.members import Member
 from castfit.drive.scatter.result import Moment
@@ -98,8 +99,8 @@ class Baseline:
         box = box_of(searched, [])
         work = Work(searched, SingleShooting(INTEGRATOR), SOLVER, box, None, 0.0)
         limits = Limits(budget.max_eval, time.time() + budget.max_time, budget.vtr)
-        with Staff((work,), workers, limits.deadline) as staff:
-            book = Book(staff, work, limits, seed)
+        with Pool(workers) as pool:
+            book = Book(Staff((work,), pool, limits.deadline), work, limits, seed)
             with suppress(Halt):
                 self.minimise(book, box.lower.size, np.random.default_rng(seed))
             return Trace(tuple(book.moments), tuple(s.end for s in book.searches), book.simulations, book.elapsed)

@@ -101,13 +101,6 @@ def _varying(estimates: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def misfit(best: Result | None) -> list[str]:
-    """Return a sentence if even the best optimum does not describe the data; nothing otherwise."""
-    if best is None or not best.success or best.goodness.described:
-        return []
-    return [f"No optimum that was found describes the data. {best.goodness.sentence}"]
-
-
 @dataclass(frozen=True)
 class Outlook:
     """Whether more starts are worth it.

@@ -16,17 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from castfit._blas import one_blas_thread
 from castfit._reading import real, text
 from castfit.drive.compare.methods import Answer, Method, answered, methods_from
 from castfit.drive.compare.result import ComparisonResult, Row, Trial
-from castfit.drive.multistart.book import LOST, lost
+from castfit.drive.multistart.book import LOST
 from castfit.drive.multistart.result import CUT_OFF
 from castfit.drive.multistart.sampling import draw
 from castfit.drive.optima import merit_of, rounding_error
-from castfit.drive.run.jobs import thaw
+from castfit.drive.run.jobs import task, thaw
 from castfit.drive.run.options import RunOptions, require_problem
-from castfit.drive.run.pool import Pool
+from castfit.drive.run.pool import Pool, lost
 from castfit.drive.run.reporting import is_tenth, reporter
 from castfit.problem import Posable
 from castfit.result import Result
@@ -171,23 +170,18 @@ class _Answered:
 _Shared = tuple[Posable, dict[str, Method], set[str]]  # the names are of methods that this process has warmed up
 
 
+@task
 def _attempt(
     job: bytes | _Shared, limit: float, deadline: float, name: str, start: Mapping[str, float], seed: int
-) -> _Answered | InputError | str | None:
-    """Run a method from a start, wherever this is called; return an error's text, and None if there is no time."""
-    try:
-        problem, methods, warm = thaw(job)
-        with one_blas_thread, np.errstate(all="ignore"):  # numbers overflow far from any solution
-            if name not in warm:
-                warm.add(name)
-                first = _timed(methods[name], problem, start, seed, min(limit, _WARM_UP_TIME), deadline)
-                if first is None or first.answer.result.status is Status.INTERRUPTED:
-                    return first
-            return _timed(methods[name], problem, start, seed, limit, deadline)
-    except InputError as error:
-        return error
-    except Exception as error:  # one start must not cost the others
-        return f"{type(error).__name__}: {error}"
+) -> _Answered | None:
+    """Run a method from a start, wherever this is called; None if there is no time."""
+    problem, methods, warm = thaw(job)
+    if name not in warm:
+        warm.add(name)
+        first = _timed(methods[name], problem, start, seed, min(limit, _WARM_UP_TIME), deadline)
+        if first is None or first.answer.result.status is Status.INTERRUPTED:
+            return first
+    return _timed(methods[name], problem, start, seed, limit, deadline)
 
 
 def _timed(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,15 +24,14 @@ import numpy as np
 
 from castfit._text import aligned
 from castfit.drive.multistart.result import UNFINISHED
-from castfit.drive.optima import misfit
-from castfit.status import SOLVED, Status
+from castfit.drive.run.found import Ended, Found, columns
+from castfit.status import Status
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
     from castfit.drive.incremental.result import Horizon
-    from castfit.result import Result
 
 CATEGORIES = ("correct", "wrong", "integration_error", "optimization_error")
 _SAME_OPTIMUM = 1e-3
@@ -41,7 +40,7 @@ _CUT_SHORT = tuple(status for status in UNFINISHED if not status.startswith("wor
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(Ended):
     """One method from one start.
 
     Attributes
@@ -76,11 +75,6 @@ class Trial:
     evaluations: Mapping[str, int] | None = None
     time: float = np.nan
     horizons: tuple[Horizon, ...] = ()
-
-    @property
-    def success(self) -> bool:
-        """Whether it converged."""
-        return self.status in SOLVED
 
     @property
     def finished(self) -> bool:
@@ -178,7 +172,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ComparisonResult:
+class ComparisonResult(Found):
     """What several methods found from the same starts.
 
     Attributes
@@ -208,7 +202,6 @@ class ComparisonResult:
     rows: tuple[Row, ...]
     trials: tuple[Trial, ...]
     drawn: tuple[dict[str, float], ...]
-    best: Result | None
     best_chi2: float
     floor: float
     descriptions: Mapping[str, str]
@@ -219,19 +212,17 @@ class ComparisonResult:
     @property
     def table(self) -> dict[str, NDArray[Any]]:
         """All trials as columns, each (n_trials,), for instance for ``pandas.DataFrame(result.table)``."""
-        names = tuple(dict.fromkeys(name for t in self.trials for name in t.values or {}))
-        columns: dict[str, list[Any]] = {
-            "method": [t.method for t in self.trials],
-            "start": [t.start for t in self.trials],
-            "status": [t.status for t in self.trials],
-            "category": [self.category(t) for t in self.trials],
-            "chi2": [t.chi2 for t in self.trials],
-            "iterations": [t.iterations for t in self.trials],
-            "evaluations": [sum((t.evaluations or {}).values()) for t in self.trials],
-            "time": [t.time for t in self.trials],
-            **{name: [(t.values or {}).get(name, np.nan) for t in self.trials] for name in names},
+        cells: dict[str, Callable[[Trial], Any]] = {
+            "method": lambda t: t.method,
+            "start": lambda t: t.start,
+            "status": lambda t: t.status,
+            "category": self.category,
+            "chi2": lambda t: t.chi2,
+            "iterations": lambda t: t.iterations,
+            "evaluations": lambda t: sum((t.evaluations or {}).values()),
+            "time": lambda t: t.time,
         }
-        return {name: np.array(column) for name, column in columns.items()}
+        return columns(self.trials, cells, values=lambda t: t.values)
 
     def category(self, trial: Trial) -> str:
         """Return what a trial counts as; empty if it did not finish."""
@@ -271,9 +262,7 @@ class ComparisonResult:
         optimum = (
             f"correct: chi2 = {self.best_chi2:.6g} within 0.1 %; expected time: mean time per start / success rate"
         )
-        return "\n".join([self.message, "", *lines, "", optimum, *misfit(self.best)])
-
-    __str__ = summary
+        return "\n".join([self.message, "", *lines, "", optimum, *self.misfit()])
 
     def __repr__(self) -> str:
         rates = ", ".join(f"{row.method} {row.correct}/{row.starts}" for row in self.rows)

@@ -32,9 +32,8 @@ import numpy as np
 from castfit._reading import flag_mistakes, real, reals, text
 from castfit.drive.incremental.coarsening import coarsened
 from castfit.drive.incremental.horizons import break_time, doubling, end, integrated_length, measured_times
-from castfit.drive.incremental.limits import Bounds, confidence_limits, standard_deviations
+from castfit.drive.incremental.limits import Bounds, Estimate, confidence_limits, standard_deviations
 from castfit.drive.incremental.result import Horizon, IncrementalResult
-from castfit.drive.incremental.stage import Estimate, Stage
 from castfit.drive.run.options import RunOptions, part_mistakes, require_problem
 from castfit.fit import Solver, Transcription, fit
 from castfit.posed import Posed
@@ -161,8 +160,7 @@ def incremental(
         _say if verbose else None,
     )
     theta = problem.guess if start is None else problem.theta_from(start)
-    known = Estimate(theta, driver.user, -np.inf)
-    result, solved = driver.run(Stage(known, driver.next_horizon(known)))
+    result, solved = driver.run(Estimate(theta, driver.user, -np.inf))
     return IncrementalResult(result, solved, run.seconds)
 
 
@@ -219,27 +217,28 @@ class _Driver:
         """The user's bounds."""
         return Bounds(*self.problem.bounds)
 
-    def run(self, stage: Stage) -> tuple[Result, tuple[Horizon, ...]]:
+    def run(self, known: Estimate) -> tuple[Result, tuple[Horizon, ...]]:
         """Follow the flow chart to the end of the last horizon."""
+        horizons: tuple[Horizon, ...] = ()
+        target = self.next_horizon(known)
         while True:
-            known = stage.known
-            attempt = self.solve(stage.target, known)
+            attempt = self.solve(target, known)
             stopped = attempt.result.status in _STOPPED
             if self.fallback and not stopped and not attempt.plausible:
-                nearer = self.nearer_horizon(attempt, stage)
+                nearer = self.nearer_horizon(attempt, known, horizons)
                 if nearer is not None:
-                    record = self.record(replace(attempt, fallback="shorter step"))
-                    stage = Stage(known, nearer, (*stage.horizons, record))
+                    horizons = (*horizons, self.record(replace(attempt, fallback="shorter step")))
+                    target = nearer
                     continue
                 attempt = self.rescue(attempt, known)
                 stopped = attempt.result.status in _STOPPED
-            horizons = (*stage.horizons, self.record(attempt))
-            if stage.target >= end(self.posed):
+            horizons = (*horizons, self.record(attempt))
+            if target >= end(self.posed):
                 return replace(attempt.result, problem=self.problem), horizons
             if stopped:
                 return self.unfinished(attempt.result), horizons
-            learnt = self.learn(attempt, known)
-            stage = Stage(learnt, self.next_horizon(learnt), horizons)
+            known = self.learn(attempt, known)
+            target = self.next_horizon(known)
 
     def next_horizon(self, known: Estimate) -> float:
         """Return the horizon that the rule wants next."""
@@ -255,12 +254,12 @@ class _Driver:
             return float(reached[-1]) if reached.size and reached[-1] > known.horizon else following
         return min(following, last)
 
-    def nearer_horizon(self, attempt: _Attempt, stage: Stage) -> float | None:
+    def nearer_horizon(self, attempt: _Attempt, known: Estimate, horizons: Sequence[Horizon]) -> float | None:
         """Return a horizon halfway between the one that was reached and the one that failed; None to give up."""
-        if attempt.result.status in _HOPELESS or sum(bool(h.fallback) for h in stage.horizons) >= _MOST_SHORTER:
+        if attempt.result.status in _HOPELESS or sum(bool(h.fallback) for h in horizons) >= _MOST_SHORTER:
             return None
         times = measured_times(self.posed)
-        between = times[(times > stage.known.horizon) & (times < attempt.horizon)]
+        between = times[(times > known.horizon) & (times < attempt.horizon)]
         return float(between[(between.size - 1) // 2]) if between.size else None
 
     def solve(self, horizon: float, known: Estimate) -> _Attempt:

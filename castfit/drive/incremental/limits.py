@@ -53,6 +53,15 @@ class Bounds:
         return {j: side for j, side in active.items() if own[side][0][j] != own[side][1][j]}
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """What one horizon hands to the next: theta, the bounds on it, and the horizon that it was estimated on."""
+
+    theta: Array
+    bounds: Bounds
+    horizon: float
+
+
 def standard_deviations(result: Result, accuracy: float) -> tuple[Array, float]:
     """Return the standard deviations of theta and the degrees of freedom of the noise's estimate (inf if it is known).
 

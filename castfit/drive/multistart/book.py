@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from castfit.drive.multistart.result import (
     CUT_OFF,
-    ERROR,
     UNFINISHED,
     Kept,
     Plan,
@@ -19,7 +18,7 @@ from castfit.drive.multistart.result import (
     not_run,
 )
 from castfit.drive.optima import merit_of, optima
-from castfit.drive.run.pool import Lost
+from castfit.drive.run.pool import ERROR, lost
 from castfit.result import Result
 from castfit.status import InputError, Status
 
@@ -162,10 +161,3 @@ class Book:
 
 def _counts(tally: _Tally) -> dict[str, Any]:
     return {"evaluations": dict(tally.evaluations), "failures": dict(tally.failures), "time": tally.time}
-
-
-def lost(outcome: Any) -> tuple[str, str]:
-    """Return status and message of a task that ended without an answer."""
-    if isinstance(outcome, Lost):
-        return outcome.cause, outcome.message
-    return ("not_run", "It was not run.") if outcome is None else (ERROR, str(outcome))

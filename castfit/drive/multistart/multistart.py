@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._blas import one_blas_thread
 from castfit._reading import is_count, is_one_of, text
 from castfit.drive.multistart.book import Book, Fitted
 from castfit.drive.multistart.result import UNFINISHED, End, MultistartResult, Progress, not_run
 from castfit.drive.multistart.sampling import draw
 from castfit.drive.optima import rounding_error
 from castfit.drive.run.checkpoint import described, run_header, seed_of
-from castfit.drive.run.jobs import thaw
+from castfit.drive.run.jobs import task, thaw
 from castfit.drive.run.options import RunOptions, part_mistakes, require_problem
 from castfit.drive.run.pool import Pool
 from castfit.drive.run.reporting import is_tenth, reporter
@@ -30,7 +29,7 @@ from castfit.problem import Posable
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.start.decomposition.blocks import decomposition_mistakes
 from castfit.start.decomposition.search import Decomposed
-from castfit.status import InputError, Status, check
+from castfit.status import Status, check
 from castfit.transcribe.collocation import Collocation
 
 if TYPE_CHECKING:
@@ -198,19 +197,14 @@ def multistart(
 _Parts = tuple[Posable, Any, Any]
 
 
+@task
 def _attempt(
     job: bytes | _Parts, start: Mapping[str, float] | Decomposed, limit: float, deadline: float
-) -> Fitted | InputError | str | None:
-    """Fit from one start, wherever this is called; return an error's text, and None if there is no time."""
+) -> Fitted | None:
+    """Fit from one start, wherever this is called; None if there is no time."""
     left = deadline - time.time()
     if left <= 0.0:
         return None
-    try:
-        problem, transcription, solver = thaw(job)
-        with one_blas_thread, np.errstate(all="ignore"):  # numbers overflow far from any solution
-            result = fit(problem, transcription, solver, start=start, retry=False, max_time=min(limit, left))
-    except InputError as error:
-        return error
-    except Exception as error:  # one start must not cost the others
-        return f"{type(error).__name__}: {error}"
+    problem, transcription, solver = thaw(job)
+    result = fit(problem, transcription, solver, start=start, retry=False, max_time=min(limit, left))
     return Fitted(replace(result, problem=None), result.status is Status.MAX_TIME and left < limit)

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from castfit._json import rebuilt
-from castfit._text import aligned
-from castfit.drive.optima import Optimum, Outlook, misfit, optima
+from castfit.drive.optima import Optimum, Outlook, optima
 from castfit.drive.run.checkpoint import read, write
+from castfit.drive.run.found import Ended, Found, columns, counted, optima_lines
 from castfit.result import Result
 from castfit.status import SOLVED, InputError, Status
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem import Posable
 
 # What happens to a start besides the ways in which a fit ends: nothing, or its end is not known.
-CUT_OFF, ERROR = "cut_off", "error"
+CUT_OFF = "cut_off"
 UNFINISHED = ("not_run", CUT_OFF, "worker_died", "worker_hung", Status.INTERRUPTED.value)
 
 _SMALL_GAP = 1e-6
-_MOST_SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Start:
+class Start(Ended):
     """One start and where it led: a row of the table.
 
     Attributes
@@ -69,11 +67,6 @@ class Start:
     evaluations: Mapping[str, int] | None = None
     failures: Mapping[str, int] | None = None
     time: float = 0.0
-
-    @property
-    def success(self) -> bool:
-        """Whether the fit ended in a solution."""
-        return self.status in SOLVED
 
     @property
     def rank(self) -> tuple[bool, bool, float, int]:
@@ -121,7 +114,7 @@ class Progress:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MultistartResult:
+class MultistartResult(Found):
     """What many starts found.
 
     Attributes
@@ -147,7 +140,6 @@ class MultistartResult:
         Differences of chi2 that are rounding.
     """
 
-    best: Result | None
     starts: tuple[Start, ...]
     optima: tuple[Optimum, ...]
     outlook: Outlook
@@ -166,11 +158,6 @@ class MultistartResult:
         found = optima({row.index: (row.chi2, row.values) for row in rows if row.success}, floor=floor)
         tried = sum(row.status not in UNFINISHED for row in rows)
         return cls(best=best, starts=rows, optima=found, outlook=Outlook.of(found, tried), floor=floor, **rest)
-
-    @property
-    def success(self) -> bool:
-        """Whether any start succeeded."""
-        return self.best is not None and self.best.success
 
     @property
     def statuses(self) -> dict[str, int]:
@@ -193,25 +180,19 @@ class MultistartResult:
         ``evaluations`` (of values), ``time``; for each quantity k where it began, ``start k``, and where it ended.
         """
         of = {i: k for k, optimum in enumerate(self.optima) for i in optimum.starts}
-        names = tuple(dict.fromkeys(name for row in self.starts for name in row.start))
-        rows = self.starts
-        columns: dict[str, list[Any]] = {
-            "start": [row.index for row in rows],
-            "status": [row.status for row in rows],
-            "chi2": [row.chi2 for row in rows],
-            "optimum": [of.get(row.index, -1) for row in rows],
-            "draws": [row.draws for row in rows],
-            "iterations": [row.iterations for row in rows],
-            "evaluations": [(row.evaluations or {}).get("values", 0) for row in rows],
-            "time": [row.time for row in rows],
-            **{f"start {name}": [row.start.get(name, np.nan) for row in rows] for name in names},
-            **{name: [row.values.get(name, np.nan) for row in rows] for name in names},
+        cells: dict[str, Callable[[Start], Any]] = {
+            "start": lambda row: row.index,
+            "status": lambda row: row.status,
+            "chi2": lambda row: row.chi2,
+            "optimum": lambda row: of.get(row.index, -1),
+            "draws": lambda row: row.draws,
+            "iterations": lambda row: row.iterations,
+            "evaluations": lambda row: (row.evaluations or {}).get("values", 0),
+            "time": lambda row: row.time,
         }
-        return {name: np.array(column) for name, column in columns.items()}
-
-    def with_problem(self, problem: Posable) -> MultistartResult:
-        """Return the result with the problem that it answers, after loading; see `Result.with_problem`."""
-        return replace(self, best=None if self.best is None else self.best.with_problem(problem))
+        # A column of where a quantity ended also where no start came to an end.
+        absent = dict.fromkeys((name for row in self.starts for name in row.start), np.nan)
+        return columns(self.starts, cells, start=lambda row: row.start, values=lambda row: absent | row.values)
 
     def save(self, path: str | Path) -> None:
         """Write everything but the problem; the file is a checkpoint, from which a later run may go on."""
@@ -244,31 +225,12 @@ class MultistartResult:
         """Return the text that `print` shows."""
         total = len(self.starts)
         lines = [f"{total} starts, {self.transcription}, {self.solver}: {self.time:.1f} s", self.message, ""]
-        if self.optima:
-            rows = [("chi2", "found", "first by start", "differ at equal chi2")]
-            rows += [
-                (f"{o.chi2:.8g}", f"{len(o.starts)} of {total}", str(min(o.starts)), ", ".join(o.varying))
-                for o in self.optima[:_MOST_SHOWN]
-            ]
-            lines += aligned(rows, ">>><")
-            if len(self.optima) > _MOST_SHOWN:
-                lines.append(f"and {len(self.optima) - _MOST_SHOWN} more, up to chi2 = {self.optima[-1].chi2:.8g}")
-            lines.append("")
-        lines.append(self.outlook.sentence)
-        lines += misfit(self.best)
-        failed = {status: n for status, n in self.statuses.items() if status not in SOLVED}
-        if failed:
-            lines.append("without success: " + ", ".join(f"{n} {status}" for status, n in failed.items()))
+        lines += [*optima_lines(self.optima, total, first=True), self.outlook.sentence, *self.misfit()]
+        lines += counted("without success", {s: n for s, n in self.statuses.items() if s not in SOLVED})
         again = sum(max(row.draws - 1, 0) for row in self.starts)
         if again:
             lines.append(f"drawn again because they could not be evaluated: {again}")
-        if self.failures:
-            lines.append("failed evaluations: " + ", ".join(f"{n} {cause}" for cause, n in self.failures.items()))
-        if self.best is not None:
-            lines += ["", "best:" if self.success else "best point, though no solution:", self.best.summary()]
-        return "\n".join(lines)
-
-    __str__ = summary
+        return "\n".join([*lines, *counted("failed evaluations", self.failures), *self.closing()])
 
     def __repr__(self) -> str:
         if not self.optima:

@@ -1,14 +1,41 @@
-"""What the tasks of a run share, as bytes that every process thaws once."""
+"""Tasks of a run: what they share, as bytes that every process thaws once, and how they end."""
 
 from __future__ import annotations
 
 import pickle
 import threading
-from typing import Any, TypeVar
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+
+from castfit._blas import one_blas_thread
 from castfit.status import InputError
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Parts = TypeVar("Parts", bound=tuple[Any, ...])
+
+
+def task(function: Callable[P, T]) -> Callable[P, T | InputError | str]:
+    """Let a function run anywhere as the task of a run: with one BLAS thread, and errors that are returned.
+
+    Misuse is returned as it is; of other errors the text, as one task must not cost the others.  Numbers overflow far
+    from any solution, which is nothing to be told.
+    """
+
+    @wraps(function)
+    def run(*arguments: P.args, **options: P.kwargs) -> T | InputError | str:
+        try:
+            with one_blas_thread, np.errstate(all="ignore"):
+                return function(*arguments, **options)
+        except InputError as error:
+            return error
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    return run
 
 
 def freeze(where: str, what: str, parts: Parts, *, needed: bool) -> bytes | Parts:

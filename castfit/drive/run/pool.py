@@ -44,6 +44,16 @@ class Lost:
     message: str
 
 
+ERROR = "error"
+
+
+def lost(outcome: Any) -> tuple[str, str]:
+    """Return status and message of a task that ended without an answer: lost, an error's text, or not run (None)."""
+    if isinstance(outcome, Lost):
+        return outcome.cause, outcome.message
+    return ("not_run", "It was not run.") if outcome is None else (ERROR, str(outcome))
+
+
 class Pool:
     """Workers for rounds of tasks, in a ``with`` block that ends them.
 
@@ -54,7 +64,7 @@ class Pool:
     """
 
     def __init__(self, workers: int | cf.Executor) -> None:
-        self._workers = workers
+        self.workers = workers
         self._staff: list[_Worker] = []
 
     def __enter__(self) -> Pool:
@@ -92,11 +102,11 @@ class Pool:
         InputError
             If processes cannot be started.
         """
-        if isinstance(self._workers, cf.Executor):
-            return _on_executor(function, tasks, self._workers, limit, deadline)
-        if self._workers == 1:
+        if isinstance(self.workers, cf.Executor):
+            return _on_executor(function, tasks, self.workers, limit, deadline)
+        if self.workers == 1:
             return _here(function, tasks)
-        return self._on_processes(function, tasks, self._workers, limit, deadline)
+        return self._on_processes(function, tasks, self.workers, limit, deadline)
 
     def _on_processes(self, function: Function, tasks: Tasks, count: int, limit: float, deadline: float) -> Outcomes:
         staff = self._staff

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castfit._json import plain, rebuilt
-from castfit.drive.run.pool import Lost
+from castfit.drive.run.pool import ERROR, lost
 from castfit.drive.scatter.method.basins import Climb
 from castfit.drive.scatter.method.members import Member
 from castfit.drive.scatter.method.search import Ascent
@@ -116,9 +116,9 @@ class Book(Ledger):
         if isinstance(found, InputError):
             raise found
         if not isinstance(found, Searched):
-            message = found.message if isinstance(found, Lost) else str(found)
-            self.searches.append(LocalSearch(start.f, np.inf, {}, 0, "error", message, self.elapsed))
-            self.failures.update([found.cause if isinstance(found, Lost) else "error"])
+            cause, message = lost(found)
+            self.searches.append(LocalSearch(start.f, np.inf, {}, 0, ERROR, message, self.elapsed))
+            self.failures.update([cause])
             self.check()
             return None
         spent = sum(found.evaluations.values())

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._text import aligned
-from castfit.drive.optima import Optimum, misfit, optima
-from castfit.status import SOLVED
+from castfit.drive.optima import Optimum, optima
+from castfit.drive.run.found import Ended, Found, counted, optima_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,11 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from castfit.result import Result
-
     Array = NDArray[np.float64]
-
-_MOST_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -36,7 +31,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class LocalSearch:
+class LocalSearch(Ended):
     """A local search.
 
     Attributes
@@ -62,11 +57,6 @@ class LocalSearch:
     message: str
     seconds: float
 
-    @property
-    def success(self) -> bool:
-        """Whether it ended in a solution."""
-        return self.status in SOLVED
-
 
 @dataclass(frozen=True)
 class Generation:
@@ -90,7 +80,7 @@ class Generation:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ScatterResult:
+class ScatterResult(Found):
     """What a scatter search found.
 
     Attributes
@@ -119,7 +109,6 @@ class ScatterResult:
         What else went wrong: a checkpoint that could not be written.
     """
 
-    best: Result | None
     reason: str
     history: tuple[Moment, ...]
     searches: tuple[LocalSearch, ...]
@@ -136,11 +125,6 @@ class ScatterResult:
     warnings: tuple[str, ...] = ()
 
     @property
-    def success(self) -> bool:
-        """Whether the best point is a solution: an optimum, at least a local one."""
-        return self.best is not None and self.best.success
-
-    @property
     def chi2(self) -> float:
         """The best chi2; inf if nothing could be simulated."""
         return np.inf if self.best is None else self.best.chi2
@@ -150,7 +134,8 @@ class ScatterResult:
         """How the search ended, in words."""
         parts = [self.reason]
         if self.best is None:
-            parts.append(f"No point could be simulated: {_counted(self.failures)}.")
+            nothing = "No point could be simulated"
+            parts += [f"{said}." for said in counted(nothing, self.failures) or [f"{nothing}: no cause is known"]]
         elif not self.success:
             parts.append(f"The best point is no solution: {self.best.message}")
         return " ".join([*parts, *self.warnings])
@@ -190,29 +175,13 @@ class ScatterResult:
             self.message,
             "",
         ]
-        if self.optima:
-            total = len(self.searches)
-            rows = [("chi2", "found", "differ at equal chi2")]
-            rows += [(f"{o.chi2:.8g}", f"{len(o.starts)} of {total}", ", ".join(o.varying))
-                     for o in self.optima[:_MOST_SHOWN]]  # fmt: skip
-            lines += [*aligned(rows, ">><"), ""]
-        lines += misfit(self.best)
+        lines += [*optima_lines(self.optima, len(self.searches)), *self.misfit()]
         if self.logarithmic:
             lines.append("searched in the logarithm: " + ", ".join(self.logarithmic))
-        if self.failures:
-            lines.append("failed simulations: " + _counted(self.failures))
-        if self.best is not None:
-            lines += ["", "best:" if self.success else "best point, though no solution:", self.best.summary()]
-        return "\n".join(lines)
-
-    __str__ = summary
+        return "\n".join([*lines, *counted("failed simulations", self.failures), *self.closing()])
 
     def __repr__(self) -> str:
         return (
             f"ScatterResult(chi2 = {self.chi2:.6g}; {self.simulations} simulations, {len(self.searches)} local "
             f"searches, {self.time:.1f} s)"
         )
-
-
-def _counted(failures: Mapping[str, int]) -> str:
-    return ", ".join(f"{n} {cause}" for cause, n in failures.items()) or "no cause is known"

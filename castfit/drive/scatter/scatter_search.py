@@ -18,6 +18,7 @@ from castfit._reading import flag_mistakes, is_one_of, real, rng_mistakes, text
 from castfit.drive.optima import rounding_error
 from castfit.drive.run.checkpoint import described, run_header, seed_of
 from castfit.drive.run.options import RunOptions, part_mistakes, require_problem
+from castfit.drive.run.pool import Pool
 from castfit.drive.run.reporting import is_round, reporter
 from castfit.drive.scatter.book import Book, Halt, Limits
 from castfit.drive.scatter.method.options import Options
@@ -26,7 +27,6 @@ from castfit.drive.scatter.result import Generation, ScatterResult
 from castfit.drive.scatter.scales import Box, box_of, restated
 from castfit.drive.scatter.staff import Staff
 from castfit.drive.scatter.tasks import Work
-from castfit.fit import fit
 from castfit.integrate import IntegratorOptions
 from castfit.posed import Posed
 from castfit.problem import Posable
@@ -203,10 +203,10 @@ def scatter_search(
     state: State | None = None
     with (
         run.opened(header) as file,
-        Staff(job, run.workers, limits.deadline) as staff,
+        Pool(run.workers) as pool,
         reporter(verbose) as report,
     ):
-        book = Book(staff, work, limits, seed)
+        book = Book(Staff(job, pool, limits.deadline), work, limits, seed)
         state = None if file is None else _resumed(file.records, book)
 
         def now() -> Generation:
@@ -228,7 +228,7 @@ def scatter_search(
             reason = str(halt)
         except KeyboardInterrupt:
             reason = "Interrupted from the keyboard."
-            staff.dismiss()
+            pool.dismiss()
         best = _best(problem, searched, box, work, book, limits, stopped=reason.startswith("Interrupted"))
     return ScatterResult(
         best=best,
@@ -283,16 +283,7 @@ def _best(
     left = limits.deadline - time.time()
     over = stopped or left <= 0.0
     with np.errstate(all="ignore"):
-        result = fit(
-            problem,
-            work.transcription,
-            work.solver,
-            start=start,
-            second_start=False,
-            retry=False,
-            max_time=np.inf if over else left,
-            callback=(lambda now: True) if over else None,
-        )
+        result = work.fit(problem, start, np.inf if over else left, (lambda now: True) if over else None)
     if over:
         status = Status.INTERRUPTED if stopped else Status.MAX_TIME
         result = result.ended(status, status.sentence)

@@ -6,8 +6,7 @@ The order of the answers is that of the questions, so that nothing depends on wh
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from castfit.drive.scatter.book import Halt
 from castfit.drive.scatter.tasks import Job, Simulated, simulate_block
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
@@ -33,50 +30,28 @@ class Staff:
     Parameters
     ----------
     job : Job
-    workers : int or concurrent.futures.Executor
+    pool : Pool
     deadline : float
         As `time.time` gives it.
     """
 
-    def __init__(self, job: Job, workers: int | Executor, deadline: float) -> None:
-        self._job, self._workers, self._deadline = job, workers, deadline
-        self._pool = Pool(workers)
-
-    def __enter__(self) -> Staff:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.dismiss()
-
-    def dismiss(self) -> None:
-        """End the processes that were started."""
-        self._pool.dismiss()
+    def __init__(self, job: Job, pool: Pool, deadline: float) -> None:
+        self._job, self._pool, self._deadline = job, pool, deadline
 
     def simulate(self, X: Array) -> Simulated:
         """Simulate members at the rows of X (k, n); fewer values than rows if the time is over."""
-        if self._workers == 1:
+        if self._pool.workers == 1:
             return simulate_block(self._job, X, self._deadline)
         size = _ON_EXECUTORS
-        if isinstance(self._workers, int):
-            size = max(1, -(-len(X) // (_PIECES * self._workers)))
+        if isinstance(self._pool.workers, int):
+            size = max(1, -(-len(X) // (_PIECES * self._pool.workers)))
         pieces = [X[i : i + size] for i in range(0, len(X), size)]
-        values: list[float] = []
-        failures: Counter[str] = Counter()
-        wanted = 0
-        for piece, answer in zip(pieces, self._ask([(piece,) for piece in pieces]), strict=True):
-            found = answer if isinstance(answer, Simulated) else self._one_by_one(piece)
-            values += found.values
-            failures += found.failures
-            wanted += len(piece)
-            if len(values) < wanted:
-                break
-        return Simulated(tuple(values), failures)
+        answers = zip(self._ask([(piece,) for piece in pieces]), pieces, strict=True)
+        return _joined(pieces, (a if isinstance(a, Simulated) else self._one_by_one(x) for a, x in answers))
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Have one task done: ``function(job, *arguments, deadline)``."""
-        if self._workers == 1:
+        if self._pool.workers == 1:
             return function(self._job, *arguments, self._deadline)
         return self._ask([arguments], function)[0]
 
@@ -91,13 +66,20 @@ class Staff:
 
     def _one_by_one(self, X: Array) -> Simulated:
         """Repeat a task that ended its workers, so that it costs only the member that they died of."""
-        values: list[float] = []
-        failures: Counter[str] = Counter()
-        for x in X:
-            (answer,) = self._ask([(x[None],)])
-            found = answer if isinstance(answer, Simulated) else Simulated((np.inf,), Counter({answer.cause: 1}))
-            values += found.values
-            failures += found.failures
-            if not found.values:
-                break
-        return Simulated(tuple(values), failures)
+        pieces = [x[None] for x in X]
+        answers = (self._ask([(piece,)])[0] for piece in pieces)
+        return _joined(
+            pieces, (a if isinstance(a, Simulated) else Simulated((np.inf,), Counter({a.cause: 1})) for a in answers)
+        )
+
+
+def _joined(pieces: Sequence[Array], answers: Iterable[Simulated]) -> Simulated:
+    """Put the answers to pieces together, up to the first one that is not complete."""
+    values: list[float] = []
+    failures: Counter[str] = Counter()
+    for piece, found in zip(pieces, answers, strict=False):
+        values += found.values
+        failures += found.failures
+        if len(found.values) < len(piece):
+            break
+    return Simulated(tuple(values), failures)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import numpy as np
 
 from castfit._blas import one_blas_thread
 from castfit.drive.optima import merit, merit_of
-from castfit.drive.run.jobs import thaw
+from castfit.drive.run.jobs import task, thaw
 from castfit.drive.scatter.method.basins import path_distances, thinned
 from castfit.drive.scatter.scales import Box
 from castfit.fit import Solver, Transcription, fit
@@ -22,12 +22,13 @@ from castfit.result import Result
 from castfit.solve.solution import Iteration, infeasibility
 from castfit.staged import weighted_squares
 from castfit.start.decomposition.search import Decomposed
-from castfit.status import InputError, Status
+from castfit.status import Status
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit.problem import Posable
     from castfit.staged import StagedProblem
 
     Array = NDArray[np.float64]
@@ -79,6 +80,19 @@ class Work:
     def natural(self, x: Array) -> Array:
         """Return the natural values (n_theta,) at a point of the cube."""
         return self.problem.to_natural(self.box.theta(x))
+
+    def fit(self, problem: Posable, start: Any, max_time: float, callback: Callable[[Iteration], Any] | None) -> Result:
+        """Fit once, without a second start: it is another search that leads out of a bad optimum."""
+        return fit(
+            problem,
+            self.transcription,
+            self.solver,
+            start=start,
+            second_start=False,
+            retry=False,
+            max_time=max_time,
+            callback=callback,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is built where the work is done."""
@@ -166,10 +180,9 @@ class _Watch:
         return self.joined
 
 
-def search_locally(
-    job: Job, x: Array, paths: Sequence[Array], best: float, seed: int, deadline: float
-) -> Searched | str | InputError:
-    """Fit from a member x (n,); return an error's text if that is impossible.
+@task
+def search_locally(job: Job, x: Array, paths: Sequence[Array], best: float, seed: int, deadline: float) -> Searched:
+    """Fit from a member x (n,).
 
     Parameters
     ----------
@@ -188,31 +201,16 @@ def search_locally(
     theta = work.box.theta(x)
     start: Any = dict(zip(work.problem.names, work.problem.to_natural(theta).tolist(), strict=True))
     problem = work.problem
-    try:
-        with one_blas_thread, np.errstate(all="ignore"):
-            if work.start == "matching":
-                problem, start = problem.starting_at(start), work.start
-            elif work.start == "decomposed":
-                start = Decomposed(start, np.random.default_rng((seed, len(paths))))
-            result = fit(
-                problem,
-                work.transcription,
-                work.solver,
-                start=start,
-                second_start=False,
-                retry=False,
-                max_time=max(deadline - time.time(), 1e-3),
-                callback=watch,
-            )
-            evaluations = Counter(result.evaluations)
-            f = merit_of(result, work.problem)
-            if work.needs_simulation:
-                f, _ = value_at(work, result.theta)
-                evaluations["values"] += 1
-    except InputError as error:
-        return error
-    except Exception as error:  # one local search must not cost the whole one
-        return f"{type(error).__name__}: {error}"
+    if work.start == "matching":
+        problem, start = problem.starting_at(start), work.start
+    elif work.start == "decomposed":
+        start = Decomposed(start, np.random.default_rng((seed, len(paths))))
+    result = work.fit(problem, start, max(deadline - time.time(), 1e-3), watch)
+    evaluations = Counter(result.evaluations)
+    f = merit_of(result, work.problem)
+    if work.needs_simulation:
+        f, _ = value_at(work, result.theta)
+        evaluations["values"] += 1
     begun = [x] if work.start is None else []  # other starts leap away from the member
     path = np.array([*begun, *watch.points, work.box.cube(result.theta)])
     joined = watch.joined and result.status is Status.STOPPED_BY_CALLBACK
