@@ -66,12 +66,22 @@ def is_count(value: Any, least: float = 0, most: float = np.inf) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(least <= value <= most)
 
 
+def is_within(value: Any, least: float = -np.inf, most: float = np.inf, *, strictly: bool = False) -> bool:
+    """Tell whether a value is a real number from `least` to `most`, or strictly between them."""
+    number = real(value)
+    return number is not None and (least < number < most if strictly else least <= number <= most)
+
+
+def option_mistakes(*rules: tuple[str, Any, bool, str]) -> list[str]:
+    """Find options that are not right, from rules (name, value, whether it is right, what to give instead)."""
+    return [f"{name} is {text(value)}; {remedy}" for name, value, right, remedy in rules if not right]
+
+
 def flag_mistakes(**flags: Any) -> list[str]:
     """Find what is neither True nor False."""
-    return [
-        f"{name} is {text(value)}; give True or False" for name, value in flags.items()
-        if not is_one_of(value, True, False)
-    ]  # fmt: skip
+    return option_mistakes(
+        *((name, value, is_one_of(value, True, False), "give True or False") for name, value in flags.items())
+    )
 
 
 def items(value: Any) -> list[Any] | None:

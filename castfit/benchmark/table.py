@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from castfit._reading import option_mistakes
 from castfit.drive.compare.result import finite
 
 Progress = Callable[[str], object]  # told what is being done
@@ -12,9 +13,11 @@ Progress = Callable[[str], object]  # told what is being done
 
 def number_mistakes(*, seed: int | None = None, max_time: float = 1.0, **counts: int) -> list[str]:
     """Find counts below 1, a negative seed, and a time limit that is none."""
-    mistakes = [f"{name} is {count}; give at least 1" for name, count in counts.items() if count < 1]
-    mistakes += [f"seed is {seed}; give a number that is not negative"] if seed is not None and seed < 0 else []
-    return mistakes + ([] if max_time > 0 else [f"max_time is {max_time}; give a positive number of seconds"])
+    return option_mistakes(
+        *((name, count, count >= 1, "give at least 1") for name, count in counts.items()),
+        ("seed", seed, seed is None or seed >= 0, "give a number that is not negative"),
+        ("max_time", max_time, max_time > 0, "give a positive number of seconds"),
+    )
 
 
 def record(table: str, rows: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from castfit.drive.multistart.book import LOST
 from castfit.drive.multistart.result import CUT_OFF
 from castfit.drive.multistart.sampling import draw
 from castfit.drive.optima import merit_of, rounding_error
+from castfit.drive.run.found import ending
 from castfit.drive.run.jobs import task, thaw
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.run.pool import Pool, lost
@@ -32,11 +33,6 @@ from castfit.result import Result
 from castfit.status import InputError, Status, check
 
 _WARM_UP_TIME = 10.0  # seconds
-_STOPS = {
-    Status.INTERRUPTED: "Interrupted from the keyboard.",
-    Status.STOPPED_BY_CALLBACK: "The callback asked to stop.",
-    Status.MAX_TIME: "The time limit was reached.",
-}
 
 
 def compare(
@@ -223,8 +219,6 @@ def _line(trial: Trial) -> str:
 
 def _message(trials: Sequence[Trial], stopped: Status | None) -> str:
     """Say how the run ended, naming every trial that was lost."""
-    total, finished = len(trials), sum(trial.finished for trial in trials)
-    count = f"All {total} fits ended." if finished == total else f"{finished} of {total} fits ended."
-    lost_ones = [f"Start {t.start}, {t.method}: {t.message}" for t in trials if t.status in LOST]
-    unrun = {t.message for t in trials if t.status == "not_run"} if stopped is None else set[str]()
-    return " ".join([*([_STOPS[stopped]] if stopped else []), count, *sorted(unrun), *lost_ones])
+    unrun = (trial.message for trial in trials if trial.status == "not_run")
+    gone = (f"Start {t.start}, {t.method}: {t.message}" for t in trials if t.status in LOST)
+    return ending(stopped, sum(trial.finished for trial in trials), len(trials), "fits", unrun, *gone)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import flag_mistakes, real, reals, text
+from castfit._reading import flag_mistakes, is_within, option_mistakes, reals, text
 from castfit.drive.incremental.coarsening import coarsened
 from castfit.drive.incremental.horizons import break_time, doubling, end, integrated_length, measured_times
 from castfit.drive.incremental.limits import Bounds, Estimate, confidence_limits, standard_deviations
@@ -131,7 +131,12 @@ def incremental(
     if solver is None:
         solver = GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS)
     mistakes = part_mistakes(transcription, solver)
-    mistakes += _mistakes(break_fraction, bound_confidence, bound_relaxation)
+    fraction, positive = "give a number that is between 0 and 1", "give a number that is positive"
+    mistakes += option_mistakes(
+        ("break_fraction", break_fraction, is_within(break_fraction, 0, 1, strictly=True), fraction),
+        ("bound_confidence", bound_confidence, is_within(bound_confidence, 0, 1, strictly=True), fraction),
+        ("bound_relaxation", bound_relaxation, is_within(bound_relaxation, 0, strictly=True), positive),
+    )
     mistakes += flag_mistakes(coarse=coarse, fallback=fallback) + run.mistakes()
     require_problem("incremental", problem, mistakes)
     if not isinstance(horizons, str):
@@ -369,20 +374,6 @@ def _say(line: str) -> None:
     from rich.console import Console
 
     Console(highlight=False, markup=False, soft_wrap=True).print(line)
-
-
-def _mistakes(break_fraction: Any, confidence: Any, relaxation: Any) -> list[str]:
-    """Check the options that are numbers."""
-    rules = (
-        ("break_fraction", break_fraction, 1.0, "between 0 and 1"),
-        ("bound_confidence", confidence, 1.0, "between 0 and 1"),
-        ("bound_relaxation", relaxation, np.inf, "positive"),
-    )
-    return [
-        f"{name} is {text(value)}; give a number that is {rule}"
-        for name, value, below, rule in rules
-        if (number := real(value)) is None or not 0.0 < number < below
-    ]
 
 
 def _horizon_mistakes(problem: Posed, horizons: Any) -> list[str]:

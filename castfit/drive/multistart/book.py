@@ -18,6 +18,7 @@ from castfit.drive.multistart.result import (
     not_run,
 )
 from castfit.drive.optima import merit_of, optima
+from castfit.drive.run.found import ending
 from castfit.drive.run.pool import ERROR, lost
 from castfit.result import Result
 from castfit.status import InputError, Status
@@ -144,19 +145,17 @@ class Book:
             seconds_left=seconds / max(finished - self._restored, 1) * (total - finished),
         )
 
-    def message(self, ended: str, *, late: bool, trouble: str) -> str:
+    def message(self, stopped: Status | None, *, late: bool, trouble: str) -> str:
         """Say how the run ended, naming every start that was lost, and any trouble with the checkpoint."""
-        total = len(self._draws.first)
-        finished = sum(row.status not in UNFINISHED for row in self.rows.values())
-        gone = [f"Start {i}: {row.message}" for i, row in sorted(self.rows.items())
-                if row.status in LOST]  # fmt: skip
-        if not ended and late and finished < total:
-            ended = "The time limit was reached."
-        untouched = {row.message for row in self.rows.values() if row.status == "not_run"} if not ended else set[str]()
-        if total < self._draws.wanted:
-            gone.append(f"The time sufficed to draw {total} of {self._draws.wanted} starts.")
-        count = f"All {total} starts ended." if finished == total else f"{finished} of {total} starts ended."
-        return " ".join(part for part in (ended, count, *sorted(untouched), *gone, trouble) if part)
+        total, rows = len(self._draws.first), [row for _, row in sorted(self.rows.items())]
+        finished = sum(row.status not in UNFINISHED for row in rows)
+        if stopped is None and late and finished < total:
+            stopped = Status.MAX_TIME
+        unrun = (row.message for row in rows if row.status == "not_run")
+        gone = [f"Start {row.index}: {row.message}" for row in rows if row.status in LOST]
+        wanted = self._draws.wanted
+        short = f"The time sufficed to draw {total} of {wanted} starts." if total < wanted else ""
+        return ending(stopped, finished, total, "starts", unrun, *gone, short, trouble)
 
 
 def _counts(tally: _Tally) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import is_count, is_one_of, text
+from castfit._reading import is_count, is_one_of, option_mistakes, text
 from castfit.drive.multistart.book import Book, Fitted
 from castfit.drive.multistart.result import UNFINISHED, End, MultistartResult, Progress, not_run
 from castfit.drive.multistart.sampling import draw
@@ -120,8 +120,7 @@ def multistart(
     transcription = Collocation() if transcription is None else transcription
     solver = GaussNewton() if solver is None else solver
     mistakes = part_mistakes(transcription, solver)
-    if not is_count(max_draws, 1):
-        mistakes.append(f"max_draws is {text(max_draws)}; give at least 1")
+    mistakes += option_mistakes(("max_draws", max_draws, is_count(max_draws, 1), "give at least 1"))
     mistakes += run.file_mistakes() + run.mistakes()
     require_problem("multistart", problem, mistakes)
     if start_strategy is not None:
@@ -146,7 +145,7 @@ def multistart(
     floor = rounding_error(problem)
     book = Book(draws, max_draws, floor, run.began, problem)
     labels = {"transcription": transcription.label, "solver": solver.label}
-    ended = ""
+    stopped: Status | None = None
     with run.opened(header) as file:
         if file is not None:
             book.resume(file, labels)
@@ -175,16 +174,16 @@ def multistart(
                     last = f"start {row.index}: {row.status}, chi2 = {row.chi2:.6g}, {took}"
                     report(now.sentence, last, milestone=is_tenth(now.finished, now.total))
                     if run.wants_end(now):
-                        ended = "The callback asked to stop."
+                        stopped = Status.STOPPED_BY_CALLBACK
                         break
         except KeyboardInterrupt:
-            ended = "Interrupted from the keyboard."
+            stopped = Status.INTERRUPTED
         result = MultistartResult.of(
             book.best,
             (book.rows.get(i) or not_run(start, i) for i, start in enumerate(draws.first)),
             floor=floor,
             drawn=draws.first,
-            message=book.message(ended, late=run.seconds >= run.max_time, trouble="" if file is None else file.trouble),
+            message=book.message(stopped, late=run.seconds >= run.max_time, trouble=file.trouble if file else ""),
             time=run.seconds,
             header=header,
             **labels,

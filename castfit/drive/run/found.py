@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from castfit._text import aligned
 from castfit.result import Result
-from castfit.status import SOLVED
+from castfit.status import SOLVED, Status
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,6 +22,21 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 
 _MOST_SHOWN = 10
+
+
+STOPS = {
+    Status.INTERRUPTED: "Interrupted from the keyboard.",
+    Status.STOPPED_BY_CALLBACK: "The callback asked to stop.",
+    Status.MAX_TIME: "The time limit was reached.",
+}
+"""What ends a run early, in words."""
+
+
+def ending(stopped: Status | None, finished: int, total: int, what: str, unrun: Iterable[str], *others: str) -> str:
+    """Say how a run ended: what stopped it or else why some were not run, how many ended, and other sentences."""
+    count = f"All {total} {what} ended." if finished == total else f"{finished} of {total} {what} ended."
+    before, after = ([STOPS[stopped]], []) if stopped else ([], sorted(set(unrun)))
+    return " ".join(part for part in (*before, count, *after, *others) if part)
 
 
 class Ended:

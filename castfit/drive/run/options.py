@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import flag_mistakes, is_count, is_one_of, real, text
+from castfit._reading import flag_mistakes, is_count, is_one_of, option_mistakes, real, text
 from castfit.drive.run.checkpoint import Checkpoint
 from castfit.drive.run.jobs import Parts, freeze
 from castfit.problem import kind_mistakes
@@ -57,20 +57,16 @@ class RunOptions:
 
     def mistakes(self) -> list[str]:
         """Say everything that is wrong, naming the fix; `file_mistakes` does so for the checkpoint."""
-        found: list[str] = []
-        given: Any = self.workers
-        if not is_count(given, 1) and not isinstance(given, Executor):
-            found.append(f"workers is {text(given)}; give a number of processes or a concurrent.futures.Executor")
-        for name in ("max_time", "start_max_time"):
-            number = real(getattr(self, name))
-            if number is None or not number > 0.0:
-                found.append(f"{name} is {text(getattr(self, name))}; give a positive number of seconds")
-        given = self.callback
-        if given is not None and not callable(given):
-            found.append(f"callback is {text(given)}; give a function of one argument")
-        if not is_one_of(self.verbose, 0, 1, 2):
-            found.append(f"verbose is {text(self.verbose)}; choose 0, 1 or 2")
-        return found
+        seconds, executor = "give a positive number of seconds", isinstance(self.workers, Executor)
+        return option_mistakes(
+            ("workers", self.workers, executor or is_count(self.workers, 1),
+             "give a number of processes or a concurrent.futures.Executor"),
+            *((name, getattr(self, name), (real(getattr(self, name)) or 0.0) > 0.0, seconds)
+              for name in ("max_time", "start_max_time")),
+            ("callback", self.callback, self.callback is None or callable(self.callback),
+             "give a function of one argument"),
+            ("verbose", self.verbose, is_one_of(self.verbose, 0, 1, 2), "choose 0, 1 or 2"),
+        )  # fmt: skip
 
     def file_mistakes(self) -> list[str]:
         """Say what is wrong about the checkpoint."""

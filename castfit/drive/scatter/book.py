@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castfit._json import plain, rebuilt
+from castfit.drive.run.found import STOPS
 from castfit.drive.run.pool import ERROR, lost
 from castfit.drive.scatter.method.basins import Climb
 from castfit.drive.scatter.method.members import Member
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 
-OUT_OF_TIME = "The time limit was reached."
 OUT_OF_SIMULATIONS = "The limit of simulations was reached."
 
 
@@ -106,7 +106,7 @@ class Book(Ledger):
         self.told()
         self.check()
         if len(found.values) < len(X):  # one of the limits was met at this very block
-            raise Halt(OUT_OF_TIME if len(found.values) < room else OUT_OF_SIMULATIONS)
+            raise Halt(STOPS[Status.MAX_TIME] if len(found.values) < room else OUT_OF_SIMULATIONS)
         return np.array(found.values)
 
     def improve(self, start: Member, climbs: Sequence[Climb]) -> Ascent | None:
@@ -148,7 +148,7 @@ class Book(Ledger):
         if self.simulations >= self._limits.max_eval:
             raise Halt(OUT_OF_SIMULATIONS)
         if time.time() >= self._limits.deadline:
-            raise Halt(OUT_OF_TIME)
+            raise Halt(STOPS[Status.MAX_TIME])
 
     def record(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the book, its result apart."""

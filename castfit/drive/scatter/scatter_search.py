@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._json import rebuilt
-from castfit._reading import flag_mistakes, is_one_of, real, rng_mistakes, text
+from castfit._reading import is_one_of, is_within, option_mistakes, rng_mistakes
 from castfit.drive.optima import rounding_error
 from castfit.drive.run.checkpoint import described, run_header, seed_of
+from castfit.drive.run.found import STOPS
 from castfit.drive.run.options import RunOptions, part_mistakes, require_problem
 from castfit.drive.run.pool import Pool
 from castfit.drive.run.reporting import is_round, reporter
@@ -175,7 +176,19 @@ def scatter_search(
     transcription = SingleShooting(INTEGRATOR) if transcription is None else transcription
     solver = SOLVER if solver is None else solver
     chosen, mistakes = _options(options)
-    mistakes += _mistakes(transcription, solver, rng, max_eval, vtr, include_guess, local_start, join_reach)
+    mistakes += part_mistakes(transcription, solver) + rng_mistakes(rng)
+    mistakes += option_mistakes(
+        ("max_eval", max_eval, max_eval is None or is_within(max_eval, 1), "give at least 1"),
+        ("vtr", vtr, is_within(vtr), "give the value of chi2 that is to be reached"),
+        ("include_guess", include_guess, is_one_of(include_guess, True, False), "give True or False"),
+        (
+            "local_start",
+            local_start,
+            is_one_of(local_start, *_STARTS),
+            f"choose one of {', '.join(map(repr, _STARTS))}",
+        ),
+        ("join_reach", join_reach, is_within(join_reach, 0, 1), "give a number from 0 to 1"),
+    )
     mistakes += run.mistakes() + run.file_mistakes()
     require_problem("scatter_search", problem, mistakes)
     searched = restated(problem, log_vars, mistakes)
@@ -223,13 +236,13 @@ def scatter_search(
                     saved = book.result
                 report(now().sentence, now().sentence, milestone=is_round(now().generation))
                 if run.wants_end(now()):
-                    raise Halt("The callback asked to stop.")
+                    raise Halt(STOPS[Status.STOPPED_BY_CALLBACK])
         except Halt as halt:
             reason = str(halt)
         except KeyboardInterrupt:
-            reason = "Interrupted from the keyboard."
+            reason = STOPS[Status.INTERRUPTED]
             pool.dismiss()
-        best = _best(problem, searched, box, work, book, limits, stopped=reason.startswith("Interrupted"))
+        best = _best(problem, searched, box, work, book, limits, stopped=reason == STOPS[Status.INTERRUPTED])
     return ScatterResult(
         best=best,
         reason=reason,
@@ -298,30 +311,3 @@ def _options(given: dict[str, Any]) -> tuple[Options, list[str]]:
     unknown = [_GONE.get(n, f"there is no option '{n}': {suggest(n, known)}") for n in given if n not in known]
     chosen = Options(**{n: v for n, v in given.items() if n in known})
     return chosen, unknown + chosen.mistakes()
-
-
-def _mistakes(
-    transcription: Any,
-    solver: Any,
-    rng: Any,
-    max_eval: Any,
-    vtr: Any,
-    include_guess: Any,
-    local_start: Any,
-    reach: Any,
-) -> list[str]:
-    """Check what else may be wrong."""
-    found = part_mistakes(transcription, solver) + rng_mistakes(rng)
-    number = 1.0 if max_eval is None else real(max_eval)
-    if number is None or not number >= 1:
-        found.append(f"max_eval is {text(max_eval)}; give at least 1")
-    number = real(vtr)
-    if number is None or np.isnan(number):
-        found.append(f"vtr is {text(vtr)}; give the value of chi2 that is to be reached")
-    found += flag_mistakes(include_guess=include_guess)
-    if not is_one_of(local_start, *_STARTS):
-        found.append(f"local_start is {text(local_start)}; choose one of {', '.join(map(repr, _STARTS))}")
-    number = real(reach)
-    if number is None or not 0.0 <= number <= 1.0:
-        found.append(f"join_reach is {text(reach)}; give a number from 0 to 1")
-    return found

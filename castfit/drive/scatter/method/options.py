@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from castfit._reading import flag_mistakes, is_count, is_one_of, real, text
+from castfit._reading import is_count, is_one_of, is_within, option_mistakes
 
 _MOST = 10**9  # "never" is a number too
 
@@ -39,34 +39,25 @@ class Options:
 
     def mistakes(self) -> list[str]:
         """Say everything that is wrong, naming the fix."""
-        found: list[str] = []
-        counts = (
-            ("dim_refset", self.dim_refset, 3),
-            ("local_n1", self.local_n1, 0),
-            ("local_n2", self.local_n2, 1),
-            ("local_searches", self.local_searches, 1),
-            ("subranges", self.subranges, 1),
-            ("relax_after", self.relax_after, 1),
-        )
-        found += [f"{n} is {text(v)}; give an integer from {least} to {_MOST}" for n, v, least in counts
-                  if not is_count(v, least, _MOST)]  # fmt: skip
-        if self.n_diverse is not None:
-            least = self.dim_refset if is_count(self.dim_refset, 3) else 3
-            if not is_count(self.n_diverse, least, _MOST):
-                found.append(f"n_diverse is {text(self.n_diverse)}; give at least as many as dim_refset, or None")
-        if self.restart_after is not None and not is_count(self.restart_after, 1):
-            found.append(f"restart_after is {text(self.restart_after)}; give a number of generations, or None")
-        for name in ("balance", "prob_bound", "min_distance", "min_difference"):
-            number = real(getattr(self, name))
-            if number is None or not 0.0 <= number <= 1.0:
-                found.append(f"{name} is {text(getattr(self, name))}; give a number from 0 to 1")
-        for name, valid in (
-            ("first_refset", ("quality", "corners")),
-            ("regeneration", ("directions", "distance")),
-            ("distance_filter", ("paths", "minima", "none")),
-        ):
-            if not is_one_of(getattr(self, name), *valid):
-                found.append(f"{name} is {text(getattr(self, name))}; choose {' or '.join(map(repr, valid))}")
-        return found + flag_mistakes(
-            aggressive=self.aggressive, go_beyond=self.go_beyond, merit_filter=self.merit_filter
-        )
+        counts = {"dim_refset": 3, "local_n1": 0, "local_n2": 1, "local_searches": 1, "subranges": 1, "relax_after": 1}
+        words = {
+            "first_refset": ("quality", "corners"),
+            "regeneration": ("directions", "distance"),
+            "distance_filter": ("paths", "minima", "none"),
+        }
+        own = vars(self)
+        fewest = self.dim_refset if is_count(self.dim_refset, 3) else 3
+        diverse = self.n_diverse is None or is_count(self.n_diverse, fewest, _MOST)
+        restart = self.restart_after is None or is_count(self.restart_after, 1)
+        return option_mistakes(
+            *((n, own[n], is_count(own[n], least, _MOST), f"give an integer from {least} to {_MOST}")
+              for n, least in counts.items()),
+            ("n_diverse", self.n_diverse, diverse, "give at least as many as dim_refset, or None"),
+            ("restart_after", self.restart_after, restart, "give a number of generations, or None"),
+            *((n, own[n], is_within(own[n], 0, 1), "give a number from 0 to 1")
+              for n in ("balance", "prob_bound", "min_distance", "min_difference")),
+            *((n, own[n], is_one_of(own[n], *valid), f"choose {' or '.join(map(repr, valid))}")
+              for n, valid in words.items()),
+            *((n, own[n], is_one_of(own[n], True, False), "give True or False")
+              for n in ("aggressive", "go_beyond", "merit_filter")),
+        )  # fmt: skip
