@@ -175,6 +175,18 @@ class Layout:
         """Number of estimated quantities."""
         return len(self.names)
 
+    @cached_property
+    def _in_one_group(self) -> bool:
+        """Whether all measured rows share one unknown sigma; rows that only fill up are zero."""
+        return self.n_groups == 1 and int(self.group_sizes[0]) == sum(int(c.row_mask.sum()) for c in self.chains)
+
+    def of_rows(self, factors: Array) -> list[Array]:
+        """Spread factors of the groups (n_groups,) over the rows, per chain what multiplies (K, n_r); 1 elsewhere."""
+        if self._in_one_group:
+            return [factors[0]] * len(self.chains)
+        known = np.append(factors, 1.0)  # group -1, of known sigma, is the last
+        return [known[chain.group] for chain in self.chains]
+
     def theta(self, v: Array) -> Array:
         """Return the estimated quantities, in search scale."""
         return v[: self.n_theta]
@@ -458,8 +470,8 @@ def rows_in_units(layout: Layout, evaluation: Evaluation, sigma: Array | None = 
     """Return the rows r per chain, (K, n_r), divided by other sigmas (n_groups,); by default by none, as measured."""
     if layout.n_groups == 0:
         return tuple(values.r for values in evaluation.values)
-    ratio = np.append(evaluation.sigma if sigma is None else evaluation.sigma / sigma, 1.0)  # group -1 is the last
-    return tuple(values.r * ratio[chain.group] for chain, values in zip(layout.chains, evaluation.values, strict=True))
+    ratio = layout.of_rows(evaluation.sigma if sigma is None else evaluation.sigma / sigma)
+    return tuple(values.r * of_rows for of_rows, values in zip(ratio, evaluation.values, strict=True))
 
 
 def half_square_in_units(layout: Layout, evaluation: Evaluation, sigma: Array) -> float:

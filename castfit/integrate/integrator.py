@@ -341,10 +341,9 @@ class Integrator:
         out = {name: np.full((lanes.size, *array.shape), np.nan) for name, array in call.results.items()}
         filled = [(call.arguments[name], array) for name, array in batch.items()]
         read = [(array, out[name]) for name, array in call.results.items()]
+        going = [lane for lane in np.flatnonzero(lanes.duration > 0.0).tolist() if lane not in failures]
         with captured() as log:
-            for lane in np.flatnonzero(lanes.duration > 0.0).tolist():
-                if lane in failures:
-                    continue
+            for lane in going:
                 look()
                 for argument, array in filled:
                     argument[...] = array[lane]
@@ -359,9 +358,8 @@ class Integrator:
                     continue
                 for result, to in read:
                     to[lane] = result
-        finite = [np.isfinite(array).reshape(lanes.size, -1).all(axis=1) for array in out.values()]
-        ran = (lanes.duration > 0.0) & np.logical_not(np.isin(np.arange(lanes.size), list(failures)))
-        for lane in np.flatnonzero(ran & ~np.logical_and.reduce(finite)).tolist():
+        finite = np.logical_and.reduce([np.isfinite(to).reshape(lanes.size, -1).all(axis=1) for to in out.values()])
+        for lane in [] if finite.all() else [lane for lane in going if not finite[lane] and lane not in failures]:
             for to in out.values():
                 to[lane] = np.nan
             failures[lane] = LaneFailure(lane, "not_finite", "the result is not finite")

@@ -47,8 +47,7 @@ def sizes_in_units(staged: StagedProblem, at: Evaluation) -> tuple[Array, ...]:
 
 
 def _in_units(staged: StagedProblem, rows: tuple[Array, ...], at: Evaluation) -> tuple[Array, ...]:
-    inverse = np.append(1.0 / at.sigma, 1.0)
-    return tuple(r * inverse[chain.group] for r, chain in zip(rows, staged.layout.chains, strict=True))
+    return tuple(r * of_rows for r, of_rows in zip(rows, staged.layout.of_rows(1.0 / at.sigma), strict=True))
 
 
 def suspicious(staged: StagedProblem, at: Evaluation) -> bool:

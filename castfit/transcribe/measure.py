@@ -216,19 +216,18 @@ def profiled(layout: Layout, values: tuple[Values, ...], floor: Array) -> Profil
     """Divide weighted residuals by the most likely sigma of their group, not below `floor` (n_groups,)."""
     if layout.n_groups == 0:
         return Profiled(values, np.empty(0), 0.0)
-    largest, squares = np.full(layout.n_groups, np.finfo(float).tiny), np.zeros(layout.n_groups)
     groups = [chain.group[chain.group >= 0] for chain in layout.chains]
     rows = [of.r[chain.group >= 0] for of, chain in zip(values, layout.chains, strict=True)]
+    group, r = (np.concatenate(parts) if len(parts) > 1 else parts[0] for parts in (groups, rows))
     with np.errstate(all="ignore"):  # wild trial points overflow
-        for group, r in zip(groups, rows, strict=True):
-            np.maximum.at(largest, group, np.abs(r))
-        for group, r in zip(groups, rows, strict=True):
-            squares += np.bincount(group, (r / largest[group]) ** 2, minlength=layout.n_groups)
+        largest = np.full(layout.n_groups, np.finfo(float).tiny)
+        np.maximum.at(largest, group, np.abs(r))
+        squares = np.bincount(group, (r / largest[group]) ** 2, minlength=layout.n_groups)
         sigma = np.maximum(largest * np.sqrt(squares / layout.group_sizes), floor)
         sigma = np.where(np.isfinite(sigma), sigma, 1.0)  # where a stage failed
-        inverse = np.append(1.0 / sigma, 1.0)  # group -1, of known sigma, is the last
         standard = tuple(
-            replace(of, r=of.r * inverse[chain.group]) for of, chain in zip(values, layout.chains, strict=True)
+            Values(of.r * inverse, of.a, of.d, of.x, of.c)
+            for of, inverse in zip(values, layout.of_rows(1.0 / sigma), strict=True)
         )
         excess = float(np.sum(layout.group_sizes * (np.log(sigma) - 0.5)))
     return Profiled(standard, sigma, excess)
@@ -239,8 +238,8 @@ def standardised(layout: Layout, jacobians: tuple[Jacobians, ...], sigma: Array)
     if layout.n_groups == 0:
         return jacobians
     with np.errstate(all="ignore"):
-        inverse = np.append(1.0 / sigma, 1.0)
+        inverse = [np.atleast_2d(of)[..., None] for of in layout.of_rows(1.0 / sigma)]
         return tuple(
-            replace(j, **{name: getattr(j, name) * inverse[chain.group][:, :, None] for name in ("R_s", "R_w", "R_q")})
-            for j, chain in zip(jacobians, layout.chains, strict=True)
+            replace(j, R_s=j.R_s * each, R_w=j.R_w * each, R_q=j.R_q * each)
+            for j, each in zip(jacobians, inverse, strict=True)
         )
