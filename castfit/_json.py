@@ -88,6 +88,8 @@ def rebuilt(kind: Any, entry: Any) -> Any:
     if isinstance(kind, type) and isinstance(kind, Plain):
         return kind.from_plain(entry)
     if is_dataclass(kind):
+        if not isinstance(entry, Mapping):
+            raise TypeError(f"{entry!r} holds no fields")
         return cast("Any", kind)(**{name: rebuilt(k, entry[name]) for name, k in _types(kind).items() if name in entry})
     return entry
 

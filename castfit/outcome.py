@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from castfit.identifiability import Identifiability
+from castfit.integrate import IntegratorOptions
+from castfit.simulate import Nodes
+from castfit.status import Status
 
-    from castfit.identifiability import Identifiability
-    from castfit.integrate import IntegratorOptions
-    from castfit.simulate import Nodes
-    from castfit.status import Status
-
-    Array = NDArray[np.float64]
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._json import plain, restored
+from castfit._json import plain, rebuilt, restored
 from castfit._reading import real, text
 from castfit._text import aligned, rounded
 from castfit.fingerprint import changed, question
 from castfit.goodness import UNKNOWN, Goodness
-from castfit.identifiability import Combination, Identifiability, Verdict
+from castfit.identifiability import Identifiability
 from castfit.integrate import IntegratorOptions
 from castfit.outcome import Estimates, Provenance, Uncertainty
 from castfit.problem import kind_mistakes
@@ -433,30 +433,12 @@ class Result:
 
 def _read(content: dict[str, Any]) -> Result:
     """Turn what JSON holds into a result."""
-    said = content["identifiability"]
     names: list[Any] = content["names"]
     for key in ("theta", "log"):
         if np.shape(content[key]) != (len(names),):
             raise ValueError(f"{key} is {text(content[key])}")
-    identifiability = Identifiability(
-        tuple(Verdict(**v) for v in said["verdicts"]),
-        tuple(Combination(tuple(c["names"]), tuple(c["directions"]), c["sentence"]) for c in said["combinations"]),
-        said["condition"],
-        said["sentence"],
-    )
-    entries: dict[str, Any] = {
-        **content,
-        "identifiability": identifiability,
-        "status": Status(content["status"]),
-        "log": content["log"].astype(bool),
-        "integrator": IntegratorOptions(**content["integrator"]),
-        "trajectories": {name: Nodes(**nodes) for name, nodes in content["trajectories"].items()},
-        "names": tuple(names),
-        "history": tuple(content["history"]),
-    }
-    solution, uncertainty, provenance = ({f.name: entries[f.name] for f in fields(part)} for part in _PARTS)
-    goodness = Goodness(**content["goodness"])
-    return Result(Estimates(**solution), Uncertainty(**uncertainty), goodness, Provenance(**provenance))
+    solution, statistics, provenance = (rebuilt(part, content) for part in _PARTS)
+    return Result(solution, statistics, rebuilt(Goodness, content["goodness"]), provenance)
 
 
 def _table(result: Result) -> list[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Union, cast, overload
 
 import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._casadi import Built
 from castfit._reading import named, real, reals, text
@@ -28,12 +29,12 @@ from castfit.status import CastfitError, check, suggest
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from castfit.inputs import Input
     from castfit.problem import Posable
 
-    Array = NDArray[np.float64]
+Array = NDArray[np.float64]
 
 _SUBDIVISIONS = 12  # table entries between measured times or nodes, so that interpolation errs little
 _OBSERVE: Built[Model, Any] = Built()
