@@ -77,6 +77,23 @@ def test_rows_say_what_the_runs_did(small):
     assert json.loads(json.dumps(row.record(), allow_nan=False))["reached"] == 2
 
 
+def test_an_interruption_leaves_the_rows_that_are_done(small, monkeypatch, tmp_path):
+    real = searches._run
+
+    def run(searcher, *arguments):
+        if searcher is SEARCHERS["multistart"]:
+            raise KeyboardInterrupt
+        return real(searcher, *arguments)
+
+    monkeypatch.setattr(searches, "_run", run)
+    file = tmp_path / "rows.json"
+    chosen = ["--methods", "scatter,multistart", "--starts", "1", "--json", str(file)]
+    assert cli.main(["bench", "ssm-pinene", *chosen]) == cli.command.INTERRUPTED
+    record = json.loads(file.read_text())
+    assert record["stopped"] == "interrupted"
+    assert [row["method"] for row in record["rows"]] == ["scatter"]
+
+
 def test_a_search_that_never_arrives_has_no_expected_cost():
     trace = searches.Trace((), (), 10, 1.0)
     run = SearchRun(0, np.inf, np.inf, np.inf, 10, 1.0, trace)

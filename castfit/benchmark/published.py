@@ -7,17 +7,15 @@ from the seed alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from castfit.benchmark.methods import INTEGRATOR, METHODS, integrated, table_methods
-from castfit.benchmark.table import Progress, number_mistakes, record
+from castfit.benchmark.table import Progress, drawn_starts, number_mistakes, record, teller
 from castfit.drive.compare.compare import compare
 from castfit.drive.compare.methods import Method, methods_from
-from castfit.drive.compare.result import ComparisonResult, Row, Trial, finite
+from castfit.drive.compare.result import ComparisonResult, Row, finite
 from castfit.drive.incremental.result import Horizon
 from castfit.fit import fit
 from castfit.problems import Benchmark, PublishedTable, load
@@ -123,22 +121,22 @@ def run_table(
     check(table.name, mistakes)
 
     drawn = {} if seed is None else {"rng": seed}
-    seeds = np.random.SeedSequence(0 if seed is None else seed).spawn(count)
     rows: list[Row] = []
     cases: list[ComparisonResult] = []
     stopped: Status | None = None
     try:
         for case in table.cases:
             benchmark = load(table.problem, **case, **drawn)
-            points = [benchmark.draw_start(np.random.default_rng(s)) for s in seeds]
+            what = ", ".join([table.name, *(f"{k} = {v}" for k, v in case.items())])
+            own = None if table.start is None else [benchmark.starts[table.start]]
             found = compare(
                 benchmark.problem,
                 _chosen(names, benchmark, table.tolerance if tolerance is None else tolerance),
-                starts=points if table.start is None else [benchmark.starts[table.start]],
+                starts=own or drawn_starts(benchmark, count, seed or 0),
                 reference=_optimum(benchmark),
                 workers=workers,
                 start_max_time=max_time,
-                callback=_teller(table, case, count * len(names), progress),
+                callback=teller(what, count * len(names), progress),
             )
             cases.append(found)
             rows += [replace(row, case=case) for row in found.rows]
@@ -148,18 +146,6 @@ def run_table(
     except KeyboardInterrupt:
         stopped = Status.INTERRUPTED
     return TableResult(table, seed, tuple(rows), tuple(found.best_chi2 for found in cases), tuple(cases), stopped)
-
-
-def _teller(table: PublishedTable, case: Mapping[str, Any], total: int, progress: Progress) -> Callable[[Trial], None]:
-    """Return a function that tells how far a case is, after each trial."""
-    what = ", ".join([table.name, *(f"{k} = {v}" for k, v in case.items())])
-    done = iter(range(1, total + 1))
-    progress(what)
-
-    def tell(trial: Trial) -> None:
-        progress(f"{what}: {next(done)} of {total} fits, the last by {trial.method}")
-
-    return tell
 
 
 def _chosen(names: Sequence[str], benchmark: Benchmark, tolerance: float | None) -> dict[str, Method]:

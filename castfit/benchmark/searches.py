@@ -9,7 +9,7 @@ counted.  The problem's guess is kept from all methods.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -178,8 +178,8 @@ def run_searches(
     max_time: float = 60.0,
     data: str | PathLike[str] | None = None,
     progress: Progress = lambda text: None,
-) -> tuple[SearchRow, ...]:
-    """Run a comparison.
+) -> Iterator[SearchRow]:
+    """Run a comparison, one row after the other.
 
     Parameters
     ----------
@@ -208,12 +208,24 @@ def run_searches(
     if data is not None and all(problem != "hiv_proteinase" for problem, _ in table.cases):
         mistakes.append(f"{table.name} reads no data; leave out data")
     check(table.name, mistakes)
-    rows: list[SearchRow] = []
+    return _rows(table, chosen, runs, seed, workers, max_time, data, progress)
+
+
+def _rows(
+    table: SearchTable,
+    methods: Sequence[str],
+    runs: int,
+    seed: int,
+    workers: int,
+    max_time: float,
+    data: str | PathLike[str] | None,
+    progress: Progress,
+) -> Iterator[SearchRow]:
     for problem, options in table.cases:
         given = {**options, **({"data": data} if data is not None and problem == "hiv_proteinase" else {})}
         benchmark = load(problem, **given)
         target = target_of(benchmark)
-        for method in chosen:
+        for method in methods:
             searcher = table.searchers[method]
             budget = Budget(table.max_eval, max_time, target)
             progress(f"{table.name}, {problem}, {method}: building")
@@ -222,8 +234,7 @@ def run_searches(
             for k in range(runs):
                 progress(f"{table.name}, {problem}, {method}: run {k + 1} of {runs}")
                 done.append(_run(searcher, benchmark.problem, seed + k, workers, budget))
-            rows.append(SearchRow(method, searcher.words, problem, given, target, tuple(done)))
-    return tuple(rows)
+            yield SearchRow(method, searcher.words, problem, given, target, tuple(done))
 
 
 def target_of(benchmark: Benchmark) -> float:

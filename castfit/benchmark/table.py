@@ -1,13 +1,20 @@
-"""What all tables of the benchmarks have in common: the numbers that they are asked for, and what JSON gets."""
+"""What tables of the benchmarks have in common: numbers asked for, starts, progress, Ctrl-C, and what JSON gets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from castfit._reading import option_mistakes
-from castfit.drive.compare.result import finite
+from castfit.drive.compare.result import Trial, finite
+from castfit.status import Status
 
+if TYPE_CHECKING:
+    from castfit.problems import Benchmark
+
+Row = TypeVar("Row")
 Progress = Callable[[str], object]  # told what is being done
 
 
@@ -18,6 +25,33 @@ def number_mistakes(*, seed: int | None = None, max_time: float = 1.0, **counts:
         ("seed", seed, seed is None or seed >= 0, "give a number that is not negative"),
         ("max_time", max_time, max_time > 0, "give a positive number of seconds"),
     )
+
+
+def drawn_starts(benchmark: Benchmark, count: int, seed: int) -> list[dict[str, float]]:
+    """Draw starts, each from a random stream of its own."""
+    return [benchmark.draw_start(np.random.default_rng(s)) for s in np.random.SeedSequence(seed).spawn(count)]
+
+
+def teller(what: str, total: int, progress: Progress) -> Callable[[Trial], None]:
+    """Return a callback of `castfit.compare` that tells how far it is."""
+    done = iter(range(1, total + 1))
+    progress(what)
+
+    def tell(trial: Trial) -> None:
+        progress(f"{what}: {next(done)} of {total} fits, the last by {trial.method}")
+
+    return tell
+
+
+def collected(rows: Iterable[Row]) -> tuple[list[Row], dict[str, str]]:
+    """Return the rows of a table until Ctrl-C, and what JSON says of that."""
+    found: list[Row] = []
+    try:
+        for row in rows:
+            found.append(row)
+    except KeyboardInterrupt:
+        return found, {"stopped": Status.INTERRUPTED.value}
+    return found, {}
 
 
 def record(table: str, rows: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:

@@ -117,12 +117,13 @@ def _searches(
     """Compare global searches, and draw their curves if that was asked for."""
     from castfit import _console
     from castfit.benchmark.searches import TABLES, draw, run_searches
-    from castfit.benchmark.table import record
+    from castfit.benchmark.table import collected, record
 
     check("output", picture_mistakes(plot))
-    rows = run_searches(TABLES[name], runs=starts, seed=seed, progress=show, **options)
-    files = () if plot is None else draw(rows, TABLES[name], plot)
-    return _console.searched(TABLES[name], rows, files), record(name, [row.record() for row in rows], seed=seed)
+    rows, stopped = collected(run_searches(TABLES[name], runs=starts, seed=seed, progress=show, **options))
+    files = draw(rows, TABLES[name], plot) if plot and rows else ()
+    made = record(name, [row.record() for row in rows], seed=seed, **stopped)
+    return _console.searched(TABLES[name], rows, files), made
 
 
 def _library(
@@ -132,15 +133,10 @@ def _library(
     from rich.markup import escape
 
     from castfit.benchmark import library
+    from castfit.benchmark.table import collected
 
     before = None if against is None else library.earlier(against)
-    found: list[library.Entry] = []
-    stopped: dict[str, str] = {}
-    try:
-        for entry in library.run_library(names=problems, progress=show, **options):
-            found.append(entry)
-    except KeyboardInterrupt:
-        stopped = {"stopped": Status.INTERRUPTED.value}
+    found, stopped = collected(library.run_library(names=problems, progress=show, **options))
     kept = {"starts": 1, "seed": 0, "max_time": library.MAX_TIME, **options, **stopped}
     kept.pop("methods", None)
     return escape("\n".join(library.lines(found, before))), library.record(found, **kept)

@@ -46,11 +46,10 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _compare(arguments: argparse.Namespace) -> int:
     """Compare methods on a problem of the library, each with the settings that it recommends."""
-    import numpy as np
-
     import castfit
     from castfit import _console
     from castfit.benchmark import recommended
+    from castfit.benchmark.table import drawn_starts, teller
     from castfit.drive.compare.methods import methods_from
 
     check("output", [*file_mistakes(arguments.json, arguments.csv), *picture_mistakes(arguments.plot)])
@@ -61,24 +60,16 @@ def _compare(arguments: argparse.Namespace) -> int:
     mistakes += [f"--seed is {seed}; give a number that is not negative"] if seed < 0 else []
     mistakes += [f"--starts is {starts}; give at least 1"] if starts < 1 else []
     check("compare", mistakes)
-    seeds = np.random.SeedSequence(seed).spawn(starts)
-    total, count = starts * len(methods), 0
     with _console.progress() as show:
-
-        def tell(trial: object) -> None:
-            nonlocal count
-            count += 1
-            show(f"{arguments.name}: {count} of {total} fits")
-
         found = castfit.compare(
             benchmark.problem,
             methods,
-            starts=[benchmark.draw_start(np.random.default_rng(s)) for s in seeds],
+            starts=drawn_starts(benchmark, starts, seed),
             reference=benchmark.reference.objective,
             workers=arguments.workers,
             max_time=arguments.max_time,
             start_max_time=arguments.start_max_time,
-            callback=tell,
+            callback=teller(arguments.name, starts * len(methods), show),
         )
     console = _console.console(stderr=arguments.json == "-")
     console.print(_console.compared(found, f"{arguments.name}, {starts} starts, seed {seed}"))
