@@ -104,6 +104,7 @@ class Search:
     deadline: float
     report: Callable[[Iteration], Any] | None
     say: Callable[[str], None]
+    verify: bool = True
     iterations: int = 0
     evaluations: Counter[str] = field(default_factory=Counter[str])
     failures: Counter[str] = field(default_factory=Counter[str])
@@ -145,7 +146,9 @@ class Search:
             self.say(f"refined to {staged.layout.n_v} variables")
         with unwatched():  # this takes an evaluation or two; cut off it would lose the work that was done
             solution, linear = judge(staged, solution)
-            solution, verification = _verified(self.problem, transcription, staged, solution, linear)
+            verification = None
+            if self.verify:
+                solution, verification = _verified(self.problem, transcription, staged, solution, linear)
         return Attempt(what, transcription, staged, solution, linear, verification)
 
     def _count(self, solution: Solution, refinement: int) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._blas import one_blas_thread
-from castfit._reading import is_one_of, real, text
+from castfit._reading import flag_mistakes, is_one_of, real, text
 from castfit._watch import Stopped, heeding_interrupts, watched
 from castfit.attempts import Search, begin, started_from
 from castfit.estimate import estimate, versions
@@ -46,6 +46,7 @@ def fit(
     start: Mapping[str, float] | Result | Decomposed | str | None = None,
     second_start: bool = True,
     retry: bool = True,
+    verify: bool = True,
     max_time: float = np.inf,
     callback: Callable[[Iteration], Any] | None = None,
     absolute_sigma: bool | None = None,
@@ -73,6 +74,9 @@ def fit(
     retry : bool
         Whether multiple shooting and collocation go on by other means where they fail, or end where the residuals are
         far larger than the noise (see castfit.attempts); the message says what was tried.
+    verify : bool
+        Whether a solution must be reproduced by the model itself, integrated with error control, to be called one.
+        Without it castfit believes the transcription: for estimates that are not final.
     max_time : float
         Seconds after which the best point so far is returned.
     callback : callable, optional
@@ -107,6 +111,7 @@ def fit(
         mistakes.append(f"max_time is {text(max_time)}; give a positive number of seconds")
     if not (absolute_sigma is None or is_one_of(absolute_sigma, True, False)):
         mistakes.append(f"absolute_sigma is {text(absolute_sigma)}; give True, False or None")
+    mistakes += flag_mistakes(second_start=second_start, retry=retry, verify=verify)
     if not is_one_of(verbose, 0, 1, 2):
         mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
     check("fit", mistakes)
@@ -126,7 +131,7 @@ def fit(
         if origin.note:
             say(origin.note)
         deadline = began + max_time if origin.ended is None else began
-        search = Search(posed, chosen, deadline, _reporter(callback, verbose), say)
+        search = Search(posed, chosen, deadline, _reporter(callback, verbose), say, verify=verify)
         opening = begin(posed, asked, origin.theta, second_start=second_start)
         say(f"{asked.label}, {chosen.label}: {opening.staged.layout.n_v} variables, {posed.n_data} data")
         first = search.attempt(opening.transcription, opening.staged, second_start=opening.second_start)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 RULES = ("doubling", "break time")
 _STOPPED = (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)
-_HOPELESS = (Status.UNRESOLVABLE,)  # a shorter step does not help
+_HOPELESS = (Status.UNRESOLVABLE, Status.INACCURATE)  # a shorter step does not help
 _MOST_ITERATIONS = 50  # of the default solver and of a rescue, per solve; more are not worth their time
 _MOST_RELAXATIONS = 8  # after which the user's bounds are taken
 _MOST_SHORTER = 3  # fallbacks in a fit after which shorter steps are not tried any more
@@ -318,8 +318,9 @@ class _Driver:
         start = np.where(logarithmic, np.clip(start, _LOWEST_LOG, -_LOWEST_LOG), start)
         bounds = Bounds(np.minimum(bounds.lower, start), np.maximum(bounds.upper, start))
         bounded = problem.within(bounds.lower, bounds.upper, start)
+        final = end(problem) >= end(self.posed)  # earlier estimates, at coarse tolerances, only lead the way
         with np.errstate(over="ignore", invalid="ignore"):  # far from the solution trajectories may be huge
-            return fit(bounded, transcription, solver, retry=False, max_time=remaining, **self.options)
+            return fit(bounded, transcription, solver, retry=False, verify=final, max_time=remaining, **self.options)
 
     def learn(self, attempt: _Attempt, known: Estimate) -> Estimate:
         """Return estimates and bounds for the next horizon; a horizon that failed leaves the estimates alone."""

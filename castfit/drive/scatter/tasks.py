@@ -81,7 +81,15 @@ class Work:
         """Return the natural values (n_theta,) at a point of the cube."""
         return self.problem.to_natural(self.box.theta(x))
 
-    def fit(self, problem: Posable, start: Any, max_time: float, callback: Callable[[Iteration], Any] | None) -> Result:
+    def fit(
+        self,
+        problem: Posable,
+        start: Any,
+        max_time: float,
+        callback: Callable[[Iteration], Any] | None,
+        *,
+        verify: bool = True,
+    ) -> Result:
         """Fit once, without a second start: it is another search that leads out of a bad optimum."""
         return fit(
             problem,
@@ -90,6 +98,7 @@ class Work:
             start=start,
             second_start=False,
             retry=False,
+            verify=verify,
             max_time=max_time,
             callback=callback,
         )
@@ -205,7 +214,9 @@ def search_locally(job: Job, x: Array, paths: Sequence[Array], best: float, seed
         problem, start = problem.starting_at(start), work.start
     elif work.start == "decomposed":
         start = Decomposed(start, np.random.default_rng((seed, len(paths))))
-    result = work.fit(problem, start, max(deadline - time.time(), 1e-3), watch)
+    result = work.fit(
+        problem, start, max(deadline - time.time(), 1e-3), watch, verify=False
+    )  # the last fit is verified
     evaluations = Counter(result.evaluations)
     f = merit_of(result, work.problem)
     if work.needs_simulation:
