@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 
 import castfit as cf
 from castfit import problems
 from castfit.status import Status
+from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.verification import verify
 from tests.builders import lotka_volterra
 
@@ -120,3 +123,38 @@ def test_chaos_is_solved_piece_by_piece(transcription):
     result = cf.fit(problem, transcription, start={"s": 13.0, "r": 36.0})
     assert result.success, result.message
     assert result.chi2 / result.dof == pytest.approx(1.0, abs=0.2)
+
+
+@pytest.mark.parametrize("transcription", [None, cf.SingleShooting(), cf.MultipleShooting(5)])
+def test_second_fit_of_a_problem_builds_no_integrator(transcription, monkeypatch):
+    """Neither its search nor what verifies it."""
+    problem, count = lotka_volterra(), []
+    module = importlib.import_module("castfit.integrate.integrator")
+    build = module.build_integrator
+
+    def counted(*args):
+        count.append(args)
+        return build(*args)
+
+    monkeypatch.setattr(module, "build_integrator", counted)
+    cf.fit(problem, transcription)
+    assert count
+    count.clear()
+    assert cf.fit(problem, transcription).success
+    assert not count
+
+
+def test_gaps_are_measured_by_sensitivities_only_where_they_are_not_evidently_small(monkeypatch):
+    """One of 135 pieces of Bock's problem ends where the state crosses zero; a gap says nothing relative to that."""
+    benchmark, asked = problems.load("notorious"), []
+    found = ShootingProblem.node_sensitivities
+
+    def counted(self, v, stages):
+        asked.extend(stages)
+        return found(self, v, stages)
+
+    monkeypatch.setattr(ShootingProblem, "node_sensitivities", counted)
+    result = cf.fit(benchmark.problem, start=benchmark.starts["reference"])
+    assert result.success
+    (stages,) = asked
+    assert 0 < stages.sum() < 0.1 * stages.size

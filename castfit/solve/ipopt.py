@@ -66,6 +66,9 @@ _STATUS = {
 
 _UNRESOLVED = 1e-10  # of the variance that the signal suggests: so small a one may be errors of the integration
 
+_JITTERY = {"acceptable_iter": 8}
+"""Integrated derivatives may jump by more than the tolerance: then no more than these iterations are spent on that."""
+
 _WARM = {"mu_init": 1e-7, "bound_push": 1e-8, "bound_frac": 1e-8}
 
 
@@ -253,6 +256,7 @@ class _Run:
             "tol": self.options.tolerance,
             "max_iter": max(self.options.max_iter - self.iterations, 0),
             "linear_solver": self.options.linear_solver,
+            **(_JITTERY if staged.jitter else {}),
             **first,
             **{str(name): value for name, value in self.options.options.items()},
         }

@@ -216,9 +216,8 @@ def profiled(layout: Layout, values: tuple[Values, ...], floor: Array) -> Profil
     """Divide weighted residuals by the most likely sigma of their group, not below `floor` (n_groups,)."""
     if layout.n_groups == 0:
         return Profiled(values, np.empty(0), 0.0)
-    groups = [chain.group[chain.group >= 0] for chain in layout.chains]
-    rows = [of.r[chain.group >= 0] for of, chain in zip(values, layout.chains, strict=True)]
-    group, r = (np.concatenate(parts) if len(parts) > 1 else parts[0] for parts in (groups, rows))
+    group = np.concatenate([chain.group[chain.group >= 0] for chain in layout.chains])
+    r = np.concatenate([of.r[chain.group >= 0] for of, chain in zip(values, layout.chains, strict=True)])
     with np.errstate(all="ignore"):  # wild trial points overflow
         largest = np.full(layout.n_groups, np.finfo(float).tiny)
         np.maximum.at(largest, group, np.abs(r))

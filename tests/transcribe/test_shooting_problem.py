@@ -391,3 +391,14 @@ def test_node_states_and_description():
     single = SingleShooting().transcribe(problem, problem.guess)
     assert single.node_states(single.start)[0].tolist() == [[1.0]]
     assert single.layout.n_v == 1
+
+
+def test_sensitivities_of_some_stages_to_their_nodes():
+    staged = MultipleShooting(5, integrator=TIGHT).transcribe(everything(), everything().guess)
+    linear = staged.linearize(staged.start)
+    wanted = [np.arange(chain.n_stages) % 2 == 1 for chain in staged.layout.chains]
+    found = staged.node_sensitivities(staged.start, wanted)
+    assert found is not None
+    for which, X_s, blocks in zip(wanted, found, linear.jacobians, strict=True):
+        assert np.allclose(X_s[which], blocks.X_s[which], rtol=1e-6, atol=1e-9)
+        assert not X_s[~which].any()
