@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,7 +52,7 @@ class Ended:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Found:
+class Found(ABC):
     """What many fits found; `best` is None if none came to an end that counts."""
 
     best: Result | None
@@ -65,9 +66,9 @@ class Found:
         """Return the result with the problem that it answers, after loading; see `Result.with_problem`."""
         return replace(self, best=None if self.best is None else self.best.with_problem(problem))
 
+    @abstractmethod
     def summary(self) -> str:
         """Return the text that `print` shows."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         return self.summary()

@@ -51,6 +51,7 @@ SOLVER = GaussNewton("levenberg_marquardt", homotopy="never", max_iter=200)
 
 _PER_QUANTITY = 100  # simulations
 _STARTS = (None, "matching", "decomposed")
+_CHOOSE = f"choose one of {', '.join(map(repr, _STARTS))}"
 _GONE = {"islands": "there are no islands any more, which needed more simulations than one search; leave islands= out"}
 
 
@@ -181,12 +182,7 @@ def scatter_search(
         ("max_eval", max_eval, max_eval is None or is_within(max_eval, 1), "give at least 1"),
         ("vtr", vtr, is_within(vtr), "give the value of chi2 that is to be reached"),
         ("include_guess", include_guess, is_one_of(include_guess, True, False), "give True or False"),
-        (
-            "local_start",
-            local_start,
-            is_one_of(local_start, *_STARTS),
-            f"choose one of {', '.join(map(repr, _STARTS))}",
-        ),
+        ("local_start", local_start, is_one_of(local_start, *_STARTS), _CHOOSE),
         ("join_reach", join_reach, is_within(join_reach, 0, 1), "give a number from 0 to 1"),
     )
     mistakes += run.mistakes() + run.file_mistakes()
@@ -213,14 +209,9 @@ def scatter_search(
     guess = box.cube(searched.guess)[None] if include_guess else None
     most = _PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else float(max_eval)
     limits = Limits(most, run.deadline, float(vtr))
-    state: State | None = None
-    with (
-        run.opened(header) as file,
-        Pool(run.workers) as pool,
-        reporter(verbose) as report,
-    ):
+    with run.opened(header) as file, Pool(run.workers) as pool, reporter(verbose) as report:
         book = Book(Staff(job, pool, limits.deadline), work, limits, seed)
-        state = None if file is None else _resumed(file.records, book)
+        state: State | None = None if file is None else _resumed(file.records, book)
 
         def now() -> Generation:
             return Generation(_generations(state), book.simulations, len(book.searches), book.best_f, book.elapsed)
