@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from castfit._json import plain, rebuilt, restored
+from castfit._pictures import picture
 from castfit._reading import real, text
 from castfit._text import aligned, rounded
 from castfit.fingerprint import changed, question
@@ -334,10 +335,8 @@ class Result:
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Plot data, model and residuals; also write the figure to `path` if it is given."""
-        from castfit import plots
-
         self._owner("plot")
-        return plots.fit(self, path)
+        return picture("fit")(self, path)
 
     def with_problem(self, problem: Posable) -> Result:
         """Return the result together with the problem that it answers, after loading.

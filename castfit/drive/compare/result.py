@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._pictures import picture
 from castfit._text import aligned
 from castfit.drive.multistart.result import UNFINISHED
 from castfit.drive.run.found import Ended, Found, columns
@@ -250,9 +251,7 @@ class ComparisonResult(Found):
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Plot the success rate against time; see `castfit.plots.success`."""
-        from castfit import plots
-
-        return plots.success(self, path)
+        return picture("success")(self, path)
 
     def summary(self) -> str:
         """Return the text that `print` shows."""

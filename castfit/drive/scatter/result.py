@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._pictures import picture
 from castfit.drive.optima import Optimum, optima
 from castfit.drive.run.found import Ended, Found, counted, optima_lines
 
@@ -162,9 +163,7 @@ class ScatterResult(Found):
         path : str or Path, optional
             Where to write the figure; the ending decides on the format.
         """
-        from castfit.plots.searches import curves
-
-        return curves({"scatter search": [self]}, path)
+        return picture("searches.curves")({"scatter search": [self]}, path)
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
