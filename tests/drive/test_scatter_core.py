@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 from castfit.drive.scatter.method.basins import thinned
 from castfit.drive.scatter.method.options import Options
-from castfit.drive.scatter.method.search import Ascent, begin, offer, step
+from castfit.drive.scatter.method.search import Ascent, begin, step
 
 
 class Function:
@@ -185,15 +185,6 @@ def test_each_restart_waits_longer_and_draws_more():
 def test_given_points_are_tried():
     optimum = np.full((1, 3), 0.37)
     assert begin(Function(rastrigin, local=False), 3, 0, Options(), optimum).best.f == pytest.approx(0, abs=1e-9)
-
-
-def test_an_offer_is_taken_only_if_it_is_better():
-    state = begin(Function(rastrigin), 3, 0, Options())
-    other = begin(Function(rastrigin, local=False), 3, 1, Options(), np.full((1, 3), 0.37))
-    told = offer(state, other.best, Options())
-    assert told.best.f == other.best.f
-    assert told.R[0].f == other.best.f
-    assert offer(other, state.best, Options()) is other
 
 
 def test_fewer_points_than_subranges():
