@@ -31,7 +31,7 @@ from castfit._reading import is_one_of
 from castfit._watch import Stopped, unwatched
 from castfit.simulate import Nodes, trace
 from castfit.solve.plausible import suspicious
-from castfit.solve.solution import Control, Iteration, Solution
+from castfit.solve.solution import Control, Iteration, Solution, infeasibility
 from castfit.start.matching import matching, unfelt
 from castfit.status import Status
 from castfit.transcribe.collocation import Collocation
@@ -50,6 +50,7 @@ _MAX_REFINEMENTS = 8
 _AMPLIFIED_ROUNDING = 0.1  # standard deviations by which rounding theta may move a residual
 _ENDED = (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)
 _BETTER = 1e-3  # relative difference of the cost
+_CONNECTED = 1e-6  # gaps, in units of the states
 _MATCHED = 10  # intervals of multiple shooting where collocation fails
 
 
@@ -86,8 +87,17 @@ class Attempt:
         """Whether user or clock ended it."""
         return self.solution.status in _ENDED
 
+    @property
+    def plausible(self) -> bool:
+        """Whether this is a trajectory of the model whose residuals may be noise, solution or not."""
+        layout, scale = self.staged.layout, self.staged.scale
+        connected = self.linear.ok and infeasibility(layout, scale, self.linear) <= _CONNECTED
+        return connected and self.solution.status is not Status.INACCURATE and not suspicious(self.staged, self.linear)
+
     def better_than(self, other: Attempt) -> bool:
-        """Whether this is a solution and the other is not, or a better one by more than rounding."""
+        """Whether this describes the data and the other does not, or is a solution, or better by more than rounding."""
+        if self.plausible != other.plausible:
+            return self.plausible
         ours, theirs = self.solution.status.success, other.solution.status.success
         if ours != theirs:
             return ours

@@ -11,6 +11,7 @@ import pytest
 import castfit as cf
 from castfit.status import SOLVED, Status
 from tests.builders import lotka_volterra, refused
+from tests.test_textbook import Textbook, pose
 
 SUIT = "The optimality conditions hold to the requested tolerance."
 
@@ -154,3 +155,16 @@ def test_names_stand_for_transcriptions_and_solvers():
     assert cf.fit(lotka_volterra(), "single", "gauss-newton").solver.startswith("Gauss-Newton")
     with refused("transcription is 'multi': did you mean 'multiple'?", "solver is 'newton': did you mean"):
         cf.fit(lotka_volterra(), "multi", "newton")
+
+
+@pytest.mark.parametrize("transcription", [None, cf.SingleShooting(), cf.MultipleShooting(10)])
+def test_a_start_that_describes_the_data_is_not_left_for_an_optimum_that_does_not(transcription):
+    """The data do not resolve how fast x follows y: full steps lead to a rate of zero, where nothing moves."""
+    reaction = Textbook(
+        lambda s, p: (-p[0] * (s[0] - s[1]), -p[1] * s[1]), {"fast": 500.0, "slow": 0.5}, {"x": 0.0, "y": 1.0}, 4.0
+    )
+    result = cf.fit(pose(reaction, seed=2), transcription)
+    assert result.goodness.described
+    assert result.chi2 < 116
+    assert result.parameters["fast"] > 10
+    assert result.parameters["slow"] == pytest.approx(0.5, rel=0.05)

@@ -269,8 +269,17 @@ class GaussNewton:
         if state.optimum is not None and state.optimum.evaluation.cost <= state.evaluation.cost:
             best = replace(state.optimum, iteration=state.iteration)
         if suspicious(ledger.staged, best.evaluation):
-            return self._next_try(ledger, replace(state, optimum=best)) or best
+            passed = self._passed_by(ledger, state)
+            return passed or self._next_try(ledger, replace(state, optimum=best)) or best
         return best
+
+    def _passed_by(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState | None:
+        """Go back to a point that describes the data, such as the start, if full steps led away from there."""
+        if self.homotopy == "never" or state.phase == "held back" or ledger.best is None:
+            return None
+        at = ledger.evaluate(ledger.best)
+        connected = at.ok and infeasibility(ledger.staged.layout, ledger.staged.scale, at) <= _GAP
+        return hold_back(state, at) if connected and not suspicious(ledger.staged, at) else None
 
     def _give_up(self, ledger: Ledger, state: GaussNewtonState, search: Search) -> GaussNewtonState:
         """Say why no step helps, and try something else."""
