@@ -60,21 +60,6 @@ def changed(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     return [key for key in dict.fromkeys((*wanted, *found)) if found.get(key) != wanted.get(key)]
 
 
-def other_mistakes(problem: Posable, asked: Mapping[str, str]) -> list[str]:
-    """Say in what a problem differs from the one of which `question` is kept, in sentences.
-
-    Parameters
-    ----------
-    problem : Problem or Posed
-    asked : mapping
-        What `question` returned, also after JSON.
-    """
-    return [
-        f"the {what} of this problem differ from what was fitted; give the problem that was fitted"
-        for what in changed(question(problem), asked)
-    ]
-
-
 def digest(*parts: Any) -> str:
     """Return a short hash of arrays, text and numbers that is the same in every process."""
     hashed = hashlib.sha256()
