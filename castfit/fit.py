@@ -115,8 +115,6 @@ def fit(
     if not is_one_of(verbose, 0, 1, 2):
         mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
     check("fit", mistakes)
-    assert asked is not None
-    assert chosen is not None
     assert level is not None
     assert limit is not None
     confidence_level, max_time = level, limit  # as floats

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from castfit._reading import text
@@ -76,32 +77,64 @@ SOLVERS: dict[str, Callable[[], Solver]] = {"gauss_newton": GaussNewton, "ipopt"
 _T = TypeVar("_T")
 
 
-def parts_from(transcription: Any, solver: Any, mistakes: list[str]) -> tuple[Transcription | None, Solver | None]:
-    """Read a transcription and a solver as users give them, by name or ready; what is wrong is added to `mistakes`.
+def parts_from(
+    transcription: Any, solver: Any, mistakes: list[str], *, default: tuple[Transcription, Solver] | None = None
+) -> tuple[Transcription, Solver]:
+    """Read a transcription and a solver as users give them; what is wrong is added to `mistakes`.
 
-    "multiple/ipopt" names both.  None stands for Collocation() and GaussNewton().
+    What is not given is that of `default`, or else Collocation() and GaussNewton().
+    """
+    usual = (Collocation(), GaussNewton()) if default is None else default
+    first, second = given_parts(transcription, solver, mistakes)
+    return usual[0] if first is None else first, usual[1] if second is None else second
+
+
+def given_parts(
+    transcription: Any,
+    solver: Any,
+    mistakes: list[str],
+    *,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    also: Iterable[str] = (),
+) -> tuple[Transcription | None, Solver | None]:
+    """Read parts that are given ready, by name, or not at all (None); what is wrong is added to `mistakes`.
+
+    Parameters
+    ----------
+    transcription, solver
+        "multiple/ipopt" names both.
+    mistakes : list of str
+    settings : mapping from a transcription's name, optional
+        Keyword arguments that it is made with.
+    also : names
+        What else a name might have meant.
     """
     if isinstance(transcription, str) and "/" in transcription and solver is None:
         transcription, solver = transcription.split("/", 1)
+    made = {name: partial(make, **(settings or {}).get(name, {})) for name, make in TRANSCRIPTIONS.items()}
     remedy = "SingleShooting(), MultipleShooting() or Collocation()"
     return (
-        _part("transcription", Collocation() if transcription is None else transcription, "transcribe", TRANSCRIPTIONS,
-              remedy, mistakes),
-        _part("solver", GaussNewton() if solver is None else solver, "solve", SOLVERS, "GaussNewton() or Ipopt()",
-              mistakes),
-    )  # fmt: skip
+        _part("transcription", transcription, "transcribe", made, [*made, *also], remedy, mistakes),
+        _part("solver", solver, "solve", SOLVERS, SOLVERS, "GaussNewton() or Ipopt()", mistakes),
+    )
 
 
 def _part(
-    what: str, given: Any, method: str, known: dict[str, Callable[..., _T]], remedy: str, mistakes: list[str]
+    what: str,
+    given: Any,
+    method: str,
+    known: Mapping[str, Callable[[], _T]],
+    meant: Iterable[str],
+    remedy: str,
+    mistakes: list[str],
 ) -> _T | None:
     if isinstance(given, str):
         name = given.replace("-", "_")
         if name in known:
             return known[name]()
-        mistakes.append(f"{what} is '{given}': {suggest(name, known)}; or give {remedy}")
-    elif isinstance(given, type) or not callable(getattr(given, method, None)):
+        mistakes.append(f"{what} is '{given}': {suggest(name, meant)}; or give {remedy}")
+    elif given is not None and (isinstance(given, type) or not callable(getattr(given, method, None))):
         mistakes.append(f"{what} is {text(given)}; give {remedy}")
     else:
-        return cast("_T", given)
+        return cast("_T | None", given)
     return None

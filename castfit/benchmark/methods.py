@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from castfit.drive.compare.methods import Fit, Incremental, Method, methods_from
 from castfit.integrate import IntegratorOptions
+from castfit.methods import TRANSCRIPTIONS
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
@@ -61,21 +62,15 @@ def table_methods(names: Iterable[str], benchmark: Benchmark, mistakes: list[str
 
 def recommended(benchmark: Benchmark) -> dict[str, Mapping[str, Any]]:
     """Return the keyword arguments that a benchmark recommends for each transcription."""
-    own = benchmark.transcriptions
     states = {"states": benchmark.start_strategy}
-    return {
-        "single": own.get("single", {}),
-        "multiple": {**states, **own.get("multiple", {})},
-        "collocation": {**states, **own.get("collocation", {})},
-    }
+    own = benchmark.transcriptions
+    return {kind: {**({} if kind == "single" else states), **own.get(kind, {})} for kind in TRANSCRIPTIONS}
 
 
 def integrated(method: Method, options: IntegratorOptions) -> Method:
     """Return a method with another integrator; one that has no transcription chooses its own."""
     transcription: Any = getattr(method, "transcription", None)
+    if transcription is None:
+        return method
     changeable: Any = method
-    return (
-        method
-        if transcription is None
-        else replace(changeable, transcription=replace(transcription, integrator=options))
-    )
+    return replace(changeable, transcription=replace(transcription, integrator=options))

@@ -6,7 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from castfit.cli.command import Command, load, picture_mistakes
-from castfit.cli.fit import TRANSCRIPTIONS, exit_status, fit_benchmark, make_transcription, read_start
+from castfit.cli.fit import exit_status, fit_benchmark, make_transcription, read_start
+from castfit.methods import TRANSCRIPTIONS
 from castfit.status import Status, check
 
 if TYPE_CHECKING:

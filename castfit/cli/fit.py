@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,20 +23,15 @@ from castfit.cli.command import (
     picture_mistakes,
     write_json,
 )
+from castfit.methods import SOLVERS, TRANSCRIPTIONS
 from castfit.status import InputError, Status, check, suggest
 
 if TYPE_CHECKING:
-    from castfit.fit import Transcription
+    from castfit.methods import Transcription
     from castfit.problems import Benchmark
     from castfit.result import Result
 
-# The name of each choice in castfit, and which options of the command line it takes.
-TRANSCRIPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "single": ("SingleShooting", ()),
-    "multiple": ("MultipleShooting", ("intervals", "states")),
-    "collocation": ("Collocation", ("elements", "degree", "states")),
-}
-SOLVERS = {"gauss-newton": "GaussNewton", "ipopt": "Ipopt"}
+_SETTINGS = ("intervals", "elements", "degree", "states")  # of transcriptions
 
 
 def _configure_fit(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +47,12 @@ def _configure_fit(parser: argparse.ArgumentParser) -> None:
         choices=("data", "smoothed", "simulation"),
         help="where the states of multiple shooting and collocation start (default: as the problem recommends)",
     )
-    method.add_argument("--solver", choices=SOLVERS, default="gauss-newton", help="(default: %(default)s)")
+    method.add_argument(
+        "--solver",
+        choices=[name.replace("_", "-") for name in SOLVERS],
+        default="gauss-newton",
+        help="(default: %(default)s)",
+    )
     method.add_argument("--max-time", type=float, default=math.inf, metavar="S", help="stop after S seconds")
     method.add_argument(
         "--start",
@@ -96,13 +97,13 @@ def _fit(arguments: argparse.Namespace) -> int:
 
 def make_transcription(benchmark: Benchmark, kind: str, given: Mapping[str, Any]) -> Transcription:
     """Make a transcription from what the user gave, what the benchmark recommends, and defaults, in this order."""
-    transcription, accepted = TRANSCRIPTIONS[kind]
-    every = sorted({option for _, options in TRANSCRIPTIONS.values() for option in options})
-    chosen = {option: given[option] for option in every if given.get(option) is not None}
+    from castfit.benchmark import recommended
+
+    chosen = {option: given[option] for option in _SETTINGS if given.get(option) is not None}
+    accepted = [option for option in _SETTINGS if option in inspect.signature(TRANSCRIPTIONS[kind]).parameters]
     takes = f"it takes {', '.join(f'--{o}' for o in accepted)}" if accepted else "it has no such options"
     check("options", [f"--transcription {kind} does not take --{o}; {takes}" for o in chosen if o not in accepted])
-    states = {"states": benchmark.start_strategy} if "states" in accepted else {}
-    return getattr(castfit, transcription)(**{**states, **benchmark.transcriptions.get(kind, {}), **chosen})
+    return TRANSCRIPTIONS[kind](**{**recommended(benchmark)[kind], **chosen})
 
 
 def read_start(benchmark: Benchmark, kind: str, text: str | None, seed: int) -> Mapping[str, float]:
@@ -144,7 +145,7 @@ def fit_benchmark(
         return castfit.fit(
             benchmark.problem,
             transcription,
-            getattr(castfit, SOLVERS[solver])(),
+            SOLVERS[solver.replace("-", "_")](),
             start=start,
             max_time=max_time,
             callback=lambda now: show(f"{what}: iteration {now.iteration}, chi2 {now.chi2:.6g}"),

@@ -8,6 +8,7 @@ import pytest
 
 import castfit as cf
 from castfit.drive.compare.methods import Custom, Fit, Incremental, ScatterSearch, answered, methods_from
+from tests.builders import refused
 from tests.drive.chores import STRAIGHT, pole
 
 
@@ -60,8 +61,17 @@ def test_parts_and_functions():
     def mine(problem, *, start, max_time):
         """Do nothing."""
 
-    found = read({"t": cf.Collocation(), "p": (cf.SingleShooting(), STRAIGHT), "f": mine, "m": Incremental()})
+    found = read(
+        {
+            "t": cf.Collocation(),
+            "p": (cf.SingleShooting(), STRAIGHT),
+            "n": ("multiple", STRAIGHT),
+            "f": mine,
+            "m": Incremental(),
+        }
+    )
     assert found == {
+        "n": Fit(cf.MultipleShooting(), STRAIGHT),
         "t": Fit(cf.Collocation()),
         "p": Fit(cf.SingleShooting(), STRAIGHT),
         "f": Custom(mine),
@@ -99,15 +109,16 @@ def test_a_method_of_ones_own_is_told_the_seed():
         ({}, "methods is empty"),
         ([3], "methods holds 3; give names"),
         (["single", "single"], "methods holds 'single' twice"),
-        (["singel"], "has no transcription 'singel': did you mean 'single'?"),
+        (["singel"], "the method 'singel': transcription is 'singel': did you mean 'single'?"),
         (["incremantal"], "did you mean 'incremental'?"),
-        (["single/ipot"], "has no solver 'ipot': did you mean 'ipopt'?"),
+        (["single/ipot"], "the method 'single/ipot': solver is 'ipot': did you mean 'ipopt'?"),
         (["incremental/singel"], "did you mean 'single'?"),
-        (["incremental/incremental"], "has no transcription 'incremental'"),
-        (["single/ipopt/ipopt"], "too many parts; write transcription/solver"),
-        ([""], "has no transcription ''"),
+        (["incremental/incremental"], "transcription is 'incremental'"),
+        (["single/ipopt/ipopt"], "solver is 'ipopt/ipopt': did you mean 'ipopt'?"),
+        ([""], "transcription is ''"),
         ({"a": cf.SingleShooting}, "the method 'a' is <class"),
         ({"a": (cf.SingleShooting(),) * 2}, "the method 'a' is (SingleShooting"),
+        ({"a": ("single", "ipot")}, "the method 'a' is ('single', 'ipot')"),
         ({"a": ()}, "the method 'a' is ()"),
         ({"a": None}, "the method 'a' is None"),
         ({1: "single"}, "methods has the key 1"),
@@ -138,3 +149,18 @@ def test_a_scatter_search_begins_at_the_start_and_counts_its_simulations(monkeyp
     assert found.result.values == alone.best.values
     assert found.iterations == alone.generations
     assert sum(found.evaluations.values()) == alone.simulations
+
+
+def test_drivers_take_the_same_names():
+    """A name means the same to every driver as to `fit`, and an unknown one is refused with the nearest."""
+    problem = pole(upper=0.95)
+    many = cf.multistart(problem, "multiple/ipopt", starts=1)
+    assert (many.transcription, many.solver) == (cf.MultipleShooting().label, cf.Ipopt().label)
+    assert cf.multistart(problem, "multiple", starts=1).solver == cf.GaussNewton().label
+    grown = cf.incremental(problem, "multiple", "gauss-newton")
+    assert grown.result.transcription == cf.MultipleShooting().label
+    search = cf.scatter_search(problem, "single/ipopt", max_eval=30, dim_refset=3, n_diverse=3)
+    assert (search.transcription, search.solver) == (cf.SingleShooting().label, cf.Ipopt().label)
+    for driver in (cf.multistart, cf.incremental, cf.scatter_search):
+        with refused("transcription is 'singel': did you mean 'single'?", "solver is 'ipot': did you mean 'ipopt'?"):
+            driver(problem, "singel/ipot")

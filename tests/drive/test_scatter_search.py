@@ -298,7 +298,7 @@ def test_every_mistake_is_listed_at_once():
         "there is no option 'dim_refse': did you mean 'dim_refset'?",
         "n_diverse is 3",
         "transcription is <class",
-        "solver is 'ipopt'",
+        "solver is 'ipot': did you mean 'ipopt'?",
         "rng is -1",
         "max_eval is 0",
         "vtr is 'low'",
@@ -314,7 +314,7 @@ def test_every_mistake_is_listed_at_once():
         "'k' lies in [-inf, inf]; a scatter search needs finite bounds",
     ):
         cf.scatter_search(
-            decay_problem(), cf.SingleShooting, "ipopt", rng=-1, max_eval=0, max_time=-1, vtr="low", log_vars=["q"],
+            decay_problem(), cf.SingleShooting, "ipot", rng=-1, max_eval=0, max_time=-1, vtr="low", log_vars=["q"],
             include_guess=1, local_start="guess", join_reach=2, islands=0, workers=0, callback=5, verbose=7,
             resume=True, dim_refse=3, n_diverse=3,
         )  # type: ignore[arg-type]  # fmt: skip

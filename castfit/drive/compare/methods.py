@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from castfit._reading import items, named, text
 from castfit.drive.incremental.incremental import incremental
@@ -17,16 +17,13 @@ from castfit.drive.incremental.result import Horizon, IncrementalResult
 from castfit.drive.scatter.result import ScatterResult
 from castfit.drive.scatter.scatter_search import scatter_search
 from castfit.fit import fit
-from castfit.methods import SOLVERS, TRANSCRIPTIONS, Solver, Transcription
+from castfit.methods import Solver, Transcription, given_parts
 from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
-from castfit.status import suggest
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
     from castfit.problem import Posable
-
-PARTS = ("transcription", "solver")
 
 
 @dataclass(frozen=True)
@@ -56,18 +53,27 @@ class Method(Protocol):
 
 
 @dataclass(frozen=True)
-class Fit:
-    """One call of `fit`; `second_start` says whether it may go on from the measured states."""
+class Driven:
+    """A call of a driver: its parts, where None leaves them to it, and what it is in `words`, for tables."""
 
-    transcription: Transcription
-    solver: Solver = field(default_factory=GaussNewton)
-    second_start: bool = True
+    transcription: Transcription | None = None
+    solver: Solver | None = None
     words: str = ""
+    title: ClassVar[tuple[str, ...]] = ()
 
     @property
     def description(self) -> str:
         """What it is, in words."""
-        return self.words or f"{self.transcription.label}, {self.solver.label}"
+        parts = (part.label for part in (self.transcription, self.solver) if part is not None)
+        return self.words or ", ".join([*self.title, *parts])
+
+
+@dataclass(frozen=True)
+class Fit(Driven):
+    """One call of `fit`; `second_start` says whether it may go on from the measured states."""
+
+    solver: Solver | None = field(default_factory=GaussNewton)
+    second_start: bool = True
 
     def __call__(self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int) -> Result:
         """Fit from a start."""
@@ -83,19 +89,12 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Incremental:
+class Incremental(Driven):
     """Incremental fits around a transcription; `plain` leaves out what is not in the paper."""
 
-    transcription: Transcription = field(default_factory=SingleShooting)
-    solver: Solver | None = None
+    transcription: Transcription | None = field(default_factory=SingleShooting)
     plain: bool = False
-    words: str = ""
-
-    @property
-    def description(self) -> str:
-        """What it is, in words."""
-        solver = "" if self.solver is None else f", {self.solver.label}"
-        return self.words or f"growing horizons, {self.transcription.label}{solver}"
+    title = ("growing horizons",)
 
     def __call__(
         self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int
@@ -105,6 +104,24 @@ class Incremental:
         return incremental(
             problem, self.transcription, self.solver, start=start, max_time=max_time, coarse=extras, fallback=extras
         )
+
+
+@dataclass(frozen=True)
+class ScatterSearch(Driven):
+    """Scatter search within the bounds, which must be finite; the start is among its first points."""
+
+    title = ("scatter search",)
+
+    def __call__(
+        self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int
+    ) -> Answer | ScatterResult:
+        """Search; its generations count as iterations."""
+        posed = problem.posed.starting_at(start)
+        found = scatter_search(posed, self.transcription, self.solver, rng=seed, max_time=max_time)
+        if found.best is None:
+            return found
+        evaluations = {"values": found.simulations - found.sweeps, "jacobians": found.sweeps}
+        return Answer(found.best, found.generations, evaluations)
 
 
 @dataclass(frozen=True)
@@ -123,33 +140,7 @@ class Custom:
         return self.function(problem, start=start, max_time=max_time)
 
 
-@dataclass(frozen=True)
-class ScatterSearch:
-    """Scatter search within the bounds, which must be finite; the start is among its first points."""
-
-    transcription: Transcription | None = None
-    solver: Solver | None = None
-
-    @property
-    def description(self) -> str:
-        """What it is, in words."""
-        parts = (part.label for part in (self.transcription, self.solver) if part is not None)
-        return ", ".join(["scatter search", *parts])
-
-    def __call__(
-        self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int
-    ) -> Answer | ScatterResult:
-        """Search; its generations count as iterations."""
-        posed = problem.posed.starting_at(start)
-        found = scatter_search(posed, self.transcription, self.solver, rng=seed, max_time=max_time)
-        if found.best is None:
-            return found
-        evaluations = {"values": found.simulations - found.sweeps, "jacobians": found.sweeps}
-        return Answer(found.best, found.generations, evaluations)
-
-
 DRIVERS: dict[str, Callable[..., Method]] = {"incremental": Incremental, "scatter_search": ScatterSearch}
-"""Drivers by name, each called with nothing, a transcription, or a transcription and a solver."""
 
 
 def answered(answer: Any) -> Answer:
@@ -219,41 +210,34 @@ def _method(
     also: Mapping[str, Method],
 ) -> Method | None:
     if isinstance(given, str):
-        return also[given] if given in also else _named(given, mistakes, settings, also)
+        return also[given] if given in also else _named(name, given, mistakes, settings, also)
     if callable(given) and not isinstance(given, type):
         return cast("Method", given) if hasattr(given, "description") else Custom(given)
-    pair: tuple[Any, ...] = cast("tuple[Any, ...]", given) if isinstance(given, tuple) else (given,)
-    parts = list(zip(pair, ("transcribe", "solve"), strict=False))
-    if len(parts) == len(pair) and parts and all(_has(part, method) for part, method in parts):
-        return Fit(*pair)
+    pair: tuple[Any, ...] = cast("tuple[Any, ...]", given) if isinstance(given, tuple) else (given, None)
+    found: list[str] = []
+    if len(pair) == 2 and pair[0] is not None:
+        parts = given_parts(*pair, found)
+        if not found:
+            return _made(Fit, parts)
     what = "a name, a transcription, (transcription, solver), or a function of a problem, start= and max_time="
     mistakes.append(f"the method '{name}' is {text(given)}; give {what}")
     return None
 
 
-def _has(part: Any, method: str) -> bool:
-    return not isinstance(part, type) and callable(getattr(part, method, None))
-
-
 def _named(
-    name: str, mistakes: list[str], settings: Mapping[str, Mapping[str, Any]], also: Iterable[str]
+    name: str, given: str, mistakes: list[str], settings: Mapping[str, Mapping[str, Any]], also: Iterable[str]
 ) -> Method | None:
-    """Make a method from its name."""
-    first, *rest = name.replace("-", "_").split("/")
-    driver, parts = (DRIVERS[first], rest) if first in DRIVERS else (Fit, [first, *rest])
-    known = (*also, *TRANSCRIPTIONS, *DRIVERS) if driver is Fit else tuple(TRANSCRIPTIONS)
-    if len(parts) > 2:
-        mistakes.append(
-            f"the method '{name}' has too many parts; write transcription/solver or driver/{'/'.join(PARTS)}"
-        )
-        return None
-    wrong = [
-        f"the method '{name}' has no {what} '{part}': {suggest(part, valid)}"
-        for part, what, choices, valid in zip(parts, PARTS, (TRANSCRIPTIONS, SOLVERS), (known, SOLVERS), strict=False)
-        if part not in choices
-    ]
-    mistakes += wrong
-    if wrong:
-        return None
-    made: list[Any] = [TRANSCRIPTIONS[part](**settings.get(part, {})) for part in parts[:1]]
-    return driver(*made, *(SOLVERS[part]() for part in parts[1:]))
+    """Make a method from what it is made of, in words."""
+    first, mark, rest = given.replace("-", "_").partition("/")
+    driver = DRIVERS.get(first)
+    found: list[str] = []
+    if driver is None:
+        parts = given_parts(given, None, found, settings=settings, also=(*also, *DRIVERS))
+    else:
+        parts = given_parts(rest if mark else None, None, found, settings=settings)
+    mistakes += [f"the method '{name}': {mistake}" for mistake in found]
+    return None if found else _made(driver or Fit, parts)
+
+
+def _made(driver: Callable[..., Method], parts: Iterable[Any]) -> Method:
+    return driver(*(part for part in parts if part is not None))

@@ -34,8 +34,9 @@ from castfit.drive.incremental.coarsening import coarsened
 from castfit.drive.incremental.horizons import break_time, doubling, end, integrated_length, measured_times
 from castfit.drive.incremental.limits import Bounds, Estimate, confidence_limits, standard_deviations
 from castfit.drive.incremental.result import Horizon, IncrementalResult
-from castfit.drive.run.options import RunOptions, part_mistakes, require_problem
-from castfit.fit import Solver, Transcription, fit
+from castfit.drive.run.options import RunOptions, require_problem
+from castfit.fit import fit
+from castfit.methods import Solver, Transcription, parts_from
 from castfit.posed import Posed
 from castfit.problem import Posable
 from castfit.result import Result
@@ -63,8 +64,8 @@ _UNEXPLAINED = 0.04  # ... otherwise their mean square relative to that of the d
 
 def incremental(
     problem: Posable,
-    transcription: Transcription | None = None,
-    solver: Solver | None = None,
+    transcription: Transcription | str | None = None,
+    solver: Solver | str | None = None,
     *,
     start: Mapping[str, float] | None = None,
     horizons: str | Sequence[float] = "doubling",
@@ -87,7 +88,7 @@ def incremental(
     transcription : SingleShooting, MultipleShooting or Collocation, optional
         By default single shooting, with which also the first of several horizons is solved for the others.
     solver : GaussNewton or Ipopt, optional
-        By default Gauss-Newton with the l1 line search and without homotopy.
+        By default Gauss-Newton with the l1 line search and without homotopy.  Both may be names, as in `fit`.
     start : mapping from quantity name to value, optional
         Natural scale; what is not named starts at its guess.
     horizons : {"doubling", "break time"} or sequence of float
@@ -127,10 +128,9 @@ def incremental(
         For misuse: unknown names or values outside the bounds in `start`, horizons that do not increase, ...
     """
     run = RunOptions(max_time=max_time, callback=callback, verbose=verbose)
-    transcription = SingleShooting() if transcription is None else transcription
-    if solver is None:
-        solver = GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS)
-    mistakes = part_mistakes(transcription, solver)
+    mistakes: list[str] = []
+    plain = GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS)
+    asked, chosen = parts_from(transcription, solver, mistakes, default=(SingleShooting(), plain))
     fraction, positive = "give a number that is between 0 and 1", "give a number that is positive"
     mistakes += option_mistakes(
         ("break_fraction", break_fraction, is_within(break_fraction, 0, 1, strictly=True), fraction),
@@ -147,8 +147,8 @@ def incremental(
     run = run.cleaned()
     driver = _Driver(
         problem,
-        transcription,
-        solver,
+        asked,
+        chosen,
         horizons if isinstance(horizons, str) else tuple(map(float, horizons)),
         break_fraction,
         bound_confidence,

@@ -21,27 +21,24 @@ from castfit.drive.multistart.sampling import draw
 from castfit.drive.optima import rounding_error
 from castfit.drive.run.checkpoint import described, run_header, seed_of
 from castfit.drive.run.jobs import task, thaw
-from castfit.drive.run.options import RunOptions, part_mistakes, require_problem
+from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.run.pool import Pool
 from castfit.drive.run.reporting import is_tenth, reporter
 from castfit.fit import fit
+from castfit.methods import Solver, Transcription, parts_from
 from castfit.problem import Posable
-from castfit.solve.gauss_newton import GaussNewton
 from castfit.start.decomposition.blocks import decomposition_mistakes
 from castfit.start.decomposition.search import Decomposed
 from castfit.status import Status, check
-from castfit.transcribe.collocation import Collocation
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from castfit.fit import Solver, Transcription
-
 
 def multistart(
     problem: Posable,
-    transcription: Transcription | None = None,
-    solver: Solver | None = None,
+    transcription: Transcription | str | None = None,
+    solver: Solver | str | None = None,
     *,
     starts: int | Sequence[Mapping[str, float]] = 100,
     rng: int | np.random.Generator = 0,
@@ -117,9 +114,8 @@ def multistart(
         workers=workers, max_time=max_time, start_max_time=start_max_time, callback=callback,
         verbose=verbose, checkpoint=checkpoint, resume=resume,
     )  # fmt: skip
-    transcription = Collocation() if transcription is None else transcription
-    solver = GaussNewton() if solver is None else solver
-    mistakes = part_mistakes(transcription, solver)
+    mistakes: list[str] = []
+    asked, chosen = parts_from(transcription, solver, mistakes)
     mistakes += option_mistakes(("max_draws", max_draws, is_count(max_draws, 1), "give at least 1"))
     mistakes += run.file_mistakes() + run.mistakes()
     require_problem("multistart", problem, mistakes)
@@ -130,12 +126,12 @@ def multistart(
     draws = draw(problem, starts, sampling, limits, rng, mistakes, deadline)
     check("multistart", mistakes)
     run = run.cleaned()
-    job = run.freeze("multistart", "problem, transcription and solver", (problem, transcription, solver))
+    job = run.freeze("multistart", "problem, transcription and solver", (problem, asked, chosen))
     header = run_header(
         "multistart",
         problem,
-        transcription,
-        solver,
+        asked,
+        chosen,
         start_max_time=run.start_max_time,
         max_draws=int(max_draws),
         seed=seed_of(rng),
@@ -144,7 +140,7 @@ def multistart(
     )
     floor = rounding_error(problem)
     book = Book(draws, max_draws, floor, run.began, problem)
-    labels = {"transcription": transcription.label, "solver": solver.label}
+    labels = {"transcription": asked.label, "solver": chosen.label}
     stopped: Status | None = None
     with run.opened(header) as file:
         if file is not None:

@@ -107,13 +107,3 @@ def require_problem(where: str, problem: Any, mistakes: list[str]) -> None:
     """Raise at once, with the mistakes found so far, if there is no problem to look at."""
     unfit = kind_mistakes(problem)
     check(where, [*unfit, *mistakes] if unfit else [])
-
-
-def part_mistakes(transcription: Any, solver: Any) -> list[str]:
-    """Find a transcription or a solver that is of the wrong kind, such as a class instead of an instance."""
-    parts = (("transcription", transcription, "transcribe", "SingleShooting()"), ("solver", solver, "solve", "Ipopt()"))
-    return [
-        f"{name} is {text(part)}; give an instance such as {example}"
-        for name, part, method, example in parts
-        if isinstance(part, type) or not callable(getattr(part, method, None))
-    ]

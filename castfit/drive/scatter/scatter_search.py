@@ -18,7 +18,7 @@ from castfit._reading import is_one_of, is_within, option_mistakes, rng_mistakes
 from castfit.drive.optima import rounding_error
 from castfit.drive.run.checkpoint import described, run_header, seed_of
 from castfit.drive.run.found import STOPS
-from castfit.drive.run.options import RunOptions, part_mistakes, require_problem
+from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.run.pool import Pool
 from castfit.drive.run.reporting import is_round, reporter
 from castfit.drive.scatter.book import Book, Halt, Limits
@@ -29,6 +29,7 @@ from castfit.drive.scatter.scales import Box, box_of, restated
 from castfit.drive.scatter.staff import Staff
 from castfit.drive.scatter.tasks import Work
 from castfit.integrate import IntegratorOptions
+from castfit.methods import Solver, Transcription, parts_from
 from castfit.posed import Posed
 from castfit.problem import Posable
 from castfit.result import Result
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-    from castfit.fit import Solver, Transcription
 
     Array = NDArray[np.float64]
 
@@ -57,8 +56,8 @@ _GONE = {"islands": "there are no islands any more, which needed more simulation
 
 def scatter_search(
     problem: Posable,
-    transcription: Transcription | None = None,
-    solver: Solver | None = None,
+    transcription: Transcription | str | None = None,
+    solver: Solver | str | None = None,
     *,
     rng: int | np.random.Generator = 0,
     max_eval: float | None = None,
@@ -90,7 +89,7 @@ def scatter_search(
         transcription.
     solver : GaussNewton or Ipopt, optional
         Of the fits; by default Gauss-Newton with Levenberg and Marquardt's steps and without homotopy: it is another
-        fit that leads out of a bad optimum.
+        fit that leads out of a bad optimum.  Both may be names, as in `fit`.
     rng : int or numpy.random.Generator
     max_eval : float, optional
         Number of simulations after which the search ends, by default 100 for each of 10 + n_theta; a sensitivity sweep
@@ -174,10 +173,9 @@ def scatter_search(
         workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint,
         resume=resume,
     )  # fmt: skip
-    transcription = SingleShooting(INTEGRATOR) if transcription is None else transcription
-    solver = SOLVER if solver is None else solver
     chosen, mistakes = _options(options)
-    mistakes += part_mistakes(transcription, solver) + rng_mistakes(rng)
+    method = parts_from(transcription, solver, mistakes, default=(SingleShooting(INTEGRATOR), SOLVER))
+    mistakes += rng_mistakes(rng)
     mistakes += option_mistakes(
         ("max_eval", max_eval, max_eval is None or is_within(max_eval, 1), "give at least 1"),
         ("vtr", vtr, is_within(vtr), "give the value of chi2 that is to be reached"),
@@ -194,13 +192,12 @@ def scatter_search(
     check("scatter_search", mistakes)
     run = run.cleaned()
 
-    work = Work(searched, transcription, solver, box, local_start, float(join_reach))
+    work = Work(searched, *method, box, local_start, float(join_reach))
     job = run.freeze("scatter_search", "problem, transcription and solver", (work,))
     header = run_header(
         "scatter_search",
         searched,
-        transcription,
-        solver,
+        *method,
         options=described(chosen),
         **{"local searches": described((local_start, float(join_reach), include_guess))},
         seed=seed_of(rng),
@@ -244,8 +241,8 @@ def scatter_search(
         generations=_generations(state),
         failures=dict(book.failures),
         time=book.elapsed,
-        transcription=transcription.label,
-        solver=solver.label,
+        transcription=method[0].label,
+        solver=method[1].label,
         names=problem.names,
         logarithmic=tuple(q.name for q in searched.quantities if q.scale == "log"),
         floor=rounding_error(problem),
