@@ -9,6 +9,7 @@ import pytest
 
 import castfit as cf
 from castfit import problems
+from castfit.solve.solution import Control
 from castfit.status import Status
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.verification import verify
@@ -145,7 +146,7 @@ def test_second_fit_of_a_problem_builds_no_integrator(transcription, monkeypatch
 
 
 def test_gaps_are_measured_by_sensitivities_only_where_they_are_not_evidently_small(monkeypatch):
-    """One of 135 pieces of Bock's problem ends where the state crosses zero; a gap says nothing relative to that."""
+    """A piece of Bock's problem ends where the state crosses zero; a gap says nothing relative to that."""
     benchmark, asked = problems.load("notorious"), []
     found = ShootingProblem.node_sensitivities
 
@@ -157,4 +158,26 @@ def test_gaps_are_measured_by_sensitivities_only_where_they_are_not_evidently_sm
     result = cf.fit(benchmark.problem, start=benchmark.starts["reference"])
     assert result.success
     (stages,) = asked
-    assert 0 < stages.sum() < 0.1 * stages.size
+    assert 0 < stages.sum() < 0.5 * stages.size
+
+
+def test_pieces_of_many_elements_are_enough_and_gaps_between_them_are_found():
+    """Of 135 elements of Bock's problem the ten that end at data are integrated from, one datum to the next."""
+    benchmark = problems.load("notorious")
+    problem, transcription = benchmark.problem.posed, cf.Collocation()
+    result = cf.fit(problem, transcription, start=benchmark.starts["reference"])
+    (nodes,) = result.trajectories.values()
+    staged = cf.Collocation(elements=np.append(nodes.times, 1.0), states="data").transcribe(problem, result.theta)
+    (chain,) = staged.layout.chains
+    assert chain.n_stages > 5 * problem.n_data
+    solution = cf.GaussNewton().solve(staged, Control())
+    found = verify(problem, staged, staged.evaluate(solution.v), transcription.integrator, transcription.accuracy)
+    assert found.reproduced
+    assert found.defects[0].shape == (chain.n_stages, 2)
+    assert 0 < np.count_nonzero(found.defects[0].any(axis=1)) <= 11
+    jump = solution.v.copy()
+    jump[chain.nodes[70:]] *= 1.001  # far from any datum: the next piece does not begin where this one ends
+    jump[chain.inner[70:]] *= 1.001
+    there = verify(problem, staged, staged.evaluate(jump), transcription.integrator, transcription.accuracy)
+    assert not there.reproduced
+    assert "x1 jumps by" in there.sentence or "x2 jumps by" in there.sentence or "has chi2 =" in there.sentence

@@ -57,8 +57,8 @@ def test_max_time_holds_in_refinement_and_at_the_start(monkeypatch):
         look()
         return plain(*arguments)
 
-    plain = module.element_errors
-    monkeypatch.setattr(module, "element_errors", late)
+    plain = module.estimated_errors
+    monkeypatch.setattr(module, "estimated_errors", late)
     result = cf.fit(decay_problem(), max_time=0.25)
     assert result.status is Status.MAX_TIME
     assert "not checked" in result.message

@@ -19,7 +19,7 @@ from castfit.status import check
 from castfit.transcribe.collocation_problem import CollocationProblem, collocation_problem
 from castfit.transcribe.grid import interval_mistakes, merge, uniform_or_given
 from castfit.transcribe.lagrange import SCHEMES
-from castfit.transcribe.refinement import element_errors, inner_integrated, refine
+from castfit.transcribe.refinement import estimated_errors, inner_integrated, refine
 from castfit.transcribe.trajectory import States, Trajectory, start_trajectory
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Collocation:
             relative_tolerance=min(self.integrator.relative_tolerance, 1e-3 * self.tolerance),
             absolute_tolerance=min(self.integrator.absolute_tolerance, 1e-5 * self.tolerance),
         )
-        errors = element_errors(staged, v, checker)
+        errors = estimated_errors(staged, v, checker)
         if max(e.largest for e in errors) <= self.tolerance:
             return None
         edges = [refine(chain.times, e, self.tolerance) for chain, e in zip(staged.layout.chains, errors, strict=True)]

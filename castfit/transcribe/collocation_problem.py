@@ -37,7 +37,7 @@ from castfit.staged import (
     lay_out,
     locked,
 )
-from castfit.transcribe.elements import Elements, Equations, Slopes
+from castfit.transcribe.elements import Elements, Equations, Slopes, signals
 from castfit.transcribe.grid import Staging, arrange, merge, snap
 from castfit.transcribe.lagrange import Table, table
 from castfit.transcribe.measure import Measured, constrained, profiled, resolution, standardised, unknown_sigma
@@ -339,21 +339,16 @@ def _elements(problem: Posed, i: int, staging: Staging, chosen: Table) -> Elemen
         cubics=cubics,
         factor=np.concatenate([np.tile(h[:, None, None], n_x), np.ones((h.size, 1, n_z))], axis=2),
         times=(staging.start[:, None] + chosen.points * h[:, None])[..., None],
-        inputs=_signals(cubics, chosen.points * h[:, None]),
+        inputs=signals(cubics, chosen.points * h[:, None]),
         tau=tau,
         point_times=staging.times[..., None],
-        point_inputs=_signals(cubics, tau * h[:, None]),
+        point_inputs=signals(cubics, tau * h[:, None]),
         basis=basis,
         measured=Measured(
             np.concatenate([staging.values, zeros], axis=2),
             np.concatenate([staging.weight, zeros + applies], axis=2),
         ),
     )
-
-
-def _signals(cubics: Array, offsets: Array) -> Array:
-    """Evaluate inputs (K, n_u, 4) at offsets (K, n) from the elements' starts: (K, n, n_u)."""
-    return np.einsum("kuc,knc->knu", cubics, offsets[..., None] ** np.arange(4))
 
 
 def _start(elements: Elements, condition: Condition, theta: Array, trajectory: Trajectory) -> Array:

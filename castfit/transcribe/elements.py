@@ -14,7 +14,7 @@ n_l            local variables (x, z, p_free) of a point
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -111,40 +111,62 @@ class Elements:
     def values(self, equations: Equations, at: Natural, s: Array, w: Array) -> Values:
         """Evaluate all functions at nodes s, inner variables w."""
         y, stages = self.states(s, w), s.shape[0]
-        x = y[..., : self.n_x]
-        d = self.factor * equations.flow.values(*self._collocation(y, at.p))
-        d[..., : self.n_x] -= np.einsum("ij,kje->kie", self.table.derivative, x)
+        d = self.defects(equations, y, at.p)
         g = self.measured.rows(equations.observed.values(*self._measured(y, at.p)))
         return Values(
             r=g[..., : self.n_o].reshape(stages, -1),
             a=at.a,
             d=d.reshape(stages, -1),
-            x=np.einsum("j,kje->ke", self.table.end, x),
+            x=np.einsum("j,kje->ke", self.table.end, y[..., : self.n_x]),
             c=g[..., self.n_o :].reshape(stages, -1),
         )
+
+    def defects(self, equations: Equations, y: Array, p: Array) -> Array:
+        """Evaluate the inner equations at states y, (K, d, n_e)."""
+        d = self.factor * equations.flow.values(*self._collocation(y, p))
+        d[..., : self.n_x] -= np.einsum("ij,kje->kie", self.table.derivative, y[..., : self.n_x])
+        return d
+
+    def flow(self, equations: Equations, y: Array, p: Array) -> Array:
+        """Evaluate the derivatives of the model's equations at states y, factors included, (K, d, n_e, n_l)."""
+        return self.factor[..., None] * equations.flow.jacobian(*self._collocation(y, p))
 
     def slopes(self, equations: Equations, p: Array, s: Array, w: Array) -> Slopes:
         """Evaluate the derivatives at all points, factors and weights included."""
         y = self.states(s, w)
         observed = equations.observed.jacobian(*self._measured(y, p))
-        return Slopes(
-            self.factor[..., None] * equations.flow.jacobian(*self._collocation(y, p)),
-            self.measured.slopes(observed),
-        )
+        return Slopes(self.flow(equations, y, p), self.measured.slopes(observed))
 
     def inner_blocks(self, slopes: Slopes, dp: Array) -> Blocks:
         """Assemble the derivatives of d; dp (n_free, n_q) is the derivative of the free parameters."""
         stages, degree, n_e, _ = slopes.flow.shape
+        rows = degree * n_e
+        by_s = np.broadcast_to(self._linear[:, :, 0, : self.n_x].reshape(rows, -1), (stages, rows, self.n_x))
+        by_q = slopes.flow[..., n_e:] @ dp
+        return Blocks(by_s, self.inner_matrix(slopes.flow), by_q.reshape(stages, rows, -1))
+
+    def inner_matrix(self, flow: Array) -> Array:
+        """Assemble the derivative of d by w, (K, d n_e, d n_e), for some elements' `flow`."""
+        stages, degree, n_e, _ = flow.shape
+        by_w = np.repeat(self._linear[None, :, :, 1:], stages, axis=0)
+        for i in range(degree):
+            by_w[:, i, :, i] += flow[:, i, :, :n_e]
+        return by_w.reshape(stages, degree * n_e, degree * n_e)
+
+    @property
+    def _linear(self) -> Array:
+        """What the polynomials contribute to the derivative of d by y, (d, n_e, d + 1, n_e)."""
+        degree, n_e = self.table.degree, self.n_e
         linear = np.zeros((degree, n_e, degree + 1, n_e))
         for e in range(self.n_x):
             linear[:, e, :, e] = -self.table.derivative
-        by_w = np.repeat(linear[None, :, :, 1:], stages, axis=0)
-        for i in range(degree):
-            by_w[:, i, :, i] += slopes.flow[:, i, :, :n_e]
-        rows = degree * n_e
-        by_s = np.broadcast_to(linear[:, :, 0, : self.n_x].reshape(rows, -1), (stages, rows, self.n_x))
-        by_q = slopes.flow[..., n_e:] @ dp
-        return Blocks(by_s, by_w.reshape(stages, rows, rows), by_q.reshape(stages, rows, -1))
+        return linear
+
+    def of_table(self, table: Table) -> Elements:
+        """Return the elements with the collocation points of another table; measured points stay as they are."""
+        offsets = table.points * np.diff(self.edges)[:, None]
+        times = (self.edges[:-1, None] + offsets)[..., None]
+        return replace(self, table=table, times=times, inputs=signals(self.cubics, offsets))
 
     def end_blocks(self, n_q: int) -> Blocks:
         """Assemble the derivatives of the state at the element's end, which is linear in s and w."""
@@ -215,3 +237,8 @@ class Elements:
     def _measured(self, y: Array, p: Array) -> tuple[Array, Array, Array, Array, Array]:
         at = np.einsum("kmje,kje->kme", self.basis, y)
         return self.point_times, at[..., : self.n_x], at[..., self.n_x :], p, self.point_inputs
+
+
+def signals(cubics: Array, offsets: Array) -> Array:
+    """Evaluate inputs (K, n_u, 4) at offsets (K, n) from the elements' starts: (K, n, n_u)."""
+    return np.einsum("kuc,knc->knu", cubics, offsets[..., None] ** np.arange(4))

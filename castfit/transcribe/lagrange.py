@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 SCHEMES = ("radau", "legendre")
-MAX_DEGREE = 9
+MAX_DEGREE = 11  # two more than elements may have: their errors are seen by that
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ def table(scheme: str, degree: int) -> Table:
     ----------
     scheme : {"radau", "legendre"}
     degree : int
-        Number of collocation points, 1 to 9.
+        Number of collocation points, 1 to 11.
 
     Raises
     ------

@@ -123,8 +123,8 @@ def test_stability_function_is_the_pade_approximation_of_exp(chosen, z):
     ("scheme", "degree", "message"),
     [
         ("radua", 3, "did you mean 'radau'"),
-        ("legendre", 0, "degree is 0; give an integer from 1 to 9"),
-        ("radau", 10, "degree is 10"),
+        ("legendre", 0, "degree is 0; give an integer from 1 to 11"),
+        ("radau", 12, "degree is 12"),
     ],
 )
 def test_unknown_tables_are_refused(scheme, degree, message):

@@ -15,7 +15,8 @@ from castfit.model import Model, symbols
 from castfit.problem import Problem
 from castfit.transcribe.collocation_problem import collocation_problem
 from castfit.transcribe.lagrange import table
-from castfit.transcribe.refinement import ElementErrors, element_errors, refine
+from castfit.transcribe.refinement import ElementErrors, element_errors, estimated_errors, refine
+from tests.builders import everything
 from tests.transcribe.newton import simulate
 
 
@@ -89,6 +90,54 @@ def test_an_element_that_cannot_be_integrated_has_an_infinite_error():
     assert np.isfinite(errors.end[0])
     assert np.isinf(errors.end[1])
     np.testing.assert_allclose(refine(edges, errors, 10.0), [0, 0.5, 1.25, 2])
+
+
+@pytest.mark.parametrize("scheme", ["radau", "legendre"])
+@pytest.mark.parametrize("degree", [1, 2, 3, 6])
+def test_polynomials_of_higher_degree_show_the_errors_that_integrators_show(scheme, degree):
+    """Inputs, algebraic states and points inside included; parameters are fitted to nothing, elements coarse."""
+    problem = everything()
+    edges = [np.linspace(c.start, c.end, 7) for c in problem.conditions]
+    flat = [lambda t: (np.ones((t.size, 2)), np.ones((t.size, 1)))] * 2
+    staged = collocation_problem(
+        problem.posed, edges, theta=problem.guess, trajectories=flat, degree=degree, scheme=scheme
+    )
+    v = simulate(staged, staged.start)
+    tight = IntegratorOptions(relative_tolerance=1e-12, absolute_tolerance=1e-14)
+    for exact, estimated in zip(element_errors(staged, v, tight), estimated_errors(staged, v, tight), strict=True):
+        assert exact.largest > 1e-9
+        for ours, theirs in ((estimated.end, exact.end), (estimated.inside, exact.inside)):
+            np.testing.assert_allclose(ours, theirs, rtol=0.1, atol=1e-10)
+
+
+def test_what_a_search_leaves_of_its_equations_is_no_error_of_elements():
+    staged, v = solve(growth([1.0, 2.0]), np.linspace(0, 2, 5))
+    (chain,) = staged.layout.chains
+    rough = v.copy()
+    rough[chain.inner] += 1e-4 * np.random.default_rng(0).standard_normal(chain.inner.shape)
+    (left,), (exact,) = estimated_errors(staged, rough), estimated_errors(staged, v)
+    np.testing.assert_allclose(left.end, exact.end, rtol=1e-2)
+
+
+def test_the_integrator_takes_over_where_polynomials_have_no_values():
+    """sin(t - a) / (t - a) where a is one of the points of higher degree; and equations that are singular."""
+    x, k, t = symbols("x k t")
+    at = table("radau", 5).points[1]
+    model = Model({x: k * ca.sin(t - at) / (t - at)}, parameters=[k], time=t)
+    experiment = Experiment({"x": [1.0]}, time=[1.0], initial={"x": 0.5})
+    problem = Problem(model, experiment, parameters={"k": 1.0})
+    staged, v = solve(problem, np.array([0.0, 1.0]))
+    (exact,), (found,) = element_errors(staged, v), estimated_errors(staged, v)
+    assert np.isfinite(found.largest)
+    np.testing.assert_array_equal(found.end, exact.end)
+    z = symbols("z")
+    singular = Problem(Model({x: k * x}, algebraic={z: z**2 - x}, parameters=[k]), experiment, parameters={"k": 1.0})
+    staged = collocation_problem(
+        singular.posed, [np.array([0.0, 1.0])], theta=singular.guess,
+        trajectories=[lambda t: (np.ones((t.size, 1)), np.zeros((t.size, 1)))],
+    )  # fmt: skip
+    (found,) = estimated_errors(staged, staged.start)
+    assert found.largest > 0.1
 
 
 exponents = st.lists(st.floats(-12, 3), min_size=1, max_size=6)
