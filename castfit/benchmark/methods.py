@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from castfit.drive.compare.methods import Fit, Incremental, Method, methods_from
 from castfit.integrate import IntegratorOptions
 from castfit.methods import TRANSCRIPTIONS
+from castfit.problems import Benchmark
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from castfit.problems import Benchmark
 
 INTEGRATOR = IntegratorOptions("rosenbrock", relative_tolerance=1e-6, absolute_tolerance=1e-8, compile="auto")
 """How tables with a tolerance integrate, by measurement on calcium.

@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._array import Array
 from castfit.solve.bounded_lsq import Rows, bounded_lsq
 from castfit.solve.condensing import Condensed, condense, expand
 from castfit.solve.elimination import eliminate
 from castfit.staged import Jacobians, Layout, Linearization, Specification, Values, lay_out
-
-if TYPE_CHECKING:
-    from castfit.staged import Array
 
 N_S, N_Q, N_R = 4, 11, 4
 STAGES = (10, 30, 100, 300, 1000, 3000, 10_000)

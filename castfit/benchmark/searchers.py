@@ -6,27 +6,23 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.optimize import Bounds, differential_evolution
 
+from castfit._array import Array
 from castfit.benchmark.methods import INTEGRATOR
 from castfit.drive.run.pool import Pool
-from castfit.drive.scatter.book import Book, Halt, Limits
+from castfit.drive.scatter.book import Book, Limits
 from castfit.drive.scatter.method.members import Member
 from castfit.drive.scatter.result import Moment
 from castfit.drive.scatter.scales import box_of, restated
 from castfit.drive.scatter.scatter_search import SOLVER, scatter_search
-from castfit.drive.scatter.staff import Staff
+from castfit.drive.scatter.staff import Halt, Staff
 from castfit.drive.scatter.tasks import Work
 from castfit.problem import Problem
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
 
 _HOPELESS = 1e300  # differential evolution compares numbers
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +22,6 @@ from castfit.drive.compare.result import finite
 from castfit.problem import Problem
 from castfit.problems import Benchmark, PaperRow, load
 from castfit.status import check, suggest
-
-if TYPE_CHECKING:
-    from os import PathLike
 
 _SMALL = 1e-4  # the target where the optimum is zero
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from castfit._reading import option_mistakes
 from castfit.drive.compare.result import Trial, finite
+from castfit.problems import Benchmark
 from castfit.status import Status
-
-if TYPE_CHECKING:
-    from castfit.problems import Benchmark
 
 Row = TypeVar("Row")
 Progress = Callable[[str], object]  # told what is being done

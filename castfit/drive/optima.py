@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from castfit.problem import Posable
-    from castfit.result import Result
+from castfit.problem import Posable
 
 _SAME = 1e-4  # relative difference of chi2 up to which two fits found the same optimum
 _SPREAD = 1e-2  # relative spread of an estimate above which an optimum does not determine it
 _SURE = 0.99
 _ROUNDING = 1e-10  # of the sum of squared data
+_LARGEST = 300.0
 
 
 @dataclass(frozen=True)
@@ -38,37 +36,46 @@ class Optimum:
     varying: tuple[str, ...]
 
 
-def rounding_error(problem: Posable) -> float:
-    """Return what may be rounding in a difference of chi2, as where a model fits its data exactly."""
-    points = (condition.points for condition in problem.conditions)
-    return _ROUNDING * sum(float(np.sum((p.values[p.mask] / p.sigma[p.mask]) ** 2)) for p in points)
+@dataclass(frozen=True)
+class Merit:
+    """What fits of a problem are compared by: a positive number, whose relative differences mean something.
 
+    That is chi2 where the objective is chi2 / 2, or grows with it alone, as where one unknown sigma is eliminated.
+    Otherwise it is the chi2 that would give the same objective with such a sigma,
 
-def merit(cost: float, chi2: float, n_unknown: int, *, priors: bool) -> float:
-    """Return what fits are compared by: chi2, which is positive, so that differences relative to it mean something.
+        cost = n/2 log(chi2 / n)    <=>    chi2 = n exp(2 cost / n)
 
-    Where sigma is unknown and there are priors, chi2 is that of the data alone.  Then it is the chi2 which would give
-    the same objective without priors:  cost = n/2 log(chi2 / n).
+    with n data: lower for a lower cost, which may be negative, and relatively different where costs per datum differ,
+    whatever the units of the data add to them.
 
-    Parameters
+    Attributes
     ----------
-    cost, chi2 : float
-        The objective, and the sum of squared weighted residuals.
-    n_unknown : int
-        Number of data whose sigma is unknown.
-    priors : bool
-        Whether any quantity has a prior.
+    n_data : int
+    equivalent : bool
+        Whether it is the equivalent chi2.
+    floor : float
+        Differences that may be rounding, as where a model fits its data exactly.
     """
-    if not (n_unknown and priors and np.isfinite(cost)):
-        return chi2
-    with np.errstate(over="ignore"):
-        return float(n_unknown * np.exp(2.0 * cost / n_unknown))
 
+    n_data: int
+    equivalent: bool
+    floor: float
 
-def merit_of(result: Result, problem: Posable) -> float:
-    """Return `merit` of a fit."""
-    priors = any(quantity.prior is not None for quantity in problem.quantities)
-    return merit(result.cost, result.chi2, 0 if result.absolute_sigma else result.n_data, priors=priors)
+    @classmethod
+    def of(cls, problem: Posable) -> Merit:
+        """Return the merit of fits of a problem."""
+        priors = any(quantity.prior is not None for quantity in problem.quantities)
+        points = (condition.points for condition in problem.conditions)
+        squares = np.concatenate([(p.values[p.mask] / p.sigma[p.mask]) ** 2 for p in points])
+        return cls(problem.n_data, priors and not problem.absolute_sigma, _ROUNDING * float(squares.sum()))
+
+    def __call__(self, cost: float, chi2: float) -> float:
+        """Return the merit of an objective and a sum of squared weighted residuals."""
+        if not (self.equivalent and np.isfinite(cost)):
+            return chi2
+        exponent = 2.0 * cost / self.n_data
+        beyond = max(exponent - _LARGEST, 0.0)  # grows on where the exponential would overflow
+        return float(self.n_data * np.exp(exponent - beyond) * (1.0 + beyond))
 
 
 def optima(ends: Mapping[int, tuple[float, Mapping[str, float]]], *, floor: float = 0.0) -> tuple[Optimum, ...]:

@@ -334,8 +334,8 @@ def test_the_summary_has_a_line_per_horizon():
 
 
 def test_parts_of_the_wrong_kind_are_misuse():
-    with refused("transcription is 'multiple'; give an instance", "solver is <class", "verbose is array"):
-        cf.incremental(lotka_volterra(), "multiple", cf.Ipopt, verbose=np.array([1, 2]))
+    with refused("transcription is 3; give SingleShooting()", "solver is <class", "verbose is array"):
+        cf.incremental(lotka_volterra(), 3, cf.Ipopt, verbose=np.array([1, 2]))
 
 
 def test_mistakes_are_listed_together():

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import castfit as cf
-from castfit.drive.optima import Optimum, Outlook, optima
+from castfit.drive.optima import Merit, Optimum, Outlook, optima
 
 
 def found(*counts):
@@ -109,6 +111,29 @@ def test_fits_are_compared_by_the_objective_where_a_prior_meets_an_unknown_sigma
     assert search.best.values == pytest.approx(best.values, rel=1e-5)
     both = cf.compare(guarded(), ["single"], starts=2)
     assert both.best_chi2 == pytest.approx(equivalent, rel=1e-6)
+
+
+@given(
+    st.lists(st.floats(-3.0, 3.0), min_size=2, max_size=8),
+    st.sampled_from([0.0, -40.0, 25.0, 1e4]),
+    st.integers(1, 500),
+)
+def test_costs_that_are_likelihoods_are_compared_per_datum(costs, units, n):
+    """They may be negative, and other units of the data add a number per datum, which changes no comparison."""
+    merit = Merit(n, equivalent=True, floor=0.0)
+    values = [merit(n * (cost + units), np.nan) for cost in costs]
+    assert all(0.0 < value < np.inf for value in values)
+    order = np.argsort(costs, kind="stable")
+    assert (np.diff(np.array(values)[order]) >= 0.0).all()
+    if units < 100:
+        alike = [merit(n * cost, np.nan) for cost in costs]
+        for known in (values, alike):
+            groups = optima({i: (value, {}) for i, value in enumerate(known)})
+            for one in groups:
+                spread = np.ptp([costs[i] for i in one.starts])
+                assert spread <= 0.51e-4  # half of the relative difference of chi2
+            lowest = [group.chi2 for group in groups]
+            assert all(np.log(b / a) > 0.99e-4 for a, b in pairwise(lowest))
 
 
 def test_no_optimum_of_a_wrong_model_is_taken_for_a_description():

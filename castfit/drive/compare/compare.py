@@ -22,7 +22,7 @@ from castfit.drive.compare.result import ComparisonResult, Row, Trial
 from castfit.drive.multistart.book import LOST
 from castfit.drive.multistart.result import CUT_OFF
 from castfit.drive.multistart.sampling import draw
-from castfit.drive.optima import merit_of, rounding_error
+from castfit.drive.optima import Merit
 from castfit.drive.run.found import ending
 from castfit.drive.run.jobs import task, thaw
 from castfit.drive.run.options import RunOptions, require_problem
@@ -109,6 +109,7 @@ def compare(
     seeds = np.random.default_rng(rng).integers(2**32, size=len(drawn)).tolist()
     shared = (job, run.start_max_time, run.deadline)
     tasks = deque((k, (*shared, name, drawn[i], seeds[i])) for k, (i, name) in enumerate(pairs))
+    merit = Merit.of(problem)
     trials = [Trial(name, i, "not_run", "It was not run.") for i, name in pairs]
     best: Result | None = None
     rank = (np.inf, 0)
@@ -120,7 +121,7 @@ def compare(
             for k, outcome in pool.run(_attempt, tasks, limit=limit, deadline=run.deadline):
                 if isinstance(outcome, InputError):
                     raise InputError(f"compare, method '{pairs[k][1]}'", outcome.problems)
-                trial = trials[k] = _trial(trials[k], outcome, problem)
+                trial = trials[k] = _trial(trials[k], outcome, merit)
                 if trial.status == Status.INTERRUPTED.value:
                     raise KeyboardInterrupt
                 if not trial.finished:
@@ -139,14 +140,13 @@ def compare(
         stopped = Status.MAX_TIME
     ends = [chi2 for chi2 in (known, None if best is None else rank[0]) if chi2 is not None]
     optimum = min(ends, default=np.nan)
-    floor = rounding_error(problem)
     return ComparisonResult(
-        rows=tuple(Row.of(name, trials, optimum, floor=floor) for name in chosen),
+        rows=tuple(Row.of(name, trials, optimum, floor=merit.floor) for name in chosen),
         trials=tuple(trials),
         drawn=drawn,
         best=None if best is None else replace(best, problem=problem),
         best_chi2=optimum,
-        floor=floor,
+        floor=merit.floor,
         descriptions={name: method.description for name, method in chosen.items()},
         stopped=stopped,
         message=_message(trials, stopped),
@@ -193,7 +193,7 @@ def _timed(
     return _Answered(replace(answer, result=result), seconds, result.status is Status.MAX_TIME and left < limit)
 
 
-def _trial(empty: Trial, outcome: Any, problem: Posable) -> Trial:
+def _trial(empty: Trial, outcome: Any, merit: Merit) -> Trial:
     """Enter an outcome."""
     if not isinstance(outcome, _Answered):
         status, message = lost(outcome)
@@ -203,7 +203,7 @@ def _trial(empty: Trial, outcome: Any, problem: Posable) -> Trial:
         empty,
         status=CUT_OFF if outcome.cut else result.status.value,
         message="The time of the whole run ended." if outcome.cut else result.message,
-        chi2=merit_of(result, problem),
+        chi2=merit(result.cost, result.chi2),
         values=result.values,
         iterations=answer.iterations,
         evaluations=answer.evaluations,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from castfit._reading import items, named, text
 from castfit.drive.incremental.incremental import incremental
@@ -18,12 +18,10 @@ from castfit.drive.scatter.result import ScatterResult
 from castfit.drive.scatter.scatter_search import scatter_search
 from castfit.fit import fit
 from castfit.methods import Solver, Transcription, given_parts
+from castfit.problem import Posable
 from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from castfit.problem import Posable
 
 
 @dataclass(frozen=True)

@@ -21,18 +21,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._pictures import picture
 from castfit._text import aligned
+from castfit.drive.incremental.result import Horizon
 from castfit.drive.multistart.result import UNFINISHED
 from castfit.drive.run.found import Ended, Found, columns
 from castfit.status import Status
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
-
-    from castfit.drive.incremental.result import Horizon
 
 CATEGORIES = ("correct", "wrong", "integration_error", "optimization_error")
 _SAME_OPTIMUM = 1e-3

@@ -5,19 +5,12 @@ All times are those of the experiments, as in `Posed.until`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from castfit._array import Array
+from castfit.integrate import IntegratorOptions
+from castfit.problem import Posable
 from castfit.simulate import SimulationError, simulate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit.integrate import IntegratorOptions
-    from castfit.problem import Posable
-
-    Array = NDArray[np.float64]
 
 
 def end(problem: Posable) -> float:

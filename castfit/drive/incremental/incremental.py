@@ -25,10 +25,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from castfit._array import Array
 from castfit._reading import flag_mistakes, is_within, option_mistakes, reals, text
 from castfit.drive.incremental.coarsening import coarsened
 from castfit.drive.incremental.horizons import break_time, doubling, end, integrated_length, measured_times
@@ -45,11 +46,6 @@ from castfit.solve.solution import Iteration
 from castfit.status import Status, check, suggest
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
 
 RULES = ("doubling", "break time")
 _STOPPED = (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)

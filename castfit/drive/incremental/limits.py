@@ -6,18 +6,12 @@ All arrays are (n_theta,) in search scale.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._array import Array
+from castfit.result import Result
 from castfit.statistics import DERIVATIVE_ERROR, RANK_TOLERANCE, information, quantile
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit.result import Result
-
-    Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

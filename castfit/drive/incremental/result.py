@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from castfit._text import aligned, rounded
-
-if TYPE_CHECKING:
-    from castfit.result import Result
-    from castfit.status import Status
+from castfit.result import Result
+from castfit.status import Status
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from castfit.drive.multistart.result import (
     CUT_OFF,
@@ -17,16 +17,14 @@ from castfit.drive.multistart.result import (
     Start,
     not_run,
 )
-from castfit.drive.optima import merit_of, optima
+from castfit.drive.multistart.sampling import Draws
+from castfit.drive.optima import Merit, optima
+from castfit.drive.run.checkpoint import Checkpoint
 from castfit.drive.run.found import ending
 from castfit.drive.run.pool import ERROR, lost
+from castfit.problem import Posable
 from castfit.result import Result
 from castfit.status import InputError, Status
-
-if TYPE_CHECKING:
-    from castfit.drive.multistart.sampling import Draws
-    from castfit.drive.run.checkpoint import Checkpoint
-    from castfit.problem import Posable
 
 LOST = ("worker_died", "worker_hung", ERROR)
 """Statuses of tasks that ended without an answer, besides those that were not run."""
@@ -59,12 +57,12 @@ class _Tally:
 class Book:
     """The rows of a run that is under way."""
 
-    def __init__(self, draws: Draws, max_draws: int, floor: float, clock: float, problem: Posable) -> None:
+    def __init__(self, draws: Draws, max_draws: int, clock: float, problem: Posable) -> None:
         self.rows: dict[int, Start] = {}
         self.best: Result | None = None
         self.best_row: Start | None = None
-        self._draws, self._max_draws, self._floor = draws, max_draws, floor
-        self._clock, self._problem = clock, problem
+        self._draws, self._max_draws, self._clock = draws, max_draws, clock
+        self._problem, self._merit = problem, Merit.of(problem)
         self._start = dict(enumerate(draws.first))
         self._tallies: dict[int, _Tally] = {}
         self._restored = 0
@@ -88,7 +86,7 @@ class Book:
             index=i,
             start=dict(self._start[i]),
             values=result.values,
-            chi2=merit_of(result, self._problem),
+            chi2=self._merit(result.cost, result.chi2),
             status=CUT_OFF if outcome.cut else result.status.value,
             message="The time of the whole run ended." if outcome.cut else result.message,
             gap=result.gaps,
@@ -113,7 +111,7 @@ class Book:
                 how = "others were drawn now; continue it with the same starts (a Latin hypercube cannot grow)"
             raise InputError("checkpoint", [f"{had}; {how}"])
         if kept.plan is None or len(drawn) > len(before):
-            file.append({"plan": Plan.of(drawn, self._floor, **labels)})
+            file.append({"plan": Plan.of(drawn, self._merit.floor, **labels)})
         self._restore(kept)
 
     def _restore(self, kept: Kept) -> None:
@@ -132,7 +130,7 @@ class Book:
     def progress(self, last: Start) -> Progress:
         """Say how far the run is."""
         rows = [row for row in self.rows.values() if row.status != "not_run"]
-        found = optima({row.index: (row.chi2, row.values) for row in rows if row.success}, floor=self._floor)
+        found = optima({row.index: (row.chi2, row.values) for row in rows if row.success}, floor=self._merit.floor)
         finished, total, seconds = len(rows), len(self._draws.first), time.time() - self._clock
         return Progress(
             finished=finished,

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from castfit._reading import is_count, is_one_of, option_mistakes, text
 from castfit.drive.multistart.book import Book, Fitted
 from castfit.drive.multistart.result import UNFINISHED, End, MultistartResult, Progress, not_run
 from castfit.drive.multistart.sampling import draw
-from castfit.drive.optima import rounding_error
+from castfit.drive.optima import Merit
 from castfit.drive.run.checkpoint import described, run_header, seed_of
 from castfit.drive.run.jobs import task, thaw
 from castfit.drive.run.options import RunOptions, require_problem
@@ -30,9 +31,6 @@ from castfit.problem import Posable
 from castfit.start.decomposition.blocks import decomposition_mistakes
 from castfit.start.decomposition.search import Decomposed
 from castfit.status import Status, check
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def multistart(
@@ -138,8 +136,7 @@ def multistart(
         sampling=sampling if isinstance(sampling, str) else described(sampling),
         start_strategy=start_strategy,
     )
-    floor = rounding_error(problem)
-    book = Book(draws, max_draws, floor, run.began, problem)
+    book = Book(draws, max_draws, run.began, problem)
     labels = {"transcription": asked.label, "solver": chosen.label}
     stopped: Status | None = None
     with run.opened(header) as file:
@@ -177,7 +174,7 @@ def multistart(
         result = MultistartResult.of(
             book.best,
             (book.rows.get(i) or not_run(start, i) for i, start in enumerate(draws.first)),
-            floor=floor,
+            floor=Merit.of(problem).floor,
             drawn=draws.first,
             message=book.message(stopped, late=run.seconds >= run.max_time, trouble=file.trouble if file else ""),
             time=run.seconds,

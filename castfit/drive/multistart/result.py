@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._json import rebuilt
 from castfit.drive.optima import Optimum, Outlook, optima
@@ -16,10 +17,6 @@ from castfit.drive.run.checkpoint import read, write
 from castfit.drive.run.found import Ended, Found, columns, counted, optima_lines
 from castfit.result import Result
 from castfit.status import SOLVED, InputError, Status
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # What happens to a start besides the ways in which a fit ends: nothing, or its end is not known.
 CUT_OFF = "cut_off"

@@ -9,20 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from castfit._array import Array
 from castfit._reading import is_count, is_one_of, items, named, reals, rng_mistakes, text
+from castfit.problem import Posable
+from castfit.quantities import Quantity
 from castfit.status import InputError, suggest
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit.problem import Posable
-    from castfit.quantities import Quantity
-
-    Array = NDArray[np.float64]
 
 SAMPLINGS = ("sobol", "latin_hypercube", "uniform", "log_uniform")
 

@@ -16,20 +16,18 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from castfit._json import plain, restored
 from castfit._reading import text
 from castfit.fingerprint import digest, fingerprint
+from castfit.problem import Posable
 from castfit.status import InputError, check
 
-if TYPE_CHECKING:
-    from castfit.problem import Posable
-
-    Header = Mapping[str, Any]
-    Record = dict[str, Any]
+Header = Mapping[str, Any]
+Record = dict[str, Any]
 
 FORMAT = 1
 _KIND = "castfit_checkpoint"

@@ -8,17 +8,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._text import aligned
+from castfit.drive.optima import Optimum
+from castfit.problem import Posable
 from castfit.result import Result
 from castfit.status import SOLVED, Status
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from typing_extensions import Self
-
-    from castfit.drive.optima import Optimum
-    from castfit.problem import Posable
 
 Row = TypeVar("Row")
 

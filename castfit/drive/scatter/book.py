@@ -6,11 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from castfit._array import Array
 from castfit._json import plain, rebuilt
 from castfit.drive.run.found import STOPS
 from castfit.drive.run.pool import ERROR, lost
@@ -18,21 +18,12 @@ from castfit.drive.scatter.method.basins import Climb
 from castfit.drive.scatter.method.members import Member
 from castfit.drive.scatter.method.search import Ascent
 from castfit.drive.scatter.result import LocalSearch, Moment
+from castfit.drive.scatter.staff import Halt, Staff
 from castfit.drive.scatter.tasks import Searched, Work, search_locally
+from castfit.result import Result
 from castfit.status import InputError, Status
 
-if TYPE_CHECKING:
-    from castfit.drive.scatter.staff import Staff
-    from castfit.result import Result
-
-    Array = NDArray[np.float64]
-
-
 OUT_OF_SIMULATIONS = "The limit of simulations was reached."
-
-
-class Halt(Exception):
-    """Ends the search between two tasks; its text says why."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +58,7 @@ class Ledger:
     simulations: int = 0
     sweeps: int = 0
     failures: Counter[str] = field(default_factory=Counter[str])
-    best_x: NDArray[np.float64] | None = None
+    best_x: Array | None = None
     best_f: float = np.inf
     seconds: float = 0.0
 

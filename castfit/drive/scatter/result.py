@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,12 +15,7 @@ from castfit.drive.optima import Optimum, optima
 from castfit.drive.run.found import Ended, Found, counted, optima_lines
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -11,21 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from castfit._array import Array
 from castfit._reading import is_one_of, items, name_of, text
+from castfit.posed import Posed
+from castfit.problem import Posable
 from castfit.quantities import Quantity
 from castfit.status import suggest
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit.posed import Posed
-    from castfit.problem import Posable
-
-    Array = NDArray[np.float64]
 
 _WIDE = 1e3  # upper / lower bound from which "auto" takes the logarithm
 _FLOOR = 1e-6  # of the upper bound, where the lower one is zero

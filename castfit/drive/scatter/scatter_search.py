@@ -9,24 +9,25 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from castfit._json import rebuilt
 from castfit._reading import is_one_of, is_within, option_mistakes, rng_mistakes
-from castfit.drive.optima import rounding_error
+from castfit.drive.optima import Merit
 from castfit.drive.run.checkpoint import described, run_header, seed_of
 from castfit.drive.run.found import STOPS
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.run.pool import Pool
 from castfit.drive.run.reporting import is_round, reporter
-from castfit.drive.scatter.book import Book, Halt, Limits
+from castfit.drive.scatter.book import Book, Limits
 from castfit.drive.scatter.method.options import Options
 from castfit.drive.scatter.method.search import State, begin, step
 from castfit.drive.scatter.result import Generation, ScatterResult
 from castfit.drive.scatter.scales import Box, box_of, restated
-from castfit.drive.scatter.staff import Staff
+from castfit.drive.scatter.staff import Halt, Staff
 from castfit.drive.scatter.tasks import Work
 from castfit.integrate import IntegratorOptions
 from castfit.methods import Solver, Transcription, parts_from
@@ -37,13 +38,6 @@ from castfit.solve.gauss_newton import GaussNewton
 from castfit.start.decomposition.blocks import decomposition_mistakes
 from castfit.status import Status, check, suggest
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
 
 INTEGRATOR = IntegratorOptions(relative_tolerance=1e-7, absolute_tolerance=1e-9)
 SOLVER = GaussNewton("levenberg_marquardt", homotopy="never", max_iter=200)
@@ -245,7 +239,7 @@ def scatter_search(
         solver=method[1].label,
         names=problem.names,
         logarithmic=tuple(q.name for q in searched.quantities if q.scale == "log"),
-        floor=rounding_error(problem),
+        floor=Merit.of(problem).floor,
         warnings=(file.trouble,) if file is not None and file.trouble else (),
     )
 

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from castfit._array import Array
 from castfit.drive.run.pool import Lost, Pool
-from castfit.drive.scatter.book import Halt
 from castfit.drive.scatter.tasks import Job, Simulated, simulate_block
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
 
 _PIECES = 4  # per process: enough to even out members that take longer
 _ON_EXECUTORS = 8  # members per task where the number of workers is not known
+
+
+class Halt(Exception):
+    """Ends the search between two tasks; its text says why."""
 
 
 class Staff:

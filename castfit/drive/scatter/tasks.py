@@ -7,31 +7,25 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from castfit._array import Array
 from castfit._blas import one_blas_thread
-from castfit.drive.optima import merit, merit_of
+from castfit.drive.optima import Merit
 from castfit.drive.run.jobs import task, thaw
 from castfit.drive.scatter.method.basins import path_distances, thinned
 from castfit.drive.scatter.scales import Box
 from castfit.fit import Solver, Transcription, fit
 from castfit.posed import Posed
+from castfit.problem import Posable
 from castfit.result import Result
 from castfit.solve.solution import Iteration, infeasibility
-from castfit.staged import weighted_squares
+from castfit.staged import StagedProblem, weighted_squares
 from castfit.start.decomposition.search import Decomposed
 from castfit.status import Status
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit.problem import Posable
-    from castfit.staged import StagedProblem
-
-    Array = NDArray[np.float64]
 
 Job = bytes | tuple["Work"]
 
@@ -72,10 +66,10 @@ class Work:
         constrained = bool(self.problem.constraints or self.problem.state_bounds)
         return constrained or not isinstance(self.transcription, SingleShooting)
 
-    def merit(self, cost: float, chi2: float) -> float:
-        """Return what members are compared by; see `castfit.drive.optima.merit`."""
-        n_unknown = int(self.staged.layout.group_sizes.sum())
-        return merit(cost, chi2, n_unknown, priors=any(q.prior is not None for q in self.problem.quantities))
+    @cached_property
+    def merit(self) -> Merit:
+        """What members are compared by."""
+        return Merit.of(self.problem)
 
     def natural(self, x: Array) -> Array:
         """Return the natural values (n_theta,) at a point of the cube."""
@@ -218,7 +212,7 @@ def search_locally(job: Job, x: Array, paths: Sequence[Array], best: float, seed
         problem, start, max(deadline - time.time(), 1e-3), watch, verify=False
     )  # the last fit is verified
     evaluations = Counter(result.evaluations)
-    f = merit_of(result, work.problem)
+    f = work.merit(result.cost, result.chi2)
     if work.needs_simulation:
         f, _ = value_at(work, result.theta)
         evaluations["values"] += 1

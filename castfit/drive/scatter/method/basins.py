@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from castfit._array import Array
 from castfit.drive.scatter.method.members import Member, distances
-
-Array = NDArray[np.float64]
 
 _MOST_POINTS = 24  # of a path that are kept
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._array import Array
 from castfit.drive.scatter.method.members import Member, enrol
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
 
 _LONGER_AFTER = 2  # improvements in a row, then the region doubles
 

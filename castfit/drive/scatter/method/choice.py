@@ -10,19 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from castfit.drive.scatter.method.basins import Climb, memory_distances, near_minima, near_paths
 from castfit.drive.scatter.method.members import Member, points, ranked
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit.drive.scatter.method.options import Options
-
-    Array = NDArray[np.float64]
+from castfit.drive.scatter.method.options import Options
 
 _NEAR_MINIMUM = 0.75  # of the way from which a minimum was found (Ugray et al. 2007)
 _NEAR_PATH = 0.1  # root mean square over the unknowns, in units of their ranges

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from castfit._array import Array
+
 Counts = NDArray[np.intp]
 
 

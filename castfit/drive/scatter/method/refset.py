@@ -7,16 +7,11 @@ new best points only; its text asks for a value that differs from all others, an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._array import Array
 from castfit.drive.scatter.method.members import Member, distances, points, ranked
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
 
 
 def least_distances(X: Array, R: Array) -> Array:

@@ -19,24 +19,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from castfit._array import Array
 from castfit.drive.scatter.method.basins import Climb
 from castfit.drive.scatter.method.beyond import better_children, beyond
 from castfit.drive.scatter.method.choice import Filters, choose, passing
 from castfit.drive.scatter.method.combine import Pair, children, new_pairs, pair_of
 from castfit.drive.scatter.method.diversify import Counts, diverse
 from castfit.drive.scatter.method.members import Member, enrol, points, ranked
+from castfit.drive.scatter.method.options import Options
 from castfit.drive.scatter.method.refset import by_corners, by_quality, is_flat, most_distant, updated
 from castfit.drive.scatter.method.regenerate import kept, new_directions
-
-if TYPE_CHECKING:
-    from castfit.drive.scatter.method.options import Options
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
