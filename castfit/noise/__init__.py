@@ -1,0 +1,1 @@
+"""Noise models: what a measured value says about its prediction."""

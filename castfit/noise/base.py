@@ -1,0 +1,106 @@
+"""What every noise model answers.
+
+Notation, in all noise models
+-----------------------------
+m       the measured value
+mu      its prediction
+s       the spread: sigma, scale or dispersion
+r       (mu - m) / s, of LogNormal with logarithms of both
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import casadi as ca
+    from numpy.typing import NDArray
+
+    from castfit.noise.density import Density
+
+    Array = NDArray[np.float64]
+
+_RESOLUTION = 1e-10  # a starting spread is not smaller than this part of the data
+
+
+@dataclass(frozen=True, eq=False)
+class Noise(ABC):
+    """How measured values scatter about their predictions; given per output.
+
+    Parameters
+    ----------
+    sigma : float, array, `relative`, `unknown` or casadi.SX, optional
+        The spread, in the unit that the class states; nothing means unknown.
+    """
+
+    sigma: Any = None
+
+    @abstractmethod
+    def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
+        """Return cost, curvature and normalised residual as graphs of three scalar symbols.
+
+        Parameters
+        ----------
+        mu, s, m : casadi.SX
+            The prediction, the spread, and the measured value.
+        """
+
+    @abstractmethod
+    def starting_spread(self, mu: Array, m: Array) -> float:
+        """Estimate an unknown spread, positive, from predictions (n,) and measured values (n,), by moments."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
+        """Draw measured values of predictions mu and spreads s, of the shape of both together."""
+
+    @property
+    def profiled(self) -> bool:
+        """Whether an unknown spread is the root mean square of the rows, so that it is eliminated."""
+        return False
+
+    @property
+    def plain(self) -> bool:
+        """Whether the first row is the residual, so that the cost of a known spread is half its square, and more."""
+        return False
+
+    def option_mistakes(self) -> list[str]:
+        """Say which options are out of range."""
+        return []
+
+    def spread_mistakes(self) -> list[str]:
+        """Say why the spread cannot be unknown, if it cannot."""
+        return []
+
+    def value_mistakes(self, values: Array) -> list[str]:
+        """Say which measured values, of any shape, cannot come from this model; NaN is not measured."""
+        return []
+
+
+def positive(spread: float, m: Array, otherwise: float | None = None) -> float:
+    """Return a spread, or what the data resolve where it is smaller; their own scatter where there is none.
+
+    Parameters
+    ----------
+    spread : float
+        May be NaN.
+    m : (n,) array
+        Measured values, in the unit of the spread.
+    otherwise : float, optional
+        Instead of the scatter of the data, for a spread of another unit.
+    """
+    known = m[np.isfinite(m)]
+    size = float(np.sqrt(np.mean(known**2))) if known.size else 0.0
+    if not np.isfinite(spread):
+        spread = (float(np.std(known)) if known.size else 0.0) if otherwise is None else otherwise
+    least = _RESOLUTION * (size if otherwise is None else 1.0)
+    return max(spread, least) or 1.0
+
+
+def pairs(mu: Array, m: Array) -> tuple[Array, Array]:
+    """Return predictions and values where both are finite."""
+    use = np.isfinite(mu) & np.isfinite(m)
+    return np.asarray(mu, dtype=float)[use], np.asarray(m, dtype=float)[use]

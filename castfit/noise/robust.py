@@ -1,0 +1,377 @@
+"""Densities of heavy tails, so that outliers pull less than their square.
+
+Their rows are weighted, as in iteratively reweighted least squares: with  psi(r) = d cost / d r,
+
+    rows  r sqrt w,    L = sqrt w / s,    w = psi(r) / r
+
+Half their square is a parabola that touches the cost from above, so that they converge from afar, where the expected
+curvature would lead to steps of about one s.  For statistics a row is multiplied by  sqrt(kappa / w),  where
+
+    kappa = E[psi']^2 / E[psi^2] = E[psi^2]
+
+is the information that the density has of mu / s.  That of log s is  lambda = E[(r psi)^2] - 1,  with the row
+(1 - r psi) / sqrt lambda.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import casadi as ca
+import numpy as np
+
+from castfit._reading import real, text
+from castfit.noise.base import Noise, pairs, positive
+from castfit.noise.density import Density, lower_triangular
+from castfit.status import check
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+_HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
+_QUARTILE = 0.6744897501960817  # of the normal distribution
+_NOTHING = 40.0  # exp(-40) is less than rounding
+_NODES = 4001
+_KINK = 1e-6  # Laplace's |r| is a parabola of this half width at 0
+
+
+def _reweighted(
+    mu: ca.SX, s: ca.SX, m: ca.SX, *, cost: ca.SX, weight: ca.SX, location: float, scale: float, unit: float
+) -> Density:
+    """Build the density of  cost(r) + log s  from w, kappa (location), lambda (scale) and the deviation of r (unit)."""
+    factor = ca.diag(ca.vertcat(ca.sqrt(weight), np.sqrt(scale))) / s
+    information = ca.vertcat(ca.sqrt(location / weight), 1)
+    return lower_triangular(ca.vertcat(mu, s), m, cost + ca.log(s), (mu - m) / (s * unit), factor, information)
+
+
+def _median_spread(mu: Array, m: Array, quartile: float) -> float:
+    """Return the spread by which half of the residuals are within the quartiles of the density."""
+    prediction, value = pairs(mu, m)
+    size = float(np.median(np.abs(prediction - value))) if value.size else np.nan
+    return positive(size / quartile, value)
+
+
+def _line(f: float, end: float) -> tuple[Array, Array]:
+    """Return nodes r and weights of the trapezoidal rule in asinh(r / f), exact to rounding for such integrands."""
+    u = np.linspace(-1.0, 1.0, _NODES) * np.arcsinh(end / f)
+    return f * np.sinh(u), f * np.cosh(u) * (u[1] - u[0])
+
+
+@dataclass(frozen=True, eq=False)
+class StudentT(Noise):
+    """Student's t: heavy tails, so that outliers pull less the farther they are.
+
+    Parameters
+    ----------
+    sigma : float, array, `relative`, `unknown` or casadi.SX, optional
+        Scale, in the unit of the output; nothing means unknown.  The standard deviation is sqrt(df / (df - 2)) times
+        it.
+    df : float
+        Degrees of freedom; 1 is Cauchy's distribution, 4 a usual choice.
+    """
+
+    df: float = field(default=4.0, kw_only=True)
+
+    def option_mistakes(self) -> list[str]:
+        """Say which options are out of range."""
+        df = real(self.df)
+        return [] if df is not None and 0 < df < np.inf else [f"df is {text(self.df)}; give a positive number"]
+
+    def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
+        """Return (nu + 1)/2 log(1 + r^2/nu) + log s + const, with its information (Lange, Little and Taylor 1989)."""
+        from scipy import special
+
+        nu = float(self.df)
+        r = (mu - m) / s
+        constant = 0.5 * np.log(nu) + float(special.betaln(0.5, 0.5 * nu))
+        deviation = np.sqrt(nu / (nu - 2)) if nu > 2 else self._quartile / _QUARTILE
+        return _reweighted(
+            mu,
+            s,
+            m,
+            cost=0.5 * (nu + 1) * ca.log1p(r**2 / nu) + constant,
+            weight=(nu + 1) / (nu + r**2),
+            location=(nu + 1) / (nu + 3),
+            scale=2 * nu / (nu + 3),
+            unit=deviation,
+        )
+
+    @property
+    def _quartile(self) -> float:
+        from scipy import special
+
+        return float(special.stdtrit(float(self.df), 0.75))
+
+    def starting_spread(self, mu: Array, m: Array) -> float:
+        """Return the scale at which half of the residuals are within the quartiles."""
+        return _median_spread(mu, m, self._quartile)
+
+    def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
+        """Draw measured values."""
+        mean, scale = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
+        return mean + scale * rng.standard_t(self.df, mean.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Laplace(Noise):
+    """Double exponential errors: the sum of absolute deviations is minimised.
+
+    Within a millionth of `sigma` of the datum the absolute value is a parabola of the same value and slope at the ends,
+    so that solvers can end where the model meets a datum exactly, as it does at the optimum in as many data as there
+    are parameters.  The cost is Laplace's everywhere else, and by at most 5e-7 larger there.
+
+    Parameters
+    ----------
+    sigma : float, array, `relative`, `unknown` or casadi.SX, optional
+        Scale, the mean absolute deviation, in the unit of the output; nothing means unknown.  The standard deviation is
+        sqrt 2 times it.
+    """
+
+    def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
+        """Return |r| + log 2 s."""
+        r = (mu - m) / s
+        size = ca.fabs(r)
+        value = ca.if_else(size > _KINK, size, 0.5 * r**2 / _KINK + 0.5 * _KINK)
+        weight = 1 / ca.fmax(size, _KINK)
+        cost = value + np.log(2)
+        return _reweighted(mu, s, m, cost=cost, weight=weight, location=1.0, scale=1.0, unit=np.sqrt(2))
+
+    def starting_spread(self, mu: Array, m: Array) -> float:
+        """Return the mean absolute deviation."""
+        prediction, value = pairs(mu, m)
+        return positive(float(np.mean(np.abs(prediction - value))) if value.size else np.nan, value)
+
+    def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
+        """Draw measured values."""
+        return rng.laplace(mu, s)
+
+
+@dataclass(frozen=True, eq=False)
+class _Loss(Noise):
+    """A robust loss of the residual r, as in ``scipy.optimize.least_squares``:  1/2 f^2 rho((r/f)^2) + log s + const.
+
+    The constant makes exp(-cost) a density in m.
+    """
+
+    f_scale: float = field(default=1.0, kw_only=True)
+
+    @abstractmethod
+    def _rho(self, z: ca.SX) -> ca.SX:
+        """Return rho(z)."""
+
+    @abstractmethod
+    def _slope(self, z: ca.SX) -> ca.SX:
+        """Return rho'(z)."""
+
+    def option_mistakes(self) -> list[str]:
+        """Say which options are out of range."""
+        f = real(self.f_scale)
+        ok = f is not None and 0 < f < np.inf
+        return [] if ok else [f"f_scale is {text(self.f_scale)}; give a positive number of standard deviations"]
+
+    @property
+    def normalisable(self) -> bool:
+        """Whether exp(-cost) has a finite integral, so that sigma can be estimated."""
+        return True
+
+    @property
+    @abstractmethod
+    def _quartile(self) -> float:
+        """The residual that is larger than half of all, in absolute values."""
+
+    @abstractmethod
+    def _numbers(self) -> tuple[float, float, float]:
+        """Return the logarithm of the integral of exp(-cost(r)), kappa and lambda."""
+
+    def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
+        """Return the loss with its constant."""
+        r = (mu - m) / s
+        f = float(self.f_scale)
+        z = (r / f) ** 2
+        constant, location, scale = self._numbers()
+        cost = 0.5 * f**2 * self._rho(z) + constant
+        return _reweighted(mu, s, m, cost=cost, weight=self._slope(z), location=location, scale=scale, unit=1.0)
+
+    def starting_spread(self, mu: Array, m: Array) -> float:
+        """Return the sigma at which half of the residuals are within the quartiles."""
+        return _median_spread(mu, m, self._quartile)
+
+
+@dataclass(frozen=True, eq=False)
+class Huber(_Loss):
+    """Quadratic up to `f_scale` standard deviations, linear beyond (Huber 1964).
+
+    Parameters
+    ----------
+    sigma : float, array, `relative`, `unknown` or casadi.SX, optional
+        Standard deviation of what is no outlier, in the unit of the output; nothing means unknown.
+    f_scale : float
+        Residual, in standard deviations, from which the loss is linear; 1.345 loses 5 % of the information that normal
+        errors have.
+    """
+
+    def _rho(self, z: ca.SX) -> ca.SX:
+        return ca.if_else(z > 1, 2 * ca.sqrt(ca.fmax(z, 1)) - 1, z)
+
+    def _slope(self, z: ca.SX) -> ca.SX:
+        return 1 / ca.sqrt(ca.fmax(z, 1))
+
+    def _numbers(self) -> tuple[float, float, float]:
+        middle, tails = self._parts
+        total, f = middle + tails, float(self.f_scale)
+        # integrals by parts of r^4 in the middle, f^2 r^2 in the tails
+        scale = (3 * middle + tails * (2 - f**2)) / total - 1
+        return float(np.log(total)), middle / total, scale
+
+    @property
+    def _quartile(self) -> float:
+        from scipy import special
+
+        f, (middle, tails) = float(self.f_scale), self._parts
+        if tails > middle:
+            return f + float(np.log(2 * tails / (middle + tails))) / f
+        return float(special.ndtri(float(0.5 + 0.25 * (middle + tails) / np.sqrt(2 * np.pi))))
+
+    @property
+    def _parts(self) -> tuple[float, float]:
+        """Integrals of exp(-cost(r)) over the normal middle and the exponential tails."""
+        from scipy import special
+
+        f = float(self.f_scale)
+        return float(np.sqrt(2 * np.pi) * (1 - 2 * special.ndtr(-f))), float(2 / f * np.exp(-0.5 * f**2))
+
+    def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
+        """Draw measured values: from the normal middle, or an exponential tail."""
+        from scipy import special
+
+        mean, deviation = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
+        f = float(self.f_scale)
+        middle, tails = self._parts
+        inside = rng.random(mean.shape) * (middle + tails) < middle
+        within = special.ndtri(special.ndtr(-f) + (1 - 2 * special.ndtr(-f)) * rng.random(mean.shape))
+        beyond = rng.choice([-1.0, 1.0], mean.shape) * (f + rng.exponential(1 / f, mean.shape))
+        return mean + deviation * np.where(inside, within, beyond)
+
+
+@dataclass(frozen=True, eq=False)
+class SoftL1(_Loss):
+    """A smooth transition from quadratic to linear, rho = 2 (sqrt(1 + z) - 1).
+
+    Parameters
+    ----------
+    sigma : float, array, `relative`, `unknown` or casadi.SX, optional
+        Standard deviation of what is no outlier, in the unit of the output; nothing means unknown.
+    f_scale : float
+        Residual, in standard deviations, about which the transition is.
+    """
+
+    def _rho(self, z: ca.SX) -> ca.SX:
+        return 2 * z / (1 + ca.sqrt(1 + z))
+
+    def _slope(self, z: ca.SX) -> ca.SX:
+        return 1 / ca.sqrt(1 + z)
+
+    @property
+    def _quartile(self) -> float:
+        r, weight = self._nodes()
+        return float(np.interp(0.75, np.cumsum(weight) / np.sum(weight), r))
+
+    def _nodes(self) -> tuple[Array, Array]:
+        """Return nodes r and weights of integrals with exp(-cost)."""
+        f = float(self.f_scale)
+        r, step = _line(f, f * np.sqrt((1 + _NOTHING / f**2) ** 2 - 1))
+        return r, step * np.exp(-(r**2) / (1 + np.hypot(1, r / f)))
+
+    def _numbers(self) -> tuple[float, float, float]:
+        r, weight = self._nodes()
+        root = np.hypot(1, r / float(self.f_scale))
+        total = float(np.sum(weight))
+        return (
+            float(np.log(total)),
+            float(weight @ (r / root) ** 2) / total,
+            float(weight @ (r**2 / root) ** 2) / total - 1,
+        )
+
+    def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
+        """Draw measured values, of a hyperbolic distribution: normal ones of random variance.
+
+        The density  exp(-f sqrt(f^2 + r^2))  is a normal one whose variance has a generalised inverse Gaussian
+        distribution with p = 1 (Barndorff-Nielsen 1977).
+        """
+        from scipy import stats
+
+        mean, deviation = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
+        f = float(self.f_scale)
+        variance = np.asarray(stats.geninvgauss.rvs(1.0, f**2, size=mean.shape, random_state=rng))
+        return mean + deviation * np.sqrt(variance) * rng.standard_normal(mean.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Cauchy(_Loss):
+    """A logarithm, rho = log(1 + z): far outliers count for nothing; there may be several optima.
+
+    Parameters
+    ----------
+    sigma : float, array, `relative`, `unknown` or casadi.SX, optional
+        Standard deviation of what is no outlier, in the unit of the output; nothing means unknown, which is possible
+        for f_scale > 1 only, where exp(-cost) has an integral: it is then Student's t of f_scale^2 - 1 degrees of
+        freedom.
+    f_scale : float
+        Residual, in standard deviations, from which the loss is about logarithmic.
+    """
+
+    def _rho(self, z: ca.SX) -> ca.SX:
+        return ca.log1p(z)
+
+    def _slope(self, z: ca.SX) -> ca.SX:
+        return 1 / (1 + z)
+
+    @property
+    def _quartile(self) -> float:
+        from scipy import special
+
+        if not self.normalisable:
+            return _QUARTILE
+        f, nu = float(self.f_scale), float(self.f_scale) ** 2 - 1
+        return f / np.sqrt(nu) * float(special.stdtrit(nu, 0.75))
+
+    def _numbers(self) -> tuple[float, float, float]:
+        """Return those of Student's t; without an integral, kappa for normal errors: a way to estimate, no density."""
+        from scipy import special
+
+        f = float(self.f_scale)
+        if self.normalisable:
+            nu = f**2 - 1
+            return float(np.log(f) + special.betaln(0.5, 0.5 * nu)), nu / (nu + 3), 2 * nu / (nu + 3)
+        r, step = _line(f, np.sqrt(2 * _NOTHING))
+        weight = step * np.exp(-0.5 * r**2)
+        psi = r / (1 + (r / f) ** 2)
+        location = float(weight @ (r * psi)) ** 2 / float(weight @ psi**2) / float(np.sum(weight))
+        return _HALF_LOG_2PI, location, 2.0
+
+    @property
+    def normalisable(self) -> bool:
+        """Whether exp(-cost) has a finite integral, so that sigma can be estimated."""
+        return self.f_scale > 1
+
+    def spread_mistakes(self) -> list[str]:
+        """Say why the spread cannot be unknown, if it cannot."""
+        remedy = "give sigma, or f_scale above 1 (or StudentT)"
+        return [] if self.normalisable else [f"with f_scale={self.f_scale:g} sigma cannot be estimated; {remedy}"]
+
+    def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
+        """Draw measured values.
+
+        Raises
+        ------
+        InputError
+            If there is no density, for f_scale <= 1.
+        """
+        check("Cauchy.sample", [] if self.normalisable else ["the loss with f_scale <= 1 is no density; raise it"])
+        mean, deviation = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
+        f, nu = float(self.f_scale), float(self.f_scale) ** 2 - 1
+        return mean + deviation * f / np.sqrt(nu) * rng.standard_t(nu, mean.shape)

@@ -1,0 +1,87 @@
+"""Special functions that CasADi lacks, as graphs accurate to rounding.
+
+The branch not taken gets an argument that is harmless to it: the derivative of CasADi's `if_else` is 0 times that of
+the branch, which must not be infinite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import casadi as ca
+import numpy as np
+
+_SHIFT = 8  # Stirling's series is accurate to 1e-16 from here on
+_BERNOULLI = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
+_HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
+_TAIL = -3.0  # below it 1 + erf would cancel; the continued fraction takes over
+_FRACTION = 60  # its terms: rounding only at -3
+
+
+def log_gamma(x: ca.SX) -> ca.SX:
+    """Return log Gamma(x), x > 0: Stirling's series at x + 8, brought back by the recurrence."""
+    y = x + _SHIFT
+    rising = sum((ca.log(x + k) for k in range(_SHIFT)), ca.SX(0))
+    return (y - 0.5) * ca.log(y) - y + _HALF_LOG_2PI + _stirling(y) - rising
+
+
+def log_rising(m: ca.SX, s: ca.SX) -> ca.SX:
+    """Return  log (s^m Gamma(1/s + m) / Gamma(1/s)),  for whole m the logarithm of the product of 1 + j s, j < m.
+
+    Accurate for all s > 0: for small s, where the Gammas are huge and nearly equal, differences are formed before
+    logarithms.  With n = 1/s and y = n + 8:
+
+        Gamma(n + m) / Gamma(n) = Gamma(y + m) / Gamma(y) / product of (1 + m / (n + k)), k < 8
+    """
+    n = 1 / s
+    y = n + _SHIFT
+    shifted = sum((ca.log1p(m / (n + k)) for k in range(_SHIFT)), ca.SX(0))
+    powers = m * ca.log1p(s * (m + _SHIFT)) + ((y - 0.5) * ca.log1p(m / y) - m)
+    return powers + (_stirling(y + m) - _stirling(y)) - shifted
+
+
+def _stirling(y: ca.SX) -> ca.SX:
+    """Return Stirling's series, the remainder of log Gamma(y)."""
+    return sum((b / y ** (2 * k + 1) for k, b in enumerate(_BERNOULLI)), ca.SX(0))
+
+
+@dataclass(frozen=True, eq=False)
+class Tail:
+    """Of the standard normal distribution below z, as graphs accurate in both tails.
+
+    Attributes
+    ----------
+    log : casadi.SX
+        log Phi(z).
+    hazard : casadi.SX
+        h = phi(z) / Phi(z), the derivative of log Phi.
+    above : casadi.SX
+        z + h, which is positive;  -h (z + h)  is the second derivative of log Phi.
+    """
+
+    log: ca.SX
+    hazard: ca.SX
+    above: ca.SX
+
+
+def normal_tail(z: ca.SX) -> Tail:
+    """Return log Phi(z) and its derivatives.
+
+    Where 1 + erf would cancel, Laplace's continued fraction for Mills' ratio,
+
+        Phi(z) = phi(z) / (t + 1/(t + 2/(t + 3/(t + ...)))),    t = -z
+    """
+    far = z < _TAIL
+    right = ca.if_else(far, _TAIL, z)  # not fmax, whose derivative at a tie is 1/2
+    near: ca.SX = 0.5 + 0.5 * (right / np.sqrt(2)).erf()
+    density = ca.exp(-0.5 * right**2 - _HALF_LOG_2PI)
+    t = -ca.if_else(far, z, _TAIL)
+    rest = t
+    for k in range(_FRACTION, 1, -1):
+        rest = t + k / rest
+    fraction = t + 1 / rest
+    return Tail(
+        ca.if_else(far, -0.5 * t**2 - _HALF_LOG_2PI - ca.log(fraction), ca.log(near)),
+        ca.if_else(far, fraction, density / near),
+        ca.if_else(far, 1 / rest, right + density / near),
+    )
