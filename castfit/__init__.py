@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from castfit import priors
 from castfit.drive.compare.compare import compare
 from castfit.drive.compare.result import ComparisonResult
 from castfit.drive.incremental.incremental import incremental
@@ -43,7 +44,8 @@ from castfit.functions import (
 from castfit.inputs import Input
 from castfit.integrate import IntegratorOptions
 from castfit.model import Model, symbols
-from castfit.problem import Constraint, Normal, Parameter, Problem
+from castfit.priors import Normal
+from castfit.problem import Constraint, Parameter, Problem
 from castfit.result import Result
 from castfit.simulate import SimulationError, simulate
 from castfit.solve.gauss_newton import GaussNewton
@@ -109,6 +111,7 @@ __all__ = [
     "log10",
     "multistart",
     "plots",
+    "priors",
     "problems",
     "relative",
     "scatter_search",

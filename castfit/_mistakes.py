@@ -12,6 +12,7 @@ from castfit._bounds import bound_mistakes
 from castfit._reading import is_one_of, named, real, text
 from castfit.experiment import Experiment, Free
 from castfit.model import NOT_A_NUMBER, Model, holds_nan
+from castfit.priors import contradictions, prior_mistakes
 from castfit.quantities import every_parameter, names_used
 from castfit.statement import Constraint, Parameter, Statement, initial_values
 from castfit.status import suggest
@@ -129,14 +130,12 @@ def _parameter_mistakes(
         values = [(f"{what}, {e}", v) for e, v in given.items()]
     else:
         values = [(what, value)]
-    prior: Any = parameter.prior
-    if prior is not None:
-        mean, deviation = (real(getattr(prior, name, None)) for name in ("mean", "deviation"))
-        if mean is None or deviation is None or not (np.isfinite(mean) and 0 < deviation < np.inf):
-            mistakes.append(f"{what} has the prior {text(prior)}; give Normal(mean, deviation), deviation positive")
-    for where, v in values:
-        mistakes += bound_mistakes(where, v, parameter.lower, parameter.upper, parameter.scale)
-    return mistakes
+    bounds = (parameter.lower, parameter.upper)
+    found = [m for where, v in values for m in bound_mistakes(where, v, *bounds, parameter.scale)]
+    wrong = prior_mistakes(what, parameter.prior)
+    if not found and not wrong and not is_one_of(parameter.fixed, True, np.True_):
+        wrong = [m for where, v in values for m in contradictions(where, float(v), *bounds, parameter.prior)]
+    return mistakes + found + wrong
 
 
 def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
@@ -264,7 +263,7 @@ def support_mistakes(posed: Posed) -> list[str]:
         f"no measurement depends on the free {quantity.kind} '{quantity.name}'; "
         f"{'give it a value' if quantity.kind == 'initial state' else 'fix it (fixed=True)'}"
         for j, quantity in enumerate(posed.quantities)
-        if j not in supported and quantity.prior is None
+        if j not in supported and not posed.informed[j]
     ]
 
 

@@ -73,7 +73,7 @@ def estimate(
     natural = np.clip(problem.to_natural(theta), [q.lower for q in quantities], [q.upper for q in quantities])
     slope = problem.natural_slope(theta)
     values = dict(zip(names, natural.tolist(), strict=True))
-    n_theta, n_rows = len(names), problem.n_data + at.prior.size
+    n_theta, n_rows = len(names), problem.n_data + _n_informing(at)
     held = {layout.describe(int(i)): "lower" if active[i] < 0 else "upper" for i in np.flatnonzero(active)}
 
     found, unknown = None, "" if status.success else "the fit did not succeed"
@@ -100,6 +100,7 @@ def estimate(
             errors, numerical = slope * trusted.standard_errors, slope * trusted.numerical_errors
     dof = found.dof if found is not None else n_rows - n_theta
     likelihood = neg2loglik(at.cost, _log_deviations(problem), n_unknown=int(layout.group_sizes.sum()))
+    likelihood += 2.0 * problem.posed.prior_constant
     aic, bic = information_criteria(likelihood, n_rows, n_rows - dof + layout.n_groups)
     chi2 = weighted_squares(layout, at)
     units = rows_in_units(layout, at)
@@ -150,11 +151,14 @@ def _by_name(names: Sequence[str], values: Array) -> dict[str, float]:
     return dict(zip(names, values.tolist(), strict=True))
 
 
+def _n_informing(at: Evaluation) -> int:
+    """Count the rows of priors that hold information."""
+    return at.prior.size if at.prior_curved is None else int(at.prior_curved.sum())
+
+
 def _log_deviations(problem: Posable) -> Array:
-    """Return the logarithms of the standard deviations of all data and priors."""
-    data = [np.log(c.points.sigma[c.points.mask]) for c in problem.conditions]
-    priors = [np.log(q.prior.deviation) for q in problem.quantities if q.prior is not None]
-    return np.concatenate([*data, np.array(priors)])
+    """Return the logarithms of the standard deviations of all data."""
+    return np.concatenate([np.log(c.points.sigma[c.points.mask]) for c in problem.conditions])
 
 
 def _largest_gap(staged: StagedProblem, at: Evaluation) -> float:

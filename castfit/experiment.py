@@ -17,6 +17,7 @@ from castfit._bounds import both_bounds, bound_mistakes
 from castfit._reading import named, real, reals, text
 from castfit.inputs import Input
 from castfit.model import NOT_A_NUMBER, holds_nan
+from castfit.priors import PriorDistribution, contradictions, prior_mistakes
 from castfit.series import Relative, read_series, read_sigma, scale_mistakes, series_mistakes
 from castfit.status import check, suggest
 
@@ -34,6 +35,7 @@ class Free:
     lower: float = -np.inf
     upper: float = np.inf
     scale: str = "linear"
+    prior: PriorDistribution | None = None
 
 
 def free(
@@ -43,6 +45,7 @@ def free(
     upper: float = np.inf,
     scale: str = "linear",
     bounds: tuple[float, float] | None = None,
+    prior: PriorDistribution | None = None,
 ) -> Free:
     """Say that an initial state is estimated.
 
@@ -56,13 +59,15 @@ def free(
         Whether the search moves in the value or in its logarithm.
     bounds : (lower, upper), optional
         The same in one argument.
+    prior : PriorDistribution, optional
+        What is known of the value beforehand, such as ``Normal(mean, deviation)``; see `castfit.priors`.
 
     Raises
     ------
     InputError
         If `bounds` is no pair, or given beside `lower` or `upper`.
     """
-    return Free(guess, *both_bounds("free", lower, upper, bounds), scale)
+    return Free(guess, *both_bounds("free", lower, upper, bounds), scale, prior)
 
 
 def relative(fraction: float, *, floor: float = 0.0) -> Relative:
@@ -332,9 +337,14 @@ def as_input(name: str, value: Any, mistakes: list[str]) -> Input:
 def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
     """Read one entry of `initial`."""
     if isinstance(value, Free):
-        found = bound_mistakes(f"free initial state '{name}'", value.guess, value.lower, value.upper, value.scale)
+        what = f"free initial state '{name}'"
+        found = bound_mistakes(what, value.guess, value.lower, value.upper, value.scale)
+        wrong = prior_mistakes(what, value.prior)
+        found += wrong or ([] if found else contradictions(what, value.guess, value.lower, value.upper, value.prior))
         mistakes += found
-        return value if found else Free(float(value.guess), float(value.lower), float(value.upper), value.scale)
+        if found:
+            return value
+        return Free(float(value.guess), float(value.lower), float(value.upper), value.scale, value.prior)
     if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant() and holds_nan(value):
         mistakes.append(f"initial state '{name}' {NOT_A_NUMBER}")
         return np.nan

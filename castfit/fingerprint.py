@@ -13,7 +13,6 @@ import casadi as ca
 import numpy as np
 
 from castfit._casadi import Built
-from castfit._json import plain
 from castfit.link import Expressions
 from castfit.posed import Posed
 
@@ -48,7 +47,7 @@ def fingerprint(problem: Posable) -> dict[str, Any]:
             float(q.lower),
             float(q.upper),
             q.scale,
-            plain(q.prior),
+            None if q.prior is None else q.prior.to_plain(),
         ]
         for q in problem.quantities
     }

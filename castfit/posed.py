@@ -23,8 +23,9 @@ from castfit._bounds import bound_mistakes
 from castfit._reading import is_one_of, items, named, real, reals, text
 from castfit.conditions import Condition, conditions_of
 from castfit.experiment import Experiment, Points
+from castfit.knowledge import Plain, PriorRows, Term, prior_rows
 from castfit.model import Model
-from castfit.quantities import Quantity, natural_value, quantities_of
+from castfit.quantities import Quantity, natural_value, quantities_of, within_support
 from castfit.statement import Constraint, Parameter, Statement, initial_values
 from castfit.status import InputError, check, suggest
 
@@ -56,6 +57,8 @@ class Posed:
     conditions : tuple of Condition
     absolute_sigma : bool
         Whether standard deviations are known, by default where they are given; otherwise they are estimated.
+    prior_terms : tuple of Term
+        Priors on expressions, and on several quantities together; those on one are with the quantities.
     """
 
     model: Model
@@ -67,6 +70,7 @@ class Posed:
     quantities: tuple[Quantity, ...]
     conditions: tuple[Condition, ...]
     absolute_sigma: bool
+    prior_terms: tuple[Term, ...] = ()
 
     # What follows from the fields
 
@@ -98,6 +102,12 @@ class Posed:
         return self.to_search(np.where(self.log, np.maximum(lower, 0.0), lower)), self.to_search(upper)
 
     @cached_property
+    def _possible(self) -> tuple[Array, Array]:
+        """What priors allow of theta, lower and upper ends, each (n_theta,)."""
+        ends = np.array([within_support(-np.inf, np.inf, q.prior) for q in self.quantities]).reshape(-1, 2)
+        return self.to_search(np.where(self.log, np.maximum(ends[:, 0], 0.0), ends[:, 0])), self.to_search(ends[:, 1])
+
+    @cached_property
     def guess(self) -> Array:
         """The starting theta, (n_theta,), locked."""
         guess = self.to_search(np.array([quantity.guess for quantity in self.quantities], dtype=float))
@@ -117,20 +127,27 @@ class Posed:
         """Return d natural / d theta, (n_theta,)."""
         return np.where(self.log, self.to_natural(theta), 1.0)
 
-    def priors(self, theta: Array) -> tuple[Array, Array]:
-        """Return the prior's residuals (n_prior,) and their Jacobian (n_prior, n_theta)."""
-        held, mean, deviation = self._held
-        value, slope = self.to_natural(theta)[held], self.natural_slope(theta)[held]
-        jacobian = np.zeros((held.size, theta.size))
-        jacobian[np.arange(held.size), held] = slope / deviation
-        return (value - mean) / deviation, jacobian
+    def priors(self, theta: Array) -> PriorRows:
+        """Return the rows that all priors add to the cost, with their Jacobian by theta."""
+        return prior_rows(self.every_prior, self.to_natural(theta), self.natural_slope(theta))
 
     @cached_property
-    def _held(self) -> tuple[NDArray[np.intp], Array, Array]:
-        """Which quantities have a prior, its means and its deviations."""
-        held = [(j, q.prior.mean, q.prior.deviation) for j, q in enumerate(self.quantities) if q.prior is not None]
-        at, mean, deviation = zip(*held, strict=True) if held else ((), (), ())
-        return np.array(at, dtype=np.intp), np.array(mean, dtype=float), np.array(deviation, dtype=float)
+    def every_prior(self) -> tuple[Term, ...]:
+        """The priors on one quantity each, in their order, then those on expressions and on several together."""
+        n = len(self.quantities)
+        plain = [Plain(q.name, j, q.prior, n) for j, q in enumerate(self.quantities) if q.prior is not None]
+        return (*plain, *self.prior_terms)
+
+    @cached_property
+    def informed(self) -> NDArray[np.bool_]:
+        """Which quantities a prior says something about, bounds apart, (n_theta,)."""
+        none = np.zeros(len(self.quantities), dtype=np.bool_)
+        return np.logical_or.reduce([none, *(term.informs for term in self.every_prior)])
+
+    @property
+    def prior_constant(self) -> float:
+        """-log of the densities of all priors at their modes: what -log p has besides the cost."""
+        return float(sum(term.constant for term in self.every_prior))
 
     @property
     def observed(self) -> ca.SX:
@@ -226,6 +243,8 @@ class Posed:
         """
         mistakes: list[str] = []
         low, high = self._theta("lower", lower, mistakes), self._theta("upper", upper, mistakes)
+        first, last = self._possible
+        low, high = np.maximum(low, first), np.minimum(high, last)
         start = self.guess if guess is None else self._theta("guess", guess, mistakes)
         crossed = [] if mistakes else np.flatnonzero(low > high).tolist()
         mistakes += [f"the bounds of '{self.names[j]}' are [{low[j]:g}, {high[j]:g}]; swap them" for j in crossed]
@@ -255,7 +274,8 @@ class Posed:
         Parameters
         ----------
         names : names of quantities, or mapping from them to natural values
-            Without values they stay at their guess.  A prior on such a quantity is no longer counted.
+            Without values they stay at their guess.  A prior on such a quantity is no longer counted; one on several
+            quantities, or on an expression, goes on for the others.
         """
         mistakes: list[str] = []
         given = named("names", names, mistakes) if isinstance(names, Mapping) else {}
@@ -267,6 +287,8 @@ class Posed:
         place = np.full(len(self.names), -1, dtype=np.intp)
         place[keep] = np.arange(keep.size)
 
+        left = [term.kept(keep, self.to_natural(theta)) for term in self.prior_terms]
+
         def shortened(c: Condition) -> Condition:
             own = np.flatnonzero(place[c.theta] >= 0)
             return replace(c, theta=place[c.theta[own]], link=c.link.kept(own, theta[c.theta]))
@@ -274,6 +296,7 @@ class Posed:
         return replace(
             self,
             quantities=tuple(q for q in self.quantities if q.name not in listed),
+            prior_terms=tuple(term for term in left if term is not None),
             conditions=tuple(shortened(c) for c in self.conditions),
         )
 

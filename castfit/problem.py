@@ -20,13 +20,16 @@ from castfit.conditions import Condition
 from castfit.experiment import Experiment
 from castfit.model import Model
 from castfit.posed import Posed, compose
+from castfit.priors import Normal
 from castfit.quantities import Quantity
-from castfit.statement import Constraint, Normal, Parameter, Statement, initial_values
+from castfit.statement import Constraint, Parameter, Statement, initial_values
 from castfit.status import check, suggest
 
 if TYPE_CHECKING:
     import casadi as ca
     from numpy.typing import NDArray
+
+    from castfit.knowledge import PriorRows
 
     Array = NDArray[np.float64]
 
@@ -153,8 +156,8 @@ class Problem:
         """Return d natural / d theta, (n_theta,)."""
         return self.posed.natural_slope(theta)
 
-    def priors(self, theta: Array) -> tuple[Array, Array]:
-        """Return the prior's residuals (n_prior,) and their Jacobian (n_prior, n_theta)."""
+    def priors(self, theta: Array) -> PriorRows:
+        """Return the rows that all priors add to the cost, with their Jacobian by theta."""
         return self.posed.priors(theta)
 
     @property

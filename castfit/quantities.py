@@ -10,12 +10,13 @@ import casadi as ca
 import numpy as np
 
 from castfit.experiment import Experiment, Free
-from castfit.statement import Normal, Parameter, Statement, initial_values
+from castfit.statement import Parameter, Statement, initial_values
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.model import Model
+    from castfit.priors import PriorDistribution
 
     Array = NDArray[np.float64]
 
@@ -25,7 +26,7 @@ class Quantity:
     """One entry of theta.
 
     `kind` is "parameter" or "initial state"; `of` names the parameter or state; `experiment` is None if shared.
-    Guess and bounds are in natural scale.
+    Guess and bounds are in natural scale; the bounds lie within the prior's support.
     """
 
     name: str
@@ -36,7 +37,15 @@ class Quantity:
     lower: float
     upper: float
     scale: str
-    prior: Normal | None = None
+    prior: PriorDistribution | None = None
+
+
+def within_support(lower: float, upper: float, prior: PriorDistribution | None) -> tuple[float, float]:
+    """Return bounds that exclude what a prior declares impossible."""
+    if prior is None:
+        return lower, upper
+    low, high = prior.support
+    return max(lower, low), min(upper, high)
 
 
 def natural_value(theta: Array, log: NDArray[np.bool_]) -> Array:
@@ -75,14 +84,16 @@ def _quantities(said: Statement) -> Iterable[Quantity]:
     for name, p in free.items():
         if not p.local:
             assert not isinstance(p.value, Mapping)
-            yield Quantity(name, "parameter", name, None, float(p.value), p.lower, p.upper, p.scale, p.prior)
+            limits = within_support(p.lower, p.upper, p.prior)
+            yield Quantity(name, "parameter", name, None, float(p.value), *limits, p.scale, p.prior)
     for e in said.experiments:
         suffix = f"[{e.name}]" if several else ""
         used = names_used(said.model, e) - {*e.parameters}
         for name, p in free.items():
             if p.local and name in used:
                 guess = fixed_value(p, e.name)
-                yield Quantity(f"{name}{suffix}", "parameter", name, e.name, guess, p.lower, p.upper, p.scale, p.prior)
+                limits = within_support(p.lower, p.upper, p.prior)
+                yield Quantity(f"{name}{suffix}", "parameter", name, e.name, guess, *limits, p.scale, p.prior)
         for name, value in initial_values(said.model, e).items():
             if isinstance(value, Free):
                 yield _initial_state(name, value, e, suffix)
@@ -90,5 +101,5 @@ def _quantities(said: Statement) -> Iterable[Quantity]:
 
 def _initial_state(name: str, value: Free, experiment: Experiment, suffix: str) -> Quantity:
     label = f"{name}({experiment.start:g}){suffix}"
-    bounds = (value.lower, value.upper, value.scale)
-    return Quantity(label, "initial state", name, experiment.name, value.guess, *bounds)
+    limits = within_support(value.lower, value.upper, value.prior)
+    return Quantity(label, "initial state", name, experiment.name, value.guess, *limits, value.scale, value.prior)

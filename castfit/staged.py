@@ -328,6 +328,8 @@ class Evaluation:
 
     prior : (n_prior,) rows that depend on theta alone
     prior_jacobian : (n_prior, n_theta)
+    prior_excess : the part of `excess` that belongs to these rows
+    prior_curved : (n_prior,) False where a row's cost is straight: its curvature is only for the solver
     sigma : (n_groups,) the unknown sigmas at this point, in units of what the data are weighted by
     excess : what the cost has besides half the squares, such as the logarithms of unknown sigmas
     """
@@ -339,6 +341,8 @@ class Evaluation:
     failures: tuple[Failure, ...] = ()
     sigma: Array = field(default_factory=lambda: np.empty(0), kw_only=True)
     excess: float = field(default=0.0, kw_only=True)
+    prior_excess: float = field(default=0.0, kw_only=True)
+    prior_curved: Mask | None = field(default=None, kw_only=True)
 
     @property
     def ok(self) -> bool:
@@ -475,15 +479,16 @@ def rows_in_units(layout: Layout, evaluation: Evaluation, sigma: Array | None = 
 
 
 def half_square_in_units(layout: Layout, evaluation: Evaluation, sigma: Array) -> float:
-    """Return `Evaluation.half_square` with rows divided by other sigmas (n_groups,)."""
+    """Return `Evaluation.half_square` with rows divided by other sigmas (n_groups,), and the priors' excess."""
     if layout.n_groups == 0 or not evaluation.ok:
-        return evaluation.half_square
+        return evaluation.half_square + evaluation.prior_excess
     rows = rows_in_units(layout, evaluation, sigma)
-    return 0.5 * (float(evaluation.prior @ evaluation.prior) + sum(float(np.vdot(r, r)) for r in rows))
+    squares = float(evaluation.prior @ evaluation.prior) + sum(float(np.vdot(r, r)) for r in rows)
+    return 0.5 * squares + evaluation.prior_excess
 
 
 def weighted_squares(layout: Layout, evaluation: Evaluation) -> float:
     """Return chi2: the sum of squares weighted by known sigmas, priors included; where any is unknown, data alone."""
     if layout.n_groups == 0 or not evaluation.ok:
-        return 2.0 * evaluation.half_square
+        return 2.0 * (evaluation.half_square + evaluation.prior_excess)
     return sum(float(np.vdot(r, r)) for r in rows_in_units(layout, evaluation))

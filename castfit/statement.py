@@ -14,14 +14,7 @@ from castfit._bounds import both_bounds
 if TYPE_CHECKING:
     from castfit.experiment import Experiment
     from castfit.model import Model
-
-
-@dataclass(frozen=True)
-class Normal:
-    """A normal prior on the natural value of a parameter; it adds the residual (value - mean) / deviation."""
-
-    mean: float
-    deviation: float
+    from castfit.priors import PriorDistribution
 
 
 @dataclass(frozen=True, init=False)
@@ -40,8 +33,8 @@ class Parameter:
         Whether the value is kept.
     local : bool
         Whether every experiment has a value of its own.
-    prior : Normal, optional
-        Prior knowledge, treated as one more measurement.
+    prior : PriorDistribution, optional
+        What is known of the value beforehand, such as ``Normal(mean, deviation)``; see `castfit.priors`.
     bounds : (lower, upper), optional
         The bounds in one argument.
 
@@ -57,7 +50,7 @@ class Parameter:
     scale: str = "linear"
     fixed: bool = False
     local: bool = False
-    prior: Normal | None = None
+    prior: PriorDistribution | None = None
 
     def __init__(
         self,
@@ -67,7 +60,7 @@ class Parameter:
         scale: str = "linear",
         fixed: bool = False,
         local: bool = False,
-        prior: Normal | None = None,
+        prior: PriorDistribution | None = None,
         *,
         bounds: tuple[float, float] | None = None,
     ) -> None:

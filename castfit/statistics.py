@@ -21,7 +21,7 @@ quantities where there are no priors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -247,18 +247,20 @@ def statistics(
     with np.errstate(over="ignore", invalid="ignore"):  # condensing a violently unstable system overflows
         plain = condensed if condensed.n_x == n else condense(layout, linearization)
         gradient = plain.E.T @ rows
-    d = _effects(condensed)
+    n_straight = 0 if linearization.prior_curved is None else int(np.count_nonzero(~linearization.prior_curved))
+    informing = _informing(condensed, linearization) if n_straight else condensed
+    d = _effects(informing)
     held = active[condensed.positions] != 0
     bounds = _bound_rows(condensed, active, d)
     path = _path_rows(condensed, held, np.vstack([condensed.F, bounds.rows]), d)
     equations = np.vstack([condensed.F, bounds.rows, condensed.C[path]])
     tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * relative_tolerance)
-    found = information(condensed.E, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
+    found = information(informing.E, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
     group = np.concatenate([*(c.group[c.row_mask] for c in layout.chains), np.full(linearization.prior.size, -1)])
     ratio = _unbiased(layout, rows, group, found.leverage)
     weighed = bool(np.isfinite(ratio).all()) and np.unique(group).size > 1
     if weighed:  # rows of different kind are weighed against each other
-        E = condensed.E / np.append(ratio, 1.0)[group][:, None]
+        E = informing.E / np.append(ratio, 1.0)[group][:, None]
         found = information(E, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
         spread = 1.0
     else:
@@ -271,7 +273,7 @@ def statistics(
         units = np.append(linearization.sigma, 1.0) * (np.append(ratio, 1.0) if weighed else 1.0)
         shift = found.response @ (row_errors / units[group])
         numerical += shift[:, None] * shift
-    dof = rows.size - found.rank
+    dof = rows.size - n_straight - found.rank
     covariance = spread**2 * found.inverse + numerical
     covariance[held[:n]] = covariance[:, held[:n]] = np.nan
     covariance[found.undetermined] = covariance[:, found.undetermined] = np.nan
@@ -293,6 +295,14 @@ def statistics(
         directions=found.directions,
         scale=found.scale,
     )
+
+
+def _informing(condensed: Condensed, linearization: Linearization) -> Condensed:
+    """Return the condensed problem without the rows of priors whose cost is straight: they move, but inform nothing."""
+    E = condensed.E.copy()
+    assert linearization.prior_curved is not None
+    E[-linearization.prior.size :][~linearization.prior_curved] = 0.0
+    return replace(condensed, E=E)
 
 
 def _unbiased(layout: Layout, rows: Array, group: NDArray[np.intp], leverage: Array) -> Array:
@@ -462,7 +472,7 @@ def neg2loglik(cost: float, log_deviations: Array, *, n_unknown: int = 0) -> flo
     cost : float
         What was minimised.
     log_deviations : (m,) array
-        Logarithms of the standard deviations by which data and priors are weighted.
+        Logarithms of the standard deviations by which data are weighted.
     n_unknown : int
         How many of the data have an unknown factor on their standard deviation; it takes its most likely value.
     """

@@ -107,7 +107,7 @@ def test_what_is_fixed_is_a_number_from_then_on():
     assert shorter.jacobians[0].R_q == pytest.approx(full.jacobians[0].R_q[..., 1:], abs=1e-6)
     assert shorter.jacobians[1].R_q == pytest.approx(full.jacobians[1].R_q[..., 1:2], abs=1e-6)
     assert jacobian_error(part, w) < 1e-5
-    assert fixed.priors(theta[kept])[0].size == 0
+    assert fixed.priors(theta[kept]).rows.size == 0
 
 
 def test_another_scale_is_the_same_problem():

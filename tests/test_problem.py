@@ -133,9 +133,9 @@ def test_a_problem_may_estimate_nothing_but_initial_states():
 def test_priors_are_on_natural_values():
     problem = everything()
     theta = problem.guess + 0.3
-    residuals, jacobian = problem.priors(theta)
-    assert residuals == pytest.approx([(0.8 * np.exp(0.3) - 1.0) / 0.5])
-    assert jacobian == pytest.approx(np.array([[0.8 * np.exp(0.3) / 0.5, 0, 0, 0, 0]]))
+    found = problem.priors(theta)
+    assert found.rows == pytest.approx([(0.8 * np.exp(0.3) - 1.0) / 0.5])
+    assert found.jacobian == pytest.approx(np.array([[0.8 * np.exp(0.3) / 0.5, 0, 0, 0, 0]]))
 
 
 def test_start_values_by_name():

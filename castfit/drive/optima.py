@@ -64,7 +64,7 @@ class Merit:
     @classmethod
     def of(cls, problem: Posable) -> Merit:
         """Return the merit of fits of a problem."""
-        priors = any(quantity.prior is not None for quantity in problem.quantities)
+        priors = bool(problem.posed.every_prior)
         points = (condition.points for condition in problem.conditions)
         squares = np.concatenate([(p.values[p.mask] / p.sigma[p.mask]) ** 2 for p in points])
         return cls(problem.n_data, priors and not problem.absolute_sigma, _ROUNDING * float(squares.sum()))

@@ -80,7 +80,7 @@ class SoftenedProblem:
         """Phi, inf where a stage failed."""
         if not at.ok:
             return np.inf
-        total = float(at.prior @ at.prior)
+        total = float(at.prior @ at.prior) + 2.0 * at.prior_excess
         measured = rows_in_units(self.staged.layout, at)
         for i, (gap, values) in enumerate(zip(gaps(self.staged.layout, at), at.values, strict=True)):
             for weight, part in (

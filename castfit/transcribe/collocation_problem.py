@@ -179,11 +179,20 @@ class CollocationProblem(StagedProblem):
         if memory.evaluation is None:
             with np.errstate(all="ignore"):
                 found = [self._values(i, v) for i in range(len(self.elements))]
-                prior, prior_jacobian = self.problem.priors(self.layout.theta(v))
+                prior = self.problem.priors(self.layout.theta(v))
             failures = tuple(failure for _, group in found for failure in group)
+            failures += (Failure("prior", 0, "not_finite", prior.failure),) if prior.failure else ()
             rows = profiled(self.layout, tuple(values for values, _ in found), self.least_sigma)
             memory.evaluation = Evaluation(
-                np.array(v), rows.values, prior, prior_jacobian, failures, sigma=rows.sigma, excess=rows.excess
+                np.array(v),
+                rows.values,
+                prior.rows,
+                prior.jacobian,
+                failures,
+                sigma=rows.sigma,
+                excess=rows.excess + prior.excess,
+                prior_excess=prior.excess,
+                prior_curved=prior.curved,
             )
         return memory.evaluation
 
@@ -211,6 +220,8 @@ class CollocationProblem(StagedProblem):
                 standardised(self.layout, tuple(jacobians for _, jacobians in found), evaluation.sigma),
                 sigma=evaluation.sigma,
                 excess=evaluation.excess,
+                prior_excess=evaluation.prior_excess,
+                prior_curved=evaluation.prior_curved,
             )
         return memory.linearization
 

@@ -292,16 +292,19 @@ class ShootingProblem(StagedProblem):
                     seen.c,
                 )
             )
-        prior, prior_jacobian = self.problem.priors(self.layout.theta(v))
+        prior = self.problem.priors(self.layout.theta(v))
+        failures += [Failure("prior", 0, "not_finite", prior.failure)] if prior.failure else []
         found = profiled(self.layout, tuple(values), self.least_sigma)
         evaluation = Evaluation(
             v.copy(),
             found.values,
-            prior,
-            prior_jacobian,
+            prior.rows,
+            prior.jacobian,
             tuple(failures),
             sigma=found.sigma,
-            excess=found.excess,
+            excess=found.excess + prior.excess,
+            prior_excess=prior.excess,
+            prior_curved=prior.curved,
         )
         self._memory[key] = (evaluation, sweep)
         while len(self._memory) > _REMEMBERED:
@@ -337,6 +340,8 @@ class ShootingProblem(StagedProblem):
             standardised(self.layout, tuple(jacobians), evaluation.sigma),
             sigma=evaluation.sigma,
             excess=evaluation.excess,
+            prior_excess=evaluation.prior_excess,
+            prior_curved=evaluation.prior_curved,
         )
 
     def _jacobians(self, i: int, natural: Natural, seen: Observation, dx: Array, dz: Array, end: Array) -> Jacobians:

@@ -69,7 +69,7 @@ class FixedSteps:
         p, a, *_ = self._charts.natural(theta)
         seen, states = self._seen, self._values(a, p)
         rows = (states[seen.experiment, seen.edge, 0, seen.state] - seen.value) / seen.sigma
-        return np.concatenate([rows, self.problem.priors(theta)[0]])
+        return np.concatenate([rows, self.problem.priors(theta).rows])
 
     def jacobian(self, theta: Array) -> Array:
         """Return the Jacobian of `residuals`, (n, n_theta); 0 where it overflows."""
@@ -80,7 +80,7 @@ class FixedSteps:
         for i, condition in enumerate(self.problem.conditions):
             own, n_q = seen.of[i], condition.theta.size
             rows[own, condition.theta] = moved[own, :n_q]
-        every = np.concatenate([rows, self.problem.priors(theta)[1]])
+        every = np.concatenate([rows, self.problem.priors(theta).jacobian])
         return np.where(np.isfinite(every), every, 0.0)
 
     @cached_property

@@ -1,0 +1,243 @@
+"""Prior knowledge, worked out: the rows, the slopes and the cost that priors add at a point.
+
+Notation
+--------
+n      (n_theta,)  all estimated quantities in natural scale
+r      (m,)        rows,  J = dr/dn (m, n_theta)   with  J^T r = d cost/dn  exactly
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from castfit.link import Expressions
+from castfit.priors import PriorDistribution
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+    Index = NDArray[np.intp]
+    Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class PriorRows:
+    """What all priors add at a point.
+
+    Attributes
+    ----------
+    rows : (n_prior,) array
+    jacobian : (n_prior, n_theta) array
+        With respect to theta, in search scale.
+    cost : float
+        -log p less its least value, of all priors together; inf where a density is 0.
+    curved : (n_prior,) bool array
+        False where a row's cost is straight, so that it holds no information.
+    failure : str
+        Which density is 0, or cannot be computed; empty if none.
+    """
+
+    rows: Array
+    jacobian: Array
+    cost: float
+    curved: Mask
+    failure: str = ""
+
+    @property
+    def excess(self) -> float:
+        """The cost less half the squares of the rows; 0 for normal priors."""
+        return self.cost - 0.5 * float(self.rows @ self.rows)
+
+
+class Term(Protocol):
+    """A prior on something that is computed from the quantities."""
+
+    @property
+    def what(self) -> str:
+        """What it is on, in words."""
+        ...
+
+    @property
+    def constant(self) -> float:
+        """-log p at its mode."""
+        ...
+
+    @property
+    def curved(self) -> Mask:
+        """Which rows have a curvature, (m,)."""
+        ...
+
+    @property
+    def informs(self) -> Mask:
+        """Which quantities it says something about, (n_theta,)."""
+        ...
+
+    def rows(self, n: Array) -> tuple[Array, Array, float, str]:
+        """Return r (m,), J (m, n_theta), the cost, and what is wrong."""
+        ...
+
+    def kept(self, keep: Index, n: Array) -> Term | None:
+        """Return the term as one of the entries `keep` of n, the others held; None if nothing is left."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Plain:
+    """A prior on one quantity, by its position in theta."""
+
+    what: str
+    at: int
+    prior: PriorDistribution
+    n_theta: int
+
+    @property
+    def constant(self) -> float:
+        """-log p at its mode."""
+        return self.prior.constant
+
+    @property
+    def curved(self) -> Mask:
+        """Whether its row has a curvature."""
+        return np.full(self.prior.rows, self.prior.curved, dtype=np.bool_)
+
+    @property
+    def informs(self) -> Mask:
+        """Which quantities it says something about."""
+        return (np.arange(self.n_theta) == self.at) & (self.prior.rows > 0)
+
+    def rows(self, n: Array) -> tuple[Array, Array, float, str]:
+        """Return r (m,), J (m, n_theta), the cost, and what is wrong."""
+        m, x = self.prior.rows, float(n[self.at])
+        jacobian = np.zeros((m, self.n_theta))
+        if m == 0:
+            return np.zeros(0), jacobian, 0.0, ""
+        found = self.prior.row(x)
+        jacobian[:, self.at] = found.j
+        wrong = "" if np.isfinite(found.cost) else f"the prior's density of {self.what} is 0 at {self.what} = {x:.6g}"
+        return np.array([found.r]), jacobian, found.cost, wrong
+
+    def kept(self, keep: Index, n: Array) -> Plain | None:
+        """Return the term with another position of its quantity."""
+        place = np.flatnonzero(keep == self.at)
+        return replace(self, at=int(place[0]), n_theta=keep.size) if place.size else None
+
+
+@dataclass(frozen=True, eq=False)
+class OfExpression:
+    """A prior on an expression of quantities and numbers, as `Expressions` of one row over all of n."""
+
+    what: str
+    prior: PriorDistribution
+    expression: Expressions
+
+    @property
+    def constant(self) -> float:
+        """-log p at its mode."""
+        return self.prior.constant
+
+    @property
+    def curved(self) -> Mask:
+        """Whether its row has a curvature."""
+        return np.full(self.prior.rows, self.prior.curved, dtype=np.bool_)
+
+    @property
+    def informs(self) -> Mask:
+        """Which quantities it says something about."""
+        return self.expression.pattern[0]
+
+    def rows(self, n: Array) -> tuple[Array, Array, float, str]:
+        """Return r (m,), J (m, n_theta), the cost, and what is wrong."""
+        values, slopes = self.expression.values(n)
+        x = float(values[0])
+        found = self.prior.row(x)
+        wrong = ""
+        if not (np.isfinite(found.cost) and np.isfinite(slopes).all()):
+            where = self.expression.reason(n, 0)[1]
+            wrong = f"the prior's density of {self.what} = {x:.6g} is 0, or cannot be computed, at {where}"
+        return np.array([found.r]), found.j * slopes, found.cost, wrong
+
+    def kept(self, keep: Index, n: Array) -> OfExpression | None:
+        """Return the term as one of the entries `keep` of n, the others held."""
+        shorter = self.expression.kept(keep, n)
+        return replace(self, expression=shorter) if shorter.pattern.any() else None
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """A normal prior on several quantities together:  r = root (z - mean) + offset,  z = n or its logarithm.
+
+    root (m, k), mean (k,), offset (m,); at (k,) positions in theta; log (k,) which z are logarithms.
+    """
+
+    what: str
+    at: Index
+    log: Mask
+    mean: Array
+    root: Array
+    offset: Array
+    constant: float
+    n_theta: int
+
+    @property
+    def curved(self) -> Mask:
+        """All rows have a curvature."""
+        return np.ones(self.offset.size, dtype=np.bool_)
+
+    @property
+    def informs(self) -> Mask:
+        """Which quantities it says something about."""
+        out = np.zeros(self.n_theta, dtype=np.bool_)
+        out[self.at] = np.any(self.root != 0.0, axis=0)
+        return out
+
+    def rows(self, n: Array) -> tuple[Array, Array, float, str]:
+        """Return r (m,), J (m, n_theta), the cost, and what is wrong."""
+        x = n[self.at]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = np.where(self.log, np.log(np.where(self.log, x, 1.0)), x)
+            r = self.root @ (z - self.mean) + self.offset
+            slopes = np.where(self.log, 1.0 / np.where(self.log, x, 1.0), 1.0)
+        jacobian = np.zeros((r.size, self.n_theta))
+        jacobian[:, self.at] = self.root * slopes
+        finite = bool(np.isfinite(r).all() and np.isfinite(jacobian).all())
+        cost = 0.5 * float(r @ r) if finite else np.inf
+        return r, jacobian, cost, "" if finite else f"{self.what} cannot be computed"
+
+    def kept(self, keep: Index, n: Array) -> Joint | None:
+        """Return the term as one of the entries `keep` of n, the others held: the distribution given their values."""
+        place = {int(j): i for i, j in enumerate(keep)}
+        left = np.array([int(j) in place for j in self.at], dtype=np.bool_)
+        if not left.any():
+            return None
+        held = n[self.at[~left]]
+        z = np.where(self.log[~left], np.log(np.where(self.log[~left], held, 1.0)), held)
+        offset = self.offset + self.root[:, ~left] @ (z - self.mean[~left])
+        at = np.array([place[int(j)] for j in self.at[left]], dtype=np.intp)
+        return Joint(
+            self.what, at, self.log[left], self.mean[left], self.root[:, left], offset, self.constant, keep.size
+        )
+
+
+def prior_rows(terms: Sequence[Term], natural: Array, slope: Array) -> PriorRows:
+    """Gather the rows of all terms.
+
+    Parameters
+    ----------
+    terms : sequence of Term
+    natural, slope : (n_theta,) arrays
+        Natural values, and their derivatives by theta.
+    """
+    found = [term.rows(natural) for term in terms]
+    rows = np.concatenate([np.empty(0), *(r for r, _, _, _ in found)])
+    with np.errstate(invalid="ignore", over="ignore"):
+        jacobian = np.concatenate([np.empty((0, slope.size)), *(j for _, j, _, _ in found)]) * slope
+    failure = next((wrong for _, _, _, wrong in found if wrong), "")
+    if not failure and not np.isfinite(jacobian).all():
+        failure = "the derivative of a prior is not finite"
+    curved = np.concatenate([np.empty(0, dtype=np.bool_), *(term.curved for term in terms)])
+    return PriorRows(rows, jacobian, float(sum(cost for _, _, cost, _ in found)), curved, failure)
