@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from castfit import priors
+from castfit.delay import delay
 from castfit.drive.compare.compare import compare
 from castfit.drive.compare.result import ComparisonResult
 from castfit.drive.incremental.incremental import incremental
@@ -95,6 +96,7 @@ __all__ = [
     "compare",
     "cos",
     "cosh",
+    "delay",
     "erf",
     "exp",
     "expm1",

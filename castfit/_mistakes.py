@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from castfit.model import System
     from castfit.posed import Posed
 
+    Array = NDArray[np.float64]
+
 
 def statement_mistakes(said: Statement) -> list[str]:
     """Find every mistake that concerns names, values and coverage."""
@@ -53,9 +55,9 @@ def statement_mistakes(said: Statement) -> list[str]:
             mistakes.append(f"every experiment has its own value of '{name}'; leave it out of the problem's parameters")
         mistakes += _parameter_mistakes(name, said.parameters[name], names, needing)
     mistakes += [
-        f"state_bounds names '{name}', which is no state: {suggest(name, model.states)}"
+        f"state_bounds names '{name}', which is no state: {suggest(name, model.own_states)}"
         for name in said.state_bounds
-        if name not in model.states
+        if name not in model.own_states
     ]
     called = [c.name for c in said.constraints]
     mistakes += [
@@ -145,7 +147,8 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
         for n in experiment.measured
         if n not in model.output_names
     ]
-    initial = initial_values(said.model, experiment)
+    within_lines = {*model.states} - {*model.own_states}
+    initial = {n: v for n, v in initial_values(model, experiment).items() if n not in within_lines}
     parameters = every_parameter(model, said.parameters)
     mistakes += [
         f"'{n}' has its own value but is no parameter: {suggest(n, parameters)}"
@@ -156,7 +159,7 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
     for name, value in own.items():
         mistakes += _unknown(f"parameter '{name}'", value, parameters)
     mistakes += _circles(own)
-    known = (*model.states, *model.algebraic_states)
+    known = (*model.own_states, *model.algebraic_states)
     mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in initial if n not in known]
     mistakes += [
         f"the initial value of the algebraic state '{n}' follows from the equations; give at most a guess, a number"
@@ -165,7 +168,7 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
     ]
     mistakes += [
         f"state '{n}' has no initial value; give a number, free(guess) or an expression"
-        for n in model.states
+        for n in model.own_states
         if n not in initial
     ]
     for name, value in initial.items():
@@ -291,7 +294,17 @@ def guess_mistakes(posed: Posed) -> list[str]:
                 for name, value in zip(names, at.a, strict=True)
                 if not np.isfinite(value)
             ]
+        mistakes += [f"{condition.name}: {found}" for found in tau_mistakes(posed.model, at.p)]
     return mistakes
+
+
+def tau_mistakes(model: Model, p: Array) -> list[str]:
+    """Find delays that are not positive at parameters p (n_p,)."""
+    return [
+        f"the delay of {line.name} is {tau:g}; a delay is positive"
+        for line, tau in zip(model.lines, model.delays(p), strict=True)
+        if not 0.0 < tau < np.inf
+    ]
 
 
 def _any(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -110,7 +110,7 @@ def _condition(
     ]
     of = np.array([row_of.get((quantities[j].kind, quantities[j].of), -1) for j in own], dtype=np.intp)
 
-    entry = {quantities[j].of: i for i, j in enumerate(own) if quantities[j].kind == "parameter"}
+    entry = {quantities[j].of: i for i, j in enumerate(own)}  # initial states too: delay lines may begin at them
     number = {n: float(v) for n, v in experiment.parameters.items() if not isinstance(v, ca.SX)}
     number |= {n: fixed_value(said.parameters[n], experiment.name) for n in seen if n not in entry}
     base = np.zeros(len(named))

@@ -19,6 +19,7 @@ from castfit._watch import Stopped, heeding_interrupts, watched
 from castfit.attempts import Search, begin, started_from
 from castfit.estimate import estimate, versions
 from castfit.methods import Solver, Transcription, parts_from
+from castfit.orders import settled
 from castfit.outcome import Provenance
 from castfit.posed import Posed
 from castfit.problem import Posable, kind_mistakes
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
+
+_MOMENT = 1e-3  # seconds: a limit must be positive
 
 
 # Wild trial points overflow; they are found and rejected, and must not warn.
@@ -101,6 +104,50 @@ def fit(
         For misuse: unknown names or values outside the bounds in `start`, options out of range, a decomposition of a
         problem that has none.
     """
+    began = time.perf_counter()
+
+    def once(asked: Posable, start: Mapping[str, float] | Result | Decomposed | str | None, limit: float) -> Result:
+        return _fit(
+            asked,
+            transcription,
+            solver,
+            start=start,
+            second_start=second_start,
+            retry=retry,
+            verify=verify,
+            max_time=limit,
+            callback=callback,
+            absolute_sigma=absolute_sigma,
+            confidence_level=confidence_level,
+            verbose=verbose,
+        )
+
+    result = once(problem, start, max_time)
+    if not (problem.posed.model.adaptive and verify and result.success):
+        return result
+
+    def again(finer: Posable, values: Mapping[str, float]) -> Result:
+        return once(finer, values, max(max_time - (time.perf_counter() - began), _MOMENT))
+
+    return settled(problem, result, again)
+
+
+def _fit(
+    problem: Posable,
+    transcription: Transcription | str | None,
+    solver: Solver | str | None,
+    *,
+    start: Mapping[str, float] | Result | Decomposed | str | None,
+    second_start: bool,
+    retry: bool,
+    verify: bool,
+    max_time: float,
+    callback: Callable[[Iteration], Any] | None,
+    absolute_sigma: bool | None,
+    confidence_level: float,
+    verbose: int,
+) -> Result:
+    """Fit once, with the delay lines that the model has."""
     began = time.perf_counter()
     mistakes = _kind_mistakes(problem, callback)
     asked, chosen = parts_from(transcription, solver, mistakes)

@@ -18,6 +18,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._reading import items, named, text
+from castfit.delay import Delayed, Line, Lines, delays_in, lay_out, restated, revived, substituted
 from castfit.status import check, suggest
 
 Expression = ca.SX | float | int
@@ -131,7 +132,10 @@ class Model:
         residual = _scalars("equation of", {name: _residual(e) for name, e in equations}, mistakes)
         extra = _scalars("output", named("outputs", outputs, mistakes), mistakes)
         start = _scalars("initial value of", named("initial", initial, mistakes), mistakes)
+        delayed = delays_in([*right.values(), *residual.values(), *extra.values()])
         everything = [symbol for group in declared.values() for symbol in group]
+        mistakes += _delay_mistakes(delayed, declared, everything)
+        everything += [d.symbol for d in delayed]
         for what, expressions in (("ode of", right), ("equation of", residual), ("output", extra)):
             for name, expression in expressions.items():
                 mistakes += _undeclared(f"{what} '{name}'", expression, everything)
@@ -152,8 +156,17 @@ class Model:
             mistakes += _index_mistakes(residual, declared["algebraic state"])
         check("Model", mistakes)
 
+        t = _default_time([symbol.name() for symbol in everything]) if time is None else time
+        self._said = _Said(right, residual, extra, start, delayed)
+        self._lines: Lines | None = None
+        if delayed:
+            lines = self._lines = lay_out(delayed, t)
+            right, residual, extra = ({**lines.without(group)} for group in (right, residual, extra))
+            right, start = right | lines.rates, start | lines.initial
+            declared["state"] = [*declared["state"], *lines.symbols]
+            names["state"] = (*names["state"], *lines.rates)
         self.system = System(
-            _default_time([symbol.name() for symbol in everything]) if time is None else time,
+            t,
             _vector(declared["state"]),
             _vector(declared["algebraic state"]),
             _vector(declared["parameter"]),
@@ -165,8 +178,8 @@ class Model:
             names["parameter"],
             names["input"],
         )
-        own = zip(taken, declared["state"] + declared["algebraic state"], strict=True)
-        self.outputs: dict[str, ca.SX] = {**dict(own), **extra}
+        own = {s.name(): s for s in declared["state"] + declared["algebraic state"]}
+        self.outputs: dict[str, ca.SX] = {**{n: own[n] for n in taken}, **extra}
         self.initial: dict[str, ca.SX] = start
 
     @classmethod
@@ -207,8 +220,39 @@ class Model:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Names of the differential states."""
+        """Names of the differential states; what holds delayed values comes last."""
         return self.system.state_names
+
+    @property
+    def own_states(self) -> tuple[str, ...]:
+        """Names of the differential states that the model was given, without what holds delayed values."""
+        return tuple(n for n in self.states if n in self.outputs)
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """What became of the model's delayed values."""
+        return () if self._lines is None else self._lines.lines
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the number of nodes of a delay line may be chosen."""
+        return any(line.adaptive for line in self.lines)
+
+    def delays(self, p: Any) -> list[float]:
+        """Return each line's tau at parameters p (n_p,)."""
+        taus = _vector(d.tau for d in self._said.delayed)
+        return np.asarray(ca.Function("tau", [self.system.p], [taus])(p), dtype=float).ravel().tolist()
+
+    def with_order(self, order: int) -> Model:
+        """Return the model with so many nodes in each delay line whose number may be chosen."""
+        said, system = self._said, self.system
+        if not self.adaptive:
+            return self
+        delayed = restated(said.delayed, [order if d.adaptive else d.order for d in said.delayed])
+        right, residual, extra = (_exchanged(said.delayed, delayed, group) for group in said.groups)
+        anew = _Said(right, residual, extra, said.initial, delayed)
+        n = len(self.own_states)
+        return _stated(anew, _split(system.x)[:n], _split(system.z), _split(system.p), _split(system.u), system.t)
 
     @property
     def algebraic_states(self) -> tuple[str, ...]:
@@ -245,16 +289,58 @@ class Model:
 
     def __repr__(self) -> str:
         kind = "DAE" if self.algebraic_states else "ODE"
-        return f"Model({kind}: states {', '.join(self.states)}; parameters {', '.join(self.parameters)})"
+        delays = f"; delays {', '.join(map(str, self.lines))}" if self.lines else ""
+        return f"Model({kind}: states {', '.join(self.own_states)}; parameters {', '.join(self.parameters)}{delays})"
 
     def __reduce__(self) -> Any:
         """Pickle through a CasADi function, since bare SX does not pickle."""
-        system = self.system
-        extra = {n: e for n, e in self.outputs.items() if n not in self.states + self.algebraic_states}
-        expressions = (_vector(extra.values()), _vector(self.initial.values()))
-        graph = system.function("model", system.ode, system.alg, *expressions)
-        names = (self.states, self.algebraic_states, self.parameters, self.inputs, tuple(extra), tuple(self.initial))
-        return _restore, (graph, names, system.t.name())
+        said, system = self._said, self.system
+        groups = (*said.groups, said.initial)
+        parts = [part for d in said.delayed for part in d.parts]
+        own = _vector(_split(system.x)[: len(self.own_states)])
+        arguments = [system.t, own, system.z, system.p, system.u, _vector(d.symbol for d in said.delayed)]
+        graph = ca.Function("model", arguments, [*(_vector(g.values()) for g in groups), _vector(parts)])
+        kinds = tuple((d.method, d.order, d.adaptive, len(d.parts)) for d in said.delayed)
+        names = (self.own_states, self.algebraic_states, self.parameters, self.inputs)
+        return _restore, (graph, names, tuple(tuple(g) for g in groups), kinds, system.t.name())
+
+
+@dataclass(frozen=True, eq=False)
+class _Said:
+    """What a model was given, by name, with the symbols of delayed values in it."""
+
+    right: dict[str, ca.SX]
+    residual: dict[str, ca.SX]
+    extra: dict[str, ca.SX]
+    initial: dict[str, ca.SX]
+    delayed: tuple[Delayed, ...]
+
+    @property
+    def groups(self) -> tuple[dict[str, ca.SX], dict[str, ca.SX], dict[str, ca.SX]]:
+        """Right-hand sides, algebraic equations, outputs."""
+        return self.right, self.residual, self.extra
+
+
+def _exchanged(old: Sequence[Delayed], new: Sequence[Delayed], group: dict[str, ca.SX]) -> dict[str, ca.SX]:
+    """Put the symbols of other delayed values into expressions."""
+    return dict(
+        zip(group, substituted(list(group.values()), [o.symbol for o in old], [n.symbol for n in new]), strict=True)
+    )
+
+
+def _stated(
+    said: _Said, x: Sequence[ca.SX], z: Sequence[ca.SX], p: Sequence[ca.SX], u: Sequence[ca.SX], t: ca.SX
+) -> Model:
+    """Build a model from what was said of it, on given symbols."""
+    return Model(
+        dict(zip(x, said.right.values(), strict=True)),
+        algebraic=dict(zip(z, said.residual.values(), strict=True)),
+        parameters=p,
+        inputs=u,
+        outputs=said.extra,
+        time=t,
+        initial={**said.initial},
+    )
 
 
 def by_name(expression: ca.SX, model: Model) -> ca.SX:
@@ -267,21 +353,25 @@ def by_name(expression: ca.SX, model: Model) -> ca.SX:
     return ca.substitute([expression], [ca.vertcat(*found)], [ca.vertcat(*(own[s.name()] for s in found))])[0]
 
 
-def _restore(graph: ca.Function, names: tuple[tuple[str, ...], ...], time: str) -> Model:
+def _restore(
+    graph: ca.Function,
+    names: tuple[tuple[str, ...], ...],
+    keys: tuple[tuple[str, ...], ...],
+    kinds: tuple[tuple[str, int, bool, int], ...],
+    time: str,
+) -> Model:
     """Rebuild a pickled model on fresh symbols."""
-    x, z, p, u = ([ca.SX.sym(n) for n in group] for group in names[:4])
-    t = ca.SX.sym(time)
-    made: list[ca.SX] = graph.call([t, _vector(x), _vector(z), _vector(p), _vector(u)])
-    ode, alg, extra, initial = (_split(e) for e in made)
-    return Model(
-        dict(zip(x, ode, strict=True)),
-        algebraic=dict(zip(z, alg, strict=True)),
-        parameters=p,
-        inputs=u,
-        outputs=dict(zip(names[4], extra, strict=True)),
-        time=t,
-        initial=dict(zip(names[5], initial, strict=True)),
+    x, z, p, u = ([ca.SX.sym(n) for n in group] for group in names)
+    t, symbols = ca.SX.sym(time), [ca.SX.sym("delayed") for _ in kinds]
+    made: list[ca.SX] = graph.call([t, *map(_vector, (x, z, p, u, symbols))])
+    *groups, flat = (_split(e) for e in made)
+    rest = iter(flat)
+    parts = [[next(rest) for _ in range(n)] for *_, n in kinds]
+    delayed = revived(symbols, parts, [(method, order, adaptive) for method, order, adaptive, _ in kinds])
+    right, residual, extra, initial = (
+        dict(zip(key, group, strict=True)) for key, group in zip(keys, groups, strict=True)
     )
+    return _stated(_Said(right, residual, extra, initial, delayed), x, z, p, u, t)
 
 
 def _vector(expressions: Iterable[ca.SX]) -> ca.SX:
@@ -413,6 +503,26 @@ def _undeclared(where: str, expression: ca.SX, declared: Sequence[ca.SX], *, onl
             mistakes.append(f"{where} contains a second symbol named '{name}'; create each symbol once and reuse it")
         else:
             mistakes.append(f"{where} contains '{name}', which is declared nowhere: {suggest(name, names)}")
+    return mistakes
+
+
+def _delay_mistakes(
+    delayed: Sequence[Delayed], declared: Mapping[str, Sequence[ca.SX]], everything: Sequence[ca.SX]
+) -> list[str]:
+    """Find symbols that may not stand in a delayed value, its delay or its history."""
+    mistakes: list[str] = []
+    for d in delayed:
+        known = [*everything, *(other.symbol for other in delayed)]
+        mistakes += _undeclared("a delayed expression", d.expression, known)
+        mistakes += _undeclared("a delay tau", d.tau, declared["parameter"], only="parameters")
+        if d.history is not None:
+            allowed = [*declared["parameter"], *declared["time"]]
+            mistakes += _undeclared("the history of a delay", d.history, allowed, only="parameters and time")
+        elif ca.depends_on(d.expression, _vector(declared["algebraic state"])):
+            mistakes.append(
+                f"the delayed expression {text(d.expression)} holds an algebraic state, whose value at the start "
+                "follows from the equations only; give history="
+            )
     return mistakes
 
 

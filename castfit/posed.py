@@ -325,6 +325,16 @@ class Posed:
             conditions=tuple(c for c in self.conditions if c.name in wanted),
         )
 
+    def with_order(self, order: int) -> Posed | None:
+        """Return the problem with so many nodes in each delay line; None if quantities were fixed or left out."""
+        said = Statement(
+            self.model.with_order(order), self.experiments, self.parameters, self.state_bounds, self.constraints
+        )
+        anew = compose(said)
+        if anew.names != self.names:
+            return None
+        return replace(anew.restated(self.quantities), absolute_sigma=self.absolute_sigma)
+
     def _with(self, guess: Array, lower: Array, upper: Array) -> Posed:
         values = zip(self.quantities, guess.tolist(), lower.tolist(), upper.tolist(), strict=True)
         return replace(

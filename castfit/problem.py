@@ -232,6 +232,13 @@ def pose(problem: Posable) -> Posed:
     return problem.posed
 
 
+def with_nodes(problem: Posable, order: int) -> Posable | None:
+    """Return the problem with so many nodes in each delay line; None where what is posed cannot be posed anew."""
+    if isinstance(problem, Posed):
+        return problem.with_order(order)
+    return problem.replace(model=problem.model.with_order(order))
+
+
 def _items(what: str, given: Any, kind: type[_T], mistakes: list[str]) -> list[_T]:
     """Read one or several things of a kind."""
     if isinstance(given, kind):

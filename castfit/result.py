@@ -19,7 +19,7 @@ from castfit.goodness import UNKNOWN, Goodness
 from castfit.identifiability import Identifiability
 from castfit.integrate import IntegratorOptions
 from castfit.outcome import Estimates, Provenance, Uncertainty
-from castfit.problem import kind_mistakes
+from castfit.problem import kind_mistakes, with_nodes
 from castfit.residuals import residual_table
 from castfit.simulate import Nodes, Prediction, Times, predict
 from castfit.statistics import quantile
@@ -347,6 +347,7 @@ class Result:
             If the problem estimates other quantities or has other experiments or data.
         """
         check("with_problem", kind_mistakes(problem))
+        problem = self._with_nodes(problem)
         found = (problem.names, tuple(c.name for c in problem.conditions), problem.n_data)
         expected = (self.names, tuple(self.trajectories), self.n_data)
         what = ("estimated quantities", "experiments", "number of measured values")
@@ -362,6 +363,18 @@ class Result:
             ]
         check("with_problem", mistakes)
         return replace(self, problem=problem)
+
+    def _with_nodes(self, problem: Posable) -> Posable:
+        """Return the problem with as many nodes in its delay lines as the trajectories have."""
+        model = problem.posed.model
+        adaptive = [line for line in model.lines if line.adaptive]
+        if not adaptive or not self.trajectories:
+            return problem
+        width = next(iter(self.trajectories.values())).states.shape[1]
+        order, rest = divmod(width - len(model.states) + sum(line.order for line in adaptive), len(adaptive))
+        if rest or order < 2:
+            return problem
+        return with_nodes(problem, order) or problem
 
     def _owner(self, what: str) -> Posable:
         if self.problem is None:

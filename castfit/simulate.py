@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castfit._casadi import Built
+from castfit._mistakes import tau_mistakes
 from castfit._reading import named, real, reals, text
 from castfit.experiment import as_input
 from castfit.integrate import IntegratorOptions
@@ -25,6 +26,7 @@ from castfit.integrate.units import mean_magnitude, units_of
 from castfit.model import Model
 from castfit.posed import Posed
 from castfit.problem import Problem
+from castfit.statement import at_start
 from castfit.status import CastfitError, check, suggest
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
 
@@ -189,12 +191,17 @@ def _simulate_model(
     mistakes += [f"input '{n}' is missing; give a number or an Input" for n in model.inputs if n not in signals]
     if times is not None and at is not None and at.ndim == 1 and at.size:
         mistakes += _span_mistakes({n: signals[n] for n in model.inputs if n in signals}, "the model", begin, at[-1])
-    known = (*model.states, *model.algebraic_states)
+    known = (*model.own_states, *model.algebraic_states)
     own = named("initial", initial, mistakes)
     mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in own if n not in known]
     first = {**model.initial, **own}
-    x0 = [_initial(n, first.get(n), model, p, mistakes) for n in model.states]
+    x0 = [_initial(n, first.get(n), model, p, mistakes) for n in model.own_states]
+    before = dict(zip(model.own_states, x0, strict=True))
+    for line in model.lines:
+        held = {n: at_start(first[n], model, begin, signals, before) for n in line.nodes}
+        x0 += [_initial(n, value, model, p, mistakes) for n, value in held.items()]
     z0 = [_initial(n, first.get(n, 0.0), model, p, mistakes) for n in model.algebraic_states]
+    mistakes += tau_mistakes(model, p) if np.isfinite(p).all() else []
     check("simulate", mistakes)
     assert at is not None
     case = _Case("the model", tuple(signals[n] for n in model.inputs), p, np.array(z0))

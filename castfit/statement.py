@@ -110,6 +110,29 @@ class Statement:
 
 
 def initial_values(model: Model, experiment: Experiment) -> dict[str, Any]:
-    """Return what is known of each initial state: the experiment's own, else the model's."""
+    """Return what is known of each initial state: the experiment's own, else the model's.
+
+    Those of delay lines may be expressions that hold free initial states by the names of the states.
+    """
     general = {n: float(v) if v.is_constant() else v for n, v in model.initial.items()}
-    return {**general, **experiment.initial}
+    every = {**general, **experiment.initial}
+    for line in model.lines:
+        every |= {n: at_start(general[n], model, experiment.start, experiment.inputs, every) for n in line.nodes}
+    return every
+
+
+def at_start(
+    value: Any, model: Model, start: float, inputs: Mapping[str, Any], states: Mapping[str, Any]
+) -> float | ca.SX:
+    """Put an experiment's start, inputs and initial states into an initial value of a delay line."""
+    if not isinstance(value, ca.SX):
+        return value
+    system = model.system
+    known: dict[str, Any] = {system.t.name(): start}
+    known |= {n: float(u(start)) for n, u in inputs.items()}
+    known |= {n: v for n, v in states.items() if n in model.own_states and isinstance(v, (float, int, ca.SX))}
+    found = [s for s in ca.symvar(value) if s.name() in known]
+    if found:
+        inside = [ca.SX(known[s.name()]) for s in found]
+        (value,) = ca.substitute([value], [ca.vertcat(*found)], [ca.vertcat(*inside)])
+    return float(value) if value.is_constant() else value

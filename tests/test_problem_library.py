@@ -27,7 +27,7 @@ from castfit.status import InputError
 
 NAMES = (
     "alpha_pinene", "bellman", "calcium", "escep", "gasoil", "hiv_proteinase", "lotka_volterra",
-    "lotka_volterra_michalik", "methanol", "notorious", "stat5", "three_step",
+    "lotka_volterra_michalik", "mackey_glass", "methanol", "notorious", "stat5", "three_step",
 )  # fmt: skip
 SHAPES = {  # points of each experiment, outputs, measured values, estimated quantities
     "alpha_pinene": (8, 5, 40, 5),
@@ -38,17 +38,20 @@ SHAPES = {  # points of each experiment, outputs, measured values, estimated qua
     "hiv_proteinase": (300, 1, 1500, 20),
     "lotka_volterra": (10, 2, 20, 4),
     "lotka_volterra_michalik": (20, 2, 40, 4),
+    "mackey_glass": (60, 1, 60, 4),
     "methanol": (17, 3, 51, 5),
     "notorious": (10, 2, 20, 1),
     "stat5": (16, 2, 31, 4),
     "three_step": (21, 8, 2688, 36),
 }
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    # "notorious" cannot be integrated; the data of three_step are exact, and its truth has tests of its own.
-    *((name, {}) for name in NAMES if name not in ("notorious", "three_step")),
+    # "notorious" cannot be integrated; the data of three_step are exact, and its truth has tests of its own; delays
+    # are integrated by the method of steps (see tests/test_delay.py).
+    *((name, {}) for name in NAMES if name not in ("mackey_glass", "notorious", "three_step")),
     ("alpha_pinene", {"scale": "log"}),
     ("stat5", {"interpolation": "pchip"}),
     ("stat5", {"interpolation": "cubic_spline"}),
+    *(("stat5", {"delay": stages}) for stages in (20, 50)),
     *(("stat5", {"interpolation": kind, "u_60": 0.01163}) for kind in ("linear", "pchip", "cubic_spline")),
 ]
 MARKS = {"hiv_proteinase": pytest.mark.slow}
@@ -285,6 +288,8 @@ def test_unknown_options_are_all_named():
     [
         ("stat5", {"interpolation": "cubic"}, "interpolation is 'cubic'; choose one of 'linear', 'pchip'"),
         ("stat5", {"u_60": 0.04}, r"u_60 is 0.04; choose one of 0.04243, 0.01163"),
+        ("stat5", {"delay": 12}, r"delay is 12; choose one of 8, 20, 50, 'line'"),
+        ("stat5", {"delay": 20, "interpolation": "pchip"}, "delay is 20; choose one of 8"),
         ("alpha_pinene", {"scale": "log10"}, "scale is 'log10'"),
         ("calcium", {"noise": 0}, "noise is 0; give a positive number"),
         ("calcium", {"noise": "5 %"}, "noise is '5 %'"),
