@@ -14,6 +14,7 @@ from castfit.drive.multistart.multistart import multistart
 from castfit.drive.multistart.result import MultistartResult
 from castfit.drive.scatter.result import ScatterResult
 from castfit.drive.scatter.scatter_search import scatter_search
+from castfit.earlier import prior_from as Prior
 from castfit.experiment import Experiment, free, relative
 from castfit.fit import fit
 from castfit.functions import (
@@ -45,7 +46,7 @@ from castfit.functions import (
 from castfit.inputs import Input
 from castfit.integrate import IntegratorOptions
 from castfit.model import Model, symbols
-from castfit.priors import Normal
+from castfit.priors import Normal, tikhonov
 from castfit.problem import Constraint, Parameter, Problem
 from castfit.result import Result
 from castfit.simulate import SimulationError, simulate
@@ -82,6 +83,7 @@ __all__ = [
     "MultistartResult",
     "Normal",
     "Parameter",
+    "Prior",
     "Problem",
     "Result",
     "ScatterResult",
@@ -125,6 +127,7 @@ __all__ = [
     "symbols",
     "tan",
     "tanh",
+    "tikhonov",
 ]
 
 

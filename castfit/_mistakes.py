@@ -12,7 +12,7 @@ from castfit._bounds import bound_mistakes
 from castfit._reading import is_one_of, named, real, text
 from castfit.experiment import Experiment, Free
 from castfit.model import NOT_A_NUMBER, Model, holds_nan
-from castfit.priors import contradictions, prior_mistakes
+from castfit.priors import Belief, contradictions, prior_mistakes
 from castfit.quantities import every_parameter, names_used
 from castfit.statement import Constraint, Parameter, Statement, initial_values
 from castfit.status import suggest
@@ -65,6 +65,8 @@ def statement_mistakes(said: Statement) -> list[str]:
     ]
     for constraint in said.constraints:
         mistakes += _constraint_mistakes(constraint, model)
+    for entry in said.priors:
+        mistakes += prior_mistakes(entry.label, entry.prior) if isinstance(entry, Belief) else []
     for experiment in said.experiments:
         mistakes += [f"{experiment.name}: {m}" for m in _experiment_mistakes(said, experiment)]
     return mistakes
@@ -280,7 +282,8 @@ def _matched(system: System) -> ca.SX:
 
 def guess_mistakes(posed: Posed) -> list[str]:
     """Find initial values and parameters that cannot be computed at the guess."""
-    mistakes: list[str] = []
+    wrong = posed.priors(posed.guess).failure
+    mistakes = [f"{wrong}, the guess; change prior or guess"] if wrong else []
     names = [f"the initial value of '{n}'" for n in posed.model.states]
     for condition in posed.conditions:
         q = posed.guess[condition.theta]

@@ -138,7 +138,7 @@ def _condition(
 
 
 @dataclass(frozen=True, eq=False)
-class _Graph:
+class Graph:
     """Expressions of an experiment as functions of the parameters in them."""
 
     texts: tuple[str, ...]
@@ -148,7 +148,8 @@ class _Graph:
     support: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> _Graph:
+    def of(cls, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> Graph:
+        """Build the functions of expressions in which an experiment's own ones stand for some parameters."""
         texts = tuple(_shortened(str(e)) for e in expressions)
         column = ca.densify(ca.vertcat(*(resolved(e, overrides) for e in expressions)))
         found = ca.symvar(column)
@@ -188,13 +189,13 @@ class _Graph:
 class _Graphs:
     """The graphs that were made, by the expressions in them: many experiments may share one."""
 
-    made: dict[tuple[int, ...], _Graph] = field(default_factory=dict[tuple[int, ...], _Graph])
+    made: dict[tuple[int, ...], Graph] = field(default_factory=dict[tuple[int, ...], Graph])
 
-    def get(self, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> _Graph:
+    def get(self, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> Graph:
         own = {n: v for n, v in overrides.items() if isinstance(v, ca.SX)}
         key = tuple(hash(e) for e in (*expressions, *own.values()))  # of the graph's node, not of its form
         if key not in self.made:
-            self.made[key] = _Graph.of(expressions, own)
+            self.made[key] = Graph.of(expressions, own)
         return self.made[key]
 
 

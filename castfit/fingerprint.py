@@ -51,7 +51,8 @@ def fingerprint(problem: Posable) -> dict[str, Any]:
         ]
         for q in problem.quantities
     }
-    return {**question(problem), **quantities}
+    terms = {f"prior on {term.what}": digest(*term.identity()) for term in problem.posed.prior_terms}
+    return {**question(problem), **quantities, **terms}
 
 
 def changed(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

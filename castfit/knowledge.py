@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from castfit.priors import PriorDistribution
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
+    from castfit._array import Array
+
     Index = NDArray[np.intp]
     Mask = NDArray[np.bool_]
 
@@ -85,6 +86,10 @@ class Term(Protocol):
         """Return the term as one of the entries `keep` of n, the others held; None if nothing is left."""
         ...
 
+    def identity(self) -> tuple[Any, ...]:
+        """Return what makes it itself, for fingerprints: arrays, text and numbers."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Plain:
@@ -126,6 +131,10 @@ class Plain:
         place = np.flatnonzero(keep == self.at)
         return replace(self, at=int(place[0]), n_theta=keep.size) if place.size else None
 
+    def identity(self) -> tuple[Any, ...]:
+        """Return what makes it itself."""
+        return self.at, str(self.prior.to_plain())
+
 
 @dataclass(frozen=True, eq=False)
 class OfExpression:
@@ -159,12 +168,18 @@ class OfExpression:
         if not (np.isfinite(found.cost) and np.isfinite(slopes).all()):
             where = self.expression.reason(n, 0)[1]
             wrong = f"the prior's density of {self.what} = {x:.6g} is 0, or cannot be computed, at {where}"
-        return np.array([found.r]), found.j * slopes, found.cost, wrong
+        with np.errstate(invalid="ignore"):  # where that is so
+            return np.array([found.r]), found.j * slopes, found.cost, wrong
 
     def kept(self, keep: Index, n: Array) -> OfExpression | None:
         """Return the term as one of the entries `keep` of n, the others held."""
         shorter = self.expression.kept(keep, n)
         return replace(self, expression=shorter) if shorter.pattern.any() else None
+
+    def identity(self) -> tuple[Any, ...]:
+        """Return what makes it itself."""
+        part = self.expression
+        return str(self.prior.to_plain()), part.what, part.names, part.source, part.numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,6 +236,10 @@ class Joint:
         return Joint(
             self.what, at, self.log[left], self.mean[left], self.root[:, left], offset, self.constant, keep.size
         )
+
+    def identity(self) -> tuple[Any, ...]:
+        """Return what makes it itself."""
+        return self.at, self.log, self.mean, self.root, self.offset
 
 
 def prior_rows(terms: Sequence[Term], natural: Array, slope: Array) -> PriorRows:

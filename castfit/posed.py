@@ -25,6 +25,7 @@ from castfit.conditions import Condition, conditions_of
 from castfit.experiment import Experiment, Points
 from castfit.knowledge import Plain, PriorRows, Term, prior_rows
 from castfit.model import Model
+from castfit.prior_terms import terms_of
 from castfit.quantities import Quantity, natural_value, quantities_of, within_support
 from castfit.statement import Constraint, Parameter, Statement, initial_values
 from castfit.status import InputError, check, suggest
@@ -377,4 +378,5 @@ def compose(said: Statement) -> Posed:
         quantities,
         conditions_of(said, outputs, quantities),
         said.experiments[0].sigma is not None,
+        terms_of(said, quantities),
     )

@@ -20,8 +20,9 @@ from castfit.conditions import Condition
 from castfit.experiment import Experiment
 from castfit.model import Model
 from castfit.posed import Posed, compose
-from castfit.priors import Normal
-from castfit.quantities import Quantity
+from castfit.prior_terms import entry_mistakes
+from castfit.priors import Entry, Normal, Priors, read_entries
+from castfit.quantities import Quantity, quantities_of
 from castfit.statement import Constraint, Parameter, Statement, initial_values
 from castfit.status import check, suggest
 
@@ -52,6 +53,10 @@ class Problem:
         Bounds that a trajectory must respect: at every node in multiple shooting and collocation, at the measured
         times in single shooting.
     constraints : sequence of Constraint, optional
+    priors : mapping, `cf.Prior`, `cf.tikhonov`, `cf.lasso`, `multivariate_normal`, or sequence of these, optional
+        What is known beforehand: ``{name or expression: prior}`` for a quantity or a CasADi expression of quantities,
+        ``{k1 * x0: cf.Normal(2.0, 0.1)}``, and of several quantities together.  A symbol of a local parameter, or of a
+        state with an estimated initial value, means the value in every experiment.
 
     Raises
     ------
@@ -68,6 +73,7 @@ class Problem:
         parameters: Mapping[str, Parameter | float] | None = None,
         state_bounds: Mapping[str, tuple[float, float]] | None = None,
         constraints: Sequence[Constraint] = (),
+        priors: Priors = None,
     ) -> None:
         mistakes: list[str] = []
         given = _items("experiments", experiments, Experiment, mistakes)
@@ -85,11 +91,15 @@ class Problem:
             replace(c, name=c.name or f"constraint {i + 1}")
             for i, c in enumerate(_items("constraints", constraints, Constraint, mistakes))
         )
+        self.given_priors: tuple[Entry, ...] = read_entries(priors, mistakes)
         chosen: Any = model
         if not isinstance(chosen, Model):
             check("Problem", [f"model is {text(chosen)}; give a Model", *mistakes])
-        said = Statement(model, self.experiments, self.parameters, self.state_bounds, self.constraints)
+        said = Statement(
+            model, self.experiments, self.parameters, self.state_bounds, self.constraints, self.given_priors
+        )
         check("Problem", mistakes + statement_mistakes(said))
+        check("Problem", entry_mistakes(said, quantities_of(said)))
         posed = compose(said)
         check("Problem", name_mistakes(posed) or support_mistakes(posed) + guess_mistakes(posed))
         self.posed: Posed = posed
@@ -186,13 +196,14 @@ class Problem:
         return self.posed.theta_from(values)
 
     def replace(self, **changes: Any) -> Problem:
-        """Return the problem with other `model`, `experiments`, `parameters`, `state_bounds` or `constraints`."""
+        """Return the problem with other arguments of its constructor, by name."""
         same: dict[str, Any] = {
             "model": self.model,
             "experiments": self.experiments,
             "parameters": self.parameters,
             "state_bounds": self.state_bounds,
             "constraints": self.constraints,
+            "priors": self.given_priors,
         }
         unknown = [f"unknown argument '{n}': {suggest(n, same)}" for n in changes if n not in same]
         check("Problem.replace", unknown)
@@ -206,12 +217,18 @@ class Problem:
 
     def __reduce__(self) -> Any:
         """Pickle by the constructor's arguments; compiled functions are rebuilt."""
-        arguments = (self.model, self.experiments, self.parameters, self.state_bounds, self.constraints)
-        return _restore_problem, arguments
+        arguments = {
+            "experiments": self.experiments,
+            "parameters": self.parameters,
+            "state_bounds": self.state_bounds,
+            "constraints": self.constraints,
+            "priors": self.given_priors,
+        }
+        return _restore_problem, (self.model, arguments)
 
 
-def _restore_problem(model: Model, experiments: Any, parameters: Any, state_bounds: Any, constraints: Any) -> Problem:
-    return Problem(model, experiments, parameters=parameters, state_bounds=state_bounds, constraints=constraints)
+def _restore_problem(model: Model, arguments: Mapping[str, Any]) -> Problem:
+    return Problem(model, **arguments)
 
 
 Posable = Problem | Posed

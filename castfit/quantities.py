@@ -10,6 +10,7 @@ import casadi as ca
 import numpy as np
 
 from castfit.experiment import Experiment, Free
+from castfit.priors import Belief
 from castfit.statement import Parameter, Statement, initial_values
 
 if TYPE_CHECKING:
@@ -81,25 +82,31 @@ def _quantities(said: Statement) -> Iterable[Quantity]:
     several = len(said.experiments) > 1
     stated = {n: said.parameters.get(n) for n in every_parameter(said.model, said.parameters)}
     free = {n: p for n, p in stated.items() if p is not None and not p.fixed}
+    by_name = {b.what: b.prior for b in said.priors if isinstance(b, Belief) and isinstance(b.what, str)}
     for name, p in free.items():
         if not p.local:
             assert not isinstance(p.value, Mapping)
-            limits = within_support(p.lower, p.upper, p.prior)
-            yield Quantity(name, "parameter", name, None, float(p.value), *limits, p.scale, p.prior)
+            prior = p.prior or by_name.get(name)
+            limits = within_support(p.lower, p.upper, prior)
+            yield Quantity(name, "parameter", name, None, float(p.value), *limits, p.scale, prior)
     for e in said.experiments:
         suffix = f"[{e.name}]" if several else ""
         used = names_used(said.model, e) - {*e.parameters}
         for name, p in free.items():
             if p.local and name in used:
-                guess = fixed_value(p, e.name)
-                limits = within_support(p.lower, p.upper, p.prior)
-                yield Quantity(f"{name}{suffix}", "parameter", name, e.name, guess, *limits, p.scale, p.prior)
+                guess, label = fixed_value(p, e.name), f"{name}{suffix}"
+                prior = p.prior or by_name.get(label) or by_name.get(name)
+                limits = within_support(p.lower, p.upper, prior)
+                yield Quantity(label, "parameter", name, e.name, guess, *limits, p.scale, prior)
         for name, value in initial_values(said.model, e).items():
             if isinstance(value, Free):
-                yield _initial_state(name, value, e, suffix)
+                yield _initial_state(name, value, e, suffix, by_name)
 
 
-def _initial_state(name: str, value: Free, experiment: Experiment, suffix: str) -> Quantity:
+def _initial_state(
+    name: str, value: Free, experiment: Experiment, suffix: str, by_name: Mapping[str, PriorDistribution]
+) -> Quantity:
     label = f"{name}({experiment.start:g}){suffix}"
-    limits = within_support(value.lower, value.upper, value.prior)
-    return Quantity(label, "initial state", name, experiment.name, value.guess, *limits, value.scale, value.prior)
+    prior = value.prior or by_name.get(label) or by_name.get(name)
+    limits = within_support(value.lower, value.upper, prior)
+    return Quantity(label, "initial state", name, experiment.name, value.guess, *limits, value.scale, prior)

@@ -14,7 +14,7 @@ from castfit._bounds import both_bounds
 if TYPE_CHECKING:
     from castfit.experiment import Experiment
     from castfit.model import Model
-    from castfit.priors import PriorDistribution
+    from castfit.priors import Entry, PriorDistribution
 
 
 @dataclass(frozen=True, init=False)
@@ -107,6 +107,7 @@ class Statement:
     parameters: Mapping[str, Parameter]
     state_bounds: Mapping[str, tuple[float, float]]
     constraints: tuple[Constraint, ...]
+    priors: tuple[Entry, ...] = ()
 
 
 def initial_values(model: Model, experiment: Experiment) -> dict[str, Any]:

@@ -247,8 +247,8 @@ def statistics(
     with np.errstate(over="ignore", invalid="ignore"):  # condensing a violently unstable system overflows
         plain = condensed if condensed.n_x == n else condense(layout, linearization)
         gradient = plain.E.T @ rows
-    n_straight = 0 if linearization.prior_curved is None else int(np.count_nonzero(~linearization.prior_curved))
-    informing = _informing(condensed, linearization) if n_straight else condensed
+    straight = _straight(linearization, rows.size)  # they move the estimates, but hold no information
+    informing = replace(condensed, E=np.where(straight[:, None], 0.0, condensed.E)) if straight.any() else condensed
     d = _effects(informing)
     held = active[condensed.positions] != 0
     bounds = _bound_rows(condensed, active, d)
@@ -273,7 +273,7 @@ def statistics(
         units = np.append(linearization.sigma, 1.0) * (np.append(ratio, 1.0) if weighed else 1.0)
         shift = found.response @ (row_errors / units[group])
         numerical += shift[:, None] * shift
-    dof = rows.size - n_straight - found.rank
+    dof = rows.size - int(straight.sum()) - found.rank
     covariance = spread**2 * found.inverse + numerical
     covariance[held[:n]] = covariance[:, held[:n]] = np.nan
     covariance[found.undetermined] = covariance[:, found.undetermined] = np.nan
@@ -283,7 +283,7 @@ def statistics(
         correlation = covariance / errors[:, None] / errors
     np.fill_diagonal(correlation, np.where(np.isfinite(errors), 1.0, np.nan))
     return Statistics(
-        jacobian=plain.E * np.append(linearization.sigma, 1.0)[group][:, None],
+        jacobian=np.where(straight[:, None], 0.0, plain.E) * np.append(linearization.sigma, 1.0)[group][:, None],
         gradient=gradient,
         noise=ratio * linearization.sigma,
         dof=dof,
@@ -297,12 +297,12 @@ def statistics(
     )
 
 
-def _informing(condensed: Condensed, linearization: Linearization) -> Condensed:
-    """Return the condensed problem without the rows of priors whose cost is straight: they move, but inform nothing."""
-    E = condensed.E.copy()
-    assert linearization.prior_curved is not None
-    E[-linearization.prior.size :][~linearization.prior_curved] = 0.0
-    return replace(condensed, E=E)
+def _straight(linearization: Linearization, m: int) -> Mask:
+    """Return which rows, (m,), are those of a prior whose cost is straight."""
+    out = np.zeros(m, dtype=np.bool_)
+    if linearization.prior_curved is not None:
+        out[m - linearization.prior.size :] = ~linearization.prior_curved
+    return out
 
 
 def _unbiased(layout: Layout, rows: Array, group: NDArray[np.intp], leverage: Array) -> Array:
