@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special
 
+from castfit.checks import runs as signs
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -25,8 +27,7 @@ _SURE = 1e-3  # probability below which something is no chance
 _POOR = 2.0  # root of chi2 per degree of freedom above which the model does not describe the data
 _LARGE = 0.1  # unexplained variance beyond which residuals with a pattern are no detail
 _MOST = 0.5  # unexplained variance that deserves a word even without any pattern
-_EXACT = 1e-12  # unexplained variance of an exact fit: what is left is rounding
-_FEWEST = 8  # pairs of neighbours, for a runs test
+EXACT = 1e-12  # unexplained variance of an exact fit: what is left is rounding
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def goodness(series: Sequence[Series], chi2: float, dof: int, *, absolute_sigma:
     of = {name: [s for s in series if s.output == name] for name in outputs}
     mean_square = {name: _mean_square(group) for name, group in of.items()}
     unexplained = {name: _unexplained(group) for name, group in of.items()}
-    runs = {name: _runs(group) for name, group in of.items()}
+    runs = {name: signs([s.residuals for s in group]).p_value for name, group in of.items()}
     judged = absolute_sigma and dof > 0
     p_value = float(special.chdtrc(dof, chi2)) if judged else np.nan
     if dof <= 0:
@@ -137,7 +138,7 @@ def _by_pattern(unexplained: dict[str, float], runs: dict[str, float]) -> tuple[
     if not known:
         return True, ""
     worst = max(known, key=lambda name: known[name])
-    tested = {name: p for name, p in runs.items() if known.get(name, 0.0) > _EXACT}
+    tested = {name: p for name, p in runs.items() if known.get(name, 0.0) > EXACT}
     pattern = min(tested, key=lambda name: tested[name] if np.isfinite(tested[name]) else 1.0, default=worst)
     systematic = bool(tested) and tested[pattern] < _SURE / len(tested)
     left = f"{100 * known[worst]:.3g} % of the variance of {worst} unexplained"
@@ -170,10 +171,3 @@ def _unexplained(group: Sequence[Series]) -> float:
     total = float(np.sum((weight * (values - mean)) ** 2))
     rounding = float(np.sum((weight * np.finfo(float).eps * values) ** 2))
     return float(residuals @ residuals) / total if total > rounding else np.nan
-
-
-def _runs(group: Sequence[Series]) -> float:
-    """Return the probability that residuals of independent signs change their sign as rarely as these."""
-    pairs = sum(s.residuals.size - 1 for s in group)
-    changes = sum(int(np.count_nonzero(np.diff(np.sign(s.residuals)))) for s in group)
-    return float(special.bdtr(changes, pairs, 0.5)) if pairs >= _FEWEST else np.nan

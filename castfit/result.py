@@ -14,8 +14,9 @@ from castfit._json import plain, rebuilt, restored
 from castfit._pictures import picture
 from castfit._reading import real, text
 from castfit._text import aligned, rounded
+from castfit.diagnostics import Diagnostics, diagnose
 from castfit.fingerprint import changed, question
-from castfit.goodness import UNKNOWN, Goodness
+from castfit.goodness import EXACT, UNKNOWN, Goodness
 from castfit.identifiability import Identifiability
 from castfit.integrate import IntegratorOptions
 from castfit.outcome import Estimates, Provenance, Uncertainty
@@ -329,6 +330,29 @@ class Result:
         """
         return residual_table(self._owner("residual_table"), self.residuals)
 
+    @property
+    def normalised_residuals(self) -> Array:
+        """Residuals of variance 1 if the model is right, in the order of `residuals`; NaN where sigma is not known."""
+        noise = 1.0 if self.absolute_sigma else self.noise
+        return self.residuals / noise if noise > 0 else np.full(self.n_data, np.nan)
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """Whether the residuals look like noise: `Diagnostics` per output and experiment, and outliers by name.
+
+        Raises
+        ------
+        InputError
+            For a loaded result without its problem.
+        """
+        self._owner("diagnostics")
+        return diagnose(
+            {**self.residual_table(), "normalised": self.normalised_residuals},
+            dof=self.dof,
+            known=self.absolute_sigma,
+            exact=[name for name, left in self.goodness.unexplained.items() if left < EXACT],
+        )
+
     def ended(self, status: Status, message: str) -> Result:
         """Return the result with another status and message."""
         return replace(self, solution=replace(self.solution, status=status, message=message))
@@ -473,6 +497,12 @@ def _verdict(result: Result) -> str:
     return "Success" if result.goodness.described else "An optimum, but the model does not describe the data"
 
 
+def _suspicions(result: Result) -> tuple[str, ...]:
+    """Return what is wrong with the residuals, of a solution that is the model's own."""
+    known = result.success and result.problem is not None and bool(result.goodness.unexplained)
+    return result.diagnostics.sentences if known else ()
+
+
 def _footer(result: Result) -> list[str]:
     noise = "" if result.absolute_sigma or np.isnan(result.noise) else f", estimated noise {result.noise:.3g}"
     failed = ", ".join(f"{count} {cause}" for cause, count in result.failures.items())
@@ -480,6 +510,7 @@ def _footer(result: Result) -> list[str]:
         f"chi2 = {result.chi2:.8g} from {result.n_data} data, {result.dof} degrees of freedom{noise}",
         f"-2 log L = {result.neg2loglik:.6g}, AIC = {result.aic:.6g}, BIC = {result.bic:.6g}",
         *([result.goodness.sentence] if result.goodness.sentence else []),
+        *_suspicions(result),
         result.identifiability.sentence,
         *(f"  {combination}" for combination in result.identifiability.combinations),
         f"{_verdict(result)}: {result.message}",

@@ -5,8 +5,20 @@ figure, and also writes it to `path` if one is given.
 """
 
 from castfit.plots.convergence import animate, iterations
+from castfit.plots.diagnostics import residuals
 from castfit.plots.methods import success
 from castfit.plots.results import comparison, correlation, fit, gallery
 from castfit.plots.starts import parameters, waterfall
 
-__all__ = ["animate", "comparison", "correlation", "fit", "gallery", "iterations", "parameters", "success", "waterfall"]
+__all__ = [
+    "animate",
+    "comparison",
+    "correlation",
+    "fit",
+    "gallery",
+    "iterations",
+    "parameters",
+    "residuals",
+    "success",
+    "waterfall",
+]

@@ -1,0 +1,121 @@
+"""Pictures of residuals: what noise should look like, output by output."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import special
+
+from castfit.plots._canvas import BEHIND, BLUE, FAINT, INK, RED, SOFT, Axes, finish, new_figure, tidy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from castfit.result import Result
+
+    Array = NDArray[np.float64]
+
+_MOST_OUTPUTS = 8
+_MOST_LAGS = 15
+_PANEL = (2.7, 2.0)  # inches
+_TITLES = ("in time", "by size of the prediction", "quantiles of the normal distribution", "autocorrelation by lag")
+
+
+def residuals(result: Result, path: str | Path | None = None) -> Figure:
+    """Plot residuals, in standard deviations, in the four ways in which they can fail to look like noise.
+
+    A row of panels per output: in time; against the size of the prediction; against the quantiles of the normal
+    distribution, where normal residuals are on the line; and the correlation of residuals that are so many places
+    apart, where that of noise is within the grey band 19 times of 20.  Colours are experiments; outliers have a ring
+    and are left out of the correlation.
+
+    Parameters
+    ----------
+    result : Result
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+
+    Raises
+    ------
+    InputError
+        For a loaded result without its problem.
+    """
+    found, table = result.diagnostics, result.residual_table()
+    residual = result.normalised_residuals
+    outputs = list(found.outputs)[:_MOST_OUTPUTS]
+    experiments = list(dict.fromkeys(table["experiment"].tolist()))
+    far = {(o.experiment, o.output, o.time, o.replicate) for o in found.outliers}
+    figure = new_figure(4 * _PANEL[0], len(outputs) * _PANEL[1] + 0.7)
+    panels = figure.subplots(len(outputs), 4, squeeze=False)
+    handles: dict[str, Any] = {}
+    for row, output in zip(panels, outputs, strict=True):
+        own = (table["output"] == output) & np.isfinite(residual)
+        for axes in row:
+            tidy(axes)
+        row[0].set_ylabel(f"{output}, residual / σ", fontsize=8, color=INK)
+        series: list[Array] = []
+        for i, experiment in enumerate(experiments):
+            mask = own & (table["experiment"] == experiment)
+            if not mask.any():
+                continue
+            r, colour = residual[mask], (BLUE, *BEHIND)[i % (1 + len(BEHIND))]
+            ringed = np.array([(experiment, output, *key) in far for key in _keys(table, mask)])
+            series.append(r[~ringed])
+            for axes, along in zip(row[:2], (table["time"][mask], np.abs(table["prediction"][mask])), strict=True):
+                (handles[experiment],) = axes.plot(along, r, "o", color=colour, markersize=3, markeredgewidth=0)
+                (ring,) = axes.plot(along[ringed], r[ringed], "o", color="none", markeredgecolor=RED, markersize=8)
+                if ringed.any():
+                    handles["outlier"] = ring
+        for axes in row[:2]:
+            axes.axhspan(-2, 2, color=FAINT, linewidth=0, zorder=0)
+            axes.axhline(0, color=SOFT, linewidth=0.6, zorder=1)
+        _quantiles(row[2], residual[own])
+        _autocorrelation(row[3], series)
+    for axes, title in zip(panels[0], _TITLES, strict=True):
+        axes.set_title(title, loc="left", fontsize=9, color=INK, pad=4)
+    hidden = len(found.outputs) - len(outputs)
+    note = f" {len(outputs)} of {len(found.outputs)} outputs are shown." if hidden else ""
+    said, colour = textwrap.fill(found.sentence + note, 150), RED if found.suspicious else SOFT
+    figure.supxlabel(said, x=0.01, ha="left", fontsize=8, color=colour)
+    if len(handles) > 1:
+        figure.legend(
+            handles.values(), handles.keys(), loc="outside upper left", ncols=min(len(handles), 6), fontsize=8,
+            frameon=False,
+        )  # fmt: skip
+    return finish(figure, path)
+
+
+def _keys(table: dict[str, NDArray[Any]], mask: NDArray[np.bool_]) -> list[tuple[float, int]]:
+    """Return time and replicate of some values."""
+    return list(zip(table["time"][mask].tolist(), table["replicate"][mask].tolist(), strict=True))
+
+
+def _quantiles(axes: Axes, r: Array) -> None:
+    """Plot sorted residuals against those that a normal distribution has."""
+    if r.size == 0:
+        return
+    expected = special.ndtri((np.arange(1, r.size + 1) - 0.375) / (r.size + 0.25))  # Blom 1958
+    ends = np.array([expected[0], expected[-1]])
+    axes.plot(ends, ends, color=SOFT, linewidth=0.8)
+    axes.plot(expected, np.sort(r), "o", color=INK, markersize=2.5, markeredgewidth=0)
+
+
+def _autocorrelation(axes: Axes, series: list[Array]) -> None:
+    """Plot the correlation of residuals that are so many places apart within their experiment."""
+    n = sum(r.size for r in series)
+    squares = sum(float(r @ r) for r in series)
+    lags = range(1, min(_MOST_LAGS, max((r.size for r in series), default=0) - 1) + 1)
+    if n == 0 or not lags or not squares > 0:
+        axes.text(0.5, 0.5, "too few values", ha="center", va="center", color=SOFT, transform=axes.transAxes)
+        return
+    heights = [sum(float(r[:-k] @ r[k:]) for r in series if r.size > k) / squares for k in lags]
+    limit = 2 / np.sqrt(n)
+    axes.axhspan(-limit, limit, color=FAINT, linewidth=0, zorder=0)
+    axes.axhline(0, color=SOFT, linewidth=0.6, zorder=1)
+    axes.bar(list(lags), heights, width=0.35, color=INK)
+    axes.set_ylim(-1, 1)
