@@ -55,6 +55,7 @@ from castfit.solve.ipopt import Ipopt
 from castfit.solve.solution import Iteration
 from castfit.start.decomposition.search import Decomposed
 from castfit.status import CastfitError, InputError, Status
+from castfit.stiffness import Stiffness, stiffness
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
@@ -90,6 +91,7 @@ __all__ = [
     "SimulationError",
     "SingleShooting",
     "Status",
+    "Stiffness",
     "acos",
     "asin",
     "atan",
@@ -124,6 +126,7 @@ __all__ = [
     "sin",
     "sinh",
     "sqrt",
+    "stiffness",
     "symbols",
     "tan",
     "tanh",

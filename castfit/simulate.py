@@ -142,10 +142,19 @@ def simulate(
     if given is not None and not isinstance(given, IntegratorOptions):
         mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
     if isinstance(problem, Model):
-        return _simulate_model(problem, parameters, times, initial, inputs, start, integrator, mistakes)
+        case, nodes, at = _model_case("simulate", problem, parameters, times, initial, inputs, start, mistakes)
+        return _outputs(problem, case, nodes, at, integrator or IntegratorOptions())
+    posed, theta = _read("simulate", problem, parameters, times, initial, inputs, start, mistakes)
+    return predict(posed, theta, _first_nodes(posed, theta), times=times, integrator=integrator)
+
+
+def _read(
+    where: str, problem: Any, parameters: Any, times: Any, initial: Any, inputs: Any, start: Any, mistakes: list[str]
+) -> tuple[Posable, Array]:
+    """Return a problem and theta; all mistakes at once."""
     said: Any = problem
     if not isinstance(said, (Problem, Posed)):
-        check("simulate", [*mistakes, f"the first argument is {text(said)}; give a Problem, or a Model with times="])
+        check(where, [*mistakes, f"the first argument is {text(said)}; give a Problem, or a Model with times="])
     only = {"initial": initial, "inputs": inputs, "start": start}
     mistakes += [
         f"{name} is part of the problem's experiments; give it there, or simulate the model itself"
@@ -154,23 +163,75 @@ def simulate(
     ]
     posed, theta, found = _settle(problem, parameters)
     _, wrong = _output_times(posed, times)
-    check("simulate", [*mistakes, *found, *wrong])
-    starts = [c.link.natural(theta[c.theta]).a[None] for c in posed.conditions]
-    nodes = [Nodes(np.array([c.start]), a) for c, a in zip(posed.conditions, starts, strict=True)]
-    return predict(posed, theta, nodes, times=times, integrator=integrator)
+    check(where, [*mistakes, *found, *wrong])
+    return posed, theta
 
 
-def _simulate_model(
+def _first_nodes(problem: Posable, theta: Array) -> list[Nodes]:
+    """Return the initial states alone."""
+    starts = [c.link.natural(theta[c.theta]).a[None] for c in problem.conditions]
+    return [Nodes(np.array([c.start]), a) for c, a in zip(problem.conditions, starts, strict=True)]
+
+
+@dataclass(frozen=True)
+class Path:
+    """What was integrated in one experiment.
+
+    times (n,), states x (n, n_x), algebraic states z (n, n_z), inputs u (n, n_u), parameters p (n_p,)
+    """
+
+    name: str
+    times: Array
+    x: Array
+    z: Array
+    u: Array
+    p: Array
+
+
+def paths(
+    where: str,
+    problem: Any,
+    parameters: Any,
+    times: Any,
+    *,
+    initial: Any,
+    inputs: Any,
+    start: Any,
+    integrator: IntegratorOptions,
+    mistakes: list[str],
+) -> tuple[Model, list[Path]]:
+    """Integrate as `simulate` does, and return all states; `where` is what messages call the caller."""
+    if isinstance(problem, Model):
+        case, nodes, at = _model_case(where, problem, parameters, times, initial, inputs, start, mistakes)
+        return problem, [_path(problem, case, nodes, at, integrator)]
+    posed, theta = _read(where, problem, parameters, times, initial, inputs, start, mistakes)
+    chosen, _ = _output_times(posed, times)
+    found: list[Path] = []
+    for condition, nodes in zip(posed.conditions, _first_nodes(posed, theta), strict=True):
+        if condition.name in chosen:
+            p = condition.link.natural(theta[condition.theta]).p
+            case = _Case(condition.name, condition.inputs, p, condition.z_guess)
+            found.append(_path(posed.model, case, nodes, chosen[condition.name], integrator))
+    return posed.model, found
+
+
+def _path(model: Model, case: _Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> Path:
+    x, z = _states(model, case, nodes, times, options)
+    u = np.array([signal(times) for signal in case.inputs]).reshape(-1, times.size).T
+    return Path(case.name, times, x, z, u, case.p)
+
+
+def _model_case(
+    where: str,
     model: Model,
     parameters: Any,
     times: Any,
     initial: Any,
     inputs: Any,
     start: Any,
-    integrator: IntegratorOptions | None,
     mistakes: list[str],
-) -> dict[str, Any]:
-    """Integrate a model without data."""
+) -> tuple[_Case, Nodes, Array]:
+    """Read what is needed to integrate a model without data; also return the output times (n,)."""
     begin = 0.0 if start is None else real(start)
     if begin is None or not np.isfinite(begin):
         mistakes.append(f"start is {text(start)}; give a finite number")
@@ -202,10 +263,10 @@ def _simulate_model(
         x0 += [_initial(n, value, model, p, mistakes) for n, value in held.items()]
     z0 = [_initial(n, first.get(n, 0.0), model, p, mistakes) for n in model.algebraic_states]
     mistakes += tau_mistakes(model, p) if np.isfinite(p).all() else []
-    check("simulate", mistakes)
+    check(where, mistakes)
     assert at is not None
     case = _Case("the model", tuple(signals[n] for n in model.inputs), p, np.array(z0))
-    return _outputs(model, case, Nodes(np.array([begin]), np.array([x0])), at, integrator or IntegratorOptions())
+    return case, Nodes(np.array([begin]), np.array([x0])), at
 
 
 def _number(what: str, value: Any, mistakes: list[str]) -> float:

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-LEAVES = {"quickstart": ["fit.png"]}
+LEAVES = {"quickstart": ["fit.png"], "stiffness": ["stiffness.png"]}
 NEEDS = {"multistart_dask": "distributed"}
 SLOW = {"multistart_dask", "compare_solvers", "compare_transcriptions"}
 

@@ -9,6 +9,7 @@ from castfit.plots.diagnostics import residuals
 from castfit.plots.methods import success
 from castfit.plots.results import comparison, correlation, fit, gallery
 from castfit.plots.starts import parameters, waterfall
+from castfit.plots.stiffness import stiffness
 
 __all__ = [
     "animate",
@@ -19,6 +20,7 @@ __all__ = [
     "iterations",
     "parameters",
     "residuals",
+    "stiffness",
     "success",
     "waterfall",
 ]

@@ -1,0 +1,52 @@
+"""A picture of stiffness: the time constants along a trajectory, and the eigenvalues in the complex plane."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.plots._canvas import BLUE, INK, RED, SOFT, finish, new_figure, tidy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from castfit.stiffness import Stiffness
+
+
+def stiffness(found: Stiffness, path: str | Path | None = None) -> Figure:
+    """Plot the time constants over time, decaying blue and growing red, and all eigenvalues in the complex plane.
+
+    Parameters
+    ----------
+    found : Stiffness
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+    """
+    figure = new_figure(8.4, 3.6)
+    left, right = figure.subplots(1, 2)
+    values = found.eigenvalues
+    growing = values.real > 0.0
+    times = np.repeat(found.times[:, None], values.shape[1], axis=1)
+    for axes in (left, right):
+        tidy(axes)
+    for mask, colour, label in ((~growing & (values != 0), BLUE, "decaying"), (growing, RED, "growing")):
+        if mask.any():
+            left.plot(times[mask], found.time_constants[mask], ".", color=colour, markersize=3, label=label)
+            right.plot(values.real[mask], values.imag[mask], ".", color=colour, markersize=3)
+    span = found.times[-1] - found.times[0]
+    left.axhline(span, color=SOFT, linewidth=0.8, linestyle="--", label="length of the trajectory")
+    left.set_yscale("log")
+    left.set_xlabel("time", fontsize=9, color=INK)
+    left.set_ylabel("time constant 1 / |λ|", fontsize=9, color=INK)
+    left.legend(fontsize=8, frameon=False, labelcolor=INK)
+    smallest = float(np.abs(values[values != 0]).min(initial=np.inf))
+    right.set_xscale("symlog", linthresh=smallest if np.isfinite(smallest) else 1.0)
+    right.axvline(0.0, color=SOFT, linewidth=0.6)
+    right.set_xlabel("Re λ", fontsize=9, color=INK)
+    right.set_ylabel("Im λ", fontsize=9, color=INK)
+    figure.suptitle(textwrap.fill(found.sentence, 120), x=0.01, ha="left", fontsize=8, color=INK)
+    return finish(figure, path)
