@@ -43,6 +43,7 @@ from castfit.functions import (
     tan,
     tanh,
 )
+from castfit.influence import PriorInfluence, prior_influence
 from castfit.inputs import Input
 from castfit.integrate import IntegratorOptions
 from castfit.model import Model, symbols
@@ -85,6 +86,7 @@ __all__ = [
     "Normal",
     "Parameter",
     "Prior",
+    "PriorInfluence",
     "Problem",
     "Result",
     "ScatterResult",
@@ -117,6 +119,7 @@ __all__ = [
     "log10",
     "multistart",
     "plots",
+    "prior_influence",
     "priors",
     "problems",
     "relative",

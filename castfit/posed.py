@@ -315,6 +315,10 @@ class Posed:
             conditions=tuple(replace(c, link=replace(c.link, log=log[c.theta])) for c in self.conditions),
         )
 
+    def without_priors(self) -> Posed:
+        """Return the problem of the data alone; bounds stay, those by which a prior excludes values too."""
+        return replace(self, quantities=tuple(replace(q, prior=None) for q in self.quantities), prior_terms=())
+
     def only(self, experiments: Iterable[str]) -> Posed:
         """Return the problem of some experiments, by name, with the same theta."""
         mistakes: list[str] = []

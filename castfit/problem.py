@@ -195,6 +195,10 @@ class Problem:
         """
         return self.posed.theta_from(values)
 
+    def without_priors(self) -> Posed:
+        """Return the problem of the data alone; bounds stay, those by which a prior excludes values too."""
+        return self.posed.without_priors()
+
     def replace(self, **changes: Any) -> Problem:
         """Return the problem with other arguments of its constructor, by name."""
         same: dict[str, Any] = {
