@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from castfit._reading import option_mistakes
-from castfit.drive.compare.result import Trial, finite
+from castfit.drive.compare.result import MethodTrial, finite
 from castfit.problems import Benchmark
 from castfit.status import Status
 
@@ -30,12 +30,12 @@ def drawn_starts(benchmark: Benchmark, count: int, seed: int) -> list[dict[str, 
     return [benchmark.draw_start(np.random.default_rng(s)) for s in np.random.SeedSequence(seed).spawn(count)]
 
 
-def teller(what: str, total: int, progress: Progress) -> Callable[[Trial], None]:
+def teller(what: str, total: int, progress: Progress) -> Callable[[MethodTrial], None]:
     """Return a callback of `castfit.compare` that tells how far it is."""
     done = iter(range(1, total + 1))
     progress(what)
 
-    def tell(trial: Trial) -> None:
+    def tell(trial: MethodTrial) -> None:
         progress(f"{what}: {next(done)} of {total} fits, the last by {trial.method}")
 
     return tell

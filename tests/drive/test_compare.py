@@ -10,7 +10,7 @@ import pytest
 
 import castfit as cf
 from castfit import InputError, Status, plots
-from castfit.drive.compare.result import CATEGORIES, Row, Trial
+from castfit.drive.compare.result import CATEGORIES, MethodTrial, Row
 from tests.drive.chores import STRAIGHT, Troubled, pole
 
 SINGLE = (cf.SingleShooting(), STRAIGHT)
@@ -173,17 +173,17 @@ def test_a_better_optimum_may_be_known(problem, found):
     ],
 )
 def test_categories(status, chi2, category):
-    assert Trial("a", 0, status, "", chi2).category(100.0) == category
+    assert MethodTrial("a", 0, status=status, chi2=chi2).category(100.0) == category
 
 
 def test_differences_that_are_rounding_do_not_count():
-    assert Trial("a", 0, "converged", "", 1e-9).category(1e-20, floor=1e-8) == "correct"
-    assert Trial("a", 0, "converged", "", 1e-7).category(1e-20, floor=1e-8) == "wrong"
+    assert MethodTrial("a", 0, status="converged", chi2=1e-9).category(1e-20, floor=1e-8) == "correct"
+    assert MethodTrial("a", 0, status="converged", chi2=1e-7).category(1e-20, floor=1e-8) == "wrong"
 
 
 @pytest.mark.parametrize("status", ["not_run", "cut_off", "interrupted"])
 def test_what_did_not_finish_does_not_count(status):
-    row = Row.of("a", [Trial("a", 0, status, ""), Trial("b", 0, "converged", "", 1.0)], 1.0)
+    row = Row.of("a", [MethodTrial("a", 0, status=status), MethodTrial("b", 0, status="converged", chi2=1.0)], 1.0)
     assert row.starts == 0
     assert np.isnan(row.success_rate)
     assert row.record()["success_rate"] is None

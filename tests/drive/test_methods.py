@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 import castfit as cf
-from castfit.drive.compare.methods import Custom, Fit, Incremental, ScatterSearch, answered, methods_from
+from castfit.drive.compare.methods import Custom, Fit, Incremental, ScatterSearch, methods_from
+from castfit.drive.run.loop import answered
 from tests.builders import refused
 from tests.drive.chores import STRAIGHT, pole
 

@@ -7,27 +7,23 @@ Methods take turns at every start, so that a run that is cut short has tried all
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from castfit._reading import real, text
-from castfit.drive.compare.methods import Answer, Method, answered, methods_from
-from castfit.drive.compare.result import ComparisonResult, Row, Trial
-from castfit.drive.multistart.book import LOST
-from castfit.drive.multistart.result import CUT_OFF
+from castfit.drive.compare.methods import Method, methods_from
+from castfit.drive.compare.result import ComparisonResult, MethodTrial, Row
 from castfit.drive.multistart.sampling import draw
 from castfit.drive.optima import Merit
-from castfit.drive.run.found import ending
+from castfit.drive.run.found import Answer, ending
 from castfit.drive.run.jobs import task, thaw
+from castfit.drive.run.loop import Told, carry_out, in_time
 from castfit.drive.run.options import RunOptions, require_problem
-from castfit.drive.run.pool import Pool, lost
-from castfit.drive.run.reporting import is_tenth, reporter
 from castfit.problem import Posable
 from castfit.result import Result
 from castfit.status import InputError, Status, check
@@ -47,7 +43,7 @@ def compare(
     workers: int | Executor = 1,
     max_time: float = np.inf,
     start_max_time: float = np.inf,
-    callback: Callable[[Trial], Any] | None = None,
+    callback: Callable[[MethodTrial], Any] | None = None,
     verbose: int = 0,
 ) -> ComparisonResult:
     """Run several methods from the same starts, and count what they find.
@@ -76,7 +72,7 @@ def compare(
     start_max_time : float
         Seconds for one method from one start.
     callback : callable, optional
-        Called in this process with every `Trial`; no more are run when it returns True.
+        Called in this process with every `MethodTrial`; no more are run when it returns True.
     verbose : {0, 1, 2}
         Nothing, the state of the run (live on a terminal), one line per trial.
 
@@ -110,34 +106,29 @@ def compare(
     shared = (job, run.start_max_time, run.deadline)
     tasks = deque((k, (*shared, name, drawn[i], seeds[i])) for k, (i, name) in enumerate(pairs))
     merit = Merit.of(problem)
-    trials = [Trial(name, i, "not_run", "It was not run.") for i, name in pairs]
+    trials = [MethodTrial(name, i) for i, name in pairs]
     best: Result | None = None
-    rank = (np.inf, 0)
-    stopped: Status | None = None
-    finished = 0
-    try:
-        with Pool(run.workers) as pool, reporter(verbose) as report:
-            limit = run.start_max_time + _WARM_UP_TIME
-            for k, outcome in pool.run(_attempt, tasks, limit=limit, deadline=run.deadline):
-                if isinstance(outcome, InputError):
-                    raise InputError(f"compare, method '{pairs[k][1]}'", outcome.problems)
-                trial = trials[k] = _trial(trials[k], outcome, merit)
-                if trial.status == Status.INTERRUPTED.value:
-                    raise KeyboardInterrupt
-                if not trial.finished:
-                    continue
-                finished += 1
-                if trial.success and (trial.chi2, k) < rank:
-                    best, rank = outcome.answer.result, (trial.chi2, k)
-                state = f"{finished} of {len(pairs)} fits"
-                report(state, _line(trial), milestone=is_tenth(finished, len(pairs)))
-                if run.wants_end(trial):
-                    stopped = Status.STOPPED_BY_CALLBACK
-                    break
-    except KeyboardInterrupt:
-        stopped = Status.INTERRUPTED
-    if stopped is None and run.seconds >= run.max_time and finished < len(pairs):
-        stopped = Status.MAX_TIME
+    rank, finished = (np.inf, 0), 0
+
+    def enter(k: int, outcome: Any) -> Told | None:
+        nonlocal best, rank, finished
+        try:
+            trial = trials[k] = trials[k].ended(outcome, merit)
+        except InputError as error:
+            raise InputError(f"compare, method '{pairs[k][1]}'", error.problems) from None
+        if trial.status == Status.INTERRUPTED.value:
+            raise KeyboardInterrupt
+        if isinstance(outcome, Answer):
+            trial = trials[k] = replace(trial, horizons=outcome.horizons)
+            if trial.success and (trial.chi2, k) < rank:
+                best, rank = outcome.result, (trial.chi2, k)
+        if not trial.finished:
+            return None
+        finished += 1
+        return Told(trial, f"{finished} of {len(pairs)} fits", trial.sentence, finished, len(pairs))
+
+    stopped = carry_out(run, _attempt, tasks, enter, limit=run.start_max_time + _WARM_UP_TIME)
+    stopped = run.stopped(stopped, finished < len(trials))
     ends = [chi2 for chi2 in (known, None if best is None else rank[0]) if chi2 is not None]
     optimum = min(ends, default=np.nan)
     return ComparisonResult(
@@ -149,18 +140,9 @@ def compare(
         floor=merit.floor,
         descriptions={name: method.description for name, method in chosen.items()},
         stopped=stopped,
-        message=_message(trials, stopped),
+        message=ending(stopped, trials, finished, "fits"),
         time=run.seconds,
     )
-
-
-@dataclass(frozen=True)
-class _Answered:
-    """An answer, the seconds that it took, and whether the end of the whole run cut it off."""
-
-    answer: Answer
-    seconds: float
-    cut: bool
 
 
 _Shared = tuple[Posable, dict[str, Method], set[str]]  # the names are of methods that this process has warmed up
@@ -169,56 +151,16 @@ _Shared = tuple[Posable, dict[str, Method], set[str]]  # the names are of method
 @task
 def _attempt(
     job: bytes | _Shared, limit: float, deadline: float, name: str, start: Mapping[str, float], seed: int
-) -> _Answered | None:
+) -> Answer | None:
     """Run a method from a start, wherever this is called; None if there is no time."""
     problem, methods, warm = thaw(job)
+
+    def once(max_time: float) -> Any:
+        return methods[name](problem, start=start, max_time=max_time, seed=seed)
+
     if name not in warm:
         warm.add(name)
-        first = _timed(methods[name], problem, start, seed, min(limit, _WARM_UP_TIME), deadline)
-        if first is None or first.answer.result.status is Status.INTERRUPTED:
+        first = in_time(once, min(limit, _WARM_UP_TIME), deadline)
+        if first is None or first.result.status is Status.INTERRUPTED:
             return first
-    return _timed(methods[name], problem, start, seed, limit, deadline)
-
-
-def _timed(
-    method: Method, problem: Posable, start: Mapping[str, float], seed: int, limit: float, deadline: float
-) -> _Answered | None:
-    left = deadline - time.time()
-    if left <= 0.0:
-        return None
-    began = time.perf_counter()
-    answer = answered(method(problem, start=start, max_time=min(limit, left), seed=seed))
-    seconds = time.perf_counter() - began
-    result = replace(answer.result, problem=None)
-    return _Answered(replace(answer, result=result), seconds, result.status is Status.MAX_TIME and left < limit)
-
-
-def _trial(empty: Trial, outcome: Any, merit: Merit) -> Trial:
-    """Enter an outcome."""
-    if not isinstance(outcome, _Answered):
-        status, message = lost(outcome)
-        return replace(empty, status=status, message=message)
-    answer, result = outcome.answer, outcome.answer.result
-    return replace(
-        empty,
-        status=CUT_OFF if outcome.cut else result.status.value,
-        message="The time of the whole run ended." if outcome.cut else result.message,
-        chi2=merit(result.cost, result.chi2),
-        values=result.values,
-        iterations=answer.iterations,
-        evaluations=answer.evaluations,
-        time=outcome.seconds,
-        horizons=answer.horizons,
-    )
-
-
-def _line(trial: Trial) -> str:
-    took = f"{trial.iterations} iterations, {trial.time:.2f} s"
-    return f"start {trial.start}, {trial.method}: {trial.status}, chi2 = {trial.chi2:.6g}, {took}"
-
-
-def _message(trials: Sequence[Trial], stopped: Status | None) -> str:
-    """Say how the run ended, naming every trial that was lost."""
-    unrun = (trial.message for trial in trials if trial.status == "not_run")
-    gone = (f"Start {t.start}, {t.method}: {t.message}" for t in trials if t.status in LOST)
-    return ending(stopped, sum(trial.finished for trial in trials), len(trials), "fits", unrun, *gone)
+    return in_time(once, limit, deadline)

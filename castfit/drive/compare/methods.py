@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Protocol, cast
 
 from castfit._reading import items, named, text
 from castfit.drive.incremental.incremental import incremental
-from castfit.drive.incremental.result import Horizon, IncrementalResult
+from castfit.drive.incremental.result import IncrementalResult
+from castfit.drive.run.found import Answer
 from castfit.drive.scatter.result import ScatterResult
 from castfit.drive.scatter.scatter_search import scatter_search
 from castfit.fit import fit
@@ -22,16 +23,6 @@ from castfit.problem import Posable
 from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.transcribe.single_shooting import SingleShooting
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What is kept of a method's answer: the fit, and what all fits on the way to it took."""
-
-    result: Result
-    iterations: int
-    evaluations: Mapping[str, int]
-    horizons: tuple[Horizon, ...] = ()
 
 
 class Method(Protocol):
@@ -43,7 +34,7 @@ class Method(Protocol):
         ...
 
     def __call__(self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int) -> Any:
-        """Answer from a start within max_time seconds, so that `answered` can read it.
+        """Answer from a start within max_time seconds, so that `castfit.drive.run.loop.answered` can read it.
 
         What is random in a method follows from `seed`, which differs from start to start.
         """
@@ -139,28 +130,6 @@ class Custom:
 
 
 DRIVERS: dict[str, Callable[..., Method]] = {"incremental": Incremental, "scatter_search": ScatterSearch}
-
-
-def answered(answer: Any) -> Answer:
-    """Read an answer: a Result, a driver's result that holds one as ``result`` or ``best``, or an Answer.
-
-    Raises
-    ------
-    TypeError
-        If it is neither.
-    """
-    if isinstance(answer, Answer):
-        return answer
-    inside = (getattr(answer, name, None) for name in ("result", "best"))
-    result = next((r for r in (answer, *inside) if isinstance(r, Result)), None)
-    if result is None:
-        raise TypeError(f"the method returned {text(answer)}, not a Result nor anything with one as .result or .best")
-    return Answer(
-        result,
-        getattr(answer, "iterations", result.iterations),
-        getattr(answer, "evaluations", result.evaluations),
-        getattr(answer, "horizons", ()),
-    )
 
 
 def methods_from(

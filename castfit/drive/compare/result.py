@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from castfit._pictures import picture
 from castfit._text import aligned
 from castfit.drive.incremental.result import Horizon
-from castfit.drive.multistart.result import UNFINISHED
-from castfit.drive.run.found import Ended, Found, columns
+from castfit.drive.run.found import UNFINISHED, Found, Trial, columns
 from castfit.status import Status
 
 if TYPE_CHECKING:
@@ -40,41 +39,26 @@ _CUT_SHORT = tuple(status for status in UNFINISHED if not status.startswith("wor
 
 
 @dataclass(frozen=True)
-class Trial(Ended):
-    """One method from one start.
+class MethodTrial(Trial):
+    """One method from one start; see `Trial` for how it ended.
 
     Attributes
     ----------
     method : str
     start : int
         Number of the start.
-    status : str
-        A value of `Status`; or "worker_died", "worker_hung", "cut_off" (by the time limit of the whole run), "error",
-        "not_run".
-    message : str
-        How it ended, in words.
-    chi2 : float
-    values : dict
-        Estimates by name, natural scale; empty if there are none.
-    iterations : int
-    evaluations : mapping from str to int
-        How often the model was solved for "values", "jacobians" and "hessians".
-    time : float
-        Seconds on the wall clock.
     horizons : tuple of Horizon
         The course of an incremental fit.
     """
 
     method: str
     start: int
-    status: str
-    message: str
-    chi2: float = np.nan
-    values: Mapping[str, float] | None = None
-    iterations: int = 0
-    evaluations: Mapping[str, int] | None = None
-    time: float = np.nan
     horizons: tuple[Horizon, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return f"{self.start}, {self.method}"
 
     @property
     def finished(self) -> bool:
@@ -130,7 +114,7 @@ class Row:
     def of(
         cls,
         method: str,
-        trials: Iterable[Trial],
+        trials: Iterable[MethodTrial],
         best: float,
         *,
         floor: float = 0.0,
@@ -152,7 +136,7 @@ class Row:
             median_time=_median(seconds),
             expected_time=float(np.mean(seconds)) / rate if rate > 0 and seconds else np.inf,
             iterations=_median([t.iterations for t in own]),
-            evaluations=_median([sum((t.evaluations or {}).values()) for t in own]),
+            evaluations=_median([sum(t.evaluations.values()) for t in own]),
             equivalent_iterations=_median([sum(h.iterations * h.share for h in t.horizons) for t in own if t.horizons]),
         )
 
@@ -179,7 +163,7 @@ class ComparisonResult(Found):
     ----------
     rows : tuple of Row
         One per method, in the order in which the methods were given.
-    trials : tuple of Trial
+    trials : tuple of MethodTrial
         One per start and method, in the order of starts and then of methods; "not_run" where the run ended before.
     drawn : tuple of dict
         The starts, ``{name: value}``.
@@ -200,7 +184,7 @@ class ComparisonResult(Found):
     """
 
     rows: tuple[Row, ...]
-    trials: tuple[Trial, ...]
+    trials: tuple[MethodTrial, ...]
     drawn: tuple[dict[str, float], ...]
     best_chi2: float
     floor: float
@@ -212,19 +196,19 @@ class ComparisonResult(Found):
     @property
     def table(self) -> dict[str, NDArray[Any]]:
         """All trials as columns, each (n_trials,), for instance for ``pandas.DataFrame(result.table)``."""
-        cells: dict[str, Callable[[Trial], Any]] = {
+        cells: dict[str, Callable[[MethodTrial], Any]] = {
             "method": lambda t: t.method,
             "start": lambda t: t.start,
             "status": lambda t: t.status,
             "category": self.category,
             "chi2": lambda t: t.chi2,
             "iterations": lambda t: t.iterations,
-            "evaluations": lambda t: sum((t.evaluations or {}).values()),
+            "evaluations": lambda t: sum(t.evaluations.values()),
             "time": lambda t: t.time,
         }
         return columns(self.trials, cells, values=lambda t: t.values)
 
-    def category(self, trial: Trial) -> str:
+    def category(self, trial: MethodTrial) -> str:
         """Return what a trial counts as; empty if it did not finish."""
         return trial.category(self.best_chi2, self.floor) if trial.finished else ""
 

@@ -3,55 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from castfit.drive.multistart.result import (
-    CUT_OFF,
-    UNFINISHED,
-    Kept,
-    Plan,
-    Progress,
-    Start,
-    not_run,
-)
+from castfit.drive.multistart.result import Kept, Plan, Progress, Start
 from castfit.drive.multistart.sampling import Draws
 from castfit.drive.optima import Merit, optima
 from castfit.drive.run.checkpoint import Checkpoint
-from castfit.drive.run.found import ending
-from castfit.drive.run.pool import ERROR, lost
+from castfit.drive.run.found import UNFINISHED, Answer, ending
+from castfit.drive.run.options import RunOptions
 from castfit.problem import Posable
 from castfit.result import Result
 from castfit.status import InputError, Status
-
-LOST = ("worker_died", "worker_hung", ERROR)
-"""Statuses of tasks that ended without an answer, besides those that were not run."""
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A fit from one start; `cut` if the time of the whole run ended it."""
-
-    result: Result
-    cut: bool
-
-
-@dataclass
-class _Tally:
-    """What the draws of one start took."""
-
-    draws: int = 0
-    time: float = 0.0
-    evaluations: Counter[str] = field(default_factory=Counter[str])
-    failures: Counter[str] = field(default_factory=Counter[str])
-
-    def add(self, result: Result) -> None:
-        self.draws += 1
-        self.time += result.time
-        self.evaluations.update(result.evaluations)
-        self.failures.update(result.failures)
 
 
 class Book:
@@ -63,40 +27,27 @@ class Book:
         self.best_row: Start | None = None
         self._draws, self._max_draws, self._clock = draws, max_draws, clock
         self._problem, self._merit = problem, Merit.of(problem)
-        self._start = dict(enumerate(draws.first))
-        self._tallies: dict[int, _Tally] = {}
+        self._open = {i: Start(i, start) for i, start in enumerate(draws.first)}
         self._restored = 0
+
+    @property
+    def all_rows(self) -> list[Start]:
+        """A row for every start, also for those that did not end."""
+        return [self.rows.get(i, row) for i, row in self._open.items()]
 
     def enter(self, i: int, outcome: Any) -> Mapping[str, float] | None:
         """Enter an outcome; return another start if this one cannot be evaluated."""
-        if isinstance(outcome, InputError):
-            raise outcome
-        tally = self._tallies.setdefault(i, _Tally())
-        if not isinstance(outcome, Fitted):
-            cause, message = lost(outcome)
-            row = replace(not_run(self._start[i], i), status=cause, message=message)
-            self.rows[i] = replace(row, draws=tally.draws + (cause != "not_run"), **_counts(tally))
-            return None
-        result = outcome.result
-        tally.add(result)
-        if result.status is Status.START_FAILED and tally.draws < self._max_draws and self._draws.again is not None:
-            self._start[i] = self._draws.again(i)
-            return self._start[i]
-        row = Start(
-            index=i,
-            start=dict(self._start[i]),
-            values=result.values,
-            chi2=self._merit(result.cost, result.chi2),
-            status=CUT_OFF if outcome.cut else result.status.value,
-            message="The time of the whole run ended." if outcome.cut else result.message,
-            gap=result.gaps,
-            draws=tally.draws,
-            iterations=result.iterations,
-            **_counts(tally),
-        )
+        row = self._open[i].drawn(outcome, self._merit)
+        failed = row.status == Status.START_FAILED.value
+        if failed and row.draws < self._max_draws and self._draws.again is not None:
+            again = self._draws.again(i)
+            self._open[i] = Start(
+                i, again, draws=row.draws, evaluations=row.evaluations, failures=row.failures, time=row.time
+            )
+            return again
         self.rows[i] = row
-        if self.best_row is None or self.best is None or row.rank < self.best_row.rank:
-            self.best_row, self.best = row, replace(result, problem=self._problem)
+        if isinstance(outcome, Answer) and (self.best_row is None or row.rank < self.best_row.rank):
+            self.best_row, self.best = row, replace(outcome.result, problem=self._problem)
         return None
 
     def resume(self, file: Checkpoint, labels: Mapping[str, str]) -> None:
@@ -143,18 +94,9 @@ class Book:
             seconds_left=seconds / max(finished - self._restored, 1) * (total - finished),
         )
 
-    def message(self, stopped: Status | None, *, late: bool, trouble: str) -> str:
+    def message(self, run: RunOptions, by: Status | None, trouble: str) -> str:
         """Say how the run ended, naming every start that was lost, and any trouble with the checkpoint."""
-        total, rows = len(self._draws.first), [row for _, row in sorted(self.rows.items())]
+        rows, wanted = self.all_rows, self._draws.wanted
         finished = sum(row.status not in UNFINISHED for row in rows)
-        if stopped is None and late and finished < total:
-            stopped = Status.MAX_TIME
-        unrun = (row.message for row in rows if row.status == "not_run")
-        gone = [f"Start {row.index}: {row.message}" for row in rows if row.status in LOST]
-        wanted = self._draws.wanted
-        short = f"The time sufficed to draw {total} of {wanted} starts." if total < wanted else ""
-        return ending(stopped, finished, total, "starts", unrun, *gone, short, trouble)
-
-
-def _counts(tally: _Tally) -> dict[str, Any]:
-    return {"evaluations": dict(tally.evaluations), "failures": dict(tally.failures), "time": tally.time}
+        short = f"The time sufficed to draw {len(rows)} of {wanted} starts." if len(rows) < wanted else ""
+        return ending(run.stopped(by, finished < len(rows)), rows, finished, "starts", short, trouble)

@@ -5,26 +5,24 @@ starts --draw--> tasks --run (here, processes, executor)--> one row each --> opt
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from castfit._reading import is_count, is_one_of, option_mistakes, text
-from castfit.drive.multistart.book import Book, Fitted
-from castfit.drive.multistart.result import UNFINISHED, End, MultistartResult, Progress, not_run
+from castfit.drive.multistart.book import Book
+from castfit.drive.multistart.result import End, MultistartResult, Progress
 from castfit.drive.multistart.sampling import draw
 from castfit.drive.optima import Merit
 from castfit.drive.run.checkpoint import described, run_header, seed_of
+from castfit.drive.run.found import UNFINISHED, Answer
 from castfit.drive.run.jobs import task, thaw
+from castfit.drive.run.loop import Told, carry_out, in_time
 from castfit.drive.run.options import RunOptions, require_problem
-from castfit.drive.run.pool import Pool
-from castfit.drive.run.reporting import is_tenth, reporter
 from castfit.fit import fit
 from castfit.methods import Solver, Transcription, parts_from
 from castfit.problem import Posable
@@ -138,7 +136,6 @@ def multistart(
     )
     book = Book(draws, max_draws, run.began, problem)
     labels = {"transcription": asked.label, "solver": chosen.label}
-    stopped: Status | None = None
     with run.opened(header) as file:
         if file is not None:
             book.resume(file, labels)
@@ -147,36 +144,29 @@ def multistart(
             origin = start if start_strategy is None else Decomposed(start, draws.seeds[i])
             return i, (job, origin, run.start_max_time, run.deadline)
 
+        def enter(i: int, outcome: Any) -> Told | None:
+            another = book.enter(i, outcome)
+            if another is not None:
+                tasks.appendleft(task(i, another))
+                return None
+            row = book.rows[i]
+            if file is not None and row.status not in UNFINISHED:
+                file.append({"row": row, **({"result": book.best} if book.best_row is row else {})})
+            if row.status == Status.INTERRUPTED.value:
+                raise KeyboardInterrupt
+            if row.status == "not_run":
+                return None
+            now = book.progress(row)
+            return Told(now, now.sentence, row.sentence, now.finished, now.total)
+
         tasks = deque(task(i, start) for i, start in enumerate(draws.first) if i not in book.rows)
-        try:
-            with Pool(run.workers) as pool, reporter(verbose) as report:
-                for i, outcome in pool.run(_attempt, tasks, limit=run.start_max_time, deadline=run.deadline):
-                    another = book.enter(i, outcome)
-                    if another is not None:
-                        tasks.appendleft(task(i, another))
-                        continue
-                    row = book.rows[i]
-                    if file is not None and row.status not in UNFINISHED:
-                        file.append({"row": row, **({"result": book.best} if book.best_row is row else {})})
-                    if row.status == Status.INTERRUPTED.value:
-                        raise KeyboardInterrupt
-                    if row.status == "not_run":
-                        continue
-                    now = book.progress(row)
-                    took = f"{row.iterations} iterations, {row.time:.2f} s"
-                    last = f"start {row.index}: {row.status}, chi2 = {row.chi2:.6g}, {took}"
-                    report(now.sentence, last, milestone=is_tenth(now.finished, now.total))
-                    if run.wants_end(now):
-                        stopped = Status.STOPPED_BY_CALLBACK
-                        break
-        except KeyboardInterrupt:
-            stopped = Status.INTERRUPTED
+        stopped = carry_out(run, _attempt, tasks, enter, limit=run.start_max_time)
         result = MultistartResult.of(
             book.best,
-            (book.rows.get(i) or not_run(start, i) for i, start in enumerate(draws.first)),
+            book.all_rows,
             floor=Merit.of(problem).floor,
             drawn=draws.first,
-            message=book.message(stopped, late=run.seconds >= run.max_time, trouble=file.trouble if file else ""),
+            message=book.message(run, stopped, file.trouble if file else ""),
             time=run.seconds,
             header=header,
             **labels,
@@ -192,11 +182,9 @@ _Parts = tuple[Posable, Any, Any]
 @task
 def _attempt(
     job: bytes | _Parts, start: Mapping[str, float] | Decomposed, limit: float, deadline: float
-) -> Fitted | None:
+) -> Answer | None:
     """Fit from one start, wherever this is called; None if there is no time."""
-    left = deadline - time.time()
-    if left <= 0.0:
-        return None
     problem, transcription, solver = thaw(job)
-    result = fit(problem, transcription, solver, start=start, retry=False, max_time=min(limit, left))
-    return Fitted(replace(result, problem=None), result.status is Status.MAX_TIME and left < limit)
+    return in_time(
+        lambda left: fit(problem, transcription, solver, start=start, retry=False, max_time=left), limit, deadline
+    )

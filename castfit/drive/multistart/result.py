@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,64 +12,64 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castfit._json import rebuilt
-from castfit.drive.optima import Optimum, Outlook, optima
+from castfit.drive.optima import Merit, Optimum, Outlook, optima
 from castfit.drive.run.checkpoint import read, write
-from castfit.drive.run.found import Ended, Found, columns, counted, optima_lines
+from castfit.drive.run.found import UNFINISHED, Answer, Found, Trial, columns, counted, optima_lines
 from castfit.result import Result
-from castfit.status import SOLVED, InputError, Status
-
-# What happens to a start besides the ways in which a fit ends: nothing, or its end is not known.
-CUT_OFF = "cut_off"
-UNFINISHED = ("not_run", CUT_OFF, "worker_died", "worker_hung", Status.INTERRUPTED.value)
+from castfit.status import SOLVED, InputError
 
 _SMALL_GAP = 1e-6
 
 
 @dataclass(frozen=True)
-class Start(Ended):
-    """One start and where it led: a row of the table.
+class Start(Trial):
+    """One start and where it led: a row of the table; see `Trial` for how it ended.
 
     Attributes
     ----------
     index : int
-    start, values : dict
-        Where the fit began and where it ended, by name, natural scale; `values` is empty if there was no fit.
-    chi2 : float
-        Priors included; where sigma is unknown, such that starts of equal chi2 have equal objectives.
-    status : str
-        A value of `Status`; or "worker_died", "worker_hung", "cut_off" (by the time limit of the whole run), "error",
-        "not_run".
-    message : str
-        How it ended, in words.
+    start : dict
+        Where the fit began, by name, natural scale.
     gap : float
         Largest continuity defect.
     draws : int
-        How many starts were drawn until one could be evaluated.
-    iterations : int
-    evaluations, failures : dict
-        Number of evaluations by kind; number of failed ones by cause; those of all draws.
-    time : float
-        Seconds, of all draws.
+        How many starts were drawn until one could be evaluated; evaluations, failures and time are those of all.
+    failures : mapping from str to int
+        Number of failed evaluations by cause.
     """
 
     index: int
-    start: dict[str, float]
-    values: dict[str, float]
-    chi2: float
-    status: str
-    message: str
+    start: Mapping[str, float]
     gap: float = np.nan
     draws: int = 0
-    iterations: int = 0
-    evaluations: Mapping[str, int] | None = None
-    failures: Mapping[str, int] | None = None
-    time: float = 0.0
+    failures: Mapping[str, int] = field(default_factory=dict[str, int])
+    time: float = field(default=0.0, kw_only=True)
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return f"{self.index}"
 
     @property
     def rank(self) -> tuple[bool, bool, float, int]:
         """The lower the better: solutions, then continuous trajectories, then by chi2; no two are equal."""
         chi2 = self.chi2 if np.isfinite(self.chi2) else np.inf
         return not self.success, not self.gap <= _SMALL_GAP, chi2, self.index
+
+    def drawn(self, outcome: Any, merit: Merit) -> Start:
+        """Return the row after another draw, with the outcome of its task added to those of earlier ones."""
+        row = self.ended(outcome, merit)
+        if not isinstance(outcome, Answer):
+            return replace(row, draws=self.draws + (row.status != "not_run"))
+        result = outcome.result
+        return replace(
+            row,
+            gap=result.gaps,
+            draws=self.draws + 1,
+            evaluations=dict(Counter(self.evaluations) + Counter(outcome.evaluations)),
+            failures=dict(Counter(self.failures) + Counter(result.failures)),
+            time=self.time + result.time,
+        )
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class MultistartResult(Found):
         """Causes of failed evaluations and their counts, over all starts and draws."""
         every: Counter[str] = Counter()
         for row in self.starts:
-            every.update(row.failures or {})
+            every.update(row.failures)
         return dict(every.most_common())
 
     @property
@@ -184,12 +184,12 @@ class MultistartResult(Found):
             "optimum": lambda row: of.get(row.index, -1),
             "draws": lambda row: row.draws,
             "iterations": lambda row: row.iterations,
-            "evaluations": lambda row: (row.evaluations or {}).get("values", 0),
+            "evaluations": lambda row: row.evaluations.get("values", 0),
             "time": lambda row: row.time,
         }
         # A column of where a quantity ended also where no start came to an end.
         absent = dict.fromkeys((name for row in self.starts for name in row.start), np.nan)
-        return columns(self.starts, cells, start=lambda row: row.start, values=lambda row: absent | row.values)
+        return columns(self.starts, cells, start=lambda row: row.start, values=lambda row: {**absent, **row.values})
 
     def save(self, path: str | Path) -> None:
         """Write everything but the problem; the file is a checkpoint, from which a later run may go on."""
@@ -212,7 +212,7 @@ class MultistartResult(Found):
         if header is None or kept.plan is None or header.get("driver") != "multistart":
             raise InputError("MultistartResult.load", [f"'{path}' holds no multistart; choose another file"])
         plan, drawn = kept.plan, kept.plan.drawn
-        rows = {i: not_run(start, i) for i, start in enumerate(drawn)} | kept.rows
+        rows = {i: Start(i, start) for i, start in enumerate(drawn)} | kept.rows
         ended = f"Read from a checkpoint: {sum(row.status not in UNFINISHED for row in rows.values())} starts finished."
         end = kept.end or End(ended, np.nan)
         labels = {"transcription": plan.transcription, "solver": plan.solver}
@@ -237,11 +237,6 @@ class MultistartResult(Found):
             f"MultistartResult({len(self.starts)} starts: chi2 = {lowest.chi2:.6g} found {len(lowest.starts)} times, "
             f"{len(self.optima)} optima)"
         )
-
-
-def not_run(start: Mapping[str, float], index: int) -> Start:
-    """Return the row of a start that was not tried."""
-    return Start(index, dict(start), {}, np.nan, "not_run", "It was not run.")
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from castfit._text import aligned
-from castfit.drive.optima import Optimum
+from castfit.drive.optima import Merit, Optimum
+from castfit.drive.run.pool import LOST, lost
 from castfit.problem import Posable
 from castfit.result import Result
-from castfit.status import SOLVED, Status
+from castfit.status import SOLVED, InputError, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,11 +33,9 @@ STOPS = {
 """What ends a run early, in words."""
 
 
-def ending(stopped: Status | None, finished: int, total: int, what: str, unrun: Iterable[str], *others: str) -> str:
-    """Say how a run ended: what stopped it or else why some were not run, how many ended, and other sentences."""
-    count = f"All {total} {what} ended." if finished == total else f"{finished} of {total} {what} ended."
-    before, after = ([STOPS[stopped]], []) if stopped else ([], sorted(set(unrun)))
-    return " ".join(part for part in (*before, count, *after, *others) if part)
+CUT_OFF = "cut_off"
+UNFINISHED = ("not_run", CUT_OFF, "worker_died", "worker_hung", Status.INTERRUPTED.value)
+"""What happens to a fit besides the ways in which it ends: nothing, or its end is not known."""
 
 
 class Ended:
@@ -48,6 +47,100 @@ class Ended:
     def success(self) -> bool:
         """Whether it ended in a solution."""
         return self.status in SOLVED
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is kept of a fit, with the counts of all fits on the way to it, its seconds, and what cut it off.
+
+    horizons : of an incremental fit
+    seconds : on the wall clock
+    cut : whether the end of the whole run ended it
+    """
+
+    result: Result
+    iterations: int
+    evaluations: Mapping[str, int]
+    horizons: tuple[Any, ...] = ()
+    seconds: float = np.nan
+    cut: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial(Ended):
+    """A fit from a start, as a row of a table.
+
+    Attributes
+    ----------
+    status : str
+        A value of `Status`; or "worker_died", "worker_hung", "cut_off" (by the time limit of the whole run), "error",
+        "not_run".
+    message : str
+        How it ended, in words.
+    chi2 : float
+        Priors included; where sigma is unknown, such that fits of equal chi2 have equal objectives.
+    values : dict
+        Where it ended by name, natural scale; empty if there was no fit.
+    iterations : int
+    evaluations : mapping from str to int
+        How often the model was solved for "values", "jacobians" and "hessians".
+    time : float
+        Seconds.
+    """
+
+    status: str = "not_run"
+    message: str = "It was not run."
+    chi2: float = np.nan
+    values: Mapping[str, float] = field(default_factory=dict[str, float])
+    iterations: int = 0
+    evaluations: Mapping[str, int] = field(default_factory=dict[str, int])
+    time: float = np.nan
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What it is called in messages, after "start"."""
+
+    @property
+    def sentence(self) -> str:
+        """How it ended in one line."""
+        took = f"{self.iterations} iterations, {self.time:.2f} s"
+        return f"start {self.name}: {self.status}, chi2 = {self.chi2:.6g}, {took}"
+
+    def ended(self, outcome: Any, merit: Merit) -> Self:
+        """Return the row with the outcome of its task: an `Answer`, or what befell it.
+
+        Raises
+        ------
+        InputError
+            If that is misuse.
+        """
+        if isinstance(outcome, InputError):
+            raise outcome
+        if not isinstance(outcome, Answer):
+            status, message = lost(outcome)
+            return replace(self, status=status, message=message)
+        result = outcome.result
+        return replace(
+            self,
+            status=CUT_OFF if outcome.cut else result.status.value,
+            message="The time of the whole run ended." if outcome.cut else result.message,
+            chi2=merit(result.cost, result.chi2),
+            values=result.values,
+            iterations=outcome.iterations,
+            evaluations=outcome.evaluations,
+            time=outcome.seconds,
+        )
+
+
+def ending(stopped: Status | None, trials: Sequence[Trial], finished: int, what: str, *others: str) -> str:
+    """Say how a run ended: what stopped it or else why some were not run, how many ended, what was lost, and more."""
+    total = len(trials)
+    count = f"All {total} {what} ended." if finished == total else f"{finished} of {total} {what} ended."
+    unrun = sorted({t.message for t in trials if t.status == "not_run"})
+    before, after = ([STOPS[stopped]], []) if stopped else ([], unrun)
+    gone = (f"Start {t.name}: {t.message}" for t in trials if t.status in LOST)
+    return " ".join(part for part in (*before, count, *after, *gone, *others) if part)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -16,7 +16,7 @@ from castfit._reading import flag_mistakes, is_count, is_one_of, option_mistakes
 from castfit.drive.run.checkpoint import Checkpoint
 from castfit.drive.run.jobs import Parts, freeze
 from castfit.problem import kind_mistakes
-from castfit.status import check
+from castfit.status import Status, check
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,10 @@ class RunOptions:
     def seconds(self) -> float:
         """How long the run has taken until now."""
         return time.time() - self.began
+
+    def stopped(self, by: Status | None, unfinished: bool) -> Status | None:
+        """Return what ended the run, given what stopped its loop and whether any fit did not finish: maybe the time."""
+        return Status.MAX_TIME if by is None and unfinished and self.seconds >= self.max_time else by
 
     def freeze(self, where: str, what: str, parts: Parts) -> bytes | Parts:
         """Pickle what tasks share; see `castfit.drive.run.jobs.freeze`."""

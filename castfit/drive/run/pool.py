@@ -45,6 +45,8 @@ class Lost:
 
 
 ERROR = "error"
+LOST = ("worker_died", "worker_hung", ERROR)
+"""Causes of tasks that ended without an answer, besides those that were not run."""
 
 
 def lost(outcome: Any) -> tuple[str, str]:

@@ -1,0 +1,91 @@
+"""The loop of a run of many fits: tasks go out, outcomes come in, and something may end it early."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from castfit._reading import text
+from castfit.drive.run.found import Answer
+from castfit.drive.run.options import RunOptions
+from castfit.drive.run.pool import Pool, Task
+from castfit.drive.run.reporting import is_tenth, reporter
+from castfit.result import Result
+from castfit.status import Status
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a fit that ended leaves to tell: what a callback gets, the state of the run, the fit, how many ended."""
+
+    now: Any
+    state: str
+    last: str
+    finished: int
+    total: int
+
+
+def carry_out(
+    run: RunOptions,
+    function: Callable[..., Any],
+    tasks: deque[Task],
+    enter: Callable[[int, Any], Told | None],
+    *,
+    limit: float,
+) -> Status | None:
+    """Run tasks until all have ended, or the keyboard or the callback ends them; return which.
+
+    `enter` takes the key of a task and its outcome; it may add tasks, and raise KeyboardInterrupt for one that was
+    interrupted.  Everything else is as for `castfit.drive.run.pool.Pool.run`.
+    """
+    try:
+        with Pool(run.workers) as pool, reporter(run.verbose) as report:
+            for key, outcome in pool.run(function, tasks, limit=limit, deadline=run.deadline):
+                told = enter(key, outcome)
+                if told is None:
+                    continue
+                report(told.state, told.last, milestone=is_tenth(told.finished, told.total))
+                if run.wants_end(told.now):
+                    return Status.STOPPED_BY_CALLBACK
+    except KeyboardInterrupt:
+        return Status.INTERRUPTED
+    return None
+
+
+def in_time(method: Callable[[float], Any], limit: float, deadline: float) -> Answer | None:
+    """Call ``method(max_time)`` with the seconds that are left, `limit` at most; None if there are none.
+
+    The deadline is one of `time.time`; `answered` reads the answer.
+    """
+    left = deadline - time.time()
+    if left <= 0.0:
+        return None
+    began = time.perf_counter()
+    answer = answered(method(min(limit, left)))
+    seconds, result = time.perf_counter() - began, replace(answer.result, problem=None)
+    return replace(answer, result=result, seconds=seconds, cut=result.status is Status.MAX_TIME and left < limit)
+
+
+def answered(answer: Any) -> Answer:
+    """Read an answer: a Result, a driver's result that holds one as ``result`` or ``best``, or an Answer.
+
+    Raises
+    ------
+    TypeError
+        If it is neither.
+    """
+    if isinstance(answer, Answer):
+        return answer
+    inside = (getattr(answer, name, None) for name in ("result", "best"))
+    result = next((r for r in (answer, *inside) if isinstance(r, Result)), None)
+    if result is None:
+        raise TypeError(f"the method returned {text(answer)}, not a Result nor anything with one as .result or .best")
+    return Answer(
+        result,
+        getattr(answer, "iterations", result.iterations),
+        getattr(answer, "evaluations", result.evaluations),
+        getattr(answer, "horizons", ()),
+    )
