@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from castfit.cli.command import INTERRUPTED, Command, file_mistakes, listed, picture_mistakes, write_json
+from castfit.cli.command import INTERRUPTED, Command, add_options, check_outputs, option, write_json
 from castfit.status import Status, check, suggest
 
 if TYPE_CHECKING:
@@ -18,19 +18,8 @@ if TYPE_CHECKING:
 
     from castfit.cli.command import Progress
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "starts": {"type": int, "metavar": "N", "help": "number of starts (default: as many as the paper)"},
-    "seed": {"type": int, "metavar": "N", "help": "draws other noise and other starts"},
-    "workers": {"type": int, "metavar": "N", "help": "processes (default: 1)"},
-    "methods": {"type": listed, "metavar": "A,B", "help": "methods to run (default: those of the table)"},
-    "max_time": {"type": float, "metavar": "S", "help": "per start (default: 60 s)"},
-    "tolerance": {"type": float, "metavar": "T", "help": "relative tolerance of the integrator"},
-    "data": {"metavar": "FILE", "help": "measurements of hiv_proteinase (default: simulated ones)"},
-    "plot": {"metavar": "FILE", "help": "draw the curves of a global search"},
-    "problems": {"type": listed, "metavar": "A,B", "help": "problems of the library to fit (default: all of them)"},
-    "against": {"metavar": "FILE", "help": "an earlier --json of the library, for ratios to it"},
-}
 _COMMON = ("starts", "seed", "workers", "methods", "max_time")
+_SPECIAL = (*_COMMON, "tolerance", "data", "plot", "problems", "against")
 
 
 @dataclass(frozen=True)
@@ -42,7 +31,7 @@ class Kind:
     names : callable
         Returns the names of all tables of this kind.
     takes : tuple of str
-        The `OPTIONS` that mean something to them, besides ``--json``.
+        The options that mean something to them, besides ``--json``.
     run : callable
         Runs the table of a name, telling the second argument what is being done, with those options that were given as
         keywords; returns what is shown and what JSON gets, which says ``"stopped": "interrupted"`` after Ctrl-C.
@@ -58,22 +47,19 @@ def _configure_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "table", metavar="TABLE", help="a published table such as calcium-table1; library; or condensing-scaling"
     )
-    for option, settings in OPTIONS.items():
-        parser.add_argument(f"--{option.replace('_', '-')}", **settings)
-    parser.add_argument("--json", metavar="FILE", help="write the rows as JSON; - is standard output")
+    add_options(parser, "json", *_SPECIAL)
 
 
 def _bench(arguments: argparse.Namespace) -> int:
     """Run a table, whatever its kind."""
     from castfit import _console
 
-    check("output", file_mistakes(arguments.json))
+    check_outputs(arguments)
     known = {name: kind for kind in KINDS for name in kind.names()}
     name = arguments.table
     check("bench", [] if name in known else [f"there is no table '{name}': {suggest(name, known)}"])
-    kind, given = known[name], {o: value for o in OPTIONS if (value := getattr(arguments, o)) is not None}
-    alien = [option for option in given if option not in kind.takes]
-    check("bench", [f"'{name}' takes no --{option.replace('_', '-')}; leave it out" for option in alien])
+    kind, given = known[name], {o: value for o in _SPECIAL if (value := getattr(arguments, o)) is not None}
+    check("bench", [f"'{name}' takes no {option(o)}; leave it out" for o in given if o not in kind.takes])
     with _console.progress() as show:
         table, record = kind.run(name, show, **given)
     _console.console(stderr=arguments.json == "-").print(table)
@@ -119,7 +105,6 @@ def _searches(
     from castfit.benchmark.searches import TABLES, draw, run_searches
     from castfit.benchmark.table import collected, record
 
-    check("output", picture_mistakes(plot))
     rows, stopped = collected(run_searches(TABLES[name], runs=starts, seed=seed, progress=show, **options))
     files = draw(rows, TABLES[name], plot) if plot and rows else ()
     made = record(name, [row.record() for row in rows], seed=seed, **stopped)

@@ -7,7 +7,7 @@ import ast
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -48,17 +48,25 @@ def write_json(record: Any, file: str | None) -> None:
         Path(file).write_text(text + "\n")
 
 
+def add_options(parser: argparse.ArgumentParser, *names: str, **defaults: Any) -> None:
+    """Add some of `OPTIONS`: without a default those that are named, and others with one."""
+    for name in (*names, *defaults):
+        reads, metavar, words = OPTIONS[name]
+        default = defaults.get(name)
+        shown = "" if default is None else " (default: %(default)s)"
+        parser.add_argument(option(name), metavar=metavar, type=reads, default=default, help=words + shown)
+
+
+def option(name: str) -> str:
+    """Return an option as it is written on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
 def add_problem(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name a problem, for `load`."""
     parser.add_argument("name", metavar="NAME", help="problem of the library; see castfit list")
-    parser.add_argument(
-        "--option",
-        metavar="KEY=VALUE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="options of the problem, such as mu=20",
-    )
+    words = "options of the problem, such as mu=20"
+    parser.add_argument("--option", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help=words)
 
 
 def load(name: str, options: Sequence[str]) -> Benchmark:
@@ -74,30 +82,27 @@ def load(name: str, options: Sequence[str]) -> Benchmark:
         raise InputError("--option", [f"problem '{name}' does not take {', '.join(options)}: {error}"]) from error
 
 
-def file_mistakes(*files: str | None) -> list[str]:
-    """Find files that cannot be written, before a long fit rather than after it."""
+def check_outputs(arguments: argparse.Namespace) -> None:
+    """Refuse files that cannot be written, before a long fit rather than after it, and pictures without a format."""
+    given = {name: file for name in ("json", "csv", "save", "plot") if (file := getattr(arguments, name, None))}
     mistakes: list[str] = []
-    for file in files:
-        if file is None or file == "-":
-            continue
+    for name, file in given.items():
         path = Path(file)
+        if name == "json" and file == "-":
+            continue
         if path.is_dir():
             mistakes.append(f"'{file}' is a folder; give a file")
         elif not os.access(path if path.exists() else path.parent, os.W_OK):
             mistakes.append(f"'{file}' cannot be written; give a file in a folder that exists and is yours")
-    return mistakes
+        if name == "plot" and path.suffix.removeprefix(".").lower() not in _pictures():
+            mistakes.append(f"'{file}' has no ending that is a format of pictures; choose .png, .svg or .pdf")
+    check("output", mistakes)
 
 
-def picture_mistakes(file: str | None) -> list[str]:
-    """Find a picture that cannot be written, or whose ending names no format."""
+def _pictures() -> Collection[str]:
     from matplotlib.backend_bases import FigureCanvasBase
 
-    if file is None:
-        return []
-    known = FigureCanvasBase.get_supported_filetypes()
-    ending = Path(file).suffix.removeprefix(".").lower()
-    wrong = [f"'{file}' has no ending that is a format of pictures; choose .png, .svg or .pdf"]
-    return file_mistakes(file) + (wrong if ending not in known else [])
+    return FigureCanvasBase.get_supported_filetypes()
 
 
 def assignments(pairs: Sequence[str], where: str) -> dict[str, str]:
@@ -119,3 +124,22 @@ def literal(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+
+
+OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
+    "starts": (int, "N", "number of starts"),
+    "seed": (int, "N", "of everything that is random"),
+    "workers": (int, "N", "processes"),
+    "methods": (listed, "A,B", "transcription, transcription/solver, driver, driver/transcription, or the table's own"),
+    "max_time": (float, "S", "stop after S seconds; of a table: every start"),
+    "start_max_time": (float, "S", "seconds per fit"),
+    "tolerance": (float, "T", "relative tolerance of the integrator"),
+    "data": (str, "FILE", "measurements of hiv_proteinase, instead of simulated ones"),
+    "problems": (listed, "A,B", "problems of the library to fit, instead of all of them"),
+    "against": (str, "FILE", "an earlier --json of the library, for ratios to it"),
+    "json": (str, "FILE", "write what was found as JSON; - is standard output"),
+    "csv": (str, "FILE", "write the rows as a table"),
+    "save": (str, "FILE", "write the whole result; castfit.Result.load reads it"),
+    "plot": (str, "FILE", "write a figure; the ending decides on the format"),
+}
+"""What commands may take: how it is read, what it is called in the help, and what it is for."""

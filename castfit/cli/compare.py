@@ -10,11 +10,10 @@ from castfit.cli.command import (
     FAILED,
     INTERRUPTED,
     Command,
+    add_options,
     add_problem,
-    file_mistakes,
-    listed,
+    check_outputs,
     load,
-    picture_mistakes,
     write_json,
 )
 from castfit.status import Status, check
@@ -25,23 +24,8 @@ _METHODS = "single,multiple,collocation,incremental"
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = "castfit compare NAME [options]"
     add_problem(parser)
-    parser.add_argument(
-        "--methods",
-        metavar="A,B",
-        default=_METHODS,
-        help="transcription, transcription/solver, driver, driver/transcription (default: %(default)s)",
-    )
-    parser.add_argument("--starts", type=int, default=20, metavar="N", help="number of starts (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the starts (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
-    parser.add_argument("--max-time", type=float, default=math.inf, metavar="S", help="stop after S seconds")
-    parser.add_argument(
-        "--start-max-time", type=float, default=60.0, metavar="S", help="per fit (default: %(default)s s)"
-    )
-    output = parser.add_argument_group("output")
-    output.add_argument("--json", metavar="FILE", help="write the rows as JSON; - is standard output")
-    output.add_argument("--csv", metavar="FILE", help="write the rows as a table")
-    output.add_argument("--plot", metavar="FILE", help="write a figure; the ending decides on the format")
+    add_options(parser, methods=_METHODS, starts=20, seed=0, workers=1, max_time=math.inf, start_max_time=60.0)
+    add_options(parser, "json", "csv", "plot")
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -52,10 +36,10 @@ def _compare(arguments: argparse.Namespace) -> int:
     from castfit.benchmark.table import drawn_starts, teller
     from castfit.drive.compare.methods import methods_from
 
-    check("output", [*file_mistakes(arguments.json, arguments.csv), *picture_mistakes(arguments.plot)])
+    check_outputs(arguments)
     benchmark = load(arguments.name, arguments.option)
     mistakes: list[str] = []
-    methods = methods_from(listed(arguments.methods), mistakes, recommended(benchmark))
+    methods = methods_from(arguments.methods, mistakes, recommended(benchmark))
     seed, starts = arguments.seed, arguments.starts
     mistakes += [f"--seed is {seed}; give a number that is not negative"] if seed < 0 else []
     mistakes += [f"--starts is {starts}; give at least 1"] if starts < 1 else []

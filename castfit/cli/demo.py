@@ -5,24 +5,24 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from castfit.cli.command import Command, load, picture_mistakes
+from castfit.cli.command import Command, add_options, check_outputs, load
 from castfit.cli.fit import exit_status, fit_benchmark, make_transcription, read_start
 from castfit.methods import TRANSCRIPTIONS
-from castfit.status import Status, check
+from castfit.status import Status
 
 if TYPE_CHECKING:
     from castfit.result import Result
 
 
 def _configure_demo(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--plot", metavar="FILE", default="castfit-demo.png", help="the picture (default: %(default)s)")
+    add_options(parser, plot="castfit-demo.png")
 
 
 def _demo(arguments: argparse.Namespace) -> int:
     """Fit two problems with measured data by every transcription."""
     from castfit import _console, plots
 
-    check("output", picture_mistakes(arguments.plot))
+    check_outputs(arguments)
     results: dict[str, dict[str, Result]] = {}
     for name in ("stat5", "alpha_pinene"):
         benchmark = load(name, [])

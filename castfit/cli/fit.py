@@ -15,12 +15,12 @@ from castfit.cli.command import (
     FAILED,
     INTERRUPTED,
     Command,
+    add_options,
     add_problem,
     assignments,
-    file_mistakes,
+    check_outputs,
     literal,
     load,
-    picture_mistakes,
     write_json,
 )
 from castfit.methods import SOLVERS, TRANSCRIPTIONS
@@ -53,26 +53,21 @@ def _configure_fit(parser: argparse.ArgumentParser) -> None:
         default="gauss-newton",
         help="(default: %(default)s)",
     )
-    method.add_argument("--max-time", type=float, default=math.inf, metavar="S", help="stop after S seconds")
     method.add_argument(
         "--start",
         metavar="START",
         help="a start with a name, such as reference; random; or name=value,... "
         "(default: the problem's own start for the transcription, or else reference)",
     )
-    method.add_argument("--seed", type=int, default=0, metavar="N", help="of the random start (default: %(default)s)")
-    output = parser.add_argument_group("output")
-    output.add_argument("--json", metavar="FILE", help="write the estimates as JSON; - is standard output")
-    output.add_argument("--plot", metavar="FILE", help="write a figure; the ending decides on the format")
-    output.add_argument("--save", metavar="FILE", help="write the whole result; castfit.Result.load reads it")
-    output.add_argument("-v", "--verbose", action="count", default=0, help="report each solve; twice: each iteration")
+    add_options(parser, "json", "plot", "save", max_time=math.inf, seed=0)
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="report each solve; twice: each iteration")
 
 
 def _fit(arguments: argparse.Namespace) -> int:
     """Fit one problem and compare with its reference optimum."""
     from castfit import _console
 
-    check("output", [*file_mistakes(arguments.json, arguments.save), *picture_mistakes(arguments.plot)])
+    check_outputs(arguments)
     benchmark = load(arguments.name, arguments.option)
     transcription = make_transcription(benchmark, arguments.transcription, vars(arguments))
     start = read_start(benchmark, arguments.transcription, arguments.start, arguments.seed)
