@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from rich import box
@@ -14,19 +13,13 @@ from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 
+from castfit.benchmark.table import Sheet
 from castfit.drive.run.reporting import live
+from castfit.problems import Benchmark, Reference
+from castfit.result import Result
 
-if TYPE_CHECKING:
-    from castfit.benchmark import Scaling, TableResult
-    from castfit.benchmark.searches import SearchRow, SearchTable
-    from castfit.drive.compare.result import ComparisonResult, Row
-    from castfit.drive.incremental.result import Horizon
-    from castfit.problems import Benchmark, PublishedTable, Reference
-    from castfit.result import Result
-
-Item = TypeVar("Item")
-Column = tuple[str, Callable[[Item], str]]
 _WIDTH_IN_FILES = 120
+_NAME = 12
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -46,7 +39,7 @@ def progress(*, silent: bool = False) -> Generator[Callable[[str], None], None, 
 
 def library(benchmarks: Iterable[Benchmark]) -> Table:
     """Return the table of all problems."""
-    table = _filled(
+    sheet = Sheet.of(
         benchmarks,
         ("problem", lambda b: b.name),
         (">states", lambda b: f"{len(b.problem.model.states) + len(b.problem.model.algebraic_states)}"),
@@ -55,6 +48,7 @@ def library(benchmarks: Iterable[Benchmark]) -> Table:
         (">chi2", lambda b: f"{b.reference.objective:.5g}"),
         ("description", lambda b: re.split(r"[:.] (?=[^(])", b.description)[0]),
     )
+    table = _shown(sheet)
     table.expand = table.columns[-1].no_wrap = True  # the last column takes the width that is left
     table.columns[-1].ratio = 1
     return table
@@ -109,129 +103,19 @@ def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Table:
     return table
 
 
-def repeated(found: TableResult) -> Group:
-    """Return a published table: the paper's rows, then ours; of a table with one start also the courses of the fits."""
-    incremental = any(np.isfinite(row.equivalent_iterations) for row in found.rows)
-    equivalent: Column[Row] = (">I_equiv", lambda row: _or_never(row.equivalent_iterations, ".1f", ""))
-    ours = _filled(
-        found.rows,
-        ("ours", lambda row: row.method),
-        *map(_case, found.table.cases[0]),
-        *_COUNTS,
-        *([equivalent] if incremental else []),
-    )
-    legend = _legend(found.cases[0].descriptions) if found.cases else ""
-    optima = ", ".join(f"{chi2:.6g}" for chi2 in found.best)
-    stopped = "" if found.stopped is None else found.stopped.sentence
-    courses = (_course(method, course) for method, course in found.courses.items())
-    return Group(_paper(found.table), "", ours, "", legend, _CORRECT.format(optima), stopped, *courses)
+def shown(*parts: Sheet | str) -> Group:
+    """Return sheets and lines one below the other."""
+    return Group(*(escape(part) if isinstance(part, str) else _shown(part) for part in parts))
 
 
-def _case(parameter: str) -> Column[Row]:
-    return f">{parameter}", lambda row: f"{row.case[parameter]}"
-
-
-def compared(found: ComparisonResult, title: str) -> Group:
-    """Return what methods found from the same starts."""
-    table = _filled(
-        found.rows,
-        ("method", lambda row: row.method),
-        *_COUNTS,
-        (">iterations", lambda row: f"{row.iterations:g}"),
-        (">evaluations", lambda row: f"{row.evaluations:g}"),
-    )
-    table.title = title
-    optimum = _CORRECT.format(f"{found.best_chi2:.6g}")
-    return Group(table, "", _legend(found.descriptions), optimum, escape(found.message))
-
-
-_COUNTS: tuple[Column[Row], ...] = (
-    (">starts", lambda row: f"{row.starts}"),
-    (">correct", lambda row: f"{row.correct}" + (f" ({100 * row.success_rate:.0f} %)" if row.starts else "")),
-    (">wrong", lambda row: f"{row.wrong}"),
-    (">integration", lambda row: f"{row.integration_error}"),
-    (">other", lambda row: f"{row.optimization_error}"),
-    (">median", lambda row: f"{row.median_time:.2f} s"),
-    (">expected", lambda row: _or_never(row.expected_time, ".2f") + (" s" if np.isfinite(row.expected_time) else "")),
-)
-_CORRECT = "correct: chi2 = {} within 0.1 %; expected: mean time per start / success rate"
-
-
-def _legend(descriptions: Mapping[str, str]) -> Table:
-    table = _filled(descriptions.items(), ("", lambda entry: entry[0]), ("", lambda entry: entry[1]))
-    table.show_header = False
-    return table
-
-
-def _course(method: str, horizons: Sequence[Horizon]) -> Table:
-    """Return the estimates of an incremental fit, horizon by horizon."""
-    table = _filled(
-        horizons,
-        (">horizon", lambda h: f"{h.horizon:g}"),
-        (">iterations", lambda h: f"{h.iterations}"),
-        *map(_estimate, horizons[0].estimates),
-        (">chi2", lambda h: f"{h.chi2:.4g}"),
-        ("", lambda h: h.fallback),
-    )
-    table.title = f"{method}: estimates per horizon"
-    return table
-
-
-def _estimate(name: str) -> Column[Horizon]:
-    return f">{name}", lambda h: f"{h.estimates[name]:.4f}"
-
-
-def searched(table: SearchTable, rows: Sequence[SearchRow], files: Iterable[str]) -> Group:
-    """Return what a paper reports of global searches, and our rows."""
-
-    def named(row: SearchRow) -> str:
-        options = ", ".join(f"{k} = {v}" for k, v in row.options.items() if k != "data")
-        return f"{row.problem}{f' ({options})' if options else ''}"
-
-    ours = _filled(
-        rows,
-        ("problem", named),
-        ("method", lambda row: row.method),
-        (">reached", lambda row: f"{row.reached} of {len(row.runs)}"),
-        (">best", lambda row: f"{min(run.chi2 for run in row.runs):.7g}"),
-        (">worst", lambda row: f"{max(run.chi2 for run in row.runs):.5g}"),
-        (">simulations", lambda row: _or_never(float(np.median([r.simulations_to_target for r in row.runs])), ".0f")),
-        (">expected", lambda row: _or_never(row.expected_simulations, ".0f")),
-        (">seconds", lambda row: _or_never(float(np.median([r.seconds_to_target for r in row.runs])), ".2f")),
-        (">expected", lambda row: _or_never(row.expected_cpu, ".2f")),
-        ("", lambda row: row.words),
-    )
-    ours.columns[0].min_width, ours.columns[1].min_width = 12, 10
-    targets = ", ".join(dict.fromkeys(f"{row.problem} {row.target:.7g}" for row in rows))
-    legend = (
-        f"targets: {targets}; simulations and seconds: median to the target; expected: all simulations, and all CPU "
-        "seconds, over the number of runs that reached it"
-    )
-    drawn = [f"The curves are in {file}." for file in files]
-    return Group(*([_paper(table), ""] if table.paper else []), ours, "", escape(legend), *map(escape, drawn))
-
-
-def _or_never(value: float, form: str, never: str = "never") -> str:
-    return format(value, form) if np.isfinite(value) else never
-
-
-def _paper(table: PublishedTable | SearchTable) -> Table:
-    """Return what a paper reports."""
-    shown = _filled(table.paper, ("paper", lambda row: row.method), ("", lambda row: row.figures))
-    shown.title = escape(f"{table.name}: {table.source}")
-    return shown
-
-
-def scaling(found: Scaling) -> Table:
-    """Return the times of a condensed step against the number of stages."""
-    table = _filled(
-        zip(found.stages, found.condensing, found.elimination, strict=True),
-        (">stages", lambda times: f"{times[0]}"),
-        (">condensing", lambda times: f"{1e3 * times[1]:.2f} ms"),
-        (">orthogonal elimination", lambda times: f"{1e3 * times[2]:.2f} ms"),
-    )
-    table.add_section()
-    table.add_row("slope", *(f"{slope:.2f}" for slope in found.slopes))
+def _shown(sheet: Sheet) -> Table:
+    table = _table(*sheet.heads)
+    table.show_header = any(sheet.heads)
+    table.title = escape(sheet.title) or None
+    for row in sheet.rows:
+        table.add_row(*map(escape, row))
+    for column, cells in zip(table.columns[:2], zip(*sheet.rows, strict=True), strict=False):
+        column.min_width = min(_NAME, max(map(len, cells)))  # names are not broken
     return table
 
 
@@ -249,14 +133,6 @@ def concise(value: float, error: float) -> str:
     shown, digits = value / 10.0**exponent, max(exponent - last, 0)
     bracket = round(error / 10.0**last)
     return f"{shown:.{digits}f}({bracket})" + (f"e{exponent:+d}" if exponent else "")
-
-
-def _filled(rows: Iterable[Item], *columns: Column[Item]) -> Table:
-    """Make a table of one line per row, from columns that are pairs of a head and a function from a row to its cell."""
-    table = _table(*(head for head, _ in columns))
-    for row in rows:
-        table.add_row(*(escape(cell(row)) for _, cell in columns))
-    return table
 
 
 def _table(*columns: str) -> Table:

@@ -58,6 +58,15 @@ def plain(value: Any) -> Any:
     return value
 
 
+def finite(value: Any) -> Any:
+    """Return what any reader of JSON takes: None for a number that is not finite, within mappings and lists too."""
+    if isinstance(value, Mapping):
+        return {key: finite(x) for key, x in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(x) for x in cast("list[Any]", value)]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
 def restored(entry: dict[str, Any]) -> Any:
     """Undo `plain` for arrays and for floats; an ``object_hook`` for `json.loads`."""
     if "__array__" in entry:

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from castfit import cli, problems
-from castfit.benchmark.library import METHODS, Entry, earlier, lines, record, run_library
+from castfit.benchmark.against import earlier, shown
+from castfit.benchmark.library import METHODS, Entry, record, run_library
 from tests.builders import refused
 
 
 @pytest.fixture
 def two_problems(monkeypatch):
+    assert {"bellman", "lotka_volterra"} <= set(problems.names())  # which also finds the library
     monkeypatch.setattr(problems, "names", lambda: ("bellman", "lotka_volterra"))
 
 
@@ -50,10 +52,11 @@ def test_an_earlier_table_gives_ratios(tmp_path):
     before = earlier(str(file))
     assert before == {("bellman", "default"): old, ("bellman", "single/ipopt"): lost}
     new = [replace(old, iterations=5.0, cpu=1.0), replace(lost, correct=0, success=0, ends=("max_time",))]
-    shown = lines(new, before)
-    assert "0.50" in shown[2]
-    assert "max_time" in shown[3]
-    text = "\n".join(shown)
+    sheet, *said = shown(new, before)
+    first, second = (dict(zip(sheet.heads[-4:], row[-4:], strict=True)) for row in sheet.rows)
+    assert first == {">before": "1, 1", ">iterations": "0.50", ">CPU": "0.50", "ends": ""}
+    assert second["ends"] == "max_time"
+    text = "\n".join(said)
     assert "2 fits: 1 succeed, 1 in the reference optimum; 3.0 s" in text
     assert "before: 2 succeed, 2 in the reference optimum; 4.0 s" in text
     assert "where both find the optimum (1 rows), geometric mean of new / old: iterations 0.500, CPU 0.500" in text
@@ -67,7 +70,7 @@ def test_an_error_of_one_fit_is_a_row(two_problems, monkeypatch):
     monkeypatch.setattr("castfit.fit", broken)
     (first, _) = run_library(methods=["default"])
     assert (first.success, first.ends) == (0, ("RuntimeError: out of order",))
-    assert "out of order" in lines([first])[2]
+    assert "out of order" in shown([first])[0].rows[0][-1]
 
 
 def test_mistakes_are_listed_at_once(tmp_path):

@@ -137,7 +137,7 @@ def test_every_case_has_its_own_problem_row_and_optimum(scripted):
     shown = _console.console()
     shown.width = 160
     with shown.capture() as text:
-        shown.print(_console.repeated(found))
+        shown.print(_console.shown(*found.shown))
     assert text.get().count("scripted") == 4  # two rows, each with its description
 
 
@@ -230,7 +230,7 @@ def test_slopes_are_those_of_the_logarithms():
 
 
 def test_bench_writes_its_rows(capsys, monkeypatch):
-    monkeypatch.setattr(problems, "tables", lambda: {"small": SMALL})
+    monkeypatch.setattr(published, "tables", lambda: {"small": SMALL})
     assert cli.main(["bench", "small", "--starts", "2", "--methods", "default", "--json", "-"]) == 0
     out, err = capsys.readouterr()
     record = json.loads(out)
@@ -242,6 +242,8 @@ def test_bench_writes_its_rows(capsys, monkeypatch):
 
 
 def test_bench_times_the_linear_algebra(capsys, monkeypatch):
-    monkeypatch.setattr("castfit.benchmark.condensing_scaling", lambda rng: condensing_scaling(stages=(5, 20), rng=rng))
+    monkeypatch.setattr(
+        "castfit.benchmark.scaling.condensing_scaling", lambda rng: condensing_scaling(stages=(5, 20), rng=rng)
+    )
     assert cli.main(["bench", "condensing-scaling"]) == 0
     assert "slope" in capsys.readouterr().out

@@ -9,6 +9,7 @@ import pytest
 
 import castfit as cf
 from castfit import Status, cli, problems
+from castfit.benchmark import published
 
 
 def test_compare_writes_its_rows(capsys, tmp_path):
@@ -80,7 +81,7 @@ def test_misuse_exits_with_2(capsys, arguments, message):
 def test_table_1_names_mu_in_every_row(capsys, monkeypatch):
     table = problems.tables()["iss-table1"]
     assert [case["mu"] for case in table.cases] == [5, 10, 20, 40]
-    monkeypatch.setattr(problems, "tables", lambda: {table.name: replace(table, cases=table.cases[1::2])})
+    monkeypatch.setattr(published, "tables", lambda: {table.name: replace(table, cases=table.cases[1::2])})
     methods = "incremental/multiple,incremental/collocation"
     assert cli.main(["bench", "iss-table1", "--starts", "2", "--methods", methods, "--json", "-"]) == 0
     out, err = capsys.readouterr()

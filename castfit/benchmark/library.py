@@ -1,7 +1,7 @@
 """Every problem of the library by every method: what succeeds, finds the reference optimum, and what it costs.
 
-This table measures castfit against itself, so the module uses what all its versions have.  It can be run as a
-script with another version of castfit on the path, and the two tables be compared:
+This table measures castfit against itself, so the module uses what all its versions have; `castfit.benchmark.against`
+shows it.  It can be run as a script with another version of castfit on the path, and the two tables be compared:
 
     PYTHONPATH=/other/checkout python castfit/benchmark/library.py before.json 20 bellman gasoil
     castfit bench library --against before.json --max-time 20 --problems bellman,gasoil
@@ -23,8 +23,7 @@ import numpy as np
 
 import castfit as cf
 from castfit import problems
-from castfit._text import aligned
-from castfit.status import InputError, check, suggest
+from castfit.status import check, suggest
 
 NAME = "library"
 MAX_TIME = 60.0  # seconds per fit
@@ -103,25 +102,18 @@ def run_library(
     mistakes += [f"there is no problem '{n}': {suggest(n, problems.names())}" for n in wanted
                  if n not in problems.names()]  # fmt: skip
     check(NAME, mistakes)
-    return _entries(wanted, chosen, starts, seed, max_time, progress)
 
+    def entries() -> Iterator[Entry]:
+        for name in wanted:
+            benchmark = problems.load(name)
+            streams = np.random.SeedSequence(seed).spawn(starts - 1)
+            drawn = [benchmark.draw_start(np.random.default_rng(stream)) for stream in streams]
+            for method in chosen:
+                progress(f"{NAME}: {name}, {method}")
+                own = benchmark.starts.get(method.partition("/")[0], benchmark.starts["reference"])
+                yield _entry(benchmark, method, [own, *drawn], max_time)
 
-def _entries(
-    names: Sequence[str],
-    methods: Sequence[str],
-    starts: int,
-    seed: int,
-    max_time: float,
-    progress: Callable[[str], object],
-) -> Iterator[Entry]:
-    for name in names:
-        benchmark = problems.load(name)
-        drawn = [benchmark.draw_start(np.random.default_rng(s)) for s in np.random.SeedSequence(seed).spawn(starts - 1)]
-        for method in methods:
-            progress(f"{NAME}: {name}, {method}")
-            kind = method.partition("/")[0]
-            own = benchmark.starts.get(kind, benchmark.starts["reference"])
-            yield _entry(benchmark, method, [own, *drawn], max_time)
+    return entries()
 
 
 def _entry(benchmark: Any, method: str, starts: Sequence[Mapping[str, float]], max_time: float) -> Entry:
@@ -176,86 +168,6 @@ def record(entries: Iterable[Entry], **options: Any) -> dict[str, Any]:
     return {"table": NAME, "castfit": cf.__version__, **options, "rows": [asdict(entry) for entry in entries]}
 
 
-def earlier(path: str) -> dict[tuple[str, str], Entry]:
-    """Read the entries of a table that was written before.
-
-    Raises
-    ------
-    InputError
-        If the file is no such table.
-    """
-    try:
-        content: Any = json.loads(Path(path).read_text(encoding="utf-8"))
-        rows: list[dict[str, Any]] = [{**row, "ends": tuple(row["ends"])} for row in content["rows"]]
-        found = [Entry(**row) for row in rows]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        what = f"'{path}' holds no such table ({type(error).__name__}: {error})"
-        raise InputError("--against", [f"{what}; give a file that castfit bench {NAME} --json wrote"]) from error
-    return {(entry.problem, entry.method): entry for entry in found}
-
-
-def lines(entries: Sequence[Entry], before: Mapping[tuple[str, str], Entry] | None = None) -> list[str]:
-    """Return the table as text, one row per problem and method, and with an earlier one the ratios to it."""
-    head = ["problem", "method", "success", "correct", "iterations", "evaluations", "building", "CPU", "ends"]
-    known = before or {}
-    extra = ["before", "iterations", "CPU"] if before is not None else []
-    rows = [[*head[:-1], *extra, head[-1]]]
-    last = ""
-    for entry in entries:
-        cells = [
-            entry.problem if entry.problem != last else "", entry.method, f"{entry.success} of {entry.starts}",
-            str(entry.correct), f"{entry.iterations:g}", f"{entry.evaluations:g}", f"{entry.building:.2f} s",
-            f"{entry.cpu:.3f} s",
-        ]  # fmt: skip
-        last = entry.problem
-        old = known.get((entry.problem, entry.method))
-        if before is not None and old is None:
-            cells += ["", "", ""]
-        elif old is not None:
-            cells += [f"{old.success}, {old.correct}", _ratio(entry.iterations, old.iterations),
-                      _ratio(entry.cpu, old.cpu)]  # fmt: skip
-        rows.append([*cells, ", ".join(dict.fromkeys(end for end in entry.ends if end != "converged"))[:60]])
-    return [*aligned(rows, "<<" + ">" * (len(rows[0]) - 3) + "<"), "", *_sums(entries, known)]
-
-
-def _sums(entries: Sequence[Entry], before: Mapping[tuple[str, str], Entry]) -> list[str]:
-    """Say what stands below the table: sums, and what changed since an earlier one."""
-    fits = sum(entry.starts for entry in entries)
-    found, correct = sum(entry.success for entry in entries), sum(entry.correct for entry in entries)
-    out = [f"{fits} fits: {found} succeed, {correct} in the reference optimum; {_seconds(entries):.1f} s of CPU time"]
-    pairs = [(entry, before[key]) for entry in entries if (key := (entry.problem, entry.method)) in before]
-    if not pairs:
-        return out
-    both = [(new, old) for new, old in pairs if new.correct == old.correct > 0]
-    out.append(
-        f"before: {sum(old.success for _, old in pairs)} succeed, {sum(old.correct for _, old in pairs)} in the "
-        f"reference optimum; {_seconds(old for _, old in pairs):.1f} s"
-    )
-    if both:
-        out.append(
-            f"where both find the optimum ({len(both)} rows), geometric mean of new / old: "
-            f"iterations {_mean(new.iterations / old.iterations for new, old in both if old.iterations):.3f}, "
-            f"CPU {_mean(new.cpu / old.cpu for new, old in both):.3f}"
-        )
-    changed = [(new, old) for new, old in pairs if new.correct != old.correct]
-    return out + [
-        f"{new.problem}, {new.method}: {old.correct} correct before, {new.correct} now" for new, old in changed
-    ]
-
-
-def _seconds(entries: Iterable[Entry]) -> float:
-    return sum(entry.cpu for entry in entries)
-
-
-def _ratio(new: float, old: float) -> str:
-    return f"{new / old:.2f}" if old else ""
-
-
-def _mean(ratios: Iterable[float]) -> float:
-    """Return the geometric mean."""
-    return float(np.exp(np.mean(np.log([max(ratio, 1e-9) for ratio in ratios]))))
-
-
 def main(arguments: Sequence[str]) -> None:
     """Run the table with the castfit on the path: ``FILE [MAX_TIME [PROBLEM ...]]``."""
     file, *rest = arguments
@@ -265,7 +177,6 @@ def main(arguments: Sequence[str]) -> None:
     for entry in run_library(names=names, max_time=limit, progress=lambda text: print(text, file=sys.stderr)):  # noqa: T201
         found.append(entry)
         Path(file).write_text(json.dumps(record(found, starts=1, seed=0, max_time=limit), indent=2) + "\n")
-    print("\n".join(lines(found)))  # noqa: T201
 
 
 if __name__ == "__main__":

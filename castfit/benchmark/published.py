@@ -11,14 +11,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from castfit.benchmark.methods import INTEGRATOR, METHODS, integrated, table_methods
-from castfit.benchmark.table import Progress, drawn_starts, number_mistakes, record, teller
+from castfit.benchmark.table import (
+    COMMON,
+    Column,
+    Columns,
+    Kind,
+    Progress,
+    Report,
+    Sheet,
+    counted,
+    drawn_starts,
+    number_mistakes,
+    record,
+    reported,
+    teller,
+)
 from castfit.drive.compare.compare import compare
 from castfit.drive.compare.methods import Method, methods_from
-from castfit.drive.compare.result import ComparisonResult, Row, finite
+from castfit.drive.compare.result import ComparisonResult, Row
 from castfit.drive.incremental.result import Horizon
 from castfit.fit import fit
-from castfit.problems import Benchmark, PublishedTable, load
+from castfit.problems import Benchmark, PublishedTable, load, tables
 from castfit.status import Status, check
 from castfit.transcribe.multiple_shooting import MultipleShooting
 
@@ -60,14 +76,49 @@ class TableResult:
         rows = [row.record() for row in self.rows]
         for row in rows:
             if row["method"] in self.courses:
-                row["horizons"] = [_course(h) for h in self.courses[row["method"]]]
+                row["horizons"] = [
+                    {"horizon": h.horizon, "iterations": h.iterations, "chi2": h.chi2, **h.estimates}
+                    for h in self.courses[row["method"]]
+                ]
         stopped = {} if self.stopped is None else {"stopped": self.stopped.value}
-        return record(self.table.name, rows, seed=self.seed, best=[finite(chi2) for chi2 in self.best], **stopped)
+        return record(self.table.name, rows, seed=self.seed, best=self.best, **stopped)
+
+    @property
+    def shown(self) -> tuple[Sheet | str, ...]:
+        """The paper's rows, then ours; of a table with one start also the courses of the fits."""
+        before: Columns = (("ours", lambda row: row.method), *map(_case, self.table.cases[0]))
+        after = _EQUIVALENT if any(np.isfinite(row.equivalent_iterations) for row in self.rows) else ()
+        words = next((case.descriptions for case in self.cases), dict[str, str]())
+        ours = counted(self.rows, before, after, words, *self.best)
+        stopped = [] if self.stopped is None else [self.stopped.sentence]
+        courses = (_course(method, course) for method, course in self.courses.items())
+        return reported(self.table.name, self.table.source, self.table.paper), "", *ours, *stopped, *courses
 
 
-def _course(horizon: Horizon) -> dict[str, Any]:
-    return {"horizon": horizon.horizon, "iterations": horizon.iterations, "chi2": finite(horizon.chi2),
-            **{name: finite(value) for name, value in horizon.estimates.items()}}  # fmt: skip
+_EQUIVALENT: Columns = (
+    (">I_equiv", lambda row: f"{row.equivalent_iterations:.1f}" if np.isfinite(row.equivalent_iterations) else ""),
+)
+
+
+def _case(parameter: str) -> Column[Row]:
+    return f">{parameter}", lambda row: f"{row.case[parameter]}"
+
+
+def _course(method: str, horizons: Sequence[Horizon]) -> Sheet:
+    """Return the estimates of an incremental fit, horizon by horizon."""
+    return Sheet.of(
+        horizons,
+        (">horizon", lambda h: f"{h.horizon:g}"),
+        (">iterations", lambda h: f"{h.iterations}"),
+        *map(_estimate, horizons[0].estimates),
+        (">chi2", lambda h: f"{h.chi2:.4g}"),
+        ("", lambda h: h.fallback),
+        title=f"{method}: estimates per horizon",
+    )
+
+
+def _estimate(name: str) -> Column[Horizon]:
+    return f">{name}", lambda h: f"{h.estimates[name]:.4f}"
 
 
 def run_table(
@@ -164,3 +215,11 @@ def _optimum(benchmark: Benchmark) -> float:
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     return min(result.chi2, benchmark.reference.objective) if result.success else benchmark.reference.objective
+
+
+def _run(name: str, progress: Progress, **options: Any) -> Report:
+    found = run_table(tables()[name], progress=progress, **options)
+    return Report(found.shown, found.record())
+
+
+KIND = Kind(lambda: tables(), (*COMMON, "tolerance"), _run)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from castfit._array import Array
+from castfit.benchmark.table import Kind, Progress, Report, Sheet, record
 from castfit.solve.bounded_lsq import Rows, bounded_lsq
 from castfit.solve.condensing import Condensed, condense, expand
 from castfit.solve.elimination import eliminate
@@ -30,6 +31,14 @@ class Scaling:
     def slopes(self) -> tuple[float, float]:
         """Log-log slopes of both eliminations."""
         return _slope(self.stages, self.condensing), _slope(self.stages, self.elimination)
+
+    @property
+    def shown(self) -> Sheet:
+        """The times, in milliseconds, and the slopes below them."""
+        times = zip(self.stages, self.condensing, self.elimination, strict=True)
+        rows = [(f"{k}", f"{1e3 * one:.2f} ms", f"{1e3 * other:.2f} ms") for k, one, other in times]
+        slopes = ("slope", *(f"{slope:.2f}" for slope in self.slopes))
+        return Sheet((">stages", ">condensing", ">orthogonal elimination"), (*rows, slopes))
 
 
 def condensing_scaling(
@@ -114,3 +123,12 @@ def _median_time(action: Callable[[], object], repetitions: int) -> float:
 
 def _slope(stages: Sequence[int], seconds: Sequence[float]) -> float:
     return float(np.polyfit(np.log(stages), np.log(seconds), 1)[0]) if len(stages) > 1 else np.nan
+
+
+def _run(name: str, progress: Progress, seed: int = 0) -> Report:
+    progress(name)
+    found = condensing_scaling(rng=seed)
+    return Report((found.shown,), record(name, [vars(found) | {"slopes": found.slopes}]))
+
+
+KIND = Kind(lambda: ("condensing-scaling",), ("seed",), _run)

@@ -16,9 +16,20 @@ from typing import Any
 
 import numpy as np
 
+from castfit._json import finite
 from castfit.benchmark.searchers import ABLATION, SEARCHERS, Budget, Scatter, Searcher, Trace
-from castfit.benchmark.table import Progress, number_mistakes
-from castfit.drive.compare.result import finite
+from castfit.benchmark.table import (
+    COMMON,
+    Kind,
+    Progress,
+    Report,
+    Sheet,
+    collected,
+    number_mistakes,
+    or_never,
+    record,
+    reported,
+)
 from castfit.problem import Problem
 from castfit.problems import Benchmark, PaperRow, load
 from castfit.status import check, suggest
@@ -137,6 +148,12 @@ class SearchRow:
     runs: tuple[SearchRun, ...]
 
     @property
+    def case(self) -> str:
+        """The problem and its options, in words."""
+        options = ", ".join(f"{k} = {v}" for k, v in self.options.items() if k != "data")
+        return f"{self.problem} ({options})" if options else self.problem
+
+    @property
     def reached(self) -> int:
         """How many runs reached the target."""
         return int(sum(np.isfinite(run.simulations_to_target) for run in self.runs))
@@ -152,18 +169,18 @@ class SearchRow:
         return sum(run.cpu for run in self.runs) / self.reached if self.reached else np.inf
 
     def record(self) -> dict[str, Any]:
-        """Return what JSON gets: all runs with their histories; None for infinity."""
+        """Return what JSON gets: all runs with their histories."""
         runs = [
             {
-                **{k: finite(v) for k, v in vars(run).items() if k != "trace"},
-                "history": [[m.simulations, m.seconds, finite(m.chi2)] for m in run.trace.history],
-                "ends": [finite(f) for f in run.trace.ends],
+                **{k: v for k, v in vars(run).items() if k != "trace"},
+                "history": [[m.simulations, m.seconds, m.chi2] for m in run.trace.history],
+                "ends": run.trace.ends,
             }
             for run in self.runs
         ]
         names = ("method", "problem", "target", "reached", "expected_simulations", "expected_cpu")
         options = {k: str(v) if k == "data" else v for k, v in self.options.items()}
-        return {**{name: finite(getattr(self, name)) for name in names}, "options": options, "runs": runs}
+        return finite({**{name: getattr(self, name) for name in names}, "options": options, "runs": runs})
 
 
 def run_searches(
@@ -206,33 +223,24 @@ def run_searches(
     if data is not None and all(problem != "hiv_proteinase" for problem, _ in table.cases):
         mistakes.append(f"{table.name} reads no data; leave out data")
     check(table.name, mistakes)
-    return _rows(table, chosen, runs, seed, workers, max_time, data, progress)
 
-
-def _rows(
-    table: SearchTable,
-    methods: Sequence[str],
-    runs: int,
-    seed: int,
-    workers: int,
-    max_time: float,
-    data: str | PathLike[str] | None,
-    progress: Progress,
-) -> Iterator[SearchRow]:
-    for problem, options in table.cases:
-        given = {**options, **({"data": data} if data is not None and problem == "hiv_proteinase" else {})}
-        benchmark = load(problem, **given)
-        target = target_of(benchmark)
-        for method in methods:
-            searcher = table.searchers[method]
+    def rows() -> Iterator[SearchRow]:
+        for problem, options in table.cases:
+            given = {**options, **({"data": data} if data is not None and problem == "hiv_proteinase" else {})}
+            benchmark = load(problem, **given)
+            target = target_of(benchmark)
             budget = Budget(table.max_eval, max_time, target)
-            progress(f"{table.name}, {problem}, {method}: building")
-            _warm_up(searcher, benchmark.problem, budget)
-            done: list[SearchRun] = []
-            for k in range(runs):
-                progress(f"{table.name}, {problem}, {method}: run {k + 1} of {runs}")
-                done.append(_run(searcher, benchmark.problem, seed + k, workers, budget))
-            yield SearchRow(method, searcher.words, problem, given, target, tuple(done))
+            for method in chosen:
+                searcher, what = table.searchers[method], f"{table.name}, {problem}, {method}"
+                progress(f"{what}: building")
+                _warm_up(searcher, benchmark.problem, budget)
+                done: list[SearchRun] = []
+                for k in range(runs):
+                    progress(f"{what}: run {k + 1} of {runs}")
+                    done.append(_run(searcher, benchmark.problem, seed + k, workers, budget))
+                yield SearchRow(method, searcher.words, problem, given, target, tuple(done))
+
+    return rows()
 
 
 def target_of(benchmark: Benchmark) -> float:
@@ -264,6 +272,30 @@ def _run(searcher: Searcher, problem: Problem, seed: int, workers: int, budget: 
     )
 
 
+def shown(table: SearchTable, rows: Sequence[SearchRow], files: Iterable[str]) -> tuple[Sheet | str, ...]:
+    """Return what a paper reports of global searches, our rows, and where their curves are."""
+    ours = Sheet.of(
+        rows,
+        ("problem", lambda row: row.case),
+        ("method", lambda row: row.method),
+        (">reached", lambda row: f"{row.reached} of {len(row.runs)}"),
+        (">best", lambda row: f"{min(run.chi2 for run in row.runs):.7g}"),
+        (">worst", lambda row: f"{max(run.chi2 for run in row.runs):.5g}"),
+        (">simulations", lambda row: or_never(float(np.median([r.simulations_to_target for r in row.runs])), ".0f")),
+        (">expected", lambda row: or_never(row.expected_simulations, ".0f")),
+        (">seconds", lambda row: or_never(float(np.median([r.seconds_to_target for r in row.runs])), ".2f")),
+        (">expected", lambda row: or_never(row.expected_cpu, ".2f")),
+        ("", lambda row: row.words),
+    )
+    targets = ", ".join(dict.fromkeys(f"{row.problem} {row.target:.7g}" for row in rows))
+    words = (
+        f"targets: {targets}; simulations and seconds: median to the target; expected: all simulations, and all CPU "
+        "seconds, over the number of runs that reached it"
+    )
+    paper = [reported(table.name, table.source, table.paper), ""] if table.paper else []
+    return *paper, ours, "", words, *(f"The curves are in {file}." for file in files)
+
+
 def draw(rows: Iterable[SearchRow], table: SearchTable, path: str) -> tuple[str, ...]:
     """Draw the convergence curves of the first case into a file, and the histogram of local fits beside it.
 
@@ -290,3 +322,15 @@ def draw(rows: Iterable[SearchRow], table: SearchTable, path: str) -> tuple[str,
 def _case_of(rows: Iterable[SearchRow]) -> tuple[str, Mapping[str, Any]]:
     row = next(iter(rows))
     return row.problem, row.options
+
+
+def _report(
+    name: str, progress: Progress, starts: int = 5, seed: int = 0, plot: str | None = None, **options: Any
+) -> Report:
+    table = TABLES[name]
+    rows, stopped = collected(run_searches(table, runs=starts, seed=seed, progress=progress, **options))
+    files = draw(rows, table, plot) if plot and rows else ()
+    return Report(shown(table, rows, files), record(name, [row.record() for row in rows], seed=seed, **stopped))
+
+
+KIND = Kind(lambda: TABLES, (*COMMON, "data", "plot"), _report)

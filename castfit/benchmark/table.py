@@ -1,19 +1,112 @@
-"""What tables of the benchmarks have in common: numbers asked for, starts, progress, Ctrl-C, and what JSON gets."""
+"""What tables of the benchmarks have in common: what they take, how rows come about and are shown, what JSON gets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
+from castfit._json import finite
 from castfit._reading import option_mistakes
-from castfit.drive.compare.result import MethodTrial, finite
-from castfit.problems import Benchmark
+from castfit.drive.compare.result import MethodTrial, Row
+from castfit.problems import Benchmark, PaperRow
 from castfit.status import Status
 
-Row = TypeVar("Row")
+Item = TypeVar("Item")
+Column = tuple[str, Callable[[Item], str]]
+"""The head of a column, which begins with > to align it to the right, and what it shows of a row."""
 Progress = Callable[[str], object]  # told what is being done
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Rows of text below heads, and a title above them."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+
+    @classmethod
+    def of(cls, items: Iterable[Item], *columns: Column[Item], title: str = "") -> Sheet:
+        """Make a sheet with a row for each item."""
+        rows = tuple(tuple(cell(item) for _, cell in columns) for item in items)
+        return cls(tuple(head for head, _ in columns), rows, title)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run of a table leaves: sheets and lines to be shown, and what JSON gets."""
+
+    shown: tuple[Sheet | str, ...]
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of table: cases of problems x methods x starts, told in rows.
+
+    Attributes
+    ----------
+    names : callable
+        Returns the names of all tables of this kind.
+    takes : tuple of str
+        The options that mean something to them.
+    run : callable
+        Runs the table of a name with those options that were given as keywords, `progress` besides them.  After Ctrl-C
+        the record says ``"stopped": "interrupted"``.
+    """
+
+    names: Callable[[], Iterable[str]]
+    takes: tuple[str, ...]
+    run: Callable[..., Report]
+
+
+COMMON = ("starts", "seed", "workers", "methods", "max_time")
+Columns = Sequence[Column[Row]]
+COUNTS: Columns = (
+    (">starts", lambda row: f"{row.starts}"),
+    (">correct", lambda row: f"{row.correct}" + (f" ({100 * row.success_rate:.0f} %)" if row.starts else "")),
+    (">wrong", lambda row: f"{row.wrong}"),
+    (">integration", lambda row: f"{row.integration_error}"),
+    (">other", lambda row: f"{row.optimization_error}"),
+    (">median", lambda row: f"{row.median_time:.2f} s"),
+    (">expected", lambda row: or_never(row.expected_time, ".2f") + (" s" if np.isfinite(row.expected_time) else "")),
+)
+WORK: Columns = (
+    (">iterations", lambda row: f"{row.iterations:g}"),
+    (">evaluations", lambda row: f"{row.evaluations:g}"),
+)
+
+
+def counted(
+    rows: Iterable[Row],
+    before: Columns,
+    after: Columns,
+    words: Mapping[str, str],
+    *best: float,
+    title: str = "",
+) -> tuple[Sheet | str, ...]:
+    """Return what rows count, between other columns; below, methods in words and the global optima."""
+    found = ", ".join(f"{value:.6g}" for value in best)
+    return (
+        Sheet.of(rows, *before, *COUNTS, *after, title=title),
+        "",
+        Sheet(("", ""), tuple(words.items())),
+        f"correct: chi2 = {found} within 0.1 %; expected: mean time per start / success rate",
+    )
+
+
+def or_never(value: float, form: str, never: str = "never") -> str:
+    """Write a number, or a word for infinity."""
+    return format(value, form) if np.isfinite(value) else never
+
+
+def reported(name: str, source: str, rows: Iterable[PaperRow]) -> Sheet:
+    """Return what a paper reports."""
+    columns: tuple[Column[PaperRow], ...] = (("paper", lambda row: row.method), ("", lambda row: row.figures))
+    return Sheet.of(rows, *columns, title=f"{name}: {source}")
 
 
 def number_mistakes(*, seed: int | None = None, max_time: float = 1.0, **counts: int) -> list[str]:
@@ -41,9 +134,9 @@ def teller(what: str, total: int, progress: Progress) -> Callable[[MethodTrial],
     return tell
 
 
-def collected(rows: Iterable[Row]) -> tuple[list[Row], dict[str, str]]:
+def collected(rows: Iterable[Item]) -> tuple[list[Item], dict[str, str]]:
     """Return the rows of a table until Ctrl-C, and what JSON says of that."""
-    found: list[Row] = []
+    found: list[Item] = []
     try:
         for row in rows:
             found.append(row)
@@ -54,4 +147,4 @@ def collected(rows: Iterable[Row]) -> tuple[list[Row], dict[str, str]]:
 
 def record(table: str, rows: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
     """Return what JSON gets of a table: its name, how it was made, and the rows; None for what is not finite."""
-    return {"table": table, **more, "rows": [{key: finite(value) for key, value in row.items()} for row in rows]}
+    return finite({"table": table, **more, "rows": rows})

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import castfit
+from castfit._json import finite
 from castfit.cli.command import (
     FAILED,
     INTERRUPTED,
@@ -156,24 +157,23 @@ def _record(name: str, solver: str, result: Result) -> dict[str, Any]:
     points = [condition.points for condition in result.problem.conditions]
     sigma = np.concatenate([p.sigma[p.mask] for p in points])
 
-    def finite(values: Mapping[str, float]) -> dict[str, float | None]:
-        return {n: v if math.isfinite(v) else None for n, v in values.items()}
-
-    sums = finite({"chi2": result.chi2, "sse": float(np.sum((sigma * result.residuals) ** 2))})
-    return {
-        "problem": name,
-        "transcription": result.transcription,
-        "solver": result.solver,
-        "success": result.success,
-        "status": result.status.value,
-        "message": result.message,
-        "parameters": finite(result.values),
-        "standard_errors": finite(result.standard_errors),
-        **sums,
-        "n_data": result.n_data,
-        "iterations": result.iterations,
-        "time": result.time,
-    }
+    return finite(
+        {
+            "problem": name,
+            "transcription": result.transcription,
+            "solver": result.solver,
+            "success": result.success,
+            "status": result.status.value,
+            "message": result.message,
+            "parameters": result.values,
+            "standard_errors": result.standard_errors,
+            "chi2": result.chi2,
+            "sse": float(np.sum((sigma * result.residuals) ** 2)),
+            "n_data": result.n_data,
+            "iterations": result.iterations,
+            "time": result.time,
+        }
+    )
 
 
 def exit_status(results: Sequence[Result]) -> int:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from castfit._json import finite
 from castfit._pictures import picture
 from castfit._text import aligned
 from castfit.drive.incremental.result import Horizon
@@ -142,13 +143,7 @@ class Row:
 
     def record(self) -> dict[str, Any]:
         """Return what JSON gets: the case's options as entries of their own, None for what is not finite."""
-        entries = {"method": self.method, **self.case, **{k: v for k, v in vars(self).items() if k != "case"}}
-        return {k: finite(v) for k, v in entries.items()}
-
-
-def finite(value: Any) -> Any:
-    """Return a number as JSON can hold it: None for what is not finite."""
-    return None if isinstance(value, float) and not np.isfinite(value) else value
+        return finite({"method": self.method, **self.case, **{k: v for k, v in vars(self).items() if k != "case"}})
 
 
 def _median(values: Sequence[float]) -> float:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from castfit._text import aligned, rounded
+from castfit.drive.run.found import Found
 from castfit.result import Result
 from castfit.status import Status
 
@@ -54,28 +55,28 @@ class Horizon:
     fallback: str
 
 
-@dataclass(frozen=True)
-class IncrementalResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class IncrementalResult(Found):
     """What an incremental fit found.
 
     Attributes
     ----------
-    result : Result
-        The fit on the whole horizon; of a fit that failed, the best point so far.
+    best : Result
+        The fit on the whole horizon, also called `result`; of a fit that failed, the best point so far.
     horizons : tuple of Horizon
         In the order in which they were solved.
     time : float
         Seconds.
     """
 
-    result: Result
     horizons: tuple[Horizon, ...]
     time: float
 
     @property
-    def success(self) -> bool:
-        """Whether the fit on the whole horizon is a solution."""
-        return self.result.success
+    def result(self) -> Result:
+        """The fit on the whole horizon."""
+        assert self.best is not None
+        return self.best
 
     @property
     def iterations(self) -> int:
@@ -112,8 +113,6 @@ class IncrementalResult:
         table = aligned(rows, ">" * (len(names) + 5) + "<<")
         counted = f"{self.iterations} iterations, equivalent to {self.equivalent_iterations:.2f} on the whole horizon"
         return "\n".join([*table, "", f"{counted}; {self.time:.2f} s", "", self.result.summary()])
-
-    __str__ = summary
 
     def __repr__(self) -> str:
         count = len(self.horizons)

@@ -17,7 +17,7 @@ from castfit._array import Array
 from castfit._reading import is_count, is_one_of, items, named, reals, rng_mistakes, text
 from castfit.problem import Posable
 from castfit.quantities import Quantity
-from castfit.status import InputError, suggest
+from castfit.status import InputError, check, suggest
 
 SAMPLINGS = ("sobol", "latin_hypercube", "uniform", "log_uniform")
 
@@ -89,64 +89,51 @@ def draw(
     deadline : float
         When to stop, as `time.time` gives it; at least one start is drawn.
     """
-    nothing, before = Draws((), None), len(mistakes)
-    listed = items(starts)
-    if not is_count(starts, -np.inf) and listed is None:
-        mistakes.append(f"starts is {text(starts)}; give a number, or a list of {{name: value}}")
-        return nothing
+    before, listed = len(mistakes), items(starts)
+    mistakes += rng_mistakes(rng)
+    axes: list[_Axis] = []
+    given: list[dict[str, float]] = []
     if listed is not None:
         if sampling is not None or limits is not None:
             mistakes.append("the starts are given, so nothing is sampled; leave out sampling= and limits=")
-        given = tuple(_checked(problem, i, start, mistakes) for i, start in enumerate(listed))
-        if not given:
-            mistakes.append("starts is empty; give at least one")
-        mistakes += rng_mistakes(rng)
-        return _drawn(len(given), given.__getitem__, None, _Streams(rng)) if len(mistakes) == before else nothing
-    count = int(starts)
-    if count < 1:
-        mistakes.append(f"starts is {count}; give at least 1")
-    wrong = rng_mistakes(rng)
-    if wrong:
-        mistakes += wrong
-        return nothing
-    own = _Streams(rng)
-
-    if callable(sampling):
-        function: Any = sampling
+        given = [_checked(problem, i, start, mistakes) for i, start in enumerate(listed)]
+    if not given and not is_count(starts, 1):
+        shown = "empty" if listed == [] else text(starts)
+        mistakes.append(f"starts is {shown}; give a number of at least 1, or a list of {{name: value}}")
+    if listed is None and callable(sampling):
         if limits is not None:
             mistakes.append("limits are given besides a function that samples; leave out one of them")
-        if len(mistakes) > before:
-            return nothing
-
-        def ask(i: int) -> dict[str, float]:
-            found: list[str] = []
-            start = _checked(problem, i, function(own[i]), found)
-            if found:
-                raise InputError("sampling", found)
-            return start
-
-        return _drawn(count, ask, ask, own, deadline)
-
-    kind: Any = "sobol" if sampling is None else sampling
-    if not is_one_of(kind, *SAMPLINGS):
-        mistakes.append(f"sampling is {text(kind)}: {suggest(str(kind), SAMPLINGS)}, or give a function of a generator")
-    axes = _axes(problem, limits, is_one_of(kind, "log_uniform"), mistakes)
+    elif listed is None:
+        kind = "sobol" if sampling is None else sampling
+        if not is_one_of(kind, *SAMPLINGS):
+            nearest = suggest(str(kind), SAMPLINGS)
+            mistakes.append(f"sampling is {text(kind)}: {nearest}, or give a function of a generator")
+        axes = _axes(problem, limits, is_one_of(kind, "log_uniform"), mistakes)
     if len(mistakes) > before:
-        return nothing
+        return Draws((), None)
+    own = _Streams(rng)
 
     def at(point: Array) -> dict[str, float]:
         return {axis.quantity.name: axis.value(float(u)) for axis, u in zip(axes, point, strict=True)}
 
     def again(i: int) -> dict[str, float]:
-        return at(own[i].random(len(axes)))
+        if not callable(sampling):
+            return at(own[i].random(len(axes)))
+        found: list[str] = []
+        start = _checked(problem, i, sampling(own[i]), found)
+        check("sampling", found)
+        return start
 
-    cube = _design(kind, count, len(axes), own.design)
-    first = again if cube is None else _rows(cube, at)
-    return _drawn(count, first, again, own, deadline)
-
-
-def _rows(cube: Array, at: Callable[[Array], dict[str, float]]) -> Callable[[int], dict[str, float]]:
-    return lambda i: at(cube[i])
+    count = len(given) or int(starts)
+    cube = None if given or callable(sampling) else _design(sampling, count, len(axes), own.design)
+    first: list[dict[str, float]] = []
+    seeds: list[int] = []
+    for i in range(count):
+        if not given and i % _LOOK == 1 and time.time() >= deadline:
+            break
+        first.append(given[i] if given else again(i) if cube is None else at(cube[i]))
+        seeds.append(own.seed(i))
+    return Draws(tuple(first), None if given else again, tuple(seeds), count)
 
 
 class _Streams:
@@ -161,38 +148,19 @@ class _Streams:
         self._own += self._parent.spawn(max(i + 1 - len(self._own), 0))
         return self._own[i]
 
-
-def _drawn(
-    count: int,
-    first: Callable[[int], dict[str, float]],
-    again: Callable[[int], dict[str, float]] | None,
-    streams: _Streams,
-    deadline: float = np.inf,
-) -> Draws:
-    """Draw starts, and each one's seed for what comes after drawing it, until the deadline."""
-    starts: list[dict[str, float]] = []
-    seeds: list[int] = []
-    for i in range(count):
-        if i % _LOOK == 1 and time.time() >= deadline:
-            break
-        starts.append(first(i))
-        seeds.append(_seed(streams[i]))
-    return Draws(tuple(starts), again, tuple(seeds), count)
+    def seed(self, i: int) -> int:
+        """Return a number for what comes after drawing a start; its stream goes on as if it had not been asked."""
+        (fresh,) = self[i].spawn(1)
+        return int(fresh.integers(2**63))
 
 
-def _seed(stream: np.random.Generator) -> int:
-    """Return a number for what comes after drawing a start; the stream itself goes on as if it had not been asked."""
-    (fresh,) = stream.spawn(1)
-    return int(fresh.integers(2**63))
-
-
-def _design(kind: str, n: int, d: int, generator: np.random.Generator) -> Array | None:
+def _design(sampling: str | None, n: int, d: int, generator: np.random.Generator) -> Array | None:
     """Return points that fill the unit cube together, (n, d); None if each start draws its own."""
     from scipy.stats import qmc  # scipy.stats takes a third of castfit's time of import
 
-    if kind == "latin_hypercube":
+    if sampling == "latin_hypercube":
         return qmc.LatinHypercube(d, seed=generator).random(n)
-    if kind == "sobol":
+    if sampling in (None, "sobol"):
         return qmc.Sobol(d, seed=generator).random_base2((n - 1).bit_length())[:n]
     return None
 
