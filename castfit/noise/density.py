@@ -16,8 +16,14 @@ expected one, E[d2 cost / d eta2], so that the Gauss-Newton method on these rows
 heavy tails it is that of iteratively reweighted least squares, which converges from farther away, and `information`
 says by what the rows are to be multiplied for the expected curvature, of which statistics are made.
 
-A Gaussian with known sigma gives the one row  (mu - m)/sigma;  one whose sigma depends on parameters or states gives
-the rows  (mu - m)/sigma  and  (1 - r^2)/sqrt 2  with the derivatives  d mu / sigma  and  sqrt 2 d log sigma.
+A spread has a row of its own.  For  cost = rho(r) + log s,  r = (mu - m)/s  and  psi = rho',  the score of log s is
+1 - r psi,  its information  lambda = E[(r psi)^2] - 1  (2 for normal errors).  From a spread that is much too small
+steps of Fisher scoring are far too long, from one too large they are too short.  Here the curvature is the secant that
+leads to the spread that the datum alone would have, at which |r| = r*,  r* psi(r*) = 1:
+
+    c = (r psi - 1) / log(|r| / r*),    row (1 - r psi) / sqrt c,    derivative sqrt c d log s
+
+so that the iterations do not depend on where the spread begins; `information` is  sqrt(lambda / c).
 """
 
 from __future__ import annotations
@@ -35,6 +41,8 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 _SINGULAR = 1e-10  # least eigenvalue of a user's curvature, relative to the largest
+_EXACT = 1e-4  # residuals below count as this large in the secant, whose logarithm is not to be infinite
+_NEAR = 1e-6  # of the mode: there the secant is a tangent
 _FAR = 1e4  # largest row of a user's likelihood, in standard deviations
 
 
@@ -104,6 +112,23 @@ def lower_triangular(
         rows.append((score[i] - done) / factor[i, i])
     one = ca.SX.ones(eta.numel(), 1)
     return Density(eta, datum, cost, residual, factor, ca.vertcat(*rows), one if information is None else information)
+
+
+def secant(surplus: ca.SX, size: ca.SX, mode: float, slope: float) -> ca.SX:
+    """Return the curvature c of a cost in log s, by the secant to the spread that the datum alone would have.
+
+    Parameters
+    ----------
+    surplus : casadi.SX
+        r psi - 1.
+    size : casadi.SX
+        |r|.
+    mode, slope : float
+        Where the surplus is zero, and there its derivative by log |r|.
+    """
+    away = ca.log(ca.fmax(size / mode, _EXACT))
+    near = ca.fabs(away) < _NEAR
+    return ca.if_else(near, slope, surplus / ca.if_else(near, 1, away))
 
 
 def factor_of(hessian: Array, score: Array) -> tuple[Array, Array]:

@@ -31,7 +31,7 @@ import numpy as np
 
 from castfit._reading import is_one_of, real, text
 from castfit.noise.base import Noise, pairs, positive
-from castfit.noise.density import Density, lower_triangular
+from castfit.noise.density import Density, lower_triangular, secant
 from castfit.noise.special import normal_tail
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ class _Normal(Noise):
         cost = 0.5 * r**2 + ca.log(s) + _HALF_LOG_2PI + self._measure(m)
         slope = ca.gradient(self._axis(mu), mu)
         if not self.censored:
-            return lower_triangular(eta, m, cost, r, ca.diag(ca.vertcat(slope, np.sqrt(2))) / s)
+            c = secant(r**2 - 1, ca.fabs(r), 1.0, 2.0)
+            factor = ca.diag(ca.vertcat(slope, ca.sqrt(c))) / s
+            return lower_triangular(eta, m, cost, r, factor, ca.vertcat(1, ca.sqrt(2 / c)))
         convex = ca.vertcat(ca.horzcat(slope, 0), ca.horzcat(-r, -1)) / s
         out = lower_triangular(eta, m, cost, r, convex)
         if self.below is not None:

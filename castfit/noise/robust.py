@@ -9,8 +9,7 @@ curvature would lead to steps of about one s.  For statistics a row is multiplie
 
     kappa = E[psi']^2 / E[psi^2] = E[psi^2]
 
-is the information that the density has of mu / s.  That of log s is  lambda = E[(r psi)^2] - 1,  with the row
-(1 - r psi) / sqrt lambda.
+is the information that the density has of mu / s.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import numpy as np
 
 from castfit._reading import real, text
 from castfit.noise.base import Noise, pairs, positive
-from castfit.noise.density import Density, lower_triangular
+from castfit.noise.density import Density, lower_triangular, secant
 from castfit.status import check
 
 if TYPE_CHECKING:
@@ -36,16 +35,46 @@ _HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
 _QUARTILE = 0.6744897501960817  # of the normal distribution
 _NOTHING = 40.0  # exp(-40) is less than rounding
 _NODES = 4001
-_KINK = 1e-6  # Laplace's |r| is a parabola of this half width at 0
+_KINK = 1e-4  # Laplace's |r| is a parabola of this half width at 0
 
 
-def _reweighted(
-    mu: ca.SX, s: ca.SX, m: ca.SX, *, cost: ca.SX, weight: ca.SX, location: float, scale: float, unit: float
-) -> Density:
-    """Build the density of  cost(r) + log s  from w, kappa (location), lambda (scale) and the deviation of r (unit)."""
-    factor = ca.diag(ca.vertcat(ca.sqrt(weight), np.sqrt(scale))) / s
-    information = ca.vertcat(ca.sqrt(location / weight), 1)
-    return lower_triangular(ca.vertcat(mu, s), m, cost + ca.log(s), (mu - m) / (s * unit), factor, information)
+@dataclass(frozen=True)
+class _Numbers:
+    """What a density p(r) = exp(-cost(r)) is known by.
+
+    Attributes
+    ----------
+    constant : float
+        Of the cost, so that the integral of p is 1.
+    location, scale : float
+        The informations kappa of mu / s and lambda of log s.
+    mode, slope : float
+        Where r psi(r) = 1, and there the derivative of r psi by log r; no mode if p has no integral.
+    deviation : float
+        By which residuals are divided, about the standard deviation of p.
+    """
+
+    constant: float
+    location: float
+    scale: float
+    mode: float
+    slope: float
+    deviation: float = 1.0
+
+
+def _reweighted(mu: ca.SX, s: ca.SX, m: ca.SX, cost: ca.SX, weight: ca.SX, numbers: _Numbers) -> Density:
+    """Build the density of  cost(r) + log s + constant  from the weight psi / r."""
+    r = (mu - m) / s
+    scale = numbers.scale
+    c = (
+        secant(weight * r**2 - 1, ca.fabs(r), numbers.mode, numbers.slope)
+        if np.isfinite(numbers.mode)
+        else ca.SX(scale)
+    )
+    factor = ca.diag(ca.vertcat(ca.sqrt(weight), ca.sqrt(c))) / s
+    information = ca.vertcat(ca.sqrt(numbers.location / weight), ca.sqrt(scale / c))
+    full = cost + numbers.constant + ca.log(s)
+    return lower_triangular(ca.vertcat(mu, s), m, full, r / numbers.deviation, factor, information)
 
 
 def _median_spread(mu: Array, m: Array, quartile: float) -> float:
@@ -87,18 +116,15 @@ class StudentT(Noise):
 
         nu = float(self.df)
         r = (mu - m) / s
-        constant = 0.5 * np.log(nu) + float(special.betaln(0.5, 0.5 * nu))
-        deviation = np.sqrt(nu / (nu - 2)) if nu > 2 else self._quartile / _QUARTILE
-        return _reweighted(
-            mu,
-            s,
-            m,
-            cost=0.5 * (nu + 1) * ca.log1p(r**2 / nu) + constant,
-            weight=(nu + 1) / (nu + r**2),
+        numbers = _Numbers(
+            constant=0.5 * float(np.log(nu)) + float(special.betaln(0.5, 0.5 * nu)),
             location=(nu + 1) / (nu + 3),
             scale=2 * nu / (nu + 3),
-            unit=deviation,
+            mode=1.0,
+            slope=2 * nu / (nu + 1),
+            deviation=float(np.sqrt(nu / (nu - 2))) if nu > 2 else self._quartile / _QUARTILE,
         )
+        return _reweighted(mu, s, m, 0.5 * (nu + 1) * ca.log1p(r**2 / nu), (nu + 1) / (nu + r**2), numbers)
 
     @property
     def _quartile(self) -> float:
@@ -120,9 +146,9 @@ class StudentT(Noise):
 class Laplace(Noise):
     """Double exponential errors: the sum of absolute deviations is minimised.
 
-    Within a millionth of `sigma` of the datum the absolute value is a parabola of the same value and slope at the ends,
-    so that solvers can end where the model meets a datum exactly, as it does at the optimum in as many data as there
-    are parameters.  The cost is Laplace's everywhere else, and by at most 5e-7 larger there.
+    Within 1e-4 `sigma` of the datum the absolute value is a parabola of the same value and slope at the ends, so that
+    solvers can end where the model meets a datum exactly, as it does at the optimum in as many data as there are
+    parameters.  The cost is Laplace's everywhere else, and by at most 5e-5 larger there.
 
     Parameters
     ----------
@@ -137,8 +163,7 @@ class Laplace(Noise):
         size = ca.fabs(r)
         value = ca.if_else(size > _KINK, size, 0.5 * r**2 / _KINK + 0.5 * _KINK)
         weight = 1 / ca.fmax(size, _KINK)
-        cost = value + np.log(2)
-        return _reweighted(mu, s, m, cost=cost, weight=weight, location=1.0, scale=1.0, unit=np.sqrt(2))
+        return _reweighted(mu, s, m, value, weight, _Numbers(float(np.log(2)), 1.0, 1.0, 1.0, 1.0, float(np.sqrt(2))))
 
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return the mean absolute deviation."""
@@ -184,17 +209,15 @@ class _Loss(Noise):
         """The residual that is larger than half of all, in absolute values."""
 
     @abstractmethod
-    def _numbers(self) -> tuple[float, float, float]:
-        """Return the logarithm of the integral of exp(-cost(r)), kappa and lambda."""
+    def _numbers(self) -> _Numbers:
+        """Work out what the density is known by."""
 
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
         """Return the loss with its constant."""
         r = (mu - m) / s
         f = float(self.f_scale)
         z = (r / f) ** 2
-        constant, location, scale = self._numbers()
-        cost = 0.5 * f**2 * self._rho(z) + constant
-        return _reweighted(mu, s, m, cost=cost, weight=self._slope(z), location=location, scale=scale, unit=1.0)
+        return _reweighted(mu, s, m, 0.5 * f**2 * self._rho(z), self._slope(z), self._numbers())
 
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return the sigma at which half of the residuals are within the quartiles."""
@@ -220,12 +243,13 @@ class Huber(_Loss):
     def _slope(self, z: ca.SX) -> ca.SX:
         return 1 / ca.sqrt(ca.fmax(z, 1))
 
-    def _numbers(self) -> tuple[float, float, float]:
+    def _numbers(self) -> _Numbers:
         middle, tails = self._parts
         total, f = middle + tails, float(self.f_scale)
         # integrals by parts of r^4 in the middle, f^2 r^2 in the tails
         scale = (3 * middle + tails * (2 - f**2)) / total - 1
-        return float(np.log(total)), middle / total, scale
+        mode, slope = (1.0, 2.0) if f >= 1 else (1 / f, 1.0)
+        return _Numbers(float(np.log(total)), middle / total, scale, mode, slope)
 
     @property
     def _quartile(self) -> float:
@@ -286,15 +310,14 @@ class SoftL1(_Loss):
         r, step = _line(f, f * np.sqrt((1 + _NOTHING / f**2) ** 2 - 1))
         return r, step * np.exp(-(r**2) / (1 + np.hypot(1, r / f)))
 
-    def _numbers(self) -> tuple[float, float, float]:
+    def _numbers(self) -> _Numbers:
+        f = float(self.f_scale)
         r, weight = self._nodes()
-        root = np.hypot(1, r / float(self.f_scale))
+        root = np.hypot(1, r / f)
         total = float(np.sum(weight))
-        return (
-            float(np.log(total)),
-            float(weight @ (r / root) ** 2) / total,
-            float(weight @ (r**2 / root) ** 2) / total - 1,
-        )
+        location, scale = float(weight @ (r / root) ** 2) / total, float(weight @ (r**2 / root) ** 2) / total - 1
+        square = 0.5 / f**2 + float(np.hypot(0.5 / f**2, 1))  # of the mode: q^2 = 1 + q / f^2
+        return _Numbers(float(np.log(total)), location, scale, float(np.sqrt(square)), 2 - 1 / (f**2 * square))
 
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw measured values, of a hyperbolic distribution: normal ones of random variance.
@@ -339,19 +362,20 @@ class Cauchy(_Loss):
         f, nu = float(self.f_scale), float(self.f_scale) ** 2 - 1
         return f / np.sqrt(nu) * float(special.stdtrit(nu, 0.75))
 
-    def _numbers(self) -> tuple[float, float, float]:
+    def _numbers(self) -> _Numbers:
         """Return those of Student's t; without an integral, kappa for normal errors: a way to estimate, no density."""
         from scipy import special
 
         f = float(self.f_scale)
         if self.normalisable:
             nu = f**2 - 1
-            return float(np.log(f) + special.betaln(0.5, 0.5 * nu)), nu / (nu + 3), 2 * nu / (nu + 3)
+            constant = float(np.log(f)) + float(special.betaln(0.5, 0.5 * nu))
+            return _Numbers(constant, nu / (nu + 3), 2 * nu / (nu + 3), f / float(np.sqrt(nu)), 2 * nu / f**2)
         r, step = _line(f, np.sqrt(2 * _NOTHING))
         weight = step * np.exp(-0.5 * r**2)
         psi = r / (1 + (r / f) ** 2)
         location = float(weight @ (r * psi)) ** 2 / float(weight @ psi**2) / float(np.sum(weight))
-        return _HALF_LOG_2PI, location, 2.0
+        return _Numbers(_HALF_LOG_2PI, location, 2.0, np.inf, 2.0)
 
     @property
     def normalisable(self) -> bool:

@@ -253,6 +253,18 @@ def test_robust_rows_are_those_of_reweighted_least_squares():
     np.testing.assert_allclose(factor[:, 0, 0], np.sqrt(weight), rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", [*CONTINUOUS, *POSITIVE])
+@pytest.mark.parametrize("s", [1e-3, 0.5, 1.0, 8.0])
+@pytest.mark.parametrize("away", [0.03, 1.0, -2.5])
+def test_the_row_of_a_spread_leads_to_the_one_that_the_datum_alone_would_have(name, s, away):
+    density = density_of(ALL[name])
+    mu = np.exp(away) if name in POSITIVE else 1.0 + away
+    factor, rows = evaluate(density, "factor", "rows", mu=mu, s=s, m=1.0)
+    step = -rows[0, 1, 0] / (factor[0, 1, 1] * s)  # of log s
+    score = evaluate(density, "gradient", mu=mu, s=s * np.exp(step), m=1.0)
+    assert score[0, 1, 0] * s * np.exp(step) == pytest.approx(0, abs=1e-9)
+
+
 @pytest.mark.parametrize("r", [-60.0, -1.0, 3.0, 200.0])
 def test_censored_rows_are_finite_in_both_tails(r):
     density = Gaussian(below=0.0).density(MU, S, M)
