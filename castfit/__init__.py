@@ -47,6 +47,19 @@ from castfit.influence import PriorInfluence, prior_influence
 from castfit.inputs import Input
 from castfit.integrate import IntegratorOptions
 from castfit.model import Model, symbols
+from castfit.noise.models import (
+    Cauchy,
+    Gaussian,
+    Huber,
+    Laplace,
+    Likelihood,
+    LogNormal,
+    NegativeBinomial,
+    Poisson,
+    SoftL1,
+    StudentT,
+)
+from castfit.noise.unknown import unknown
 from castfit.priors import Normal, tikhonov
 from castfit.problem import Constraint, Parameter, Problem
 from castfit.result import Result
@@ -68,23 +81,31 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CastfitError",
+    "Cauchy",
     "Collocation",
     "ComparisonResult",
     "Constraint",
     "Decomposed",
     "Experiment",
     "GaussNewton",
+    "Gaussian",
+    "Huber",
     "IncrementalResult",
     "Input",
     "InputError",
     "IntegratorOptions",
     "Ipopt",
     "Iteration",
+    "Laplace",
+    "Likelihood",
+    "LogNormal",
     "Model",
     "MultipleShooting",
     "MultistartResult",
+    "NegativeBinomial",
     "Normal",
     "Parameter",
+    "Poisson",
     "Prior",
     "PriorInfluence",
     "Problem",
@@ -92,8 +113,10 @@ __all__ = [
     "ScatterResult",
     "SimulationError",
     "SingleShooting",
+    "SoftL1",
     "Status",
     "Stiffness",
+    "StudentT",
     "acos",
     "asin",
     "atan",
@@ -134,6 +157,7 @@ __all__ = [
     "tan",
     "tanh",
     "tikhonov",
+    "unknown",
 ]
 
 

@@ -6,15 +6,18 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import casadi as ca
 import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -98,6 +101,31 @@ class Buffered:
         self._run()
         if self._buffer.ret() != 0:  # CasADi's Rosenbrock integrator: no exception, and the old results in place
             raise RuntimeError("evaluation failed")
+
+
+class Mapped:
+    """A matrix expression as a function of arrays of points (..., size); the next call overwrites its results."""
+
+    def __init__(self, name: str, arguments: Sequence[ca.SX], expression: ca.SX) -> None:
+        self.empty = expression.nnz() == 0
+        self._sizes = [a.numel() for a in arguments]
+        self._shape = expression.shape
+        # CasADi stores by columns, so the transpose arrives by rows.
+        names = [f"i{i}" for i in range(len(arguments))]
+        self._function = ca.Function(name, list(arguments), [ca.densify(ca.cse(expression.T))], names, ["out"])
+        self._buffered: dict[int, Buffered] = {}
+
+    def __call__(self, *points: NDArray[np.float64]) -> NDArray[np.float64]:
+        leading = np.broadcast_shapes(*(a.shape[:-1] for a in points))
+        count = int(np.prod(leading))
+        if count not in self._buffered:
+            self._buffered[count] = Buffered(self._function.map(count), ("out",))
+        evaluate = self._buffered[count]
+        for i, (array, size) in enumerate(zip(points, self._sizes, strict=True)):
+            if size:
+                evaluate.arguments[f"i{i}"].reshape(*leading, size)[...] = array
+        evaluate()
+        return evaluate.results["out"].reshape(*leading, *self._shape)
 
 
 class Built(threading.local, Generic[K, V]):

@@ -12,8 +12,9 @@ from castfit._bounds import bound_mistakes
 from castfit._reading import is_one_of, named, real, text
 from castfit.experiment import Experiment, Free
 from castfit.model import NOT_A_NUMBER, Model, holds_nan
+from castfit.observed import unknowns
 from castfit.priors import Belief, contradictions, prior_mistakes
-from castfit.quantities import every_parameter, names_used
+from castfit.quantities import every_parameter, names_used, noise_names
 from castfit.statement import Constraint, Parameter, Statement, initial_values
 from castfit.status import suggest
 
@@ -35,8 +36,10 @@ def statement_mistakes(said: Statement) -> list[str]:
     names = [e.name for e in said.experiments]
     repeated = [n for n in dict.fromkeys(names) if names.count(n) > 1]
     mistakes += [f"two experiments are named '{n}'; names must differ" for n in repeated]
-    if len({e.sigma is None for e in said.experiments}) == 2:
-        mistakes.append("some experiments have sigma and some not; give it for all or for none")
+    silent = [e.sigma is None and not e.noise for e in said.experiments]
+    if any(silent) and any(e.sigma is not None for e in said.experiments):
+        mistakes.append("some experiments have sigma and some not; give it for all or for none, or say unknown()")
+    mistakes += _unknown_sigma_mistakes(said)
     used = [names_used(model, e) for e in said.experiments]
     taken = {n: kind for kind, group in _kinds(model).items() for n in group}
     for name in said.parameters:
@@ -70,6 +73,19 @@ def statement_mistakes(said: Statement) -> list[str]:
     for experiment in said.experiments:
         mistakes += [f"{experiment.name}: {m}" for m in _experiment_mistakes(said, experiment)]
     return mistakes
+
+
+def _unknown_sigma_mistakes(said: Statement) -> list[str]:
+    """Find unknown sigmas of which different things are said, or whose parameter's name is taken."""
+    meant: dict[str, set[tuple[Any, ...]]] = {}
+    for name, _, _, s in unknowns(said.experiments):
+        meant.setdefault(name, set()).add((s.guess, s.lower, s.upper, repr(s.prior)))
+    taken = [f"sigma({name})" for name in meant if f"sigma({name})" in every_parameter(said.model, said.parameters)]
+    return [
+        f"the unknown sigma '{name}' is given in {len(kinds)} different ways; say the same wherever it is named"
+        for name, kinds in meant.items()
+        if len(kinds) > 1
+    ] + [f"the name '{name}' is that of an unknown sigma; rename the parameter" for name in taken]
 
 
 _COMPARISONS = (ca.OP_LE, ca.OP_LT, ca.OP_EQ, ca.OP_NE, ca.OP_AND, ca.OP_OR, ca.OP_NOT)
@@ -160,6 +176,12 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
     own = {n: v for n, v in experiment.parameters.items() if isinstance(v, ca.SX)}
     for name, value in own.items():
         mistakes += _unknown(f"parameter '{name}'", value, parameters)
+    mistakes += [
+        f"sigma contains '{n}', which is neither in the model nor among the problem's parameters: "
+        f"{suggest(n, parameters)}"
+        for n in dict.fromkeys(noise_names(model, experiment))
+        if n not in parameters
+    ]
     mistakes += _circles(own)
     known = (*model.own_states, *model.algebraic_states)
     mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in initial if n not in known]
@@ -256,8 +278,9 @@ def support_mistakes(posed: Posed) -> list[str]:
     by_parameter = _pattern(equations, p)
     observe, observe_p = _pattern(posed.observed, unknown), _pattern(posed.observed, p)
     supported: set[int] = set()
-    for experiment, condition in zip(posed.experiments, posed.conditions, strict=True):
-        columns = [posed.outputs.index(n) for n in experiment.measured]
+    for condition in posed.conditions:
+        seen = (*posed.outputs, *posed.spreads)
+        columns = [seen.index(n) for of in condition.observed if of is not None for n in of.predicted]
         reached = _any(observe[columns])
         for _ in range(unknown.numel()):
             reached = reached | _any(flow[reached])

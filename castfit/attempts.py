@@ -133,12 +133,13 @@ class Search:
         what: str = "",
         *,
         second_start: Callable[[], Array] | None = None,
+        warm: bool = False,
     ) -> Attempt:
-        """Solve, refine, solve again; then judge."""
+        """Solve, refine, solve again; then judge.  `warm` says that the start is nearly optimal."""
         refinement = 0
         while True:
             control = Control(self.remaining, self.report, second_start if refinement == 0 else None)
-            solution = self.solver.solve(staged, control, warm=refinement > 0)
+            solution = self.solver.solve(staged, control, warm=warm or refinement > 0)
             self._count(solution, refinement)
             try:
                 finer = transcription.refine(self.problem, staged, solution.v) if solution.status.success else None

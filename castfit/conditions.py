@@ -13,6 +13,7 @@ import numpy as np
 from castfit.experiment import Experiment, Free, Points
 from castfit.inputs import Input
 from castfit.link import Expressions, Link
+from castfit.observed import Observations, Observed
 from castfit.quantities import Quantity, fixed_value
 from castfit.statement import Statement, initial_values
 
@@ -32,6 +33,8 @@ class Condition:
     start : float
     points : Points
         Measurements with one column for each of ``Posed.outputs``.
+    observed : tuple of Observed
+        Their noise; None where an output is not measured in this experiment.
     inputs : tuple of Input
         In the model's order.
     theta : (n_q,) int array
@@ -45,6 +48,7 @@ class Condition:
     name: str
     start: float
     points: Points
+    observed: tuple[Observed | None, ...]
     inputs: tuple[Input, ...]
     theta: NDArray[np.intp]
     link: Link
@@ -63,10 +67,15 @@ class Condition:
         return every[(every > self.start) & (every < self.end)]
 
 
-def conditions_of(said: Statement, outputs: Sequence[str], quantities: Sequence[Quantity]) -> tuple[Condition, ...]:
+def conditions_of(
+    observations: Observations, outputs: Sequence[str], quantities: Sequence[Quantity]
+) -> tuple[Condition, ...]:
     """Work out all experiments; expressions that several of them share become one function."""
-    graphs = _Graphs()
-    return tuple(_condition(said, e, outputs, quantities, graphs) for e in said.experiments)
+    graphs, said = _Graphs(), observations.said
+    return tuple(
+        _condition(said, e, tuple(of.get(n) for n in outputs), outputs, quantities, graphs)
+        for e, of in zip(said.experiments, observations.observed, strict=True)
+    )
 
 
 def resolved(expression: ca.SX, overrides: Mapping[str, Any]) -> ca.SX:
@@ -89,6 +98,7 @@ def resolved(expression: ca.SX, overrides: Mapping[str, Any]) -> ca.SX:
 def _condition(
     said: Statement,
     experiment: Experiment,
+    observed: tuple[Observed | None, ...],
     outputs: Sequence[str],
     quantities: Sequence[Quantity],
     graphs: _Graphs,
@@ -124,6 +134,7 @@ def _condition(
         experiment.name,
         experiment.start,
         experiment.points(outputs),
+        observed,
         tuple(experiment.inputs[n] for n in model.inputs),
         np.array(own, dtype=np.intp),
         Link(
@@ -132,6 +143,7 @@ def _condition(
             of,
             np.array([quantities[j].scale == "log" for j in own], dtype=bool),
             parts,
+            model.flow_parameters,
         ),
         np.array([float(initial.get(n, 1.0)) for n in model.algebraic_states]),
     )

@@ -13,15 +13,17 @@ import numpy as np
 from castfit.goodness import UNKNOWN, goodness
 from castfit.identifiability import judge, no_verdict
 from castfit.outcome import Estimates, Provenance, Uncertainty
-from castfit.residuals import series
+from castfit.residuals import Seen, series
 from castfit.result import Result
 from castfit.simulate import Nodes
-from castfit.staged import Evaluation, Linearization, StagedProblem, gaps, rows_in_units, weighted_squares
-from castfit.statistics import information_criteria, neg2loglik, statistics
+from castfit.staged import Evaluation, Linearization, StagedProblem, gaps, weighted_squares
+from castfit.statistics import Statistics, information_criteria, neg2loglik, statistics
+from castfit.transcribe.measured import constant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit.posed import Posed
     from castfit.problem import Posable
     from castfit.status import Status
     from castfit.verification import Verification
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 def estimate(
     problem: Posable,
+    posed: Posed,
     staged: StagedProblem,
     v: Array,
     at: Evaluation,
@@ -48,7 +51,10 @@ def estimate(
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or Posed
+        What the user asked.
+    posed : Posed
+        What was solved.
     staged : StagedProblem
     v : (n_v,) array
         The solution, or the best point so far.
@@ -68,6 +74,7 @@ def estimate(
         What the model's own integration says; it adds to the numerical error.
     """
     layout, quantities = staged.layout, problem.quantities
+    unknown_sigmas = [f"sigma({name})" if name else "sigma" for name in posed.groups]
     names, theta = layout.names, layout.theta(v).copy()
     # exp(log(bound)) may lie beyond the bound by rounding, and a solver may overstep a bound by its tolerance.
     natural = np.clip(problem.to_natural(theta), [q.lower for q in quantities], [q.upper for q in quantities])
@@ -99,12 +106,10 @@ def estimate(
             covariance = slope[:, None] * trusted.covariance * slope
             errors, numerical = slope * trusted.standard_errors, slope * trusted.numerical_errors
     dof = found.dof if found is not None else n_rows - n_theta
-    likelihood = neg2loglik(at.cost, _log_deviations(problem), n_unknown=int(layout.group_sizes.sum()))
-    likelihood += 2.0 * problem.posed.prior_constant
+    likelihood = neg2loglik(at.cost, constant(posed) + posed.prior_constant, n_unknown=int(layout.group_sizes.sum()))
     aic, bic = information_criteria(likelihood, n_rows, n_rows - dof + layout.n_groups)
-    chi2 = weighted_squares(layout, at)
-    units = rows_in_units(layout, at)
-    residuals = np.concatenate([r[chain.row_mask] for chain, r in zip(layout.chains, units, strict=True)])
+    seen = Seen.of(posed, staged, at, None if found is None else found.noise)
+    chi2 = weighted_squares(layout, at) if posed.least_squares else float(np.sum(seen.normalised**2))
     none_known = no_verdict(names, unknown or "the problem was not linearized")
     solution = Estimates(
         status=status,
@@ -117,7 +122,11 @@ def estimate(
         cost=at.cost,
         chi2=chi2,
         n_data=problem.n_data,
-        residuals=residuals,
+        residuals=seen.residuals,
+        predictions=seen.predictions,
+        spreads=seen.spreads,
+        normalised_residuals=seen.normalised,
+        deviations=seen.deviations,
         active=held,
         gaps=_largest_gap(staged, at),
         trajectories={
@@ -136,12 +145,16 @@ def estimate(
         correlation=trusted.correlation if trusted is not None else none,
         standard_errors=_by_name(names, errors),
         numerical_errors=_by_name(names, numerical),
-        noise=np.nan if found is None else float(found.noise[0]) if found.noise.size else 1.0,
+        noise=_noise(posed, found),
+        sigmas=dict(zip(unknown_sigmas, at.sigma.tolist(), strict=True)),
+        sigma_errors=dict(
+            zip(unknown_sigmas, (at.sigma * np.nan if trusted is None else trusted.noise_errors).tolist(), strict=True)
+        ),
         absolute_sigma=absolute_sigma,
         confidence_level=confidence_level,
         identifiability=judge(names, natural, slope, held, found, unknown=unknown) if found is not None else none_known,
     )
-    judged = goodness(series(problem, residuals), chi2, dof, absolute_sigma=absolute_sigma)
+    judged = goodness(series(posed, seen), chi2, dof, absolute_sigma=absolute_sigma)
     if verification is not None and not verification.reproduced:
         judged = UNKNOWN  # these are not the model's residuals
     return Result(solution, uncertainty, judged, provenance, problem)
@@ -156,9 +169,11 @@ def _n_informing(at: Evaluation) -> int:
     return at.prior.size if at.prior_curved is None else int(at.prior_curved.sum())
 
 
-def _log_deviations(problem: Posable) -> Array:
-    """Return the logarithms of the standard deviations of all data."""
-    return np.concatenate([np.log(c.points.sigma[c.points.mask]) for c in problem.conditions])
+def _noise(problem: Posed, found: Statistics | None) -> float:
+    """Return the factor on the standard deviations that all data share; NaN if unknown, or if they share none."""
+    if problem.groups == ("",):
+        return np.nan if found is None else float(found.noise[0])
+    return 1.0 if not problem.groups and not problem.noise_parameters else np.nan
 
 
 def _largest_gap(staged: StagedProblem, at: Evaluation) -> float:

@@ -7,7 +7,7 @@ Replicates are points with equal times.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Union
 
 import casadi as ca
@@ -17,8 +17,11 @@ from castfit._bounds import both_bounds, bound_mistakes
 from castfit._reading import named, real, reals, text
 from castfit.inputs import Input
 from castfit.model import NOT_A_NUMBER, holds_nan
+from castfit.noise.base import Noise
+from castfit.noise.reading import read_noise
+from castfit.noise.unknown import Unknown
 from castfit.priors import PriorDistribution, contradictions, prior_mistakes
-from castfit.series import Relative, read_series, read_sigma, scale_mistakes, series_mistakes
+from castfit.series import Relative, read_series, scale_mistakes, series_mistakes
 from castfit.status import check, suggest
 
 if TYPE_CHECKING:
@@ -75,7 +78,7 @@ def relative(fraction: float, *, floor: float = 0.0) -> Relative:
     return Relative(fraction, floor)
 
 
-Sigma = Union[float, Relative, "Mapping[str, Any]", "ArrayLike", None]
+Sigma = Union[float, Relative, Unknown, ca.SX, "Mapping[str, Any]", "ArrayLike", None]
 InitialValue = float | Free | ca.SX
 
 
@@ -94,8 +97,14 @@ class Experiment:
     sigma : float, mapping, array or `relative`, optional
         Standard deviation of the measurement errors, in the unit of the data: one number or ``relative(0.05,
         floor=1e-3)`` for all, an array (n_times, n_outputs), or a mapping with, per output, a number, `relative`, one
-        number per time, or an array like its values.  Nothing means unknown but equal for all values: residuals are
-        then unweighted and the variance is estimated from the fit.
+        number per time, or an array like its values; ``unknown()`` for a standard deviation of this output that is
+        estimated, and an expression of parameters, states, inputs and outputs for one that varies, as in ``a + b * y``
+        (parameters that appear nowhere else are declared in the problem like others).  Nothing means unknown but equal
+        for all values: residuals are then unweighted and the variance is estimated from the fit.
+    noise : noise model or mapping, optional
+        Per output, or for all, how values scatter about the prediction: ``Gaussian()``, ``LogNormal()``,
+        ``StudentT(df=4)``, ``Poisson()``, ...  Their `sigma` may be given there or as above; where it is neither it is
+        unknown.
     initial : mapping, optional
         For each state a number, ``free(guess)``, or a CasADi expression of the model's parameters.  States that are
         left out take the model's own initial value.  For an algebraic state a number: a guess from which its
@@ -121,6 +130,7 @@ class Experiment:
     data: Any
     time: Any = None
     sigma: Any = None
+    noise: Mapping[str, Noise] = field(default_factory=dict[str, Noise])
     initial: Mapping[str, Any] = field(default_factory=dict[str, Any])
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -133,6 +143,7 @@ class Experiment:
         time: ArrayLike | str | None = None,
         *,
         sigma: Sigma = None,
+        noise: Noise | Mapping[str, Noise] | Mapping[Any, Any] | None = None,
         initial: Mapping[str, InitialValue] | Mapping[Any, Any] | None = None,
         parameters: Mapping[str, float | ca.SX] | Mapping[Any, Any] | None = None,
         inputs: Mapping[str, Input | float] | None = None,
@@ -149,10 +160,10 @@ class Experiment:
             mistakes.append(f"name is {text(label)}; give text")
             label = ""
         series = read_series(data, time, mistakes)
-        deviations = read_sigma(sigma, time, series, mistakes)
+        stated = read_noise(sigma, noise, time, series, mistakes)
         mistakes += series_mistakes(series, begin)
         if not mistakes and begin is not None:
-            mistakes += scale_mistakes(series, deviations, begin, given=start is not None)
+            mistakes += scale_mistakes(series, stated.deviations, begin, given=start is not None)
         signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
         states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial, mistakes).items()}
         own = {n: _own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
@@ -160,7 +171,8 @@ class Experiment:
         values: dict[str, Any] = {
             "data": {n: (s.times, s.values) for n, s in series.items()},
             "time": None,
-            "sigma": None if sigma is None else deviations,
+            "sigma": stated.deviations or None,
+            "noise": stated.noise,
             "initial": states,
             "parameters": own,
             "inputs": signals,
@@ -197,10 +209,9 @@ class Experiment:
             keep = t <= horizon
             if np.isfinite(y[keep]).any():
                 kept[name] = (t[keep], y[keep])
-                sigma[name] = None if self.sigma is None else self.sigma[name][keep]
-        if not kept:
-            return None
-        return self._replace(kept, None if self.sigma is None else sigma)
+                if self.sigma is not None and name in self.sigma:
+                    sigma[name] = self.sigma[name][keep]
+        return self._replace(kept, sigma or None) if kept else None
 
     def with_values(self, values: Mapping[str, Array]) -> Experiment:
         """Return the experiment with other values where it has values, for instance simulated ones.
@@ -226,6 +237,7 @@ class Experiment:
         return Experiment(
             data,
             sigma=sigma,
+            noise={n: model for n, model in self.noise.items() if n in data},
             initial=self.initial,
             parameters=self.parameters,
             inputs=self.inputs,
@@ -253,7 +265,7 @@ class Experiment:
             j = list(outputs).index(name)
             rows = [row[slot] for slot in zip(*_slots(times, y), strict=True)]
             values[rows, j] = y.ravel()
-            if self.sigma is not None:
+            if self.sigma is not None and name in self.sigma:
                 sigma[rows, j] = self.sigma[name].ravel()
         measured = np.isfinite(values).any(axis=1)
         values, sigma = values[measured], sigma[measured]
@@ -265,7 +277,11 @@ class Experiment:
             {n: _Graph.of(v) if isinstance(v, ca.SX) else v for n, v in group.items()}
             for group in (self.initial, self.parameters)
         )
-        return _restore, (self.data, self.sigma, initial, parameters, dict(self.inputs), self.start, self.name)
+        noise = {
+            n: (replace(model, sigma=None), _Graph.of(model.sigma) if isinstance(model.sigma, ca.SX) else model.sigma)
+            for n, model in self.noise.items()
+        }
+        return _restore, (self.data, self.sigma, noise, initial, parameters, dict(self.inputs), self.start, self.name)
 
 
 @dataclass(frozen=True)
@@ -301,16 +317,27 @@ class _Graph:
 def _restore(
     data: Any,
     sigma: Any,
+    stated: Mapping[str, tuple[Noise, Any]],
     initial: Mapping[str, Any],
     parameters: Mapping[str, Any],
     inputs: Any,
     start: float,
     name: str,
 ) -> Experiment:
+    noise = {n: replace(m, sigma=s.expression() if isinstance(s, _Graph) else s) for n, (m, s) in stated.items()}
     initial, parameters = (
         {n: v.expression() if isinstance(v, _Graph) else v for n, v in group.items()} for group in (initial, parameters)
     )
-    return Experiment(data, sigma=sigma, initial=initial, parameters=parameters, inputs=inputs, start=start, name=name)
+    return Experiment(
+        data,
+        sigma=sigma,
+        noise=noise,
+        initial=initial,
+        parameters=parameters,
+        inputs=inputs,
+        start=start,
+        name=name,
+    )
 
 
 def _slots(times: Array, values: Array) -> tuple[Array, NDArray[np.intp]]:

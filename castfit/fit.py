@@ -16,8 +16,9 @@ import numpy as np
 from castfit._blas import one_blas_thread
 from castfit._reading import flag_mistakes, is_one_of, real, text
 from castfit._watch import Stopped, heeding_interrupts, watched
-from castfit.attempts import Search, begin, started_from
+from castfit.attempts import Search, started_from
 from castfit.estimate import estimate, versions
+from castfit.likelihoods import search_for
 from castfit.methods import Solver, Transcription, parts_from
 from castfit.orders import settled
 from castfit.outcome import Provenance
@@ -177,23 +178,21 @@ def _fit(
             say(origin.note)
         deadline = began + max_time if origin.ended is None else began
         search = Search(posed, chosen, deadline, _reporter(callback, verbose), say, verify=verify)
-        opening = begin(posed, asked, origin.theta, second_start=second_start)
-        say(f"{asked.label}, {chosen.label}: {opening.staged.layout.n_v} variables, {posed.n_data} data")
-        first = search.attempt(opening.transcription, opening.staged, second_start=opening.second_start)
-        found, recovery = search.recover(first, origin.theta, second_start=second_start) if retry else (first, "")
-    solution = found.solution
+        ended = search_for(search, asked, origin.theta, second_start=second_start, retry=retry)
+    found, solution = ended.attempt, ended.attempt.solution
     if origin.ended is not None:
         solution = replace(solution, status=origin.ended)
     exact = solution.status.success and bool((found.linear.sigma <= found.staged.least_sigma).any())
     rounding = "The data are reproduced to within rounding; nothing is known about their noise." if exact else ""
     remark = found.staged.remark(solution.v) if solution.status.success else ""
     parts = (
-        *(solution.status.sentence, solution.detail, rounding, origin.note, opening.note),
-        *(recovery, remark, solution.status.remedy),
+        *(solution.status.sentence, solution.detail, rounding, origin.note),
+        *(*ended.notes, remark, solution.status.remedy),
     )
     seconds = time.perf_counter() - began
     result = estimate(
         problem,
+        posed,
         found.staged,
         solution.v,
         found.linear,

@@ -174,6 +174,8 @@ class Link:
     log : (n_q,) bool array
         Which entries of q are logarithms.
     parts : tuple of Part
+    flow : (n_p,) bool array, optional
+        Which parameters the model's equations contain; by default all.  The others appear in outputs or noise only.
     """
 
     n_p: int
@@ -181,6 +183,7 @@ class Link:
     of: Index
     log: Mask
     parts: tuple[Part, ...] = ()
+    flow: Mask | None = None
 
     @cached_property
     def _direct(self) -> tuple[Index, Index]:
@@ -249,8 +252,9 @@ class Link:
 
     @cached_property
     def moving(self) -> Mask:
-        """Which entries of q move a parameter of the model, (n_q,)."""
-        return np.logical_or.reduce(self.pattern[: self.n_p], axis=0)
+        """Which entries of q move a parameter of the model's equations, (n_q,)."""
+        rows = self.pattern[: self.n_p]
+        return np.logical_or.reduce(rows if self.flow is None else rows[self.flow], axis=0)
 
     @cached_property
     def given(self) -> Mask:
@@ -285,4 +289,4 @@ class Link:
         base = self.base.copy()
         base[rows[held]] = n[entries[held]]
         parts = tuple(part.kept(keep, n) for part in self.parts)
-        return Link(self.n_p, base, self.of[keep], self.log[keep], parts)
+        return Link(self.n_p, base, self.of[keep], self.log[keep], parts, self.flow)

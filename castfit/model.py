@@ -10,9 +10,10 @@ A model is a CasADi SX graph over the user's own symbols.  Everything is checked
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 import numpy as np
@@ -20,6 +21,9 @@ import numpy as np
 from castfit._reading import items, named, text
 from castfit.delay import Delayed, Line, Lines, delays_in, lay_out, restated, revived, substituted
 from castfit.status import check, suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Expression = ca.SX | float | int
 
@@ -286,6 +290,42 @@ class Model:
             inputs=[*_split(system.u), *(symbol[n] for n in names)],
             time=system.t,
         )
+
+    def extended(self, parameters: Sequence[str], outputs: Mapping[str, ca.SX]) -> Model:
+        """Return the model with more parameters, by name, and outputs that may contain them.
+
+        Symbols in the new outputs are matched by name; the name of an output stands for its expression.
+        """
+        if not parameters and not outputs:
+            return self
+        out = copy(self)
+        system = self.system
+        added = [ca.SX.sym(n) for n in parameters]
+        out.system = replace(
+            system, p=_vector([*_split(system.p), *added]), parameter_names=(*system.parameter_names, *parameters)
+        )
+        out.outputs = dict(self.outputs)
+        for name, expression in outputs.items():
+            meant = [s for s in ca.symvar(expression) if s.name() in self.outputs and s.name() not in self._state_names]
+            graphs = [self.outputs[s.name()] for s in meant]
+            put = ca.substitute([expression], [ca.vertcat(*meant)], [ca.vertcat(*graphs)])[0] if meant else expression
+            out.outputs[name] = by_name(ca.SX(put), out)
+        for worked_out in ("output_names", "flow_parameters"):
+            out.__dict__.pop(worked_out, None)
+        return out
+
+    @property
+    def _state_names(self) -> tuple[str, ...]:
+        return (*self.states, *self.algebraic_states)
+
+    @cached_property
+    def flow_parameters(self) -> NDArray[np.bool_]:
+        """Which parameters the right-hand side contains, (n_p,)."""
+        system = self.system
+        pattern = ca.jacobian(ca.vertcat(system.ode, system.alg), system.p).sparsity()
+        found = np.zeros(system.p.numel(), dtype=np.bool_)
+        found[list(set(pattern.get_triplet()[1]))] = True
+        return found
 
     def __repr__(self) -> str:
         kind = "DAE" if self.algebraic_states else "ODE"

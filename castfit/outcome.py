@@ -51,6 +51,14 @@ class Estimates:
         Largest continuity defect of the trajectory, in units of the state's typical magnitude.
     trajectories : dict[str, Nodes]
         Per experiment the `Nodes`: times (K,) and states (K, n_x) at the start of every stage.
+    predictions : Array
+        Of every measured value; (n_data,).
+    spreads : Array
+        Its sigma, scale or dispersion as it was given or computed, 1 where it is unknown and eliminated; (n_data,).
+    normalised_residuals : Array
+        Residuals of variance 1 if the model is right; NaN where sigma could not be estimated; (n_data,).
+    deviations : Array
+        Standard deviations of the values by their noise model, in the unit of the output; (n_data,).
     """
 
     status: Status
@@ -67,6 +75,10 @@ class Estimates:
     active: dict[str, str]
     gaps: float
     trajectories: dict[str, Nodes]
+    predictions: Array = field(default_factory=lambda: np.empty(0))
+    spreads: Array = field(default_factory=lambda: np.empty(0))
+    normalised_residuals: Array = field(default_factory=lambda: np.empty(0))
+    deviations: Array = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,13 +110,18 @@ class Uncertainty:
         The part of the standard errors that is due to the finite accuracy of the integration.
     noise : float
         Estimated factor on the standard deviations of the data (their value where none was given); 1 if they are
-        taken as they are.
+        taken as they are; NaN where data do not share one factor, see `sigmas`.
     absolute_sigma : bool
         Whether standard deviations are taken as they are.
     confidence_level : float
         Of the intervals in the table.
     identifiability : Identifiability
         A verdict on every quantity.
+    sigmas : dict[str, float]
+        The most likely values of the unknown standard deviations that were eliminated, as ``sigma(y)``; others are
+        parameters.
+    sigma_errors : dict[str, float]
+        Their standard errors.
     """
 
     dof: int
@@ -121,6 +138,8 @@ class Uncertainty:
     absolute_sigma: bool
     confidence_level: float
     identifiability: Identifiability
+    sigmas: dict[str, float] = field(default_factory=dict[str, float])
+    sigma_errors: dict[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,7 @@ from castfit.conditions import Condition, conditions_of
 from castfit.experiment import Experiment, Points
 from castfit.knowledge import Plain, PriorRows, Term, prior_rows
 from castfit.model import Model
+from castfit.observed import work_out
 from castfit.prior_terms import terms_of
 from castfit.quantities import Quantity, natural_value, quantities_of, within_support
 from castfit.statement import Constraint, Parameter, Statement, initial_values
@@ -56,8 +57,12 @@ class Posed:
     quantities : tuple of Quantity
         The entries of theta.
     conditions : tuple of Condition
-    absolute_sigma : bool
-        Whether standard deviations are known, by default where they are given; otherwise they are estimated.
+    groups : tuple of str
+        The unknown standard deviations that are eliminated while fitting; "" is that of data of which nothing is said.
+    spreads : tuple of str
+        Outputs of the model that are spreads of others.
+    noise_parameters : frozenset of str
+        Parameters that move nothing but the noise.
     prior_terms : tuple of Term
         Priors on expressions, and on several quantities together; those on one are with the quantities.
     """
@@ -70,7 +75,9 @@ class Posed:
     outputs: tuple[str, ...]
     quantities: tuple[Quantity, ...]
     conditions: tuple[Condition, ...]
-    absolute_sigma: bool
+    groups: tuple[str, ...] = ()
+    spreads: tuple[str, ...] = ()
+    noise_parameters: frozenset[str] = frozenset()
     prior_terms: tuple[Term, ...] = ()
 
     # What follows from the fields
@@ -84,6 +91,16 @@ class Posed:
     def names(self) -> tuple[str, ...]:
         """Names of the estimated quantities, in the order of theta."""
         return tuple(quantity.name for quantity in self.quantities)
+
+    @cached_property
+    def absolute_sigma(self) -> bool:
+        """Whether all standard deviations are known, by default where they are given; else some are estimated."""
+        return not self.groups and not self.noise_parameters
+
+    @cached_property
+    def least_squares(self) -> bool:
+        """Whether rows are residuals with known or eliminated sigmas, whose squares are what is minimised."""
+        return all(o is None or (o.noise.plain and len(o.predicted) == 1) for c in self.conditions for o in c.observed)
 
     @cached_property
     def n_data(self) -> int:
@@ -152,8 +169,8 @@ class Posed:
 
     @property
     def observed(self) -> ca.SX:
-        """The graph of the measured outputs, (n_outputs, 1), over the model's symbols."""
-        return ca.densify(ca.vertcat(*(self.model.outputs[n] for n in self.outputs)))
+        """The graph of the measured outputs, then of spreads, (n_outputs + n_spreads, 1), over the model's symbols."""
+        return ca.densify(ca.vertcat(*(self.model.outputs[n] for n in (*self.outputs, *self.spreads))))
 
     @cached_property
     def free_parameters(self) -> NDArray[np.intp]:
@@ -255,10 +272,29 @@ class Posed:
         return self._with(values, low_natural, high_natural)
 
     def assuming(self, *, absolute_sigma: bool | None) -> Posed:
-        """Return the problem with standard deviations taken as they are (True) or only their ratios (False)."""
+        """Return the problem with standard deviations taken as they are (True) or only their ratios (False).
+
+        Raises
+        ------
+        InputError
+            If more is said of the noise than deviations, or nothing.
+        """
         if absolute_sigma is None or absolute_sigma == self.absolute_sigma:
             return self
-        return replace(self, absolute_sigma=absolute_sigma)
+        if self.groups not in ((), ("",)) or not all(
+            o is None or o.weighted for c in self.conditions for o in c.observed
+        ):
+            raise InputError(
+                "absolute_sigma", ["the experiments say what is known of the noise; leave absolute_sigma out"]
+            )
+        group = -1 if absolute_sigma else 0
+        return replace(
+            self,
+            groups=() if absolute_sigma else ("",),
+            conditions=tuple(
+                replace(c, observed=tuple(o and replace(o, group=group) for o in c.observed)) for c in self.conditions
+            ),
+        )
 
     def starting_at(self, values: Mapping[str, float] | Array) -> Posed:
         """Return the problem with another guess: natural values by name, or theta (n_theta,) in search scale."""
@@ -371,16 +407,20 @@ def compose(said: Statement) -> Posed:
     """Work out what was said; it must hold no mistake (see castfit._mistakes)."""
     measured = {name for e in said.experiments for name in e.measured}
     outputs = tuple(n for n in said.model.output_names if n in measured)
-    quantities = quantities_of(said)
+    observations = work_out(said)
+    whole = observations.said
+    quantities = quantities_of(whole)
     return Posed(
-        said.model,
-        said.experiments,
-        dict(said.parameters),
-        dict(said.state_bounds),
-        said.constraints,
+        whole.model,
+        whole.experiments,
+        dict(whole.parameters),
+        dict(whole.state_bounds),
+        whole.constraints,
         outputs,
         quantities,
-        conditions_of(said, outputs, quantities),
-        said.experiments[0].sigma is not None,
-        terms_of(said, quantities),
+        conditions_of(observations, outputs, quantities),
+        observations.groups,
+        observations.spreads,
+        observations.noise_parameters,
+        terms_of(whole, quantities),
     )

@@ -78,7 +78,7 @@ class Problem:
         mistakes: list[str] = []
         given = _items("experiments", experiments, Experiment, mistakes)
         labelled = [e if e.name else e.called(f"experiment {i + 1}") for i, e in enumerate(given)]
-        self.model = model
+        self._model = model
         self.experiments: tuple[Experiment, ...] = tuple(labelled)
         self.parameters: dict[str, Parameter] = {
             n: v if isinstance(v, Parameter) else Parameter(v)
@@ -105,9 +105,14 @@ class Problem:
         self.posed: Posed = posed
         """What follows from all this: what transcriptions, solvers and drivers work with."""
 
+    @property
+    def model(self) -> Model:
+        """The model; where spreads of the noise are computed they are outputs of it, and their parameters its own."""
+        return self.posed.model
+
     def initial_values(self, experiment: Experiment) -> dict[str, Any]:
         """Return what is known of each initial state: the experiment's own, else the model's."""
-        return initial_values(self.model, experiment)
+        return initial_values(self._model, experiment)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -202,7 +207,7 @@ class Problem:
     def replace(self, **changes: Any) -> Problem:
         """Return the problem with other arguments of its constructor, by name."""
         same: dict[str, Any] = {
-            "model": self.model,
+            "model": self._model,
             "experiments": self.experiments,
             "parameters": self.parameters,
             "state_bounds": self.state_bounds,
@@ -228,7 +233,7 @@ class Problem:
             "constraints": self.constraints,
             "priors": self.given_priors,
         }
-        return _restore_problem, (self.model, arguments)
+        return _restore_problem, (self._model, arguments)
 
 
 def _restore_problem(model: Model, arguments: Mapping[str, Any]) -> Problem:

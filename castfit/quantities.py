@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ import casadi as ca
 import numpy as np
 
 from castfit.experiment import Experiment, Free
+from castfit.noise.functions import spread_and_symbols
 from castfit.priors import Belief
 from castfit.statement import Parameter, Statement, initial_values
 
@@ -64,7 +65,17 @@ def names_used(model: Model, experiment: Experiment) -> frozenset[str]:
     """Return the parameters whose values an experiment needs: the model's, and those in its expressions."""
     values = (*initial_values(model, experiment).values(), *experiment.parameters.values())
     inside = (symbol.name() for v in values if isinstance(v, ca.SX) for symbol in ca.symvar(v))
-    return frozenset((*model.parameters, *inside))
+    return frozenset((*model.parameters, *inside, *noise_names(model, experiment)))
+
+
+def noise_names(model: Model, experiment: Experiment) -> Iterator[str]:
+    """List the symbols in an experiment's noise that the model does not explain: parameters of the noise."""
+    inputs, time = model.inputs, model.system.t.name()
+    for noise in experiment.noise.values():
+        graphs = [*spread_and_symbols(noise)[1], *([noise.sigma] if isinstance(noise.sigma, ca.SX) else [])]
+        for symbol in (s for graph in graphs for s in ca.symvar(graph)):
+            if symbol.name() not in (*model.output_names, *inputs, time):
+                yield symbol.name()
 
 
 def fixed_value(parameter: Parameter, experiment: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,25 +12,60 @@ from castfit.goodness import Series
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit.posed import Posed
     from castfit.problem import Posable
+    from castfit.staged import Evaluation, StagedProblem
 
     Array = NDArray[np.float64]
 
 
-def residual_table(problem: Posable, residuals: Array) -> dict[str, NDArray[Any]]:
+@dataclass(frozen=True)
+class Seen:
+    """What a solution makes of every measured value, (n_data,) each, by experiment, time and output.
+
+    predictions : of the output
+    spreads : sigma, scale or dispersion, as it was given or computed; 1 where it is unknown and eliminated
+    residuals : normalised by `spreads`: (prediction - value) / sigma of Gaussian noise
+    normalised : the same with estimated sigmas, of variance 1 if the model is right; NaN where sigma is not known
+    deviations : the standard deviation of the value by its noise model, in the unit of the output; NaN where unknown
+    """
+
+    predictions: Array
+    spreads: Array
+    residuals: Array
+    normalised: Array
+    deviations: Array
+
+    @classmethod
+    def of(cls, problem: Posed, staged: StagedProblem, at: Evaluation, noise: Array | None) -> Seen:
+        """Evaluate a solution; `noise` (n_groups,) are the estimates of the sigmas that are eliminated."""
+        parts = [np.concatenate(part) for part in zip(*staged.standardised(at.v), strict=True)]
+        predictions, spreads, residuals = parts
+        observed = [c.observed[j] for c in problem.conditions for j in np.nonzero(c.points.mask)[1]]
+        known = np.append(np.full(len(problem.groups), np.nan) if noise is None else noise, 1.0)
+        factor = known[np.array([-1 if of is None else of.group for of in observed])]
+        deviations = np.empty(spreads.size)
+        for model in {id(of.noise): of.noise for of in observed if of is not None}.values():
+            own = np.array([of is not None and of.noise is model for of in observed])
+            deviations[own] = model.deviation(predictions[own], (spreads * factor)[own])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return cls(predictions, spreads, residuals, residuals / factor, deviations)
+
+
+def residual_table(problem: Posable, seen: Seen) -> dict[str, NDArray[Any]]:
     """Return one row per measured value, as columns (n_data,), in the order of the residuals.
 
     ``experiment``, ``output``, ``time``, ``replicate`` (counted from 0 among equal times), ``value``, ``prediction``,
-    ``sigma`` (1 where it is unknown), ``residual`` = (prediction - value) / sigma.
+    ``sigma`` (1 where it is unknown), ``residual`` = (prediction - value) / sigma, ``normalised``.
 
     Parameters
     ----------
     problem : Problem or Posed
-    residuals : (n_data,) array
+    seen : Seen
         By experiment, time and output.
     """
     columns: dict[str, list[NDArray[Any]]] = {
-        name: [] for name in ("experiment", "output", "time", "replicate", "value", "sigma")
+        name: [] for name in ("experiment", "output", "time", "replicate", "value")
     }
     for condition in problem.conditions:
         points, mask = condition.points, condition.points.mask
@@ -39,23 +75,31 @@ def residual_table(problem: Posable, residuals: Array) -> dict[str, NDArray[Any]
         columns["time"].append(points.times[row])
         columns["replicate"].append(_replicates(points.times, mask)[mask])
         columns["value"].append(points.values[mask])
-        columns["sigma"].append(points.sigma[mask])
     table = {name: np.concatenate(pieces) for name, pieces in columns.items()}
-    sigma = table.pop("sigma")
-    prediction = table["value"] + sigma * residuals
-    return {**table, "prediction": prediction, "sigma": sigma, "residual": residuals.copy()}
+    return {
+        **table,
+        "prediction": seen.predictions.copy(),
+        "sigma": seen.spreads.copy(),
+        "residual": seen.residuals.copy(),
+        "normalised": seen.normalised.copy(),
+    }
 
 
-def series(problem: Posable, residuals: Array) -> list[Series]:
-    """Divide residuals (n_data,) by experiment and output."""
-    table = residual_table(problem, residuals)
+def series(problem: Posed, seen: Seen) -> list[Series]:
+    """Divide residuals by experiment and output; they are those of the values themselves, in units of a deviation."""
+    table = residual_table(problem, seen)
     found: list[Series] = []
     for condition in problem.conditions:
-        for output in problem.outputs:
+        for output, observed in zip(problem.outputs, condition.observed, strict=True):
             of = (table["experiment"] == condition.name) & (table["output"] == output)
-            if of.any():
-                values = (table[name][of] for name in ("residual", "value", "sigma"))
-                found.append(Series(condition.name, output, *values))
+            if observed is None or not of.any():
+                continue
+            value, sigma, residual = table["value"][of], table["sigma"][of], table["residual"][of]
+            if not observed.weighted:  # of a logarithm, or of a count: in units of the value's own deviation
+                away = table["prediction"][of] - value
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    sigma = np.where(residual == 0.0, 1.0, np.abs(away / residual))
+            found.append(Series(condition.name, output, residual, value, sigma))
     return found
 
 

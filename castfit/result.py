@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +21,7 @@ from castfit.identifiability import Identifiability
 from castfit.integrate import IntegratorOptions
 from castfit.outcome import Estimates, Provenance, Uncertainty
 from castfit.problem import kind_mistakes, with_nodes
-from castfit.residuals import residual_table
+from castfit.residuals import Seen, residual_table
 from castfit.simulate import Nodes, Prediction, Times, predict
 from castfit.statistics import quantile
 from castfit.status import InputError, Status, check
@@ -198,6 +198,38 @@ class Result:
         return self.statistics.noise
 
     @property
+    def sigmas(self) -> dict[str, float]:
+        """The most likely values of unknown standard deviations that were eliminated; others are parameters."""
+        return self.statistics.sigmas
+
+    @property
+    def sigma_errors(self) -> dict[str, float]:
+        """Standard errors of `sigmas`."""
+        return self.statistics.sigma_errors
+
+    @property
+    def normalised_residuals(self) -> Array:
+        """Residuals of variance 1 if the model is right, in the order of `residuals`; NaN where sigma is not known."""
+        if self.solution.normalised_residuals.size < self.n_data:  # saved by an earlier version
+            return self.residuals / (1.0 if self.absolute_sigma else self.noise)
+        return self.solution.normalised_residuals
+
+    @property
+    def predictions(self) -> Array:
+        """What the model says of every measured value, in the order of `residuals`."""
+        return self.solution.predictions
+
+    @property
+    def spreads(self) -> Array:
+        """Sigma, scale or dispersion of every measured value, as given or computed; 1 where unknown and eliminated."""
+        return self.solution.spreads
+
+    @property
+    def deviations(self) -> Array:
+        """Standard deviation of every measured value by its noise model, in the unit of the output."""
+        return self.solution.deviations
+
+    @property
     def absolute_sigma(self) -> bool:
         """Whether standard deviations are taken as they are."""
         return self.statistics.absolute_sigma
@@ -320,15 +352,18 @@ class Result:
         """Return one row per measured value, as columns: ``pandas.DataFrame(result.residual_table())`` is a frame.
 
         ``experiment``, ``output``, ``time``, ``replicate`` (counted from 0 among equal times), ``value``,
-        ``prediction``, ``sigma`` (1 where it is unknown) and ``residual`` = (prediction - value) / sigma; each
-        (n_data,).
+        ``prediction``, ``sigma`` (1 where it is unknown), ``residual`` = (prediction - value) / sigma (of the
+        logarithms, of counts otherwise, as the noise model says) and ``normalised``, the same with the estimated
+        sigma; each (n_data,).
 
         Raises
         ------
         InputError
             For a loaded result without its problem.
         """
-        return residual_table(self._owner("residual_table"), self.residuals)
+        found = self.solution
+        seen = Seen(found.predictions, found.spreads, found.residuals, self.normalised_residuals, found.deviations)
+        return residual_table(self._owner("residual_table"), seen)
 
     @property
     def normalised_residuals(self) -> Array:
@@ -446,7 +481,9 @@ class Result:
             raise InputError("Result.load", [f"{where} is {found}"])
         if version == 1:
             content |= {"goodness": plain(UNKNOWN), "question": {}}
-        absent = [f.name for part in _PARTS for f in fields(part) if f.name not in content]
+        absent = [
+            f.name for part in _PARTS for f in fields(part) if f.name not in content and f.default_factory is MISSING
+        ]
         check("Result.load", [f"{where} lacks {', '.join(absent)}; it is damaged"] if absent else [])
         try:
             result = _read(content)

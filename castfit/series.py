@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from numbers import Number
 from typing import TYPE_CHECKING, Any, cast
@@ -39,7 +39,7 @@ class Series:
     shape: tuple[int, ...]  # as the user gave the values
 
 
-def _is_frame(data: Any) -> bool:
+def is_frame(data: Any) -> bool:
     """Tell a pandas DataFrame, without importing pandas."""
     return hasattr(data, "columns") and hasattr(data, "index") and hasattr(data, "iloc")
 
@@ -53,7 +53,7 @@ def _columns(frame: Any, mistakes: list[str]) -> dict[str, Any]:
 def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, Series]:
     """Read every accepted form of data into one series per name."""
     columns: dict[str, Any]
-    if _is_frame(data):
+    if is_frame(data):
         columns = _columns(data, mistakes)
         if time is None:
             time = data.index
@@ -153,17 +153,19 @@ def scale_mistakes(
     return mistakes
 
 
-def read_sigma(sigma: Any, time: Any, series: Mapping[str, Series], mistakes: list[str]) -> dict[str, Array]:
-    """Expand every accepted form of sigma to one array per series."""
+def read_sigma(
+    sigma: Any, time: Any, series: Mapping[str, Series], mistakes: list[str], *, elsewhere: Collection[str] = ()
+) -> dict[str, Array]:
+    """Expand every accepted form of sigma to one array per series; of those `elsewhere` it may be missing."""
     if sigma is None or not series:
         return {}
     given: dict[str, Any]
-    if isinstance(sigma, Mapping) or _is_frame(sigma):
-        given = _columns(sigma, mistakes) if _is_frame(sigma) else named("sigma", sigma, mistakes)
+    if isinstance(sigma, Mapping) or is_frame(sigma):
+        given = _columns(sigma, mistakes) if is_frame(sigma) else named("sigma", sigma, mistakes)
         if isinstance(time, str) and time not in series:
             given.pop(time, None)
         mistakes += [f"sigma names '{n}', which is not in data: {suggest(n, series)}" for n in given if n not in series]
-        mistakes += [f"sigma is missing for '{n}'" for n in series if given.get(n) is None]
+        mistakes += [f"sigma is missing for '{n}'" for n in series if given.get(n) is None and n not in elsewhere]
         given = {n: s for n, s in given.items() if s is not None}
     elif isinstance(sigma, Relative) or real(sigma) is not None:
         given = dict.fromkeys(series, sigma)

@@ -42,6 +42,7 @@ not.
 
     known sigma      cost = 1/2 |r|^2,                 r = (model - data) / sigma
     unknown sigma    cost = 1/2 n log(SSE / n),        r = (model - data) / sigma^,   sigma^2 = SSE / n
+    other densities  cost = -log p(data),              r = L^-1 score,                L L^T the expected curvature
 
 An unknown sigma is common to a *group* of n rows.  It is eliminated in closed form at every point, so that priors weigh
 the same in every unit of the data.  Where sigma^ falls below a floor, the data's resolution, the cost goes on as the
@@ -88,9 +89,13 @@ class Chain:
     inner : (K, n_w) int array
         Positions of the inner variables in v.
     row_mask : (K, n_r) bool array
-        True where a residual row is a measurement, False where it is padding.
+        True where a residual row belongs to a measurement, False where it is padding.
+    datum_mask : (K, n_r) bool array
+        True at one row of each measured value; a value whose spread is computed has a second row.
     group : (K, n_r) int array
         Which unknown sigma a row is divided by; -1 where sigma is known.
+    spread : (K, n_r) int array
+        Which computed spread a row belongs to, by any numbering; -1 where the spread is a number.
     constraint_lower, constraint_upper : (K, n_c) arrays
         Bounds of the path constraints; a padded row has (-inf, inf), an equality has equal bounds.
     times : (K + 1,) array
@@ -104,7 +109,9 @@ class Chain:
     nodes: Index
     inner: Index
     row_mask: Mask
+    datum_mask: Mask
     group: Index
+    spread: Index
     constraint_lower: Array
     constraint_upper: Array
     times: Array
@@ -216,7 +223,11 @@ class Layout:
 
 @dataclass(frozen=True)
 class Specification:
-    """Sizes from which `lay_out` places one chain; the fields are those of `Chain`, `group` None if all are known."""
+    """Sizes from which `lay_out` places one chain; the fields are those of `Chain`.
+
+    `group` is None if all sigmas are known, `datum_mask` if every row is a measured value of its own, `spread` if
+    none is computed.
+    """
 
     name: str
     theta: Index
@@ -228,10 +239,12 @@ class Specification:
     times: Array
     state_names: tuple[str, ...]
     group: Index | None = None
+    datum_mask: Mask | None = None
+    spread: Index | None = None
 
 
-def lay_out(names: tuple[str, ...], specifications: tuple[Specification, ...]) -> Layout:
-    """Place theta and the variables of every chain in v."""
+def lay_out(names: tuple[str, ...], specifications: tuple[Specification, ...], n_groups: int = 0) -> Layout:
+    """Place theta and the variables of every chain in v; there are at least `n_groups` unknown sigmas."""
     offset = len(names)
     chains: list[Chain] = []
     for spec in specifications:
@@ -247,7 +260,9 @@ def lay_out(names: tuple[str, ...], specifications: tuple[Specification, ...]) -
                 positions[:, : spec.n_s],
                 positions[:, spec.n_s :],
                 spec.row_mask,
+                spec.row_mask if spec.datum_mask is None else spec.datum_mask,
                 known if spec.group is None else np.where(spec.row_mask, spec.group, -1),
+                known if spec.spread is None else np.where(spec.row_mask, spec.spread, -1),
                 spec.constraint_lower,
                 spec.constraint_upper,
                 spec.times,
@@ -255,7 +270,7 @@ def lay_out(names: tuple[str, ...], specifications: tuple[Specification, ...]) -
             )
         )
     groups = np.concatenate([np.empty(0, dtype=np.intp), *(chain.group.ravel() for chain in chains)])
-    return Layout(names, tuple(chains), offset, np.bincount(groups[groups >= 0]))
+    return Layout(names, tuple(chains), offset, np.bincount(groups[groups >= 0], minlength=n_groups))
 
 
 @dataclass(frozen=True)
@@ -267,6 +282,7 @@ class Values:
     d : (K, n_w)    inner equations
     x : (K, n_s)    state at the end of each stage
     c : (K, n_c)    path constraints
+    excess          what the data cost besides half the squares of their rows, unknown sigmas left out
     """
 
     r: Array
@@ -274,6 +290,7 @@ class Values:
     d: Array
     x: Array
     c: Array
+    excess: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -332,6 +349,7 @@ class Evaluation:
     prior_curved : (n_prior,) False where a row's cost is straight: its curvature is only for the solver
     sigma : (n_groups,) the unknown sigmas at this point, in units of what the data are weighted by
     excess : what the cost has besides half the squares, such as the logarithms of unknown sigmas
+    surplus : the part of `excess` that stays where unknown sigmas are held: of densities that are not Gaussian
     """
 
     v: Array
@@ -343,6 +361,7 @@ class Evaluation:
     excess: float = field(default=0.0, kw_only=True)
     prior_excess: float = field(default=0.0, kw_only=True)
     prior_curved: Mask | None = field(default=None, kw_only=True)
+    surplus: float = field(default=0.0, kw_only=True)
 
     @property
     def ok(self) -> bool:
@@ -365,9 +384,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Linearization(Evaluation):
-    """An evaluation with the Jacobian blocks of every chain."""
+    """An evaluation with the Jacobian blocks of every chain.
+
+    information : per chain (K, n_r), by what rows are multiplied so that their products are Fisher's information, where
+        they are not so already; empty if all are
+    """
 
     jacobians: tuple[Jacobians, ...] = ()
+    information: tuple[Array, ...] = ()
 
 
 class StagedProblem(ABC):
@@ -383,6 +407,8 @@ class StagedProblem(ABC):
         deviation where that is known); 0 in padded rows.
     exact_hessian : bool
         Whether `hessian` is available.
+    least_squares : bool
+        Whether rows are residuals, of which R is the derivative; of other densities only the gradient is exact.
     least_sigma : (n_groups,) array
         The floors of the unknown sigmas.
     integrated : bool
@@ -402,6 +428,7 @@ class StagedProblem(ABC):
     signal: tuple[Array, ...]
     least_sigma: Array
     exact_hessian: bool = False
+    least_squares: bool = True
     integrated: bool = False
     jitter: float = 0.0
 
@@ -444,6 +471,13 @@ class StagedProblem(ABC):
         """Return the states at the start of every stage, per chain (K, n_x): the nodes, where there are any."""
         return tuple(v[chain.nodes] for chain in self.layout.chains)
 
+    def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
+        """Return per chain prediction, spread (1 where unknown), and residual of each measured value, (n,) each.
+
+        Values come by stage, point and output.  Residuals are normalised by spreads, not by sigmas that are eliminated.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no measured values")
+
     def hessian(
         self, v: Array, multipliers: tuple[Multipliers, ...], weight: Array | None = None
     ) -> tuple[tuple[Array, Array], ...]:
@@ -479,16 +513,21 @@ def rows_in_units(layout: Layout, evaluation: Evaluation, sigma: Array | None = 
 
 
 def half_square_in_units(layout: Layout, evaluation: Evaluation, sigma: Array) -> float:
-    """Return `Evaluation.half_square` with rows divided by other sigmas (n_groups,), and the priors' excess."""
+    """Return what is minimised with other sigmas (n_groups,): half of all squares, and what is beyond."""
+    beyond = evaluation.prior_excess + evaluation.surplus
     if layout.n_groups == 0 or not evaluation.ok:
-        return evaluation.half_square + evaluation.prior_excess
+        return evaluation.half_square + beyond
     rows = rows_in_units(layout, evaluation, sigma)
     squares = float(evaluation.prior @ evaluation.prior) + sum(float(np.vdot(r, r)) for r in rows)
-    return 0.5 * squares + evaluation.prior_excess
+    return 0.5 * squares + beyond
 
 
 def weighted_squares(layout: Layout, evaluation: Evaluation) -> float:
-    """Return chi2: the sum of squares weighted by known sigmas, priors included; where any is unknown, data alone."""
+    """Return chi2: the sum of squares weighted by known sigmas, priors included; where any is unknown, data alone.
+
+    Several unknown sigmas count in their own units: squares in different ones cannot be added.
+    """
     if layout.n_groups == 0 or not evaluation.ok:
         return 2.0 * (evaluation.half_square + evaluation.prior_excess)
-    return sum(float(np.vdot(r, r)) for r in rows_in_units(layout, evaluation))
+    rows = rows_in_units(layout, evaluation) if layout.n_groups == 1 else tuple(of.r for of in evaluation.values)
+    return sum(float(np.vdot(r, r)) for r in rows)

@@ -16,7 +16,8 @@ W  (n, rank)  the free y that the data determine;  N (n, f - rank) those that th
 
 Rows have variance 1.  Those of an unknown sigma are divided by its unbiased estimate,  s2 = SSE / (n - tr H),  where
 tr H is what the n data of the group contribute to the estimates, the sum of their leverages |U_i|^2: the number of
-quantities where there are no priors.
+quantities where there are no priors.  Rows of a spread that is computed from estimated quantities are corrected by the
+same factor, n / (n - tr H), so that it makes no difference whether a sigma is eliminated or a parameter.
 """
 
 from __future__ import annotations
@@ -181,8 +182,8 @@ class Statistics:
         last.
     gradient : (n,) array
         E^T r, the derivative of the cost.
-    noise : (n_groups,) array
-        Unbiased estimates of the unknown sigmas.
+    noise, noise_errors : (n_groups,) arrays
+        Unbiased estimates of the unknown sigmas; standard errors of their most likely values.
     dof : int
         Rows minus the number of directions that they determine.
     covariance, correlation : (n, n) arrays
@@ -202,6 +203,7 @@ class Statistics:
     jacobian: Array
     gradient: Array
     noise: Array
+    noise_errors: Array
     dof: int
     covariance: Array
     correlation: Array
@@ -255,13 +257,16 @@ def statistics(
     path = _path_rows(condensed, held, np.vstack([condensed.F, bounds.rows]), d)
     equations = np.vstack([condensed.F, bounds.rows, condensed.C[path]])
     tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * relative_tolerance)
-    found = information(informing.E, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
-    group = np.concatenate([*(c.group[c.row_mask] for c in layout.chains), np.full(linearization.prior.size, -1)])
-    ratio = _unbiased(layout, rows, group, found.leverage)
-    weighed = bool(np.isfinite(ratio).all()) and np.unique(group).size > 1
+    information_of = _information(layout, linearization)
+    informative = informing.E if information_of is None else informing.E * information_of[:, None]
+    found = information(informative, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
+    kinds = _Kinds.of(layout, linearization)
+    free = kinds.sizes - np.bincount(kinds.kind + 1, found.leverage * kinds.datum, minlength=kinds.sizes.size + 1)[1:]
+    ratio = kinds.unbiased(rows, free)
+    weighed = bool(np.isfinite(ratio).all()) and np.unique(kinds.kind).size > 1
     if weighed:  # rows of different kind are weighed against each other
-        E = informing.E / np.append(ratio, 1.0)[group][:, None]
-        found = information(E, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
+        informative = informative / np.append(ratio, 1.0)[kinds.kind][:, None]
+        found = information(informative, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
         spread = 1.0
     else:
         spread = float(ratio[0]) if ratio.size else 1.0
@@ -270,10 +275,13 @@ def statistics(
         gap_errors(layout, linearization, relative_tolerance, absolute_tolerance, scale=scale, defects=defects),
     )
     if row_errors is not None and np.isfinite(row_errors).all():
-        units = np.append(linearization.sigma, 1.0) * (np.append(ratio, 1.0) if weighed else 1.0)
-        shift = found.response @ (row_errors / units[group])
+        units = kinds.sigma * (np.append(ratio, 1.0)[kinds.kind] if weighed else 1.0)
+        shift = found.response @ (row_errors / units * (1.0 if information_of is None else information_of))
         numerical += shift[:, None] * shift
-    dof = rows.size - int(straight.sum()) - found.rank
+    n_straight = int(straight.sum())
+    dof = rows.size - n_straight - found.rank
+    if not kinds.datum.all():  # rows of computed spreads are no data
+        dof = round(float(np.sum((1.0 - found.leverage)[kinds.datum]))) - n_straight
     covariance = spread**2 * found.inverse + numerical
     covariance[held[:n]] = covariance[:, held[:n]] = np.nan
     covariance[found.undetermined] = covariance[:, found.undetermined] = np.nan
@@ -283,9 +291,10 @@ def statistics(
         correlation = covariance / errors[:, None] / errors
     np.fill_diagonal(correlation, np.where(np.isfinite(errors), 1.0, np.nan))
     return Statistics(
-        jacobian=np.where(straight[:, None], 0.0, plain.E) * np.append(linearization.sigma, 1.0)[group][:, None],
+        jacobian=(np.where(straight[:, None], 0.0, plain.E) * kinds.sigma[:, None])[kinds.datum],
         gradient=gradient,
-        noise=ratio * linearization.sigma,
+        noise=ratio[: layout.n_groups] * linearization.sigma,
+        noise_errors=linearization.sigma / np.sqrt(2.0 * np.where(free > 0.0, free, np.nan))[: layout.n_groups],
         dof=dof,
         covariance=covariance,
         correlation=correlation,
@@ -305,14 +314,57 @@ def _straight(linearization: Linearization, m: int) -> Mask:
     return out
 
 
-def _unbiased(layout: Layout, rows: Array, group: NDArray[np.intp], leverage: Array) -> Array:
-    """Return the unbiased estimates of the unknown sigmas, in units of the profiled ones, (n_groups,)."""
-    ratio = np.full(layout.n_groups, np.nan)
-    for g in range(layout.n_groups):
-        dof = layout.group_sizes[g] - float(leverage[group == g].sum())
-        if dof > ROUNDING * layout.group_sizes[g]:
-            ratio[g] = np.sqrt(float(np.sum(rows[group == g] ** 2)) / dof)
-    return ratio
+def _information(layout: Layout, linearization: Linearization) -> Array | None:
+    """Return by what rows (m,) are multiplied so that their products are Fisher's information; None if by 1."""
+    if not linearization.information:
+        return None
+    parts = [of[chain.row_mask] for chain, of in zip(layout.chains, linearization.information, strict=True)]
+    return np.concatenate([*parts, np.ones(linearization.prior.size)])
+
+
+@dataclass(frozen=True)
+class _Kinds:
+    """What rows (m,) have in common: an unknown sigma, or a computed spread.
+
+    kind : (m,) which of them, -1 where sigma is known
+    sizes : how many data each has
+    n_groups : how many of them are unknown sigmas, the others are spreads
+    sigma : (m,) the unknown sigma, 1 elsewhere
+    datum : (m,) False for a value's second row
+    """
+
+    kind: NDArray[np.intp]
+    sizes: Array
+    n_groups: int
+    sigma: Array
+    datum: Mask
+
+    @classmethod
+    def of(cls, layout: Layout, linearization: Linearization) -> _Kinds:
+        priors = np.full(linearization.prior.size, -1)
+        group = np.concatenate([*(c.group[c.row_mask] for c in layout.chains), priors])
+        spread = np.concatenate([*(c.spread[c.row_mask] for c in layout.chains), priors])
+        datum = np.concatenate([*(c.datum_mask[c.row_mask] for c in layout.chains), priors < 0])
+        spreads, place = np.unique(spread[spread >= 0], return_inverse=True)
+        kind = group.copy()
+        kind[spread >= 0] = layout.n_groups + place
+        sizes = np.bincount(kind[datum] + 1, minlength=1 + layout.n_groups + spreads.size)[1:].astype(float)
+        return cls(kind, sizes, layout.n_groups, np.append(linearization.sigma, 1.0)[group], datum)
+
+    def unbiased(self, rows: Array, free: Array) -> Array:
+        """Return the unbiased estimates of sigmas and spreads, in units of the most likely ones, (number of kinds,).
+
+        free (number of kinds,) is n - tr H.
+        """
+        ratio = np.full(self.sizes.size, np.nan)
+        for g, (size, dof) in enumerate(zip(self.sizes, free, strict=True)):
+            own = (self.kind == g) & self.datum
+            squares = float(np.sum(rows[own] ** 2)) if g < self.n_groups else size
+            if dof > ROUNDING * size:
+                ratio[g] = np.sqrt(squares / dof)
+            elif size == 0.0:
+                ratio[g] = 1.0
+        return ratio
 
 
 def residuals(layout: Layout, evaluation: Evaluation) -> Array:
@@ -464,20 +516,19 @@ def quantile(level: float, dof: float) -> float:
     return float(special.ndtri(upper) if np.isinf(dof) else special.stdtrit(dof, upper))
 
 
-def neg2loglik(cost: float, log_deviations: Array, *, n_unknown: int = 0) -> float:
-    """Return -2 log likelihood of independent normal errors, with all constants.
+def neg2loglik(cost: float, constant: float, *, n_unknown: int = 0) -> float:
+    """Return -2 log likelihood, with all constants.
 
     Parameters
     ----------
     cost : float
         What was minimised.
-    log_deviations : (m,) array
-        Logarithms of the standard deviations by which data are weighted.
+    constant : float
+        What it lacks for -log of the density of data and priors, with unknown sigmas at 1.
     n_unknown : int
         How many of the data have an unknown factor on their standard deviation; it takes its most likely value.
     """
-    constant = log_deviations.size * np.log(2 * np.pi) + 2 * float(log_deviations.sum())
-    return float(2 * cost + n_unknown + constant)
+    return float(2 * (cost + constant) + n_unknown)
 
 
 def information_criteria(neg2loglik: float, m: int, k: int) -> tuple[float, float]:

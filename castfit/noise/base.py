@@ -57,6 +57,18 @@ class Noise(ABC):
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw measured values of predictions mu and spreads s, of the shape of both together."""
 
+    def deviation(self, mu: Array, s: Array) -> Array:
+        """Return the standard deviations of values about predictions mu, for spreads s, in the unit of the output (n,).
+
+        NaN where there is none or it is not known; by default the spread itself.
+        """
+        return np.broadcast_to(s, np.shape(mu)).astype(float)
+
+    @property
+    def in_unit_of_output(self) -> bool:
+        """Whether the spread has the unit of the output."""
+        return True
+
     @property
     def profiled(self) -> bool:
         """Whether an unknown spread is the root mean square of the rows, so that it is eliminated."""

@@ -51,6 +51,15 @@ class Poisson(Noise):
         """Return 1, for form's sake."""
         return 1.0
 
+    def deviation(self, mu: Array, s: Array) -> Array:
+        """Return the standard deviations: the root of the expectation."""
+        return np.sqrt(np.maximum(mu, 0.0))
+
+    @property
+    def in_unit_of_output(self) -> bool:
+        """Whether the spread has the unit of the output: there is none."""
+        return False
+
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw counts."""
         mean, _ = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
@@ -95,6 +104,16 @@ class NegativeBinomial(Noise):
         prediction, value = pairs(mu, m)
         excess = float(np.sum((value - prediction) ** 2 - np.abs(prediction)))
         return max(excess / max(float(np.sum(prediction**2)), _NONE), _LEAST_DISPERSION)
+
+    def deviation(self, mu: Array, s: Array) -> Array:
+        """Return the standard deviations."""
+        mean = np.maximum(mu, 0.0)
+        return np.sqrt(mean + s * mean**2)
+
+    @property
+    def in_unit_of_output(self) -> bool:
+        """Whether the spread has the unit of the output: no, the dispersion has none."""
+        return False
 
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw counts: Poisson's, of expectations that have a Gamma distribution."""

@@ -191,6 +191,17 @@ class LogNormal(_Normal):
     def _otherwise(self) -> float | None:
         return 1.0
 
+    @property
+    def in_unit_of_output(self) -> bool:
+        """Whether the spread has the unit of the output: no, it is that of a logarithm."""
+        return False
+
+    def deviation(self, mu: Array, s: Array) -> Array:
+        """Return the standard deviations of log-normal values whose median is mu."""
+        variance = (s * self._unit) ** 2
+        with np.errstate(over="ignore"):
+            return np.abs(mu) * np.sqrt(np.exp(variance) * np.expm1(variance))
+
     def _axis(self, value: ca.SX) -> ca.SX:
         return ca.log(value) / self._unit
 

@@ -105,6 +105,10 @@ class Likelihood(Noise):
         """Say why the spread cannot be unknown: there is none."""
         return ["Likelihood has no sigma to be estimated; write the spread into its cost"]
 
+    def deviation(self, mu: Array, s: Array) -> Array:
+        """Return NaN: a cost does not say."""
+        return np.full(np.shape(mu), np.nan)
+
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return 1, for form's sake."""
         return 1.0

@@ -126,6 +126,10 @@ class StudentT(Noise):
         )
         return _reweighted(mu, s, m, 0.5 * (nu + 1) * ca.log1p(r**2 / nu), (nu + 1) / (nu + r**2), numbers)
 
+    def deviation(self, mu: Array, s: Array) -> Array:
+        """Return the standard deviations; NaN for df <= 2, where there is none."""
+        return s * (np.sqrt(self.df / (self.df - 2)) if self.df > 2 else np.nan)
+
     @property
     def _quartile(self) -> float:
         from scipy import special
@@ -164,6 +168,10 @@ class Laplace(Noise):
         value = ca.if_else(size > _KINK, size, 0.5 * r**2 / _KINK + 0.5 * _KINK)
         weight = 1 / ca.fmax(size, _KINK)
         return _reweighted(mu, s, m, value, weight, _Numbers(float(np.log(2)), 1.0, 1.0, 1.0, 1.0, float(np.sqrt(2))))
+
+    def deviation(self, mu: Array, s: Array) -> Array:
+        """Return the standard deviations."""
+        return np.sqrt(2) * s
 
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return the mean absolute deviation."""

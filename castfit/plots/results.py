@@ -278,7 +278,7 @@ def _plot_data(pair: _Pair, result: Result) -> Any:
     """Plot measured values, and their standard deviations where they are given or were estimated."""
     points, j = pair.panel.condition.points, pair.panel.output
     measured = points.mask[:, j]
-    deviation = _noise(result) * points.sigma[measured, j]
+    deviation = _on_points(result, _deviations(result))[pair.panel.condition.name][measured, j]
     many = np.count_nonzero(measured) > _MANY_POINTS
     return pair.above.errorbar(
         points.times[measured],
@@ -299,7 +299,7 @@ def _plot_model(pair: _Pair, result: Result, curves: Prediction, style: _Style) 
     curve = curves.get(condition.name, {"time": [np.nan]})
     heights = curve.get(_problem(result).outputs[j], [np.nan])
     (line,) = pair.above.plot(curve["time"], heights, color=style.colour, linewidth=style.width, zorder=3)
-    residuals = _residuals(result)[condition.name][:, j] / _noise(result)
+    residuals = _on_points(result, result.normalised_residuals)[condition.name][:, j]
     size = style.size * (0.6 if np.count_nonzero(np.isfinite(residuals)) > _MANY_POINTS else 1.0)
     pair.below.plot(
         condition.points.times, residuals, "o", color=style.colour, markersize=size, markeredgewidth=0, zorder=3
@@ -316,19 +316,20 @@ def _plot_nodes(pair: _Pair, times: Array) -> Any:
     return marks
 
 
-def _noise(result: Result) -> float:
-    """Return the factor on the given standard deviations; NaN if they are unknown and were not estimated."""
-    if result.absolute_sigma:
-        return 1.0
-    return result.noise if result.noise > 0 else np.nan
+def _deviations(result: Result) -> Array:
+    """Return the standard deviations of the data, (n_data,); NaN where they are not known."""
+    if result.solution.deviations.size == result.n_data:
+        return result.solution.deviations
+    given = np.concatenate([c.points.sigma[c.points.mask] for c in _problem(result).conditions])
+    return given * (1.0 if result.absolute_sigma else result.noise)  # saved by an earlier version
 
 
-def _residuals(result: Result) -> dict[str, Array]:
-    """Return the weighted residuals on each experiment's points, (n_points, n_outputs); NaN where not measured."""
+def _on_points(result: Result, values: Array) -> dict[str, Array]:
+    """Arrange what is known of measured values, (n_data,), on each experiment's points, (n_points, n_outputs)."""
     conditions = _problem(result).conditions
     ends = np.cumsum([c.points.mask.sum() for c in conditions])
     out: dict[str, Array] = {}
-    for condition, own in zip(conditions, np.split(result.residuals, ends[:-1]), strict=True):
+    for condition, own in zip(conditions, np.split(values, ends[:-1]), strict=True):
         table = np.full(condition.points.mask.shape, np.nan)
         table[condition.points.mask] = own
         out[condition.name] = table
@@ -360,8 +361,9 @@ def _limit(pairs: Sequence[_Pair], results: Sequence[Result], curves: Sequence[P
     outputs = _problem(result).outputs
     for j in {pair.panel.output for pair in pairs}:
         points = [pair.panel.condition.points for pair in pairs if pair.panel.output == j]
-        deviation = np.nan_to_num(_noise(result))
-        ends = [p.values[:, j] + sign * deviation * p.sigma[:, j] for p in points for sign in (-1, 1)]
+        away = _on_points(result, np.nan_to_num(_deviations(result)))
+        names = [pair.panel.condition.name for pair in pairs if pair.panel.output == j]
+        ends = [p.values[:, j] + sign * away[n][:, j] for p, n in zip(points, names, strict=True) for sign in (-1, 1)]
         low, high = np.nanmin(np.concatenate(ends)), np.nanmax(np.concatenate(ends))
         span = high - low or abs(high) or 1.0
         shown = {pair.panel.condition.name for pair in pairs if pair.panel.output == j}
@@ -371,7 +373,7 @@ def _limit(pairs: Sequence[_Pair], results: Sequence[Result], curves: Sequence[P
         next(pair.above for pair in pairs if pair.panel.output == j).set_ylim(
             low - 0.06 * (high - low), high + 0.06 * (high - low)
         )
-    sizes = np.concatenate([np.abs(r.residuals) / _noise(r) for r in results])
+    sizes = np.concatenate([np.abs(r.normalised_residuals) for r in results])
     largest = 1.15 * max(2.6, np.max(sizes[np.isfinite(sizes)], initial=0.0))
     pairs[0].below.set_ylim(-largest, largest)
     if largest < 6:

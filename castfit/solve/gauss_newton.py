@@ -40,7 +40,14 @@ from castfit.solve.plausible import sizes_in_units, suspicious
 from castfit.solve.rescue import RESCUE
 from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
 from castfit.solve.state import GaussNewtonState
-from castfit.solve.step_control import STEP_CONTROLS, Advance, LevenbergMarquardt, Search, StepControl
+from castfit.solve.step_control import (
+    STEP_CONTROLS,
+    Advance,
+    LevenbergMarquardt,
+    NaturalLevel,
+    Search,
+    StepControl,
+)
 from castfit.staged import Linearization, StagedProblem, weighted_squares
 from castfit.status import Status, check, suggest
 
@@ -226,8 +233,11 @@ class GaussNewton:
             good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.half_square
             return self._settle(ledger, replace(state, report=report), Status.CONVERGED if good else Status.ACCEPTABLE)
         search = Search(ledger, local, step, linear, state.memory)
-        control = LevenbergMarquardt() if state.phase == "held back" else self._control
-        full = _full_step(search) if state.near and not state.astray else None
+        control = self._control
+        # The natural level function measures rows with the derivatives of other points, which those of densities defy.
+        if state.phase == "held back" or (isinstance(control, NaturalLevel) and not staged.least_squares):
+            control = LevenbergMarquardt()
+        full = _full_step(search) if staged.least_squares and state.near and not state.astray else None
         advance = full or _evaluable(search, control.advance(search))
         length = search.norm(step.dv)
         circling = (

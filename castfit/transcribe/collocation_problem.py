@@ -15,7 +15,7 @@ d - 1 through (z_1 ... z_d) for algebraic ones.  Row j of d_k has the unit of en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,8 @@ from castfit.staged import (
 from castfit.transcribe.elements import Elements, Equations, Slopes, signals
 from castfit.transcribe.grid import Staging, arrange, merge, snap
 from castfit.transcribe.lagrange import Table, table
-from castfit.transcribe.measure import Measured, constrained, profiled, resolution, standardised, unknown_sigma
+from castfit.transcribe.measure import constrained, profiled, resolution, standardised
+from castfit.transcribe.measured import measured_by
 from castfit.transcribe.pointwise import Expressions
 from castfit.transcribe.shooting_problem import parameter_scale
 
@@ -90,7 +91,7 @@ def collocation_problem(
     InputError
         For an unknown scheme or degree.
     """
-    chosen = table(scheme, degree)
+    problem, chosen = problem.posed, table(scheme, degree)
     equations = _EQUATIONS.get(problem, _equations)
     refined = [merge(e, snap(c.breakpoints, e)) for e, c in zip(edges, problem.conditions, strict=True)]
     stagings = [arrange(c, e) for c, e in zip(problem.conditions, refined, strict=True)]
@@ -101,7 +102,7 @@ def collocation_problem(
     ]
     magnitude = _magnitude(starts, unit)
     elements = _scaled(problem, equations, elements, starts, theta, magnitude)
-    layout = _layout(problem, stagings, chosen)
+    layout = _layout(problem, elements, chosen)
 
     n_x, d = elements[0].n_x, chosen.degree
     lower, upper, scale = np.full(layout.n_v, -np.inf), np.full(layout.n_v, np.inf), np.empty(layout.n_v)
@@ -120,7 +121,7 @@ def collocation_problem(
     nodes = tuple(y[:, 0, :n_x] for y in starts)
     inners = tuple(y[:, 1:].reshape(y.shape[0], -1) for y in starts)
     start = np.clip(layout.pack(theta, nodes, inners), lower, upper)
-    signal = tuple(staging.signal for staging in stagings)
+    signal = tuple(e.measured.signal for e in elements)
     return CollocationProblem(problem, equations, tuple(elements), layout, lower, upper, scale, start, signal)
 
 
@@ -156,6 +157,7 @@ class CollocationProblem(StagedProblem):
         self.lower, self.upper, self.scale, self.start = locked(lower), locked(upper), locked(scale), locked(start)
         self.signal = signal
         self.least_sigma = resolution(layout, signal)
+        self.least_squares = problem.least_squares
         self._memory = _Memory()
 
     @property
@@ -170,8 +172,7 @@ class CollocationProblem(StagedProblem):
 
     def data_sizes(self) -> tuple[Array, ...]:
         """Return the size of every measured value in its own standard deviation, (K, n_r) per chain."""
-        found = ((np.abs(e.measured.target) * e.measured.weight)[..., : e.n_o] for e in self.elements)
-        return tuple(s.reshape(s.shape[0], -1) for s in found)
+        return tuple(e.measured.sizes for e in self.elements)
 
     def evaluate(self, v: Array) -> Evaluation:
         """Evaluate all elements; an element with a value that is not finite is a failure."""
@@ -191,6 +192,7 @@ class CollocationProblem(StagedProblem):
                 failures,
                 sigma=rows.sigma,
                 excess=rows.excess + prior.excess,
+                surplus=rows.surplus,
                 prior_excess=prior.excess,
                 prior_curved=prior.curved,
             )
@@ -207,7 +209,7 @@ class CollocationProblem(StagedProblem):
             failures = [
                 failure
                 for i in range(len(self.elements))
-                for failure in self._explain(i, memory.slopes[i].flow, memory.slopes[i].observed, "the derivative of ")
+                for failure in self._explain(i, *_pieces(memory.slopes[i]), "the derivative of ")
                 if (failure.chain, failure.stage) not in failed
             ]
             failures += [] if evaluation.failures else self._unlinked(v)
@@ -218,12 +220,33 @@ class CollocationProblem(StagedProblem):
                 evaluation.prior_jacobian,
                 (*evaluation.failures, *failures),
                 standardised(self.layout, tuple(jacobians for _, jacobians in found), evaluation.sigma),
+                self._information(v),
                 sigma=evaluation.sigma,
                 excess=evaluation.excess,
+                surplus=evaluation.surplus,
                 prior_excess=evaluation.prior_excess,
                 prior_curved=evaluation.prior_curved,
             )
         return memory.linearization
+
+    def _information(self, v: Array) -> tuple[Array, ...]:
+        """Return by what rows are multiplied for statistics, (K, n_r) per chain; nothing if by 1."""
+        if not any(e.measured.reweighted for e in self.elements):
+            return ()
+        found = (e.measured.information(g) for e, g in self._seen(v))
+        return tuple(of.reshape(of.shape[0], -1) for of in found)
+
+    def _seen(self, v: Array) -> Iterator[tuple[Elements, Array]]:
+        """Yield the elements of every experiment with what is observed at their points, (K, M, n_g)."""
+        naturals = self._recall(v).naturals
+        for elements, chain, at in zip(self.elements, self.layout.chains, naturals, strict=True):
+            yield elements, elements.seen(self.equations, at.p, *chain.local(v)[1:])
+
+    def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
+        """Return per chain predictions, spreads and normalised residuals of the measured values."""
+        return tuple(
+            tuple(part[e.measured.values_mask] for part in e.measured.standardised(g)) for e, g in self._seen(v)
+        )
 
     def hessian(
         self, v: Array, multipliers: tuple[Multipliers, ...], weight: Array | None = None
@@ -261,9 +284,7 @@ class CollocationProblem(StagedProblem):
         values = elements.values(self.equations, at, s, w)
         stages = s.shape[0]
         flow = values.d.reshape(stages, -1, elements.n_e)
-        observed = np.concatenate(
-            [b.reshape(*elements.measured.weight.shape[:2], -1) for b in (values.r, values.c)], axis=2
-        )
+        observed = np.concatenate([b.reshape(*elements.tau.shape, -1) for b in (values.r, values.c)], axis=2)
         failures = self._explain(i, flow, observed, "")
         reason = condition.link.failure(q, at)
         if reason:
@@ -287,21 +308,13 @@ class CollocationProblem(StagedProblem):
 
     def _hessian(self, i: int, v: Array, at: Linearization, of: Multipliers, weight: Array) -> tuple[Array, Array]:
         elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
-        slopes, values = self._memory.slopes[i], at.values[i]
-        link, free, n_e = self.problem.conditions[i].link, self.equations.free, elements.n_e
-        natural = self._memory.naturals[i]
-        inner = of.inner.reshape(s.shape[0], -1, n_e)
-        group, sigma = self.layout.chains[i].group, np.append(at.sigma, 1.0)
-        factor = (weight / sigma)[group]  # slopes are those of weighted residuals, r is in units of sigma
-        rows = [
-            b.reshape(*elements.measured.weight.shape[:2], -1)
-            for b in (values.r * factor, of.path, factor / sigma[group])
-        ]
-        observed = np.concatenate(rows[:2], axis=2)
-        stagewise = elements.hessian(self.equations, slopes, natural, s, w, inner, observed, rows[2])
+        slopes, natural = self._memory.slopes[i], self._memory.naturals[i]
+        link, free, points = self.problem.conditions[i].link, self.equations.free, elements.tau.shape
+        factor = (weight / np.append(at.sigma, 1.0) ** 2)[self.layout.chains[i].group].reshape(*points, -1)
+        inner, path = of.inner.reshape(s.shape[0], -1, elements.n_e), of.path.reshape(*points, -1)
+        stagewise, by_free = elements.hessian(self.equations, slopes, natural, s, w, inner, path, factor)
         by_p = np.zeros(natural.p.size)
-        by_p[free] = np.einsum("kie,kiel->l", inner, slopes.flow[..., n_e:])
-        by_p[free] += np.einsum("kmg,kmgl->l", observed, slopes.observed[..., n_e:])
+        by_p[free] = by_free
         return stagewise, link.curvature(q, by_p, of.initial)
 
     def _explain(self, i: int, flow: Array, observed: Array, prefix: str) -> list[Failure]:
@@ -311,7 +324,7 @@ class CollocationProblem(StagedProblem):
         model, elements = self.problem.model, self.elements[i]
         rates = [f"the right-hand side of {n}" for n in model.states]
         rates += [f"the algebraic equation of {n}" for n in model.algebraic_states]
-        rows = [*self.problem.outputs, *(c.name for c in self.problem.constraints)]
+        rows = [*elements.measured.names, *(c.name for c in self.problem.constraints)]
         failures: dict[int, Failure] = {}
         for block, times, names in ((flow, elements.times, rates), (observed, elements.point_times, rows)):
             bad = ~np.isfinite(block).reshape(*block.shape[:3], -1).all(axis=3)
@@ -333,7 +346,7 @@ def _elements(problem: Posed, i: int, staging: Staging, chosen: Table) -> Elemen
     """Tabulate what is constant about the elements of one experiment; algebraic equations are not scaled yet."""
     condition, edges, tau = problem.conditions[i], staging.edges, staging.tau
     applies = constrained(problem, i, staging)
-    n_x, n_z, n_h = len(problem.model.states), len(problem.model.algebraic_states), len(problem.constraints)
+    n_x, n_z = len(problem.model.states), len(problem.model.algebraic_states)
     cubics = np.zeros((edges.size - 1, len(condition.inputs), 4))
     for j, signal in enumerate(condition.inputs):
         cubics[:, j] = signal.cubics(edges)
@@ -341,11 +354,9 @@ def _elements(problem: Posed, i: int, staging: Staging, chosen: Table) -> Elemen
     basis = np.zeros((*tau.shape, chosen.degree + 1, n_x + n_z))
     basis[..., :n_x] = chosen.state_basis(tau)[..., None]
     basis[:, :, 1:, n_x:] = chosen.algebraic_basis(tau)[..., None]
-    zeros = np.zeros((*tau.shape, n_h))
     return Elements(
         table=chosen,
         n_x=n_x,
-        n_o=len(problem.outputs),
         edges=edges,
         cubics=cubics,
         factor=np.concatenate([np.tile(h[:, None, None], n_x), np.ones((h.size, 1, n_z))], axis=2),
@@ -355,10 +366,8 @@ def _elements(problem: Posed, i: int, staging: Staging, chosen: Table) -> Elemen
         point_times=staging.times[..., None],
         point_inputs=signals(cubics, tau * h[:, None]),
         basis=basis,
-        measured=Measured(
-            np.concatenate([staging.values, zeros], axis=2),
-            np.concatenate([staging.weight, zeros + applies], axis=2),
-        ),
+        measured=measured_by(problem, i, staging),
+        applies=applies.astype(float),
     )
 
 
@@ -404,28 +413,34 @@ def _scaled(
     return [replace(e, factor=e.factor * scale) for e in elements]
 
 
-def _layout(problem: Posed, stagings: Sequence[Staging], chosen: Table) -> Layout:
+def _layout(problem: Posed, elements: Sequence[Elements], chosen: Table) -> Layout:
     n_x, n_e = len(problem.model.states), len(problem.model.states) + len(problem.model.algebraic_states)
     limits = np.array([(c.lower, c.upper) for c in problem.constraints], dtype=float).reshape(-1, 2)
     specifications: list[Specification] = []
-    for i, (condition, staging) in enumerate(zip(problem.conditions, stagings, strict=True)):
-        applies = constrained(problem, i, staging)
-        stages = staging.tau.shape[0]
+    for condition, of in zip(problem.conditions, elements, strict=True):
+        applies, stages = of.applies > 0, of.tau.shape[0]
         specifications.append(
             Specification(
                 condition.name,
                 condition.theta,
                 n_x,
                 chosen.degree * n_e,
-                staging.row_mask,
+                of.measured.row_mask,
                 np.where(applies, limits[:, 0], -np.inf).reshape(stages, -1),
                 np.where(applies, limits[:, 1], np.inf).reshape(stages, -1),
-                staging.edges,
+                of.edges,
                 problem.model.states,
-                group=unknown_sigma(problem, staging),
+                group=of.measured.groups,
+                datum_mask=of.measured.datum_mask,
+                spread=of.measured.spreads,
             )
         )
-    return lay_out(problem.names, tuple(specifications))
+    return lay_out(problem.names, tuple(specifications), len(problem.groups))
+
+
+def _pieces(slopes: Slopes) -> tuple[Array, Array]:
+    """Return the derivatives of the model's equations, and those of rows and constraints, to be looked through."""
+    return slopes.flow, np.concatenate([slopes.rows, slopes.constraints], axis=2)
 
 
 def _interpolant(elements: Elements, y: Array) -> Trajectory:

@@ -8,7 +8,8 @@ Notation
 --------
 K, M, d        elements, measured points per element, collocation points per element
 n_e            n_x + n_z, the length of y_i
-n_o, n_h, n_g  measured outputs, path constraints, and both: the rows g observed at a measured point
+n_g, n_h       outputs and spreads observed at a measured point; path constraints there
+n_r            rows of a measured point
 n_l            local variables (x, z, p_free) of a point
 """
 
@@ -43,10 +44,15 @@ class Equations:
 
 @dataclass(frozen=True)
 class Slopes:
-    """Derivatives at points by their local variables: flow (K, d, n_e, n_l), observed (K, M, n_g, n_l)."""
+    """Derivatives at points by their local variables.
+
+    flow (K, d, n_e, n_l); observed (K, M, n_g, n_l); rows (K, M, n_r, n_l); constraints (K, M, n_h, n_l).
+    """
 
     flow: Array
     observed: Array
+    rows: Array
+    constraints: Array
 
 
 @dataclass(frozen=True)
@@ -65,8 +71,8 @@ class Elements:
     Attributes
     ----------
     table : Table
-    n_x, n_o : int
-        Numbers of differential states and of measured outputs.
+    n_x : int
+        Number of differential states.
     edges : (K + 1,) array
     cubics : (K, n_u, 4) array
         The inputs on each element, by powers of the time since its start.
@@ -80,11 +86,12 @@ class Elements:
         Element (k, m, j, e): what y_j[e] contributes to state e at measured point m.
     measured : Measured
         How what is observed at the measured points becomes rows.
+    applies : (K, M, n_h) array
+        1 where a path constraint applies, 0 elsewhere.
     """
 
     table: Table
     n_x: int
-    n_o: int
     edges: Array
     cubics: Array
     factor: Array
@@ -95,6 +102,7 @@ class Elements:
     point_inputs: Array
     basis: Array
     measured: Measured
+    applies: Array
 
     @property
     def n_e(self) -> int:
@@ -112,13 +120,17 @@ class Elements:
         """Evaluate all functions at nodes s, inner variables w."""
         y, stages = self.states(s, w), s.shape[0]
         d = self.defects(equations, y, at.p)
-        g = self.measured.rows(equations.observed.values(*self._measured(y, at.p)))
+        seen = equations.observed.values(*self._measured(y, at.p))
+        r, excess = self.measured.rows(seen[..., : self.measured.n_g])
+        with np.errstate(invalid="ignore"):
+            c = np.where(self.applies > 0, seen[..., self.measured.n_g :], 0.0)
         return Values(
-            r=g[..., : self.n_o].reshape(stages, -1),
+            r=r.reshape(stages, -1),
             a=at.a,
             d=d.reshape(stages, -1),
             x=np.einsum("j,kje->ke", self.table.end, y[..., : self.n_x]),
-            c=g[..., self.n_o :].reshape(stages, -1),
+            c=c.reshape(stages, -1),
+            excess=excess,
         )
 
     def defects(self, equations: Equations, y: Array, p: Array) -> Array:
@@ -131,11 +143,18 @@ class Elements:
         """Evaluate the derivatives of the model's equations at states y, factors included, (K, d, n_e, n_l)."""
         return self.factor[..., None] * equations.flow.jacobian(*self._collocation(y, p))
 
+    def seen(self, equations: Equations, p: Array, s: Array, w: Array) -> Array:
+        """Evaluate outputs and spreads at the measured points, (K, M, n_g)."""
+        return equations.observed.values(*self._measured(self.states(s, w), p))[..., : self.measured.n_g]
+
     def slopes(self, equations: Equations, p: Array, s: Array, w: Array) -> Slopes:
         """Evaluate the derivatives at all points, factors and weights included."""
-        y = self.states(s, w)
+        y, n_g = self.states(s, w), self.measured.n_g
         observed = equations.observed.jacobian(*self._measured(y, p))
-        return Slopes(self.flow(equations, y, p), self.measured.slopes(observed))
+        of_g = np.where(self.measured.used[..., None], observed[:, :, :n_g], 0.0)
+        constraints = np.where(self.applies[..., None] > 0, observed[:, :, n_g:], 0.0)
+        g = self.seen(equations, p, s, w) if self.measured.slots else np.empty(0)
+        return Slopes(self.flow(equations, y, p), of_g, self.measured.slopes(g, of_g), constraints)
 
     def inner_blocks(self, slopes: Slopes, dp: Array) -> Blocks:
         """Assemble the derivatives of d; dp (n_free, n_q) is the derivative of the free parameters."""
@@ -179,13 +198,11 @@ class Elements:
 
     def observed_blocks(self, slopes: Slopes, dp: Array) -> tuple[Blocks, Blocks]:
         """Assemble the derivatives of the residuals and of the path constraints."""
-        stages = slopes.observed.shape[0]
-        by_y = slopes.observed[..., None, : self.n_e] * self.basis[:, :, None]
-        by_q = slopes.observed[..., self.n_e :] @ dp
         found: list[Blocks] = []
-        for rows in (slice(0, self.n_o), slice(self.n_o, None)):
-            y = by_y[:, :, rows].reshape(stages, -1, by_y[0, 0, 0].size)
-            q = by_q[:, :, rows].reshape(stages, -1, dp.shape[1])
+        for rows in (slopes.rows, slopes.constraints):
+            shape, n_y = (rows.shape[0], rows.shape[1] * rows.shape[2]), (self.table.degree + 1) * self.n_e
+            y = (rows[..., None, : self.n_e] * self.basis[:, :, None]).reshape(*shape, n_y)
+            q = (rows[..., self.n_e :] @ dp).reshape(*shape, dp.shape[1])
             found.append(Blocks(y[..., : self.n_x], y[..., self.n_e :], q))
         return found[0], found[1]
 
@@ -197,21 +214,23 @@ class Elements:
         s: Array,
         w: Array,
         inner: Array,
-        observed: Array,
-        weight: Array,
-    ) -> Array:
-        """Return the Hessian of  1/2 sum weight r^2 + inner . d + constraint . c  by (s, w, q), (K, m, m).
+        constraint: Array,
+        factor: Array,
+    ) -> tuple[Array, Array]:
+        """Return the Hessian of  factor cost + inner . d + constraint . c  by (s, w, q), (K, m, m); d by p (n_free,).
 
-        inner (K, d, n_e) multiplies the inner equations, observed (K, M, n_g) = (weight r, constraint) the observed
-        rows: the Hessian of 1/2 r^2 is that of the outputs multiplied by r, plus the product of slopes, which weight
-        (K, M, n_o) multiplies.
+        inner (K, d, n_e) multiplies the inner equations, constraint (K, M, n_h) the path constraints, factor
+        (K, M, n_r) the cost of the value that a row belongs to.  The Hessian of a cost is that of what is observed,
+        multiplied by the cost's derivative, plus the product of slopes with the cost's curvature between them.
         """
         y, (stages, degree, n_e), dp = self.states(s, w), inner.shape, at.dp[equations.free]
         flow = equations.flow.hessian(*self._collocation(y, at.p), inner * self.factor)
-        measured = slopes.observed[:, :, : self.n_o]
-        point = np.einsum("kmga,kmgb->kmab", measured * weight[..., None], measured)
+        g = self.seen(equations, at.p, s, w).copy()
+        bent = self.measured.bend(g, factor, slopes.observed)
+        point = np.einsum("kmga,kmgb->kmab", bent, slopes.observed)
+        multiplier = np.concatenate([self.measured.gradient(g, factor), constraint * self.applies], axis=2)
         if not equations.observed.linear:
-            point += equations.observed.hessian(*self._measured(y, at.p), self.measured.factors(observed))
+            point += equations.observed.hessian(*self._measured(y, at.p), multiplier)
 
         # By (y_0 ... y_d, q); the columns of y_0 that are no node states are left out at the end.
         n_y, q = (degree + 1) * n_e, slice((degree + 1) * n_e, None)
@@ -226,10 +245,13 @@ class Elements:
         for i in range(degree):
             own = slice((i + 1) * n_e, (i + 2) * n_e)
             total[:, own, own] += flow[:, i, :n_e, :n_e]
+        by_free = np.einsum("kie,kiel->l", inner, slopes.flow[..., n_e:])
+        every = np.concatenate([slopes.observed, slopes.constraints], axis=2)
+        by_free += np.einsum("kmg,kmgl->l", multiplier, every[..., n_e:])
         if n_e == self.n_x:
-            return total
+            return total, by_free
         kept = np.r_[0 : self.n_x, n_e : total.shape[1]]
-        return total[:, kept[:, None], kept]
+        return total[:, kept[:, None], kept], by_free
 
     def _collocation(self, y: Array, p: Array) -> tuple[Array, Array, Array, Array, Array]:
         return self.times, y[:, 1:, : self.n_x], y[:, 1:, self.n_x :], p, self.inputs

@@ -1,9 +1,8 @@
 """From states at points to rows: what a measurement costs, and the local model of it, for every transcription.
 
-1. `Measured` weights what is observed at the points of one experiment: rows  weight (g - target)  of outputs, their
-   slopes and their curvature.  Shooting sees states that were integrated (`Observer`), collocation its polynomials
-   (castfit.transcribe.elements).  A datum that costs otherwise than its square, or needs several rows, belongs here.
-2. Rows of known sigma are these weighted residuals.  An unknown sigma, common to a group of n rows, is eliminated:
+1. `castfit.transcribe.measured` turns what is observed at the points of one experiment into rows; `Observer` observes
+   states that were integrated.
+2. Rows of known sigma are what is left of that.  An unknown sigma, common to a group of n rows, is eliminated:
 
        S = SSE / n of the group,    sigma^ = max(sqrt S, floor)
        rows r / sigma^,  Jacobian R / sigma^,  cost  1/2 |r|^2 / sigma^2 + n (log sigma^ - 1/2)
@@ -26,6 +25,7 @@ import numpy as np
 from castfit._casadi import Built
 from castfit.model import by_name
 from castfit.staged import Jacobians, Layout, Values
+from castfit.transcribe.measured import Measured
 from castfit.transcribe.pointwise import Expressions
 
 if TYPE_CHECKING:
@@ -42,48 +42,22 @@ RESOLUTION = 1e-10
 
 
 @dataclass(frozen=True)
-class Measured:
-    """How g (K, M, n_g), what is observed at the points of one experiment, becomes rows.
+class Observed:
+    """Values at points.
 
-    target, weight : (K, M, n_g) arrays
-        A row is  weight * (g - target), and 0 where the weight is 0: there g may be infinite.
+    g (K, M, n_g) what is observed;  r (K, M * n_r) rows;  excess: what they cost beyond half their squares;
+    c (K, M * n_h) path constraints
     """
 
-    target: Array
-    weight: Array
-
-    def rows(self, g: Array) -> Array:
-        """Return the rows, (K, M, n_g)."""
-        with np.errstate(invalid="ignore"):
-            return np.where(self.weight > 0, (g - self.target) * self.weight, 0.0)
-
-    def slopes(self, dg: Array) -> Array:
-        """Return the derivatives of the rows from those of g, (K, M, n_g, n)."""
-        weight = self.weight[..., None]
-        with np.errstate(invalid="ignore"):
-            return np.where(weight > 0, dg * weight, 0.0)
-
-    def factors(self, multiplier: Array) -> Array:
-        """Return what multiplies the second derivatives of g in those of  multiplier . rows, (K, M, n_g)."""
-        return multiplier * self.weight
-
-
-def unknown_sigma(problem: Posed, staging: Staging) -> Index | None:
-    """Return which unknown sigma each row of an experiment has, (K, M n_y): one for all data; None if it is known."""
-    return None if problem.absolute_sigma else np.zeros(staging.row_mask.shape, dtype=np.intp)
-
-
-@dataclass(frozen=True)
-class Observed:
-    """Values: residual rows r (K, M * n_y) and path constraint rows c (K, M * n_h)."""
-
+    g: Array
     r: Array
+    excess: float
     c: Array
 
 
 @dataclass(frozen=True)
 class Observation:
-    """Derivatives at points: r_x (K, M, n_y, n_x), r_z, r_p (all parameters p), and the same of c."""
+    """Derivatives at points: r_x (K, M, n_r, n_x), r_z, r_p (all parameters p), and the same of c."""
 
     r_x: Array
     r_z: Array
@@ -111,7 +85,10 @@ def constrained(problem: Posed, i: int, staging: Staging) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What an observer evaluates: measured outputs, then constraints, then bounded states (as positions in x)."""
+    """What an observer evaluates: outputs and spreads, then constraints, then bounded states (as positions in x).
+
+    names : those of constraints and bounded states
+    """
 
     names: tuple[str, ...]
     bounded: tuple[int, ...]
@@ -132,7 +109,7 @@ def _rows(problem: Posed, *, state_bounds: bool) -> _Rows:
     limits = [(c.lower, c.upper) for c in problem.constraints] + [problem.state_bounds[n] for n in names]
     column = ca.densify(ca.vertcat(problem.observed, *graphs))
     return _Rows(
-        (*problem.outputs, *(c.name for c in problem.constraints), *names),
+        (*(c.name for c in problem.constraints), *names),
         tuple(bounded),
         np.array(limits, dtype=float).reshape(-1, 2),
         Expressions(system, column, np.arange(system.p.numel())),
@@ -155,11 +132,11 @@ class Observer:
         if state_bounds not in built:
             built[state_bounds] = _rows(problem, state_bounds=state_bounds)
         self._rows = built[state_bounds]
-        self._n_y = len(problem.outputs)
+        self._n_g = len(problem.outputs) + len(problem.spreads)
 
     @property
-    def row_names(self) -> tuple[str, ...]:
-        """What the rows at a point are: measured outputs, then path constraints."""
+    def constraint_names(self) -> tuple[str, ...]:
+        """What the path constraints at a point are."""
         return self._rows.names
 
     def constraint_bounds(self, i: int, staging: Staging) -> tuple[Array, Array]:
@@ -176,30 +153,36 @@ class Observer:
         upper = np.where(bounded, limits[:, 1], np.inf).reshape(rows)
         return lower, upper
 
-    def values(self, staging: Staging, x: Array, z: Array, p: Array, u: Array) -> Observed:
-        """Evaluate residuals and constraints at states x (K, M, n_x), z (K, M, n_z) and inputs u (K, M, n_u)."""
-        stages = staging.tau.shape[0]
-        rows = self._rows.expressions.values(staging.times[..., None], x, z, p, u)
-        r = Measured(staging.values, staging.weight).rows(rows[..., : self._n_y])
-        return Observed(r.reshape(stages, -1), rows[..., self._n_y :].reshape(stages, -1).copy())
+    def values(self, measured: Measured, times: Array, x: Array, z: Array, p: Array, u: Array) -> Observed:
+        """Evaluate rows and constraints at times (K, M), states x (K, M, n_x), z (K, M, n_z), inputs u (K, M, n_u)."""
+        stages = times.shape[0]
+        seen = self._rows.expressions.values(times[..., None], x, z, p, u).copy()
+        g = seen[..., : self._n_g]
+        r, excess = measured.rows(g)
+        return Observed(g, r.reshape(stages, -1), excess, seen[..., self._n_g :].reshape(stages, -1))
 
-    def jacobians(self, staging: Staging, x: Array, z: Array, p: Array, u: Array) -> Observation:
-        """Evaluate derivatives of residuals and constraints with respect to x, z, p; arguments as in `values`."""
-        slopes = self._rows.expressions.jacobian(staging.times[..., None], x, z, p, u)
+    def jacobians(self, measured: Measured, times: Array, x: Array, z: Array, p: Array, u: Array) -> Observation:
+        """Evaluate derivatives of rows and constraints with respect to x, z, p; arguments as in `values`."""
+        slopes = self._rows.expressions.jacobian(times[..., None], x, z, p, u)
         n_x, n_z = x.shape[2], z.shape[2]
-        measured = Measured(staging.values, staging.weight).slopes(slopes[:, :, : self._n_y])
+        g = self._rows.expressions.values(times[..., None], x, z, p, u) if measured.slots else np.empty(0)
+        rows = measured.slopes(g, slopes[:, :, : self._n_g])
         blocks = (slice(0, n_x), slice(n_x, n_x + n_z), slice(n_x + n_z, None))
-        constraints = slopes[:, :, self._n_y :].copy()
-        return Observation(*(measured[..., b] for b in blocks), *(constraints[..., b] for b in blocks))
+        constraints = slopes[:, :, self._n_g :].copy()
+        return Observation(*(rows[..., b] for b in blocks), *(constraints[..., b] for b in blocks))
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """Values with standardised rows; sigma (n_groups,); excess: the cost beyond half the squares of the rows."""
+    """Values with standardised rows; sigma (n_groups,); what the cost has beyond half the squares of the rows.
+
+    excess : all of it;  surplus : the part that is not of the unknown sigmas
+    """
 
     values: tuple[Values, ...]
     sigma: Array
     excess: float
+    surplus: float
 
 
 def resolution(layout: Layout, signal: Sequence[Array]) -> Array:
@@ -214,22 +197,22 @@ def resolution(layout: Layout, signal: Sequence[Array]) -> Array:
 
 def profiled(layout: Layout, values: tuple[Values, ...], floor: Array) -> Profiled:
     """Divide weighted residuals by the most likely sigma of their group, not below `floor` (n_groups,)."""
+    surplus = sum(of.excess for of in values)
     if layout.n_groups == 0:
-        return Profiled(values, np.empty(0), 0.0)
+        return Profiled(values, np.empty(0), surplus, surplus)
     group = np.concatenate([chain.group[chain.group >= 0] for chain in layout.chains])
     r = np.concatenate([of.r[chain.group >= 0] for of, chain in zip(values, layout.chains, strict=True)])
     with np.errstate(all="ignore"):  # wild trial points overflow
         largest = np.full(layout.n_groups, np.finfo(float).tiny)
         np.maximum.at(largest, group, np.abs(r))
         squares = np.bincount(group, (r / largest[group]) ** 2, minlength=layout.n_groups)
-        sigma = np.maximum(largest * np.sqrt(squares / layout.group_sizes), floor)
+        sigma = np.maximum(largest * np.sqrt(squares / np.maximum(layout.group_sizes, 1)), floor)
         sigma = np.where(np.isfinite(sigma), sigma, 1.0)  # where a stage failed
         standard = tuple(
-            Values(of.r * inverse, of.a, of.d, of.x, of.c)
-            for of, inverse in zip(values, layout.of_rows(1.0 / sigma), strict=True)
+            replace(of, r=of.r * inverse) for of, inverse in zip(values, layout.of_rows(1.0 / sigma), strict=True)
         )
         excess = float(np.sum(layout.group_sizes * (np.log(sigma) - 0.5)))
-    return Profiled(standard, sigma, excess)
+    return Profiled(standard, sigma, excess + surplus, surplus)
 
 
 def standardised(layout: Layout, jacobians: tuple[Jacobians, ...], sigma: Array) -> tuple[Jacobians, ...]:

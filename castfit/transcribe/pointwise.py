@@ -11,13 +11,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import casadi as ca
-import numpy as np
 
-from castfit._casadi import Buffered
+from castfit._casadi import Mapped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    import numpy as np
     from numpy.typing import NDArray
 
     from castfit.model import System
@@ -61,43 +59,18 @@ class Expressions:
         return self._hessian.empty
 
     @cached_property
-    def _values(self) -> _Mapped:
-        return _Mapped("values", self._system.arguments, self._column)
+    def _values(self) -> Mapped:
+        return Mapped("values", self._system.arguments, self._column)
 
     @cached_property
-    def _jacobian(self) -> _Mapped:
-        return _Mapped("jacobian", self._system.arguments, ca.jacobian(self._column, self._variables))
+    def _jacobian(self) -> Mapped:
+        return Mapped("jacobian", self._system.arguments, ca.jacobian(self._column, self._variables))
 
     @cached_property
-    def _hessian(self) -> _Mapped:
+    def _hessian(self) -> Mapped:
         weight = ca.SX.sym("weight", self._column.numel())
         total = ca.SX(self._variables.numel(), self._variables.numel())
         for w, expression in zip(ca.vertsplit(weight), ca.vertsplit(self._column), strict=True):
             # The switch, not a product with zero, keeps what was not measured from spoiling the sum.
             total += ca.if_else(w != 0, w * ca.hessian(expression, self._variables)[0], 0)
-        return _Mapped("hessian", [*self._system.arguments, weight], total)
-
-
-class _Mapped:
-    """A matrix expression as a function of arrays of points."""
-
-    def __init__(self, name: str, arguments: Sequence[ca.SX], expression: ca.SX) -> None:
-        self.empty = expression.nnz() == 0
-        self._sizes = [a.numel() for a in arguments]
-        self._shape = expression.shape
-        # CasADi stores by columns, so the transpose arrives by rows.
-        names = [f"i{i}" for i in range(len(arguments))]
-        self._function = ca.Function(name, list(arguments), [ca.densify(ca.cse(expression.T))], names, ["out"])
-        self._buffered: dict[int, Buffered] = {}
-
-    def __call__(self, *points: Array) -> Array:
-        leading = np.broadcast_shapes(*(a.shape[:-1] for a in points))
-        count = int(np.prod(leading))
-        if count not in self._buffered:
-            self._buffered[count] = Buffered(self._function.map(count), ("out",))
-        evaluate = self._buffered[count]
-        for i, (array, size) in enumerate(zip(points, self._sizes, strict=True)):
-            if size:
-                evaluate.arguments[f"i{i}"].reshape(*leading, size)[...] = array
-        evaluate()
-        return evaluate.results["out"].reshape(*leading, *self._shape)
+        return Mapped("hessian", [*self._system.arguments, weight], total)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -38,7 +38,8 @@ from castfit.staged import (
     locked,
 )
 from castfit.transcribe.grid import Staging, arrange, merge, snap
-from castfit.transcribe.measure import Observation, Observer, profiled, resolution, standardised, unknown_sigma
+from castfit.transcribe.measure import Observation, Observer, profiled, resolution, standardised
+from castfit.transcribe.measured import Measured, measured_by
 from castfit.transcribe.trajectory import every_state_measured, known_states
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class _Chain:
     """One condition on its stages: the measurements, and where they lie on each stage's output grid."""
 
     staging: Staging
+    measured: Measured
     grids: tuple[Array, ...]  # relative output times of each stage
     index: NDArray[np.intp]  # (K, M): position of each point in its stage's grid
     cubics: tuple[Array, ...]  # per stage (m, n_u, 4)
@@ -126,7 +128,7 @@ class ShootingProblem(StagedProblem):
         trajectory: Trajectory,
         options: IntegratorOptions,
     ) -> None:
-        self.problem = problem
+        self.problem = problem = problem.posed
         self._choose(options)
         self._nodes = nodes
         system = problem.model.system
@@ -139,9 +141,11 @@ class ShootingProblem(StagedProblem):
         self.layout = lay_out(
             problem.names,
             tuple(self._specify(i) for i in range(len(self._chains))),
+            len(problem.groups),
         )
-        self.signal = tuple(chain.staging.signal for chain in self._chains)
+        self.signal = tuple(chain.measured.signal for chain in self._chains)
         self.least_sigma = resolution(self.layout, self.signal)
+        self.least_squares = problem.least_squares
         self._taken_over = 0  # stages that another integrator took over at the last linearization
         self._place(theta, trajectory)
 
@@ -208,12 +212,14 @@ class ShootingProblem(StagedProblem):
             condition.theta,
             self._n_x if self._nodes else 0,
             0,
-            chain.staging.row_mask,
+            chain.measured.row_mask,
             lower,
             upper,
             chain.staging.edges,
             self.problem.model.states if self._nodes else (),
-            group=unknown_sigma(self.problem, chain.staging),
+            group=chain.measured.groups,
+            datum_mask=chain.measured.datum_mask,
+            spread=chain.measured.spreads,
         )
 
     def _place(self, theta: Array, trajectory: Trajectory) -> None:
@@ -247,7 +253,7 @@ class ShootingProblem(StagedProblem):
 
     def data_sizes(self) -> tuple[Array, ...]:
         """Return the size of every measured value in its own standard deviation, (K, n_r) per chain."""
-        return tuple(chain.staging.sizes for chain in self._chains)
+        return tuple(chain.measured.sizes for chain in self._chains)
 
     def node_states(self, v: Array) -> tuple[Array, ...]:
         """Return the states at the start of every stage; in single shooting the initial state."""
@@ -280,7 +286,9 @@ class ShootingProblem(StagedProblem):
         values: list[Values] = []
         failures = [*self._unlinked(v, naturals), *sweep.failures]
         for i, (chain, natural) in enumerate(zip(self._chains, naturals, strict=True)):
-            seen = self._observer.values(chain.staging, sweep.x[i], sweep.z[i], natural.p, chain.inputs)
+            seen = self._observer.values(
+                chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], natural.p, chain.inputs
+            )
             failures += self._unobservable(i, failures, np.isfinite(seen.r), np.isfinite(seen.c), "")
             stages = chain.staging.duration.size
             values.append(
@@ -290,6 +298,7 @@ class ShootingProblem(StagedProblem):
                     np.empty((stages, 0)),
                     sweep.end[i] if self._nodes else np.empty((stages, 0)),
                     seen.c,
+                    seen.excess,
                 )
             )
         prior = self.problem.priors(self.layout.theta(v))
@@ -303,6 +312,7 @@ class ShootingProblem(StagedProblem):
             tuple(failures),
             sigma=found.sigma,
             excess=found.excess + prior.excess,
+            surplus=found.surplus,
             prior_excess=prior.excess,
             prior_curved=prior.curved,
         )
@@ -325,7 +335,9 @@ class ShootingProblem(StagedProblem):
         failures = [*evaluation.failures, *unlinked, *stopped]
         jacobians: list[Jacobians] = []
         for i, (chain, natural) in enumerate(zip(self._chains, naturals, strict=True)):
-            seen = self._observer.jacobians(chain.staging, sweep.x[i], sweep.z[i], natural.p, chain.inputs)
+            seen = self._observer.jacobians(
+                chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], natural.p, chain.inputs
+            )
             j = self._jacobians(i, natural, seen, dx[i], dz[i], end[i])
             rows = (np.concatenate(b, axis=2) for b in ((j.R_s, j.R_q), (j.C_s, j.C_q)))
             r, c = (np.logical_and.reduce(np.isfinite(b), axis=2) for b in rows)
@@ -338,10 +350,32 @@ class ShootingProblem(StagedProblem):
             evaluation.prior_jacobian,
             tuple(failures),
             standardised(self.layout, tuple(jacobians), evaluation.sigma),
+            self._information(sweep, naturals),
             sigma=evaluation.sigma,
             excess=evaluation.excess,
+            surplus=evaluation.surplus,
             prior_excess=evaluation.prior_excess,
             prior_curved=evaluation.prior_curved,
+        )
+
+    def _information(self, sweep: _Sweep, naturals: list[Natural]) -> tuple[Array, ...]:
+        """Return by what rows are multiplied for statistics, (K, n_r) per chain; nothing if by 1."""
+        if not any(chain.measured.reweighted for chain in self._chains):
+            return ()
+        return tuple(c.measured.information(g).reshape(g.shape[0], -1) for c, g in self._seen(sweep, naturals))
+
+    def _seen(self, sweep: _Sweep, naturals: list[Natural]) -> Iterator[tuple[_Chain, Array]]:
+        """Yield every chain with what is observed at its points, (K, M, n_g)."""
+        for i, (c, natural) in enumerate(zip(self._chains, naturals, strict=True)):
+            at = (c.measured, c.staging.times, sweep.x[i], sweep.z[i], natural.p, c.inputs)
+            yield c, self._observer.values(*at).g
+
+    def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
+        """Return per chain predictions, spreads and normalised residuals of the measured values."""
+        _, sweep = self._evaluate(v)
+        return tuple(
+            tuple(part[c.measured.values_mask] for part in c.measured.standardised(g))
+            for c, g in self._seen(sweep, self._naturals(v))
         )
 
     def _jacobians(self, i: int, natural: Natural, seen: Observation, dx: Array, dz: Array, end: Array) -> Jacobians:
@@ -385,10 +419,10 @@ class ShootingProblem(StagedProblem):
         """Report rows that are not finite (where r, c are False) although their stage could be integrated."""
         if r.all() and c.all():
             return []
-        chain, staging, names = self.layout.chains[i], self._chains[i].staging, self._observer.row_names
-        shape, n_y = staging.tau.shape, len(self.problem.outputs)
+        chain, staging, measured = self.layout.chains[i], self._chains[i].staging, self._chains[i].measured
+        shape, names = staging.tau.shape, (*measured.names, *self._observer.constraint_names)
         bounded = np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)
-        rows = [(~r & chain.row_mask).reshape(*shape, n_y), (~c & bounded).reshape(*shape, len(names) - n_y)]
+        rows = [(~r & chain.row_mask).reshape(*shape, measured.n_r), (~c & bounded).reshape(*shape, -1)]
         bad = np.concatenate(rows, axis=2)
         bad[[f.stage for f in failures if f.chain == chain.name]] = False
         out: list[Failure] = []
@@ -576,7 +610,7 @@ def _chain(problem: Posed, i: int, edges: Array) -> _Chain:
         # A measurement at a jump belongs to the interval that ends there, like the algebraic states.
         powers = np.diff(times)[index[k], None] ** np.arange(4)
         inputs[k] = np.einsum("muc,mc->mu", cubics[k][index[k]], powers)
-    return _Chain(staging, tuple(grids), index, tuple(cubics), inputs)
+    return _Chain(staging, measured_by(problem, i, staging), tuple(grids), index, tuple(cubics), inputs)
 
 
 def _group(problem: Posed, chains: Sequence[_Chain], options: IntegratorOptions) -> list[_Group]:

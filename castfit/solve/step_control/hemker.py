@@ -40,7 +40,7 @@ class Hemker(StepControl):
             if trial.cost <= now:
                 return Advance(trial, factor, {}, {"level": trial.cost})
             # S' may be huge: the factor S/(S + S') then shortens by orders of magnitude at once, but never to nothing.
-            there = half_square_in_units(search.ledger.staged.layout, trial, search.at.sigma)
+            there = max(half_square_in_units(search.ledger.staged.layout, trial, search.at.sigma), 0.0)
             factor *= max(S / (S + there), 1e-3) if np.isfinite(there) else 0.1
         return Advance(None, factor)
 
