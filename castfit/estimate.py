@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 def estimate(
     problem: Posable,
-    posed: Posed,
     staged: StagedProblem,
     v: Array,
     at: Evaluation,
@@ -46,6 +45,7 @@ def estimate(
     confidence_level: float,
     accuracy: float,
     verification: Verification | None = None,
+    posed: Posed | None = None,
 ) -> Result:
     """Build the result from where a solver ended, for fits that failed as well.
 
@@ -53,8 +53,6 @@ def estimate(
     ----------
     problem : Problem or Posed
         What the user asked.
-    posed : Posed
-        What was solved.
     staged : StagedProblem
     v : (n_v,) array
         The solution, or the best point so far.
@@ -72,8 +70,10 @@ def estimate(
         Relative accuracy to which the transcription solves the model over a stage; it gives the numerical error.
     verification : Verification, optional
         What the model's own integration says; it adds to the numerical error.
+    posed : Posed, optional
+        What was solved, if it is not `problem` as it stands.
     """
-    layout, quantities = staged.layout, problem.quantities
+    posed, layout, quantities = posed or problem.posed, staged.layout, problem.quantities
     unknown_sigmas = [f"sigma({name})" if name else "sigma" for name in posed.groups]
     names, theta = layout.names, layout.theta(v).copy()
     # exp(log(bound)) may lie beyond the bound by rounding, and a solver may overstep a bound by its tolerance.

@@ -192,7 +192,6 @@ def _fit(
     seconds = time.perf_counter() - began
     result = estimate(
         problem,
-        posed,
         found.staged,
         solution.v,
         found.linear,
@@ -214,6 +213,7 @@ def _fit(
         confidence_level=confidence_level,
         accuracy=found.transcription.accuracy,
         verification=found.verification,
+        posed=posed,
     )
     if verbose:
         _say(f"{solution.status.value} after {search.iterations} iterations, {seconds:.2f} s: chi2 = {result.chi2:.8g}")

@@ -366,12 +366,6 @@ class Result:
         return residual_table(self._owner("residual_table"), seen)
 
     @property
-    def normalised_residuals(self) -> Array:
-        """Residuals of variance 1 if the model is right, in the order of `residuals`; NaN where sigma is not known."""
-        noise = 1.0 if self.absolute_sigma else self.noise
-        return self.residuals / noise if noise > 0 else np.full(self.n_data, np.nan)
-
-    @property
     def diagnostics(self) -> Diagnostics:
         """Whether the residuals look like noise: `Diagnostics` per output and experiment, and outliers by name.
 
