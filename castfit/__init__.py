@@ -15,6 +15,7 @@ from castfit.drive.multistart.result import MultistartResult
 from castfit.drive.scatter.result import ScatterResult
 from castfit.drive.scatter.scatter_search import scatter_search
 from castfit.earlier import prior_from as Prior
+from castfit.events import Doses, Event
 from castfit.experiment import Experiment, free, relative
 from castfit.fit import fit
 from castfit.functions import (
@@ -86,6 +87,8 @@ __all__ = [
     "ComparisonResult",
     "Constraint",
     "Decomposed",
+    "Doses",
+    "Event",
     "Experiment",
     "GaussNewton",
     "Gaussian",

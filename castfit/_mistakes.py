@@ -9,6 +9,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._bounds import bound_mistakes
+from castfit._event_mistakes import event_guess_mistakes, event_mistakes
 from castfit._reading import is_one_of, named, real, text
 from castfit.experiment import Experiment, Free
 from castfit.model import NOT_A_NUMBER, Model, holds_nan
@@ -220,6 +221,7 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
                 f"input '{name}' is given on [{first:g}, {last:g}] but the experiment runs over "
                 f"[{start:g}, {end:g}]; extend it"
             )
+    mistakes += event_mistakes(said, experiment, parameters)
     if end <= start:
         mistakes.append(f"nothing is measured after the start {start:g}; estimation needs later times")
     return mistakes
@@ -281,11 +283,14 @@ def support_mistakes(posed: Posed) -> list[str]:
     for condition in posed.conditions:
         seen = (*posed.outputs, *posed.spreads)
         columns = [seen.index(n) for of in condition.observed if of is not None for n in of.predicted]
-        reached = _any(observe[columns])
+        reached, n_x, schedule = _any(observe[columns]), x.numel(), condition.schedule
         for _ in range(unknown.numel()):
             reached = reached | _any(flow[reached])
+            jumped, _rows = schedule.reaching(reached[:n_x], np.zeros(p.numel(), dtype=np.bool_))
+            reached[:n_x] |= jumped
         parameters = _any(observe_p[columns]) | _any(by_parameter[reached])
-        rows = np.concatenate([parameters, reached[: x.numel()]])
+        _, of_events = schedule.reaching(reached[:n_x], parameters)
+        rows = np.concatenate([parameters, reached[:n_x], of_events])
         supported.update(condition.theta[_any(condition.link.pattern[rows])].tolist())
     return [
         f"no measurement depends on the free {quantity.kind} '{quantity.name}'; "
@@ -321,7 +326,7 @@ def guess_mistakes(posed: Posed) -> list[str]:
                 if not np.isfinite(value)
             ]
         mistakes += [f"{condition.name}: {found}" for found in tau_mistakes(posed.model, at.p)]
-    return mistakes
+    return mistakes + event_guess_mistakes(posed)
 
 
 def tau_mistakes(model: Model, p: Array) -> list[str]:

@@ -205,11 +205,10 @@ class Search:
     def _handed_back(self, found: Attempt, asked: Transcription) -> Attempt:
         """Let the transcription that was asked for finish from another one's trajectory."""
         layout = found.staged.layout
-        theta = layout.theta(found.solution.v)
-        nodes = [
-            Nodes(chain.times[:-1], states)
-            for chain, states in zip(layout.chains, found.staged.node_states(found.solution.v), strict=True)
-        ]
+        v = found.solution.v
+        theta = layout.theta(v)
+        known = zip(found.staged.times(v), found.staged.node_states(v), strict=True)
+        nodes = [Nodes(times[:-1], states) for times, states in known]
         try:
             at = started_from(self.problem, asked, theta, nodes)
         except Stopped:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
 
+from castfit._casadi import Built
+from castfit.events import Doses, Occurrence, occurrences
 from castfit.experiment import Experiment, Free, Points
 from castfit.inputs import Input
-from castfit.link import Expressions, Link
+from castfit.link import Expressions, Link, Natural
+from castfit.model import Model
 from castfit.observed import Observations, Observed
 from castfit.quantities import Quantity, fixed_value
+from castfit.schedule import Change, Instant, Level, Schedule, Timetable
 from castfit.statement import Statement, initial_values
 
 if TYPE_CHECKING:
@@ -43,6 +47,8 @@ class Condition:
         How p and a follow from q = theta[self.theta].
     z_guess : (n_z,) array
         Where the search for consistent algebraic states begins.
+    schedule : Schedule
+        What happens at certain times, as a function of the last rows e of the link.
     """
 
     name: str
@@ -53,6 +59,7 @@ class Condition:
     theta: NDArray[np.intp]
     link: Link
     z_guess: Array
+    schedule: Schedule = field(default_factory=Schedule)
 
     @property
     def end(self) -> float:
@@ -61,10 +68,14 @@ class Condition:
 
     @cached_property
     def breakpoints(self) -> Array:
-        """Times strictly inside the horizon at which an input or one of its derivatives may jump."""
+        """Times strictly inside the horizon at which an input or one of its derivatives may jump; events are apart."""
         found = [u.breakpoints for u in self.inputs]
         every = np.unique(np.concatenate(found)) if found else np.empty(0)
         return every[(every > self.start) & (every < self.end)]
+
+    def timetable(self, at: Natural) -> Timetable | None:
+        """Return what happens, and when, at a point; None if nothing does."""
+        return Timetable.of(self.schedule, self.start, at.p, at.e) if self.schedule else None
 
 
 def conditions_of(
@@ -107,6 +118,11 @@ def _condition(
     named: list[tuple[str, Any]] = [(n, experiment.parameters.get(n)) for n in model.parameters]
     named += [(n, initial[n]) for n in model.states]
     what = [*(f"parameter '{n}'" for n in model.parameters), *(f"the initial value of '{n}'" for n in model.states)]
+    happens = _Happens(model, graphs)
+    for occurrence in occurrences(experiment.events, experiment.end):
+        happens.add(occurrence)
+    named += [("", value) for value in happens.values]
+    what += happens.what
     computed = [i for i, (_, value) in enumerate(named) if isinstance(value, ca.SX)]
     graph = graphs.get([named[i][1] for i in computed], experiment.parameters) if computed else None
 
@@ -122,7 +138,9 @@ def _condition(
 
     entry = {quantities[j].of: i for i, j in enumerate(own)}  # initial states too: delay lines may begin at them
     number = {n: float(v) for n, v in experiment.parameters.items() if not isinstance(v, ca.SX)}
-    number |= {n: fixed_value(said.parameters[n], experiment.name) for n in seen if n not in entry}
+    number |= {
+        n: fixed_value(said.parameters[n], experiment.name) for n in seen if n not in entry and n in said.parameters
+    }
     base = np.zeros(len(named))
     for i, (name, value) in enumerate(named):
         if i < len(model.parameters):
@@ -130,6 +148,16 @@ def _condition(
         elif not isinstance(value, (ca.SX, Free)):
             base[i] = float(value)
     parts = () if graph is None else (graph.part(computed, what, entry, number, len(own)),)
+    link = Link(
+        len(model.parameters),
+        base,
+        of,
+        np.array([quantities[j].scale == "log" for j in own], dtype=bool),
+        parts,
+        model.flow_parameters,
+        len(happens.values),
+    )
+    endless = any(isinstance(event, Doses) and event.endless for event in experiment.events)
     return Condition(
         experiment.name,
         experiment.start,
@@ -137,16 +165,93 @@ def _condition(
         observed,
         tuple(experiment.inputs[n] for n in model.inputs),
         np.array(own, dtype=np.intp),
-        Link(
-            len(model.parameters),
-            base,
-            of,
-            np.array([quantities[j].scale == "log" for j in own], dtype=bool),
-            parts,
-            model.flow_parameters,
-        ),
+        link,
         np.array([float(initial.get(n, 1.0)) for n in model.algebraic_states]),
+        happens.schedule(link, experiment.end if endless else np.inf),
     )
+
+
+_INFUSED: Built[Model, dict[tuple[str, ...], Model]] = Built()
+"""Models with rates into some states, so that their functions are built once."""
+
+
+def with_infusions(said: Statement) -> Statement:
+    """Return the statement with a rate into every state into which anything is infused in any experiment."""
+    into = {o.into for e in said.experiments for o in occurrences(e.events, e.end) if o.until is not None}
+    if not into:
+        return said
+    names = tuple(n for n in said.model.states if n in into)
+    built = _INFUSED.get(said.model, lambda _: {})
+    if names not in built:
+        built[names] = said.model.with_rates(names)
+    return replace(said, model=built[names])
+
+
+class _Happens:
+    """Collects the rows that events need, `values` with `what` they are, and what refers to them."""
+
+    def __init__(self, model: Model, graphs: _Graphs) -> None:
+        self._model, self._graphs = model, graphs
+        self.values: list[Any] = []
+        self.what: list[str] = []
+        self._named: dict[str, int] = {}
+        self._instants: list[tuple[str, int, Change | None, list[int], bool]] = []
+        self._levels: list[Level] = []
+
+    def add(self, occurrence: Occurrence) -> None:
+        """Add one thing that happens."""
+        what, after = occurrence.what, occurrence.measured == "after"
+        time = self._row(f"the time of {what}", occurrence.time)
+        if occurrence.until is not None:
+            parameter = self._model.parameters.index(f"rate into {occurrence.into}")
+            end = self._row(f"the end of {what}", occurrence.until)
+            height = self._row(f"the rate of {what}", occurrence.amount)
+            on = len(self._instants)
+            self._instants += [(what, time, None, [], False), (what, end, None, [], False)]
+            self._levels.append(Level(parameter, on, on + 1, height))
+            return
+        changes = occurrence.changes
+        if changes is None and not self._varying(occurrence.amount):
+            rows = [self._row(f"the amount of {what}", occurrence.amount)]
+            change = self._graphs.addition(self._model, occurrence.into)
+        else:
+            if changes is None:
+                changes = {occurrence.into: ca.SX.sym(occurrence.into) + occurrence.amount}
+            names = self._parameters(changes)
+            rows = [self._parameter(what, n) for n in names]
+            change = self._graphs.change(self._model, changes, names)
+        self._instants.append((what, time, change, rows, after))
+
+    def schedule(self, link: Link, known_until: float) -> Schedule:
+        """Return the schedule; the link tells which rows depend on what is estimated."""
+        instants = [
+            Instant(what, time, bool(link.moving_events[time]), change, np.array(rows, dtype=np.intp), after)
+            for what, time, change, rows, after in self._instants
+        ]
+        return Schedule(tuple(instants), tuple(self._levels), len(self.values), known_until)
+
+    def _row(self, what: str, value: Any) -> int:
+        self.values.append(value)
+        self.what.append(what)
+        return len(self.values) - 1
+
+    def _parameter(self, what: str, name: str) -> int:
+        if name not in self._named:
+            self._named[name] = self._row(f"'{name}' in {what}", ca.SX.sym(name))
+        return self._named[name]
+
+    def _varying(self, value: Any) -> bool:
+        """Tell whether a value depends on anything but parameters."""
+        return isinstance(value, ca.SX) and any(s.name() in self._no_parameters for s in ca.symvar(value))
+
+    @property
+    def _no_parameters(self) -> set[str]:
+        model = self._model
+        return {*model.states, *model.algebraic_states, *model.inputs, model.system.t.name()}
+
+    def _parameters(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
+        found = (s.name() for v in changes.values() if isinstance(v, ca.SX) for s in ca.symvar(v))
+        return tuple(n for n in dict.fromkeys(found) if n not in self._no_parameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,13 +307,43 @@ class _Graphs:
     """The graphs that were made, by the expressions in them: many experiments may share one."""
 
     made: dict[tuple[int, ...], Graph] = field(default_factory=dict[tuple[int, ...], Graph])
+    changes: dict[tuple[Any, ...], Change] = field(default_factory=dict[tuple[Any, ...], Change])
+    kept: list[Any] = field(default_factory=list[Any])  # so that no other graph takes the place of a node
 
     def get(self, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> Graph:
         own = {n: v for n, v in overrides.items() if isinstance(v, ca.SX)}
         key = tuple(hash(e) for e in (*expressions, *own.values()))  # of the graph's node, not of its form
         if key not in self.made:
+            self.kept.extend([*expressions, *own.values()])
             self.made[key] = Graph.of(expressions, own)
         return self.made[key]
+
+    def addition(self, model: Model, name: str) -> Change:
+        """Return the change that adds a row of e to one state."""
+        if (name,) not in self.changes:
+            system, amount = model.system, ca.SX.sym("amount")
+            new = ca.SX(system.x)
+            new[model.states.index(name)] += amount
+            self.changes[(name,)] = Change.of([system.t, system.x, system.u, amount], new)
+        return self.changes[(name,)]
+
+    def change(self, model: Model, changes: Mapping[str, Any], names: Sequence[str]) -> Change:
+        """Return the change to expressions of states, inputs, time and the named parameters."""
+        key = (*((n, hash(v) if isinstance(v, ca.SX) else v) for n, v in changes.items()), names)
+        if key not in self.changes:
+            self.kept.extend(changes.values())
+            system, parameters = model.system, ca.SX.sym("c", len(names))
+            known = {s.name(): s for v in (system.t, system.x, system.u) for s in ca.vertsplit(v) if v.numel()}
+            known |= {n: parameters[j] for j, n in enumerate(names)}
+            new = ca.SX(system.x)
+            for name, value in changes.items():
+                new[model.states.index(name)] = value
+            found = ca.symvar(new)
+            if found:
+                same = ca.vertcat(*(known[s.name()] for s in found))
+                (new,) = ca.substitute([new], [ca.vertcat(*found)], [same])
+            self.changes[key] = Change.of([system.t, system.x, system.u, parameters], new)
+        return self.changes[key]
 
 
 def _shortened(text: str) -> str:

@@ -130,8 +130,8 @@ def estimate(
         active=held,
         gaps=_largest_gap(staged, at),
         trajectories={
-            chain.name: Nodes(chain.times[:-1], states)
-            for chain, states in zip(layout.chains, staged.node_states(v), strict=True)
+            chain.name: Nodes(times[:-1], states)
+            for chain, times, states in zip(layout.chains, staged.times(v), staged.node_states(v), strict=True)
         },
     )
     uncertainty = Uncertainty(

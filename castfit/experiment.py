@@ -15,6 +15,7 @@ import numpy as np
 
 from castfit._bounds import both_bounds, bound_mistakes
 from castfit._reading import named, real, reals, text
+from castfit.events import Doses, Event, read_events, up_to
 from castfit.inputs import Input
 from castfit.model import NOT_A_NUMBER, holds_nan
 from castfit.noise.base import Noise
@@ -22,7 +23,7 @@ from castfit.noise.reading import read_noise
 from castfit.noise.unknown import Unknown
 from castfit.priors import PriorDistribution, contradictions, prior_mistakes
 from castfit.series import Relative, read_series, scale_mistakes, series_mistakes
-from castfit.status import check, suggest
+from castfit.status import InputError, check, suggest
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -115,6 +116,9 @@ class Experiment:
         values in this experiment.
     inputs : mapping, optional
         For each input of the model a number or an `Input`.
+    events : sequence of Event and Doses, optional
+        What happens at certain times: changes of states, doses, infusions; in the order in which it happens where
+        times are equal.
     start : float, optional
         The time at which the initial states hold, 0 by default; it must be given where all times are far from 0, as
         calendar years are.
@@ -134,6 +138,7 @@ class Experiment:
     initial: Mapping[str, Any] = field(default_factory=dict[str, Any])
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    events: tuple[Event | Doses, ...] = ()
     start: float = 0.0
     name: str = ""
 
@@ -147,6 +152,7 @@ class Experiment:
         initial: Mapping[str, InitialValue] | Mapping[Any, Any] | None = None,
         parameters: Mapping[str, float | ca.SX] | Mapping[Any, Any] | None = None,
         inputs: Mapping[str, Input | float] | None = None,
+        events: Event | Doses | Sequence[Event | Doses] | None = None,
         start: float | None = None,
         name: str = "",
     ) -> None:
@@ -167,6 +173,7 @@ class Experiment:
         signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
         states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial, mistakes).items()}
         own = {n: _own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
+        happens = read_events(events, mistakes)
         check(f"Experiment '{label}'" if label else "Experiment", mistakes)
         values: dict[str, Any] = {
             "data": {n: (s.times, s.values) for n, s in series.items()},
@@ -176,6 +183,7 @@ class Experiment:
             "initial": states,
             "parameters": own,
             "inputs": signals,
+            "events": happens,
             "start": begin,
             "name": name,
         }
@@ -202,7 +210,7 @@ class Experiment:
         """
         end = real(horizon)
         if end is None or np.isnan(end):
-            check("Experiment.until", [f"the horizon is {text(horizon)}; give a time"])
+            raise InputError("Experiment.until", [f"the horizon is {text(horizon)}; give a time"])
         kept: dict[str, Any] = {}
         sigma: dict[str, Any] = {}
         for name, (t, y) in self.data.items():
@@ -211,7 +219,7 @@ class Experiment:
                 kept[name] = (t[keep], y[keep])
                 if self.sigma is not None and name in self.sigma:
                     sigma[name] = self.sigma[name][keep]
-        return self._replace(kept, sigma or None) if kept else None
+        return self._replace(kept, sigma or None, up_to(self.events, end)) if kept else None
 
     def with_values(self, values: Mapping[str, Array]) -> Experiment:
         """Return the experiment with other values where it has values, for instance simulated ones.
@@ -231,9 +239,9 @@ class Experiment:
             else:
                 data[name] = (t, np.where(np.isfinite(y), new.reshape(y.shape), np.nan))
         check("Experiment.with_values", mistakes)
-        return self._replace(data, self.sigma)
+        return self._replace(data, self.sigma, self.events)
 
-    def _replace(self, data: Mapping[str, Any], sigma: Any) -> Experiment:
+    def _replace(self, data: Mapping[str, Any], sigma: Any, events: Sequence[Event | Doses]) -> Experiment:
         return Experiment(
             data,
             sigma=sigma,
@@ -241,6 +249,7 @@ class Experiment:
             initial=self.initial,
             parameters=self.parameters,
             inputs=self.inputs,
+            events=events,
             start=self.start,
             name=self.name,
         )
@@ -281,7 +290,8 @@ class Experiment:
             n: (replace(model, sigma=None), _Graph.of(model.sigma) if isinstance(model.sigma, ca.SX) else model.sigma)
             for n, model in self.noise.items()
         }
-        return _restore, (self.data, self.sigma, noise, initial, parameters, dict(self.inputs), self.start, self.name)
+        rest = (dict(self.inputs), self.events, self.start, self.name)
+        return _restore, (self.data, self.sigma, noise, initial, parameters, *rest)
 
 
 @dataclass(frozen=True)
@@ -321,6 +331,7 @@ def _restore(
     initial: Mapping[str, Any],
     parameters: Mapping[str, Any],
     inputs: Any,
+    events: tuple[Event | Doses, ...],
     start: float,
     name: str,
 ) -> Experiment:
@@ -335,6 +346,7 @@ def _restore(
         initial=initial,
         parameters=parameters,
         inputs=inputs,
+        events=events,
         start=start,
         name=name,
     )

@@ -100,7 +100,18 @@ def _condition(condition: Condition) -> str:
         if isinstance(part, Expressions)
         for x in (part.rows, part.names, part.source, part.numbers, *_graph(part.first))
     ]
-    return digest(condition.start, *inputs, link.base, condition.z_guess, condition.theta, link.of, *parts)
+    return digest(
+        condition.start, *inputs, link.base, condition.z_guess, condition.theta, link.of, *parts, *_events(condition)
+    )
+
+
+def _events(condition: Condition) -> list[Any]:
+    schedule = condition.schedule
+    found: list[Any] = []
+    for instant in schedule.instants:
+        change = () if instant.change is None else _graph(instant.change.first)
+        found += [instant.time, instant.parameters, instant.after, *change]
+    return [*found, *((x.parameter, x.on, x.off, x.height) for x in schedule.levels)]
 
 
 def _expression(expression: ca.SX) -> list[Any]:

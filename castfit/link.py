@@ -1,6 +1,6 @@
 """The link: how one experiment's parameters and initial state follow from what is estimated.
 
-    q --natural scale--> n --> y = (p, a)
+    q --natural scale--> n --> y = (p, a, e)
 
 Each row of y is a number, or one of the natural values n, or is computed from them by a *part* of the link.  A part
 knows its rows as functions of n, with first and second derivatives, and says in words why a value cannot be had; the
@@ -11,14 +11,15 @@ Notation
 --------
 q      (n_q,)      what the experiment depends on, in search scale
 n      (n_q,)      the same in natural scale
-y      (n_y,)      rows: p, then a
+y      (n_y,)      rows: p, then a, then e
 p      (n_p,)      all parameters of the model
 a      (n_x,)      the initial state
+e      (n_e,)      what events need: times, rates, parameters of what changes (see castfit.schedule)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -149,13 +150,15 @@ class Expressions:
 class Natural:
     """Parameters and initial state at a point, natural scale, with derivatives with respect to q.
 
-    p (n_p,), dp (n_p, n_q), a (n_x,), da (n_x, n_q)
+    p (n_p,), dp (n_p, n_q), a (n_x,), da (n_x, n_q), e (n_e,), de (n_e, n_q)
     """
 
     p: Array
     dp: Array
     a: Array
     da: Array
+    e: Array = field(default_factory=lambda: np.empty(0))
+    de: Array = field(default_factory=lambda: np.empty((0, 0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +168,8 @@ class Link:
     Attributes
     ----------
     n_p : int
-        How many rows of y are parameters; the others are initial states.  What else an experiment may need (times of
-        events, parameters of the noise) are more rows after these.
+        How many rows of y are parameters; initial states follow.  What else an experiment may need (parameters of the
+        noise) are more rows after these.
     base : (n_y,) array
         The rows that are numbers; 0 elsewhere.
     of : (n_q,) int array
@@ -176,6 +179,8 @@ class Link:
     parts : tuple of Part
     flow : (n_p,) bool array, optional
         Which parameters the model's equations contain; by default all.  The others appear in outputs or noise only.
+    n_e : int
+        How many rows, the last ones, are those of events.
     """
 
     n_p: int
@@ -184,6 +189,17 @@ class Link:
     log: Mask
     parts: tuple[Part, ...] = ()
     flow: Mask | None = None
+    n_e: int = 0
+
+    @property
+    def _states(self) -> slice:
+        """The rows of initial states."""
+        return slice(self.n_p, self.base.size - self.n_e)
+
+    @property
+    def _events(self) -> slice:
+        """The rows of events."""
+        return slice(self.base.size - self.n_e, self.base.size)
 
     @cached_property
     def _direct(self) -> tuple[Index, Index]:
@@ -203,14 +219,14 @@ class Link:
             y[part.rows], by_n = part.values(n)
             with np.errstate(invalid="ignore"):  # where an expression cannot be computed
                 dy[part.rows] = by_n * slope
-        p = self.n_p
-        return Natural(y[:p], dy[:p], y[p:], dy[p:])
+        p, a, e = self.n_p, self._states, self._events
+        return Natural(y[:p], dy[:p], y[a], dy[a], y[e], dy[e])
 
     def failure(self, q: Array, at: Natural, *, slopes: bool = False) -> str:
         """Say which part could not be computed at q, or whose derivative could not; empty if none is missing."""
         if not self.parts:
             return ""
-        y, dy = np.concatenate([at.p, at.a]), np.concatenate([at.dp, at.da])
+        y, dy = np.concatenate([at.p, at.a, at.e]), np.concatenate([at.dp, at.da, at.de.reshape(-1, q.size)])
         for part in self.parts:
             good = np.isfinite(dy[part.rows]).all(axis=1) if slopes else np.isfinite(y[part.rows])
             if not good.all():
@@ -220,11 +236,11 @@ class Link:
                 return f"{'the derivative of ' if slopes else ''}{what} is {value} at {where}"
         return ""
 
-    def curvature(self, q: Array, weight_p: Array, weight_a: Array) -> Array:
-        """Return sum_i weight_p[i] d2 p_i/dq2 + sum_i weight_a[i] d2 a_i/dq2, (n_q, n_q)."""
+    def curvature(self, q: Array, weight_p: Array, weight_a: Array, weight_e: Array | None = None) -> Array:
+        """Return sum_i weight_p[i] d2 p_i/dq2 + the same of a and of e, (n_q, n_q)."""
         n = natural_value(q, self.log)
         slope, second = np.where(self.log, n, 1.0), np.where(self.log, n, 0.0)
-        weight = np.concatenate([weight_p, weight_a])
+        weight = np.concatenate([weight_p, weight_a, np.zeros(self.n_e) if weight_e is None else weight_e])
         out, gain = np.zeros((q.size, q.size)), np.zeros(q.size)
         entries, rows = self._direct
         gain[entries] = weight[rows]
@@ -252,14 +268,19 @@ class Link:
 
     @cached_property
     def moving(self) -> Mask:
-        """Which entries of q move a parameter of the model's equations, (n_q,)."""
-        rows = self.pattern[: self.n_p]
-        return np.logical_or.reduce(rows if self.flow is None else rows[self.flow], axis=0)
+        """Which entries of q move a parameter of the model's equations, or an event, (n_q,)."""
+        rows, events = self.pattern[: self.n_p], np.logical_or.reduce(self.pattern[self._events], axis=0)
+        return np.logical_or.reduce(rows if self.flow is None else rows[self.flow], axis=0) | events
+
+    @cached_property
+    def moving_events(self) -> Mask:
+        """Which rows of events depend on q, (n_e,)."""
+        return np.logical_or.reduce(self.pattern[self._events], axis=1)
 
     @cached_property
     def given(self) -> Mask:
         """Which initial states are numbers, whatever q, (n_x,)."""
-        return np.logical_not(np.logical_or.reduce(self.pattern[self.n_p :], axis=1))
+        return np.logical_not(np.logical_or.reduce(self.pattern[self._states], axis=1))
 
     @property
     def parameter_of(self) -> Index:
@@ -269,7 +290,8 @@ class Link:
     @property
     def state_of(self) -> Index:
         """The initial state that an entry of q is; -1 if it is none, (n_q,)."""
-        return np.where(self.of >= self.n_p, self.of - self.n_p, -1)
+        among = (self.of >= self.n_p) & (self.of < self.base.size - self.n_e)
+        return np.where(among, self.of - self.n_p, -1)
 
     @property
     def base_p(self) -> Array:
@@ -279,7 +301,7 @@ class Link:
     @property
     def base_a(self) -> Array:
         """The initial states that are numbers, (n_x,)."""
-        return self.base[self.n_p :]
+        return self.base[self._states]
 
     def kept(self, keep: Index, q: Array) -> Link:
         """Return the link as a function of the entries `keep` of q, the others held at their value."""
@@ -289,4 +311,4 @@ class Link:
         base = self.base.copy()
         base[rows[held]] = n[entries[held]]
         parts = tuple(part.kept(keep, n) for part in self.parts)
-        return Link(self.n_p, base, self.of[keep], self.log[keep], parts, self.flow)
+        return Link(self.n_p, base, self.of[keep], self.log[keep], parts, self.flow, self.n_e)

@@ -327,6 +327,23 @@ class Model:
         found[list(set(pattern.get_triplet()[1]))] = True
         return found
 
+    def with_rates(self, names: Sequence[str]) -> Model:
+        """Return the model with a rate into each of the named states as one more parameter, after its own."""
+        if not names:
+            return self
+        said, system = self._said, self.system
+        rates = {n: ca.SX.sym(f"rate into {n}") for n in names}
+        right = {n: ode + rates[n] if n in rates else ode for n, ode in said.right.items()}
+        anew = _Said(right, said.residual, said.extra, said.initial, said.delayed)
+        p, n = [*_split(system.p), *rates.values()], len(self.own_states)
+        return _stated(anew, _split(system.x)[:n], _split(system.z), p, _split(system.u), system.t)
+
+    @property
+    def delayed_states(self) -> frozenset[str]:
+        """Names of the states of which delayed values are taken."""
+        inside = {s.name() for d in self._said.delayed for s in ca.symvar(d.expression)}
+        return frozenset(n for n in self.own_states if n in inside)
+
     def __repr__(self) -> str:
         kind = "DAE" if self.algebraic_states else "ODE"
         delays = f"; delays {', '.join(map(str, self.lines))}" if self.lines else ""

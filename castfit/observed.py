@@ -16,6 +16,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._casadi import Built
+from castfit.events import symbols_of
 from castfit.noise.base import Noise
 from castfit.noise.functions import spread_and_symbols
 from castfit.noise.gaussian import Gaussian
@@ -132,6 +133,7 @@ def work_out(said: Statement) -> Observations:
     model = _extended(said.model, added, plan.spreads)
     whole = replace(said, model=model, parameters={**said.parameters, **plan.parameters})
     elsewhere = {s.name() for e in said.experiments for g in _graphs(e) for s in ca.symvar(g)}
+    elsewhere = elsewhere.union(*(symbols_of(e.events) for e in said.experiments))
     outputs = {s.name() for e in said.experiments for n in e.measured for s in ca.symvar(said.model.outputs[n])}
     only = frozenset(n for n in added if n not in elsewhere | outputs)
     return Observations(whole, observed, tuple(plan.groups), tuple(plan.spreads), only)

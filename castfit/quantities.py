@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
+from castfit.events import symbols_of
 from castfit.experiment import Experiment, Free
 from castfit.noise.functions import spread_and_symbols
 from castfit.priors import Belief
@@ -62,10 +63,12 @@ def every_parameter(model: Model, parameters: Iterable[str]) -> tuple[str, ...]:
 
 
 def names_used(model: Model, experiment: Experiment) -> frozenset[str]:
-    """Return the parameters whose values an experiment needs: the model's, and those in its expressions."""
+    """Return the parameters whose values an experiment needs: the model's, and those in its expressions and events."""
     values = (*initial_values(model, experiment).values(), *experiment.parameters.values())
     inside = (symbol.name() for v in values if isinstance(v, ca.SX) for symbol in ca.symvar(v))
-    return frozenset((*model.parameters, *inside, *noise_names(model, experiment)))
+    no_parameters = {*model.states, *model.algebraic_states, *model.inputs, model.system.t.name()}
+    of_events = symbols_of(experiment.events) - no_parameters
+    return frozenset((*model.parameters, *inside, *of_events, *noise_names(model, experiment)))
 
 
 def noise_names(model: Model, experiment: Experiment) -> Iterator[str]:

@@ -33,8 +33,10 @@ from castfit.transcribe.trajectory import Trajectory, trajectory_through
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from castfit.conditions import Condition
     from castfit.inputs import Input
     from castfit.problem import Posable
+    from castfit.schedule import Timetable
 
 Array = NDArray[np.float64]
 
@@ -177,7 +179,7 @@ def _first_nodes(problem: Posable, theta: Array) -> list[Nodes]:
 class Path:
     """What was integrated in one experiment.
 
-    times (n,), states x (n, n_x), algebraic states z (n, n_z), inputs u (n, n_u), parameters p (n_p,)
+    times (n,), states x (n, n_x), algebraic states z (n, n_z), inputs u (n, n_u), parameters p (n, n_p)
     """
 
     name: str
@@ -209,16 +211,15 @@ def paths(
     found: list[Path] = []
     for condition, nodes in zip(posed.conditions, _first_nodes(posed, theta), strict=True):
         if condition.name in chosen:
-            p = condition.link.natural(theta[condition.theta]).p
-            case = _Case(condition.name, condition.inputs, p, condition.z_guess)
-            found.append(_path(posed.model, case, nodes, chosen[condition.name], integrator))
-    return posed.model, found
+            case = Case.of(condition, theta)
+            found.append(_path(posed.posed.model, case, nodes, chosen[condition.name], integrator))
+    return posed.posed.model, found
 
 
-def _path(model: Model, case: _Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> Path:
-    x, z = _states(model, case, nodes, times, options)
+def _path(model: Model, case: Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> Path:
+    x, z, p = _states(model, case, nodes, times, options)
     u = np.array([signal(times) for signal in case.inputs]).reshape(-1, times.size).T
-    return Path(case.name, times, x, z, u, case.p)
+    return Path(case.name, times, x, z, u, p)
 
 
 def _model_case(
@@ -230,7 +231,7 @@ def _model_case(
     inputs: Any,
     start: Any,
     mistakes: list[str],
-) -> tuple[_Case, Nodes, Array]:
+) -> tuple[Case, Nodes, Array]:
     """Read what is needed to integrate a model without data; also return the output times (n,)."""
     begin = 0.0 if start is None else real(start)
     if begin is None or not np.isfinite(begin):
@@ -265,7 +266,7 @@ def _model_case(
     mistakes += tau_mistakes(model, p) if np.isfinite(p).all() else []
     check(where, mistakes)
     assert at is not None
-    case = _Case("the model", tuple(signals[n] for n in model.inputs), p, np.array(z0))
+    case = Case("the model", tuple(signals[n] for n in model.inputs), p, np.array(z0))
     return case, Nodes(np.array([begin]), np.array([x0])), at
 
 
@@ -311,9 +312,8 @@ def predict(
     out: Prediction = {}
     for condition, known in zip(problem.conditions, nodes, strict=True):
         if condition.name in chosen:
-            link = condition.link.natural(theta[condition.theta])
-            case = _Case(condition.name, condition.inputs, link.p, condition.z_guess)
-            out[condition.name] = _outputs(problem.model, case, known, chosen[condition.name], options)
+            case = Case.of(condition, theta)
+            out[condition.name] = _outputs(problem.posed.model, case, known, chosen[condition.name], options)
     return out
 
 
@@ -321,46 +321,74 @@ def trace(problem: Posed, theta: Array, nodes: list[Nodes], integrator: Integrat
     """Tabulate the states, integrating from one node to the next; where that stops, the nodes themselves are held."""
     tables: list[tuple[Array, Array, Array]] = []
     for condition, known in zip(problem.conditions, nodes, strict=True):
-        marks = merge(np.array([condition.start]), condition.points.times, condition.breakpoints, known.times)
+        case = Case.of(condition, theta)
+        happens = np.empty(0) if case.timetable is None else case.timetable.times
+        inside = happens[(happens > condition.start) & (happens < condition.end)]
+        marks = merge(
+            np.array([condition.start]), condition.points.times, condition.breakpoints, np.unique(known.times), inside
+        )
         pieces: list[Array] = [
             np.linspace(a, b, _SUBDIVISIONS, endpoint=False) for a, b in itertools.pairwise(marks.tolist())
         ]
         times = np.concatenate([*pieces, marks[-1:]])
-        p = condition.link.natural(theta[condition.theta]).p
-        case = _Case(condition.name, condition.inputs, p, condition.z_guess)
         try:
-            x, z = _states(problem.model, case, known, times, integrator)
+            stretches = _settled(problem.model, case, known, times, integrator)
+            t, x, z = (np.concatenate([getattr(s, name) for s in stretches]) for name in ("times", "x", "z"))
+            if case.timetable is None:  # where two stretches meet at a node, the end of the first
+                at = np.searchsorted(t, snap(times, np.unique(t)), side="left")
+                t, x, z = times, x[at], z[at]
+            tables.append((t, x, z))
         except SimulationError:
             last = np.searchsorted(known.times, times, side="right") - 1
-            x, z = known.states[last], np.repeat(condition.z_guess[None], times.size, axis=0)
-        tables.append((times, x, z))
+            tables.append((times, known.states[last], np.repeat(condition.z_guess[None], times.size, axis=0)))
     return trajectory_through(problem, theta, tables, tuple(known.times for known in nodes))
 
 
 @dataclass(frozen=True)
-class _Case:
-    """One experiment's inputs, parameters p (n_p,) and guess of the algebraic states (n_z,)."""
+class Case:
+    """One experiment's inputs, parameters p (n_p,), guess of the algebraic states (n_z,) and what happens in it."""
 
     name: str
     inputs: tuple[Input, ...]
     p: Array
     z_guess: Array
+    timetable: Timetable | None = None
+
+    @classmethod
+    def of(cls, condition: Condition, theta: Array) -> Case:
+        """Return the case of an experiment at theta (n_theta,)."""
+        at = condition.link.natural(theta[condition.theta])
+        return cls(condition.name, condition.inputs, at.p, condition.z_guess, condition.timetable(at))
 
 
-def _outputs(model: Model, case: _Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> dict[str, Any]:
+def _outputs(model: Model, case: Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> dict[str, Any]:
     """Return all outputs at times (n,)."""
-    x, z = _states(model, case, nodes, times, options)
+    x, z, p = _states(model, case, nodes, times, options)
     u = np.array([signal(times) for signal in case.inputs]).reshape(-1, times.size)
-    p = np.repeat(case.p[:, None], times.size, axis=1)
-    y: Any = _OBSERVE.get(model, _observe).map(times.size)(times[None], x.T, z.T, p, u)
+    y: Any = _OBSERVE.get(model, _observe).map(times.size)(times[None], x.T, z.T, p.T, u)
     return {"time": times, **dict(zip(model.output_names, np.asarray(y, dtype=float), strict=True))}
 
 
-def _states(model: Model, case: _Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> tuple[Array, Array]:
-    """Return the states (n, n_x) and (n, n_z) at times, integrated from the last node before each.
+def _states(
+    model: Model, case: Case, nodes: Nodes, times: Array, options: IntegratorOptions
+) -> tuple[Array, Array, Array]:
+    """Return the states (n, n_x) and (n, n_z) at times, integrated from the last node before each, and p (n, n_p).
 
-    A time at a node belongs to the piece that ends there.
+    A time at a node belongs to the piece that ends there; so does that of an event, unless it says otherwise.
     """
+    stretches = _settled(model, case, nodes, times, options)
+    t = np.concatenate([s.times for s in stretches])
+    wanted = snap(times, np.unique(t))
+    at = np.searchsorted(t, wanted, side="left")  # where two meet at a node, the end of the first
+    if case.timetable is not None:
+        after = np.isin(wanted, snap(case.timetable.wanted_after, np.unique(t)))
+        at[after] = np.searchsorted(t, wanted[after], side="right") - 1
+    p = np.concatenate([np.repeat(s.p[None], s.times.size, axis=0) for s in stretches])
+    return np.concatenate([s.x for s in stretches])[at], np.concatenate([s.z for s in stretches])[at], p[at]
+
+
+def _settled(model: Model, case: Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> list[Stretch]:
+    """Integrate from node to node up to the last of times (n,), until the units of states are known."""
     keep = np.append(True, nodes.times[1:] <= times[-1])
     begins, states = nodes.times[keep], nodes.states[keep]
     z_held = np.repeat(case.z_guess[None], begins.size, axis=0)
@@ -373,15 +401,14 @@ def _states(model: Model, case: _Case, nodes: Nodes, times: Array, options: Inte
             break
         unit = np.where(found > 0.0, found, unit)  # a state that begins at zero was taken for too large a one
         stretches = _march(model, case, begins, states, times, unit, options)
-    t = np.concatenate([s.times for s in stretches])
-    at = np.searchsorted(t, snap(times, np.unique(t)), side="left")  # where two meet at a node, the end of the first
-    return np.concatenate([s.x for s in stretches])[at], np.concatenate([s.z for s in stretches])[at]
+    return stretches
 
 
 def _march(
-    model: Model, case: _Case, begins: Array, states: Array, times: Array, unit: Array, options: IntegratorOptions
+    model: Model, case: Case, begins: Array, states: Array, times: Array, unit: Array, options: IntegratorOptions
 ) -> list[Stretch]:
-    stretches = march(Course(model, case.inputs, case.p, case.z_guess, unit, options), begins, states, times)
+    course = Course(model, case.inputs, case.p, case.z_guess, unit, options, case.timetable)
+    stretches = march(course, begins, states, times)
     stop = next(filter(None, (stretch.stop() for stretch in stretches)), None)
     if stop is not None:
         raise SimulationError(case.name, stop.time, stop.sentence)
@@ -453,6 +480,11 @@ def _output_times(problem: Posable, times: Times) -> tuple[dict[str, Array], lis
         mistakes += found
         signals = dict(zip(problem.model.inputs, condition.inputs, strict=True))
         mistakes += [] if found else _span_mistakes(signals, f"'{condition.name}'", condition.start, t[-1])
+        if not found and t[-1] > condition.schedule.known_until:
+            mistakes.append(
+                f"{name} go on to {t[-1]:g}, but doses of '{condition.name}' repeat up to the last measurement at "
+                f"{condition.schedule.known_until:g} only; give their number, count="
+            )
     return chosen, mistakes
 
 

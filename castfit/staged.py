@@ -467,6 +467,10 @@ class StagedProblem(ABC):
         """Say what is remarkable about how the functions were evaluated at v; empty if nothing is."""
         return ""
 
+    def times(self, v: Array) -> tuple[Array, ...]:
+        """Return the stage boundaries at v, per chain (K + 1,): those at estimated times move."""
+        return tuple(chain.times for chain in self.layout.chains)
+
     def node_states(self, v: Array) -> tuple[Array, ...]:
         """Return the states at the start of every stage, per chain (K, n_x): the nodes, where there are any."""
         return tuple(v[chain.nodes] for chain in self.layout.chains)

@@ -204,7 +204,7 @@ def jacobians(model: Model, path: Path) -> Array:
     n_x, n_z = path.x.shape[1], path.z.shape[1]
     both = ca.jacobian(ca.vertcat(system.ode, system.alg), ca.vertcat(system.x, system.z))
     function: Any = system.function("blocks", ca.densify(both)).map(n)
-    p = np.repeat(path.p[:, None], n, axis=1)
+    p = path.p.T
     wide = np.asarray(function(path.times[None], path.x.T, path.z.T, p, path.u.T), dtype=float)
     every = wide.reshape(n_x + n_z, n, n_x + n_z).transpose(1, 0, 2)
     f_x, f_z, g_x, g_z = every[:, :n_x, :n_x], every[:, :n_x, n_x:], every[:, n_x:, :n_x], every[:, n_x:, n_x:]

@@ -25,6 +25,8 @@ import numpy as np
 from castfit.integrate import IntegratorOptions
 from castfit.staged import gaps, weighted_squares
 from castfit.statistics import weighted_residuals
+from castfit.transcribe.collocation_problem import CollocationProblem
+from castfit.transcribe.division import divided
 from castfit.transcribe.grid import snap
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
@@ -118,17 +120,21 @@ def _shooting(
     all_ = begins is None or all(k.size == c.n_stages for k, c in zip(begins, chains, strict=True))
     if isinstance(staged, ShootingProblem) and all_ and bool(chains[0].n_s) == (begins is not None):
         return staged.integrated_by(options)
+    times = staged.times(at.v)
     tables = [
-        (c.times, np.vstack([s, s[-1:]]), np.repeat(condition.z_guess[None], c.times.size, axis=0))
-        for c, s, condition in zip(chains, staged.node_states(at.v), problem.conditions, strict=True)
+        (t, np.vstack([s, s[-1:]]), np.repeat(condition.z_guess[None], t.size, axis=0))
+        for t, s, condition in zip(times, staged.node_states(at.v), problem.conditions, strict=True)
     ]
     if isinstance(staged, ShootingProblem):
         held = Trajectory(tuple(tables), staged.units)
     else:
         held = trajectory_through(problem, theta, tables)
-    kept = begins or tuple(np.zeros(1, dtype=np.intp) for _ in chains)
-    edges = [np.append(c.times[k], c.times[-1]) for c, k in zip(chains, kept, strict=True)]
-    return ShootingProblem(problem, edges, nodes=begins is not None, theta=theta, trajectory=held, options=options)
+    if all_ and begins is not None and isinstance(staged, (CollocationProblem, ShootingProblem)):
+        divisions = list(staged.divisions)
+    else:
+        kept = begins or tuple(np.zeros(1, dtype=np.intp) for _ in chains)
+        divisions = divided(problem, [np.append(t[k], t[-1]) for t, k in zip(times, kept, strict=True)], theta)
+    return ShootingProblem(problem, divisions, nodes=begins is not None, theta=theta, trajectory=held, options=options)
 
 
 def _at_data(problem: Posed, staged: StagedProblem) -> tuple[Index, ...] | None:
@@ -136,6 +142,8 @@ def _at_data(problem: Posed, staged: StagedProblem) -> tuple[Index, ...] | None:
 
     Then every piece has but one output, at its end, and one integrator serves all.
     """
+    if any(condition.schedule for condition in problem.conditions):
+        return None  # stages end at events
     found: list[Index] = []
     for chain, condition in zip(staged.layout.chains, problem.conditions, strict=True):
         marks = snap(np.concatenate([condition.points.times, condition.breakpoints]), chain.times)
@@ -205,8 +213,8 @@ def _piecewise(
         strengths = pieces.node_sensitivities(v, [which | np.append(which[1:], False) for which in open_])
         if strengths is None:
             return replace(found, reproduced=False, sentence=_says(simulated, staged, at))
-        for chain, which, defect, values, X_s, s, floor in zip(
-            pieces.layout.chains, open_, defects, here.values, strengths, nodes, floors, strict=True
+        for chain, times, which, defect, values, X_s, s, floor in zip(
+            pieces.layout.chains, pieces.times(v), open_, defects, here.values, strengths, nodes, floors, strict=True
         ):
             strength = np.abs(X_s)
             size = np.abs(values.x) + (strength @ np.abs(s)[:, :, None])[:, :, 0]
@@ -217,7 +225,7 @@ def _piecewise(
             if excess[k] > worst:
                 i, worst = int(np.argmax(before[k])), float(excess[k])
                 jump = f"{chain.state_names[i]} jumps by {abs(defect[k, i]):.2g}"
-                where = f"{jump} at t = {chain.times[k]:.6g} ({chain.name})"
+                where = f"{jump} at t = {times[k]:.6g} ({chain.name})"
     if found.reproduced and worst <= 1.0:
         return replace(found, defects=_spread(staged, begins, defects))
     first = _says(simulated, staged, at)

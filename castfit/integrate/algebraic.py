@@ -39,12 +39,12 @@ class AlgebraicEquations:
     """The equations 0 = alg(t, x, z, p, u), to be solved for z."""
 
     def __init__(self, arguments: list[ca.SX], alg: ca.SX, *, relative_tolerance: float, absolute_tolerance: float):
-        _, x, z, p, _ = arguments
+        t, x, z, p, u = arguments
         self.n_z = int(z.numel())
         self._tolerances = (relative_tolerance, absolute_tolerance)
         self._residual = ca.Function("alg", arguments, [ca.densify(alg)])
         self._newton = ca.Function("newton", arguments, [ca.densify(e) for e in (alg, ca.jacobian(alg, z))])
-        blocks = [ca.densify(ca.jacobian(alg, v)) for v in (z, x, p)]
+        blocks = [ca.densify(ca.jacobian(alg, v)) for v in (z, x, p, t, u)]
         self._blocks = ca.Function("blocks", arguments, blocks)
 
     def solve(self, at: Points, guess: Array, unit: Array) -> tuple[Array, Mask]:
@@ -76,13 +76,21 @@ class AlgebraicEquations:
                 break
         return z, solved
 
-    def differentiate(self, at: Points, z: Array, dx: Array, dp: Array) -> Array:
-        """Return dz (N, n_z, n_d) along directions dx (N, n_x, n_d), dp (N, n_p, n_d)."""
+    def differentiate(
+        self, at: Points, z: Array, dx: Array, dp: Array, dt: Array | None = None, du: Array | None = None
+    ) -> Array:
+        """Return dz (N, n_z, n_d) along directions dx (N, n_x, n_d), dp (N, n_p, n_d).
+
+        dt (N, 1, n_d) and du (N, n_u, n_d) where the points move in time.
+        """
         if self.n_z == 0:
             return np.zeros((z.shape[0], 0, dx.shape[-1]))
-        g_z, g_x, g_p = self._evaluate(self._blocks, at, z)
+        g_z, g_x, g_p, g_t, g_u = self._evaluate(self._blocks, at, z)
         with np.errstate(invalid="ignore", over="ignore"):  # lanes that failed hold NaN
-            return -_solve(g_z, g_x @ dx + g_p @ dp)  # g_x dx + g_z dz + g_p dp = 0
+            right = g_x @ dx + g_p @ dp
+            if dt is not None and du is not None:
+                right = right + g_t @ dt + g_u @ du
+            return -_solve(g_z, right)  # g_x dx + g_z dz + g_p dp + g_t dt + g_u du = 0
 
     def residual(self, at: Points, z: Array) -> Array:
         """Return alg (N, n_z)."""

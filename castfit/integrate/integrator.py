@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
@@ -24,7 +24,16 @@ from castfit._casadi import Buffered, build_folder, build_integrator, compile_op
 from castfit._watch import look
 from castfit.integrate.algebraic import AlgebraicEquations, Points
 from castfit.integrate.grids import SharedGrids
-from castfit.integrate.lanes import Adjoints, LaneFailure, Lanes, Sensitivities, Stop, Trajectories, shift_cubics
+from castfit.integrate.lanes import (
+    Adjoints,
+    LaneFailure,
+    Lanes,
+    Sensitivities,
+    Stop,
+    Trajectories,
+    shift_cubics,
+    shift_slopes,
+)
 from castfit.integrate.locate import PROBE_STEPS, diagnose, locate
 from castfit.integrate.options import SUNDIALS, IntegratorOptions
 from castfit.status import InputError, check
@@ -166,7 +175,9 @@ class Integrator:
             x[lane] = z[lane] = np.nan
         return Trajectories(x, z, _in_order(failures))
 
-    def sensitivities(self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array) -> Sensitivities:
+    def sensitivities(
+        self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array | None = None
+    ) -> Sensitivities:
         """Differentiate the trajectories `at`, which `values` returned for these lanes.
 
         Parameters
@@ -177,23 +188,27 @@ class Integrator:
         dx0 : (L, n_x, n_d) array
         dp : (L, n_p, n_d) array
             Directions: the derivatives of x0 and p with respect to n_d quantities.
+        spans : (2, L, n_d) array, optional
+            The derivatives of start and duration.  Outputs stay where they are relative to them; inputs that vary do
+            not, so lanes that move must have one interval where there are any.
         """
         mine = replace(at, failures=(*at.failures, *(LaneFailure(lane, "rescued", "") for lane in at.rescued)))
-        found = self._sensitivities(lanes, mine, dx0, dp)
+        moved = np.zeros((2, lanes.size, dx0.shape[2])) if spans is None else spans
+        found = self._sensitivities(lanes, mine, dx0, dp, moved)
         known = {failure.lane for failure in at.failures}
         lost = sorted({*at.rescued, *(lane for lane in self._rescuable(found.failures) if lane not in known)})
         if not lost:
             return found
         some, by = lanes[lost], self._rescuer
-        again = by.sensitivities(some, by.values(some), dx0[lost], dp[lost])
+        again = by.sensitivities(some, by.values(some), dx0[lost], dp[lost], moved[:, lost])
         dx, dz = found.dx.copy(), found.dz.copy()
         dx[lost], dz[lost] = again.dx, again.dz
         return Sensitivities(dx, dz, *_merged(found.failures, lost, again.failures))
 
-    def _sensitivities(self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array) -> Sensitivities:
+    def _sensitivities(self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array) -> Sensitivities:
         n_d = dx0.shape[2]
-        scale = _seed_scale(lanes, dx0, dp)
-        dx0_, dp_ = dx0 * scale, dp * scale
+        scale = _seed_scale(lanes, dx0, dp, spans[1])
+        dx0_, dp_, (d_start, d_duration) = dx0 * scale, dp * scale, spans * scale[:, 0]
         dx = np.full((lanes.size, self.grid.size, self.n_x, n_d), np.nan)
         dz = np.full((lanes.size, self.grid.size, self.n_z, n_d), np.nan)
         failures = {failure.lane: failure for failure in at.failures}
@@ -204,16 +219,33 @@ class Integrator:
                 previous = self._skip + span.start - 1
                 begin, z = self._begin(lanes, span, at.x, lanes.z0 if span.start == 0 else at.z[:, previous], failures)
                 dx_begin = dx0_ if span.start == 0 else dx[:, previous]
+                left, right = self._edges[span.start], self._edges[span.stop]
+                begins, lasts = d_start + left * d_duration, (right - left) * d_duration
+                du = shift_slopes(lanes.u[:, self._skip + span.start])[:, None] * begins[:, :, None, None]
                 seeds = {
                     "x0": begin.x[:, None] / x_unit,
                     "z0": z[:, None] / z_unit,
                     "fwd_x0": dx_begin.transpose(0, 2, 1) / x_unit,
-                    "fwd_z0": self._algebra.differentiate(begin, z, dx_begin, dp_).transpose(0, 2, 1) / z_unit,
-                    "fwd_p": np.pad(dp_.transpose(0, 2, 1), ((0, 0), (0, 0), (0, 2 + self.n_x + self.n_z))),
+                    "fwd_z0": self._algebra.differentiate(
+                        begin, z, dx_begin, dp_, begins[:, None], du[..., 0].transpose(0, 2, 1)
+                    ).transpose(0, 2, 1)
+                    / z_unit,
+                    "fwd_p": np.concatenate(
+                        [
+                            dp_.transpose(0, 2, 1),
+                            np.stack([begins, lasts], axis=2),
+                            np.zeros((lanes.size, n_d, self.n_x + self.n_z)),
+                        ],
+                        axis=2,
+                    ),
+                    "fwd_u": self._control_seeds(du, span, n_d),
                 }
                 out = self._run("forward", lanes, span, seeds, failures, n_d)["fwd_xf"]
                 ahead = out.reshape(lanes.size, n_d, -1, self.n_x).transpose(0, 2, 3, 1) * x_unit[..., None]
-                dx[:, self._outputs(span)] = self._or_still(lanes, ahead, dx0_[:, None])
+                still = dx0_
+                if (lanes.duration == 0.0).any() and d_duration.any():
+                    still = dx0_ + self._rates(begin, z)[:, :, None] * d_duration[:, None]
+                dx[:, self._outputs(span)] = self._or_still(lanes, ahead, still[:, None])
             if self.n_z:
                 points, shape = self._output_points(lanes, at.x), dz.shape
                 flat = dx.reshape(-1, self.n_x, n_d), np.repeat(dp_, self.grid.size, axis=0)
@@ -341,7 +373,7 @@ class Integrator:
         out = {name: np.full((lanes.size, *array.shape), np.nan) for name, array in call.results.items()}
         filled = [(call.arguments[name], array) for name, array in batch.items()]
         read = [(array, out[name]) for name, array in call.results.items()]
-        going = [lane for lane in np.flatnonzero(lanes.duration > 0.0).tolist() if lane not in failures]
+        going = [lane for lane in np.flatnonzero(lanes.duration != 0.0).tolist() if lane not in failures]
         with captured() as log:
             for lane in going:
                 look()
@@ -364,6 +396,23 @@ class Integrator:
                 to[lane] = np.nan
             failures[lane] = LaneFailure(lane, "not_finite", "the result is not finite")
         return out
+
+    def _rates(self, at: Points, z: Array) -> Array:
+        """Return the right-hand sides at points, (L, n_x)."""
+        if not at.t.size:
+            return np.zeros((0, self.n_x))
+        found: Any = self.graph.map(at.t.size)(at.t[None], at.x.T, z.T, at.p.T, at.u.T)
+        return np.asarray(found[0], dtype=float).T
+
+    def _control_seeds(self, du: Array, span: slice, n_d: int) -> Array:
+        """Return how controls move, (L, n_d * intervals, 1 + 4 n_u), where the beginning of a span's first one does.
+
+        du (L, n_d, n_u, 4) is the derivative of the cubics.
+        """
+        n = span.stop - span.start
+        out = np.zeros((du.shape[0], n_d, n, 1 + 4 * self.n_u))
+        out[:, :, 0, 1:] = du.reshape(*du.shape[:2], -1)
+        return out.reshape(du.shape[0], n_d * n, -1)
 
     def _controls(self, lanes: Lanes, span: slice) -> Array:
         """Return what CasADi holds constant on each interval, (L, intervals, 1 + 4 n_u): left edge in tau, cubics."""
@@ -455,13 +504,14 @@ class Integrator:
         return Buffered(integrator, ("xf", "zf"))
 
 
-def _seed_scale(lanes: Lanes, dx0: Array, dp: Array) -> Array:
+def _seed_scale(lanes: Lanes, dx0: Array, dp: Array, d_duration: Array) -> Array:
     """Return factors (L, 1, n_d) >= 1 that bring the seeds up to the size of what they perturb.
 
     Sensitivities are integrated under the same absolute tolerance as the states.  The derivative with respect to a
     parameter of 3e7 would lie below it and not be controlled; that with respect to its logarithm is.
     """
-    values, seeds = np.hstack([lanes.units[0], lanes.p]), np.abs(np.concatenate([dx0, dp], axis=1))
+    values = np.hstack([lanes.units[0], lanes.p, lanes.duration[:, None]])
+    seeds = np.abs(np.concatenate([dx0, dp, d_duration[:, None]], axis=1))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(seeds > 0.0, np.abs(values)[:, :, None] / seeds, np.inf).min(axis=1, initial=np.inf)
     return np.where(np.isfinite(ratio), np.maximum(ratio, 1.0), 1.0)[:, None]

@@ -20,7 +20,7 @@ class Lanes:
     """L initial value problems on one relative grid of m output times.
 
     start, duration : (L,)
-        A lane runs from ``start`` to ``start + duration``, duration >= 0.
+        A lane runs from ``start`` to ``start + duration``; backwards where the duration is negative.
     x0 : (L, n_x)       initial states
     p : (L, n_p)        parameters
     u : (L, m, n_u, 4)  the inputs on the m grid intervals as local cubics: on interval j, which ends at grid[j]
@@ -129,3 +129,9 @@ def shift_cubics(cubics: Array, by: Array) -> Array:
     return np.stack(
         [c0 + by * (c1 + by * (c2 + by * c3)), c1 + by * (2 * c2 + by * 3 * c3), c2 + by * 3 * c3, c3 + 0 * by], axis=-1
     )
+
+
+def shift_slopes(cubics: Array) -> Array:
+    """Return how `shift_cubics` changes with `by`, at 0: (..., 4)."""
+    _, c1, c2, c3 = np.moveaxis(cubics, -1, 0)
+    return np.stack([c1, 2 * c2, 3 * c3, 0 * c3], axis=-1)

@@ -3,9 +3,9 @@
 Simulation, predictions, starts and plots integrate here; shooting has its own loop over many lanes with sensitivities
 but takes grids and inputs from here.  A stretch is what is integrated from one node.  Where many outputs make an
 integrator of their own worth building it is integrated in one go, else, and where that fails, step by step up to the
-output before it stops.  An event would end a stretch and begin the next.
+output before it stops.  An event ends a stretch and begins the next.
 
-Notation: K nodes, m times of a stretch, the first of them that of its node.
+Notation: K nodes, m times of a stretch, the first of them that of its node, or of the event that it follows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.integrate.grids import merge, snap
+from castfit.integrate.grids import merge, rounding, snap
 from castfit.integrate.integrators import integrator_of, relative_grid
 from castfit.integrate.lanes import Lanes
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from castfit.integrate.lanes import Stop
     from castfit.integrate.options import IntegratorOptions
     from castfit.model import Model
+    from castfit.schedule import Timetable
 
     Array = NDArray[np.float64]
 
@@ -40,6 +41,7 @@ class Course:
     """What is integrated: a model with the inputs and parameters of one experiment.
 
     p : (n_p,), z_guess : (n_z,) where the search for consistent algebraic states begins, unit : (n_x + n_z,)
+    timetable : what happens at certain times; then p is where nothing does
     """
 
     model: Model
@@ -48,19 +50,23 @@ class Course:
     z_guess: Array
     unit: Array
     options: IntegratorOptions
+    timetable: Timetable | None = None
 
 
 @dataclass
 class Stretch:
     """What was integrated from one node: times (m,), states x (m, n_x), z (m, n_z) and inputs u (m, n_u) at them.
 
-    States are NaN from `reached` on; the inputs are those of the interval that ends at each time.
+    States are NaN from `reached` on; the inputs are those of the interval that ends at each time.  p (n_p,) are the
+    parameters, `node` is the position of the node: a stretch that follows an event has that of the stretch before it.
     """
 
     times: Array
     x: Array
     z: Array
     u: Array
+    p: Array
+    node: int = 0
     reached: int = 0
     stuck: tuple[Integrator, Lanes, int] | None = field(default=None, repr=False)
 
@@ -97,23 +103,69 @@ def march(course: Course, begins: Array, states: Array, times: Array) -> list[St
     owner = np.maximum(np.searchsorted(nodes, times, side="left") - 1, 0)
     kinks = [signal.breakpoints for signal in course.inputs]
     kinks = np.unique(np.concatenate(kinks)) if kinks else np.empty(0)
-    stretches: list[Stretch] = []
-    cubics: list[Array] = []
+    table = course.timetable
+    events = np.empty(0) if table is None else snap(table.times, merge(nodes, times) if times.size else nodes)
+    going: list[_Leg] = []
     for k, begin in enumerate(nodes.tolist()):
-        own = times[(owner == k) & (times > begin)]
-        inside = kinks[(kinks > begin) & (kinks < own[-1])] if own.size else own
-        t = merge(np.array([begin]), own, inside)
-        cubics.append(input_cubics(course.inputs, np.append(t[0], t)))
-        steps = np.diff(t, prepend=t[0])
-        u = np.einsum("muc,mc->mu", cubics[k], steps[:, None] ** np.arange(4))
-        x, z = (np.full((t.size, n), np.nan) for n in (states.shape[1], course.z_guess.size))
-        stretches.append(Stretch(t, x, z, u))
-    _in_one_go(course, stretches, states, cubics)
-    _step_by_step(course, stretches, states, cubics)
-    return stretches
+        done = 0
+        if table is not None:
+            slack = float(rounding(np.array([begin]), table.start)[0])
+            done = table.done(begin, slack, at_start=k == 0 and begin <= table.start + slack)
+        going.append(_Leg(k, begin, states[k], times[(owner == k) & (times >= begin)], done))
+    found: list[Stretch] = []
+    while going:
+        stretches, cubics = zip(*(_stretch(course, leg, kinks, events) for leg in going), strict=True)
+        starts = np.array([leg.x for leg in going])
+        _in_one_go(course, stretches, starts, cubics)
+        _step_by_step(course, stretches, starts, cubics)
+        found += stretches
+        ahead = (_next(course, leg, stretch, events) for leg, stretch in zip(going, stretches, strict=True))
+        going = [leg for leg in ahead if leg is not None]
+    return sorted(found, key=lambda stretch: stretch.node)  # stable: a node's stretches stay in order
 
 
-def _in_one_go(course: Course, stretches: list[Stretch], states: Array, cubics: list[Array]) -> None:
+@dataclass(frozen=True)
+class _Leg:
+    """What is to be integrated from node `node`, at `begin` from x, through times (n,), `done` events being past."""
+
+    node: int
+    begin: float
+    x: Array
+    times: Array
+    done: int
+
+
+def _stretch(course: Course, leg: _Leg, kinks: Array, events: Array) -> tuple[Stretch, Array]:
+    """Return the stretch up to the next event, still empty, and its inputs."""
+    own, table = leg.times, course.timetable
+    if leg.done < events.size and own.size and events[leg.done] <= own[-1]:
+        own = np.append(own[own < events[leg.done]], events[leg.done])
+    inside = kinks[(kinks > leg.begin) & (kinks < own[-1])] if own.size else own
+    t = merge(np.array([leg.begin]), own, inside)
+    cubics = input_cubics(course.inputs, np.append(t[0], t))
+    steps = np.diff(t, prepend=t[0])
+    u = np.einsum("muc,mc->mu", cubics, steps[:, None] ** np.arange(4))
+    x, z = (np.full((t.size, n), np.nan) for n in (leg.x.size, course.z_guess.size))
+    p = course.p if table is None else table.p[leg.done]
+    return Stretch(t, x, z, u, p, leg.node), cubics
+
+
+def _next(course: Course, leg: _Leg, stretch: Stretch, events: Array) -> _Leg | None:
+    """Return what follows the event at the end of a stretch; None if nothing does."""
+    table = course.timetable
+    if table is None or leg.done == events.size or stretch.stuck is not None or not leg.times.size:
+        return None
+    time, last = float(events[leg.done]), float(leg.times[-1])
+    if time > last or (time == last and not table.after[leg.done]):
+        return None
+    crossing, x = table.crossings[leg.done], stretch.x[-1]
+    if crossing is not None:
+        x = crossing.values(x, table.e, stretch.u[-1])
+    left = leg.times[leg.times >= time] if table.after[leg.done] else leg.times[leg.times > time]
+    return _Leg(leg.node, time, x, left, leg.done + 1)
+
+
+def _in_one_go(course: Course, stretches: Sequence[Stretch], states: Array, cubics: Sequence[Array]) -> None:
     """Integrate long stretches, those of one grid together; what fails is left."""
     groups: dict[tuple[float, ...], list[int]] = {}
     for k, stretch in enumerate(stretches):
@@ -124,7 +176,8 @@ def _in_one_go(course: Course, stretches: list[Stretch], states: Array, cubics: 
         times = [stretches[k].times for k in members]
         integrator = integrator_of(course.model, grid, course.options)
         guess = np.repeat(course.z_guess[None], len(members), axis=0)
-        found = integrator.values(_lanes(course, times, states[members], guess, [cubics[k] for k in members]))
+        p = np.array([stretches[k].p for k in members])
+        found = integrator.values(_lanes(course, times, states[members], p, guess, [cubics[k] for k in members]))
         failed = {failure.lane for failure in found.failures}
         for lane, k in enumerate(members):
             if lane not in failed:
@@ -132,7 +185,7 @@ def _in_one_go(course: Course, stretches: list[Stretch], states: Array, cubics: 
                 stretches[k].reached = stretches[k].times.size
 
 
-def _step_by_step(course: Course, stretches: list[Stretch], states: Array, cubics: list[Array]) -> None:
+def _step_by_step(course: Course, stretches: Sequence[Stretch], states: Array, cubics: Sequence[Array]) -> None:
     """Integrate the others from output to output; the first step has length zero and makes z consistent."""
     step = integrator_of(course.model, [1.0], course.options)
     going = [k for k, stretch in enumerate(stretches) if stretch.reached == 0]
@@ -142,7 +195,8 @@ def _step_by_step(course: Course, stretches: list[Stretch], states: Array, cubic
         x = np.array([s.x[j - 1] if j else states[k] for k, s in zip(going, of, strict=True)])
         z = np.array([s.z[j - 1] if j else course.z_guess for s in of]).reshape(len(of), -1)
         spans = [s.times[[max(j - 1, 0), j]] for s in of]
-        lanes = _lanes(course, spans, x, z, [cubics[k][j : j + 1] for k in going])
+        p = np.array([s.p for s in of])
+        lanes = _lanes(course, spans, x, p, z, [cubics[k][j : j + 1] for k in going])
         found = step.values(lanes)
         failed = {failure.lane for failure in found.failures}
         for lane, stretch in enumerate(of):
@@ -154,13 +208,13 @@ def _step_by_step(course: Course, stretches: list[Stretch], states: Array, cubic
         j += 1
 
 
-def _lanes(course: Course, times: Sequence[Array], x: Array, z: Array, cubics: Sequence[Array]) -> Lanes:
+def _lanes(course: Course, times: Sequence[Array], x: Array, p: Array, z: Array, cubics: Sequence[Array]) -> Lanes:
     count = len(times)
     return Lanes(
         start=np.array([t[0] for t in times]),
         duration=np.array([t[-1] - t[0] for t in times]),
         x0=x,
-        p=np.repeat(course.p[None], count, axis=0),
+        p=p,
         u=np.array(cubics),
         z0=z,
         unit=np.repeat(course.unit[None], count, axis=0),

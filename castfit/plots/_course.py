@@ -104,7 +104,8 @@ class Course:
     def pieces(self, k: int) -> list[list[Piece]]:
         """Integrate all stages at the k-th state."""
         v = self.states[k].v
-        return self.trajectories.from_nodes(self.staged.layout.theta(v), self.staged.node_states(v))
+        theta = self.staged.layout.theta(v)
+        return self.trajectories.between(self.staged.times(v)).from_nodes(theta, self.staged.node_states(v))
 
     def heading(self, k: int) -> str:
         """Say which iteration a state is, and how good."""

@@ -7,6 +7,7 @@ stage before it and the state that the next one starts from, so that the gap bet
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,15 @@ import casadi as ca
 import numpy as np
 
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.grids import snap
+from castfit.integrate.grids import rounding, snap
 from castfit.integrate.march import Course, Stretch, march
 from castfit.integrate.units import units_of
 
 if TYPE_CHECKING:
     from castfit.conditions import Condition
+    from castfit.link import Natural
     from castfit.problem import Posable
+    from castfit.schedule import Timetable
     from castfit.staged import Array
 
 _ACCURACY = IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8)  # finer than any line is drawn
@@ -52,8 +55,14 @@ class Pieces:
     def __init__(self, problem: Posable, edges: Sequence[Array]) -> None:
         self._problem, self._edges = problem, edges
         self._points = max(_FEWEST, _CURVE_POINTS // max(e.size - 1 for e in edges))
-        system = problem.model.system
-        self._observe: Any = system.function("outputs", ca.densify(ca.vertcat(*problem.model.outputs.values())))
+        model = problem.posed.model
+        self._observe: Any = model.system.function("outputs", ca.densify(ca.vertcat(*model.outputs.values())))
+
+    def between(self, edges: Sequence[Array]) -> Pieces:
+        """Return the same between other stage boundaries: those at estimated times of events move."""
+        other = copy(self)
+        other._edges = edges
+        return other
 
     def from_nodes(self, theta: Array, nodes: Sequence[Array]) -> list[list[Piece]]:
         """Return every experiment's pieces, given theta and per experiment the states (K, n_x) at its nodes.
@@ -61,21 +70,49 @@ class Pieces:
         A piece that cannot be integrated to its end stops before.
         """
         return [
-            self._pieces(c, c.link.natural(theta[c.theta]).p, edges, states)
+            self._pieces(c, c.link.natural(theta[c.theta]), edges, states)
             for c, edges, states in zip(self._problem.conditions, self._edges, nodes, strict=True)
         ]
 
-    def _pieces(self, condition: Condition, p: Array, edges: Array, states: Array) -> list[Piece]:
-        z = condition.z_guess
+    def _pieces(self, condition: Condition, at: Natural, edges: Array, states: Array) -> list[Piece]:
+        z, model = condition.z_guess, self._problem.posed.model
         table = (edges[:-1], states, np.repeat(z[None], states.shape[0], axis=0))
-        unit = units_of(self._problem.model, condition.inputs, p, float(edges[-1] - edges[0]), table)
-        course = Course(self._problem.model, condition.inputs, p, z, unit, _ACCURACY)
+        unit = units_of(model, condition.inputs, at.p, float(edges[-1] - edges[0]), table)
+        course = Course(model, condition.inputs, at.p, z, unit, _ACCURACY, condition.timetable(at))
         inner = np.linspace(edges[:-1], edges[1:], self._points, axis=1)[:, 1:-1].ravel()
         kinks, after = condition.breakpoints, _AFTER * float(edges[-1] - edges[0])
-        times = np.sort(np.concatenate([inner, edges[1:], kinks + after]))
+        times = np.unique(np.concatenate([inner, edges[1:], kinks + after]))
         found = march(course, edges[:-1], states, times)
-        pieces = [self._piece(course, stretch, x) for stretch, x in zip(found, states, strict=True)]
-        return [replace(piece, times=snap(piece.times, kinks, 2 * after)) for piece in pieces]
+        pieces: list[Piece] = []
+        for k, x in enumerate(states):
+            own = [self._piece(course, stretch, x) for stretch in found if stretch.node == k]
+            if course.timetable is not None and k + 1 < states.shape[0] and own[-1].complete:
+                own += self._leap(course, course.timetable, found, k, float(edges[k + 1]))
+            pieces.append(
+                Piece(
+                    snap(np.concatenate([piece.times for piece in own]), kinks, 2 * after),
+                    np.concatenate([piece.values for piece in own]),
+                    own[-1].complete,
+                )
+            )
+        return pieces
+
+    def _leap(self, course: Course, table: Timetable, found: Sequence[Stretch], k: int, end: float) -> list[Piece]:
+        """Return what an event at the end of a stage makes of it, so that only the rest is a gap."""
+        last = [stretch for stretch in found if stretch.node == k][-1]
+        slack = float(rounding(np.array([end]), table.start)[0])
+        here = [
+            j for j, t in enumerate(table.times.tolist()) if abs(t - end) <= slack and table.crossings[j] is not None
+        ]
+        if not here or last.times[-1] < end - slack:
+            return []
+        x = last.x[-1]
+        for j in here:
+            crossing = table.crossings[j]
+            assert crossing is not None
+            x = crossing.values(x, table.e, last.u[-1])
+        leapt = replace(last, times=last.times[-1:], x=x[None], z=last.z[-1:], u=last.u[-1:], reached=1)
+        return [self._piece(course, leapt, x)]
 
     def _piece(self, course: Course, stretch: Stretch, x: Array) -> Piece:
         """Evaluate the outputs of a stage, up to just before it stops."""
@@ -83,8 +120,10 @@ class Pieces:
         if stop is not None:
             begin = stretch.times[0]
             times = begin + np.linspace(0, _SHORT_OF_STOP, self._points)[1:] * (stop.time - begin)
-            (stretch,) = march(course, stretch.times[:1], x[None], times[times > begin])
+            begun = stretch.x[0] if stretch.reached else x
+            course = replace(course, p=stretch.p, timetable=None)
+            (stretch,) = march(course, stretch.times[:1], begun[None], times[times > begin])
         m = stretch.reached
-        t, p = stretch.times[:m], np.tile(course.p[:, None], m)
+        t, p = stretch.times[:m], np.tile(stretch.p[:, None], m)
         y: Any = self._observe.map(m)(t[None], stretch.x[:m].T, stretch.z[:m].T, p, stretch.u[:m].T)
         return Piece(t, np.array(y, dtype=float).T, stop is None)

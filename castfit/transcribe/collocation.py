@@ -111,15 +111,21 @@ class Collocation:
         trajectory = start_trajectory(posed, theta, self.states, self.integrator)
         functions = [_table(trajectory, i) for i in range(len(edges))]
         staged = self._problem(posed, edges, theta, functions, np.max(trajectory.units, axis=0))
-        if min(np.diff(e).min() / (e[-1] - e[0]) for e in edges) < _FAST:
+        lengths = [np.diff(chain.times) / (chain.times[-1] - chain.times[0]) for chain in staged.layout.chains]
+        if min(e[e > 0.0].min() for e in lengths) < _FAST:
             staged.start = locked(inner_integrated(staged, self.integrator))
         return staged
 
     def refine(self, problem: Posable, staged: StagedProblem, v: Array) -> CollocationProblem | None:
-        """Return a finer problem started from the solution v, or None if v is accurate enough."""
+        """Return a finer problem started from the solution v, or None if v is accurate enough.
+
+        Where estimated times of events have left their elements, these are arranged anew.
+        """
+        assert isinstance(staged, CollocationProblem)
+        if staged.disarranged(v):
+            return self._arranged(problem.posed, staged, v)
         if not self._auto:
             return None
-        assert isinstance(staged, CollocationProblem)
         # An integrator errs by more than its tolerance: it must be far below what it is to check.
         checker = replace(
             self.integrator,
@@ -129,16 +135,27 @@ class Collocation:
         errors = estimated_errors(staged, v, checker)
         if max(e.largest for e in errors) <= self.tolerance:
             return None
-        edges = [refine(chain.times, e, self.tolerance) for chain, e in zip(staged.layout.chains, errors, strict=True)]
+        edges = [refine(times, e, self.tolerance) for times, e in zip(staged.times(v), errors, strict=True)]
         theta, trajectories = staged.layout.theta(v), list(staged.interpolants(v))
         return self._problem(problem.posed, edges, theta, trajectories, staged.magnitude)
+
+    def _arranged(self, problem: Posed, staged: CollocationProblem, v: Array) -> CollocationProblem:
+        """Return the problem with elements where events are at v, started by simulation."""
+        theta = staged.layout.theta(v)
+        edges = [
+            merge(chain.times[~division.moving], uniform_or_given(c, "data", what="elements"))
+            for c, chain, division in zip(problem.conditions, staged.layout.chains, staged.divisions, strict=True)
+        ]
+        trajectory = start_trajectory(problem, theta, "simulation", self.integrator)
+        functions = [_table(trajectory, i) for i in range(len(edges))]
+        return self._problem(problem, edges, theta, functions, np.max(trajectory.units, axis=0))
 
     def _problem(
         self,
         problem: Posed,
         edges: list[Array],
         theta: Array,
-        trajectories: list[Callable[[Array], tuple[Array, Array]]],
+        trajectories: list[Callable[..., tuple[Array, Array]]],
         unit: Array,
     ) -> CollocationProblem:
         return collocation_problem(
@@ -154,5 +171,8 @@ def _first(data: Array, *nodes: Array) -> Array:
     return merge(marks, equal[apart])
 
 
-def _table(trajectory: Trajectory, i: int) -> Callable[[Array], tuple[Array, Array]]:
-    return lambda times: trajectory.at(i, times)
+def _table(trajectory: Trajectory, i: int) -> Callable[..., tuple[Array, Array]]:
+    def at(times: Array, *, after: bool = False) -> tuple[Array, Array]:
+        return trajectory.at(i, times, after=after)
+
+    return at

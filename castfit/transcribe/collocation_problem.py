@@ -6,7 +6,7 @@ Stage k is one element [t_k, t_k + h].  With tau in [0, 1], D the differentiatio
     w_k = (x_1, z_1, ..., x_d, z_d)            states at t_i = t_k + c_i h
     d_k : h ode(t_i, x_i, z_i, p, u_i) - sum_j D_ij x_j = 0     (x_0 = s_k),  i = 1 ... d, and
           scale alg(t_i, x_i, z_i, p, u_i)               = 0    in the same order as w_k
-    x_k = sum_j l_j(1) x_j                     state at the end; with Radau points this is x_d
+    x_k = sum_j l_j(1) x_j                     state at the end; with Radau points this is x_d; then what happens there
 
 Measured points see the element's polynomials: of degree d through (s_k, x_1 ... x_d) for differential states, of degree
 d - 1 through (z_1 ... z_d) for algebraic ones.  Row j of d_k has the unit of entry j of w_k, so that
@@ -37,6 +37,7 @@ from castfit.staged import (
     lay_out,
     locked,
 )
+from castfit.transcribe.division import Division, divided
 from castfit.transcribe.elements import Elements, Equations, Slopes, signals
 from castfit.transcribe.grid import Staging, arrange, merge, snap
 from castfit.transcribe.lagrange import Table, table
@@ -50,10 +51,11 @@ if TYPE_CHECKING:
 
     from castfit.conditions import Condition
     from castfit.link import Natural
+    from castfit.model import System
     from castfit.posed import Posed
 
     Array = NDArray[np.float64]
-    Trajectory = Callable[[Array], tuple[Array, Array]]
+    Trajectory = Callable[..., tuple[Array, Array]]
 
 _EQUATIONS: Built[Posed, Equations] = Built()
 """The functions of each problem, built once however many fits use them."""
@@ -79,7 +81,8 @@ def collocation_problem(
     theta : (n_theta,) array
         Where the search starts, in search scale.
     trajectories : per experiment a callable
-        From times (n,), not decreasing, to states (n, n_x) and algebraic states (n, n_z): where states start.
+        From times (n,), not decreasing, to states (n, n_x) and algebraic states (n, n_z): where states start.  Where
+        events change states, it takes ``after=True`` too, for the states after them.
     unit : (n_x + n_z,) array, optional
         Typical magnitudes of states that stand at zero in the trajectories, by default 1.
     degree : int
@@ -94,8 +97,12 @@ def collocation_problem(
     problem, chosen = problem.posed, table(scheme, degree)
     equations = _EQUATIONS.get(problem, _equations)
     refined = [merge(e, snap(c.breakpoints, e)) for e, c in zip(edges, problem.conditions, strict=True)]
-    stagings = [arrange(c, e) for c, e in zip(problem.conditions, refined, strict=True)]
-    elements = [_elements(problem, i, staging, chosen) for i, staging in enumerate(stagings)]
+    divisions = divided(problem, refined, theta)
+    stagings = [arrange(c, d.edges, d.after) for c, d in zip(problem.conditions, divisions, strict=True)]
+    elements = [
+        _elements(problem, i, staging, division, chosen, relative=equations.relative)
+        for i, (staging, division) in enumerate(zip(stagings, divisions, strict=True))
+    ]
     starts = [
         _start(e, c, theta, trajectory)
         for e, c, trajectory in zip(elements, problem.conditions, trajectories, strict=True)
@@ -164,6 +171,21 @@ class CollocationProblem(StagedProblem):
     def table(self) -> Table:
         """The collocation table of all elements."""
         return self.elements[0].table
+
+    @property
+    def divisions(self) -> tuple[Division, ...]:
+        """The elements of each experiment."""
+        return tuple(elements.division for elements in self.elements)
+
+    def times(self, v: Array) -> tuple[Array, ...]:
+        """Return the element boundaries at v, per chain (K + 1,)."""
+        known = zip(self.divisions, self._recall(v).naturals, strict=True)
+        return tuple(division.at(at.e) for division, at in known)
+
+    def disarranged(self, v: Array) -> bool:
+        """Whether estimated times of events are no longer where the elements have them."""
+        known = zip(self.divisions, self._recall(v).naturals, strict=True)
+        return not all(division.valid(at.e) for division, at in known)
 
     @property
     def magnitude(self) -> Array:
@@ -240,7 +262,7 @@ class CollocationProblem(StagedProblem):
         """Yield the elements of every experiment with what is observed at their points, (K, M, n_g)."""
         naturals = self._recall(v).naturals
         for elements, chain, at in zip(self.elements, self.layout.chains, naturals, strict=True):
-            yield elements, elements.seen(self.equations, at.p, *chain.local(v)[1:])
+            yield elements, elements.seen(self.equations, elements.parameters(at), *chain.local(v)[1:])
 
     def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
         """Return per chain predictions, spreads and normalised residuals of the measured values."""
@@ -266,8 +288,8 @@ class CollocationProblem(StagedProblem):
     def interpolants(self, v: Array) -> tuple[Trajectory, ...]:
         """Return per experiment the polynomials at v, from times (n,) to states (n, n_x) and (n, n_z)."""
         return tuple(
-            _interpolant(elements, elements.states(*chain.local(v)[1:]))
-            for elements, chain in zip(self.elements, self.layout.chains, strict=True)
+            _interpolant(elements, edges, elements.states(*chain.local(v)[1:]))
+            for elements, edges, chain in zip(self.elements, self.times(v), self.layout.chains, strict=True)
         )
 
     def _recall(self, v: Array) -> _Memory:
@@ -286,7 +308,7 @@ class CollocationProblem(StagedProblem):
         flow = values.d.reshape(stages, -1, elements.n_e)
         observed = np.concatenate([b.reshape(*elements.tau.shape, -1) for b in (values.r, values.c)], axis=2)
         failures = self._explain(i, flow, observed, "")
-        reason = condition.link.failure(q, at)
+        reason = condition.link.failure(q, at) or condition.schedule.impossible(at.e, condition.start)
         if reason:
             failures.insert(0, Failure(condition.name, 0, "not_finite", reason))
         for j in np.flatnonzero(~np.isfinite(values.a) & (not reason)):
@@ -298,12 +320,12 @@ class CollocationProblem(StagedProblem):
         return values, failures
 
     def _jacobians(self, i: int, v: Array) -> tuple[Slopes, Jacobians]:
-        elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
+        elements, (_, s, w) = self.elements[i], self.layout.chains[i].local(v)
         at = self._memory.naturals[i]
-        dp = at.dp[self.equations.free]
-        slopes = elements.slopes(self.equations, at.p, s, w)
+        dp = elements.parameter_slopes(at, self.equations.free)
+        slopes = elements.slopes(self.equations, at, s, w)
         r, c = elements.observed_blocks(slopes, dp)
-        d, x = elements.inner_blocks(slopes, dp), elements.end_blocks(q.size)
+        d, x = elements.inner_blocks(slopes, dp), elements.end_blocks(at, s, w)
         return slopes, Jacobians(r.s, r.w, r.q, d.s, d.w, d.q, x.s, x.w, x.q, c.s, c.w, c.q, at.da)
 
     def _hessian(self, i: int, v: Array, at: Linearization, of: Multipliers, weight: Array) -> tuple[Array, Array]:
@@ -313,9 +335,12 @@ class CollocationProblem(StagedProblem):
         factor = (weight / np.append(at.sigma, 1.0) ** 2)[self.layout.chains[i].group].reshape(*points, -1)
         inner, path = of.inner.reshape(s.shape[0], -1, elements.n_e), of.path.reshape(*points, -1)
         stagewise, by_free = elements.hessian(self.equations, slopes, natural, s, w, inner, path, factor)
-        by_p = np.zeros(natural.p.size)
-        by_p[free] = by_free
-        return stagewise, link.curvature(q, by_p, of.initial)
+        by_p, by_e = elements.parameter_weights(by_free, free, natural.p.size, natural.e.size)
+        if any(elements.division.crossings):
+            matching = np.vstack([of.matching, np.zeros((1, elements.n_x))])
+            bent, of_e = elements.end_curvature(natural, s, w, matching)
+            stagewise, by_e = stagewise + bent, by_e + of_e
+        return stagewise, link.curvature(q, by_p, of.initial, by_e)
 
     def _explain(self, i: int, flow: Array, observed: Array, prefix: str) -> list[Failure]:
         """Name the first thing that is not finite in each element; flow (K, d, n_e, ...), observed (K, M, n_g, ...)."""
@@ -326,23 +351,50 @@ class CollocationProblem(StagedProblem):
         rates += [f"the algebraic equation of {n}" for n in model.algebraic_states]
         rows = [*elements.measured.names, *(c.name for c in self.problem.constraints)]
         failures: dict[int, Failure] = {}
-        for block, times, names in ((flow, elements.times, rates), (observed, elements.point_times, rows)):
+        at = elements.edges[:-1, None], np.diff(elements.edges)[:, None]
+        points, measured = at[0] + elements.table.points * at[1], at[0] + elements.tau * at[1]
+        for block, times, names in ((flow, points, rates), (observed, measured, rows)):
             bad = ~np.isfinite(block).reshape(*block.shape[:3], -1).all(axis=3)
             for k, j, row in np.argwhere(bad).tolist():
-                detail = f"{prefix}{names[row]} is not finite at t = {times[k, j, 0]:g}"
+                detail = f"{prefix}{names[row]} is not finite at t = {times[k, j]:g}"
                 failures.setdefault(k, Failure(self.layout.chains[i].name, k, "not_finite", detail))
         return list(failures.values())
 
 
 def _equations(problem: Posed) -> Equations:
     system, free = problem.model.system, problem.free_parameters
-    flow = ca.vertcat(system.ode, system.alg)
+    conditions = problem.conditions
+    rates = [level.parameter for c in conditions for level in c.schedule.levels if c.link.moving_events[level.height]]
+    free = np.union1d(free, np.array(rates, dtype=np.intp))
+    relative = any(c.schedule.moves for c in conditions)
     constraints = [by_name(ca.SX(c.expression), problem.model) for c in problem.constraints]
     observed = ca.vertcat(problem.observed, *constraints)
-    return Equations(Expressions(system, flow, free), Expressions(system, observed, free), free)
+    if relative:
+        n_p = system.p.numel()
+        system, observed = _in_relative_time(system, observed)
+        free = np.append(free, [n_p, n_p + 1])
+    flow = ca.vertcat(system.ode, system.alg)
+    return Equations(Expressions(system, flow, free), Expressions(system, observed, free), free, relative)
 
 
-def _elements(problem: Posed, i: int, staging: Staging, chosen: Table) -> Elements:
+def _in_relative_time(system: System, observed: ca.SX) -> tuple[System, ca.SX]:
+    """Rewrite a system for elements that move: time is tau in [0, 1] (see `Equations`)."""
+    n_u = system.u.numel()
+    tau, start, length, origin = (ca.SX.sym(name) for name in ("tau", "start", "length", "origin"))
+    cubics = ca.SX.sym("cubics", 4, n_u)
+    t = start + length * tau
+    s = t - origin
+    u = (cubics[0, :] + s * (cubics[1, :] + s * (cubics[2, :] + s * cubics[3, :]))).T
+    ode, alg, observed = ca.substitute(
+        [length * system.ode, system.alg, observed], [system.t, system.u], [t, u if n_u else system.u]
+    )
+    p, controls = ca.vertcat(system.p, start, length), ca.vertcat(origin, ca.vec(cubics))
+    return replace(system, t=tau, p=p, u=controls, ode=ode, alg=alg), observed
+
+
+def _elements(
+    problem: Posed, i: int, staging: Staging, division: Division, chosen: Table, *, relative: bool
+) -> Elements:
     """Tabulate what is constant about the elements of one experiment; algebraic equations are not scaled yet."""
     condition, edges, tau = problem.conditions[i], staging.edges, staging.tau
     applies = constrained(problem, i, staging)
@@ -351,6 +403,16 @@ def _elements(problem: Posed, i: int, staging: Staging, chosen: Table) -> Elemen
     for j, signal in enumerate(condition.inputs):
         cubics[:, j] = signal.cubics(edges)
     h = staging.duration
+    times, inputs = (
+        (staging.start[:, None] + chosen.points * h[:, None])[..., None],
+        signals(cubics, chosen.points * h[:, None]),
+    )
+    point_times, point_inputs = staging.times[..., None], signals(cubics, tau * h[:, None])
+    lengths = h
+    if relative:
+        controls = np.concatenate([edges[:-1, None], cubics.reshape(h.size, -1)], axis=1)[:, None]
+        times, inputs = np.broadcast_to(chosen.points[:, None], times.shape), controls
+        point_times, point_inputs, lengths = tau[..., None], controls, np.ones(h.size)
     basis = np.zeros((*tau.shape, chosen.degree + 1, n_x + n_z))
     basis[..., :n_x] = chosen.state_basis(tau)[..., None]
     basis[:, :, 1:, n_x:] = chosen.algebraic_basis(tau)[..., None]
@@ -359,23 +421,29 @@ def _elements(problem: Posed, i: int, staging: Staging, chosen: Table) -> Elemen
         n_x=n_x,
         edges=edges,
         cubics=cubics,
-        factor=np.concatenate([np.tile(h[:, None, None], n_x), np.ones((h.size, 1, n_z))], axis=2),
-        times=(staging.start[:, None] + chosen.points * h[:, None])[..., None],
-        inputs=signals(cubics, chosen.points * h[:, None]),
+        factor=np.concatenate([np.tile(lengths[:, None, None], n_x), np.ones((h.size, 1, n_z))], axis=2),
+        times=times,
+        inputs=inputs,
         tau=tau,
-        point_times=staging.times[..., None],
-        point_inputs=signals(cubics, tau * h[:, None]),
+        point_times=point_times,
+        point_inputs=point_inputs,
         basis=basis,
         measured=measured_by(problem, i, staging),
         applies=applies.astype(float),
+        division=division,
+        relative=relative,
     )
 
 
 def _start(elements: Elements, condition: Condition, theta: Array, trajectory: Trajectory) -> Array:
     """Return the starting states y (K, d + 1, n_e); the first node is the initial state itself."""
-    times = np.concatenate([elements.edges[:-1, None], elements.times[..., 0]], axis=1)
+    inner = elements.edges[:-1, None] + elements.table.points * np.diff(elements.edges)[:, None]
+    times = np.concatenate([elements.edges[:-1, None], inner], axis=1)
     x, z = trajectory(times.ravel())
     y = np.concatenate([x, z], axis=1).reshape(*times.shape, elements.n_e)
+    if any(elements.division.crossings):
+        x, z = trajectory(times[:, 0], after=True)
+        y[:, 0] = np.concatenate([x, z], axis=1)
     y[0, 0, : elements.n_x] = condition.link.natural(theta[condition.theta]).a
     return y
 
@@ -404,7 +472,7 @@ def _scaled(
         return list(elements)
     largest = np.zeros(magnitude.size - n_x)
     for e, y, condition in zip(elements, starts, problem.conditions, strict=True):
-        p = condition.link.natural(theta[condition.theta]).p
+        p = e.parameters(condition.link.natural(theta[condition.theta]))
         slopes = equations.flow.jacobian(e.times, y[:, 1:, :n_x], y[:, 1:, n_x:], p, e.inputs)
         terms = np.abs(slopes[:, :, n_x:, n_x : magnitude.size]) * magnitude[n_x:]
         largest = np.maximum(largest, np.where(np.isfinite(terms), terms, 0.0).max(axis=(0, 1, 3)))
@@ -443,13 +511,17 @@ def _pieces(slopes: Slopes) -> tuple[Array, Array]:
     return slopes.flow, np.concatenate([slopes.rows, slopes.constraints], axis=2)
 
 
-def _interpolant(elements: Elements, y: Array) -> Trajectory:
-    """Evaluate an experiment's polynomials; a time on an edge belongs to the element that ends there."""
+def _interpolant(elements: Elements, edges: Array, y: Array) -> Trajectory:
+    """Evaluate an experiment's polynomials between boundaries (K + 1,).
 
-    def trajectory(times: Array) -> tuple[Array, Array]:
-        edges, n_x = elements.edges, elements.n_x
-        k = np.clip(np.searchsorted(edges, times, side="left") - 1, 0, edges.size - 2)
-        tau = (times - edges[k]) / np.diff(edges)[k]
+    A time on a boundary belongs to the element that ends there, or, after events, to that which begins.
+    """
+
+    def trajectory(times: Array, *, after: bool = False) -> tuple[Array, Array]:
+        n_x = elements.n_x
+        k = np.clip(np.searchsorted(edges, times, side="right" if after else "left") - 1, 0, edges.size - 2)
+        length = np.diff(edges)[k]
+        tau = np.where(length > 0.0, (times - edges[k]) / np.where(length > 0.0, length, 1.0), 1.0)
         x = np.einsum("nj,nje->ne", elements.table.state_basis(tau), y[k, :, :n_x])
         z = np.einsum("nj,nje->ne", elements.table.algebraic_basis(tau), y[k, 1:, n_x:])
         return x, z

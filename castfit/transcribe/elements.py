@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit.integrate import shift_cubics
 from castfit.staged import Values
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.link import Natural
+    from castfit.transcribe.division import Division
     from castfit.transcribe.lagrange import Table
     from castfit.transcribe.measure import Measured
     from castfit.transcribe.pointwise import Expressions
@@ -35,11 +37,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Equations:
-    """The model as seen from a point: (ode, alg) at collocation points, (outputs, constraints) at measured points."""
+    """The model as seen from a point: (ode, alg) at collocation points, (outputs, constraints) at measured points.
+
+    Where elements move with estimated times, `relative`: time is tau in [0, 1], beginning and length of the element are
+    two more parameters, inputs are (the time that they count from, their cubics), the ode is multiplied by the length.
+    """
 
     flow: Expressions
     observed: Expressions
     free: NDArray[np.intp]
+    relative: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,10 @@ class Elements:
         How what is observed at the measured points becomes rows.
     applies : (K, M, n_h) array
         1 where a path constraint applies, 0 elsewhere.
+    division : Division
+        How parameters and boundaries of the elements vary, and what happens at their ends.
+    relative : bool
+        Whether elements move, as `Equations.relative`.
     """
 
     table: Table
@@ -103,6 +114,59 @@ class Elements:
     basis: Array
     measured: Measured
     applies: Array
+    division: Division
+    relative: bool = False
+
+    def parameters(self, at: Natural) -> Array:
+        """Return the parameters at points: (n_p,), or of each element (K, 1, n_p)."""
+        if self.relative:
+            edges = self.division.at(at.e)
+            span = np.stack([edges[:-1], np.diff(edges)], axis=1)
+            return np.hstack([self.division.stage_parameters(at.p, at.e), span])[:, None]
+        return self.division.stage_parameters(at.p, at.e)[:, None] if any(self.division.levels) else at.p
+
+    def parameter_slopes(self, at: Natural, free: NDArray[np.intp]) -> Array:
+        """Return the derivatives of the free parameters, (1 | K, n_free, n_q)."""
+        if self.relative:
+            edges = self.division.weight @ at.de
+            span = np.stack([edges[:-1], np.diff(edges, axis=0)], axis=1)
+            return np.concatenate([self.division.stage_slopes(at.dp, at.de), span], axis=1)[:, free]
+        if any(self.division.levels):
+            return self.division.stage_slopes(at.dp, at.de)[:, free]
+        return at.dp[free][None]
+
+    def parameter_weights(self, by_free: Array, free: NDArray[np.intp], n_p: int, n_e: int) -> tuple[Array, Array]:
+        """Return what multiplies the second derivatives of p (n_p,) and e (n_e,), from that of free parameters.
+
+        by_free (K, n_free): the derivative of a sum over elements by the free parameters of each.
+        """
+        division = self.division
+        of_all = np.zeros((by_free.shape[0], n_p + 2))
+        of_all[:, free] = by_free
+        by_e = np.zeros(n_e)
+        for k, active in enumerate(division.levels):
+            for level in active:
+                by_e[level.height] += of_all[k, level.parameter]
+        if self.relative:
+            start, length = of_all[:, n_p], of_all[:, n_p + 1]
+            by_e += division.weight[:-1].T @ (start - length) + division.weight[1:].T @ length
+        return of_all[:, :n_p].sum(axis=0), by_e
+
+    def at(self, e: Array) -> Elements:
+        """Return the elements where they are for rows e (n_e,) of events."""
+        edges = self.division.at(e)
+        if np.array_equal(edges, self.edges):
+            return self
+        return replace(self, edges=edges, cubics=shift_cubics(self.cubics, (edges - self.edges)[:-1, None]))
+
+    def inputs_at_ends(self) -> tuple[Array, Array, Array]:
+        """Return the inputs at the ends of the elements, with slopes and curvatures, each (K, n_u)."""
+        u = shift_cubics(self.cubics, np.diff(self.edges)[:, None])
+        return u[..., 0], u[..., 1], 2.0 * u[..., 2]
+
+    def states_at_ends(self, s: Array, w: Array) -> Array:
+        """Return the differential states at the ends of the elements, before what happens there, (K, n_x)."""
+        return np.einsum("j,kje->ke", self.table.end, self.states(s, w)[..., : self.n_x])
 
     @property
     def n_e(self) -> int:
@@ -118,23 +182,29 @@ class Elements:
 
     def values(self, equations: Equations, at: Natural, s: Array, w: Array) -> Values:
         """Evaluate all functions at nodes s, inner variables w."""
-        y, stages = self.states(s, w), s.shape[0]
-        d = self.defects(equations, y, at.p)
-        seen = equations.observed.values(*self._measured(y, at.p))
+        y, stages, p = self.states(s, w), s.shape[0], self.parameters(at)
+        d = self.defects(equations, y, p)
+        seen = equations.observed.values(*self._measured(y, p))
         r, excess = self.measured.rows(seen[..., : self.measured.n_g])
         with np.errstate(invalid="ignore"):
             c = np.where(self.applies > 0, seen[..., self.measured.n_g :], 0.0)
+        ends = np.einsum("j,kje->ke", self.table.end, y[..., : self.n_x])
+        if any(self.division.crossings):
+            u = self.at(at.e).inputs_at_ends()[0]
+            for k, crossing in enumerate(self.division.crossings):
+                if crossing is not None:
+                    ends[k] = crossing.values(ends[k], at.e, u[k])
         return Values(
             r=r.reshape(stages, -1),
             a=at.a,
             d=d.reshape(stages, -1),
-            x=np.einsum("j,kje->ke", self.table.end, y[..., : self.n_x]),
+            x=ends,
             c=c.reshape(stages, -1),
             excess=excess,
         )
 
     def defects(self, equations: Equations, y: Array, p: Array) -> Array:
-        """Evaluate the inner equations at states y, (K, d, n_e)."""
+        """Evaluate the inner equations at states y and `parameters` p, (K, d, n_e)."""
         d = self.factor * equations.flow.values(*self._collocation(y, p))
         d[..., : self.n_x] -= np.einsum("ij,kje->kie", self.table.derivative, y[..., : self.n_x])
         return d
@@ -147,9 +217,9 @@ class Elements:
         """Evaluate outputs and spreads at the measured points, (K, M, n_g)."""
         return equations.observed.values(*self._measured(self.states(s, w), p))[..., : self.measured.n_g]
 
-    def slopes(self, equations: Equations, p: Array, s: Array, w: Array) -> Slopes:
+    def slopes(self, equations: Equations, at: Natural, s: Array, w: Array) -> Slopes:
         """Evaluate the derivatives at all points, factors and weights included."""
-        y, n_g = self.states(s, w), self.measured.n_g
+        y, n_g, p = self.states(s, w), self.measured.n_g, self.parameters(at)
         observed = equations.observed.jacobian(*self._measured(y, p))
         of_g = np.where(self.measured.used[..., None], observed[:, :, :n_g], 0.0)
         constraints = np.where(self.applies[..., None] > 0, observed[:, :, n_g:], 0.0)
@@ -157,11 +227,11 @@ class Elements:
         return Slopes(self.flow(equations, y, p), of_g, self.measured.slopes(g, of_g), constraints)
 
     def inner_blocks(self, slopes: Slopes, dp: Array) -> Blocks:
-        """Assemble the derivatives of d; dp (n_free, n_q) is the derivative of the free parameters."""
+        """Assemble the derivatives of d; dp (1 | K, n_free, n_q) is the derivative of the free parameters."""
         stages, degree, n_e, _ = slopes.flow.shape
         rows = degree * n_e
         by_s = np.broadcast_to(self._linear[:, :, 0, : self.n_x].reshape(rows, -1), (stages, rows, self.n_x))
-        by_q = slopes.flow[..., n_e:] @ dp
+        by_q = slopes.flow[..., n_e:] @ dp[:, None]
         return Blocks(by_s, self.inner_matrix(slopes.flow), by_q.reshape(stages, rows, -1))
 
     def inner_matrix(self, flow: Array) -> Array:
@@ -183,18 +253,51 @@ class Elements:
 
     def of_table(self, table: Table) -> Elements:
         """Return the elements with the collocation points of another table; measured points stay as they are."""
+        if self.relative:
+            times = np.broadcast_to(table.points[:, None], (self.edges.size - 1, table.degree, 1))
+            return replace(self, table=table, times=times)
         offsets = table.points * np.diff(self.edges)[:, None]
         times = (self.edges[:-1, None] + offsets)[..., None]
         return replace(self, table=table, times=times, inputs=signals(self.cubics, offsets))
 
-    def end_blocks(self, n_q: int) -> Blocks:
-        """Assemble the derivatives of the state at the element's end, which is linear in s and w."""
+    def end_blocks(self, at: Natural, s: Array, w: Array) -> Blocks:
+        """Assemble the derivatives of the state at the element's end, linear in s and w where nothing happens."""
         stages = self.edges.size - 1
         by_y = np.zeros((self.n_x, self.table.degree + 1, self.n_e))
         for e in range(self.n_x):
             by_y[e, :, e] = self.table.end
         by_y = np.broadcast_to(by_y.reshape(self.n_x, -1), (stages, self.n_x, by_y[0].size))
-        return Blocks(by_y[..., : self.n_x], by_y[..., self.n_e :], np.zeros((stages, self.n_x, n_q)))
+        by_q = np.zeros((stages, self.n_x, at.dp.shape[1]))
+        if any(self.division.crossings):
+            by_y, ends, (u, du, _) = by_y.copy(), self.states_at_ends(s, w), self.at(at.e).inputs_at_ends()
+            for k, crossing in enumerate(self.division.crossings):
+                if crossing is not None:
+                    _, by_x, by_e = crossing.slopes(ends[k], at.e, u[k], du[k])
+                    by_y[k], by_q[k] = by_x @ by_y[k], by_e @ at.de
+        return Blocks(by_y[..., : self.n_x], by_y[..., self.n_e :], by_q)
+
+    def end_curvature(self, at: Natural, s: Array, w: Array, weight: Array) -> tuple[Array, Array]:
+        """Return the Hessian of  weight . states at the ends  by (s, w, q), and what multiplies the curvature of e.
+
+        weight (K, n_x); (K, m, m), without the curvature of e, and (n_e,).
+        """
+        n_x, n_q = self.n_x, at.dp.shape[1]
+        n_y = n_x + w.shape[1]
+        out, by_e = np.zeros((s.shape[0], n_y + n_q, n_y + n_q)), np.zeros(at.e.size)
+        ends, (u, du, ddu) = self.states_at_ends(s, w), self.at(at.e).inputs_at_ends()
+        linear = np.zeros((n_x, self.table.degree + 1, self.n_e))
+        for e in range(n_x):
+            linear[e, :, e] = self.table.end
+        flat = linear.reshape(n_x, -1)
+        inner = np.zeros((n_x + at.e.size, n_y + n_q))
+        inner[:n_x, :n_y] = np.hstack([flat[:, :n_x], flat[:, self.n_e :]])
+        inner[n_x:, n_y:] = at.de
+        for k, crossing in enumerate(self.division.crossings):
+            if crossing is not None and weight[k].any():
+                by_e += weight[k] @ crossing.slopes(ends[k], at.e, u[k], du[k])[2]
+                bend = crossing.curvature(ends[k], at.e, u[k], du[k], ddu[k], weight[k])
+                out[k] = inner.T @ bend @ inner
+        return out, by_e
 
     def observed_blocks(self, slopes: Slopes, dp: Array) -> tuple[Blocks, Blocks]:
         """Assemble the derivatives of the residuals and of the path constraints."""
@@ -202,7 +305,7 @@ class Elements:
         for rows in (slopes.rows, slopes.constraints):
             shape, n_y = (rows.shape[0], rows.shape[1] * rows.shape[2]), (self.table.degree + 1) * self.n_e
             y = (rows[..., None, : self.n_e] * self.basis[:, :, None]).reshape(*shape, n_y)
-            q = (rows[..., self.n_e :] @ dp).reshape(*shape, dp.shape[1])
+            q = (rows[..., self.n_e :] @ dp[:, None]).reshape(*shape, dp.shape[2])
             found.append(Blocks(y[..., : self.n_x], y[..., self.n_e :], q))
         return found[0], found[1]
 
@@ -217,37 +320,40 @@ class Elements:
         constraint: Array,
         factor: Array,
     ) -> tuple[Array, Array]:
-        """Return the Hessian of  factor cost + inner . d + constraint . c  by (s, w, q), (K, m, m); d by p (n_free,).
+        """Return the Hessian of  factor cost + inner . d + constraint . c  by (s, w, q), (K, m, m); d by p (K, n_free).
 
         inner (K, d, n_e) multiplies the inner equations, constraint (K, M, n_h) the path constraints, factor
         (K, M, n_r) the cost of the value that a row belongs to.  The Hessian of a cost is that of what is observed,
         multiplied by the cost's derivative, plus the product of slopes with the cost's curvature between them.
         """
-        y, (stages, degree, n_e), dp = self.states(s, w), inner.shape, at.dp[equations.free]
-        flow = equations.flow.hessian(*self._collocation(y, at.p), inner * self.factor)
-        g = self.seen(equations, at.p, s, w).copy()
+        y, (stages, degree, n_e) = self.states(s, w), inner.shape
+        p, dp = self.parameters(at), self.parameter_slopes(at, equations.free)
+        flow = equations.flow.hessian(*self._collocation(y, p), inner * self.factor)
+        g = self.seen(equations, p, s, w).copy()
         bent = self.measured.bend(g, factor, slopes.observed)
         point = np.einsum("kmga,kmgb->kmab", bent, slopes.observed)
         multiplier = np.concatenate([self.measured.gradient(g, factor), constraint * self.applies], axis=2)
         if not equations.observed.linear:
-            point += equations.observed.hessian(*self._measured(y, at.p), multiplier)
+            point += equations.observed.hessian(*self._measured(y, p), multiplier)
 
         # By (y_0 ... y_d, q); the columns of y_0 that are no node states are left out at the end.
         n_y, q = (degree + 1) * n_e, slice((degree + 1) * n_e, None)
-        total = np.empty((stages, n_y + dp.shape[1], n_y + dp.shape[1]))
+        total = np.empty((stages, n_y + dp.shape[2], n_y + dp.shape[2]))
         left = self.basis[..., None] * point[:, :, None, :n_e, :n_e]
         total[:, :n_y, :n_y] = np.einsum("kmjab,kmlb->kjalb", left, self.basis).reshape(stages, n_y, n_y)
         by_p = np.einsum("kmja,kmap->kjap", self.basis, point[..., :n_e, n_e:])
         by_p[:, 1:] += flow[..., :n_e, n_e:]
         total[:, :n_y, q] = by_p.reshape(stages, n_y, -1) @ dp
         total[:, q, :n_y] = total[:, :n_y, q].transpose(0, 2, 1)
-        total[:, q, q] = dp.T @ (flow[..., n_e:, n_e:].sum(axis=1) + point[..., n_e:, n_e:].sum(axis=1)) @ dp
+        total[:, q, q] = (
+            dp.transpose(0, 2, 1) @ (flow[..., n_e:, n_e:].sum(axis=1) + point[..., n_e:, n_e:].sum(axis=1)) @ dp
+        )
         for i in range(degree):
             own = slice((i + 1) * n_e, (i + 2) * n_e)
             total[:, own, own] += flow[:, i, :n_e, :n_e]
-        by_free = np.einsum("kie,kiel->l", inner, slopes.flow[..., n_e:])
+        by_free = np.einsum("kie,kiel->kl", inner, slopes.flow[..., n_e:])
         every = np.concatenate([slopes.observed, slopes.constraints], axis=2)
-        by_free += np.einsum("kmg,kmgl->l", multiplier, every[..., n_e:])
+        by_free += np.einsum("kmg,kmgl->kl", multiplier, every[..., n_e:])
         if n_e == self.n_x:
             return total, by_free
         kept = np.r_[0 : self.n_x, n_e : total.shape[1]]

@@ -89,18 +89,23 @@ class Staging:
         return (mean * self.weight).reshape(self.weight.shape[0], -1)
 
 
-def arrange(condition: Condition, edges: Array) -> Staging:
-    """Assign every measurement to a stage."""
+def arrange(condition: Condition, edges: Array, after: Mask | None = None) -> Staging:
+    """Assign every measurement to a stage; at boundaries where `after` is True, to the last one that ends there."""
     points = condition.points
     mask = points.mask
     snapped = snap(points.times, edges)
-    stage = np.clip(np.searchsorted(edges, snapped, side="left") - 1, 0, edges.size - 2)
+    ends = np.searchsorted(edges, snapped, side="left")
+    if after is not None and after.any():
+        late = np.isin(snapped, edges[after])
+        ends[late] = np.searchsorted(edges, snapped[late], side="right") - 1
+    stage = np.clip(ends - 1, 0, edges.size - 2)
     stages = edges.size - 1
     counts = np.bincount(stage, minlength=stages)
     position = np.arange(stage.size) - np.concatenate([[0], np.cumsum(counts)])[stage]
     shape = (stages, int(counts.max()))
     tau, times = np.ones(shape), np.repeat(edges[1:, None], shape[1], axis=1)
-    tau[stage, position] = (snapped - edges[stage]) / np.diff(edges)[stage]
+    length = np.diff(edges)[stage]
+    tau[stage, position] = np.where(length > 0.0, (snapped - edges[stage]) / np.where(length > 0.0, length, 1.0), 1.0)
     times[stage, position] = snapped
     values = np.zeros((*shape, points.values.shape[1]))
     weight = np.zeros_like(values)

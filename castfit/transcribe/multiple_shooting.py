@@ -10,6 +10,7 @@ import numpy as np
 from castfit._reading import text
 from castfit.integrate import IntegratorOptions
 from castfit.status import check
+from castfit.transcribe.division import divided
 from castfit.transcribe.grid import interval_mistakes, uniform_or_given
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.trajectory import States, start_trajectory
@@ -17,6 +18,7 @@ from castfit.transcribe.trajectory import States, start_trajectory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit.posed import Posed
     from castfit.problem import Posable
     from castfit.staged import StagedProblem
 
@@ -62,10 +64,21 @@ class MultipleShooting:
     def transcribe(self, problem: Posable, theta: NDArray[np.float64]) -> ShootingProblem:
         """Lay the problem out as stages, starting from theta (n_theta,)."""
         posed = problem.posed
+        return self._problem(posed, theta, self.states)
+
+    def _problem(self, posed: Posed, theta: NDArray[np.float64], states: States) -> ShootingProblem:
         edges = [uniform_or_given(c, self.intervals, what="intervals") for c in posed.conditions]
-        trajectory = start_trajectory(posed, theta, self.states, self.integrator)
-        return ShootingProblem(posed, edges, nodes=True, theta=theta, trajectory=trajectory, options=self.integrator)
+        stages = divided(posed, edges, theta)
+        trajectory = start_trajectory(posed, theta, states, self.integrator)
+        return ShootingProblem(posed, stages, nodes=True, theta=theta, trajectory=trajectory, options=self.integrator)
 
     def refine(self, problem: Posable, staged: StagedProblem, v: NDArray[np.float64]) -> StagedProblem | None:
-        """Return the problem with tolerances for the states' magnitudes at v, or None if they were met."""
-        return staged.rescaled(v) if isinstance(staged, ShootingProblem) else None
+        """Return the problem with stages where events are at v, or with tolerances for the states' magnitudes there.
+
+        None if stages and tolerances are right.
+        """
+        if not isinstance(staged, ShootingProblem):
+            return None
+        if staged.disarranged(v):
+            return self._problem(problem.posed, staged.layout.theta(v), "simulation")
+        return staged.rescaled(v)

@@ -132,15 +132,15 @@ def inner_integrated(staged: CollocationProblem, options: IntegratorOptions) -> 
         staged.problem.conditions, staged.layout.chains, staged.elements, strict=True
     ):
         q, s, w = chain.local(start)
-        y, edges = elements.states(s, w), elements.edges
-        p = condition.link.natural(q).p
+        y, edges, at = elements.states(s, w), elements.edges, condition.link.natural(q)
+        p = elements.division.stage_parameters(at.p, at.e)
         begins = np.append(0.0, points[:-1]) * np.diff(edges)[:, None]
         found = integrator.values(
             Lanes(
                 start=edges[:-1],
                 duration=points[-1] * np.diff(edges),
                 x0=s,
-                p=np.broadcast_to(p, (s.shape[0], p.size)),
+                p=p,
                 u=shift_cubics(np.repeat(elements.cubics[:, None], points.size, axis=1), begins[..., None]),
                 z0=y[:, 1, elements.n_x :],
                 unit=np.broadcast_to(staged.magnitude, (s.shape[0], elements.n_e)),
@@ -157,7 +157,8 @@ class _Checked:
 
     elements : Elements
     y : (K, d + 1, n_e)     the elements' states
-    p : (n_p,)
+    p : (K, n_p)            parameters of the model on each element
+    at_points : array       parameters as the elements' equations take them
     magnitude : (n_e,)      of every state
     k, tau : (n,)           the points: every element's end, then the measured points inside
     observed                whether algebraic states are
@@ -166,6 +167,7 @@ class _Checked:
     elements: Elements
     y: Array
     p: Array
+    at_points: Array
     magnitude: Array
     k: NDArray[np.intp]
     tau: Array
@@ -180,7 +182,7 @@ class _Checked:
             start=elements.edges[k],
             duration=at * np.diff(elements.edges)[k],
             x0=y[k, 0, :n_x],
-            p=np.broadcast_to(self.p, (k.size, self.p.size)),
+            p=self.p[k],
             u=elements.cubics[k][:, None],
             z0=z_start[k],
             unit=np.broadcast_to(self.magnitude, (k.size, self.magnitude.size)),
@@ -198,8 +200,8 @@ class _Checked:
         y[..., :n_x] = elements.table.state_basis(finer.table.nodes) @ self.y[..., :n_x]
         y[:, 1:, n_x:] = elements.table.algebraic_basis(finer.table.points) @ self.y[:, 1:, n_x:]
         with np.errstate(all="ignore"):
-            return self._at_points(finer, _newton(finer, equations, y, self.p)) - self._at_points(
-                elements, _newton(elements, equations, self.y, self.p)
+            return self._at_points(finer, _newton(finer, equations, y, self.at_points)) - self._at_points(
+                elements, _newton(elements, equations, self.y, self.at_points)
             )
 
     def _at_points(self, elements: Elements, step: Array) -> Array:
@@ -237,7 +239,9 @@ def _all(staged: CollocationProblem, v: Array) -> list[_Checked]:
         magnitude = np.maximum(np.abs(y).max(axis=(0, 1)), 1e-8 * staged.magnitude)
         k = np.append(every, np.argwhere(measured)[:, 0])
         at = np.concatenate([np.ones(every.size), tau[measured]])
-        found.append(_Checked(elements, y, condition.link.natural(q).p, magnitude, k, at, observed))
+        natural = condition.link.natural(q)
+        p, at_points = elements.division.stage_parameters(natural.p, natural.e), elements.parameters(natural)
+        found.append(_Checked(elements.at(natural.e), y, p, at_points, magnitude, k, at, observed))
     return found
 
 

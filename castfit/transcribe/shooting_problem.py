@@ -3,28 +3,26 @@
 Every stage is integrated from its node to its end, with output at its measured times; residuals and their
 derivatives follow from the states and forward sensitivities there.  Stages whose relative output grids agree share
 one integrator.  Single shooting is the case of one stage per experiment whose start is a(q): no nodes, no matching.
+Where events happen inside a stage it is integrated in pieces (castfit.transcribe.pieces).
 
 Notation: K stages, M points per stage, n_y outputs, m grid times of an integrator, n_d sensitivity directions.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from castfit._casadi import Built
 from castfit._watch import Stopped
-from castfit.integrate import IntegratorOptions, Lanes, Trajectories
-from castfit.integrate.integrators import integrator_of, relative_grid
-from castfit.integrate.march import input_cubics
+from castfit.integrate import IntegratorOptions, Lanes, Trajectories, shift_cubics
 from castfit.integrate.units import mean_magnitude
 from castfit.staged import (
     Evaluation,
@@ -37,9 +35,9 @@ from castfit.staged import (
     lay_out,
     locked,
 )
-from castfit.transcribe.grid import Staging, arrange, merge, snap
+from castfit.transcribe.division import Division, divide
 from castfit.transcribe.measure import Observation, Observer, profiled, resolution, standardised
-from castfit.transcribe.measured import Measured, measured_by
+from castfit.transcribe.pieces import Arranged, Group, Pieces, arranged, cut
 from castfit.transcribe.trajectory import every_state_measured, known_states
 
 if TYPE_CHECKING:
@@ -63,40 +61,39 @@ _TOO_LARGE = 1000.0  # magnitudes that were assumed may exceed those found by so
 _REMEMBERED = 4  # evaluations kept: a line search returns to its best point; and arrangements of data
 
 
+_ARRANGED: Built[Posed, OrderedDict[tuple[Any, ...], Pieces]] = Built()
+"""How each experiment's data lie on the last few divisions into stages."""
+
+
 @dataclass(frozen=True)
-class _Group:
-    """Stages that share a relative output grid and therefore an integrator."""
+class _Run:
+    """The pieces (condition, piece) of one group that could be begun, and what integration made of them."""
 
     integrator: Integrator
-    members: tuple[tuple[int, int], ...]  # (condition, stage)
-
-
-@dataclass(frozen=True)
-class _Chain:
-    """One condition on its stages: the measurements, and where they lie on each stage's output grid."""
-
-    staging: Staging
-    measured: Measured
-    grids: tuple[Array, ...]  # relative output times of each stage
-    index: NDArray[np.intp]  # (K, M): position of each point in its stage's grid
-    cubics: tuple[Array, ...]  # per stage (m, n_u, 4)
-    inputs: Array  # (K, M, n_u) at the points
-
-
-_ARRANGED: Built[Posed, OrderedDict[tuple[bytes, ...], list[_Chain]]] = Built()
-"""How each problem's data lie on the last few divisions into stages."""
+    members: tuple[tuple[int, int], ...]
+    lanes: Lanes
+    found: Trajectories
 
 
 @dataclass(frozen=True)
 class _Sweep:
     """What integration found, arranged by point; last grid time first where the end of a stage is meant."""
 
+    laid: Arranged
     x: list[Array]  # per condition (K, M, n_x) at the points
     z: list[Array]
-    end: list[Array]  # per condition (K, n_x)
-    raw: list[Trajectories]  # per group
-    lanes: list[Lanes]
+    end: list[Array]  # per condition (K, n_x), after what happens there
+    runs: list[_Run]  # in the order in which they were integrated
     failures: tuple[Failure, ...]
+
+
+@dataclass(frozen=True)
+class _Seeds:
+    """How one experiment's pieces move: x (K, n_x, n_d) where each stage goes on, p, and edges if they move."""
+
+    x: Array
+    p: Array
+    edges: Array | None
 
 
 class ShootingProblem(StagedProblem):
@@ -105,8 +102,8 @@ class ShootingProblem(StagedProblem):
     Parameters
     ----------
     problem : Posed
-    edges : sequence of (K + 1,) arrays
-        Stage boundaries of each experiment.
+    divisions : sequence of Division
+        Stages of each experiment; without nodes its pieces, arranged anew where estimated times of events move.
     nodes : bool
         Whether the states at the stage boundaries are variables.
     theta : (n_theta,) array
@@ -121,7 +118,7 @@ class ShootingProblem(StagedProblem):
     def __init__(
         self,
         problem: Posed,
-        edges: Sequence[Array],
+        divisions: Sequence[Division],
         *,
         nodes: bool,
         theta: Array,
@@ -134,24 +131,73 @@ class ShootingProblem(StagedProblem):
         system = problem.model.system
         self._n_x, self._n_z = system.x.numel(), system.z.numel()
         self._observer = Observer(problem, state_bounds=not nodes)
-        self._chains = _chains(problem, edges)
-        self._groups = _group(problem, self._chains, options)
+        self._laid: dict[tuple[int, ...], Arranged] = {}
+        self._here = [self._cut(i, division) for i, division in enumerate(divisions)]
         self._memory: OrderedDict[bytes, tuple[Evaluation, _Sweep]] = OrderedDict()
         self._linear: Linearization | None = None
         self.layout = lay_out(
             problem.names,
-            tuple(self._specify(i) for i in range(len(self._chains))),
+            tuple(self._specify(i) for i in range(len(self._here))),
             len(problem.groups),
         )
-        self.signal = tuple(chain.measured.signal for chain in self._chains)
+        self.signal = tuple(chain.measured.signal for chain in self._here)
         self.least_sigma = resolution(self.layout, self.signal)
         self.least_squares = problem.least_squares
         self._taken_over = 0  # stages that another integrator took over at the last linearization
         self._place(theta, trajectory)
+        self.groups: tuple[Group, ...] = self._group()
+        """The pieces that share an integrator, as they are at the start."""
+
+    def _group(self) -> tuple[Group, ...]:
+        return tuple(group for round_ in self._arrange(self._naturals(self.start)).rounds for group in round_)
 
     def _choose(self, options: IntegratorOptions) -> None:
         self.options = options
         self.jitter = 0.0 if options.method == "collocation" else options.relative_tolerance
+
+    def _cut(self, i: int, division: Division) -> Pieces:
+        """Arrange one experiment on its pieces, as for the fits before where these have the same boundaries."""
+        known = _ARRANGED.get(self.problem, lambda _: OrderedDict())
+        fixed = division.edges if self._nodes else division.edges[~division.moving]
+        key = (i, self._nodes, fixed.tobytes(), division.key)
+        if key not in known:
+            known[key] = cut(self.problem, i, division, nodes=self._nodes)
+        known.move_to_end(key)
+        while len(known) > _REMEMBERED * max(len(self.problem.conditions), 1):
+            known.popitem(last=False)
+        return known[key]
+
+    def _arrange(self, naturals: Sequence[Natural]) -> Arranged:
+        """Return the pieces at a point; without nodes they follow estimated times of events."""
+        for i, (condition, at) in enumerate(zip(self.problem.conditions, naturals, strict=True)):
+            division = self._here[i].division
+            if not self._nodes and not division.valid(at.e):
+                ends = np.array([condition.start, condition.end])
+                self._here[i] = self._cut(i, divide(condition, ends, at.e))
+        key = tuple(id(chain) for chain in self._here)
+        if key not in self._laid:
+            if len(self._laid) >= _REMEMBERED:
+                self._laid.clear()
+            self._laid[key] = arranged(self.problem, self._here, self.options, nodes=self._nodes)
+        return self._laid[key]
+
+    def times(self, v: Array) -> tuple[Array, ...]:
+        """Return the stage boundaries at v, per chain (K + 1,)."""
+        if not self._nodes:
+            return super().times(v)
+        return tuple(chain.division.at(at.e) for chain, at in zip(self._here, self._naturals(v), strict=True))
+
+    @property
+    def divisions(self) -> tuple[Division, ...]:
+        """The stages of each experiment."""
+        return tuple(chain.division for chain in self._here)
+
+    def disarranged(self, v: Array) -> bool:
+        """Whether estimated times of events are no longer where the stages have them."""
+        naturals = self._naturals(v)
+        return self._nodes and not all(
+            chain.division.valid(at.e) for chain, at in zip(self._here, naturals, strict=True)
+        )
 
     @property
     def units(self) -> tuple[Array, ...]:
@@ -201,11 +247,12 @@ class ShootingProblem(StagedProblem):
             if self._nodes:
                 scale[chain.nodes] = unit[: self._n_x]
         other.start, other.scale = locked(v.copy()), locked(scale)
+        other._laid, other._here = dict(self._laid), list(self._here)
         other._memory, other._linear = OrderedDict(), None
         return other
 
     def _specify(self, i: int) -> Specification:
-        condition, chain = self.problem.conditions[i], self._chains[i]
+        condition, chain = self.problem.conditions[i], self._here[i]
         lower, upper = self._observer.constraint_bounds(i, chain.staging)
         return Specification(
             condition.name,
@@ -238,7 +285,7 @@ class ShootingProblem(StagedProblem):
             if not self._nodes:
                 starts.append(np.empty((chain.n_stages, 0)))
                 continue
-            x = trajectory.differential(i, chain.times[:-1])
+            x = trajectory.differential(i, chain.times[:-1], after=True)
             x[0] = condition.link.natural(theta[condition.theta]).a
             for name, (low, high) in problem.state_bounds.items():
                 j = problem.model.states.index(name)
@@ -253,7 +300,7 @@ class ShootingProblem(StagedProblem):
 
     def data_sizes(self) -> tuple[Array, ...]:
         """Return the size of every measured value in its own standard deviation, (K, n_r) per chain."""
-        return tuple(chain.measured.sizes for chain in self._chains)
+        return tuple(chain.measured.sizes for chain in self._here)
 
     def node_states(self, v: Array) -> tuple[Array, ...]:
         """Return the states at the start of every stage; in single shooting the initial state."""
@@ -267,7 +314,7 @@ class ShootingProblem(StagedProblem):
     def _unlinked(self, v: Array, naturals: list[Natural], *, slopes: bool = False) -> list[Failure]:
         """Report parameters and initial states that cannot be computed from theta, or whose derivatives cannot."""
         reasons = [
-            (c.name, c.link.failure(v[c.theta], at, slopes=slopes))
+            (c.name, c.link.failure(v[c.theta], at, slopes=slopes) or c.schedule.impossible(at.e, c.start))
             for c, at in zip(self.problem.conditions, naturals, strict=True)
         ]
         return [Failure(name, 0, "not_finite", reason) for name, reason in reasons if reason]
@@ -285,10 +332,9 @@ class ShootingProblem(StagedProblem):
         sweep = self._integrate(v, naturals)
         values: list[Values] = []
         failures = [*self._unlinked(v, naturals), *sweep.failures]
-        for i, (chain, natural) in enumerate(zip(self._chains, naturals, strict=True)):
-            seen = self._observer.values(
-                chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], natural.p, chain.inputs
-            )
+        for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
+            p = _at_points(chain, natural.p, natural.e)
+            seen = self._observer.values(chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], p, chain.inputs)
             failures += self._unobservable(i, failures, np.isfinite(seen.r), np.isfinite(seen.c), "")
             stages = chain.staging.duration.size
             values.append(
@@ -334,11 +380,12 @@ class ShootingProblem(StagedProblem):
         unlinked = [] if evaluation.failures else self._unlinked(v, naturals, slopes=True)
         failures = [*evaluation.failures, *unlinked, *stopped]
         jacobians: list[Jacobians] = []
-        for i, (chain, natural) in enumerate(zip(self._chains, naturals, strict=True)):
+        for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
+            p, dp = _at_points(chain, natural.p, natural.e), _at_points(chain, natural.dp, natural.de)
             seen = self._observer.jacobians(
-                chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], natural.p, chain.inputs
+                chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], p, chain.inputs
             )
-            j = self._jacobians(i, natural, seen, dx[i], dz[i], end[i])
+            j = self._jacobians(i, natural, dp, seen, dx[i], dz[i], end[i])
             rows = (np.concatenate(b, axis=2) for b in ((j.R_s, j.R_q), (j.C_s, j.C_q)))
             r, c = (np.logical_and.reduce(np.isfinite(b), axis=2) for b in rows)
             failures += self._unobservable(i, failures, r, c, "a derivative of ")
@@ -360,15 +407,15 @@ class ShootingProblem(StagedProblem):
 
     def _information(self, sweep: _Sweep, naturals: list[Natural]) -> tuple[Array, ...]:
         """Return by what rows are multiplied for statistics, (K, n_r) per chain; nothing if by 1."""
-        if not any(chain.measured.reweighted for chain in self._chains):
+        if not any(chain.measured.reweighted for chain in self._here):
             return ()
         return tuple(c.measured.information(g).reshape(g.shape[0], -1) for c, g in self._seen(sweep, naturals))
 
-    def _seen(self, sweep: _Sweep, naturals: list[Natural]) -> Iterator[tuple[_Chain, Array]]:
+    def _seen(self, sweep: _Sweep, naturals: list[Natural]) -> Iterator[tuple[Pieces, Array]]:
         """Yield every chain with what is observed at its points, (K, M, n_g)."""
-        for i, (c, natural) in enumerate(zip(self._chains, naturals, strict=True)):
-            at = (c.measured, c.staging.times, sweep.x[i], sweep.z[i], natural.p, c.inputs)
-            yield c, self._observer.values(*at).g
+        for i, (c, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
+            p = _at_points(c, natural.p, natural.e)
+            yield c, self._observer.values(c.measured, c.staging.times, sweep.x[i], sweep.z[i], p, c.inputs).g
 
     def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
         """Return per chain predictions, spreads and normalised residuals of the measured values."""
@@ -378,8 +425,13 @@ class ShootingProblem(StagedProblem):
             for c, g in self._seen(sweep, self._naturals(v))
         )
 
-    def _jacobians(self, i: int, natural: Natural, seen: Observation, dx: Array, dz: Array, end: Array) -> Jacobians:
-        """Chain rule: how rows move with the directions (nodes first, then those columns of q that move p or a)."""
+    def _jacobians(
+        self, i: int, natural: Natural, dp: Array, seen: Observation, dx: Array, dz: Array, end: Array
+    ) -> Jacobians:
+        """Chain rule: how rows move with the directions (nodes first, then those columns of q that move p, a or e).
+
+        dp (n_p, n_q), or of each point (K, M, n_p, n_q).
+        """
         stages, points = dx.shape[:2]
         n_s, n_q = (self._n_x if self._nodes else 0), natural.dp.shape[1]
         moving = self._moving[i]
@@ -388,7 +440,7 @@ class ShootingProblem(StagedProblem):
             n = d_x.shape[2]
             with np.errstate(invalid="ignore", over="ignore"):  # reported as failures where it matters
                 by_direction = d_x @ dx + d_z @ dz  # (K, M, n, n_d)
-                by_q = d_p @ natural.dp  # (K, M, n, n_q): explicit dependence of outputs on parameters
+                by_q = d_p @ dp  # (K, M, n, n_q): explicit dependence of outputs on parameters
                 by_q[..., moving] += by_direction[..., n_s:]
             flat = (stages, points * n)
             return by_direction[..., :n_s].reshape(*flat, n_s), by_q.reshape(*flat, n_q)
@@ -419,7 +471,7 @@ class ShootingProblem(StagedProblem):
         """Report rows that are not finite (where r, c are False) although their stage could be integrated."""
         if r.all() and c.all():
             return []
-        chain, staging, measured = self.layout.chains[i], self._chains[i].staging, self._chains[i].measured
+        chain, staging, measured = self.layout.chains[i], self._here[i].staging, self._here[i].measured
         shape, names = staging.tau.shape, (*measured.names, *self._observer.constraint_names)
         bounded = np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)
         rows = [(~r & chain.row_mask).reshape(*shape, measured.n_r), (~c & bounded).reshape(*shape, -1)]
@@ -438,38 +490,62 @@ class ShootingProblem(StagedProblem):
         return [np.flatnonzero(c.link.moving | (not self._nodes)) for c in self.problem.conditions]
 
     def _integrate(self, v: Array, naturals: list[Natural]) -> _Sweep:
-        count = len(self._chains)
-        x: list[Array] = [np.full((*c.index.shape, self._n_x), np.nan) for c in self._chains]
-        z: list[Array] = [np.full((*c.index.shape, self._n_z), np.nan) for c in self._chains]
-        end: list[Array] = [np.full((c.staging.duration.size, self._n_x), np.nan) for c in self._chains]
-        starts = [v[self.layout.chains[i].nodes] if self._nodes else naturals[i].a[None, :] for i in range(count)]
-        raw: list[Trajectories] = []
-        all_lanes: list[Lanes] = []
+        laid = self._arrange(naturals)
+        chains = laid.chains
+        x: list[Array] = [np.full((*c.staging.tau.shape, self._n_x), np.nan) for c in chains]
+        z: list[Array] = [np.full((*c.staging.tau.shape, self._n_z), np.nan) for c in chains]
+        end: list[Array] = [np.full((c.staging.duration.size, self._n_x), np.nan) for c in chains]
+        starts = [
+            v[of.nodes] if self._nodes else at.a[None, :] for of, at in zip(self.layout.chains, naturals, strict=True)
+        ]
+        edges = [c.division.at(at.e) for c, at in zip(chains, naturals, strict=True)]
+        parameters = [c.division.stage_parameters(at.p, at.e) for c, at in zip(chains, naturals, strict=True)]
+        begun = [s.copy() for s in starts]  # per condition and stage, where the next piece begins
+        z_begun = [s.copy() for s in self._z_start]
+        runs: list[_Run] = []
         failures: list[Failure] = []
-        for group in self._groups:
-            lanes = self._lanes(group, starts, naturals)
-            found = group.integrator.values(lanes)
-            raw.append(found)
-            all_lanes.append(lanes)
-            for lane, (i, k) in enumerate(group.members):
-                at = self._chains[i].index[k]
-                x[i][k], z[i][k] = found.x[lane, at], found.z[lane, at]
-                end[i][k] = found.x[lane, -1]
-            for failure in found.failures:
-                i, k = group.members[failure.lane]
-                failures.append(Failure(self.layout.chains[i].name, k, failure.cause, failure.detail))
-        return _Sweep(x, z, end, raw, all_lanes, tuple(failures))
+        lost: set[tuple[int, int]] = set()
+        for groups in laid.rounds:
+            for group in groups:
+                member = tuple((i, j) for i, j in group.members if (i, chains[i].pieces[j].stage) not in lost)
+                if not member:
+                    continue
+                lanes = self._lanes(chains, member, edges, parameters, begun, z_begun)
+                found = group.integrator.values(lanes)
+                runs.append(_Run(group.integrator, member, lanes, found))
+                for lane, (i, j) in enumerate(member):
+                    piece = chains[i].pieces[j]
+                    k = piece.stage
+                    x[i][k, piece.points], z[i][k, piece.points] = found.x[lane, piece.at], found.z[lane, piece.at]
+                    after, crossing = found.x[lane, -1], chains[i].division.crossings[j]
+                    if crossing is not None:
+                        u, _ = piece.inputs_at_end(lanes.u[lane], float(lanes.duration[lane]))
+                        after = crossing.values(after, naturals[i].e, u)
+                    end[i][k], begun[i][k], z_begun[i][k] = after, after, found.z[lane, -1]
+                for failure in found.failures:
+                    i, j = member[failure.lane]
+                    k = chains[i].pieces[j].stage
+                    lost.add((i, k))
+                    end[i][k] = np.nan
+                    failures.append(Failure(self.layout.chains[i].name, k, failure.cause, failure.detail))
+        return _Sweep(laid, x, z, end, runs, tuple(failures))
 
-    def _lanes(self, group: _Group, starts: list[Array], naturals: list[Natural]) -> Lanes:
-        member = group.members
-        stagings = [self._chains[i].staging for i, _ in member]
+    def _lanes(
+        self,
+        chains: Sequence[Pieces],
+        member: Sequence[tuple[int, int]],
+        edges: list[Array],
+        parameters: list[Array],
+        begun: list[Array],
+        z_begun: list[Array],
+    ) -> Lanes:
         return Lanes(
-            start=np.array([s.edges[k] for s, (_, k) in zip(stagings, member, strict=True)]),
-            duration=np.array([s.edges[k + 1] - s.edges[k] for s, (_, k) in zip(stagings, member, strict=True)]),
-            x0=np.array([starts[i][k] for i, k in member]),
-            p=np.array([naturals[i].p for i, _ in member]),
-            u=np.array([self._chains[i].cubics[k] for i, k in member]),
-            z0=np.array([self._z_start[i][k] for i, k in member]),
+            start=np.array([edges[i][j] for i, j in member]),
+            duration=np.array([edges[i][j + 1] - edges[i][j] for i, j in member]),
+            x0=np.array([begun[i][chains[i].pieces[j].stage] for i, j in member]),
+            p=np.array([parameters[i][j] for i, j in member]),
+            u=np.array([_shifted(chains[i], j, edges[i]) for i, j in member]),
+            z0=np.array([z_begun[i][chains[i].pieces[j].stage] for i, j in member]),
             unit=np.array([self._units[i] for i, _ in member]),
         )
 
@@ -477,43 +553,71 @@ class ShootingProblem(StagedProblem):
         self, sweep: _Sweep, naturals: list[Natural]
     ) -> tuple[list[Array], list[Array], list[Array], tuple[Failure, ...]]:
         """Return dx (K, M, n_x, n_d), dz (K, M, n_z, n_d), d end (K, n_x, n_d) per condition."""
-        n_s = self._n_x if self._nodes else 0
+        n_s, chains = self._n_x if self._nodes else 0, sweep.laid.chains
         widths = [n_s + columns.size for columns in self._moving]
-        dx = [np.full((*c.index.shape, self._n_x, w), np.nan) for c, w in zip(self._chains, widths, strict=True)]
-        dz = [np.full((*c.index.shape, self._n_z, w), np.nan) for c, w in zip(self._chains, widths, strict=True)]
-        end = [
-            np.full((c.staging.duration.size, self._n_x, w), np.nan) for c, w in zip(self._chains, widths, strict=True)
-        ]
+        shapes = [(*c.staging.tau.shape, w) for c, w in zip(chains, widths, strict=True)]
+        dx = [np.full((k, m, self._n_x, w), np.nan) for k, m, w in shapes]
+        dz = [np.full((k, m, self._n_z, w), np.nan) for k, m, w in shapes]
+        end = [np.full((k, self._n_x, w), np.nan) for k, _, w in shapes]
+        seeds = [self._seeds(chains[i], natural, self._moving[i]) for i, natural in enumerate(naturals)]
         failures: list[Failure] = []
+        broken: set[tuple[int, int]] = set()
         self._taken_over = 0
-        for group, at, lanes in zip(self._groups, sweep.raw, sweep.lanes, strict=True):
-            width = max(widths[i] for i, _ in group.members)
-            dx0 = np.zeros((len(group.members), self._n_x, width))
-            dp = np.zeros((len(group.members), naturals[0].p.size, width))
-            for lane, (i, _) in enumerate(group.members):
-                dx0[lane, :, :n_s] = np.eye(self._n_x)[:, :n_s]
-                if not self._nodes:
-                    dx0[lane, :, : widths[i]] = naturals[i].da[:, self._moving[i]]
-                dp[lane, :, n_s : widths[i]] = naturals[i].dp[:, self._moving[i]]
+        for run in sweep.runs:
+            count, width = len(run.members), max(widths[i] for i, _ in run.members)
+            dx0, dp = np.zeros((count, self._n_x, width)), np.zeros((count, run.lanes.p.shape[1], width))
+            spans = np.zeros((2, count, width))  # how start and duration move
             # Seeds as large as what they perturb: sensitivities have the tolerances of the states.
-            size = np.ones((len(group.members), 1, width))
-            for lane, (i, _) in enumerate(group.members):
+            size = np.ones((count, 1, width))
+            for lane, (i, j) in enumerate(run.members):
+                w, seed, k = widths[i], seeds[i], chains[i].pieces[j].stage
+                broken_here = (i, k) in broken
+                dx0[lane, :, :w] = 0.0 if broken_here else seed.x[k]
+                dp[lane, :, n_s:w] = seed.p[j] if seed.p.ndim == 3 else seed.p
+                if seed.edges is not None:
+                    spans[:, lane, n_s:w] = seed.edges[j], seed.edges[j + 1] - seed.edges[j]
                 theta = self.scale[self.layout.chains[i].theta][self._moving[i]]
-                size[lane, 0, : widths[i]] = np.concatenate([self._units[i][:n_s], theta])
-            found = group.integrator.sensitivities(lanes, at, dx0 * size, dp * size)
+                size[lane, 0, :w] = np.concatenate([self._units[i][:n_s], theta])
+            moved = (spans * size[None, :, 0]) if spans.any() else None
+            found = run.integrator.sensitivities(run.lanes, run.found, dx0 * size, dp * size, moved)
             found = replace(found, dx=found.dx / size[:, None], dz=found.dz / size[:, None])
-            for lane, (i, k) in enumerate(group.members):
-                index, w = self._chains[i].index[k], widths[i]
-                dx[i][k], dz[i][k] = found.dx[lane, index, :, :w], found.dz[lane, index, :, :w]
-                end[i][k] = found.dx[lane, -1, :, :w]
-            self._taken_over += len({*at.rescued, *found.rescued})
-            known = {failure.lane for failure in at.failures}
+            for lane, (i, j) in enumerate(run.members):
+                piece, w = chains[i].pieces[j], widths[i]
+                k = piece.stage
+                dx[i][k, piece.points] = found.dx[lane, piece.at, :, :w]
+                dz[i][k, piece.points] = found.dz[lane, piece.at, :, :w]
+                last, crossing = found.dx[lane, -1, :, :w], chains[i].division.crossings[j]
+                if crossing is not None:
+                    u, du = piece.inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
+                    _, by_x, by_e = crossing.slopes(run.found.x[lane, -1], naturals[i].e, u, du)
+                    last = by_x @ last
+                    last[:, n_s:] += by_e @ naturals[i].de[:, self._moving[i]]
+                end[i][k] = seeds[i].x[k] = last
+            self._taken_over += len({*run.found.rescued, *found.rescued})
+            known = {failure.lane for failure in run.found.failures}
             for failure in found.failures:
-                if failure.lane not in known:
-                    i, k = group.members[failure.lane]
+                i, j = run.members[failure.lane]
+                k = chains[i].pieces[j].stage
+                if failure.lane not in known and (i, k) not in broken:
                     detail = f"the sensitivities could not be integrated ({failure.detail})"
                     failures.append(Failure(self.layout.chains[i].name, k, failure.cause, detail))
+                broken.add((i, k))
+        for i, k in broken:
+            dx[i][k], dz[i][k], end[i][k] = np.nan, np.nan, np.nan
         return dx, dz, end, tuple(failures)
+
+    def _seeds(self, chain: Pieces, natural: Natural, moving: NDArray[np.intp]) -> _Seeds:
+        """Return how an experiment's pieces move with its directions."""
+        stages, n_s = chain.staging.duration.size, self._n_x if self._nodes else 0
+        x = np.zeros((stages, self._n_x, n_s + moving.size))
+        x[:, :, :n_s] = np.eye(self._n_x)[:, :n_s]
+        if not self._nodes:
+            x[:] = natural.da[:, moving]
+        division, de = chain.division, natural.de[:, moving]
+        p = natural.dp[:, moving]
+        if any(division.levels):
+            p = division.stage_parameters(p, de)
+        return _Seeds(x, p, division.weight @ de if division.moving.any() else None)
 
     def node_sensitivities(self, v: Array, stages: Sequence[Mask]) -> tuple[Array, ...] | None:
         """Return how states at the ends of some stages (K,) move with their nodes, (K, n_x, n_x) per condition.
@@ -521,18 +625,25 @@ class ShootingProblem(StagedProblem):
         Zero at the other stages; None if the sensitivities could not be integrated.
         """
         _, sweep = self._evaluate(v)
+        naturals, chains = self._naturals(v), sweep.laid.chains
         out = tuple(np.zeros((which.size, self._n_x, self._n_x)) for which in stages)
-        for group, at, lanes in zip(self._groups, sweep.raw, sweep.lanes, strict=True):
-            some = [lane for lane, (i, k) in enumerate(group.members) if stages[i][k]]
+        for run in sweep.runs:
+            some = [lane for lane, (i, k) in enumerate(run.members) if stages[i][k]]
             if not some:
                 continue
-            seeds = np.array([np.diag(self._units[group.members[lane][0]][: self._n_x]) for lane in some])
-            still = np.zeros((len(some), lanes.p.shape[1], self._n_x))
-            found = group.integrator.sensitivities(lanes[some], at[some], seeds, still)
+            seeds = np.array([np.diag(self._units[run.members[lane][0]][: self._n_x]) for lane in some])
+            still = np.zeros((len(some), run.lanes.p.shape[1], self._n_x))
+            found = run.integrator.sensitivities(run.lanes[some], run.found[some], seeds, still)
             if found.failures:
                 return None
-            for (i, k), dx, seed in zip((group.members[lane] for lane in some), found.dx, seeds, strict=True):
+            for lane, dx, seed in zip(some, found.dx, seeds, strict=True):
+                i, k = run.members[lane]
                 out[i][k] = dx[-1] / np.diag(seed)
+                crossing = chains[i].division.crossings[k]
+                if crossing is not None:
+                    piece = chains[i].pieces[k]
+                    u, du = piece.inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
+                    out[i][k] = crossing.slopes(run.found.x[lane, -1], naturals[i].e, u, du)[1] @ out[i][k]
         return out
 
     def remark(self, v: Array) -> str:
@@ -541,7 +652,7 @@ class ShootingProblem(StagedProblem):
         if self._taken_over == 0:
             return ""
         count = "1 stage was" if self._taken_over == 1 else f"{self._taken_over} stages were"
-        return f"{count} integrated by rosenbrock where {self._groups[0].integrator.method} gave up."
+        return f"{count} integrated by rosenbrock where {self.groups[0].integrator.method} gave up."
 
     def coarse(self) -> StagedProblem:
         """Return the problem with integrators of low accuracy."""
@@ -556,17 +667,18 @@ class ShootingProblem(StagedProblem):
         """Return the problem with other integrators."""
         other = copy(self)
         other._choose(options)
-        other._groups = _group(self.problem, self._chains, options)
+        other._laid, other._here = {}, list(self._here)
+        other.groups = other._group()
         other._memory, other._linear = OrderedDict(), None
         return other
 
     def explain(self, v: Array) -> str:
         """Say where and why the integration stopped at v; empty if it did not."""
         _, sweep = self._evaluate(v)
-        for group, found, lanes in zip(self._groups, sweep.raw, sweep.lanes, strict=True):
-            for failure in found.failures:
-                i, _ = group.members[failure.lane]
-                stop = group.integrator.locate_failure(lanes, failure.lane)
+        for run in sweep.runs:
+            for failure in run.found.failures:
+                i, _ = run.members[failure.lane]
+                stop = run.integrator.locate_failure(run.lanes, failure.lane)
                 return f"{self.layout.chains[i].name}: {stop.sentence}"
         return "; ".join(f"{f.chain}: {f.detail}" for f in self.linearize(v).failures[:3])
 
@@ -577,45 +689,17 @@ def parameter_scale(problem: Posed, theta: Array) -> Array:
     return np.where(problem.log | (magnitude == 0.0), 1.0, magnitude)
 
 
-def _chains(problem: Posed, edges: Sequence[Array]) -> list[_Chain]:
-    """Arrange all conditions on their stages, as for the fits before where these have the same edges."""
-    known = _ARRANGED.get(problem, lambda _: OrderedDict())
-    key = tuple(e.tobytes() for e in edges)
-    if key not in known:
-        known[key] = [_chain(problem, i, e) for i, e in enumerate(edges)]
-    known.move_to_end(key)
-    while len(known) > _REMEMBERED:
-        known.popitem(last=False)
-    return known[key]
+def _at_points(chain: Pieces, of_p: Array, of_e: Array) -> Array:
+    """Return the parameters (n_p,), or their derivatives (n_p, n_q), that hold at an experiment's points.
+
+    Where rates change they are those of each point, (K, M, ...); else one for all.
+    """
+    if not any(chain.division.levels):
+        return of_p
+    return chain.division.stage_parameters(of_p, of_e)[chain.of_point]
 
 
-def _chain(problem: Posed, i: int, edges: Array) -> _Chain:
-    """Arrange one condition on its stages, with input breakpoints as additional output times."""
-    condition = problem.conditions[i]
-    staging = arrange(condition, edges)
-    breaks = snap(condition.breakpoints, edges)
-    grids: list[Array] = []
-    cubics: list[Array] = []
-    index = np.zeros(staging.tau.shape, dtype=np.intp)
-    inputs = np.zeros((*staging.tau.shape, len(condition.inputs)))
-    for k, (left, right) in enumerate(itertools.pairwise(edges)):
-        measured = staging.times[k][(staging.weight[k] > 0).any(axis=1)]
-        kinks = breaks[(breaks > left) & (breaks < right)]
-        times = merge(measured, kinks, np.array([left, right]))
-        first = 1 - int(measured.size > 0 and measured[0] == left)  # an output at the start is an empty interval
-        times = np.concatenate([times[:1], times[first:]])
-        grids.append(relative_grid(problem.model, times))
-        index[k] = np.searchsorted(times[1:], snap(staging.times[k], times[1:]))
-        cubics.append(input_cubics(condition.inputs, times))
-        # A measurement at a jump belongs to the interval that ends there, like the algebraic states.
-        powers = np.diff(times)[index[k], None] ** np.arange(4)
-        inputs[k] = np.einsum("muc,mc->mu", cubics[k][index[k]], powers)
-    return _Chain(staging, measured_by(problem, i, staging), tuple(grids), index, tuple(cubics), inputs)
-
-
-def _group(problem: Posed, chains: Sequence[_Chain], options: IntegratorOptions) -> list[_Group]:
-    members: dict[tuple[float, ...], list[tuple[int, int]]] = {}
-    for i, chain in enumerate(chains):
-        for k, grid in enumerate(chain.grids):
-            members.setdefault(tuple(grid.tolist()), []).append((i, k))
-    return [_Group(integrator_of(problem.model, grid, options), tuple(m)) for grid, m in members.items()]
+def _shifted(chain: Pieces, j: int, edges: Array) -> Array:
+    """Return the inputs on piece j, about the beginnings of intervals where the boundaries are now (K + 1,)."""
+    piece, moved = chain.pieces[j], float(edges[j] - chain.division.edges[j])
+    return piece.cubics if moved == 0.0 else shift_cubics(piece.cubics, np.full(piece.cubics.shape[:2], moved))

@@ -10,6 +10,7 @@ import numpy as np
 from castfit._reading import text
 from castfit.integrate import IntegratorOptions
 from castfit.status import check
+from castfit.transcribe.division import divided
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.trajectory import States, still_trajectory
 
@@ -57,7 +58,7 @@ class SingleShooting:
         edges = [np.array([c.start, c.end]) for c in posed.conditions]
         staged = ShootingProblem(
             posed,
-            edges,
+            divided(posed, edges, theta),
             nodes=False,
             theta=theta,
             trajectory=still_trajectory(posed, theta),

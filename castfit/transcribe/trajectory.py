@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.conditions import Condition
+    from castfit.link import Natural
     from castfit.posed import Posed
 
     Array = NDArray[np.float64]
@@ -47,6 +48,7 @@ class Trajectory:
     """States over time, one table per experiment, and how large they are.
 
     tables : per experiment times (n,), states (n, n_x), algebraic states (n, n_z)
+        A time that stands there twice is that of an event: the states before it, and after it.
     units : per experiment (n_x + n_z,)
         Typical magnitudes of states and algebraic states, positive.
     nodes : per experiment (K,)
@@ -57,19 +59,19 @@ class Trajectory:
     units: tuple[Array, ...]
     nodes: tuple[Array, ...] = ()
 
-    def at(self, i: int, times: Array) -> tuple[Array, Array]:
+    def at(self, i: int, times: Array, *, after: bool = False) -> tuple[Array, Array]:
         """Interpolate experiment i at times (n,): states (n, n_x) and algebraic states (n, n_z)."""
-        return self.differential(i, times), self.algebraic(i, times)
+        return self.differential(i, times, after=after), self.algebraic(i, times, after=after)
 
-    def differential(self, i: int, times: Array) -> Array:
-        """Interpolate the differential states of experiment i at times (n,), (n, n_x)."""
+    def differential(self, i: int, times: Array, *, after: bool = False) -> Array:
+        """Interpolate the differential states of experiment i at times (n,), (n, n_x); at events before or after."""
         t, x, _ = self.tables[i]
-        return _interpolate(t, x, np.clip(times, t[0], t[-1]))
+        return _interpolate(t, x, np.clip(times, t[0], t[-1]), after=after)
 
-    def algebraic(self, i: int, times: Array) -> Array:
-        """Interpolate the algebraic states of experiment i at times (n,), (n, n_z)."""
+    def algebraic(self, i: int, times: Array, *, after: bool = False) -> Array:
+        """Interpolate the algebraic states of experiment i at times (n,), (n, n_z); at events before or after."""
         t, _, z = self.tables[i]
-        return _interpolate(t, z, np.clip(times, t[0], t[-1]))
+        return _interpolate(t, z, np.clip(times, t[0], t[-1]), after=after)
 
 
 States = str | Trajectory | Mapping[str, Any]
@@ -102,7 +104,7 @@ def start_trajectory(problem: Posed, theta: Array, states: States, options: Inte
         before = _units(problem, condition, initial.p, _still(problem, condition, a, known))
         times = _table_times(condition)
         try:
-            table = _fill(problem, condition, times, initial.p, a, known, before, options)
+            table = _fill_spans(problem, condition, times, initial, a, known, before, options)
         except Stopped:  # no time to simulate: the solver will notice, and returns its start
             z = np.repeat(condition.z_guess[None], times.size, axis=0)
             table = (times, np.repeat(a[None], times.size, axis=0), z)
@@ -268,6 +270,40 @@ def _average(pieces: Sequence[tuple[Array, Array, Array]], *, smooth: bool) -> t
     return times, mean
 
 
+def _fill_spans(
+    problem: Posed,
+    condition: Condition,
+    times: Array,
+    at: Natural,
+    a: Array,
+    known: Mapping[str, tuple[Array, Array]],
+    unit: Array,
+    options: IntegratorOptions,
+) -> tuple[Array, Array, Array]:
+    """Tabulate all states between events, one span after the other, each from what the event before it left."""
+    happens = condition.timetable(at)
+    if happens is None:
+        return _fill(problem, condition, times, at.p, a, known, unit, options)
+    inside = happens.times[(happens.times >= times[0]) & (happens.times < times[-1])]
+    marks: list[float] = [float(times[0]), *inside.tolist(), float(times[-1])]
+    tables: list[tuple[Array, Array, Array]] = []
+    done = int(np.searchsorted(happens.times, times[0], side="left"))
+    for left, right in itertools.pairwise(marks):
+        if right > left:
+            own = merge(np.array([left, right]), times[(times > left) & (times < right)])
+            table = _fill(problem, condition, own, happens.p[done], a, known, unit, options)
+            unit = np.maximum(_units(problem, condition, happens.p[done], table), unit)
+        else:
+            table: tuple[Array, Array, Array] = (np.array([left]), a[None], condition.z_guess[None])
+        tables.append(table)
+        if done < happens.times.size and happens.times[done] == right:
+            crossing, u = happens.crossings[done], np.array([float(s(right)) for s in condition.inputs])
+            a = table[1][-1] if crossing is None else crossing.values(table[1][-1], happens.e, u)
+            done += 1
+    t, x, z = (np.concatenate([table[n] for table in tables]) for n in range(3))
+    return t, x, z
+
+
 def _fill(
     problem: Posed,
     condition: Condition,
@@ -278,18 +314,19 @@ def _fill(
     unit: Array,
     options: IntegratorOptions,
 ) -> tuple[Array, Array, Array]:
-    """Tabulate all states: the known ones interpolated, the rest simulated."""
+    """Tabulate all states from a (n_x,) at times[0]: the known ones interpolated, the rest simulated."""
+    begin, end = float(times[0]), float(times[-1])
     names = problem.model.states
     x = np.repeat(a[None, :], times.size, axis=0)
     z = np.repeat(condition.z_guess[None, :], times.size, axis=0)
     signals: dict[str, Input] = {}
     for name, (t, y) in known.items():
         i = names.index(name)
-        later = t > condition.start + rounding(np.array([condition.start]), condition.end)
-        nodes = np.concatenate([[condition.start], t[later]])
+        later = (t > begin + rounding(np.array([begin]), end)) & (t <= end)
+        nodes = np.concatenate([[begin], t[later]])
         values = np.concatenate([[a[i]], y[later]])
-        if nodes[-1] < condition.end:  # hold the last measured value
-            nodes, values = np.append(nodes, condition.end), np.append(values, values[-1])
+        if nodes[-1] < end:  # hold the last measured value
+            nodes, values = np.append(nodes, end), np.append(values, values[-1])
         signals[name] = Input.pchip(nodes, values)
         x[:, i] = signals[name](times)
     rest = np.array([i for i, name in enumerate(names) if name not in known], dtype=np.intp)
@@ -313,8 +350,19 @@ def _fill(
     return times, x, z
 
 
-def _interpolate(t: Array, y: Array, at: Array) -> Array:
+def _interpolate(t: Array, y: Array, at: Array, *, after: bool = False) -> Array:
+    """Interpolate between events: where a time stands twice in t (n,), y (n, m) jumps."""
     if y.shape[1] == 0:
         return np.zeros((at.size, 0))
-    with np.errstate(over="ignore"):  # slopes that are almost zero
-        return np.asarray(PchipInterpolator(t, y, axis=0)(at), dtype=float)
+    jumps = np.flatnonzero(np.diff(t) <= 0.0) + 1
+    out = np.empty((at.size, y.shape[1]))
+    piece = np.searchsorted(t[jumps], at, side="right" if after else "left")
+    for j in np.unique(piece).tolist():
+        own = slice(jumps[j - 1] if j else 0, jumps[j] if j < jumps.size else None)
+        here = piece == j
+        if t[own].size == 1:
+            out[here] = y[own]
+            continue
+        with np.errstate(over="ignore"):  # slopes that are almost zero
+            out[here] = PchipInterpolator(t[own], y[own], axis=0)(at[here])
+    return out

@@ -242,13 +242,13 @@ def test_a_constraint_of_parameters_alone_applies_once(local, expected):
 def test_stages_with_equal_grids_share_an_integrator():
     problem = lotka_volterra()
     staged = MultipleShooting(5).transcribe(problem, problem.guess)
-    assert len(staged._groups) == 1
+    assert len(staged.groups) == 1
     jittered = problem.replace(
         experiments=Experiment(
             {n: (t * (1 + 1e-15), y) for n, (t, y) in problem.experiments[0].data.items()}, initial={"x": 0.4, "y": 1}
         )
     )
-    assert len(MultipleShooting(5).transcribe(jittered, problem.guess)._groups) == 1
+    assert len(MultipleShooting(5).transcribe(jittered, problem.guess).groups) == 1
 
 
 def test_starts_respect_the_bounds():
@@ -379,7 +379,7 @@ def test_experiments_with_different_numbers_of_quantities_share_an_integrator():
     problem = Problem(model, [first, second], parameters=parameters)
     for transcription in (SingleShooting(TIGHT), MultipleShooting(2, integrator=TIGHT)):
         staged = transcription.transcribe(problem, problem.guess)
-        assert len(staged._groups) <= 2
+        assert len(staged.groups) <= 2
         assert jacobian_error(staged, staged.start) < 1e-7
 
 

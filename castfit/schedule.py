@@ -1,0 +1,328 @@
+"""The events of one experiment, worked out: when they happen, what they do, and how that varies.
+
+What an experiment's events need are more rows e of its link (castfit.link): their times, the rates of infusions, and
+the parameters in what they change.  So an estimated lag time, a bioavailability or a dose of unknown size vary with q
+like anything else, and everything here is a function of e.
+
+Notation
+--------
+e      (n_e,)    rows of the link: times, rates, parameters
+x, u             states before a jump, and inputs at its time
+c      (n_c,)    the entries of e that a jump depends on besides its time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import casadi as ca
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+    Index = NDArray[np.intp]
+    Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """New states as functions of (t, x, u, c); shared by all events of the same form.
+
+    first : (t, x, u, c) -> (new states, their Jacobian by (t, x, u, c))
+    second : (t, x, u, c, weight) -> Hessian of  weight . new states  by (t, x, u, c)
+    linear : whether that Hessian vanishes
+    support : (n_x, 1 + n_x + n_u + n_c) which new state depends on what, by the structure of the graph
+    """
+
+    first: ca.Function
+    second: ca.Function
+    linear: bool
+    support: Mask
+
+    @classmethod
+    def of(cls, arguments: Sequence[ca.SX], new: ca.SX) -> Change:
+        """Build the functions of a column of new states (n_x, 1) over arguments (t, x, u, c)."""
+        every, weight = ca.vertcat(*arguments), ca.SX.sym("weight", new.numel())
+        hessian, jacobian = ca.hessian(ca.dot(weight, new), every)[0], ca.jacobian(new, every)
+        support = np.zeros(jacobian.shape, dtype=np.bool_)
+        rows, columns = jacobian.sparsity().get_triplet()
+        support[rows, columns] = True
+        return cls(
+            ca.Function("change", list(arguments), [ca.densify(new), ca.densify(jacobian)]),
+            ca.Function("change_curvature", [*arguments, weight], [ca.densify(hessian)]),
+            hessian.nnz() == 0,
+            support,
+        )
+
+    def evaluate(self, *at: float | Array) -> tuple[Array, Array]:
+        """Return the new states (n_x,) and their Jacobian (n_x, 1 + n_x + n_u + n_c) at (t, x, u, c)."""
+        new, jacobian = (np.asarray(part, dtype=float) for part in cast("Any", self.first)(*at))
+        return new[:, 0], jacobian
+
+    def bend(self, *at: float | Array) -> Array:
+        """Return the Hessian at (t, x, u, c, weight)."""
+        return np.asarray(cast("Any", self.second)(*at), dtype=float)
+
+
+@dataclass(frozen=True, eq=False)
+class Instant:
+    """One time at which something happens.
+
+    Attributes
+    ----------
+    what : str
+        In words.
+    time : int
+        The row of e that is its time.
+    moves : bool
+        Whether that row depends on what is estimated.
+    change : Change or None
+        What happens to the states; nothing where only a rate changes.
+    parameters : (n_c,) int array
+        The rows of e that the change depends on.
+    after : bool
+        Whether a value measured at that very time was measured after the change.
+    """
+
+    what: str
+    time: int
+    moves: bool
+    change: Change | None
+    parameters: Index
+    after: bool
+
+
+@dataclass(frozen=True)
+class Level:
+    """A parameter of the model that is raised by a row of e between two instants.
+
+    `parameter` is its position in p; `on` and `off` are positions among the instants, `off` -1 for never; `height` is
+    the row of e.
+    """
+
+    parameter: int
+    on: int
+    off: int
+    height: int
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Everything that happens in an experiment, in the order in which it was said.
+
+    Attributes
+    ----------
+    instants : tuple of Instant
+    levels : tuple of Level
+    n_e : int
+        Number of rows of e.
+    known_until : float
+        The time up to which repeated doses were laid out whose number was not given.
+    """
+
+    instants: tuple[Instant, ...] = ()
+    levels: tuple[Level, ...] = ()
+    n_e: int = 0
+    known_until: float = np.inf
+
+    def __bool__(self) -> bool:
+        return bool(self.instants)
+
+    @cached_property
+    def rows(self) -> Index:
+        """The rows of e that are times of instants, (n_instants,)."""
+        return np.array([instant.time for instant in self.instants], dtype=np.intp)
+
+    @cached_property
+    def moves(self) -> bool:
+        """Whether any time depends on what is estimated."""
+        return any(instant.moves for instant in self.instants)
+
+    @cached_property
+    def known(self) -> Index:
+        """The instants whose times are numbers, by position."""
+        return np.array([i for i, instant in enumerate(self.instants) if not instant.moves], dtype=np.intp)
+
+    def order(self, e: Array) -> list[int]:
+        """Return the instants in the order in which they happen; what is estimated after what is known."""
+        times = e[self.rows]
+        return sorted(range(times.size), key=lambda i: (times[i], self.instants[i].moves, i))
+
+    def reaching(self, reached: Mask, parameters: Mask) -> tuple[Mask, Mask]:
+        """Tell on which states (n_x,) and rows of e (n_e,) those reached, and parameters (n_p,), depend by events."""
+        n_x = reached.size
+        states, rows = np.zeros(n_x, dtype=np.bool_), np.zeros(self.n_e, dtype=np.bool_)
+        for instant in self.instants:
+            if instant.change is None:
+                continue
+            support = instant.change.support
+            same = np.eye(support.shape[0], support.shape[1], k=1, dtype=np.bool_)  # x_i -> x_i
+            changed = reached & np.logical_or.reduce(support != same, axis=1)
+            if changed.any():
+                used: Mask = np.logical_or.reduce(support[changed], axis=0)
+                rows[instant.time] = True
+                states |= used[1 : 1 + n_x]
+                rows[instant.parameters] |= used[used.size - instant.parameters.size :]
+        for level in self.levels:
+            if parameters[level.parameter]:
+                rows[level.height] = rows[self.instants[level.on].time] = True
+                if level.off >= 0:
+                    rows[self.instants[level.off].time] = True
+        return states, rows
+
+    def impossible(self, e: Array, start: float) -> str:
+        """Say what cannot be: a change before the start, an infusion that ends before it begins; empty if all can."""
+        for instant in self.instants:
+            if instant.change is not None and instant.moves and e[instant.time] < start:
+                return f"{instant.what} would happen at t = {e[instant.time]:.6g}, before the start {start:g}"
+        for level in self.levels:
+            if level.off >= 0 and e[self.instants[level.off].time] < e[self.instants[level.on].time]:
+                on, off = (self.instants[i] for i in (level.on, level.off))
+                return f"{on.what} would end at t = {e[off.time]:.6g}, before it begins at {e[on.time]:.6g}"
+        return ""
+
+    def raised(self, p: Array, e: Array, active: Sequence[Level]) -> Array:
+        """Return the parameters p (n_p,) while some levels are active."""
+        if not active:
+            return p
+        out = p.copy()
+        for level in active:
+            out[level.parameter] += e[level.height]
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Crossing:
+    """The changes at the end of a stage, one after the other.
+
+    The inputs at their time are local cubics' values, slopes and curvatures (u, du, ddu), each (n_u,).
+    """
+
+    instants: tuple[Instant, ...]
+
+    def values(self, x: Array, e: Array, u: Array) -> Array:
+        """Return the states after the changes, (n_x,)."""
+        for instant in self.instants:
+            assert instant.change is not None
+            x, _ = instant.change.evaluate(e[instant.time], x, u, e[instant.parameters])
+        return x
+
+    def slopes(self, x: Array, e: Array, u: Array, du: Array) -> tuple[Array, Array, Array]:
+        """Return the states after the changes, and their derivatives by x (n_x, n_x) and e (n_x, n_e)."""
+        by_x, by_e = np.eye(x.size), np.zeros((x.size, e.size))
+        for instant in self.instants:
+            assert instant.change is not None
+            new, jacobian = instant.change.evaluate(e[instant.time], x, u, e[instant.parameters])
+            own_x, own_e = self._split(instant, jacobian, x.size, u.size, e.size, du)
+            by_x, by_e, x = own_x @ by_x, own_x @ by_e + own_e, new
+        return x, by_x, by_e
+
+    @staticmethod
+    def _split(instant: Instant, jacobian: Array, n_x: int, n_u: int, n_e: int, du: Array) -> tuple[Array, Array]:
+        """Sort the columns (t, x, u, c) of a Jacobian into those of x and of e."""
+        by_e = np.zeros((n_x, n_e))
+        by_e[:, instant.time] = jacobian[:, 0] + jacobian[:, 1 + n_x : 1 + n_x + n_u] @ du
+        for column, row in enumerate(instant.parameters.tolist(), start=1 + n_x + n_u):
+            by_e[:, row] += jacobian[:, column]
+        return jacobian[:, 1 : 1 + n_x], by_e
+
+    def curvature(self, x: Array, e: Array, u: Array, du: Array, ddu: Array, weight: Array) -> Array:
+        """Return the Hessian of  weight . states after the changes  by (x, e), (n_x + n_e, n_x + n_e)."""
+        n_x, n_u, n_e = x.size, u.size, e.size
+        path: list[tuple[Array, Array]] = []  # before each change: the states, and their derivatives by (x, e)
+        moved = np.hstack([np.eye(n_x), np.zeros((n_x, n_e))])
+        steps: list[tuple[Array, Array]] = []
+        for instant in self.instants:
+            assert instant.change is not None
+            path.append((x, moved))
+            new, jacobian = instant.change.evaluate(e[instant.time], x, u, e[instant.parameters])
+            own_x, own_e = self._split(instant, jacobian, n_x, n_u, n_e, du)
+            steps.append((own_x, jacobian[:, 1 + n_x : 1 + n_x + n_u]))
+            moved = own_x @ moved
+            moved[:, n_x:] += own_e
+            x = new
+        out = np.zeros((n_x + n_e, n_x + n_e))
+        for instant, (at, slope), (own_x, own_u) in zip(
+            reversed(self.instants), reversed(path), reversed(steps), strict=True
+        ):
+            assert instant.change is not None
+            bend = instant.change.bend(e[instant.time], at, u, e[instant.parameters], weight)
+            # (t, x, u, c) as functions of (x, e): u moves with t
+            inner = np.zeros((bend.shape[0], n_x + n_e))
+            inner[0, n_x + instant.time] = 1.0
+            inner[1 : 1 + n_x] = slope
+            inner[1 + n_x : 1 + n_x + n_u, n_x + instant.time] = du
+            rows = 1 + n_x + n_u + np.arange(instant.parameters.size)
+            inner[rows, n_x + instant.parameters] = 1.0
+            out += inner.T @ bend @ inner
+            out[n_x + instant.time, n_x + instant.time] += weight @ (own_u @ ddu)
+            weight = own_x.T @ weight
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Timetable:
+    """A schedule at numbers: what happens at g times, and the parameters between them.
+
+    Attributes
+    ----------
+    start : float
+        Of the experiment.
+    times : (g,) array
+        Increasing.
+    crossings : tuple of g Crossing or None
+        What happens to the states.
+    after : (g,) bool array
+        Whether a value wanted at that very time is wanted after it.
+    p : (g + 1, n_p) array
+        Parameters before the first time, after it, and so on.
+    e : (n_e,) array
+    """
+
+    start: float
+    times: Array
+    crossings: tuple[Crossing | None, ...]
+    after: Mask
+    p: Array
+    e: Array
+
+    @classmethod
+    def of(cls, schedule: Schedule, start: float, p: Array, e: Array) -> Timetable:
+        """Work a schedule out for parameters p (n_p,) and rows e (n_e,)."""
+        groups: dict[float, list[int]] = {}
+        for i in schedule.order(e):
+            groups.setdefault(float(e[schedule.instants[i].time]), []).append(i)
+        ended: set[int] = set()
+        found: list[Array] = [p]
+        crossings: list[Crossing | None] = []
+        after: list[bool] = []
+        for members in groups.values():
+            ended |= set(members)
+            active = [level for level in schedule.levels if level.on in ended and level.off not in ended]
+            found.append(schedule.raised(p, e, active))
+            jumps = tuple(schedule.instants[i] for i in members if schedule.instants[i].change is not None)
+            crossings.append(Crossing(jumps) if jumps else None)
+            after.append(any(instant.after for instant in jumps))
+        times = np.array(list(groups))
+        return cls(start, times, tuple(crossings), np.array(after, dtype=bool), np.array(found), e)
+
+    @property
+    def wanted_after(self) -> Array:
+        """The times at which values are wanted after what happens."""
+        return self.times[self.after]
+
+    def done(self, time: float, slack: float, *, at_start: bool) -> int:
+        """Return how many of the times are past at a node, which follows what happens at its time.
+
+        At the start of the experiment states are those before, so what changes them is still to come.
+        """
+        count = int(np.searchsorted(self.times, time + slack, side="right"))
+        if at_start:
+            while count and self.times[count - 1] >= time - slack and self.crossings[count - 1] is not None:
+                count -= 1
+        return count

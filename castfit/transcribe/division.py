@@ -1,0 +1,282 @@
+"""How an experiment is divided into stages where events happen.
+
+A stage ends where something happens; what happens there is composed into its end map.  Boundaries are numbers, but a
+boundary at a time that is estimated moves with it:
+
+    edges(e) = base + weight e          e: the rows of events in the link
+
+Data are measured at fixed times.  So the *cell* in which an estimated time T lies, between the nearest times
+t_a <= T <= t_b at which anything is measured or known to happen, is divided at T, and its ends are boundaries too:
+
+    ... | t_a       T           t_b | ...
+        [ before    )[   after      ]            nothing is measured inside
+
+Nothing else moves.  Where a search carries T beyond t_b the stage from T to t_b is integrated backwards: the functions
+stay smooth, but the datum at t_b sees the state after what has not happened yet.  Such an arrangement is no longer
+`valid` there; single shooting arranges anew at every point, other transcriptions after every solve.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.integrate.grids import merge, rounding, snap
+from castfit.schedule import Crossing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from castfit.conditions import Condition
+    from castfit.posed import Posed
+    from castfit.schedule import Level
+
+    Array = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Stages of one experiment.
+
+    Attributes
+    ----------
+    edges : (K + 1,) array
+        Boundaries where the division was made, not decreasing.
+    base : (K + 1,), weight : (K + 1, n_e) arrays
+        Boundaries elsewhere: base + weight e.
+    crossings : tuple of K Crossing or None
+        What happens to the states at the end of each stage.
+    levels : tuple of K tuples of Level
+        The rates that flow during each stage.
+    after : (K + 1,) bool array
+        Where values measured at a boundary were measured after what happens there.
+    cells : (n, 4) array
+        Per estimated time its row of e, the ends of its cell, and 1 where it may be at the end, 0 at the beginning.
+    absent : tuple of (row of e, bool)
+        Estimated times that are no boundary: they lie behind the end, or, where True, before the start.
+    key : tuple of (row of e, float)
+        Tells arrangements apart: estimated times in their order, with the beginnings of their cells.
+    """
+
+    edges: Array
+    base: Array
+    weight: Array
+    crossings: tuple[Crossing | None, ...]
+    levels: tuple[tuple[Level, ...], ...]
+    after: Mask
+    cells: Array
+    absent: tuple[tuple[int, bool], ...] = ()
+    key: tuple[tuple[int, float], ...] = ()
+
+    @cached_property
+    def moving(self) -> Mask:
+        """Which boundaries move, (K + 1,)."""
+        return np.logical_or.reduce(self.weight != 0.0, axis=1) if self.weight.size else np.zeros(self.edges.size, bool)
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether nothing happens."""
+        return not (any(self.crossings) or any(self.levels) or self.moving.any())
+
+    def at(self, e: Array) -> Array:
+        """Return the boundaries, (K + 1,)."""
+        return self.base + self.weight @ e if self.moving.any() else self.edges
+
+    def stage_parameters(self, p: Array, e: Array) -> Array:
+        """Return the parameters of each stage, (K, n_p)."""
+        out = np.repeat(p[None], len(self.levels), axis=0)
+        for k, active in enumerate(self.levels):
+            for level in active:
+                out[k, level.parameter] += e[level.height]
+        return out
+
+    def stage_slopes(self, dp: Array, de: Array) -> Array:
+        """Return their derivatives, (K, n_p, n)."""
+        return self.stage_parameters(dp, de)
+
+    def valid(self, e: Array) -> bool:
+        """Whether estimated times are in their cells and in the order in which the division has them."""
+        if not (self.cells.size or self.absent):
+            return True
+        edges, (row, left, right, late) = self.at(e), self.cells.T
+        time = e[row.astype(np.intp)]
+        if not np.where(late > 0, (left < time) & (time <= right), (left <= time) & (time < right)).all():
+            return False
+        slack = rounding(edges, edges[0])
+        outside = (
+            e[row] <= edges[0] + slack[0] if early else e[row] >= edges[-1] - slack[-1] for row, early in self.absent
+        )
+        return bool((np.diff(edges) >= -slack[1:]).all()) and all(outside)
+
+
+def divide(condition: Condition, edges: Array, e: Array) -> Division:
+    """Divide an experiment at given boundaries, which contain its start and end, and wherever something happens.
+
+    Parameters
+    ----------
+    condition : Condition
+    edges : (n,) array
+        Increasing.
+    e : (n_e,) array
+        The rows of events where the division is made; times before the start are taken for the start.
+    """
+    schedule, start, end = condition.schedule, condition.start, condition.end
+    if not schedule:
+        count = edges.size - 1
+        return Division(
+            edges, edges, np.zeros((edges.size, 0)), (None,) * count, ((),) * count,
+            np.zeros(edges.size, dtype=bool), np.zeros((0, 4)),
+        )  # fmt: skip
+    return _Divider(condition, edges, e, start, end).division()
+
+
+def divided(problem: Posed, edges: Sequence[Array], theta: Array) -> list[Division]:
+    """Divide all experiments at given boundaries (n,), at theta (n_theta,)."""
+    return [divide(c, own, c.link.natural(theta[c.theta]).e) for c, own in zip(problem.conditions, edges, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A boundary: its time here, how it moves, the instants that happen there, and whether data come after them."""
+
+    time: float
+    base: float
+    weight: Array
+    instants: tuple[int, ...] = ()
+    after: bool = False
+
+
+class _Divider:
+    """Makes one division."""
+
+    def __init__(self, condition: Condition, edges: Array, e: Array, start: float, end: float) -> None:
+        self.condition, self.schedule, self.start, self.end = condition, condition.schedule, start, end
+        times = np.where(np.isfinite(e[self.schedule.rows]), e[self.schedule.rows], np.inf)
+        self.early = times < start
+        self.times = np.maximum(times, start)
+        known = self.schedule.known
+        fixed = snap(self.times[known], merge(condition.points.times, edges))
+        self.times[known] = fixed
+        inside = fixed[(fixed >= start) & (fixed <= end)]
+        self.fixed = merge(edges, inside, np.array([start, end]))
+        self.boundaries = merge(np.array([start, end]), condition.points.times, condition.breakpoints, inside)
+        self.n_e = e.size
+
+    def division(self) -> Division:
+        """Arrange marks in time, then tell what happens between them."""
+        schedule, instants = self.schedule, self.schedule.instants
+        cells: dict[tuple[float, float], list[int]] = {}
+        found: list[tuple[int, float, float, float]] = []
+        absent: list[tuple[int, bool]] = []
+        for i in schedule.order(self._e()):
+            if not instants[i].moves:
+                continue
+            cell = self._cell(i)
+            if cell is None:
+                absent.append((instants[i].time, bool(self.early[i])))
+            else:
+                cells.setdefault(cell, []).append(i)
+                found.append((instants[i].time, *cell, float(instants[i].after)))
+        fixed = merge(self.fixed, np.array([t for cell in cells for t in cell])) if cells else self.fixed
+        marks: list[_Mark] = []
+        for time in fixed.tolist():
+            inner = next((cell for cell in cells if cell[0] < time < cell[1]), None)
+            if inner is None:
+                marks += self._at(time)
+            cell = next((c for c in cells if c[0] == time), None)
+            if cell is not None:
+                between = fixed[(fixed > cell[0]) & (fixed < cell[1])]
+                marks += self._inside(cell, cells[cell], between)
+                if cell[0] == cell[1]:
+                    marks.append(self._fixed(time))
+        return self._assemble(marks, np.array(found).reshape(-1, 4), tuple(absent))
+
+    def _e(self) -> Array:
+        """Return e with the times that are used here."""
+        e = np.zeros(self.n_e)
+        e[self.schedule.rows] = self.times
+        return e
+
+    def _cell(self, i: int) -> tuple[float, float] | None:
+        """Find the cell of an estimated time; None where it has no effect: what only flows begins at the start, too."""
+        time, instant, b = float(self.times[i]), self.schedule.instants[i], self.boundaries
+        if instant.change is None and self.early[i]:
+            return None
+        if time > self.end or (time == self.end and not instant.after):
+            return None
+        if instant.after:
+            c = int(np.searchsorted(b, time, side="left"))
+            return (float(b[c - 1]), float(b[c])) if c else (self.start, self.start)
+        c = int(np.searchsorted(b, time, side="right"))
+        return float(b[c - 1]), float(b[c])
+
+    def _fixed(self, time: float, instants: tuple[int, ...] = (), *, after: bool = False) -> _Mark:
+        return _Mark(time, time, np.zeros(self.n_e), instants, after)
+
+    def _at(self, time: float) -> list[_Mark]:
+        """Return the marks at a known time: several where data lie between them."""
+        here = tuple(int(i) for i in self.schedule.known if self.times[i] == time)
+        jumps = tuple(i for i in here if self.schedule.instants[i].change is not None)
+        after = any(self.schedule.instants[i].after for i in jumps)
+        if not jumps or (time == self.end and not after):
+            return [self._fixed(time, here)]
+        first = [self._fixed(time, after=after)] if time == self.start else []
+        last = [self._fixed(time, after=True)] if after else []
+        return [*first, self._fixed(time, here, after=after), *last]
+
+    def _inside(self, cell: tuple[float, float], moving: list[int], between: Array) -> list[_Mark]:
+        """Return the marks in a cell: estimated times, and between them boundaries that move along."""
+        left = self._fixed(cell[0])
+        marks: list[_Mark] = []
+        for i in [*moving, None]:
+            if i is None:
+                right = self._fixed(cell[1])
+            else:
+                weight = np.zeros(self.n_e)
+                weight[self.schedule.instants[i].time] = 1.0
+                right = _Mark(float(self.times[i]), 0.0, weight, (i,), self.schedule.instants[i].after)
+            slack = float(rounding(np.array([right.time]), self.start)[0])
+            for time in between[(between > left.time + slack) & (between < right.time - slack)].tolist():
+                part = (time - left.time) / (right.time - left.time)
+                base = (1 - part) * left.base + part * right.base
+                marks.append(_Mark(time, base, (1 - part) * left.weight + part * right.weight))
+            if i is not None:
+                marks.append(right)
+            left = right
+        return marks
+
+    def _assemble(self, marks: list[_Mark], cells: Array, absent: tuple[tuple[int, bool], ...]) -> Division:
+        instants, count = self.schedule.instants, len(marks) - 1
+        begins = np.full(len(instants), count, dtype=np.intp)  # the first stage after each instant
+        for j, mark in enumerate(marks):
+            begins[list(mark.instants)] = j
+        begins[[i for i, instant in enumerate(instants) if instant.change is None and self.early[i]]] = 0
+        crossings: list[Crossing | None] = []
+        for mark in marks[1:]:
+            jumps = tuple(instants[i] for i in mark.instants if instants[i].change is not None)
+            crossings.append(Crossing(jumps) if jumps else None)
+        levels = tuple(
+            tuple(
+                level
+                for level in self.schedule.levels
+                if begins[level.on] <= k and (level.off < 0 or k < begins[level.off])
+            )
+            for k in range(count)
+        )
+        return Division(
+            np.array([mark.time for mark in marks]),
+            np.array([mark.base for mark in marks]),
+            np.array([mark.weight for mark in marks]).reshape(len(marks), self.n_e),
+            tuple(crossings),
+            levels,
+            np.array([mark.after for mark in marks]),
+            cells,
+            absent,
+            tuple((int(row), float(left)) for row, left, *_ in cells),
+        )

@@ -1,0 +1,432 @@
+"""Events and doses: what they do in simulations and in every transcription, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import solve_ivp
+
+import castfit as cf
+from castfit.fingerprint import changed, fingerprint
+from castfit.integrate import IntegratorOptions
+from castfit.staged import Multipliers
+from tests.builders import jacobian_error, refused
+from tests.solve.blocks import dense
+
+TIGHT = IntegratorOptions(relative_tolerance=1e-11, absolute_tolerance=1e-13)
+TRANSCRIPTIONS = [
+    cf.SingleShooting(TIGHT),
+    cf.MultipleShooting(3, integrator=TIGHT),
+    cf.MultipleShooting("data", integrator=TIGHT),
+    cf.Collocation(integrator=TIGHT),
+]
+LABELS = [t.label for t in TRANSCRIPTIONS]
+
+gut, blood, z = cf.symbols("gut blood z")
+ka, ke, F, tlag, w, t = cf.symbols("ka ke F tlag w t")
+
+
+def absorption() -> cf.Model:
+    """Absorption and elimination of first order."""
+    return cf.Model({gut: -ka * gut, blood: ka * gut - ke * blood}, parameters=[ka, ke])
+
+
+def bateman(time, dose, at, ka, ke):
+    """Return the closed-form solution: amounts in the gut and in the blood after one dose."""
+    s = np.maximum(np.asarray(time, dtype=float) - at, 0.0)
+    given = np.asarray(time) > at
+    return given * dose * np.exp(-ka * s), dose * ka / (ka - ke) * (np.exp(-ke * s) - np.exp(-ka * s))
+
+
+def eventful() -> cf.Problem:
+    """Everything at once: a DAE with time and an input that moves, events that depend on all of it, an infusion."""
+    model = cf.Model(
+        {gut: -ka * gut + 0.1 * w, blood: ka * gut - ke * z + 0.3 * t},
+        algebraic={z: z + 0.1 * z**3 - blood - 0.2 * w - 0.05 * t},
+        parameters=[ka, ke],
+        inputs=[w],
+        outputs={"product": gut * z},
+        time=t,
+    )
+    times = np.array([0.0, 0.5, 1.0, 1.0, 2.0, 3.0, 4.0])
+    data = cf.Experiment(
+        {"product": np.full(7, 0.7), "blood": np.linspace(0.5, 1, 7)},
+        time=times,
+        sigma=0.3,
+        initial={"gut": 1.0, "blood": cf.free(0.6), "z": 0.5},
+        inputs={"w": cf.Input.linear([0, 1.3, 4], [0.1, 0.8, 0.2])},
+        events=[
+            cf.Event(0, {gut: gut + ka}),
+            cf.Event(1.2 + tlag, {gut: gut**2 * F + w * t, blood: blood * (1 + 0.1 * gut)}),
+            cf.Event(2, {blood: blood + F * gut}, measured="after"),
+            cf.Event(2, {blood: blood**2}, measured="after"),
+            cf.Doses(into=blood, amount=F * 2, times=[0.2, 2.3], duration=0.9 + tlag),
+            cf.Doses(into="gut", amount=0.5, times=0.7, every=1, count=9, bioavailability=F),
+        ],
+    )
+    parameters = {"ka": 0.8, "ke": 0.6, "F": 0.7, "tlag": cf.Parameter(0.15, bounds=(0, 0.6))}
+    return cf.Problem(model, data, parameters=parameters)
+
+
+def oral(problem_times=(0.5, 1, 2, 4, 8, 12, 13, 16, 24), *, lag=tlag, unit=1.0, weight=1.0, **changes) -> cf.Problem:
+    """Three oral doses, with values of the closed form at ka = 1.3, ke = 0.2, F = 0.8, tlag = 0.3."""
+    times = np.array(problem_times, dtype=float)
+    at = [0.0, 12.0]
+    blood_values = sum(bateman(times, 0.8 * 100, a + 0.3, 1.3, 0.2)[1] for a in at)
+    doses = cf.Doses(into=gut, amount=100 * weight, times=[a * unit for a in at], lag=lag, bioavailability=F, **changes)
+    data = cf.Experiment(
+        {"blood": weight * blood_values},
+        time=times * unit,
+        sigma=0.5 * weight,
+        initial={"gut": 0, "blood": 0},
+        events=[doses],
+    )
+    parameters = {
+        "ka": cf.Parameter(0.9 / unit, scale="log"),
+        "ke": cf.Parameter(0.3 / unit, scale="log"),
+        "F": 0.6,
+        "tlag": cf.Parameter(0.2 * unit, bounds=(0, 0.45 * unit)),
+    }
+    return cf.Problem(absorption(), data, parameters=parameters)
+
+
+TRUTH = {"ka": 1.3, "ke": 0.2, "F": 0.8, "tlag": 0.3}
+
+
+# Simulation
+
+
+def test_doses_give_the_closed_form():
+    problem, times = oral(), np.linspace(0, 24, 97)
+    found = cf.simulate(problem, TRUTH, times, integrator=TIGHT)["experiment 1"]
+    exact = [sum(parts) for parts in zip(*(bateman(times, 80.0, a + 0.3, 1.3, 0.2) for a in (0, 12)), strict=True)]
+    np.testing.assert_allclose(found["gut"], exact[0], atol=1e-8)
+    np.testing.assert_allclose(found["blood"], exact[1], atol=1e-8)
+
+
+def test_an_infusion_gives_the_closed_form():
+    model = cf.Model({blood: -ke * blood}, parameters=[ke])
+    data = cf.Experiment(
+        {"blood": [1.0]},
+        time=[5],
+        initial={"blood": 0},
+        events=[cf.Doses(into=blood, amount=[6, 2], times=[1, 2], duration=2)],
+    )
+    times = np.linspace(0, 5, 51)
+    found = cf.simulate(cf.Problem(model, data, parameters={"ke": 0.7}), times=times, integrator=TIGHT)["experiment 1"]
+
+    def course(rate, begin):
+        up = rate / 0.7 * (1 - np.exp(-0.7 * np.clip(times - begin, 0, 2)))
+        return up * np.exp(-0.7 * np.maximum(times - begin - 2, 0))
+
+    np.testing.assert_allclose(found["blood"], course(3.0, 1) + course(1.0, 2), atol=1e-9)
+
+
+def test_events_agree_with_an_independent_integration():
+    """Everything at once, against SciPy span by span."""
+    p = {"ka": 0.7, "ke": 0.5, "F": 0.6, "tlag": 0.2}
+
+    def signal(time):
+        return np.interp(time, [0, 1.3, 4], [0.1, 0.8, 0.2])
+
+    def algebraic(time, y):
+        roots = np.roots([0.1, 0, 1, -(y[1] + 0.2 * signal(time) + 0.05 * time)])
+        return roots[np.abs(roots.imag) < 1e-12].real[0]
+
+    def span(y, begin, end, rate):
+        edges = [begin, *([1.3] if begin < 1.3 < end else []), end]
+        for a, b in itertools.pairwise(edges):
+            run = solve_ivp(
+                lambda time, y: [
+                    -p["ka"] * y[0] + 0.1 * signal(time),
+                    p["ka"] * y[0] - p["ke"] * algebraic(time, y) + 0.3 * time + rate,
+                ],
+                (a, b), y, rtol=1e-11, atol=1e-13, method="DOP853",
+            )  # fmt: skip
+            y = run.y[:, -1]
+        return y
+
+    f, long = p["F"], 0.9 + p["tlag"]
+    happens = [(a + 0.7, lambda time, y: [y[0] + 0.5 * f, y[1]]) for a in range(4)]
+    happens.append((1.4, lambda time, y: [y[0] ** 2 * f + signal(time) * time, y[1] * (1 + 0.1 * y[0])]))
+    happens.append((2.0, lambda time, y: [y[0], (y[1] + f * y[0]) ** 2]))
+    rates = [(0.2, 0.2 + long), (2.3, 2.3 + long)]
+    marks = sorted({0.0, 4.0, *(a for a, _ in happens), *(x for pair in rates for x in pair)})
+    y = np.array([1.0 + p["ka"], 0.6])
+    for a, b in itertools.pairwise(marks):
+        active = sum(2 * f / long for on, off in rates if on <= a < off)
+        y = span(y, a, b, active)
+        for at, change in happens:
+            if at == b and b < 4.0:
+                y = np.array(change(b, y))
+    found = cf.simulate(eventful(), {**p, "blood": 0.6}, integrator=TIGHT)["experiment 1"]
+    np.testing.assert_allclose([found["gut"][-1], found["blood"][-1]], y, rtol=1e-8)
+
+
+@pytest.mark.parametrize(("measured", "expected"), [("before", [1, 1, 2, 3]), ("after", [2, 2, 3, 6])])
+def test_a_value_at_the_time_of_an_event_is_before_or_after_it(measured, expected):
+    """At the start, inside, and at the end; in simulations and in every transcription; replicates alike."""
+    x, k = cf.symbols("x k")
+    events = [cf.Event(at, {x: x + add}, measured=measured) for at, add in [(0, 1), (2, 1), (4, 3)]]
+    data = cf.Experiment({"x": np.zeros(4)}, time=[0, 0, 2, 4], sigma=1, initial={"x": 1}, events=events)
+    model = cf.Model({x: 0 * k}, parameters=[k])
+    problem = cf.Problem(model, data, parameters={"k": cf.Parameter(1.0, prior=cf.Normal(1, 1))})
+    assert cf.simulate(problem)["experiment 1"]["x"].tolist() == expected[1:]
+    for transcription in TRANSCRIPTIONS:
+        result = cf.fit(problem, transcription)
+        np.testing.assert_allclose(result.residuals, expected, err_msg=transcription.label)
+        np.testing.assert_allclose(result.predict()["experiment 1"]["x"], expected[1:], rtol=1e-9)
+
+
+def test_events_at_one_time_happen_as_they_are_listed():
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: 0 * x + k}, parameters=[k])
+
+    def at_end(*events):
+        data = cf.Experiment({"x": [1.0]}, time=[2], initial={"x": 1}, events=events)
+        return float(cf.simulate(cf.Problem(model, data, parameters={"k": 0.0}))["experiment 1"]["x"][0])
+
+    plus, double = cf.Event(1, {x: x + 1}), cf.Event(1, {x: 2 * x})
+    assert at_end(plus, double) == 4
+    assert at_end(double, plus) == 3
+
+
+def test_changes_of_one_event_happen_at_once():
+    x, y, k = cf.symbols("x y k")
+    model = cf.Model({x: 0 * k, y: 0 * k}, parameters=[k])
+    data = cf.Experiment(
+        {"x": [1.0], "y": [1.0]}, time=[2], initial={"x": 1, "y": 5}, events=[cf.Event(1, {x: y, y: x})]
+    )
+    found = cf.simulate(cf.Problem(model, data, parameters={"k": cf.Parameter(0.0, prior=cf.Normal(0, 1))}))
+    assert (found["experiment 1"]["x"][0], found["experiment 1"]["y"][0]) == (5, 1)
+
+
+# Transcriptions
+
+
+@pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=LABELS)
+def test_derivatives(transcription):
+    """Times that are estimated move stages, whose inputs and algebraic states move with them."""
+    problem = eventful()
+    staged = transcription.transcribe(problem, problem.guess)
+    rng = np.random.default_rng(0)
+    at = staged.start + 0.02 * rng.standard_normal(staged.layout.n_v)
+    assert jacobian_error(staged, at, 1e-3) < 1e-6
+
+
+@pytest.mark.parametrize("scheme", ["radau", "legendre"])
+def test_the_exact_hessian(scheme):
+    problem = eventful()
+    staged = cf.Collocation(elements=4, degree=2, scheme=scheme).transcribe(problem, problem.guess)
+    rng = np.random.default_rng(1)
+    v = staged.start + 0.05 * rng.standard_normal(staged.layout.n_v)
+    (chain,) = staged.layout.chains
+    m = Multipliers(
+        rng.standard_normal(chain.n_s),
+        rng.standard_normal((chain.n_stages, chain.n_w)),
+        rng.standard_normal((chain.n_stages - 1, chain.n_s)),
+        np.zeros((chain.n_stages, chain.n_c)),
+    )
+    equalities = [m.initial]
+    for k, inner in enumerate(m.inner):
+        equalities += [inner, m.matching[k]] if k < len(m.matching) else [inner]
+
+    def gradient(v):
+        at = dense(staged.layout, staged.linearize(v))
+        return at.J.T @ at.r + at.C.T @ np.concatenate(equalities)
+
+    ((stages, initial),) = staged.hessian(v, (m,))
+    total = np.zeros((v.size, v.size))
+    total[np.ix_(chain.theta, chain.theta)] += initial
+    for k, block in enumerate(stages):
+        where = np.concatenate([chain.nodes[k], chain.inner[k], chain.theta])
+        total[np.ix_(where, where)] += block
+    h = 1e-3
+    numeric = np.array(
+        [
+            (8 * (gradient(v + h * e) - gradient(v - h * e)) - (gradient(v + 2 * h * e) - gradient(v - 2 * h * e)))
+            / (12 * h)
+            for e in np.eye(v.size)
+        ]
+    )
+    np.testing.assert_allclose(total, numeric, rtol=1e-7, atol=1e-8 * np.abs(total).max())
+
+
+@pytest.mark.parametrize("solver", ["gauss_newton", "ipopt"])
+@pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=LABELS)
+def test_lag_and_bioavailability_are_found(transcription, solver):
+    result = cf.fit(oral(), transcription, solver)
+    assert result.success, result.message
+    for name, value in TRUTH.items():
+        assert result.parameters[name] == pytest.approx(value, rel=1e-6), name
+    times = np.linspace(0, 24, 25)
+    predicted = result.predict(times)["experiment 1"]["blood"]
+    np.testing.assert_allclose(predicted, cf.simulate(oral(), TRUTH, times)["experiment 1"]["blood"], atol=1e-4)
+
+
+@pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=LABELS)
+def test_a_lag_crosses_a_measurement(transcription):
+    """From a guess behind the second datum to a truth before it."""
+    problem = oral((0.1, 0.2, 0.4, 0.5, 1, 2, 4, 8, 12.5, 16)).replace(
+        parameters={**oral().parameters, "tlag": cf.Parameter(0.46, bounds=(0, 0.9))}
+    )
+    result = cf.fit(problem, transcription)
+    assert result.success, result.message
+    assert result.parameters["tlag"] == pytest.approx(0.3, rel=1e-5)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e9])
+@pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=LABELS)
+def test_nothing_depends_on_units(transcription, unit):
+    plain, scaled = (cf.fit(oral(unit=u, weight=g), transcription) for u, g in ((1.0, 1.0), (unit, 1e-6)))
+    assert scaled.success
+    for name, power in (("ka", -1), ("ke", -1), ("F", 0), ("tlag", 1)):
+        assert scaled.parameters[name] == pytest.approx(plain.parameters[name] * unit**power, rel=1e-5), name
+
+
+@settings(max_examples=15, deadline=None)
+@given(lag=st.floats(0.0, 5.0), at=st.floats(0.0, 4.0))
+def test_transcriptions_see_the_same(lag, at):
+    """Wherever events fall among the data, before, on or after them."""
+    x, k = cf.symbols("x k")
+    data = cf.Experiment(
+        {"x": np.zeros(5)},
+        time=np.arange(5.0),
+        sigma=1.0,
+        initial={"x": 1.0},
+        events=[cf.Event(at, {x: x + 1}), cf.Event(tlag, {x: 0.5 * x + tlag})],
+    )
+    parameters = {"k": 0.3, "tlag": cf.Parameter(3.0, bounds=(0, 6))}
+    problem = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters=parameters)
+    theta = np.array([0.3, lag])
+    exact = []
+    for time in range(5):
+        value, now = 1.0, 0.0
+        for when, change in sorted([(at, lambda v: v + 1), (lag, lambda v: 0.5 * v + lag)], key=lambda e: e[0]):
+            if when < time:
+                value, now = change(value * np.exp(-0.3 * (when - now))), when
+        exact.append(value * np.exp(-0.3 * (time - now)))
+    staged = cf.SingleShooting(TIGHT).transcribe(problem, problem.guess)
+    np.testing.assert_allclose(staged.evaluate(theta).values[0].r[0], exact, rtol=1e-8)
+
+
+# Around fits
+
+
+def test_problems_with_events_are_copied_told_apart_and_cut():
+    problem = eventful()
+    again = pickle.loads(pickle.dumps(problem))
+    assert changed(fingerprint(problem), fingerprint(again)) == []
+    assert changed(fingerprint(problem), fingerprint(oral())) != []
+    assert changed(fingerprint(oral()), fingerprint(oral(measured="after"))) != []
+    np.testing.assert_array_equal(
+        cf.simulate(problem)["experiment 1"]["blood"], cf.simulate(again)["experiment 1"]["blood"]
+    )
+    early = problem.posed.until(1.5)
+    assert cf.simulate(early)["experiment 1"]["blood"][-1] == cf.simulate(problem)["experiment 1"]["blood"][2]
+    staged = cf.SingleShooting().transcribe(early, early.guess)
+    assert staged.linearize(staged.start).ok
+    shorter = problem.experiments[0].until(1.5)
+    assert shorter is not None
+    assert len(shorter.events) == 4  # those at t = 2 are left out
+
+
+def test_a_horizon_grows_over_events():
+    problem = oral()  # a single datum says little: rates remain within decades of each other
+    rates = {n: cf.Parameter(problem.parameters[n].value, bounds=(0.05, 5), scale="log") for n in ("ka", "ke")}
+    result = cf.incremental(problem.replace(parameters={**problem.parameters, **rates}))
+    assert result.success
+    assert result.result.parameters["tlag"] == pytest.approx(0.3, rel=1e-4)
+
+
+def test_matching_starts_a_fit_with_events():
+    x, k = cf.symbols("x k")
+    times = np.linspace(0.5, 6, 12)
+    values = np.exp(-0.7 * times) + 2 * np.exp(-0.7 * (times - 3)) * (times > 3)
+    data = cf.Experiment({"x": values}, time=times, sigma=0.01, initial={"x": 1}, events=[cf.Event(3, {x: x + 2})])
+    problem = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": 5.0})
+    result = cf.fit(problem, start="matching")
+    assert result.parameters["k"] == pytest.approx(0.7, rel=1e-6)
+    with refused("events happen in 'experiment 1'"):
+        cf.fit(problem, start="decomposed")
+
+
+# What is refused
+
+
+def test_bad_events_are_refused():
+    with refused("time is 'noon'", "measured is 'later'"):
+        cf.Event("noon", {gut: 1}, measured="later")
+    with refused("nothing changes"):
+        cf.Event(1, {})
+    with refused("the new value of 'gut' is nan"):
+        cf.Event(1, {gut: np.nan})
+    with refused("into is 3", "2 amounts are given for 3 times", "duration is -1", "lag is -2"):
+        cf.Doses(into=3, amount=[1, 2], times=[0, 1, 2], duration=-1, lag=-2)
+    with refused("every is 0", "every repeats one time", "count is 1.5"):
+        cf.Doses(into=gut, amount=1, times=[0, 1], every=0, count=1.5)
+    with refused("give every="):
+        cf.Doses(into=gut, amount=1, times=0, count=3)
+    with refused("events contains 3"):
+        cf.Experiment({"x": [1.0]}, time=[1], events=[3])
+
+
+def with_events(*events, **parameters) -> cf.Problem:
+    data = cf.Experiment({"blood": [1.0, 2]}, time=[1, 2], initial={"gut": 0, "blood": 0}, events=events)
+    return cf.Problem(absorption(), data, parameters={"ka": 1.0, "ke": 0.5, **parameters})
+
+
+def test_events_that_do_not_fit_the_problem_are_refused():
+    strange, dose = cf.symbols("liver dose")
+    with refused("changes 'liver', which is no state"):
+        with_events(cf.Event(1, {strange: 1}))
+    with refused("contains 'dose', which is not in the model"):
+        with_events(cf.Event(1, {gut: gut + dose}))
+    with refused("its times contains 'gut'; only parameters"):
+        with_events(cf.Doses(into=gut, amount=1, times=gut))
+    with refused("the amount of an infusion contains 'blood'"):
+        with_events(cf.Doses(into=gut, amount=blood, duration=1))
+    with refused("before the start 0", "after the last measurement at 2"):
+        with_events(cf.Event(-1, {gut: 1}), cf.Event(3, {gut: 1}))
+    with refused("measured 'before' and another 'after'"):
+        with_events(cf.Event(1, {gut: 1}), cf.Event(1, {blood: 1}, measured="after"))
+    with refused("before the start 0, at the guess"):
+        with_events(cf.Event(tlag, {gut: 1}), tlag=-0.5)
+    with refused("all estimated times lie after the last measurement"):
+        with_events(cf.Event(tlag, {gut: 1}), tlag=5.0)
+    with refused("would end at t = 0.5, before it begins"):
+        with_events(cf.Doses(into=gut, amount=1, times=1, duration=tlag), tlag=-0.5)
+    with refused("no measurement depends on the free parameter 'F'"):
+        with_blood_unmeasured()
+
+
+def with_blood_unmeasured() -> cf.Problem:
+    """Measure what an event in the blood does not reach."""
+    data = cf.Experiment({"gut": [1.0, 2]}, time=[1, 2], initial={"gut": 1, "blood": 0}, events=cf.Event(1, {blood: F}))
+    return cf.Problem(absorption(), data, parameters={"ka": 1.0, "ke": cf.Parameter(0.5, fixed=True), "F": 1.0})
+
+
+def test_a_time_that_leaves_the_experiment_is_a_failure_with_its_reason():
+    problem = with_events(cf.Event(tlag, {gut: 1}), tlag=0.5)
+    theta = problem.guess.copy()
+    theta[problem.names.index("tlag")] = -0.25
+    for transcription in TRANSCRIPTIONS:
+        staged = transcription.transcribe(problem, problem.guess)
+        v = staged.start.copy()
+        v[: theta.size] = theta
+        at = staged.evaluate(v)
+        assert not at.ok
+        assert "at t = -0.25, before the start 0" in at.failures[0].detail
+
+
+def test_repeated_doses_without_a_number_are_not_predicted_further():
+    problem = with_events(cf.Doses(into=gut, amount=1, every=0.5))
+    with refused("give their number, count="):
+        cf.simulate(problem, times=[1, 5])
+    counted = with_events(cf.Doses(into=gut, amount=1, every=0.5, count=20))
+    assert cf.simulate(counted, times=[1, 5])["experiment 1"]["gut"][1] > 0.5
