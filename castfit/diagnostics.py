@@ -95,7 +95,7 @@ class Checks:
     output, experiment : str
         No experiment means all of them.
     n : int
-        Number of measured values.
+        Number of residuals: of measured values, without those beyond a limit of detection.
     autocorrelation : Check
         Correlation of residuals that are neighbours in time; the test is Ljung and Box's, of up to ten lags.
     runs : Check
@@ -144,6 +144,8 @@ class Diagnostics:
         The farthest first.
     several : bool
         Whether there are several experiments.
+    heavy : frozenset of str
+        Outputs whose noise model expects values far away, so that these count little.
 
     ``print`` shows a table.
     """
@@ -152,6 +154,7 @@ class Diagnostics:
     series: Mapping[tuple[str, str], Checks]
     outliers: tuple[Outlier, ...]
     several: bool
+    heavy: frozenset[str] = frozenset()
 
     @property
     def suspicious(self) -> bool:
@@ -164,7 +167,9 @@ class Diagnostics:
         named = [outlier.named(experiment=self.several) for outlier in self.outliers[:_NAMED]]
         more = len(self.outliers) - len(named)
         listed = f"{', '.join(named)}{f' and {more} more' if more else ''}"
-        first = f"Outliers, which bend the fit, so look at them first: {listed}." if named else ""
+        bent = any(outlier.output not in self.heavy for outlier in self.outliers)
+        remark = "which bend the fit, so look at them first" if bent else "which count little in this fit"
+        first = f"Outliers, {remark}: {listed}." if named else ""
         kinds = {name: [n for n, c in self.outputs.items() if c.checks[name].found] for name in _TESTS}
         if kinds["autocorrelation"]:  # which says what the runs say
             kinds["runs"] = [n for n in kinds["runs"] if n not in kinds["autocorrelation"]]
@@ -199,6 +204,7 @@ def diagnose(
     known: bool,
     exact: Collection[str] = (),
     not_normal: Collection[str] = (),
+    heavy: Collection[str] = (),
 ) -> Diagnostics:
     """Examine the residuals of a fit.
 
@@ -206,7 +212,7 @@ def diagnose(
     ----------
     table : mapping
         Columns ``experiment``, ``output``, ``time``, ``replicate``, ``value``, ``prediction`` and ``normalised``, (n,)
-        each, in the order of time within an experiment and output.
+        each, in the order of time within an experiment and output; `normalised` is NaN where there is none.
     dof : float
         Degrees of freedom of the fit.
     known : bool
@@ -215,21 +221,24 @@ def diagnose(
         Outputs that are fitted to rounding, which is no noise.
     not_normal : collection of str
         Outputs whose noise model is not normal.
+    heavy : collection of str
+        Outputs whose noise model expects values far away.
     """
     names = [str(name) for name in dict.fromkeys(table["output"].tolist())]
     experiments = [str(name) for name in dict.fromkeys(table["experiment"].tolist())]
     rest = dof / max(table["output"].size, 1)
     away = np.zeros(table["output"].size, dtype=np.bool_)
-    skip = {name for name in names if name in exact or _silent(table["normalised"][table["output"] == name], known)}
-    for name in names:
-        own = table["output"] == name
+    usable = np.isfinite(table["normalised"])
+    of = {name: usable & (table["output"] == name) for name in names}
+    skip = {name for name in names if name in exact or _silent(table["normalised"][of[name]], known)}
+    for name, own in of.items():
         if name not in skip:
             own_dof = rest * np.count_nonzero(own)
             away[own] = outliers(table["normalised"][own], own_dof, _SURE / len(names), known=known)
     level = _SURE / (len(_TESTS) * len(names))
 
     def checks(name: str, experiment: str, level: float) -> Checks:
-        own = (table["output"] == name) & ((table["experiment"] == experiment) | (experiment == ""))
+        own = of[name] & ((table["experiment"] == experiment) | (experiment == ""))
         each = [own & ~away & (table["experiment"] == e) for e in experiments]
         figures = {} if name in skip else _figures(table, [e for e in each if e.any()], normal=name not in not_normal)
         what = f"{name} in {experiment}" if experiment else name
@@ -243,12 +252,13 @@ def diagnose(
         series={(e, name): checks(name, e, level / len(experiments)) for e, name in present},
         outliers=tuple(_outlier(table, i) for i in found),
         several=len(experiments) > 1,
+        heavy=frozenset(heavy),
     )
 
 
 def _silent(r: Array, known: bool) -> bool:
     """Tell whether there is no noise to look at: no number, or data without errors."""
-    return not np.isfinite(r).all() or not np.any(r) or (known and float(np.mean(r**2)) < _TINY)
+    return not np.any(r) or (known and float(np.mean(r**2)) < _TINY)
 
 
 def _figures(table: Mapping[str, NDArray[Any]], each: list[Mask], *, normal: bool) -> dict[str, Figure]:

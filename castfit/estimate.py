@@ -154,7 +154,8 @@ def estimate(
         confidence_level=confidence_level,
         identifiability=judge(names, natural, slope, held, found, unknown=unknown) if found is not None else none_known,
     )
-    judged = goodness(series(posed, seen), chi2, dof, absolute_sigma=absolute_sigma)
+    heavy = any(o is not None and o.noise.heavy for c in posed.conditions for o in c.observed)
+    judged = goodness(series(posed, seen), chi2, dof, absolute_sigma=absolute_sigma and not heavy)
     if verification is not None and not verification.reproduced:
         judged = UNKNOWN  # these are not the model's residuals
     return Result(solution, uncertainty, judged, provenance, problem)

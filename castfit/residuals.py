@@ -85,6 +85,18 @@ def residual_table(problem: Posable, seen: Seen) -> dict[str, NDArray[Any]]:
     }
 
 
+def scores(problem: Posed, table: dict[str, NDArray[Any]]) -> Array:
+    """Return normalised residuals (n_data,) as probable as standard normal ones, as far as noise models say how."""
+    out: Array = table["normalised"].copy()
+    for condition in problem.conditions:
+        for output, observed in zip(problem.outputs, condition.observed, strict=True):
+            of = (table["experiment"] == condition.name) & (table["output"] == output)
+            if observed is not None and of.any():
+                columns = (table[name][of] for name in ("normalised", "prediction", "sigma", "value"))
+                out[of] = observed.noise.scores(*columns)
+    return out
+
+
 def series(problem: Posed, seen: Seen) -> list[Series]:
     """Divide residuals by experiment and output; they are those of the values themselves, in units of a deviation."""
     table = residual_table(problem, seen)

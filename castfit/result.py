@@ -21,7 +21,7 @@ from castfit.identifiability import Identifiability
 from castfit.integrate import IntegratorOptions
 from castfit.outcome import Estimates, Provenance, Uncertainty
 from castfit.problem import kind_mistakes, with_nodes
-from castfit.residuals import Seen, residual_table
+from castfit.residuals import Seen, residual_table, scores
 from castfit.simulate import Nodes, Prediction, Times, predict
 from castfit.statistics import quantile
 from castfit.status import InputError, Status, check
@@ -374,12 +374,17 @@ class Result:
         InputError
             For a loaded result without its problem.
         """
-        self._owner("diagnostics")
+        posed, table = self._owner("diagnostics").posed, self.residual_table()
+        models = [
+            (name, o.noise) for c in posed.conditions for name, o in zip(posed.outputs, c.observed, strict=True) if o
+        ]
         return diagnose(
-            {**self.residual_table(), "normalised": self.normalised_residuals},
+            {**table, "normalised": scores(posed, table)},
             dof=self.dof,
             known=self.absolute_sigma,
             exact=[name for name, left in self.goodness.unexplained.items() if left < EXACT],
+            not_normal={name for name, noise in models if not noise.normal},
+            heavy={name for name, noise in models if noise.heavy},
         )
 
     def ended(self, status: Status, message: str) -> Result:

@@ -266,6 +266,38 @@ def test_residuals_of_a_wrong_model_are_correlated():
     assert "The residuals are correlated in time, as where the model misses something (x)" in str(result)
 
 
+@pytest.mark.parametrize("noise", [cf.Huber(), cf.SoftL1(), cf.StudentT()])
+@pytest.mark.parametrize("sigma", [0.0116, None])
+def test_a_robust_fit_of_gasoil_hardly_moves_and_names_the_outlier(noise, sigma):
+    clean = cf.fit(gasoil(0.0))
+    problem = gasoil(20.0)
+    (experiment,) = problem.experiments
+    data = cf.Experiment(experiment.data, noise=noise, sigma=sigma, name="run 1")
+    result = cf.fit(cf.Problem(problem.model, data, parameters=dict.fromkeys(("p1", "p2", "p3"), 5.0)))
+    for name, value in clean.parameters.items():
+        assert abs(result.parameters[name] - value) < clean.standard_errors[name]
+    first = result.diagnostics.outliers[0]
+    assert (first.experiment, first.output, first.time) == ("run 1", "y2", experiment.data["y2"][0][9])
+    assert "Outliers, which count little in this fit: y2 at t = " in str(result)
+    assert result.goodness.described
+    assert np.isnan(result.diagnostics.outputs["y2"].normality.p_value)
+
+
+def test_rare_counts_are_no_outliers():
+    """Of a thousand counts, expected to be 0.05, some are 1 or 2: residuals of 4 to 9 standard deviations."""
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 0.05})
+    times = np.linspace(0, 0.1, 1000)
+    counts = np.random.default_rng(9).poisson(0.05 * np.exp(-times)).astype(float)
+    data = cf.Experiment({"x": counts}, times, noise=cf.Poisson())
+    result = cf.fit(
+        cf.Problem(model, data, parameters={"k": cf.Parameter(1.0, lower=-20, upper=20)}), cf.SingleShooting()
+    )
+    assert np.abs(result.normalised_residuals).max() > 4
+    assert result.diagnostics.outliers == ()
+    assert result.diagnostics.sentence == "The residuals look like noise."
+
+
 def test_a_loaded_result_asks_for_its_problem(tmp_path):
     problem = gasoil(20.0)
     result = cf.fit(problem)

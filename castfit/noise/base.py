@@ -69,6 +69,23 @@ class Noise(ABC):
         """Whether the spread has the unit of the output."""
         return True
 
+    def scores(self, residual: Array, mu: Array, s: Array, m: Array) -> Array:
+        """Return residuals for tests, (n,) as all arguments: those of counts as probable as standard normal ones.
+
+        By default the normalised residuals themselves; NaN where there is none.
+        """
+        return residual
+
+    @property
+    def normal(self) -> bool:
+        """Whether the residuals for tests have a normal distribution if the model is right."""
+        return False
+
+    @property
+    def heavy(self) -> bool:
+        """Whether values far away are to be expected, so that the sum of squared residuals says little."""
+        return False
+
     @property
     def profiled(self) -> bool:
         """Whether an unknown spread is the root mean square of the rows, so that it is eliminated."""

@@ -56,6 +56,20 @@ class Poisson(Noise):
         return np.sqrt(np.maximum(mu, 0.0))
 
     @property
+    def normal(self) -> bool:
+        """Whether the residuals for tests have a normal distribution if the model is right."""
+        return True
+
+    def scores(self, residual: Array, mu: Array, s: Array, m: Array) -> Array:
+        """Return normal residuals of the same probability as the counts (Dunn and Smyth 1996)."""
+        from scipy import special
+
+        mean = np.maximum(mu, _NONE)
+        fewer = np.where(m > 0, special.gammaincc(np.maximum(m, 1), mean), 0.0)
+        more = np.where(m > 0, special.gammainc(np.maximum(m, 1), mean), 1.0)
+        return _scores(special.gammaincc(m + 1, mean), special.gammainc(m + 1, mean), fewer, more)
+
+    @property
     def in_unit_of_output(self) -> bool:
         """Whether the spread has the unit of the output: there is none."""
         return False
@@ -111,6 +125,22 @@ class NegativeBinomial(Noise):
         return np.sqrt(mean + s * mean**2)
 
     @property
+    def normal(self) -> bool:
+        """Whether the residuals for tests have a normal distribution if the model is right."""
+        return True
+
+    def scores(self, residual: Array, mu: Array, s: Array, m: Array) -> Array:
+        """Return normal residuals of the same probability as the counts (Dunn and Smyth 1996)."""
+        from scipy import special
+
+        excess = s * np.maximum(mu, _NONE)
+        p, q = 1 / (1 + excess), excess / (1 + excess)
+        fewer = np.where(m > 0, special.betainc(1 / s, np.maximum(m, 1), p), 0.0)
+        more = np.where(m > 0, special.betainc(np.maximum(m, 1), 1 / s, q), 1.0)
+        up_to, beyond = special.betainc(1 / s, m + 1, p), special.betainc(m + 1, 1 / s, q)
+        return _scores(np.asarray(up_to, dtype=float), np.asarray(beyond, dtype=float), fewer, more)
+
+    @property
     def in_unit_of_output(self) -> bool:
         """Whether the spread has the unit of the output: no, the dispersion has none."""
         return False
@@ -141,6 +171,25 @@ def _dispersion_information(mu: ca.SX, s: ca.SX) -> ca.SX:
         total += tau * np.exp(-tau) * kernel
     step = float(np.log(_NODES[1] / _NODES[0]))
     return step * total / s**3
+
+
+def _scores(up_to: Array, beyond: Array, fewer: Array, at_least: Array) -> Array:
+    """Return normal quantiles, of the sign of prediction minus value, (n,).
+
+    They are those of a probability between P(M < m) and P(M <= m), spread evenly, because counts have steps and the
+    normal distribution has none; always the same ones, so that the same fit has the same residuals.
+
+    Parameters
+    ----------
+    up_to, beyond, fewer, at_least : (n,) arrays
+        Probabilities of M <= m, M > m, M < m and M >= m.
+    """
+    from scipy import special
+
+    part = np.random.default_rng(0).random(up_to.size)
+    low, high = part * up_to + (1 - part) * fewer, part * beyond + (1 - part) * at_least
+    size = -special.ndtri(np.maximum(np.minimum(low, high), np.finfo(float).tiny))
+    return np.where(low < high, size, -size)
 
 
 def _refused(mu: ca.SX) -> ca.SX:

@@ -72,6 +72,17 @@ class _Normal(Noise):
         return self.below is not None or self.above is not None
 
     @property
+    def normal(self) -> bool:
+        """Whether the residuals for tests have a normal distribution if the model is right."""
+        return not self.censored
+
+    def scores(self, residual: Array, mu: Array, s: Array, m: Array) -> Array:
+        """Return the residuals; NaN for values beyond a limit of detection, which have none."""
+        low = -np.inf if self.below is None else self.below
+        high = np.inf if self.above is None else self.above
+        return np.where((m > low) & (m < high), residual, np.nan)
+
+    @property
     def profiled(self) -> bool:
         """Whether an unknown spread is the root mean square of the rows, so that it is eliminated."""
         return not self.censored

@@ -109,6 +109,11 @@ class Likelihood(Noise):
         """Return NaN: a cost does not say."""
         return np.full(np.shape(mu), np.nan)
 
+    @property
+    def heavy(self) -> bool:
+        """Whether values far away are to be expected, so that the sum of squared residuals says little."""
+        return True
+
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return 1, for form's sake."""
         return 1.0

@@ -136,6 +136,11 @@ class StudentT(Noise):
 
         return float(special.stdtrit(float(self.df), 0.75))
 
+    @property
+    def heavy(self) -> bool:
+        """Whether values far away are to be expected, so that the sum of squared residuals says little."""
+        return True
+
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return the scale at which half of the residuals are within the quartiles."""
         return _median_spread(mu, m, self._quartile)
@@ -172,6 +177,11 @@ class Laplace(Noise):
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return the standard deviations."""
         return np.sqrt(2) * s
+
+    @property
+    def heavy(self) -> bool:
+        """Whether values far away are to be expected, so that the sum of squared residuals says little."""
+        return True
 
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return the mean absolute deviation."""
@@ -226,6 +236,11 @@ class _Loss(Noise):
         f = float(self.f_scale)
         z = (r / f) ** 2
         return _reweighted(mu, s, m, 0.5 * f**2 * self._rho(z), self._slope(z), self._numbers())
+
+    @property
+    def heavy(self) -> bool:
+        """Whether values far away are to be expected, so that the sum of squared residuals says little."""
+        return True
 
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return the sigma at which half of the residuals are within the quartiles."""

@@ -384,6 +384,34 @@ def test_residuals_have_mean_0_and_variance_1():
     assert np.mean(residual) == pytest.approx(0, abs=0.05)
 
 
+@pytest.mark.parametrize("s", [0.1, 3.0])
+@pytest.mark.parametrize("mu", [0.05, 4.0, 300.0])
+def test_scores_of_counts_are_normal_quantiles_of_their_probability(mu, s):
+    m = np.array([0.0, 1.0, 2.0, 5.0, 40.0, 400.0, 3000.0])
+    for noise, law in ((Poisson(), stats.poisson(mu)), (NegativeBinomial(), stats.nbinom(1 / s, 1 / (1 + s * mu)))):
+        found = noise.scores(0 * m, np.full(m.size, mu), np.full(m.size, s), m)
+        assert np.isfinite(found).all()
+        least, most = law.sf(m) * (1 - 1e-9), law.sf(m - 1) * (1 + 1e-9)  # P(M > m) and P(M >= m)
+        np.testing.assert_array_less(np.where(least < 1e-280, 0, least), np.maximum(special.ndtr(found), 1e-280))
+        np.testing.assert_array_less(special.ndtr(found), np.maximum(most, 1e-280))
+        drawn = noise.sample(np.random.default_rng(1), np.full(3000, mu), s)
+        scores = noise.scores(0 * drawn, np.full(3000, mu), np.full(3000, s), drawn)
+        assert stats.kstest(scores, "norm").pvalue > 1e-3
+        np.testing.assert_array_equal(scores, noise.scores(0 * drawn, np.full(3000, mu), np.full(3000, s), drawn))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_noise_models_say_what_their_residuals_are_like(name):
+    noise = ALL[name]
+    assert noise.normal == (name in ("Gaussian", *POSITIVE, *COUNTS))
+    assert noise.heavy == (name not in ("Gaussian", "censored", "censored-log", *POSITIVE, *COUNTS))
+    r = np.array([1.0, -2.0])
+    if name not in COUNTS:
+        np.testing.assert_array_equal(noise.scores(r, r, r, np.array([1.0, 2.0])), r)
+    if "censored" in name:
+        np.testing.assert_array_equal(noise.scores(r, r, r, np.array([0.5, 2.0])), [np.nan, -2.0])
+
+
 def test_no_count_is_expected_where_none_is_counted():
     for noise in (Poisson(), NegativeBinomial()):
         for mu in (0.0, -1e-12):
