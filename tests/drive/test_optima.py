@@ -90,26 +90,31 @@ def test_sentences():
     assert Outlook.of(found(4), 4).starts_for_best == 1.0
 
 
-def guarded() -> cf.Problem:
+def guarded(*, expression: bool = False) -> cf.Problem:
     """A decay with unknown sigma, and a prior that contradicts the data."""
     x, k = cf.symbols("x k")
     t = np.linspace(0.5, 4, 8)
     data = np.exp(-0.7 * t) + 0.02 * np.cos(9 * t)
     experiment = cf.Experiment({"x": data}, time=t, initial={"x": 1.0}, start=0.0)
-    parameters = {"k": cf.Parameter(0.5, lower=0.1, upper=3.0, prior=cf.Normal(1.0, 0.1))}
-    return cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters=parameters)
+    model, limits = cf.Model({x: -k * x}, parameters=[k]), {"lower": 0.1, "upper": 3.0}
+    if expression:
+        parameters = {"k": cf.Parameter(0.5, **limits)}
+        return cf.Problem(model, experiment, parameters=parameters, priors={2 * k: cf.Normal(2.0, 0.2)})
+    return cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.5, **limits, prior=cf.Normal(1.0, 0.1))})
 
 
-def test_fits_are_compared_by_the_objective_where_a_prior_meets_an_unknown_sigma():
-    best = cf.fit(guarded(), cf.SingleShooting())
+@pytest.mark.parametrize("expression", [False, True])
+def test_fits_are_compared_by_the_objective_where_a_prior_meets_an_unknown_sigma(expression):
+    problem = guarded(expression=expression)
+    best = cf.fit(problem, cf.SingleShooting())
     equivalent = best.n_data * np.exp(2 * best.cost / best.n_data)
     assert equivalent > 1.01 * best.chi2  # the prior costs something
-    many = cf.multistart(guarded(), cf.SingleShooting(), starts=3)
+    many = cf.multistart(problem, cf.SingleShooting(), starts=3)
     assert many.optima[0].chi2 == pytest.approx(equivalent, rel=1e-6)
-    search = cf.scatter_search(guarded(), cf.SingleShooting(), max_eval=60, dim_refset=4, n_diverse=12)
+    search = cf.scatter_search(problem, cf.SingleShooting(), max_eval=60, dim_refset=4, n_diverse=12)
     assert search.history[-1].chi2 == pytest.approx(equivalent, rel=1e-5)
     assert search.best.values == pytest.approx(best.values, rel=1e-5)
-    both = cf.compare(guarded(), ["single"], starts=2)
+    both = cf.compare(problem, ["single"], starts=2)
     assert both.best_chi2 == pytest.approx(equivalent, rel=1e-6)
 
 
