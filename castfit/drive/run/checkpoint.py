@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +21,7 @@ import numpy as np
 
 from castfit._json import plain, restored
 from castfit._reading import text
+from castfit.estimate import versions
 from castfit.fingerprint import digest, fingerprint
 from castfit.problem import Posable
 from castfit.status import InputError, check
@@ -130,7 +130,7 @@ def run_header(driver: str, problem: Posable, transcription: Any, solver: Any, *
         "transcription": described(transcription),
         "solver": described(solver),
         **entries,
-        "versions": versions(),
+        "versions": dict(versions()),
     }
 
 
@@ -222,18 +222,6 @@ def differences(found: Header, wanted: Header) -> list[str]:
         else:
             said.append(f"was written for the {key} {_shown(found[key])}; this run has {_shown(wanted[key])}")
     return said
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that numbers may depend on in their last digits."""
-    return {package: _version(package) for package in ("castfit", "casadi", "numpy", "scipy")}
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:  # castfit run from a checkout
-        return "unknown"
 
 
 def described(part: Any) -> str:

@@ -39,8 +39,6 @@ class Staff:
 
     def simulate(self, X: Array) -> Simulated:
         """Simulate members at the rows of X (k, n); fewer values than rows if the time is over."""
-        if self._pool.workers == 1:
-            return simulate_block(self._job, X, self._deadline)
         size = _ON_EXECUTORS
         if isinstance(self._pool.workers, int):
             size = max(1, -(-len(X) // (_PIECES * self._pool.workers)))
@@ -50,8 +48,6 @@ class Staff:
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Have one task done: ``function(job, *arguments, deadline)``."""
-        if self._pool.workers == 1:
-            return function(self._job, *arguments, self._deadline)
         return self._ask([arguments], function)[0]
 
     def _ask(self, tasks: Sequence[tuple[Any, ...]], function: Callable[..., Any] = simulate_block) -> list[Any]:
