@@ -64,10 +64,18 @@ class Merit:
     @classmethod
     def of(cls, problem: Posable) -> Merit:
         """Return the merit of fits of a problem."""
-        priors = bool(problem.posed.every_prior)
-        points = (condition.points for condition in problem.conditions)
+        posed = problem.posed
+        groups = {observed.group for c in posed.conditions for observed in c.observed if observed is not None}
+        known = posed.least_squares and not posed.groups
+        together = posed.least_squares and groups == {0}  # one sigma of all data is eliminated
+        points = (condition.points for condition in posed.conditions)
         squares = np.concatenate([(p.values[p.mask] / p.sigma[p.mask]) ** 2 for p in points])
-        return cls(problem.n_data, priors and not problem.absolute_sigma, _ROUNDING * float(squares.sum()))
+        size = float(squares.sum())
+        if not (known or together):  # logarithms of spreads count, if any is estimated
+            positive = squares[squares > 0.0]
+            typical = float(np.exp(np.mean(np.log(positive)))) if positive.size else 0.0
+            size = 0.0 if posed.absolute_sigma else squares.size * typical
+        return cls(posed.n_data, not (known or (together and not posed.every_prior)), _ROUNDING * size)
 
     def __call__(self, cost: float, chi2: float) -> float:
         """Return the merit of an objective and a sum of squared weighted residuals."""

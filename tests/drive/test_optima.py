@@ -118,6 +118,48 @@ def test_fits_are_compared_by_the_objective_where_a_prior_meets_an_unknown_sigma
     assert both.best_chi2 == pytest.approx(equivalent, rel=1e-6)
 
 
+def noisy(kind: str) -> cf.Problem:
+    """A decay that is measured in two units, with errors of which more or less is said."""
+    x, k, s = cf.symbols("x k s")
+    t = np.linspace(0.5, 4, 8)
+    clean = np.exp(-0.7 * t)
+    data = {"x": clean + 0.02 * np.cos(9 * t), "large": 1e6 * (clean + 0.05 * np.sin(7 * t))}
+    outputs: dict = {"large": 1e6 * x}
+    parameters: dict = {"k": cf.Parameter(0.5, lower=0.1, upper=3.0)}
+    options: dict = {}
+    if kind == "eliminated":
+        options["sigma"] = {name: cf.unknown() for name in data}
+    elif kind == "parameter":
+        options["sigma"] = {"x": s, "large": 1e6 * s}
+        parameters["s"] = cf.Parameter(0.1, lower=1e-3, upper=1.0)
+    else:
+        options["sigma"] = {"x": 0.02, "large": 5e4}
+        options["noise"] = cf.StudentT(df=4)
+    experiment = cf.Experiment(data, time=t, initial={"x": 1.0}, start=0.0, **options)
+    symbols = [k, s] if kind == "parameter" else [k]
+    return cf.Problem(cf.Model({x: -k * x}, parameters=symbols, outputs=outputs), experiment, parameters=parameters)
+
+
+@pytest.mark.parametrize("kind", ["eliminated", "parameter", "robust"])
+def test_fits_are_compared_by_the_objective_where_it_is_a_likelihood(kind):
+    problem = noisy(kind)
+    best = cf.fit(problem, cf.SingleShooting())
+    assert best.success
+    merit = Merit.of(problem)
+    equivalent = best.n_data * np.exp(2 * best.cost / best.n_data)
+    assert merit(best.cost, best.chi2) == pytest.approx(equivalent)
+    assert merit.floor < 1e-6 * equivalent
+    many = cf.multistart(problem, "single", starts=3)
+    assert len(many.optima) == 1
+    assert many.optima[0].chi2 == pytest.approx(equivalent, rel=1e-5)
+    assert many.best.cost == pytest.approx(best.cost, abs=1e-5 * best.n_data)
+    search = cf.scatter_search(problem, "single", max_eval=60, dim_refset=4, n_diverse=12)
+    assert search.history[-1].chi2 == pytest.approx(equivalent, rel=1e-4)
+    both = cf.compare(problem, ["single", "multiple"], starts=2)
+    assert both.best_chi2 == pytest.approx(equivalent, rel=1e-5)
+    assert [row.correct for row in both.rows] == [2, 2]
+
+
 @given(
     st.lists(st.floats(-3.0, 3.0), min_size=2, max_size=8),
     st.sampled_from([0.0, -40.0, 25.0, 1e4]),
