@@ -82,6 +82,28 @@ def oscillator():
     return cf.Problem(model, experiment, parameters={"w": cf.Parameter(1.0, lower=0.2, upper=6.0)})
 
 
+def noisy(kind: str) -> cf.Problem:
+    """A decay that is measured in two units, with errors of which more or less is said."""
+    x, k, s = cf.symbols("x k s")
+    t = np.linspace(0.5, 4, 8)
+    clean = np.exp(-0.7 * t)
+    data = {"x": clean + 0.02 * np.cos(9 * t), "large": 1e6 * (clean + 0.05 * np.sin(7 * t))}
+    outputs: dict = {"large": 1e6 * x}
+    parameters: dict = {"k": cf.Parameter(0.5, lower=0.1, upper=3.0)}
+    options: dict = {}
+    if kind == "eliminated":
+        options["sigma"] = {name: cf.unknown() for name in data}
+    elif kind == "parameter":
+        options["sigma"] = {"x": s, "large": 1e6 * s}
+        parameters["s"] = cf.Parameter(0.1, lower=1e-3, upper=1.0)
+    else:
+        options["sigma"] = {"x": 0.02, "large": 5e4}
+        options["noise"] = cf.StudentT(df=4)
+    experiment = cf.Experiment(data, time=t, initial={"x": 1.0}, start=0.0, **options)
+    symbols = [k, s] if kind == "parameter" else [k]
+    return cf.Problem(cf.Model({x: -k * x}, parameters=symbols, outputs=outputs), experiment, parameters=parameters)
+
+
 def rows(result):
     """Return the table without what differs between any two runs: the times."""
     return {name: column.tolist() for name, column in result.table.items() if name != "time"}

@@ -14,6 +14,7 @@ from castfit.drive.incremental.horizons import break_time, doubling, end, integr
 from castfit.drive.incremental.limits import Bounds, confidence_limits, standard_deviations
 from castfit.status import Status
 from tests.builders import LOTKA_VOLTERRA_POLE, LOTKA_VOLTERRA_SSE, decay_model, everything, lotka_volterra, refused
+from tests.drive.chores import noisy
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +113,14 @@ def test_standard_deviations_and_limits_agree_with_the_results_own(sigma):
     limits = confidence_limits(result, 0.99, 1e-8, Bounds(*problem.bounds))
     natural = np.transpose([problem.to_natural(limits.lower), problem.to_natural(limits.upper)])
     assert natural == pytest.approx(np.array(list(result.confidence_intervals(0.99).values())), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["eliminated", "parameter", "robust"])
+def test_a_likelihood_has_the_deviations_of_its_own_statistics(kind):
+    found = cf.incremental(noisy(kind))
+    assert found.success
+    assert found.horizons[-1].standard_errors == pytest.approx(found.result.standard_errors, rel=1e-6)
+    assert any(h.bounds["k"] != (0.1, 3.0) for h in found.horizons)
 
 
 def test_what_the_data_leave_open_keeps_the_users_bounds():

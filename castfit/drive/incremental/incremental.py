@@ -186,7 +186,7 @@ class _Attempt:
         if not result.success:
             return False
         if result.absolute_sigma:
-            return float(np.mean(result.residuals**2)) <= _IMPLAUSIBLE
+            return float(np.mean(result.normalised_residuals**2)) <= _IMPLAUSIBLE
         data = np.concatenate([(c.points.values / c.points.sigma)[c.points.mask] for c in self.problem.conditions])
         return float(np.mean(result.residuals**2)) <= _UNEXPLAINED * float(np.mean(data**2))
 

@@ -71,6 +71,10 @@ def standard_deviations(result: Result, accuracy: float) -> tuple[Array, float]:
     """
     n, jacobian = result.theta.size, result.jacobian
     unknown = np.full(n, np.inf), np.inf
+    posed = None if result.problem is None else result.problem.posed
+    if posed is not None and not (posed.least_squares and posed.groups in ((), ("",))):  # no V_M, but a likelihood
+        errors = np.array(list(result.standard_errors.values())) / posed.natural_slope(result.theta)
+        return np.where(errors > 0.0, errors, np.inf), np.inf if result.absolute_sigma else result.dof
     if not np.isfinite(jacobian).all():
         return unknown
     tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * accuracy)
