@@ -19,7 +19,6 @@ from castfit.problems import Benchmark, Reference
 from castfit.result import Result
 
 _WIDTH_IN_FILES = 120
-_NAME = 12
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -50,57 +49,48 @@ def library(benchmarks: Iterable[Benchmark]) -> Table:
     )
     table = _shown(sheet)
     table.expand = table.columns[-1].no_wrap = True  # the last column takes the width that is left
-    table.columns[-1].ratio = 1
+    table.columns[-1].ratio, table.columns[-1].min_width = 1, None
     return table
 
 
-def against_reference(result: Result, reference: Reference) -> tuple[str, Table]:
+def against_reference(result: Result, reference: Reference) -> tuple[str, Sheet]:
     """Return a sentence on whether a fit reached the reference optimum, and the table that shows it."""
-    table = _table("", ">this fit", ">reference", ">difference", ">tolerance", "")
 
-    def row(name: str, value: float, expected: float, tolerance: float, ok: bool) -> None:
+    def row(name: str, value: float, expected: float, tolerance: float, ok: bool) -> tuple[str, ...]:
         difference = (value - expected) / (abs(expected) or 1.0)
-        shown = (f"{value:.7g}", f"{expected:.7g}", f"{difference:+.1e}", f"{tolerance:.1e}")
-        table.add_row(escape(name), *shown, "" if ok else "differs")
+        numbers = (f"{value:.7g}", f"{expected:.7g}", f"{difference:+.1e}", f"{tolerance:.1e}")
+        return name, *numbers, "" if ok else "differs"
 
+    rows: list[tuple[str, ...]] = []
     for name, expected in reference.parameters.items():
         value, tolerance = result.values[name], reference.parameter_tolerance
-        row(name, value, expected, tolerance, abs(value - expected) <= tolerance * (abs(expected) or 1.0))
+        rows.append(row(name, value, expected, tolerance, abs(value - expected) <= tolerance * (abs(expected) or 1.0)))
     reached = reference.is_reached(result.chi2)
-    row("chi2", result.chi2, reference.objective, reference.objective_tolerance, reached)
-    matched = reference.is_matched(result.values)
-    if reached and matched:
-        sentence = "The reference optimum is reached."
-    elif reached:
-        sentence = "The objective of the reference is reached, with other values."
-    else:
-        sentence = "The reference optimum is not reached."
-    return sentence, table
+    rows.append(row("chi2", result.chi2, reference.objective, reference.objective_tolerance, reached))
+    sheet = Sheet(("", ">this fit", ">reference", ">difference", ">tolerance", ""), tuple(rows))
+    if reached and reference.is_matched(result.values):
+        return "The reference optimum is reached.", sheet
+    if reached:
+        return "The objective of the reference is reached, with other values.", sheet
+    return "The reference optimum is not reached.", sheet
 
 
-def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Table:
+def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Sheet:
     """Return the table of the demonstration: problem -> transcription -> result."""
-    table = _table("problem", "transcription", "ok", ">chi2", "estimates (standard error)", ">iter.", ">time")
-    # Narrow terminals break between estimates, never inside one or a name.
-    table.columns[1].min_width = max(len(transcription) for group in results.values() for transcription in group)
-    for problem, group in results.items():
-        for i, (transcription, result) in enumerate(group.items()):
-            estimates = [
-                f"{escape(name)}={concise(value, result.standard_errors[name])}"
-                for name, value in result.values.items()
-            ]
-            table.columns[4].min_width = max(table.columns[4].min_width or 0, *(len(e) for e in estimates))
-            table.add_row(
-                problem if i == 0 else "",
-                transcription,
-                "yes" if result.success else f"no: {result.status.value}",
-                f"{result.chi2:.5g}",
-                " ".join(estimates),
-                str(result.iterations),
-                f"{result.time:.2f} s",
-                end_section=i == len(group) - 1,
-            )
-    return table
+
+    def estimates(result: Result) -> str:
+        return " ".join(f"{name}={concise(v, result.standard_errors[name])}" for name, v in result.values.items())
+
+    return Sheet.of(
+        [(problem, *fitted) for problem, group in results.items() for fitted in group.items()],
+        ("problem", lambda row: row[0]),
+        ("transcription", lambda row: row[1]),
+        ("ok", lambda row: "yes" if row[2].success else f"no: {row[2].status.value}"),
+        (">chi2", lambda row: f"{row[2].chi2:.5g}"),
+        ("estimates (standard error)", lambda row: estimates(row[2])),
+        (">iter.", lambda row: f"{row[2].iterations}"),
+        (">time", lambda row: f"{row[2].time:.2f} s"),
+    )
 
 
 def shown(*parts: Sheet | str) -> Group:
@@ -109,13 +99,14 @@ def shown(*parts: Sheet | str) -> Group:
 
 
 def _shown(sheet: Sheet) -> Table:
-    table = _table(*sheet.heads)
-    table.show_header = any(sheet.heads)
-    table.title = escape(sheet.title) or None
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.show_header, table.title = any(sheet.heads), escape(sheet.title) or None
+    for j, head in enumerate(sheet.heads):
+        longest = max((len(word) for row in sheet.rows for word in row[j].split()), default=0)  # no word is broken
+        side = "right" if head.startswith(">") else "left"
+        table.add_column(head.removeprefix(">"), justify=side, min_width=longest)
     for row in sheet.rows:
         table.add_row(*map(escape, row))
-    for column, cells in zip(table.columns[:2], zip(*sheet.rows, strict=True), strict=False):
-        column.min_width = min(_NAME, max(map(len, cells)))  # names are not broken
     return table
 
 
@@ -133,12 +124,3 @@ def concise(value: float, error: float) -> str:
     shown, digits = value / 10.0**exponent, max(exponent - last, 0)
     bracket = round(error / 10.0**last)
     return f"{shown:.{digits}f}({bracket})" + (f"e{exponent:+d}" if exponent else "")
-
-
-def _table(*columns: str) -> Table:
-    """Make an empty table; a column whose name begins with > is aligned to the right."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for column in columns:
-        name = column.removeprefix(">")
-        table.add_column(name, justify="right" if column != name else "left")
-    return table

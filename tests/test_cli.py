@@ -45,7 +45,7 @@ def asked(monkeypatch):
         return real(problems.load("bellman").problem)
 
     monkeypatch.setattr(cf, "fit", record)
-    monkeypatch.setattr(_console, "against_reference", lambda result, reference: ("", _console.Table()))
+    monkeypatch.setattr(_console, "against_reference", lambda result, reference: ("", _console.Sheet((), ())))
     return calls
 
 

@@ -34,7 +34,7 @@ def _demo(arguments: argparse.Namespace) -> int:
                 raise KeyboardInterrupt
             results.setdefault(name, {})[label] = result
     console = _console.console()
-    console.print(_console.demonstration(results))
+    console.print(_console.shown(_console.demonstration(results)))
     console.print(
         "alpha_pinene starts where the literature does: all rate constants 0.5, up to 25,000 times too large."
     )

@@ -40,8 +40,8 @@ def _configure_fit(parser: argparse.ArgumentParser) -> None:
     add_problem(parser)
     method = parser.add_argument_group("method")
     method.add_argument("--transcription", choices=TRANSCRIPTIONS, default="collocation", help="(default: %(default)s)")
-    method.add_argument("--intervals", type=_number_or_word, metavar="N|data", help="intervals of multiple shooting")
-    method.add_argument("--elements", type=_number_or_word, metavar="N|auto|data", help="elements of collocation")
+    method.add_argument("--intervals", type=literal, metavar="N|data", help="intervals of multiple shooting")
+    method.add_argument("--elements", type=literal, metavar="N|auto|data", help="elements of collocation")
     method.add_argument("--degree", type=int, metavar="D", help="collocation points per element")
     method.add_argument(
         "--states",
@@ -81,7 +81,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     if math.isfinite(result.chi2):
         sentence, table = _console.against_reference(result, benchmark.reference)
         console.print()
-        console.print(table)
+        console.print(_console.shown(table))
         console.print(sentence, markup=False)
     write_json(_record(arguments.name, arguments.solver, result), arguments.json)
     if arguments.plot:
@@ -181,13 +181,6 @@ def exit_status(results: Sequence[Result]) -> int:
     if any(result.status is Status.INTERRUPTED for result in results):
         return INTERRUPTED
     return 0 if all(result.success for result in results) else FAILED
-
-
-def _number_or_word(text: str) -> int | str:
-    try:
-        return int(text)
-    except ValueError:
-        return text
 
 
 COMMAND = Command("fit", "fit one problem and compare with its reference optimum", _configure_fit, _fit)

@@ -7,10 +7,6 @@ import argparse
 from castfit.cli.command import Command
 
 
-def _no_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing."""
-
-
 def _list(arguments: argparse.Namespace) -> int:
     """Show the problem library."""
     from castfit import _console, problems
@@ -19,4 +15,4 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-COMMAND = Command("list", "list the problems of the library", _no_arguments, _list)
+COMMAND = Command("list", "list the problems of the library", lambda parser: None, _list)

@@ -1,4 +1,4 @@
-"""What the results of runs of many fits share: the best fit, columns of rows, and sentences of their summaries."""
+"""What runs of many fits share: rows of trials, results with a best fit, columns, and sentences of their summaries."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial(Ended):
+class Trial(Ended, ABC):
     """A fit from a start, as a row of a table.
 
     Attributes

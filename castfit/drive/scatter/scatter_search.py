@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from castfit._json import rebuilt
-from castfit._reading import is_one_of, is_within, option_mistakes, rng_mistakes
+from castfit._reading import flag_mistakes, is_one_of, is_within, option_mistakes, rng_mistakes
 from castfit.drive.optima import Merit
 from castfit.drive.run.checkpoint import described, run_header, seed_of
 from castfit.drive.run.found import STOPS
@@ -173,11 +173,10 @@ def scatter_search(
     mistakes += option_mistakes(
         ("max_eval", max_eval, max_eval is None or is_within(max_eval, 1), "give at least 1"),
         ("vtr", vtr, is_within(vtr), "give the value of chi2 that is to be reached"),
-        ("include_guess", include_guess, is_one_of(include_guess, True, False), "give True or False"),
         ("local_start", local_start, is_one_of(local_start, *_STARTS), _CHOOSE),
         ("join_reach", join_reach, is_within(join_reach, 0, 1), "give a number from 0 to 1"),
     )
-    mistakes += run.mistakes() + run.file_mistakes()
+    mistakes += flag_mistakes(include_guess=include_guess) + run.mistakes() + run.file_mistakes()
     require_problem("scatter_search", problem, mistakes)
     searched = restated(problem, log_vars, mistakes)
     box = box_of(searched, mistakes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from castfit._reading import is_count, is_one_of, is_within, option_mistakes
+from castfit._reading import flag_mistakes, is_count, is_one_of, is_within, option_mistakes
 
 _MOST = 10**9  # "never" is a number too
 
@@ -49,7 +49,7 @@ class Options:
         fewest = self.dim_refset if is_count(self.dim_refset, 3) else 3
         diverse = self.n_diverse is None or is_count(self.n_diverse, fewest, _MOST)
         restart = self.restart_after is None or is_count(self.restart_after, 1)
-        return option_mistakes(
+        found = option_mistakes(
             *((n, own[n], is_count(own[n], least, _MOST), f"give an integer from {least} to {_MOST}")
               for n, least in counts.items()),
             ("n_diverse", self.n_diverse, diverse, "give at least as many as dim_refset, or None"),
@@ -58,6 +58,5 @@ class Options:
               for n in ("balance", "prob_bound", "min_distance", "min_difference")),
             *((n, own[n], is_one_of(own[n], *valid), f"choose {' or '.join(map(repr, valid))}")
               for n, valid in words.items()),
-            *((n, own[n], is_one_of(own[n], True, False), "give True or False")
-              for n in ("aggressive", "go_beyond", "merit_filter")),
         )  # fmt: skip
+        return found + flag_mistakes(**{n: own[n] for n in ("aggressive", "go_beyond", "merit_filter")})
