@@ -120,6 +120,7 @@ class Search:
     failures: Counter[str] = field(default_factory=Counter[str])
     history: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     tries: int = 0
+    rough: float = 0.0
 
     @property
     def remaining(self) -> float:
@@ -138,7 +139,7 @@ class Search:
         """Solve, refine, solve again; then judge.  `warm` says that the start is nearly optimal."""
         refinement = 0
         while True:
-            control = Control(self.remaining, self.report, second_start if refinement == 0 else None)
+            control = Control(self.remaining, self.report, second_start if refinement == 0 else None, self.rough)
             solution = self.solver.solve(staged, control, warm=warm or refinement > 0)
             self._count(solution, refinement)
             try:

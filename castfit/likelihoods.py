@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from castfit.staged import StagedProblem
 
 
+_ROUGH = 1e-4  # of half the squares: what least squares may be off where they are only a start
+
+
 @dataclass(frozen=True)
 class Found:
     """The end of a search, and what is to be said about how it went."""
@@ -51,7 +54,7 @@ def _most_likely(search: Search, asked: Transcription, theta: Array, *, second_s
     problem = search.problem
     plain = surrogate(problem)
     places = [problem.names.index(name) for name in plain.names]
-    squares = replace(search, problem=plain, verify=False)
+    squares = replace(search, problem=plain, verify=False, rough=_ROUGH)
     first = search_for(squares, asked, theta[places], second_start=second_start, retry=retry)
     search.iterations, search.tries = squares.iterations, squares.tries + 1
     near = first.attempt

@@ -35,8 +35,8 @@ import numpy as np
 from castfit._reading import is_count, is_one_of, real, text
 from castfit._watch import Stopped, Watch, watched
 from castfit.solve.homotopy import enter, hold_back, next_try, soft_step, start_point
-from castfit.solve.local import LocalProblem, Step
-from castfit.solve.plausible import sizes_in_units, suspicious
+from castfit.solve.local import GAP, LocalProblem, Step, active_bounds, small
+from castfit.solve.plausible import suspicious
 from castfit.solve.rescue import RESCUE
 from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
 from castfit.solve.state import GaussNewtonState
@@ -52,14 +52,10 @@ from castfit.staged import Linearization, StagedProblem, weighted_squares
 from castfit.status import Status, check, suggest
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit.staged import Array
+    pass
 
 __all__ = ["GaussNewton", "GaussNewtonState"]
 
-RESOLUTION = 1e-10  # of the data: what rounding leaves of data that are reproduced exactly
-_GAP = 1e-7  # remaining infeasibility, in units of the states
 _CUT_SHORT = "Its residuals are suspiciously large, but the search for a better one was cut short."
 _SHORTEST = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
 
@@ -145,7 +141,7 @@ class GaussNewton:
         assert state.status is not None
         v, active = state.v, np.zeros(state.v.size, dtype=np.int8)
         if state.status.success:
-            active = _active(staged, v, np.zeros(v.size) if state.bounds is None else state.bounds)
+            active = active_bounds(staged, v, np.zeros(v.size) if state.bounds is None else state.bounds)
             v = np.where(active < 0, staged.lower, np.where(active > 0, staged.upper, v))
         elif ledger.best is not None and state.status is not Status.START_FAILED:
             v = ledger.best
@@ -227,7 +223,8 @@ class GaussNewton:
         state = replace(
             _closing_in(state, step, gap, linear.half_square), active=step.active, bounds=step.bound_multipliers
         )
-        if self._optimal(staged, linear, step, gap):
+        # Judge by the decrease that a full step promises within the constraints, and by the gaps.
+        if gap <= GAP and small(staged, linear, step.decrease, max(self.tolerance, ledger.control.rough)):
             return self._settle(ledger, replace(state, report=report), Status.CONVERGED)
         if state.idle > RESCUE.idle:
             good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.half_square
@@ -263,11 +260,6 @@ class GaussNewton:
         lost = not after.near and (slow or (straight and after.stalled >= RESCUE.stalled))
         return self._next_try(ledger, after) or after if lost else after
 
-    def _optimal(self, staged: StagedProblem, linear: Linearization, step: Step, gap: float) -> bool:
-        """Judge by the decrease that a full step promises within the constraints, and by the gaps."""
-        rounding = sum(float(np.sum((RESOLUTION * s) ** 2)) for s in sizes_in_units(staged, linear))
-        return gap <= _GAP and step.decrease <= self.tolerance * linear.half_square + rounding
-
     def _circles(self, staged: StagedProblem, state: GaussNewtonState) -> bool:
         """Tell whether full steps lead round and round an optimum to which they do not converge."""
         rescued = self.homotopy != "never" and state.phase != "held back"
@@ -288,13 +280,13 @@ class GaussNewton:
         if self.homotopy == "never" or state.phase == "held back" or ledger.best is None:
             return None
         at = ledger.evaluate(ledger.best)
-        connected = at.ok and infeasibility(ledger.staged.layout, ledger.staged.scale, at) <= _GAP
+        connected = at.ok and infeasibility(ledger.staged.layout, ledger.staged.scale, at) <= GAP
         return hold_back(state, at) if connected and not suspicious(ledger.staged, at) else None
 
     def _give_up(self, ledger: Ledger, state: GaussNewtonState, search: Search) -> GaussNewtonState:
         """Say why no step helps, and try something else."""
         staged, step = ledger.staged, search.step
-        if state.report["gap"] <= _GAP and step.decrease <= 1e-6 * search.at.half_square:
+        if state.report["gap"] <= GAP and step.decrease <= 1e-6 * search.at.half_square:
             return self._settle(ledger, state, Status.ACCEPTABLE)
         probe = search.trial(_SHORTEST * step.dv)
         if not probe.ok:
@@ -322,7 +314,7 @@ def _closing_in(state: GaussNewtonState, step: Step, gap: float, half_square: fl
     if not (gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * half_square):
         return replace(state, idle=0, closest=(np.inf, np.inf))
     least_gap, least_decrease = state.closest
-    closer = _GAP < gap < RESCUE.closer * least_gap or step.decrease < RESCUE.closer * least_decrease
+    closer = GAP < gap < RESCUE.closer * least_gap or step.decrease < RESCUE.closer * least_decrease
     closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if closer else state.closest
     astray = state.astray or step.decrease > max(RESCUE.away * least_decrease, RESCUE.noisy_decrease * half_square)
     return replace(state, idle=0 if closer else state.idle + 1, closest=closest, astray=astray)
@@ -363,13 +355,3 @@ def _interrupted(state: GaussNewtonState, control: Control, now: Iteration, watc
 def _cut_off(state: GaussNewtonState, cause: Status) -> GaussNewtonState:
     """End because the time is over, at an optimum that was found before if there is one, or because of Ctrl-C."""
     return _end(state, cause) if cause is Status.MAX_TIME else replace(state, status=cause)
-
-
-def _active(staged: StagedProblem, v: Array, multiplier: Array) -> NDArray[np.int8]:
-    """Mark the bounds that hold a variable: those of nonzero multiplier, and fixed variables."""
-    active = np.zeros(v.size, dtype=np.int8)
-    near = 1e-7 * np.maximum(staged.scale, np.abs(v))
-    active[(multiplier < 0) & (v - staged.lower <= near)] = -1
-    active[(multiplier > 0) & (staged.upper - v <= near)] = 1
-    active[staged.lower == staged.upper] = -1
-    return active

@@ -10,6 +10,10 @@ barrier want, and without priors already the optimum.  Priors, or several sigmas
 itself, 1/2 n log SSE.  Its Hessian has a term  -2/n g g^T  per group, g = R^T r, which would fill the sparse matrix.
 Steps lie along the constraints; there  E^T r,  with the condensed Jacobian E, does the same in theta's block alone.
 
+Densities other than the normal one are no sums of squares, and IPOPT's error, scaled by what it saw at the start, may
+never become as small as asked.  There a solve ends as the Gauss-Newton method does: by the decrease that its step
+promises, whatever the units.
+
 States that are integrated have errors that jump from one point to the next, and so has the cost; where a step promises
 less than that, a line search that asks for descent halves the step thirty times, and in the end takes it.  IPOPT allows
 for rounding, 10 eps |f|, so a constant is added to the objective of which that is the integrator's error.
@@ -30,6 +34,7 @@ from castfit._reading import is_count, is_one_of, named, text
 from castfit._watch import Stopped, Watch, watched
 from castfit.solve.assembly import ConstraintRows, HessianMap, JacobianMap, cost_gradient, gauss_newton_blocks
 from castfit.solve.condensing import condense
+from castfit.solve.local import GAP, LocalProblem, active_bounds, small
 from castfit.solve.plausible import assumed_sigma
 from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
 from castfit.staged import Evaluation, Layout, Linearization, StagedProblem, half_square_in_units, weighted_squares
@@ -68,6 +73,18 @@ _UNRESOLVED = 1e-10  # of the variance that the signal suggests: so small a one 
 
 _JITTERY = {"acceptable_iter": 8}
 """Integrated derivatives may jump by more than the tolerance: then no more than these iterations are spent on that."""
+
+_PROMISED = 1e-12
+"""Of half the squares: a step that promises less leaves a likelihood as it is."""
+
+_BARRIER = 1e-9
+"""Of half the squares: the same for steps to bounds, at which an interior point method never is."""
+
+_ROUGH = {"tol": 1e-5}
+"""Where only a start for something else is sought."""
+
+_REGULARISED = 1e-9
+"""As `GaussNewton.regularisation`."""
 
 _WARM = {"mu_init": 1e-7, "bound_push": 1e-8, "bound_frac": 1e-8}
 
@@ -191,6 +208,7 @@ class _Run:
         self.iterations = 0
         self.errors: list[BaseException] = []
         self.stopped: Status | None = None
+        self.end: tuple[Array, Array] | None = None  # where a step promises nothing more: v, multipliers of bounds
         self.objective = _Objective()
         self.rows = ConstraintRows(staged.layout)
         self.jacobian = JacobianMap(staged.layout, self.rows, staged.scale)
@@ -215,7 +233,7 @@ class _Run:
             factor = _factor(sigma, assumed)
             self.objective = _Objective(factor, sigma, factor * _constant(staged, sigma))
             found = self.run(start, first)
-            if alone or not found.status.success:
+            if alone or not found.status.success or self.control.rough:
                 return found
             start, at, before, first = found.v, self.ledger.evaluate(found.v), sigma, _WARM
             sigma = at.sigma
@@ -256,6 +274,7 @@ class _Run:
             "tol": self.options.tolerance,
             "max_iter": max(self.options.max_iter - self.iterations, 0),
             "linear_solver": self.options.linear_solver,
+            **(_ROUGH if self.control.rough else {}),
             **(_JITTERY if staged.jitter else {}),
             **first,
             **{str(name): value for name, value in self.options.options.items()},
@@ -284,6 +303,8 @@ class _Run:
             check("Ipopt", [f"IPOPT refuses its options {dict(self.options.options)}"])
         self.iterations += int(stats["iter_count"])
         status = self.stopped or _STATUS.get(code, Status.SOLVER_ERROR)
+        if self.end is not None and self.stopped is None:
+            return self._ended(*self.end)
         v = np.asarray(found["x"]).ravel() * scale
         v = np.clip(v, staged.lower, staged.upper)
         active = _active(v, staged, np.asarray(found["lam_x"]).ravel())
@@ -323,6 +344,43 @@ class _Run:
         best = self.ledger.best if self.ledger.best is not None else start
         return self.ledger.solution(
             best, Status.SOLVER_ERROR, detail=message, iterations=len(self.history), history=tuple(self.history)
+        )
+
+    def _promises_nothing(self, v: Array) -> bool:
+        """Tell whether a Gauss-Newton step from v promises nothing; then remember the end."""
+        staged = self.staged
+        if staged.least_squares and not self.control.rough:
+            return False
+        linear = self.ledger.linearize(v)
+        if not linear.ok or infeasibility(staged.layout, staged.scale, linear) > GAP:
+            return False
+        with np.errstate(over="ignore", invalid="ignore"):
+            local = LocalProblem(staged, linear, regularisation=_REGULARISED)
+            if not local.finite:
+                return False
+            step = local.direction()
+        u = local.condensed.u
+        promised = 0.5 * float(u @ u) - step.predicted  # with what bounds hold, of the size of IPOPT's barrier
+        if not (
+            small(staged, linear, step.decrease, max(_PROMISED, self.control.rough))
+            and small(staged, linear, promised, max(_BARRIER, self.control.rough))
+        ):
+            return False
+        self.end = v, step.bound_multipliers
+        return True
+
+    def _ended(self, v: Array, multiplier: Array) -> Solution:
+        """Return the solution where a step promises nothing, with theta on the bounds where the step ends."""
+        staged, n_theta = self.staged, self.staged.layout.n_theta
+        to = v.copy()
+        to[:n_theta] = np.where(multiplier < 0, staged.lower, np.where(multiplier > 0, staged.upper, v))[:n_theta]
+        to = np.clip(to, staged.lower, staged.upper)
+        at = self.ledger.evaluate(to)
+        if not at.ok or infeasibility(staged.layout, staged.scale, at) > GAP:
+            to = np.clip(v, staged.lower, staged.upper)
+        active = active_bounds(staged, to, multiplier)
+        return self.ledger.solution(
+            to, Status.CONVERGED, active=active, iterations=self.iterations, history=tuple(self.history)
         )
 
     def _violations(self, v: Array) -> str:
@@ -380,7 +438,7 @@ class _Run:
                 if self.control.callback(now):
                     self.stopped = Status.STOPPED_BY_CALLBACK
         self.stopped = self.watch.cause or self.stopped
-        return [float(self.stopped is not None)]
+        return [float(self.stopped is not None or self._promises_nothing(v))]
 
 
 def _profile_curvature(layout: Layout, linear: Linearization) -> Array:

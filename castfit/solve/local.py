@@ -17,6 +17,7 @@ import numpy as np
 from castfit.solve.bounded_lsq import Rows, bounded_lsq, column_scale, regularise, split
 from castfit.solve.condensing import Condensed, expand, recondense
 from castfit.solve.elimination import choose
+from castfit.solve.plausible import sizes_in_units
 from castfit.staged import Evaluation, Linearization, StagedProblem
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 
 _LARGEST = 1e150
 """The square of a larger number may overflow."""
+
+GAP = 1e-7
+"""Infeasibility of a solution, in units of the states."""
+
+RESOLUTION = 1e-10
+"""Of the data: what rounding leaves of data that are reproduced exactly."""
 
 _FEASIBILITY = 1e-9
 """Violation of a bound, in units of the variable, that the search for violated bounds takes for rounding."""
@@ -224,6 +231,22 @@ class LocalProblem:
             residuals=residuals,
             feasible=found.feasible,
         )
+
+
+def small(staged: StagedProblem, linear: Evaluation, decrease: float, tolerance: float) -> bool:
+    """Tell whether a promised decrease of the cost is less than a part of half the squares, or than rounding."""
+    rounding = sum(float(np.sum((RESOLUTION * s) ** 2)) for s in sizes_in_units(staged, linear))
+    return decrease <= tolerance * linear.half_square + rounding
+
+
+def active_bounds(staged: StagedProblem, v: Array, multiplier: Array) -> Signs:
+    """Mark the bounds that hold a variable: those of nonzero multiplier, and fixed variables."""
+    active = np.zeros(v.size, dtype=np.int8)
+    near = 1e-7 * np.maximum(staged.scale, np.abs(v))
+    active[(multiplier < 0) & (v - staged.lower <= near)] = -1
+    active[(multiplier > 0) & (staged.upper - v <= near)] = 1
+    active[staged.lower == staged.upper] = -1
+    return active
 
 
 def _path_bounds(staged: StagedProblem) -> tuple[Array, Array]:

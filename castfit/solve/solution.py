@@ -54,12 +54,14 @@ class Control:
     """When to stop, whom to tell, and where else to begin.
 
     max_time in seconds; callback(Iteration) returns True to stop; second_start() makes another starting point (n_v,),
-    for solvers that get nowhere from the problem's own.
+    for solvers that get nowhere from the problem's own; rough: what is sought is only a start for something else, so
+    that it is enough if a step promises to lower the cost by less than this fraction of half the squares of all rows.
     """
 
     max_time: float = np.inf
     callback: Callable[[Iteration], Any] | None = None
     second_start: Callable[[], Array] | None = None
+    rough: float = 0.0
 
 
 @dataclass(frozen=True)

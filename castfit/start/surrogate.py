@@ -21,17 +21,19 @@ from castfit.noise.gaussian import Gaussian, LogNormal
 if TYPE_CHECKING:
     from castfit._array import Array
     from castfit.noise.base import Noise
-    from castfit.observed import Observed
     from castfit.posed import Posed
     from castfit.staged import StagedProblem
 
 _ROUNDS = 8
+_FEW_COUNTS = 5  # do not show how they scatter
 _SETTLED = 0.1  # of a spread: no better guess is needed
-_ASSUMED_DISPERSION = 0.1
+_DISPERSION = (0.01, 0.1, 1.0)  # of counts, for the weights of a start: least, unless values say more, and largest
 
 
 def surrogate(problem: Posed) -> Posed:
     """Return the question with normal errors of unknown size, one for each output, in the place of other densities.
+
+    Those of counts are known from the counts, or nearly so.
 
     Parameters of the noise alone are fixed; other quantities keep their order.
     """
@@ -42,13 +44,18 @@ def surrogate(problem: Posed) -> Posed:
         for j, of in enumerate(observed):
             if of is None or (of.noise.plain and not of.computed):
                 continue
+            if isinstance(of.noise, (Poisson, NegativeBinomial)):
+                observed[j] = replace(of, noise=Gaussian(), group=-1, predicted=of.predicted[:1], computed=False)
+                sigma[:, j] = _of_counts(of.noise, condition.points.values[:, j])
+                continue
             label = f"surrogate of {problem.outputs[j]}"
             labels.setdefault(label)
             like = LogNormal(base=of.noise.base) if isinstance(of.noise, LogNormal) else Gaussian()
             observed[j] = replace(
                 of, noise=like, group=list(labels).index(label), predicted=of.predicted[:1], computed=False
             )
-            sigma[:, j] = _weights(of, condition.points.values[:, j], sigma[:, j])
+            if of.computed:
+                sigma[:, j] = 1.0
         conditions[i] = replace(condition, observed=tuple(observed), points=replace(condition.points, sigma=sigma))
     plain = replace(
         problem, conditions=tuple(conditions), groups=tuple(labels), spreads=(), noise_parameters=frozenset[str]()
@@ -61,12 +68,20 @@ def is_noise(problem: Posed, parameter: str) -> bool:
     return parameter in problem.noise_parameters
 
 
-def _weights(of: Observed, values: Array, sigma: Array) -> Array:
-    """Return standard deviations up to a factor, as far as they are known before the prediction is."""
-    if isinstance(of.noise, (Poisson, NegativeBinomial)):
-        dispersion = _ASSUMED_DISPERSION if isinstance(of.noise, NegativeBinomial) else 0.0
-        return np.sqrt(np.maximum(values, 1.0) + dispersion * values**2)
-    return np.ones_like(sigma) if of.computed else sigma
+def _of_counts(noise: Poisson | NegativeBinomial, values: Array) -> Array:
+    """Return standard deviations of counts (n,), in the order of time; NaN is not measured.
+
+    Of a smooth course  m[i-1] - 2 m[i] + m[i+1]  has six times the variance of a count (Gasser, Sroka and
+    Jennen-Steinmetz 1986).
+    """
+    least, dispersion, most = _DISPERSION
+    known = values[np.isfinite(values)]
+    if known.size > _FEW_COUNTS:
+        excess = np.mean(np.diff(known, 2) ** 2 / 6 - known[1:-1])
+        dispersion = float(np.clip(excess / max(float(np.mean(known**2)), 1.0), least, most))
+    if isinstance(noise, Poisson):
+        dispersion = 0.0
+    return np.sqrt(np.maximum(values, 1.0) + dispersion * values**2)
 
 
 def completed(problem: Posed, found: Posed, theta: Array, otherwise: Array) -> Array:
