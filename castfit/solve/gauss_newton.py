@@ -220,11 +220,15 @@ class GaussNewton:
             "held_directions": float(local.singular_directions.shape[1]),
             "active": float(np.count_nonzero(step.active.variables) + np.count_nonzero(step.active.path)),
         }
+        tolerance = max(self.tolerance, ledger.control.rough)
+        flickers = small(staged, linear, state.closest[1], tolerance)
         state = replace(
-            _closing_in(state, step, gap, linear.half_square), active=step.active, bounds=step.bound_multipliers
+            _closing_in(state, step, gap, linear.half_square, flickers=flickers),
+            active=step.active,
+            bounds=step.bound_multipliers,
         )
         # Judge by the decrease that a full step promises within the constraints, and by the gaps.
-        if gap <= GAP and small(staged, linear, step.decrease, max(self.tolerance, ledger.control.rough)):
+        if gap <= GAP and small(staged, linear, step.decrease, tolerance):
             return self._settle(ledger, replace(state, report=report), Status.CONVERGED)
         if state.idle > RESCUE.idle:
             good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.half_square
@@ -309,12 +313,14 @@ def _end(state: GaussNewtonState, status: Status, detail: str = "") -> GaussNewt
     return replace(state.optimum, iteration=state.iteration, detail=_CUT_SHORT if cut_short else "")
 
 
-def _closing_in(state: GaussNewtonState, step: Step, gap: float, half_square: float) -> GaussNewtonState:
-    """Count the steps near the solution that bring it no closer."""
+def _closing_in(
+    state: GaussNewtonState, step: Step, gap: float, half_square: float, *, flickers: bool
+) -> GaussNewtonState:
+    """Count the steps near the solution that bring it no closer; a promise that is small enough only flickers."""
     if not (gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * half_square):
         return replace(state, idle=0, closest=(np.inf, np.inf))
     least_gap, least_decrease = state.closest
-    closer = GAP < gap < RESCUE.closer * least_gap or step.decrease < RESCUE.closer * least_decrease
+    closer = GAP < gap < RESCUE.closer * least_gap or (step.decrease < RESCUE.closer * least_decrease and not flickers)
     closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if closer else state.closest
     astray = state.astray or step.decrease > max(RESCUE.away * least_decrease, RESCUE.noisy_decrease * half_square)
     return replace(state, idle=0 if closer else state.idle + 1, closest=closest, astray=astray)

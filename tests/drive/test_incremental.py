@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import castfit as cf
 from castfit import problems
 from castfit.drive.incremental.coarsening import coarsened
+from castfit.drive.incremental.hills import LOOKS, around
 from castfit.drive.incremental.horizons import break_time, doubling, end, integrated_length
 from castfit.drive.incremental.limits import Bounds, confidence_limits, standard_deviations
 from castfit.status import Status
@@ -263,6 +264,43 @@ def test_an_unstable_system_from_a_start_far_away(mu):
     # Where rounding errors of p exceed its standard error, single shooting cannot resolve the end.
     assert (found.horizons[-1].fallback == "multiple shooting") == (mu == 40)
     assert all(len(line) < 120 for line in found.summary().splitlines()[: len(found.horizons) + 2])
+
+
+@pytest.mark.parametrize("p", [376.9438, 439.7665, -125.5593])
+def test_a_first_horizon_with_many_optima_is_searched_from_beyond_the_hills_around(p):
+    """These are three of the local optima, 63 units apart, of the first datum of each state."""
+    notorious = problems.load("notorious", mu=5)
+    found = cf.incremental(notorious.problem, start={"p": p})
+    assert found.success
+    assert notorious.reference.is_matched(found.result.values)
+    assert found.horizons[0].fallback == "another start"
+    assert not any(h.fallback for h in found.horizons[1:])
+    assert found.equivalent_iterations < 10
+    assert found.horizons[0].evaluations["values"] > LOOKS
+
+
+def test_points_around_lie_on_both_sides_and_within_the_bounds():
+    problem = problems.load("lotka_volterra").problem.posed
+    result = cf.fit(problem, cf.SingleShooting(), cf.GaussNewton(max_iter=1, homotopy="never"))
+    points = np.array(list(around(problem, result)))
+    assert points.shape == (LOOKS, 4)
+    lower, upper = problem.bounds
+    assert ((points >= lower) & (points <= upper)).all()
+    shift = points - result.theta
+    inside = ((points > lower) & (points < upper)).all(axis=1)
+    sides = np.sign(shift[inside][:, 0])
+    assert (sides[0::2] == -sides[1::2]).all()
+    unknown = result.ended(Status.MAX_ITERATIONS, "")
+    unknown.jacobian[...] = np.nan
+    assert not list(around(problem, unknown))
+
+
+def test_single_shooting_is_not_tried_again_once_rounding_errors_exceed_the_noise():
+    notorious = problems.load("notorious", mu=40)
+    found = cf.incremental(notorious.problem, start={"p": 177.2})
+    assert [h.fallback for h in found.horizons] == ["", "", "", "multiple shooting", "multiple shooting"]
+    assert found.horizons[-1].iterations <= 7
+    assert found.horizons[-2].iterations > 7  # first by single shooting
 
 
 @pytest.mark.parametrize("transcription", [cf.MultipleShooting(), cf.Collocation()], ids=["multiple", "collocation"])

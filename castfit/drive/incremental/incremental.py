@@ -9,7 +9,8 @@ Single shooting mostly fails late on the horizon, while parameters are still wro
         |                                            |
         +-- an updated bound is active: relax it ----+   (Eqs. 10-11)
         |                                            |
-        +-- fails, or cannot be right: fall back ----+   shorter horizon, then multiple shooting
+        +-- fails, or cannot be right: fall back ----+   shorter horizon, the first one from beyond the hills around,
+        |                                            |   then multiple shooting
         v
     bounds = 99 % confidence limits within the user's bounds, i = i + 1    (Eq. 9)
 
@@ -32,6 +33,7 @@ import numpy as np
 from castfit._array import Array
 from castfit._reading import flag_mistakes, is_within, option_mistakes, reals, text
 from castfit.drive.incremental.coarsening import coarsened
+from castfit.drive.incremental.hills import LOOKS, lower_point
 from castfit.drive.incremental.horizons import break_time, doubling, end, integrated_length, measured_times
 from castfit.drive.incremental.limits import Bounds, Estimate, confidence_limits, standard_deviations
 from castfit.drive.incremental.result import Horizon, IncrementalResult
@@ -53,6 +55,7 @@ _HOPELESS = (Status.UNRESOLVABLE, Status.INACCURATE)  # a shorter step does not 
 _MOST_ITERATIONS = 50  # of the default solver and of a rescue, per solve; more are not worth their time
 _MOST_RELAXATIONS = 8  # after which the user's bounds are taken
 _MOST_SHORTER = 3  # fallbacks in a fit after which shorter steps are not tried any more
+_MOST_HILLS = 3  # beyond which the first horizon is searched
 _LOWEST_LOG = -700.0
 _IMPLAUSIBLE = 4.0  # mean square of weighted residuals where standard deviations are known ...
 _UNEXPLAINED = 0.04  # ... otherwise their mean square relative to that of the data
@@ -100,8 +103,9 @@ def incremental(
     coarse : bool
         Whether all horizons but the last are integrated and solved with coarse tolerances.
     fallback : bool
-        Whether a horizon that fails, or whose residuals are far too large, is approached in shorter steps and then by
-        multiple shooting with the default Gauss-Newton method within the user's bounds.
+        Whether a horizon that fails, or whose residuals are far too large, is approached in shorter steps, the first
+        one from lower points around, and then by multiple shooting with the default Gauss-Newton method within the
+        user's bounds.  Once rounding errors exceed the noise on a horizon, single shooting is not tried on longer ones.
     max_time : float
         Seconds for all horizons together.
     callback : callable, optional
@@ -222,17 +226,22 @@ class _Driver:
         """Follow the flow chart to the end of the last horizon."""
         horizons: tuple[Horizon, ...] = ()
         target = self.next_horizon(known)
+        unstable = False
         while True:
-            attempt = self.solve(target, known)
+            attempt = self.in_pieces(target, known) if unstable else self.solve(target, known)
             stopped = attempt.result.status in _STOPPED
-            if self.fallback and not stopped and not attempt.plausible:
+            if self.fallback and not unstable and not stopped and not attempt.plausible:
+                unstable = attempt.result.status is Status.UNRESOLVABLE  # on longer horizons all the more
                 nearer = self.nearer_horizon(attempt, known, horizons)
                 if nearer is not None:
                     horizons = (*horizons, self.record(replace(attempt, fallback="shorter step")))
                     target = nearer
                     continue
-                attempt = self.rescue(attempt, known)
+                attempt = self.elsewhere(attempt, known)
                 stopped = attempt.result.status in _STOPPED
+                if not stopped and not attempt.plausible:
+                    attempt = self.rescue(attempt, known)
+                    stopped = attempt.result.status in _STOPPED
             horizons = (*horizons, self.record(attempt))
             if target >= end(self.posed):
                 return replace(attempt.result, problem=self.problem), horizons
@@ -290,20 +299,48 @@ class _Driver:
             enough = relaxations >= _MOST_RELAXATIONS
             bounds = self.user if enough else bounds.relaxed(updated, self.relaxation, self.user)
 
+    def elsewhere(self, attempt: _Attempt, known: Estimate) -> _Attempt:
+        """Search the first of several horizons from lower points around where a search ended."""
+        if known.horizon > -np.inf or attempt.horizon >= end(self.posed):
+            return attempt
+        iterations, evaluations = attempt.iterations, attempt.evaluations
+        best = attempt
+        for _ in range(_MOST_HILLS):
+            if time.perf_counter() > self.deadline:
+                break
+            whole = coarsened(SingleShooting(self.transcription.integrator)).transcribe(best.problem, best.result.theta)
+            lower = lower_point(self.posed, whole, best.result)
+            evaluations = evaluations + Counter(values=LOOKS + 1)
+            if lower is None:
+                break
+            best = self.solve(attempt.horizon, replace(known, theta=lower))
+            iterations, evaluations = iterations + best.iterations, evaluations + best.evaluations
+            if best.plausible or best.result.status in _STOPPED:
+                return replace(best, iterations=iterations, evaluations=evaluations, fallback="another start")
+        return replace(attempt, iterations=iterations, evaluations=evaluations)
+
     def rescue(self, attempt: _Attempt, known: Estimate) -> _Attempt:
         """Try multiple shooting within the user's bounds; return the better of the two attempts."""
-        transcription = MultipleShooting(integrator=self.transcription.integrator)
-        if self.coarse and attempt.horizon < end(self.posed):
-            transcription = coarsened(transcription)
-        result = self.fit(
-            attempt.problem, known.theta, self.user, transcription, GaussNewton(max_iter=_MOST_ITERATIONS)
+        other = self.in_pieces(attempt.horizon, known)
+        ours, theirs = attempt.result, other.result
+        better = theirs.success and not (ours.success and ours.cost <= theirs.cost)
+        return replace(
+            other if better or theirs.status in _STOPPED else attempt,
+            relaxations=attempt.relaxations,
+            iterations=attempt.iterations + other.iterations,
+            evaluations=attempt.evaluations + other.evaluations,
+            fallback=other.fallback,
         )
-        iterations = attempt.iterations + result.iterations
-        evaluations = attempt.evaluations + Counter(result.evaluations)
-        better = result.success and not (attempt.result.success and attempt.result.cost <= result.cost)
-        if better or result.status in _STOPPED:
-            attempt = replace(attempt, result=result, bounds=self.user, accuracy=transcription.accuracy)
-        return replace(attempt, iterations=iterations, evaluations=evaluations, fallback="multiple shooting")
+
+    def in_pieces(self, horizon: float, known: Estimate) -> _Attempt:
+        """Estimate on one horizon by multiple shooting within the user's bounds."""
+        transcription = MultipleShooting(integrator=self.transcription.integrator)
+        if self.coarse and horizon < end(self.posed):
+            transcription = coarsened(transcription)
+        shorter, solver = self.posed.until(horizon), GaussNewton(max_iter=_MOST_ITERATIONS)
+        result = self.fit(shorter, known.theta, self.user, transcription, solver)
+        counted = result.iterations, Counter(result.evaluations)
+        return _Attempt(shorter, horizon, result, self.user, transcription.accuracy, 0, *counted, "multiple shooting")
 
     def fit(self, problem: Posed, theta: Array, bounds: Bounds, transcription: Transcription, solver: Solver) -> Result:
         """Fit within bounds in the time that is left."""

@@ -38,7 +38,8 @@ class Horizon:
     status : Status
         How the last solve ended.
     fallback : str
-        Empty, "shorter step" if a shorter horizon was tried next, or "multiple shooting".
+        Empty, "shorter step" if a shorter horizon was tried next, "another start" if the first horizon was solved from
+        a lower point near a poor optimum, or "multiple shooting".
     """
 
     horizon: float
