@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+
+Item = TypeVar("Item")
+Column = tuple[str, Callable[[Item], str]]
+"""The head of a column, which begins with > to align it to the right, and what it shows of a row."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Rows of text below heads, and a title above them."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+
+    @classmethod
+    def of(cls, items: Iterable[Item], *columns: Column[Item], title: str = "") -> Sheet:
+        """Make a sheet with a row for each item."""
+        rows = tuple(tuple(cell(item) for _, cell in columns) for item in items)
+        return cls(tuple(head for head, _ in columns), rows, title)
+
+    @property
+    def lines(self) -> list[str]:
+        """The sheet as plain text, without its title."""
+        sides = "".join(">" if head.startswith(">") else "<" for head in self.heads)
+        return aligned([[head.removeprefix(">") for head in self.heads], *self.rows], sides)
 
 
 def rounded(value: float, error: float) -> str:
@@ -16,6 +43,11 @@ def rounded(value: float, error: float) -> str:
         return f"{value:.{decimals}f}"
     digits = int(np.clip(decimals + np.floor(np.log10(abs(value) or 1.0)) + 1, 4, 12))
     return f"{value:.{digits}g}"
+
+
+def or_never(value: float, form: str) -> str:
+    """Write a number, or a word for infinity."""
+    return format(value, form) if np.isfinite(value) else "never"
 
 
 def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:

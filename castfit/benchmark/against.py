@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from castfit._text import Column, Sheet
 from castfit.benchmark.library import MAX_TIME, NAME, Entry, record, run_library
-from castfit.benchmark.table import Column, Kind, Progress, Report, Sheet, collected
+from castfit.benchmark.table import Kind, Progress, Report, collected
 from castfit.status import InputError
 
 

@@ -13,16 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from castfit._text import Column, Sheet
 from castfit.benchmark.methods import INTEGRATOR, METHODS, integrated, table_methods
 from castfit.benchmark.table import (
     COMMON,
-    Column,
-    Columns,
     Kind,
     Progress,
     Report,
-    Sheet,
-    counted,
     drawn_starts,
     number_mistakes,
     record,
@@ -31,7 +28,7 @@ from castfit.benchmark.table import (
 )
 from castfit.drive.compare.compare import compare
 from castfit.drive.compare.methods import Method, methods_from
-from castfit.drive.compare.result import ComparisonResult, Row
+from castfit.drive.compare.result import COUNTS, Columns, ComparisonResult, Row, correct_at, legend
 from castfit.drive.incremental.result import Horizon
 from castfit.fit import fit
 from castfit.problems import Benchmark, PublishedTable, load, tables
@@ -86,13 +83,22 @@ class TableResult:
     @property
     def shown(self) -> tuple[Sheet | str, ...]:
         """The paper's rows, then ours; of a table with one start also the courses of the fits."""
-        before: Columns = (("ours", lambda row: row.method), *map(_case, self.table.cases[0]))
+        cases = map(_case, self.table.cases[0])
         after = _EQUIVALENT if any(np.isfinite(row.equivalent_iterations) for row in self.rows) else ()
-        words = next((case.descriptions for case in self.cases), dict[str, str]())
-        ours = counted(self.rows, before, after, words, *self.best)
+        ours = Sheet.of(self.rows, ("ours", lambda row: row.method), *cases, *COUNTS, *after)
+        words = (legend(case.descriptions) for case in self.cases[:1])
         stopped = [] if self.stopped is None else [self.stopped.sentence]
         courses = (_course(method, course) for method, course in self.courses.items())
-        return reported(self.table.name, self.table.source, self.table.paper), "", *ours, *stopped, *courses
+        return (
+            reported(self.table.name, self.table.source, self.table.paper),
+            "",
+            ours,
+            "",
+            *words,
+            correct_at(*self.best),
+            *stopped,
+            *courses,
+        )
 
 
 _EQUIVALENT: Columns = (

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from castfit._array import Array
-from castfit.benchmark.table import Kind, Progress, Report, Sheet, record
+from castfit._text import Sheet
+from castfit.benchmark.table import Kind, Progress, Report, record
 from castfit.solve.bounded_lsq import Rows, bounded_lsq
 from castfit.solve.condensing import Condensed, condense, expand
 from castfit.solve.elimination import eliminate

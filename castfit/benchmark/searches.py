@@ -17,16 +17,15 @@ from typing import Any
 import numpy as np
 
 from castfit._json import finite
+from castfit._text import Sheet, or_never
 from castfit.benchmark.searchers import ABLATION, SEARCHERS, Budget, Scatter, Searcher, Trace
 from castfit.benchmark.table import (
     COMMON,
     Kind,
     Progress,
     Report,
-    Sheet,
     collected,
     number_mistakes,
-    or_never,
     record,
     reported,
 )

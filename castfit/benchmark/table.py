@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,29 +10,13 @@ import numpy as np
 
 from castfit._json import finite
 from castfit._reading import option_mistakes
-from castfit.drive.compare.result import MethodTrial, Row
+from castfit._text import Column, Sheet
+from castfit.drive.compare.result import MethodTrial
 from castfit.problems import Benchmark, PaperRow
 from castfit.status import Status
 
 Item = TypeVar("Item")
-Column = tuple[str, Callable[[Item], str]]
-"""The head of a column, which begins with > to align it to the right, and what it shows of a row."""
 Progress = Callable[[str], object]  # told what is being done
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """Rows of text below heads, and a title above them."""
-
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    title: str = ""
-
-    @classmethod
-    def of(cls, items: Iterable[Item], *columns: Column[Item], title: str = "") -> Sheet:
-        """Make a sheet with a row for each item."""
-        rows = tuple(tuple(cell(item) for _, cell in columns) for item in items)
-        return cls(tuple(head for head, _ in columns), rows, title)
 
 
 @dataclass(frozen=True)
@@ -64,43 +48,6 @@ class Kind:
 
 
 COMMON = ("starts", "seed", "workers", "methods", "max_time")
-Columns = Sequence[Column[Row]]
-COUNTS: Columns = (
-    (">starts", lambda row: f"{row.starts}"),
-    (">correct", lambda row: f"{row.correct}" + (f" ({100 * row.success_rate:.0f} %)" if row.starts else "")),
-    (">wrong", lambda row: f"{row.wrong}"),
-    (">integration", lambda row: f"{row.integration_error}"),
-    (">other", lambda row: f"{row.optimization_error}"),
-    (">median", lambda row: f"{row.median_time:.2f} s"),
-    (">expected", lambda row: or_never(row.expected_time, ".2f") + (" s" if np.isfinite(row.expected_time) else "")),
-)
-WORK: Columns = (
-    (">iterations", lambda row: f"{row.iterations:g}"),
-    (">evaluations", lambda row: f"{row.evaluations:g}"),
-)
-
-
-def counted(
-    rows: Iterable[Row],
-    before: Columns,
-    after: Columns,
-    words: Mapping[str, str],
-    *best: float,
-    title: str = "",
-) -> tuple[Sheet | str, ...]:
-    """Return what rows count, between other columns; below, methods in words and the global optima."""
-    found = ", ".join(f"{value:.6g}" for value in best)
-    return (
-        Sheet.of(rows, *before, *COUNTS, *after, title=title),
-        "",
-        Sheet(("", ""), tuple(words.items())),
-        f"correct: chi2 = {found} within 0.1 %; expected: mean time per start / success rate",
-    )
-
-
-def or_never(value: float, form: str, never: str = "never") -> str:
-    """Write a number, or a word for infinity."""
-    return format(value, form) if np.isfinite(value) else never
 
 
 def reported(name: str, source: str, rows: Iterable[PaperRow]) -> Sheet:

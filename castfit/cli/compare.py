@@ -33,8 +33,9 @@ def _compare(arguments: argparse.Namespace) -> int:
     import castfit
     from castfit import _console
     from castfit.benchmark import recommended
-    from castfit.benchmark.table import WORK, Columns, counted, drawn_starts, teller
+    from castfit.benchmark.table import drawn_starts, teller
     from castfit.drive.compare.methods import methods_from
+    from castfit.drive.compare.result import correct_at, legend
 
     check_outputs(arguments)
     benchmark = load(arguments.name, arguments.option)
@@ -56,10 +57,9 @@ def _compare(arguments: argparse.Namespace) -> int:
             callback=teller(arguments.name, starts * len(methods), show),
         )
     console = _console.console(stderr=arguments.json == "-")
-    title = f"{arguments.name}, {starts} starts, seed {seed}"
-    method: Columns = (("method", lambda row: row.method),)
-    rows = counted(found.rows, method, WORK, found.descriptions, found.best_chi2, title=title)
-    console.print(_console.shown(*rows, found.message))
+    rows = found.sheet(f"{arguments.name}, {starts} starts, seed {seed}")
+    below = (legend(found.descriptions), correct_at(found.best_chi2), found.message)
+    console.print(_console.shown(rows, "", *below))
     write_json({"problem": arguments.name, "seed": seed, **found.record()}, arguments.json)
     if arguments.csv:
         found.to_csv(Path(arguments.csv))

@@ -214,7 +214,7 @@ def test_the_table_has_one_line_per_trial(found):
 def test_summary(found):
     lines = str(found).splitlines()
     (line,) = [line for line in lines if line.startswith("straight")]
-    assert line.split()[1:6] == ["4", "3", "3", "0", "1"]
+    assert line.split()[1:7] == ["4", "3", "3", "(75", "%)", "0"]
     assert repr(found).startswith("ComparisonResult(chi2 = ")
     assert "straight 3/4" in repr(found)
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from castfit._json import finite
 from castfit._pictures import picture
-from castfit._text import aligned
+from castfit._text import Column, Sheet, or_never
 from castfit.drive.incremental.result import Horizon
 from castfit.drive.run.found import UNFINISHED, Found, Trial, columns
 from castfit.status import Status
@@ -233,21 +233,46 @@ class ComparisonResult(Found):
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
-        head = ("method", "starts", "converged", "correct", "wrong", "integration", "other", "median time",
-                "expected time", "iterations", "evaluations")  # fmt: skip
-        lines = aligned([head, *(_cells(row) for row in self.rows)], "<" + ">" * (len(head) - 1))
-        optimum = (
-            f"correct: chi2 = {self.best_chi2:.6g} within 0.1 %; expected time: mean time per start / success rate"
-        )
-        return "\n".join([self.message, "", *lines, "", optimum, *self.misfit()])
+        below = ["", correct_at(self.best_chi2), *self.misfit()]
+        return "\n".join([self.message, "", *self.sheet().lines, *below])
+
+    def sheet(self, title: str = "") -> Sheet:
+        """Return the rows as text, method by method."""
+        return Sheet.of(self.rows, ("method", lambda row: row.method), *COUNTS, *_WORK, title=title)
 
     def __repr__(self) -> str:
         rates = ", ".join(f"{row.method} {row.correct}/{row.starts}" for row in self.rows)
         return f"ComparisonResult(chi2 = {self.best_chi2:.6g}; correct: {rates})"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    counts = (row.starts, row.converged, row.correct, row.wrong, row.integration_error, row.optimization_error)
-    expected = f"{row.expected_time:.3g} s" if np.isfinite(row.expected_time) else "never"
-    return (row.method, *map(str, counts), f"{row.median_time:.3g} s", expected, f"{row.iterations:g}",
-            f"{row.evaluations:g}")  # fmt: skip
+Columns = Sequence[Column[Row]]
+COUNTS: Columns = (
+    (">starts", lambda row: f"{row.starts}"),
+    (">converged", lambda row: f"{row.converged}"),
+    (">correct", lambda row: f"{row.correct}" + (f" ({100 * row.success_rate:.0f} %)" if row.starts else "")),
+    (">wrong", lambda row: f"{row.wrong}"),
+    (">integration", lambda row: f"{row.integration_error}"),
+    (">other", lambda row: f"{row.optimization_error}"),
+    (">median", lambda row: _seconds(row.median_time)),
+    (">expected", lambda row: _seconds(row.expected_time)),
+)
+"""What a row counts, whoever shows it."""
+_WORK: Columns = (
+    (">iterations", lambda row: f"{row.iterations:g}"),
+    (">evaluations", lambda row: f"{row.evaluations:g}"),
+)
+
+
+def _seconds(value: float) -> str:
+    return or_never(value, ".3g" if value < 1.0 else ".2f") + (" s" if np.isfinite(value) else "")
+
+
+def correct_at(*chi2: float) -> str:
+    """Say what `COUNTS` mean where these are the global optima."""
+    found = ", ".join(f"{value:.6g}" for value in chi2)
+    return f"correct: chi2 = {found} within 0.1 %; expected: mean time per start / success rate"
+
+
+def legend(descriptions: Mapping[str, str]) -> Sheet:
+    """Return what methods are, by name."""
+    return Sheet(("", ""), tuple(descriptions.items()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from castfit._text import aligned, rounded
+from castfit._text import Column, Sheet, rounded
 from castfit.drive.run.found import Found
 from castfit.result import Result
 from castfit.status import Status
@@ -103,18 +103,25 @@ class IncrementalResult(Found):
 
     def summary(self) -> str:
         """Return the table of horizons, above the summary of the result."""
-        names = self.result.names
-        rows = [("horizon", "data", *names, "chi2", "relaxed", "iterations", "status", "fallback")]
-        for h in self.horizons:
-            # More than nine digits would only widen the table.
-            errors = {name: max(h.standard_errors[name], 1e-6 * abs(h.estimates[name])) for name in names}
-            values = (rounded(h.estimates[name], errors[name]) for name in names)
-            rows.append((f"{h.horizon:g}", f"{h.n_data}", *values, f"{h.chi2:.4g}", f"{h.relaxations}",
-                         f"{h.iterations}", h.status.value, h.fallback))  # fmt: skip
-        table = aligned(rows, ">" * (len(names) + 5) + "<<")
+        table = Sheet.of(
+            self.horizons,
+            (">horizon", lambda h: f"{h.horizon:g}"),
+            (">data", lambda h: f"{h.n_data}"),
+            *map(_estimate, self.result.names),
+            (">chi2", lambda h: f"{h.chi2:.4g}"),
+            (">relaxed", lambda h: f"{h.relaxations}"),
+            (">iterations", lambda h: f"{h.iterations}"),
+            ("status", lambda h: h.status.value),
+            ("fallback", lambda h: h.fallback),
+        )
         counted = f"{self.iterations} iterations, equivalent to {self.equivalent_iterations:.2f} on the whole horizon"
-        return "\n".join([*table, "", f"{counted}; {self.time:.2f} s", "", self.result.summary()])
+        return "\n".join([*table.lines, "", f"{counted}; {self.time:.2f} s", "", self.result.summary()])
 
     def __repr__(self) -> str:
         count = len(self.horizons)
         return f"IncrementalResult({count} horizons, I_equiv = {self.equivalent_iterations:.2f}; {self.result!r})"
+
+
+def _estimate(name: str) -> Column[Horizon]:
+    """Return the column of a quantity; more than nine digits would only widen it."""
+    return f">{name}", lambda h: rounded(h.estimates[name], max(h.standard_errors[name], 1e-6 * abs(h.estimates[name])))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._text import aligned
+from castfit._text import Column, Sheet
 from castfit.drive.optima import Merit, Optimum
 from castfit.drive.run.pool import LOST, lost
 from castfit.problem import Posable
@@ -181,13 +181,16 @@ def optima_lines(optima: Sequence[Optimum], total: int, *, first: bool = False) 
     """Return the table of the lowest optima: how many of all fits found each, which one first, what differs there."""
     if not optima:
         return []
-    rows = [("chi2", "found", *(["first by start"] if first else []), "differ at equal chi2")]
-    for o in optima[:_MOST_SHOWN]:
-        by = [str(min(o.starts))] if first else []
-        rows.append((f"{o.chi2:.8g}", f"{len(o.starts)} of {total}", *by, ", ".join(o.varying)))
+    columns: list[Column[Optimum]] = [
+        (">chi2", lambda o: f"{o.chi2:.8g}"),
+        (">found", lambda o: f"{len(o.starts)} of {total}"),
+        ("differ at equal chi2", lambda o: ", ".join(o.varying)),
+    ]
+    if first:
+        columns.insert(2, (">first by start", lambda o: f"{min(o.starts)}"))
     more = len(optima) - _MOST_SHOWN
     rest = [f"and {more} more, up to chi2 = {optima[-1].chi2:.8g}"] if more > 0 else []
-    return [*aligned(rows, ">" * (len(rows[0]) - 1) + "<"), *rest, ""]
+    return [*Sheet.of(optima[:_MOST_SHOWN], *columns).lines, *rest, ""]
 
 
 def counted(what: str, counts: Mapping[str, int]) -> list[str]:
