@@ -70,6 +70,7 @@ from castfit.solve.ipopt import Ipopt
 from castfit.solve.solution import Iteration
 from castfit.start.decomposition.search import Decomposed
 from castfit.status import CastfitError, InputError, Status
+from castfit.steady import SteadyState, SteadyStateError, steady_state
 from castfit.stiffness import Stiffness, stiffness
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
@@ -118,6 +119,8 @@ __all__ = [
     "SingleShooting",
     "SoftL1",
     "Status",
+    "SteadyState",
+    "SteadyStateError",
     "Stiffness",
     "StudentT",
     "acos",
@@ -155,6 +158,7 @@ __all__ = [
     "sin",
     "sinh",
     "sqrt",
+    "steady_state",
     "stiffness",
     "symbols",
     "tan",

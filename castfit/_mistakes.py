@@ -194,7 +194,7 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
     mistakes += [
         f"state '{n}' has no initial value; give a number, free(guess) or an expression"
         for n in model.own_states
-        if n not in initial
+        if n not in initial and experiment.steady is None
     ]
     for name, value in initial.items():
         if isinstance(value, ca.SX):
@@ -222,8 +222,51 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
                 f"[{start:g}, {end:g}]; extend it"
             )
     mistakes += event_mistakes(said, experiment, parameters)
+    mistakes += [] if experiment.steady is None else _steady_mistakes(model, experiment, parameters)
     if end <= start:
         mistakes.append(f"nothing is measured after the start {start:g}; estimation needs later times")
+    return mistakes
+
+
+def _steady_mistakes(model: Model, experiment: Experiment, parameters: Sequence[str]) -> list[str]:
+    """Find what is wrong with the steady state before an experiment."""
+    assert experiment.steady is not None
+    said, system = experiment.steady, model.system
+    mistakes: list[str] = []
+    if ca.depends_on(ca.vertcat(system.ode, system.alg), system.t):
+        mistakes.append("there is no steady state: the model's equations contain the time")
+    known = (*model.own_states, *model.algebraic_states)
+    mistakes += [
+        f"steady_state: initial names '{n}', which is no state: {suggest(n, known)}"
+        for n in said.initial
+        if n not in known
+    ]
+    mistakes += [
+        f"steady_state: '{n}' is no input of the model: {suggest(n, model.inputs)}"
+        for n in said.inputs
+        if n not in model.inputs
+    ]
+    mistakes += [
+        f"steady_state: '{n}' is no parameter: {suggest(n, parameters)}" for n in said.parameters if n not in parameters
+    ]
+    for name, value in said.parameters.items():
+        if isinstance(value, ca.SX):
+            mistakes += _unknown(f"steady_state: parameter '{name}'", value, parameters)
+    own, before = (
+        _circles({n: v for n, v in group.items() if isinstance(v, ca.SX)})
+        for group in (experiment.parameters, experiment.before.parameters)
+    )
+    mistakes += [] if own else [f"steady_state: {m}" for m in before]
+    for name, value in said.initial.items():
+        if isinstance(value, ca.SX):
+            mistakes += _unknown(f"steady_state: the initial value of '{name}'", value, parameters)
+    first = {**model.initial, **said.initial}
+    mistakes += [
+        f"steady_state: state '{n}' has no value from which to come to rest; give initial={{'{n}': ...}}, which also "
+        "tells conserved sums"
+        for n in model.own_states
+        if n not in first
+    ]
     return mistakes
 
 

@@ -11,6 +11,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._casadi import Built
+from castfit.at_rest import AtRest
 from castfit.events import Doses, Occurrence, occurrences
 from castfit.experiment import Experiment, Free, Points
 from castfit.inputs import Input
@@ -18,6 +19,7 @@ from castfit.link import Expressions, Link, Natural
 from castfit.model import Model
 from castfit.observed import Observations, Observed
 from castfit.quantities import Quantity, fixed_value
+from castfit.rest import Rest
 from castfit.schedule import Change, Instant, Level, Schedule, Timetable
 from castfit.statement import Statement, initial_values
 
@@ -49,6 +51,8 @@ class Condition:
         Where the search for consistent algebraic states begins.
     schedule : Schedule
         What happens at certain times, as a function of the last rows e of the link.
+    settled : bool
+        Whether the measurements are at infinity; their times here are any at which the model rests.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Condition:
     link: Link
     z_guess: Array
     schedule: Schedule = field(default_factory=Schedule)
+    settled: bool = False
 
     @property
     def end(self) -> float:
@@ -115,48 +120,22 @@ def _condition(
     graphs: _Graphs,
 ) -> Condition:
     model, initial = said.model, initial_values(said.model, experiment)
-    named: list[tuple[str, Any]] = [(n, experiment.parameters.get(n)) for n in model.parameters]
-    named += [(n, initial[n]) for n in model.states]
-    what = [*(f"parameter '{n}'" for n in model.parameters), *(f"the initial value of '{n}'" for n in model.states)]
     happens = _Happens(model, graphs)
     for occurrence in occurrences(experiment.events, experiment.end):
         happens.add(occurrence)
-    named += [("", value) for value in happens.values]
-    what += happens.what
-    computed = [i for i, (_, value) in enumerate(named) if isinstance(value, ca.SX)]
-    graph = graphs.get([named[i][1] for i in computed], experiment.parameters) if computed else None
-
-    row_of = {("parameter", n): i for i, n in enumerate(model.parameters)}
-    row_of |= {("initial state", n): len(model.parameters) + i for i, n in enumerate(model.states)}
-    seen = {*model.parameters, *(graph.names if graph is not None else ())} - {*experiment.parameters}
+    plans = [_Plan.of(model, experiment, graphs, tuple(happens.values), tuple(happens.what))]
+    if experiment.steady is not None:
+        plans.append(_Plan.of(model, experiment.before, graphs))
     own = [
         j
         for j, q in enumerate(quantities)
-        if q.experiment in (None, experiment.name) and (q.kind == "initial state" or q.of in seen)
+        if q.experiment in (None, experiment.name)
+        and (q.kind == "initial state" or any(q.of in plan.seen for plan in plans))
     ]
-    of = np.array([row_of.get((quantities[j].kind, quantities[j].of), -1) for j in own], dtype=np.intp)
-
-    entry = {quantities[j].of: i for i, j in enumerate(own)}  # initial states too: delay lines may begin at them
-    number = {n: float(v) for n, v in experiment.parameters.items() if not isinstance(v, ca.SX)}
-    number |= {
-        n: fixed_value(said.parameters[n], experiment.name) for n in seen if n not in entry and n in said.parameters
-    }
-    base = np.zeros(len(named))
-    for i, (name, value) in enumerate(named):
-        if i < len(model.parameters):
-            base[i] = number.get(name, 0.0)
-        elif not isinstance(value, (ca.SX, Free)):
-            base[i] = float(value)
-    parts = () if graph is None else (graph.part(computed, what, entry, number, len(own)),)
-    link = Link(
-        len(model.parameters),
-        base,
-        of,
-        np.array([quantities[j].scale == "log" for j in own], dtype=bool),
-        parts,
-        model.flow_parameters,
-        len(happens.values),
-    )
+    known = [quantities[j] for j in own]
+    link = plans[0].link(said, known)
+    if experiment.steady is not None:
+        link = replace(link, parts=(*link.parts, _at_rest(said, experiment, plans[1], known)))
     endless = any(isinstance(event, Doses) and event.endless for event in experiment.events)
     return Condition(
         experiment.name,
@@ -168,7 +147,96 @@ def _condition(
         link,
         np.array([float(initial.get(n, 1.0)) for n in model.algebraic_states]),
         happens.schedule(link, experiment.end if endless else np.inf),
+        experiment.settled,
     )
+
+
+def _at_rest(said: Statement, experiment: Experiment, plan: _Plan, known: Sequence[Quantity]) -> AtRest:
+    """Return the part of a link that is the steady state before an experiment."""
+    model, before = said.model, experiment.before
+    inner = plan.link(said, known, before=True)
+    at = inner.natural(np.array([q.guess for q in known], dtype=float))
+    vary = np.zeros(len(model.parameters), dtype=np.bool_)
+    vary[inner.free] = True
+    inputs = np.array([float(before.inputs[n](before.start)) for n in model.inputs])
+    guess = np.array([float(before.initial.get(n, 1.0)) for n in model.algebraic_states])
+    p, a = (np.where(np.isfinite(v), v, 1.0) for v in (at.p, at.a))
+    rest = Rest.of(model.system, inputs, guess, p, a, vary)
+    states = np.array([i for i, n in enumerate(model.states) if n not in experiment.initial], dtype=np.intp)
+    return AtRest(states + len(model.parameters), states, rest, inner, model.parameters)
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """An experiment's rows, parameters, initial states and those of events, and which are expressions, as a graph.
+
+    The rows of states that follow otherwise, such as by resting, are zeros.
+    """
+
+    experiment: Experiment
+    model: Model
+    named: tuple[tuple[str, Any], ...]
+    what: tuple[str, ...]
+    n_e: int
+    computed: tuple[int, ...]
+    graph: Graph | None
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        experiment: Experiment,
+        graphs: _Graphs,
+        events: tuple[Any, ...] = (),
+        what: tuple[str, ...] = (),
+    ) -> _Plan:
+        initial = initial_values(model, experiment)
+        named: list[tuple[str, Any]] = [(n, experiment.parameters.get(n)) for n in model.parameters]
+        named += [(n, initial.get(n, 0.0)) for n in model.states]
+        named += [("", value) for value in events]
+        said = (
+            *(f"parameter '{n}'" for n in model.parameters),
+            *(f"the initial value of '{n}'" for n in model.states),
+            *what,
+        )
+        computed = [i for i, (_, value) in enumerate(named) if isinstance(value, ca.SX)]
+        graph = graphs.get([named[i][1] for i in computed], experiment.parameters) if computed else None
+        return cls(experiment, model, tuple(named), said, len(events), tuple(computed), graph)
+
+    @property
+    def seen(self) -> set[str]:
+        """The parameters whose values matter."""
+        inside = () if self.graph is None else self.graph.names
+        return {*self.model.parameters, *inside} - {*self.experiment.parameters}
+
+    def link(self, said: Statement, known: Sequence[Quantity], *, before: bool = False) -> Link:
+        """Return the link from quantities q.
+
+        What holds `before` an experiment depends on none of its initial states, and is a function of natural values.
+        """
+        model, experiment = self.model, self.experiment
+        n_p = len(model.parameters)
+        row_of = {("parameter", n): i for i, n in enumerate(model.parameters) if n not in experiment.parameters}
+        row_of |= {} if before else {("initial state", n): n_p + i for i, n in enumerate(model.states)}
+        of = np.array([row_of.get((q.kind, q.of), -1) for q in known], dtype=np.intp)
+        # Of initial states too: delay lines may begin at them.
+        entry = {q.of: i for i, q in enumerate(known) if q.kind == "parameter" or not before}
+        entry = {n: i for n, i in entry.items() if n not in experiment.parameters}
+        number = {n: float(v) for n, v in experiment.parameters.items() if not isinstance(v, ca.SX)}
+        number |= {
+            n: fixed_value(said.parameters[n], experiment.name)
+            for n in self.seen
+            if n not in entry and n in said.parameters
+        }
+        base = np.zeros(len(self.named))
+        for i, (name, value) in enumerate(self.named):
+            if i < n_p:
+                base[i] = number.get(name, 0.0)
+            elif not isinstance(value, (ca.SX, Free)):
+                base[i] = float(value)
+        parts = () if self.graph is None else (self.graph.part(self.computed, self.what, entry, number, len(known)),)
+        log = np.array([q.scale == "log" and not before for q in known], dtype=bool)
+        return Link(n_p, base, of, log, parts, model.flow_parameters, self.n_e)
 
 
 _INFUSED: Built[Model, dict[tuple[str, ...], Model]] = Built()

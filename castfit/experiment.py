@@ -22,7 +22,8 @@ from castfit.noise.base import Noise
 from castfit.noise.reading import read_noise
 from castfit.noise.unknown import Unknown
 from castfit.priors import PriorDistribution, contradictions, prior_mistakes
-from castfit.series import Relative, read_series, scale_mistakes, series_mistakes
+from castfit.rest import SteadyStart
+from castfit.series import Relative, Series, read_series, scale_mistakes, series_mistakes
 from castfit.status import InputError, check, suggest
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ class Experiment:
         of shape (n_times,), or (n_times, n_replicates).  NaN means not measured.  Names are states or outputs.
     time : sequence of float or str, optional
         Common times, in increasing order (repeated times are replicates); for a DataFrame the name of the time
-        column, or nothing if the index is time.
+        column, or nothing if the index is time.  Times that are all ``np.inf`` mean that the model had come to rest,
+        from `initial` under constant inputs; finite times are another experiment.
     sigma : float, mapping, array or `relative`, optional
         Standard deviation of the measurement errors, in the unit of the data: one number or ``relative(0.05,
         floor=1e-3)`` for all, an array (n_times, n_outputs), or a mapping with, per output, a number, `relative`, one
@@ -109,7 +111,8 @@ class Experiment:
     initial : mapping, optional
         For each state a number, ``free(guess)``, or a CasADi expression of the model's parameters.  States that are
         left out take the model's own initial value.  For an algebraic state a number: a guess from which its
-        consistent value is sought (1 by default).
+        consistent value is sought (1 by default).  Or ``castfit.steady_state(...)``: the steady state that the model
+        had before the experiment.
     parameters : mapping, optional
         Parameters of the model that have another value in this experiment: a number, or a CasADi expression of other
         parameters, as in ``{"k": 2 * k_ref, "d": 0.3}``.  Names in expressions, also in those of `initial`, mean the
@@ -141,6 +144,8 @@ class Experiment:
     events: tuple[Event | Doses, ...] = ()
     start: float = 0.0
     name: str = ""
+    steady: SteadyStart | None = None
+    settled: bool = False
 
     def __init__(
         self,
@@ -149,7 +154,7 @@ class Experiment:
         *,
         sigma: Sigma = None,
         noise: Noise | Mapping[str, Noise] | Mapping[Any, Any] | None = None,
-        initial: Mapping[str, InitialValue] | Mapping[Any, Any] | None = None,
+        initial: Mapping[str, InitialValue] | Mapping[Any, Any] | SteadyStart | None = None,
         parameters: Mapping[str, float | ca.SX] | Mapping[Any, Any] | None = None,
         inputs: Mapping[str, Input | float] | None = None,
         events: Event | Doses | Sequence[Event | Doses] | None = None,
@@ -165,15 +170,20 @@ class Experiment:
         if not isinstance(label, str):
             mistakes.append(f"name is {text(label)}; give text")
             label = ""
-        series = read_series(data, time, mistakes)
+        series, settled = _brought_to_rest(read_series(data, time, mistakes), begin, mistakes)
         stated = read_noise(sigma, noise, time, series, mistakes)
         mistakes += series_mistakes(series, begin)
         if not mistakes and begin is not None:
             mistakes += scale_mistakes(series, stated.deviations, begin, given=start is not None)
         signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
-        states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial, mistakes).items()}
-        own = {n: _own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
         happens = read_events(events, mistakes)
+        steady = initial if isinstance(initial, SteadyStart) else None
+        given: Any = steady.replace if steady is not None else initial
+        if settled:
+            steady, given = _resting(initial, signals, mistakes), None
+            mistakes += ["events happen, but the data are at infinity; leave the events out"] if happens else []
+        states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", given, mistakes).items()}
+        own = {n: own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
         check(f"Experiment '{label}'" if label else "Experiment", mistakes)
         values: dict[str, Any] = {
             "data": {n: (s.times, s.values) for n, s in series.items()},
@@ -186,6 +196,8 @@ class Experiment:
             "events": happens,
             "start": begin,
             "name": name,
+            "steady": steady,
+            "settled": settled,
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
@@ -242,17 +254,36 @@ class Experiment:
         return self._replace(data, self.sigma, self.events)
 
     def _replace(self, data: Mapping[str, Any], sigma: Any, events: Sequence[Event | Doses]) -> Experiment:
-        return Experiment(
+        out = Experiment(
             data,
             sigma=sigma,
             noise={n: model for n, model in self.noise.items() if n in data},
-            initial=self.initial,
+            initial=self.initial if self.steady is None else replace(self.steady, replace=self.initial),
             parameters=self.parameters,
             inputs=self.inputs,
             events=events,
             start=self.start,
             name=self.name,
         )
+        object.__setattr__(out, "settled", self.settled)
+        return out
+
+    @property
+    def before(self) -> Experiment:
+        """What holds before an experiment that begins at a steady state, as if it were the experiment."""
+        assert self.steady is not None
+        held = {n: Input.constant(float(u(self.start))) for n, u in self.inputs.items()}
+        out = Experiment.__new__(Experiment)
+        said = {
+            "events": (),
+            "initial": self.steady.initial,
+            "parameters": {**self.parameters, **self.steady.parameters},
+            "inputs": {**held, **self.steady.inputs},
+            "steady": None,
+        }
+        for key, value in {**vars(self), **said}.items():
+            object.__setattr__(out, key, value)
+        return out
 
     def called(self, name: str) -> Experiment:
         """Return the experiment under another name."""
@@ -282,15 +313,15 @@ class Experiment:
 
     def __reduce__(self) -> Any:
         """Pickle expressions of parameters through CasADi functions, since bare SX does not pickle."""
-        initial, parameters = (
-            {n: _Graph.of(v) if isinstance(v, ca.SX) else v for n, v in group.items()}
-            for group in (self.initial, self.parameters)
-        )
+        initial, parameters = _packed(self.initial), _packed(self.parameters)
+        steady = None
+        if self.steady is not None:
+            steady = (dict(self.steady.inputs), _packed(self.steady.parameters), _packed(self.steady.initial))
         noise = {
             n: (replace(model, sigma=None), _Graph.of(model.sigma) if isinstance(model.sigma, ca.SX) else model.sigma)
             for n, model in self.noise.items()
         }
-        rest = (dict(self.inputs), self.events, self.start, self.name)
+        rest = (dict(self.inputs), self.events, self.start, self.name, steady, self.settled)
         return _restore, (self.data, self.sigma, noise, initial, parameters, *rest)
 
 
@@ -324,6 +355,14 @@ class _Graph:
         return ca.SX(self.function.call([ca.SX.sym(n) for n in self.names])[0])
 
 
+def _packed(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: _Graph.of(v) if isinstance(v, ca.SX) else v for n, v in group.items()}
+
+
+def _unpacked(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v.expression() if isinstance(v, _Graph) else v for n, v in group.items()}
+
+
 def _restore(
     data: Any,
     sigma: Any,
@@ -334,12 +373,14 @@ def _restore(
     events: tuple[Event | Doses, ...],
     start: float,
     name: str,
+    steady: tuple[Any, Any, Any] | None,
+    settled: bool,
 ) -> Experiment:
     noise = {n: replace(m, sigma=s.expression() if isinstance(s, _Graph) else s) for n, (m, s) in stated.items()}
-    initial, parameters = (
-        {n: v.expression() if isinstance(v, _Graph) else v for n, v in group.items()} for group in (initial, parameters)
-    )
-    return Experiment(
+    initial, parameters = _unpacked(initial), _unpacked(parameters)
+    if steady is not None:
+        initial = SteadyStart(steady[0], _unpacked(steady[1]), _unpacked(steady[2]), initial)
+    out = Experiment(
         data,
         sigma=sigma,
         noise=noise,
@@ -350,6 +391,8 @@ def _restore(
         start=start,
         name=name,
     )
+    object.__setattr__(out, "settled", settled)
+    return out
 
 
 def _slots(times: Array, values: Array) -> tuple[Array, NDArray[np.intp]]:
@@ -357,6 +400,43 @@ def _slots(times: Array, values: Array) -> tuple[Array, NDArray[np.intp]]:
     flat = np.repeat(times, values.shape[1])
     first = np.searchsorted(flat, flat, side="left")
     return flat, np.arange(flat.size) - first
+
+
+def _brought_to_rest(
+    series: dict[str, Series], begin: float | None, mistakes: list[str]
+) -> tuple[dict[str, Series], bool]:
+    """Put values at infinity where the model, which begins at rest, still is; tell whether there are any."""
+    infinite = [np.isposinf(s.times) for s in series.values()]
+    if not any(at.any() for at in infinite):
+        return series, False
+    if not all(at.all() for at in infinite):
+        mistakes.append("values at infinity stand beside others; give those at infinity as an experiment of their own")
+        finite = {n: np.where(at, np.nanmax(s.times, where=~at, initial=begin or 0.0), s.times)
+                  for (n, s), at in zip(series.items(), infinite, strict=True)}  # fmt: skip
+        return {n: Series(finite[n], s.values, s.shape) for n, s in series.items()}, False
+    still = (begin or 0.0) + max(abs(begin or 0.0), 1.0)
+    return {n: Series(np.full_like(s.times, still), s.values, s.shape) for n, s in series.items()}, True
+
+
+def _resting(initial: Any, signals: Mapping[str, Input], mistakes: list[str]) -> SteadyStart:
+    """Return from where an experiment that is only measured at rest comes to it."""
+    states: dict[str, Any] = {}
+    if isinstance(initial, SteadyStart):
+        mistakes.append("the data are at infinity already; give initial states, from which the model comes to rest")
+    else:
+        states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial, mistakes).items()}
+    mistakes += [
+        f"initial state '{n}' is free, but the data are at infinity; give a parameter instead, and its guess in the "
+        "problem's parameters"
+        for n, v in states.items()
+        if isinstance(v, Free)
+    ]
+    mistakes += [
+        f"input '{n}' changes in time, but the data are at infinity; give a number"
+        for n, u in signals.items()
+        if u.kind != "constant"
+    ]
+    return SteadyStart({}, {}, states, {})
 
 
 def as_input(name: str, value: Any, mistakes: list[str]) -> Input:
@@ -398,7 +478,7 @@ def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
     return number
 
 
-def _own_parameter(name: str, value: Any, mistakes: list[str]) -> float | ca.SX:
+def own_parameter(name: str, value: Any, mistakes: list[str]) -> float | ca.SX:
     """Read one entry of `parameters`."""
     if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant() and holds_nan(value):
         mistakes.append(f"parameter '{name}' {NOT_A_NUMBER}")

@@ -13,7 +13,8 @@ import casadi as ca
 import numpy as np
 
 from castfit._casadi import Built
-from castfit.link import Expressions
+from castfit.at_rest import AtRest
+from castfit.link import Expressions, Link
 from castfit.posed import Posed
 
 if TYPE_CHECKING:
@@ -92,17 +93,30 @@ def _question(posed: Posed) -> dict[str, str]:
 
 
 def _condition(condition: Condition) -> str:
-    link = condition.link
     inputs = [x for u in condition.inputs for x in (u.kind, u.times, u.values)]
-    parts = [
-        x
-        for part in link.parts
-        if isinstance(part, Expressions)
-        for x in (part.rows, part.names, part.source, part.numbers, *_graph(part.first))
-    ]
+    link = condition.link
     return digest(
-        condition.start, *inputs, link.base, condition.z_guess, condition.theta, link.of, *parts, *_events(condition)
+        condition.start,
+        *inputs,
+        link.base,
+        condition.z_guess,
+        condition.theta,
+        link.of,
+        *_parts(link),
+        *_events(condition),
     )
+
+
+def _parts(link: Link) -> list[Any]:
+    """List what the parts of a link are made of."""
+    out: list[Any] = []
+    for part in link.parts:
+        if isinstance(part, Expressions):
+            out += [part.rows, part.names, part.source, part.numbers, *_graph(part.first)]
+        if isinstance(part, AtRest):
+            inner = part.before
+            out += [part.rows, part.rest.u, part.rest.z_guess, inner.base, inner.of, *_parts(inner)]
+    return out
 
 
 def _events(condition: Condition) -> list[Any]:

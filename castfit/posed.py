@@ -374,7 +374,8 @@ class Posed:
         anew = compose(said)
         if anew.names != self.names:
             return None
-        return replace(anew.restated(self.quantities), absolute_sigma=self.absolute_sigma)
+        given = anew.restated(self.quantities)
+        return replace(given, absolute_sigma=self.absolute_sigma, prior_terms=self.prior_terms)
 
     def _with(self, guess: Array, lower: Array, upper: Array) -> Posed:
         values = zip(self.quantities, guess.tolist(), lower.tolist(), upper.tolist(), strict=True)

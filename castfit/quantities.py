@@ -65,6 +65,9 @@ def every_parameter(model: Model, parameters: Iterable[str]) -> tuple[str, ...]:
 def names_used(model: Model, experiment: Experiment) -> frozenset[str]:
     """Return the parameters whose values an experiment needs: the model's, and those in its expressions and events."""
     values = (*initial_values(model, experiment).values(), *experiment.parameters.values())
+    if experiment.steady is not None:
+        before = experiment.before
+        values = (*values, *initial_values(model, before).values(), *before.parameters.values())
     inside = (symbol.name() for v in values if isinstance(v, ca.SX) for symbol in ca.symvar(v))
     no_parameters = {*model.states, *model.algebraic_states, *model.inputs, model.system.t.name()}
     of_events = symbols_of(experiment.events) - no_parameters

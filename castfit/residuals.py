@@ -72,7 +72,7 @@ def residual_table(problem: Posable, seen: Seen) -> dict[str, NDArray[Any]]:
         row, output = np.nonzero(mask)
         columns["experiment"].append(np.full(row.size, condition.name))
         columns["output"].append(np.array(problem.outputs)[output])
-        columns["time"].append(points.times[row])
+        columns["time"].append(np.where(condition.settled, np.inf, points.times[row]))
         columns["replicate"].append(_replicates(points.times, mask)[mask])
         columns["value"].append(points.values[mask])
     table = {name: np.concatenate(pieces) for name, pieces in columns.items()}

@@ -245,14 +245,38 @@ def _model_case(
     else:
         at = np.atleast_1d(at)
         mistakes += _time_mistakes("times", at, begin)
+    end = at[-1] if times is not None and at is not None and at.ndim == 1 and at.size else None
+    signals, p, x0, z0 = read_model(where, model, parameters, initial, inputs, begin, mistakes, end=end)
+    assert at is not None
+    return Case("the model", signals, p, z0), Nodes(np.array([begin]), x0[None]), at
+
+
+def read_model(
+    where: str,
+    model: Model,
+    parameters: Any,
+    initial: Any,
+    inputs: Any,
+    begin: float,
+    mistakes: list[str],
+    *,
+    end: float | None = None,
+) -> tuple[tuple[Input, ...], Array, Array, Array]:
+    """Return a model's inputs, parameters p (n_p,), initial states (n_x,) and guess of algebraic states (n_z,).
+
+    Raises
+    ------
+    InputError
+        Listing these mistakes, after those that were found before.
+    """
     values = named("parameters", parameters, mistakes)
     mistakes += [f"'{n}' is no parameter: {suggest(n, model.parameters)}" for n in values if n not in model.parameters]
     p = np.array([_number(f"parameter '{n}'", values.get(n), mistakes) for n in model.parameters])
     signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
     mistakes += [f"'{n}' is no input: {suggest(n, model.inputs)}" for n in signals if n not in model.inputs]
     mistakes += [f"input '{n}' is missing; give a number or an Input" for n in model.inputs if n not in signals]
-    if times is not None and at is not None and at.ndim == 1 and at.size:
-        mistakes += _span_mistakes({n: signals[n] for n in model.inputs if n in signals}, "the model", begin, at[-1])
+    if end is not None:
+        mistakes += _span_mistakes({n: signals[n] for n in model.inputs if n in signals}, "the model", begin, end)
     known = (*model.own_states, *model.algebraic_states)
     own = named("initial", initial, mistakes)
     mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in own if n not in known]
@@ -265,9 +289,7 @@ def _model_case(
     z0 = [_initial(n, first.get(n, 0.0), model, p, mistakes) for n in model.algebraic_states]
     mistakes += tau_mistakes(model, p) if np.isfinite(p).all() else []
     check(where, mistakes)
-    assert at is not None
-    case = Case("the model", tuple(signals[n] for n in model.inputs), p, np.array(z0))
-    return case, Nodes(np.array([begin]), np.array([x0])), at
+    return tuple(signals[n] for n in model.inputs), p, np.array(x0), np.array(z0)
 
 
 def _number(what: str, value: Any, mistakes: list[str]) -> float:

@@ -113,8 +113,11 @@ class Statement:
 def initial_values(model: Model, experiment: Experiment) -> dict[str, Any]:
     """Return what is known of each initial state: the experiment's own, else the model's.
 
-    Those of delay lines may be expressions that hold free initial states by the names of the states.
+    Those of delay lines may be expressions that hold free initial states by the names of the states.  Of an experiment
+    that begins at a steady state only what differs from it.
     """
+    if experiment.steady is not None:
+        return dict(experiment.initial)
     general = {n: float(v) if v.is_constant() else v for n, v in model.initial.items()}
     every = {**general, **experiment.initial}
     for line in model.lines:

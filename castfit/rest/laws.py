@@ -1,0 +1,127 @@
+"""Conservation laws: the sums  L x  that no solution changes, because  L f(x, z, p, u) = 0  whatever x, z and p are.
+
+They are the left null space of the right-hand side, found from its values at random points: the rows of F (N, n_x) are
+f at N points, each divided by its largest entry so that rounding is the same in all, the columns divided by theirs so
+that units of states do not matter.  What F maps to zero is a law.  Gauss-Jordan elimination gives each law a state of
+its own, the *pivot*, with the coefficient 1, and the coefficients of reactions come out as the simple numbers they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import casadi as ca
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+_NULL = 1e-11  # singular values below it, relative to the largest, are rounding
+_SIMPLE = 60.0  # coefficients that are multiples of 1 / 60 but for rounding are taken as such
+_CLOSE = 1e-7
+_TRIES = 8  # draws of points, where some cannot be evaluated
+_SEED = 20260101  # the laws are the same for any points: the draw is fixed, so that nothing depends on a caller's rng
+
+
+@dataclass(frozen=True)
+class Laws:
+    """Conserved sums  L x.
+
+    coefficients : (m, n_x)
+    pivots : tuple of m int
+        A state for each law that appears in no other one, with coefficient 1.
+    """
+
+    coefficients: Array
+    pivots: tuple[int, ...]
+
+    def shown(self, names: Sequence[str]) -> list[str]:
+        """Write the sums in words."""
+        return [_sum(row, names) for row in self.coefficients]
+
+
+def conservation_laws(
+    ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, vary: Mask, time: float = 0.0
+) -> Laws:
+    """Find the linear conservation laws of a right-hand side.
+
+    Parameters
+    ----------
+    ode : casadi.Function
+        (t, x, z, p, u) -> (n_x,).
+    x, z, p, u : arrays
+        A point, for orders of magnitude; u is held.
+    vary : (n_p,) bool array
+        Parameters for all of whose values a law must hold; the others are held.
+    """
+    n_x = x.size
+    rng = np.random.default_rng(_SEED)
+    rows: list[Array] = []
+    for _ in range(_TRIES):
+        count = 2 * n_x + 10
+        states = _around(x, rng, count)
+        algebraic = _around(z, rng, count)
+        parameters = np.where(vary, p * np.exp(0.5 * rng.standard_normal((count, p.size))), p)
+        found: Any = ode.map(count)(time, states.T, algebraic.T, parameters.T, np.repeat(u[:, None], count, axis=1))
+        values = np.asarray(found, dtype=float).T
+        rows += [v for v in values if np.isfinite(v).all()]
+        if len(rows) >= count:
+            break
+    if len(rows) < n_x:  # nothing is known
+        return Laws(np.zeros((0, n_x)), ())
+    table = np.array(rows)
+    table = table[np.abs(table).max(axis=1) > 0.0]
+    if table.size == 0:
+        return _eliminated(np.eye(n_x), np.ones(n_x))
+    table = table / np.abs(table).max(axis=1, keepdims=True)
+    size = np.abs(table).max(axis=0)
+    size[size == 0.0] = 1.0
+    _, singular, vectors = np.linalg.svd(table / size)
+    rank = int(np.count_nonzero(singular > _NULL * singular[0]))
+    return _eliminated(vectors[rank:], size)
+
+
+def _around(values: Array, rng: np.random.Generator, count: int) -> Array:
+    """Draw positive points of the magnitude of values."""
+    size = np.abs(values)
+    usual = float(size.max(initial=0.0)) or 1.0
+    return np.where(size > 0.0, size, usual) * np.exp(rng.standard_normal((count, values.size)))
+
+
+def _eliminated(vectors: Array, size: Array) -> Laws:
+    """Bring laws of scaled states x / size, orthonormal rows (m, n_x), into reduced form."""
+    out = vectors.copy()
+    pivots: list[int] = []
+    for i in range(out.shape[0]):
+        free = np.abs(out[i:])
+        free[:, pivots] = 0.0
+        row, column = np.unravel_index(int(np.argmax(free)), free.shape)
+        out[[i, i + int(row)]] = out[[i + int(row), i]]
+        out[i] /= out[i, column]
+        for k in range(out.shape[0]):
+            if k != i:
+                out[k] -= out[k, column] * out[i]
+        pivots.append(int(column))
+    out[np.abs(out) < _CLOSE] = 0.0
+    order = np.argsort(pivots)
+    first = [int(pivots[k]) for k in order]
+    found = out[order] / size * size[first][:, None]
+    simple = np.round(found * _SIMPLE) / _SIMPLE
+    near = np.abs(found - simple) < _CLOSE * np.abs(found)
+    return Laws(np.where(near, simple, found), tuple(first))
+
+
+def _sum(row: Array, names: Sequence[str]) -> str:
+    parts: list[str] = []
+    for value, name in zip(row.tolist(), names, strict=True):
+        if value != 0.0:
+            size = "" if abs(value) == 1.0 else f"{abs(value):.6g} "
+            sign = "-" if value < 0 else "+"
+            parts.append(f"{sign} {size}{name}")
+    first = parts[0].removeprefix("+ ").replace("- ", "-", 1)
+    return " ".join([first, *parts[1:]])

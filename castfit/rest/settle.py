@@ -1,0 +1,117 @@
+"""Integration up to where a model stands still: accuracy matters little on the way, stability and long steps do.
+
+ode23s (Shampine and Reichelt 1997, SIAM J. Sci. Comput. 18, 1), a Rosenbrock method of order 2(3) that is L-stable,
+solves  M w' = F(w)  with the singular M = diag(1 ... 1, 0 ... 0) of algebraic states as well, and conserves what the
+model conserves linearly.  Near rest its steps grow by a factor of five each, so that any horizon is reached soon.
+
+    W = M − h d J,    W k_1 = F_0,    W k_2 = F(w + h k_1 / 2) − M k_1 + W k_1,    w⁺ = w + h k_2
+    W k_3 = F(w⁺) − e_32 (M k_2 − F_1) − 2 (M k_1 − F_0),    error = h (k_1 − 2 k_2 + k_3) / 6
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+_D = 1.0 / (2.0 + np.sqrt(2.0))
+_E32 = 6.0 + np.sqrt(2.0)
+_TOLERANCE = 1e-2  # of a step, relative to each variable
+_SMALL = 1e-3  # of the largest value that a variable has had: what is smaller need not be accurate
+_FIRST = 1e-2  # of the fastest time constant
+_TINY = 1e-300
+_LARGEST_FACTOR, _SMALLEST_FACTOR = 5.0, 0.2
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where the integration is: time, variables w (n,), rates F (n,), Jacobian J (n, n), magnitudes so far (n,)."""
+
+    time: float
+    w: Array
+    rate: Array
+    jacobian: Array
+    size: Array
+
+
+def march(
+    rates: Callable[[Array], Array], both: Callable[[Array], tuple[Array, Array]], w: Array, n_x: int, steps: int
+) -> Iterator[Moment]:
+    """Yield the start and what every accepted step leads to; ends where steps fail or their number is used up.
+
+    Parameters
+    ----------
+    rates, both : callables
+        F(w), and F(w) with its Jacobian.
+    w : (n,) array
+        Consistent variables, the n_x differential ones first.
+    steps : int
+        Accepted or not.
+    """
+    mass = np.zeros(w.size)
+    mass[:n_x] = 1.0
+    time = 0.0
+    f0, jacobian = both(w)
+    fastest = float(np.abs(np.linalg.eigvals(jacobian[:n_x, :n_x])).max(initial=0.0)) if _finite(jacobian) else np.nan
+    h = _FIRST / fastest if fastest > 0.0 else 1.0
+    size = _sizes(both, w, n_x, fastest)
+    yield Moment(time, w, f0, jacobian, size)
+    masses = np.diag(mass)
+    for _ in range(steps):
+        if not (np.isfinite(h) and _finite(f0) and _finite(jacobian)):
+            return
+        try:
+            inverse: Array = np.linalg.inv(masses - h * _D * jacobian)
+        except np.linalg.LinAlgError:
+            h *= 0.5
+            continue
+        k1: Array = inverse @ f0
+        f1 = rates(w + 0.5 * h * k1)
+        k2: Array = inverse @ (f1 - mass * k1) + k1
+        new: Array = w + h * k2
+        f2 = rates(new)
+        k3: Array = inverse @ (f2 - _E32 * (mass * k2 - f1) - 2.0 * (mass * k1 - f0))
+        error = np.abs(k1 - 2.0 * k2 + k3) * (h / 6.0)
+        scale = np.maximum(np.maximum(np.abs(w), np.abs(new)), _SMALL * size) + _TINY
+        worst = float((error / scale).max()) / _TOLERANCE  # NaN is rejected, too
+        if worst <= 1.0:
+            time, w = time + h, new
+            size = np.maximum(size, np.abs(w))
+            f0, jacobian = both(w)
+            yield Moment(time, w, f0, jacobian, size)
+        factor = 0.8 * worst ** (-1.0 / 3.0) if worst > 0.0 else _LARGEST_FACTOR if worst == 0.0 else 0.0
+        h *= min(max(factor, _SMALLEST_FACTOR), _LARGEST_FACTOR)
+        if h < 1e-14 * time:
+            return
+
+
+def _sizes(both: Callable[[Array], tuple[Array, Array]], w: Array, n_x: int, fastest: float) -> Array:
+    """Return magnitudes (n,): of what stands at zero the one to which its rate leads before it decays.
+
+    Products of a reaction get theirs one after the other.
+    """
+    size = np.abs(w)
+    for _ in range(n_x):
+        zero = size[:n_x] == 0.0
+        if not zero.any():
+            break
+        rate, jacobian = both(np.concatenate([size[:n_x], w[n_x:]]))
+        decay = np.abs(np.diagonal(jacobian)[:n_x])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            led = np.abs(rate[:n_x]) / np.where(decay > 0.0, decay, fastest)
+        new = np.where(zero & np.isfinite(led), led, 0.0)
+        if not (new > 0.0).any():
+            break
+        size[:n_x] += new
+    return size
+
+
+def _finite(values: Array) -> bool:
+    return bool(np.isfinite(values.sum()))

@@ -1,0 +1,357 @@
+"""Steady states: against long simulations, conserved sums, what has none, before experiments, and at infinity."""
+
+from __future__ import annotations
+
+import pickle
+import time
+
+import casadi as ca
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import castfit as cf
+from castfit.rest import conservation_laws
+from tests.builders import jacobian_error, refused
+
+VALUES = {"on": 1.0, "off": 0.4, "k1": 0.8, "k2": 0.6, "d1": 0.5, "d2": 0.3, "km": 0.2, "make": 0.2, "lose": 0.25}
+INPUT = {"u": 0.6}
+
+
+def cascade(unit: float = 1.0) -> cf.Model:
+    """A kinase that a signal activates phosphorylates a protein twice, which makes the phosphatase; two totals."""
+    K, Ka, S, S1, S2, P = cf.symbols("K Ka S S1 S2 P")
+    on, off, k1, k2, d1, d2, km, make, lose, u = cf.symbols("on off k1 k2 d1 d2 km make lose u")
+    activation = on * u * K - off * Ka
+    first = k1 / unit * Ka * S / (km + S / unit) - d1 * P / unit * S1 / (km + S1 / unit)
+    second = k2 / unit * Ka * S1 / (km + S1 / unit) - d2 * P / unit * S2 / (km + S2 / unit)
+    ode = {K: -activation, Ka: activation, S: -first, S1: first - second, S2: second,
+           P: make * (1 * unit + S2) - lose * P}  # fmt: skip
+    parameters = [on, off, k1, k2, d1, d2, km, make, lose]
+    return cf.Model(ode, parameters=parameters, inputs=[u], outputs={"active": Ka / (K + Ka)},
+                    initial={K: 1.0 * unit, Ka: 0, S: 2.0 * unit, S1: 0, S2: 0, P: 0.5 * unit})  # fmt: skip
+
+
+LONG = cf.IntegratorOptions(relative_tolerance=1e-12, absolute_tolerance=1e-14)
+
+
+def long_simulation(model, values, **options):
+    end = cf.simulate(model, values, [0.0, 2000.0], integrator=LONG, **options)
+    return np.array([end[n][-1] for n in (*model.states, *model.algebraic_states)])
+
+
+def test_a_cascade_rests_where_a_long_simulation_ends():
+    model = cascade()
+    found = cf.steady_state(model, VALUES, inputs=INPUT)
+    assert np.allclose(list(found.states.values()), long_simulation(model, VALUES, inputs=INPUT), rtol=1e-9)
+    assert found.conserved == {"K + Ka": 1.0, "S + S1 + S2": 2.0}
+    assert np.isclose(found.outputs["active"], 0.6 / (0.6 + 0.4))
+    assert (np.abs(found.eigenvalues[-2:]) < 1e-12).all()
+    assert (found.eigenvalues[:-2].real < 0).all()
+    assert np.isclose(found.time_constant, -1 / found.eigenvalues[-3].real)
+    assert "conserved: K + Ka = 1" in str(found)
+
+
+def test_its_derivatives_are_those_of_a_long_simulation():
+    model = cascade()
+    found = cf.steady_state(model, VALUES, inputs=INPUT)
+    for j, (name, value) in enumerate(VALUES.items()):
+        h = 1e-3 * value
+        ends = [long_simulation(model, {**VALUES, name: value + m * h}, inputs=INPUT) for m in (-2, -1, 1, 2)]
+        slope = (ends[0] - 8 * ends[1] + 8 * ends[2] - ends[3]) / (12 * h)
+        assert np.abs(found.jacobian[:, j] - slope).max() < 1e-6 * np.abs(found.jacobian).max()
+    for i, name in enumerate(model.states):
+        first = {"K": 1.0, "Ka": 0.0, "S": 2.0, "S1": 0.0, "S2": 0.0, "P": 0.5}
+        ends = [long_simulation(model, VALUES, inputs=INPUT, initial={**first, name: first[name] + m * 1e-3})
+                for m in (1, 2)]  # fmt: skip
+        base = long_simulation(model, VALUES, inputs=INPUT)
+        slope = (4 * ends[0] - ends[1] - 3 * base) / 2e-3
+        assert np.abs(found.by_initial[:, i] - slope).max() < 1e-4
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=30)
+def test_conserved_sums_of_random_reactions(seed):
+    rng = np.random.default_rng(seed)
+    n, m = rng.integers(2, 8), rng.integers(1, 7)
+    stoichiometry = rng.integers(-2, 3, size=(n, m)).astype(float)
+    unit = 10.0 ** rng.integers(-6, 7, size=n)
+    x, p = ca.SX.sym("x", int(n)), ca.SX.sym("p", int(m))
+    orders = rng.integers(0, 3, size=(n, m))
+    flux = [p[j] * ca.exp(sum(int(orders[i, j]) * ca.log(x[i] / unit[i]) for i in range(n))) for j in range(m)]
+    ode = ca.diag(ca.DM(unit)) @ ca.DM(stoichiometry) @ ca.vertcat(*flux)
+    t, z, u = ca.SX.sym("t"), ca.SX(0, 1), ca.SX(0, 1)
+    function = ca.Function("ode", [t, x, z, p, u], [ca.densify(ode)])
+    rates = 10.0 ** rng.uniform(-3, 3, m)
+    none = np.zeros(0)
+    laws = conservation_laws(function, unit, none, rates, none, vary=np.ones(m, dtype=bool))
+    # Two reactions may have the same flux law; then their sum counts.
+    distinct = np.unique(orders, axis=1, return_inverse=True)
+    assert laws.coefficients.shape[0] >= n - np.linalg.matrix_rank(stoichiometry)
+    if distinct[0].shape[1] == m:
+        assert laws.coefficients.shape[0] == n - np.linalg.matrix_rank(stoichiometry)
+    scaled = laws.coefficients * unit
+    if scaled.size:
+        left = np.abs(scaled @ stoichiometry) / np.abs(scaled).max(axis=1, keepdims=True)
+        assert laws.coefficients.shape[0] > n - np.linalg.matrix_rank(stoichiometry) or left.max() < 1e-6
+    assert len(set(laws.pivots)) == len(laws.pivots)
+    assert np.array_equal(laws.coefficients[:, list(laws.pivots)], np.eye(len(laws.pivots)))
+
+
+def test_a_reaction_conserves_as_chemists_write_it():
+    a, b, c, k = cf.symbols("a b c k")
+    model = cf.Model({a: -2 * k * a**2 * b, b: -k * a**2 * b, c: k * a**2 * b}, parameters=[k],
+                     initial={a: 3.0, b: 1.0, c: 0.0})  # fmt: skip
+    found = cf.steady_state(model, {"k": 0.7})
+    assert np.allclose(list(found.states.values()), [1, 0, 1])
+    assert set(found.conserved) == {"a + 2 c", "b + c"} or len(found.conserved) == 2
+    assert np.allclose(found.by_initial @ [1.0, 0.0, 0.0], [1, 0, 0])
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e9])
+def test_units_of_states_do_not_matter(unit):
+    one = cf.steady_state(cascade(), VALUES, inputs=INPUT)
+    other = cf.steady_state(cascade(unit), VALUES, inputs=INPUT)
+    assert np.allclose(np.array(list(other.states.values())) / unit, list(one.states.values()), rtol=1e-9)
+    assert np.allclose(other.jacobian / unit, one.jacobian, rtol=1e-7, atol=1e-9)
+    assert list(other.conserved) == list(one.conserved)
+
+
+def test_algebraic_states_rest_too():
+    x, z, k, b = cf.symbols("x z k b")
+    model = cf.Model({x: b - k * z}, algebraic={z: z + z**3 == x}, parameters=[k, b], initial={x: 1.0})
+    found = cf.steady_state(model, {"k": 0.5, "b": 1.0})
+    assert np.isclose(found.states["z"], 2.0)
+    assert np.isclose(found.states["x"], 10.0)
+    assert np.allclose(found.jacobian, [[-4 * 13, 2 * 13], [-4, 2]])  # z = b / k, dx/dz = 1 + 3 z^2
+
+
+def test_of_two_stable_states_the_one_that_is_reached():
+    x = cf.symbols("x")
+    model = cf.Model({x: x - x**3})
+    for start in (-2.0, -1e-3, 1e-3, 0.5, 5.0):
+        assert np.isclose(cf.steady_state(model, initial={"x": start}).states["x"], np.sign(start))
+
+
+def test_delay_lines_rest():
+    x, tau = cf.symbols("x tau")
+    model = cf.Model({x: 1 - x * cf.delay(x, tau)}, parameters=[tau], initial={x: 0.5})
+    found = cf.steady_state(model, {"tau": 0.8})
+    assert found.states == pytest.approx({"x": 1.0})
+    assert np.allclose(found.jacobian, 0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rates", "start", "reason"),
+    [
+        (lambda x, y: (1 + 0 * x, -y), (0.0, 1.0), "grows"),
+        (lambda x, y: (x, -y), (1.0, 1.0), "grows"),
+        (lambda x, y: (x**2, -y), (1.0, 1.0), "'x' grows|cannot be computed"),
+        (lambda x, y: (1 + x**2 * y - 4 * x, 3 * x - x**2 * y), (1.0, 1.0), "grows without bound, oscillates"),
+        (lambda x, y: (y, -x), (1.0, 0.0), "oscillates|not isolated"),
+        (lambda x, y: (-x * y, -x * y), (1.0, 1.0), "settles too slowly|not isolated"),
+    ],
+)
+def test_where_there_is_none_a_sentence_says_why(rates, start, reason):
+    x, y = cf.symbols("x y")
+    first, second = rates(x, y)
+    model = cf.Model({x: first, y: second}, initial={x: start[0], y: start[1]})
+    with pytest.raises(cf.SteadyStateError, match=reason):
+        cf.steady_state(model)
+
+
+def test_mistakes_are_listed_at_once():
+    x, k, t = cf.symbols("x k t")
+    moving = cf.Model({x: -k * x + t}, parameters=[k], time=t)
+    with refused("replace is for experiments", "equations contain the time", "'k' has no value",
+                 "'y', which is no state", "'x' has no value"):  # fmt: skip
+        cf.steady_state(moving, initial={"y": 1}, replace={"x": 2})
+    with refused("input 'u' changes in time"):
+        cf.steady_state(cascade(), VALUES, inputs={"u": cf.Input.linear([0, 1], [0, 1])})
+    with refused("model is 3"):
+        cf.steady_state(3)
+    with refused("initial state 'K' is free; give a parameter", "input 'u' changes"):
+        cf.steady_state(initial={"K": cf.free(1)}, inputs={"u": cf.Input.linear([0, 1], [0, 1])})
+
+
+# Before an experiment
+
+TIMES = np.linspace(0.5, 20, 12)
+FREE = {n: cf.Parameter(v, lower=1e-3, upper=30, scale="log") for n, v in VALUES.items() if n not in ("km", "make")}
+FIXED = {n: cf.Parameter(VALUES[n], fixed=True) for n in ("km", "make")}
+
+
+def stimulated(rng=3, **changes) -> cf.Problem:
+    """A cascade at rest under little input, then stimulated; its second total is estimated, known before only."""
+    model, total = cascade(), cf.symbols("total")
+    rest = cf.steady_state(model, VALUES, inputs={"u": 0.05}, initial={"S": 1.7}).states
+    exact = cf.simulate(model, VALUES, TIMES, inputs=INPUT, initial=rest)
+    noise = np.random.default_rng(rng)
+    data = {n: exact[n] + 0.01 * noise.standard_normal(TIMES.size) for n in ("Ka", "S1", "S2", "P")}
+    before = cf.steady_state(inputs={"u": 0.05}, initial={"S": total})
+    experiment = cf.Experiment(data, time=TIMES, sigma=0.01, initial=before, inputs=INPUT)
+    return cf.Problem(model, experiment, parameters={**FREE, **FIXED, "total": cf.Parameter(1.5, lower=0.1)}, **changes)
+
+
+def test_experiments_that_begin_at_rest_are_fitted_alike_by_all_transcriptions():
+    results = [cf.fit(stimulated(), method) for method in ("single", "multiple", "collocation", "collocation/ipopt")]
+    for result in results:
+        assert result.success
+        assert result.goodness.described
+        assert np.isclose(result.chi2, results[0].chi2, rtol=1e-6)
+        for name, error in results[0].standard_errors.items():
+            assert abs(result.values[name] - results[0].values[name]) < 1e-3 * error
+            assert np.isclose(result.standard_errors[name], error, rtol=1e-3)
+    truth = {**VALUES, "total": 1.7}
+    assert all(abs(v - truth[n]) < 4 * results[0].standard_errors[n] for n, v in results[0].values.items())
+
+
+@pytest.mark.parametrize("transcription", [cf.SingleShooting(), cf.MultipleShooting(2), cf.Collocation(elements=4)])
+def test_jacobians_through_the_rest(transcription):
+    posed = stimulated().posed
+    staged = transcription.transcribe(posed, posed.guess)
+    assert jacobian_error(staged, staged.start) < 1e-5
+
+
+def test_second_derivatives_of_the_rest():
+    posed = stimulated().posed
+    link = posed.conditions[0].link
+    q = posed.guess[posed.conditions[0].theta] + 0.1
+    weight = np.random.default_rng(0).standard_normal(link.base.size)
+    on_p, on_a = weight[: link.n_p], weight[link.n_p :]
+
+    def gradient(q):
+        at = link.natural(q)
+        return on_p @ at.dp + on_a @ at.da
+
+    exact = link.curvature(q, on_p, on_a)
+    h, unit = 1e-4, np.eye(q.size)
+    columns = [(gradient(q - 2 * h * e) - 8 * gradient(q - h * e) + 8 * gradient(q + h * e) - gradient(q + 2 * h * e))
+               / (12 * h) for e in unit]  # fmt: skip
+    assert np.abs(exact - np.array(columns)).max() < 1e-7 * max(1.0, np.abs(exact).max())
+    assert np.allclose(exact, exact.T)
+
+
+def test_parameters_may_differ_before_and_states_be_replaced():
+    model = cascade()
+    ref = cf.symbols("ref")
+    before = cf.steady_state(parameters={"on": 0.5 * ref}, inputs={"u": 0.2}, replace={"P": 0.9})
+    experiment = cf.Experiment({"S2": [0.5]}, time=[2.0], initial=before, inputs=INPUT, parameters={"on": 2 * ref})
+    problem = cf.Problem(model, experiment, parameters={**{n: v for n, v in VALUES.items() if n != "on"}, "ref": 0.5})
+    link = problem.conditions[0].link.natural(problem.guess)
+    expected = cf.steady_state(model, {**VALUES, "on": 0.25}, inputs={"u": 0.2}).states
+    assert np.allclose(link.a[:-1], list(expected.values())[:-1])
+    assert link.a[-1] == 0.9
+    assert link.p[0] == 1.0
+    found = cf.simulate(problem)["experiment 1"]["S2"]
+    again = cf.simulate(model, VALUES, [2.0], inputs=INPUT, initial={**expected, "P": 0.9})["S2"]
+    assert np.allclose(found, again)
+
+
+def test_an_input_that_is_left_out_stands_at_its_value_at_the_start():
+    signal = cf.Input.linear([0, 30], [0.3, 2.0])
+    experiment = cf.Experiment({"S2": [0.5]}, time=[2.0], initial=cf.steady_state(), inputs={"u": signal})
+    problem = cf.Problem(cascade(), experiment, parameters=VALUES)
+    expected = cf.steady_state(cascade(), VALUES, inputs={"u": 0.3}).states
+    assert np.allclose(problem.conditions[0].link.natural(problem.guess).a, list(expected.values()))
+
+
+def test_problems_at_rest_pickle_and_are_fixed_and_told_apart(tmp_path):
+    problem = stimulated()
+    again = pickle.loads(pickle.dumps(problem))
+    assert np.array_equal(cf.simulate(again)["experiment 1"]["S2"], cf.simulate(problem)["experiment 1"]["S2"])
+    fixed = problem.posed.fix({"total": 1.6, "on": 0.9})
+    value = dict(zip(problem.names, problem.guess, strict=True)) | {"total": 1.6, "on": np.log(0.9)}
+    theta = np.array([value[n] for n in problem.names])
+    assert np.allclose(cf.simulate(fixed)["experiment 1"]["S2"], cf.simulate(problem, theta)["experiment 1"]["S2"])
+    cf.fit(problem, "single").save(tmp_path / "fit.json")
+    other = cf.Experiment(problem.experiments[0].data, sigma=0.01, inputs=INPUT,
+                          initial=cf.steady_state(inputs={"u": 0.06}, initial={"S": cf.symbols("total")}))  # fmt: skip
+    with refused("inputs, initial and fixed values of 'experiment 1'"):
+        cf.Result.load(tmp_path / "fit.json").with_problem(problem.replace(experiments=other))
+
+
+def test_a_guess_without_a_steady_state_says_so():
+    x, make, lose = cf.symbols("x make lose")
+    model = cf.Model({x: make - lose * x}, parameters=[make, lose], initial={x: 0})
+    experiment = cf.Experiment({"x": [1.0, 2.0]}, time=[1, 2], initial=cf.steady_state())
+    with refused("the steady state of 'x' before the experiment is nan at make = 1, lose = -1 (after a time of"):
+        cf.Problem(model, experiment, parameters={"make": 1.0, "lose": -1.0})
+    problem = cf.Problem(model, experiment, parameters={"make": 1.0, "lose": 1.0})
+    staged = cf.SingleShooting().transcribe(problem.posed, np.array([1.0, -1.0]))
+    at = staged.evaluate(np.array([1.0, -1.0]))
+    assert not at.ok
+    assert "the steady state of 'x' before the experiment" in str(at.failures)
+
+
+def test_mistakes_about_the_time_before_are_listed_at_once():
+    k, strange, t, x = cf.symbols("k strange t x")
+    before = cf.steady_state(parameters={"kk": 1, "on": strange}, inputs={"v": 0}, initial={"Q": 1, "S": strange})
+    experiment = cf.Experiment({"S2": [0.5]}, time=[2.0], initial=before, inputs=INPUT)
+    with refused("initial names 'Q'", "'v' is no input", "'kk' is no parameter", "parameter 'on' contains 'strange'",
+                 "initial value of 'S' contains 'strange'"):  # fmt: skip
+        cf.Problem(cascade(), experiment, parameters=VALUES)
+    moving = cf.Model({x: -k * x + t}, parameters=[k], time=t)
+    with refused("equations contain the time", "state 'x' has no value from which to come to rest"):
+        cf.Problem(moving, cf.Experiment({"x": [1.0]}, time=[1.0], initial=cf.steady_state()), parameters={"k": 1})
+
+
+# At infinity
+
+
+@pytest.mark.parametrize("method", ["single", "multiple", "collocation"])
+def test_data_at_infinity(method):
+    """x' = make - lose x rests at make / lose: values at rest give the ratio, others the rate."""
+    x, make, lose, u = cf.symbols("x make lose u")
+    model = cf.Model({x: make * u - lose * x}, parameters=[make, lose], inputs=[u], initial={x: 0})
+    course = cf.Experiment({"x": [0.6, 1.0, 1.4]}, time=[1, 2, 3], sigma=0.1, inputs={"u": 1}, name="course")
+    rest = cf.Experiment({"x": [[2.1, 1.9]]}, time=[np.inf], sigma=0.01, inputs={"u": 1}, name="rest")
+    double = cf.Experiment({"x": [4.02]}, time=[np.inf], sigma=0.02, inputs={"u": 2}, name="double")
+    problem = cf.Problem(model, [course, rest, double], parameters={"make": 1.0, "lose": 0.4})
+    result = cf.fit(problem, method)
+    assert result.success
+    ratio = np.average([2.1, 1.9, 2.01], weights=[1, 1, 1])
+    assert np.isclose(result.values["make"] / result.values["lose"], ratio, rtol=1e-3)
+    table = result.residual_table()
+    assert np.array_equal(table["time"], [1, 2, 3, np.inf, np.inf, np.inf])
+    m, k = result.values["make"], result.values["lose"]
+    expected = [*(m / k * (1 - np.exp(-k * np.array([1, 2, 3])))), m / k, m / k, 2 * m / k]
+    assert np.allclose(table["prediction"], expected, rtol=1e-6)
+    again = pickle.loads(pickle.dumps(problem))
+    assert [e.settled for e in again.experiments] == [False, True, True]
+    assert again.experiments[1].with_values({"x": np.array([[1.0, 2.0]])}).settled
+
+
+def test_mistakes_in_data_at_infinity():
+    with refused("values at infinity stand beside others"):
+        cf.Experiment({"x": [1.0, 2.0]}, time=[1.0, np.inf])
+    with (
+        refused("come to rest; give", "changes in time, but the data are at infinity")
+        if False
+        else refused("the data are at infinity already", "input 'u' changes in time, but the data are at infinity")
+    ):
+        cf.Experiment({"x": [1.0]}, time=[np.inf], initial=cf.steady_state(),
+                      inputs={"u": cf.Input.linear([0, 1], [0, 1])})  # fmt: skip
+    with refused("initial state 'x' is free, but the data are at infinity"):
+        cf.Experiment({"x": [1.0]}, time=[np.inf], initial={"x": cf.free(1.0)})
+
+
+def test_it_is_cheaper_than_a_long_simulation():
+    """Measured, with room for noise: the example prints the factor, which is larger."""
+    problem = stimulated()
+    link = problem.conditions[0].link
+    q = problem.guess[problem.conditions[0].theta]
+    link.natural(q)
+    began = time.process_time()
+    for k in range(5):
+        link.natural(q * (1 + 1e-9 * (k + 1)))
+    rest = (time.process_time() - began) / 5
+    model = cascade()
+    long = cf.Experiment({"S2": [0.5]}, time=[2000.0], initial={"S": cf.symbols("total")}, inputs={"u": 0.05})
+    simulated = cf.Problem(model, long, parameters={**FREE, **FIXED, "total": 1.5})
+    staged = cf.SingleShooting().transcribe(simulated.posed, simulated.guess)
+    staged.linearize(simulated.guess)
+    began = time.process_time()
+    staged.linearize(simulated.guess * (1 + 1e-9))
+    assert rest < 0.5 * (time.process_time() - began)
