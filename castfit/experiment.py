@@ -144,8 +144,6 @@ class Experiment:
     events: tuple[Event | Doses, ...] = ()
     start: float = 0.0
     name: str = ""
-    steady: SteadyStart | None = None
-    settled: bool = False
 
     def __init__(
         self,
@@ -177,10 +175,9 @@ class Experiment:
             mistakes += scale_mistakes(series, stated.deviations, begin, given=start is not None)
         signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
         happens = read_events(events, mistakes)
-        steady = initial if isinstance(initial, SteadyStart) else None
-        given: Any = steady.replace if steady is not None else initial
+        given: Any = initial
         if settled:
-            steady, given = _resting(initial, signals, mistakes), None
+            given = _resting(initial, signals, mistakes)
             mistakes += ["events happen, but the data are at infinity; leave the events out"] if happens else []
         states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", given, mistakes).items()}
         own = {n: own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
@@ -190,14 +187,12 @@ class Experiment:
             "time": None,
             "sigma": stated.deviations or None,
             "noise": stated.noise,
-            "initial": states,
+            "initial": replace(given, replace=states) if isinstance(given, SteadyStart) else states,
             "parameters": own,
             "inputs": signals,
             "events": happens,
             "start": begin,
             "name": name,
-            "steady": steady,
-            "settled": settled,
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
@@ -254,19 +249,27 @@ class Experiment:
         return self._replace(data, self.sigma, self.events)
 
     def _replace(self, data: Mapping[str, Any], sigma: Any, events: Sequence[Event | Doses]) -> Experiment:
-        out = Experiment(
+        return Experiment(
             data,
             sigma=sigma,
             noise={n: model for n, model in self.noise.items() if n in data},
-            initial=self.initial if self.steady is None else replace(self.steady, replace=self.initial),
+            initial=self.initial,
             parameters=self.parameters,
             inputs=self.inputs,
             events=events,
             start=self.start,
             name=self.name,
         )
-        object.__setattr__(out, "settled", self.settled)
-        return out
+
+    @property
+    def steady(self) -> SteadyStart | None:
+        """What is said of the steady state in which the experiment begins; None if it does not."""
+        return self.initial if isinstance(self.initial, SteadyStart) else None
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything is measured at rest."""
+        return self.steady is not None and self.steady.settled
 
     @property
     def before(self) -> Experiment:
@@ -279,7 +282,6 @@ class Experiment:
             "initial": self.steady.initial,
             "parameters": {**self.parameters, **self.steady.parameters},
             "inputs": {**held, **self.steady.inputs},
-            "steady": None,
         }
         for key, value in {**vars(self), **said}.items():
             object.__setattr__(out, key, value)
@@ -316,12 +318,13 @@ class Experiment:
         initial, parameters = _packed(self.initial), _packed(self.parameters)
         steady = None
         if self.steady is not None:
-            steady = (dict(self.steady.inputs), _packed(self.steady.parameters), _packed(self.steady.initial))
+            said = self.steady
+            steady = (dict(said.inputs), _packed(said.parameters), _packed(said.initial), said.settled)
         noise = {
             n: (replace(model, sigma=None), _Graph.of(model.sigma) if isinstance(model.sigma, ca.SX) else model.sigma)
             for n, model in self.noise.items()
         }
-        rest = (dict(self.inputs), self.events, self.start, self.name, steady, self.settled)
+        rest = (dict(self.inputs), self.events, self.start, self.name, steady)
         return _restore, (self.data, self.sigma, noise, initial, parameters, *rest)
 
 
@@ -373,14 +376,14 @@ def _restore(
     events: tuple[Event | Doses, ...],
     start: float,
     name: str,
-    steady: tuple[Any, Any, Any] | None,
-    settled: bool,
+    steady: tuple[Any, Any, Any, bool] | None,
 ) -> Experiment:
     noise = {n: replace(m, sigma=s.expression() if isinstance(s, _Graph) else s) for n, (m, s) in stated.items()}
     initial, parameters = _unpacked(initial), _unpacked(parameters)
     if steady is not None:
-        initial = SteadyStart(steady[0], _unpacked(steady[1]), _unpacked(steady[2]), initial)
-    out = Experiment(
+        inputs_before, own, states, settled = steady
+        initial = SteadyStart(inputs_before, _unpacked(own), _unpacked(states), initial, settled)
+    return Experiment(
         data,
         sigma=sigma,
         noise=noise,
@@ -391,8 +394,6 @@ def _restore(
         start=start,
         name=name,
     )
-    object.__setattr__(out, "settled", settled)
-    return out
 
 
 def _slots(times: Array, values: Array) -> tuple[Array, NDArray[np.intp]]:
@@ -421,6 +422,8 @@ def _brought_to_rest(
 def _resting(initial: Any, signals: Mapping[str, Input], mistakes: list[str]) -> SteadyStart:
     """Return from where an experiment that is only measured at rest comes to it."""
     states: dict[str, Any] = {}
+    if isinstance(initial, SteadyStart) and initial.settled:
+        return initial
     if isinstance(initial, SteadyStart):
         mistakes.append("the data are at infinity already; give initial states, from which the model comes to rest")
     else:
@@ -436,7 +439,7 @@ def _resting(initial: Any, signals: Mapping[str, Input], mistakes: list[str]) ->
         for n, u in signals.items()
         if u.kind != "constant"
     ]
-    return SteadyStart({}, {}, states, {})
+    return SteadyStart({}, {}, states, {}, settled=True)
 
 
 def as_input(name: str, value: Any, mistakes: list[str]) -> Input:

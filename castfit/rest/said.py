@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class SteadyStart:
+class SteadyStart(Mapping[str, Any]):
     """The steady state in which an experiment begins; create it with `castfit.steady_state`.
+
+    As a mapping it holds the initial states that differ from the steady state.
 
     Attributes
     ----------
@@ -24,9 +26,24 @@ class SteadyStart:
         From where the model comes to rest, and what its conserved sums are; the model's own where it is left out.
     replace : mapping
         Initial states of the experiment itself that differ from the steady state: a number, an expression, `free`.
+    settled : bool
+        Whether the experiment is measured at rest only.
     """
 
     inputs: Mapping[str, Input]
     parameters: Mapping[str, Any]
     initial: Mapping[str, Any]
     replace: Mapping[str, Any]
+    settled: bool = False
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the initial value of a state that differs from the steady state."""
+        return self.replace[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the states that differ from the steady state."""
+        return iter(self.replace)
+
+    def __len__(self) -> int:
+        """Count the states that differ from the steady state."""
+        return len(self.replace)
