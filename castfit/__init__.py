@@ -61,7 +61,7 @@ from castfit.noise.models import (
     StudentT,
 )
 from castfit.noise.unknown import unknown
-from castfit.priors import Normal, tikhonov
+from castfit.priors import Normal, lasso, tikhonov
 from castfit.problem import Constraint, Parameter, Problem
 from castfit.result import Result
 from castfit.simulate import SimulationError, simulate
@@ -143,6 +143,7 @@ __all__ = [
     "free",
     "if_else",
     "incremental",
+    "lasso",
     "log",
     "log1p",
     "log10",

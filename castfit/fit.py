@@ -5,6 +5,7 @@ theta, states --transcribe--> staged problem --solve--> v --(refine, solve again
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,6 +19,7 @@ from castfit._reading import flag_mistakes, is_one_of, real, text
 from castfit._watch import Stopped, heeding_interrupts, watched
 from castfit.attempts import Search, started_from
 from castfit.estimate import estimate, versions
+from castfit.kinks import kinks_of, resolved
 from castfit.likelihoods import search_for
 from castfit.methods import Solver, Transcription, parts_from
 from castfit.orders import settled
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
+
+Start = Mapping[str, float] | Result | Decomposed | str | None
+"""Where a fit may start."""
 
 _MOMENT = 1e-3  # seconds: a limit must be positive
 
@@ -107,14 +112,14 @@ def fit(
     """
     began = time.perf_counter()
 
-    def once(asked: Posable, start: Mapping[str, float] | Result | Decomposed | str | None, limit: float) -> Result:
+    def smoothly(asked: Posable, start: Start, limit: float, *, near: bool = False) -> Result:
         return _fit(
             asked,
             transcription,
             solver,
             start=start,
-            second_start=second_start,
-            retry=retry,
+            second_start=False if near else second_start,
+            retry=False if near else retry,
             verify=verify,
             max_time=limit,
             callback=callback,
@@ -122,6 +127,17 @@ def fit(
             confidence_level=confidence_level,
             verbose=verbose,
         )
+
+    def once(asked: Posable, start: Start, limit: float) -> Result:
+        if kind_mistakes(asked) or not kinks_of(asked.posed):
+            return smoothly(asked, start, limit)
+        own = time.perf_counter()
+        times = itertools.chain([limit], iter(lambda: max(limit - (time.perf_counter() - own), _MOMENT), None))
+
+        def solve(smooth: Posable, origin: Start, near: bool) -> Result:
+            return smoothly(smooth, origin, next(times), near=near)
+
+        return resolved(asked, start, solve)
 
     result = once(problem, start, max_time)
     if not (problem.posed.model.adaptive and verify and result.success):
@@ -138,7 +154,7 @@ def _fit(
     transcription: Transcription | str | None,
     solver: Solver | str | None,
     *,
-    start: Mapping[str, float] | Result | Decomposed | str | None,
+    start: Start,
     second_start: bool,
     retry: bool,
     verify: bool,
@@ -230,7 +246,7 @@ def _kind_mistakes(problem: Any, callback: Any) -> list[str]:
 def _origin(
     problem: Posed,
     transcription: Transcription,
-    start: Mapping[str, float] | Result | Decomposed | str | None,
+    start: Start,
     max_time: float,
 ) -> Origin:
     """Find where the search starts; a note says what was done for it."""

@@ -32,6 +32,7 @@ WELL_DETERMINED = "well determined"
 CORRELATED_WITH = "correlated"
 POORLY_DETERMINED = "poorly determined"
 AT_BOUND = "at its bound"
+AT_KINK = "at the kink of its prior"
 NOT_IDENTIFIABLE = "not identifiable"
 UNKNOWN = "unknown"
 
@@ -130,13 +131,13 @@ def judge(
             verdicts.append(Verdict(name, UNKNOWN, unknown))
         else:
             verdicts.append(_verdict(j, names, values, errors, statistics))
-    return Identifiability(tuple(verdicts), combinations, statistics.condition, _overall(verdicts, unknown))
+    return Identifiability(tuple(verdicts), combinations, statistics.condition, overall(verdicts, unknown))
 
 
 def no_verdict(names: Sequence[str], reason: str) -> Identifiability:
     """Say that nothing is known, for instance because the fit failed."""
     verdicts = tuple(Verdict(name, UNKNOWN, reason) for name in names)
-    return Identifiability(verdicts, (), np.nan, _overall(verdicts, reason))
+    return Identifiability(verdicts, (), np.nan, overall(verdicts, reason))
 
 
 def _verdict(j: int, names: Sequence[str], values: Array, errors: Array, statistics: Statistics) -> Verdict:
@@ -158,13 +159,13 @@ def _verdict(j: int, names: Sequence[str], values: Array, errors: Array, statist
     return Verdict(name, kind, "; ".join(remarks))
 
 
-def _overall(verdicts: Sequence[Verdict], unknown: str) -> str:
+def overall(verdicts: Sequence[Verdict], unknown: str) -> str:
     """Count the verdicts, the worst first."""
     if all(v.kind == UNKNOWN for v in verdicts):
         return f"Nothing is known about identifiability: {unknown}."
     total = len(verdicts)
     parts: list[str] = []
-    for kind in (NOT_IDENTIFIABLE, UNKNOWN, POORLY_DETERMINED, AT_BOUND, CORRELATED_WITH):
+    for kind in (NOT_IDENTIFIABLE, UNKNOWN, POORLY_DETERMINED, AT_BOUND, AT_KINK, CORRELATED_WITH):
         found = [v.name for v in verdicts if v.kind == kind]
         if found:
             parts.append(f"{len(found)} of {total} {kind} ({', '.join(found)})")

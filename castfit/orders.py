@@ -49,7 +49,7 @@ def settled(problem: Posable, first: Result, again: Callable[[Posable, Mapping[s
             ended = found.message if found.status is not Status.MAX_TIME else "no time was left"
             return _said(best, f"{_of(best)}; whether they suffice is not known: with {order}, {ended}")
         moved = movement(best, found)
-        best = _together(best, found)
+        best = together(best, found)
         orders.append(order)
         if moved <= 1.0:
             how = f"with {orders[-2]} the estimates differ by at most {_STILL * moved:.1g} standard errors"
@@ -84,7 +84,7 @@ def _said(result: Result, sentence: str) -> Result:
     return result.ended(result.status, f"{result.message} {sentence}")
 
 
-def _together(before: Result, after: Result) -> Result:
+def together(before: Result, after: Result) -> Result:
     """Return the later result with the work of both."""
     a, b = before.provenance, after.provenance
     work = replace(

@@ -16,7 +16,7 @@ from scipy import linalg
 
 from castfit.conditions import Graph
 from castfit.knowledge import Joint, OfExpression, Plain, Term
-from castfit.priors import Belief, JointNormal, Normal, Penalty, PriorDistribution, Truncated, contradictions
+from castfit.priors import Belief, JointNormal, Laplace, Normal, Penalty, PriorDistribution, Truncated, contradictions
 from castfit.quantities import Quantity, every_parameter, fixed_value
 from castfit.status import suggest
 
@@ -47,10 +47,13 @@ def _joint(entry: JointNormal, quantities: Sequence[Quantity]) -> Joint:
 
 
 def _pulls(entry: Penalty, quantities: Sequence[Quantity]) -> Iterable[Term]:
-    """Return one normal prior per quantity, or one on the differences of a local parameter's values from their mean."""
+    """Return one prior per quantity, or on how the values of a local parameter differ."""
     n, deviation = len(quantities), entry.weight**-0.5
     for name in entry.names:
         meant = _meant(name, quantities)
+        if entry.towards == "equal" and entry.absolute:
+            yield from _differences(entry, meant, quantities)
+            continue
         if entry.towards == "equal":
             k = len(meant)
             root = linalg.helmert(k) / deviation  # root^T root = (1 - ones / k) weight, in k - 1 rows
@@ -62,7 +65,22 @@ def _pulls(entry: Penalty, quantities: Sequence[Quantity]) -> Iterable[Term]:
             centre = quantities[j].guess if isinstance(entry.towards, str) else entry.towards[name]
             if entry.on == "log":
                 centre = float(np.log(centre))
-            yield Plain(quantities[j].name, j, Normal(centre, deviation, on=entry.on), n)
+            prior: PriorDistribution = Normal(centre, deviation, on=entry.on)
+            if entry.absolute:
+                prior = Laplace(centre, 1.0 / entry.weight, on=entry.on)
+            yield Plain(quantities[j].name, j, prior, n)
+
+
+def _differences(entry: Penalty, meant: Sequence[int], quantities: Sequence[Quantity]) -> Iterable[OfExpression]:
+    """Return a Laplace prior on the difference, or the ratio, of each value of a local parameter to the first one."""
+    n = len(quantities)
+    for j in meant[1:]:
+        first, other = (quantities[i].name for i in (meant[0], j))
+        a, b = ca.SX.sym(first), ca.SX.sym(other)
+        graph = Graph.of([b / a if entry.on == "log" else b - a], {})
+        what = f"{other} {'/' if entry.on == 'log' else '-'} {first}"
+        prior = Laplace(0.0, 1.0 / entry.weight, on=entry.on)
+        yield OfExpression(what, prior, graph.part([0], [what], {first: meant[0], other: j}, {}, n))
 
 
 def _meant(name: str, quantities: Sequence[Quantity]) -> list[int]:

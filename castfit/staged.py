@@ -376,6 +376,14 @@ class Evaluation:
         total = float(self.prior @ self.prior) + sum(float(np.vdot(c.r, c.r)) for c in self.values)
         return 0.5 * total
 
+    @cached_property
+    def informing_square(self) -> float:
+        """The same without rows of straight priors, whose size means nothing: what is small is small beside this."""
+        if self.prior_curved is None or self.prior_curved.all():
+            return self.half_square
+        straight = self.prior[~self.prior_curved]
+        return self.half_square - 0.5 * float(straight @ straight)
+
     @property
     def cost(self) -> float:
         """What is minimised, priors included; inf where a stage failed."""

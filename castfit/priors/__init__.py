@@ -17,10 +17,12 @@ from castfit.priors.joint import (
     JointNormal,
     Penalty,
     Priors,
+    lasso,
     multivariate_normal,
     read_entries,
     tikhonov,
 )
+from castfit.priors.laplace import Laplace
 
 __all__ = [
     "Belief",
@@ -28,6 +30,7 @@ __all__ = [
     "Entry",
     "Gamma",
     "JointNormal",
+    "Laplace",
     "LogNormal",
     "Normal",
     "Penalty",
@@ -36,6 +39,7 @@ __all__ = [
     "Truncated",
     "Uniform",
     "contradictions",
+    "lasso",
     "multivariate_normal",
     "prior_mistakes",
     "read_entries",

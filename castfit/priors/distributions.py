@@ -32,6 +32,10 @@ __all__ = ["Beta", "Gamma", "LogNormal", "Normal", "PriorDistribution", "Truncat
 _LN10 = log(10.0)
 
 
+STRAIGHT = 10.0
+"""Row of a straight cost.  Its curvature (slope / 10)^2 only has to be small beside that of the data."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A prior's local model at a value x: r and j with r j = cost'(x); cost is inf where the density is 0."""
@@ -111,7 +115,7 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True, repr=False)
-class _Scaled(PriorDistribution):
+class Scaled(PriorDistribution):
     """A prior of x, of log x or of log10 x, by the field `on`."""
 
     on: str = field(default="value", kw_only=True)
@@ -139,11 +143,18 @@ class _Scaled(PriorDistribution):
         """Return the probability of a value below x."""
         if self.on == "value":
             return float(self._cdf(x))
-        return float(self._cdf(log(x) / (_LN10 if self.on == "log10" else 1.0))) if x > 0.0 else 0.0
+        return float(self._cdf(self.scaled(x))) if x > 0.0 else 0.0
 
     def ppf(self, u: float) -> float:
         """Return the natural value below which another one is with probability u."""
-        z = float(self._ppf(u))
+        return self.natural(float(self._ppf(u)))
+
+    def scaled(self, x: float) -> float:
+        """Return z: a natural value, or its logarithm."""
+        return x if self.on == "value" else log(x) / (_LN10 if self.on == "log10" else 1.0)
+
+    def natural(self, z: float) -> float:
+        """Return the natural value of z."""
         return z if self.on == "value" else _exp(z * _LN10 if self.on == "log10" else z)
 
     @property
@@ -151,7 +162,8 @@ class _Scaled(PriorDistribution):
         """Natural values outside of which the density is 0."""
         return (-inf if self.on == "value" else 0.0), inf
 
-    def _on_mistakes(self) -> list[str]:
+    def on_mistakes(self) -> list[str]:
+        """Say what is wrong with `on`."""
         wrong = not is_one_of(self.on, "value", "log", "log10")
         return [f"on is {text(self.on)}; choose 'value', 'log' or 'log10'"] if wrong else []
 
@@ -160,17 +172,19 @@ def _exp(z: float) -> float:
     return exp(z) if z < 709.0 else inf
 
 
-def _finite(given: Any) -> bool:
+def is_finite(given: Any) -> bool:
+    """Tell whether something is a finite number."""
     number = real(given)
     return number is not None and isfinite(number)
 
 
-def _positive(given: Any) -> bool:
-    return _finite(given) and float(given) > 0.0
+def is_positive(given: Any) -> bool:
+    """Tell whether something is a finite number above 0."""
+    return is_finite(given) and float(given) > 0.0
 
 
 @dataclass(frozen=True, repr=False)
-class Normal(_Scaled):
+class Normal(Scaled):
     """A normal prior; it adds the residual (x - mean) / deviation.
 
     Parameters
@@ -202,8 +216,8 @@ class Normal(_Scaled):
 
     def mistakes(self) -> list[str]:
         """Say what is wrong with the arguments."""
-        wrong = not _finite(self.mean) or not _positive(self.deviation)
-        return [*(["give Normal(mean, deviation), deviation positive"] if wrong else []), *self._on_mistakes()]
+        wrong = not is_finite(self.mean) or not is_positive(self.deviation)
+        return [*(["give Normal(mean, deviation), deviation positive"] if wrong else []), *self.on_mistakes()]
 
 
 @dataclass(frozen=True, repr=False)
@@ -246,12 +260,12 @@ class LogNormal(PriorDistribution):
 
     def mistakes(self) -> list[str]:
         """Say what is wrong with the arguments."""
-        right = _finite(self.mean) and _positive(self.deviation)
+        right = is_finite(self.mean) and is_positive(self.deviation)
         return [] if right else ["give LogNormal(mean, deviation) of the logarithm, deviation positive"]
 
 
 @dataclass(frozen=True, repr=False)
-class Uniform(_Scaled):
+class Uniform(Scaled):
     """All values between two are equally probable, others impossible: bounds of the quantity.
 
     Parameters
@@ -295,8 +309,8 @@ class Uniform(_Scaled):
 
     def mistakes(self) -> list[str]:
         """Say what is wrong with the arguments."""
-        right = _finite(self.lower) and _finite(self.upper) and self.lower < self.upper
-        return [*([] if right else ["give Uniform(lower, upper), lower < upper, both finite"]), *self._on_mistakes()]
+        right = is_finite(self.lower) and is_finite(self.upper) and self.lower < self.upper
+        return [*([] if right else ["give Uniform(lower, upper), lower < upper, both finite"]), *self.on_mistakes()]
 
 
 @dataclass(frozen=True, repr=False)
@@ -319,7 +333,7 @@ class Gamma(PriorDistribution):
         """Return the local model of the cost at a natural value."""
         a, s = self.shape - 1.0, self.scale
         if a == 0.0:
-            return Row(_STRAIGHT, 1.0 / (_STRAIGHT * s), x / s) if x >= 0.0 else _IMPOSSIBLE
+            return Row(STRAIGHT, 1.0 / (STRAIGHT * s), x / s) if x >= 0.0 else _IMPOSSIBLE
         if not x > 0.0:
             return _IMPOSSIBLE
         w = sqrt(3.0 * a + 6.0 * x / s)
@@ -352,13 +366,9 @@ class Gamma(PriorDistribution):
 
     def mistakes(self) -> list[str]:
         """Say what is wrong with the arguments."""
-        right = _finite(self.shape) and self.shape >= 1.0 and _positive(self.scale)
+        right = is_finite(self.shape) and self.shape >= 1.0 and is_positive(self.scale)
         remedy = "give Gamma(shape, scale), shape at least 1 (below, the density is infinite at 0), scale positive"
         return [] if right else [remedy]
-
-
-_STRAIGHT = 10.0
-"""Row of a straight cost.  Its curvature (slope / 10)^2 only has to be small beside that of the data."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -420,7 +430,7 @@ class Beta(PriorDistribution):
 
     def mistakes(self) -> list[str]:
         """Say what is wrong with the arguments."""
-        right = all(_finite(v) for v in (self.a, self.b, self.lower, self.upper))
+        right = all(is_finite(v) for v in (self.a, self.b, self.lower, self.upper))
         right = right and self.a >= 1.0 and self.b >= 1.0 and self.lower < self.upper
         remedy = "give Beta(a, b, lower=0, upper=1), a and b at least 1 (below, the density is infinite at an end)"
         return [] if right else [remedy]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
@@ -122,7 +122,7 @@ def multivariate_normal(mean: Any, covariance: Any, *, on: str = "value") -> Joi
 
 @dataclass(frozen=True, eq=False)
 class Penalty:
-    """A pull of quantities towards values or each other; `tikhonov` makes it.
+    """A pull of quantities towards values or each other; `tikhonov` and `lasso` make it.
 
     Attributes
     ----------
@@ -131,12 +131,15 @@ class Penalty:
     weight : float
     towards : "guess", "equal", or mapping from name to value
     on : "value" or "log"
+    absolute : bool
+        Whether absolute values count instead of half the squares.
     """
 
     names: tuple[str, ...]
     weight: float
     towards: str | dict[str, float]
     on: str
+    absolute: bool = False
 
     @property
     def label(self) -> str:
@@ -166,6 +169,33 @@ def tikhonov(names: Any, weight: float, *, towards: Any = "guess", on: str = "va
         If one of these is nothing of the kind; names are checked by `Problem`.
     """
     return penalty("tikhonov", names, weight, towards, on)
+
+
+def lasso(names: Any, weight: float, *, towards: Any = "guess", on: str = "value") -> Penalty:
+    """Choose quantities: ``weight |value - towards|`` is added to what is minimised, so that most of them stay there.
+
+    A quantity leaves `towards` only where half of chi2 falls by more than `weight` per unit; the others end exactly
+    there, and the message of the result says which.  Those that leave are pulled back by weight * variance: for
+    unbiased estimates fit once more with the others fixed.  It is a Laplace prior of scale 1 / weight.
+
+    Parameters
+    ----------
+    names : str or sequence of str
+        Quantities, or local parameters, of which all are meant.
+    weight : float
+        In units of 1 / value; with ``on="log"`` a number.
+    towards : "guess", "equal", float, or mapping from name to float
+        "equal" pulls local parameters towards that of the first experiment, so that they are equal unless the data
+        object; with ``on="log"`` their ratios towards 1.
+    on : {"value", "log"}
+        Whether values or their natural logarithms are compared.
+
+    Raises
+    ------
+    InputError
+        If one of these is nothing of the kind; names are checked by `Problem`.
+    """
+    return replace(penalty("lasso", names, weight, towards, on), absolute=True)
 
 
 def penalty(where: str, names: Any, weight: Any, towards: Any, on: Any) -> Penalty:

@@ -223,7 +223,7 @@ class GaussNewton:
         tolerance = max(self.tolerance, ledger.control.rough)
         flickers = small(staged, linear, state.closest[1], tolerance)
         state = replace(
-            _closing_in(state, step, gap, linear.half_square, flickers=flickers),
+            _closing_in(state, step, gap, linear.informing_square, flickers=flickers),
             active=step.active,
             bounds=step.bound_multipliers,
         )
@@ -231,7 +231,7 @@ class GaussNewton:
         if gap <= GAP and small(staged, linear, step.decrease, tolerance):
             return self._settle(ledger, replace(state, report=report), Status.CONVERGED)
         if state.idle > RESCUE.idle:
-            good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.half_square
+            good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.informing_square
             return self._settle(ledger, replace(state, report=report), Status.CONVERGED if good else Status.ACCEPTABLE)
         search = Search(ledger, local, step, linear, state.memory)
         control = self._control
@@ -290,7 +290,7 @@ class GaussNewton:
     def _give_up(self, ledger: Ledger, state: GaussNewtonState, search: Search) -> GaussNewtonState:
         """Say why no step helps, and try something else."""
         staged, step = ledger.staged, search.step
-        if state.report["gap"] <= GAP and step.decrease <= 1e-6 * search.at.half_square:
+        if state.report["gap"] <= GAP and step.decrease <= 1e-6 * search.at.informing_square:
             return self._settle(ledger, state, Status.ACCEPTABLE)
         probe = search.trial(_SHORTEST * step.dv)
         if not probe.ok:

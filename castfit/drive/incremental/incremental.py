@@ -289,7 +289,8 @@ class _Driver:
             iterations += result.iterations
             evaluations.update(result.evaluations)
             positions = {name: j for j, name in enumerate(result.names)}
-            active = {positions[name]: side for name, side in result.active.items() if name in positions}
+            active = {positions[name]: side for name, side in result.active.items()
+                      if name in positions and side != "kink"}  # fmt: skip
             updated = bounds.updated(active, self.user)
             if not result.success or not updated:
                 accuracy = transcription.accuracy
