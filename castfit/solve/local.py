@@ -236,7 +236,7 @@ class LocalProblem:
 def small(staged: StagedProblem, linear: Evaluation, decrease: float, tolerance: float) -> bool:
     """Tell whether a promised decrease of the cost is less than a part of half the squares, or than rounding."""
     rounding = sum(float(np.sum((RESOLUTION * s) ** 2)) for s in sizes_in_units(staged, linear))
-    return decrease <= tolerance * linear.half_square + rounding
+    return decrease <= tolerance * linear.informing_square + rounding
 
 
 def active_bounds(staged: StagedProblem, v: Array, multiplier: Array) -> Signs:
