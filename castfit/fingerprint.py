@@ -83,13 +83,28 @@ def _question(posed: Posed) -> dict[str, str]:
     return {
         "model": digest(names, *_graph(equations)),
         **{
-            f"data of '{c.name}'": digest(c.points.times, c.points.values, c.points.sigma, *unknown)
+            f"data of '{c.name}'": digest(c.points.times, c.points.values, c.points.sigma, *unknown, *_noise(posed, c))
             for c in posed.conditions
         },
         **{f"inputs, initial and fixed values of '{c.name}'": _condition(c) for c in posed.conditions},
         **({"state_bounds": digest(bound)} if bound else {}),
         **({"constraints": digest(constraints)} if constraints else {}),
     }
+
+
+def _noise(posed: Posed, condition: Condition) -> list[Any]:
+    """List what is said of an experiment's noise beyond standard deviations."""
+    parts: list[Any] = []
+    for name, of in zip(posed.outputs, condition.observed, strict=True):
+        if of is None or (of.weighted and (of.group < 0 or posed.groups[of.group] == "")):
+            continue
+        mu, s, m = (ca.SX.sym(n) for n in ("mu", "s", "m"))
+        density = of.noise.density(mu, s, m)
+        others = [e for e in ca.symvar(density.cost) if not any(ca.is_equal(e, own) for own in (mu, s, m))]
+        cost = ca.Function("cost", [mu, s, m, *others], [density.cost])
+        group = posed.groups[of.group] if of.group >= 0 else None
+        parts += [name, of.predicted, group, *_graph(cost)]
+    return parts
 
 
 def _condition(condition: Condition) -> str:

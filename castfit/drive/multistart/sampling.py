@@ -114,7 +114,8 @@ def draw(
     own = _Streams(rng)
 
     def at(point: Array) -> dict[str, float]:
-        return {axis.quantity.name: axis.value(float(u)) for axis, u in zip(axes, point, strict=True)}
+        drawn = {axis.quantity.name: axis.value(float(u)) for axis, u in zip(axes, point, strict=True)}
+        return {q.name: drawn.get(q.name, float(q.guess)) for q in problem.quantities}
 
     def again(i: int) -> dict[str, float]:
         if not callable(sampling):
@@ -169,7 +170,16 @@ def _axes(problem: Posable, limits: Any, log: bool, mistakes: list[str]) -> list
     given = named("limits", limits, mistakes)
     mistakes += [f"limits names '{n}', which is not estimated: {suggest(n, problem.names)}" for n in given
                  if n not in problem.names]  # fmt: skip
-    return [_axis(q, given.get(q.name), log or q.scale == "log", mistakes) for q in problem.quantities]
+    return [
+        _axis(q, given.get(q.name), log or q.scale == "log", mistakes)
+        for q in problem.quantities
+        if q.name in given or not _follows(problem, q)
+    ]
+
+
+def _follows(problem: Posable, quantity: Quantity) -> bool:
+    """Whether a quantity need not be drawn: a spread of the noise begins where the residuals of a first fit say."""
+    return quantity.of in problem.posed.noise_parameters and not np.isfinite([quantity.lower, quantity.upper]).all()
 
 
 def _axis(quantity: Quantity, given: Any, log: bool, mistakes: list[str]) -> _Axis:

@@ -20,6 +20,7 @@ from castfit._reading import is_one_of, items, name_of, text
 from castfit.posed import Posed
 from castfit.problem import Posable
 from castfit.quantities import Quantity
+from castfit.start.surrogate import surrogate
 from castfit.status import suggest
 
 _WIDE = 1e3  # upper / lower bound from which "auto" takes the logarithm
@@ -63,7 +64,10 @@ def box_of(problem: Posed, mistakes: list[str]) -> Box:
 
 
 def restated(problem: Posable, log_vars: Any, mistakes: list[str]) -> Posed:
-    """Return the problem with the chosen parameters on a logarithmic scale, from the same guess.
+    """Return the problem that is searched: with the chosen parameters on a logarithmic scale, from the same guess.
+
+    A likelihood that is no sum of squares is searched by least squares with one unknown sigma per output, and maximised
+    by the last fit.
 
     Parameters
     ----------
@@ -72,7 +76,7 @@ def restated(problem: Posable, log_vars: Any, mistakes: list[str]) -> Posed:
         "auto" chooses what has a wide range: bounds that are not negative and span a factor of 1000 at least.
     mistakes : list of str
     """
-    posed = problem.posed
+    posed = problem.posed if problem.posed.least_squares else surrogate(problem.posed)
     free = {q.of: q for q in posed.quantities if q.kind == "parameter"}
     if isinstance(log_vars, str):
         if not is_one_of(log_vars, "auto"):

@@ -236,7 +236,7 @@ def scatter_search(
         time=book.elapsed,
         transcription=method[0].label,
         solver=method[1].label,
-        names=problem.names,
+        names=searched.names,
         logarithmic=tuple(q.name for q in searched.quantities if q.scale == "log"),
         floor=Merit.of(problem).floor,
         warnings=(file.trouble,) if file is not None and file.trouble else (),
@@ -270,10 +270,9 @@ def _best(
         return None
     if book.result is not None and searched is problem.posed:
         return book.result.with_problem(problem)
-    natural = searched.to_natural(box.theta(book.best_x))
-    lower = np.array([q.lower for q in problem.quantities])
-    upper = np.array([q.upper for q in problem.quantities])
-    start = dict(zip(problem.names, np.clip(natural, lower, upper).tolist(), strict=True))
+    natural = dict(zip(searched.names, searched.to_natural(box.theta(book.best_x)).tolist(), strict=True))
+    own = [q for q in problem.quantities if q.name in natural]
+    start = {q.name: float(np.clip(natural[q.name], q.lower, q.upper)) for q in own}
     left = limits.deadline - time.time()
     over = stopped or left <= 0.0
     with np.errstate(all="ignore"):
