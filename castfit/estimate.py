@@ -107,7 +107,8 @@ def estimate(
             errors, numerical = slope * trusted.standard_errors, slope * trusted.numerical_errors
     dof = found.dof if found is not None else n_rows - n_theta
     likelihood = neg2loglik(at.cost, constant(posed) + posed.prior_constant, n_unknown=int(layout.group_sizes.sum()))
-    aic, bic = information_criteria(likelihood, n_rows, n_rows - dof + layout.n_groups)
+    n_spreads = sum(q.of in posed.noise_parameters for q in quantities)  # they are not what dof counts
+    aic, bic = information_criteria(likelihood, n_rows, n_rows - dof + layout.n_groups + n_spreads)
     seen = Seen.of(posed, staged, at, None if found is None else found.noise)
     chi2 = weighted_squares(layout, at) if posed.least_squares else float(np.sum(seen.normalised**2))
     none_known = no_verdict(names, unknown or "the problem was not linearized")

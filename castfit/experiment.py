@@ -19,6 +19,7 @@ from castfit.events import Doses, Event, read_events, up_to
 from castfit.inputs import Input
 from castfit.model import NOT_A_NUMBER, holds_nan
 from castfit.noise.base import Noise
+from castfit.noise.gaussian import Gaussian
 from castfit.noise.reading import read_noise
 from castfit.noise.unknown import Unknown
 from castfit.priors import PriorDistribution, contradictions, prior_mistakes
@@ -247,6 +248,25 @@ class Experiment:
                 data[name] = (t, np.where(np.isfinite(y), new.reshape(y.shape), np.nan))
         check("Experiment.with_values", mistakes)
         return self._replace(data, self.sigma, self.events)
+
+    def robust(self, model: Noise) -> Experiment:
+        """Return the experiment with another noise model where errors are normal; itself if they are so nowhere.
+
+        A standard deviation of which nothing is said is one for all these values, ``unknown("all")``.
+        """
+        noise = dict(self.noise)
+        for name in self.data:
+            given = noise.get(name)
+            if given is not None and not (isinstance(given, Gaussian) and given.plain):
+                continue
+            silent = given is None and (self.sigma is None or name not in self.sigma)
+            noise[name] = replace(model, sigma=Unknown("all") if silent else None if given is None else given.sigma)
+        if noise == self.noise:
+            return self
+        out = Experiment.__new__(Experiment)
+        for key, value in {**vars(self), "noise": noise}.items():
+            object.__setattr__(out, key, value)
+        return out
 
     def _replace(self, data: Mapping[str, Any], sigma: Any, events: Sequence[Event | Doses]) -> Experiment:
         return Experiment(

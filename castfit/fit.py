@@ -25,7 +25,7 @@ from castfit.methods import Solver, Transcription, parts_from
 from castfit.orders import settled
 from castfit.outcome import Provenance
 from castfit.posed import Posed
-from castfit.problem import Posable, kind_mistakes
+from castfit.problem import Posable, Problem, kind_mistakes
 from castfit.result import Result
 from castfit.solve.solution import Iteration
 from castfit.start.decomposition.search import Decomposed, Origin, decompose
@@ -59,6 +59,8 @@ def fit(
     max_time: float = np.inf,
     callback: Callable[[Iteration], Any] | None = None,
     absolute_sigma: bool | None = None,
+    loss: str = "linear",
+    f_scale: float = 1.0,
     confidence_level: float = 0.95,
     verbose: int = 0,
 ) -> Result:
@@ -93,6 +95,12 @@ def fit(
     absolute_sigma : bool, optional
         Whether the given standard deviations are taken as they are (True) or only their ratios (False), as in
         ``scipy.optimize.curve_fit``.  By default True where the experiments state sigma.
+    loss : {"linear", "huber", "soft_l1", "cauchy"}
+        A robust loss for outputs with normal errors, as in ``scipy.optimize.least_squares`` but with residuals in
+        standard deviations, which are estimated where they are unknown: short for ``problem.robust(loss, f_scale)``.
+        Other noise models are given with the experiments.
+    f_scale : float
+        Residual, in standard deviations, from which a robust loss is less than quadratic.
     confidence_level : float
         Of the intervals in the result's table.
     verbose : {0, 1, 2}
@@ -111,6 +119,11 @@ def fit(
         problem that has none.
     """
     began = time.perf_counter()
+    if not is_one_of(loss, "linear"):
+        if not isinstance(problem, Problem):
+            check("fit", [*kind_mistakes(problem), "loss is for a Problem; give the problem problem.robust(loss)"])
+        else:
+            problem = problem.robust(loss, f_scale)
 
     def smoothly(asked: Posable, start: Start, limit: float, *, near: bool = False) -> Result:
         return _fit(

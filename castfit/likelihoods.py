@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._watch import Stopped
+from castfit._watch import Stopped, unwatched
 from castfit.attempts import Attempt, Search, begin, has_states, judge, started_from, with_states
 from castfit.simulate import Nodes
 from castfit.start.surrogate import completed, surrogate, with_spreads
@@ -69,7 +69,8 @@ def _most_likely(search: Search, asked: Transcription, theta: Array, *, second_s
     staged = _spread(search, transcription, at)
     if near.ended:
         solution = replace(near.solution, v=staged.start, active=np.zeros(staged.layout.n_v, dtype=np.int8))
-        solution, linear = judge(staged, solution)
+        with unwatched():  # it takes an evaluation or two
+            solution, linear = judge(staged, solution)
         return Found(Attempt("", transcription, staged, solution, linear, None), first.notes)
     with suppress(Stopped):
         whole = _spread(search, SingleShooting(asked.integrator), theta)

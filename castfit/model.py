@@ -310,6 +310,7 @@ class Model:
             graphs = [self.outputs[s.name()] for s in meant]
             put = ca.substitute([expression], [ca.vertcat(*meant)], [ca.vertcat(*graphs)])[0] if meant else expression
             out.outputs[name] = by_name(ca.SX(put), out)
+        out._said = replace(self._said, extra={**self._said.extra, **{n: out.outputs[n] for n in outputs}})
         for worked_out in ("output_names", "flow_parameters"):
             out.__dict__.pop(worked_out, None)
         return out

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from castfit._mistakes import guess_mistakes, name_mistakes, statement_mistakes, support_mistakes
-from castfit._reading import items, named, reals, text
+from castfit._reading import is_one_of, items, named, reals, text
 from castfit.conditions import Condition
 from castfit.experiment import Experiment
 from castfit.model import Model
+from castfit.noise.models import LOSSES
+from castfit.noise.unknown import Unknown
 from castfit.posed import Posed, compose
 from castfit.prior_terms import entry_mistakes
 from castfit.priors import Entry, Normal, Priors, read_entries
@@ -203,6 +205,34 @@ class Problem:
     def without_priors(self) -> Posed:
         """Return the problem of the data alone; bounds stay, those by which a prior excludes values too."""
         return self.posed.without_priors()
+
+    def robust(self, loss: str, f_scale: float = 1.0) -> Problem:
+        """Return the problem with a robust loss instead of normal errors, by the names of SciPy's `least_squares`.
+
+        Parameters
+        ----------
+        loss : {"linear", "huber", "soft_l1", "cauchy"}
+            Of every output with normal errors of known or unknown standard deviation; "linear" changes nothing.
+        f_scale : float
+            Residual, in standard deviations, from which it is no longer quadratic.
+
+        Raises
+        ------
+        InputError
+            For another loss, an `f_scale` that is not positive, or a problem in which no output has normal errors.
+        """
+        if not is_one_of(loss, "linear", *LOSSES):
+            check("loss", [f"loss is {text(loss)}; choose 'linear', {', '.join(map(repr, LOSSES))}"])
+        if is_one_of(loss, "linear"):
+            return self
+        model = LOSSES[loss](f_scale=f_scale)
+        unknown = (isinstance(n.sigma, Unknown) for e in self.experiments for n in e.noise.values())
+        open_ = any(e.sigma is None for e in self.experiments) or any(unknown)
+        check("loss", model.option_mistakes() + (model.spread_mistakes() if open_ else []))
+        experiments = tuple(e.robust(model) for e in self.experiments)
+        if all(e is old for e, old in zip(experiments, self.experiments, strict=True)):
+            check("loss", ["no output has normal errors, to be made robust; leave loss out"])
+        return self.replace(experiments=experiments)
 
     def replace(self, **changes: Any) -> Problem:
         """Return the problem with other arguments of its constructor, by name."""

@@ -12,8 +12,9 @@ import numpy as np
 
 from castfit._json import plain, rebuilt, restored
 from castfit._pictures import picture
-from castfit._reading import real, text
+from castfit._reading import is_one_of, option_mistakes, real, text
 from castfit._text import aligned, rounded
+from castfit.bands import with_bands
 from castfit.diagnostics import Diagnostics, diagnose
 from castfit.fingerprint import changed, question
 from castfit.goodness import EXACT, UNKNOWN, Goodness
@@ -324,18 +325,28 @@ class Result:
                 out[name] = (value - reach, value + reach)
         return out
 
-    def predict(self, times: Times = None) -> Prediction:
+    def predict(
+        self, times: Times = None, *, bands: str | None = None, noise: bool = False, level: float | None = None
+    ) -> Prediction:
         """Evaluate all outputs of the model, integrating anew from every node.
 
         Parameters
         ----------
         times : (n,) array, or mapping from experiment to array, optional
             By default the measured times.
+        bands : {None, "linear"}
+            Whether to add limits between which the prediction lies, from the covariance of the estimates.
+        noise : bool
+            Whether the limits are those of a new measured value, its noise included.
+        level : float, optional
+            Probability that the limits enclose, by default the result's `confidence_level`.
 
         Returns
         -------
         dict
-            Per experiment ``{"time": (n,), output: (n,), ...}``.
+            Per experiment ``{"time": (n,), output: (n,), ...}``, with bands also ``"output lower"`` and
+            ``"output upper"``: infinite where something that is not identifiable moves the output, NaN for the noise of
+            outputs of which none is known.
 
         Raises
         ------
@@ -344,9 +355,24 @@ class Result:
         SimulationError
             If the integration stops, as it may after a fit that failed.
         """
-        problem = self._owner("predict")
+        problem, chosen = self._owner("predict"), self.confidence_level if level is None else real(level)
+        mistakes = option_mistakes(
+            ("bands", bands, bands is None or is_one_of(bands, "linear"), "choose 'linear', or None"),
+            ("noise", noise, is_one_of(noise, True, False), "give True or False"),
+            ("level", level, chosen is not None and 0.0 < chosen < 1.0, "it lies between 0 and 1"),
+        )
+        if noise is True and bands is None:
+            mistakes.append("noise=True widens bands; choose bands='linear'")
+        if bands is not None and not self.success:
+            mistakes.append("a fit that failed has no covariance, and so no bands")
+        check("predict", mistakes)
+        assert chosen is not None
         nodes = [self.trajectories[condition.name] for condition in problem.conditions]
-        return predict(problem, self.theta, nodes, times=times, integrator=self.integrator)
+        found = predict(problem, self.theta, nodes, times=times, integrator=self.integrator)
+        if bands is None:
+            return found
+        parts = (self.solution, self.statistics, problem.posed, found, self.integrator)
+        return with_bands(*parts, chosen, noise=noise)
 
     def residual_table(self) -> dict[str, NDArray[Any]]:
         """Return one row per measured value, as columns: ``pandas.DataFrame(result.residual_table())`` is a frame.
@@ -524,7 +550,18 @@ def _table(result: Result) -> list[str]:
         deviation, interval = (f"{error:.2g}", f"[{low}, {high}]") if np.isfinite(error) else (absent, absent)
         remark = verdict.sentence + (" (log scale)" if log else "")
         rows.append((name, rounded(value, error), deviation, interval, remark))
+    rows += [_sigma_row(result, name) for name in result.sigmas if name != "sigma"]
     return aligned(rows, "<>><<")
+
+
+def _sigma_row(result: Result, name: str) -> tuple[str, ...]:
+    """Return the row of a standard deviation that was eliminated; its interval is symmetric in the logarithm."""
+    value, error = result.sigmas[name], result.sigma_errors[name]
+    if not (np.isfinite(error) and value > 0.0):
+        return name, f"{value:.4g}", "-", "-", "noise, eliminated"
+    reach = float(np.exp(quantile(result.confidence_level, result.dof) * error / value))
+    interval = f"[{rounded(value / reach, error)}, {rounded(value * reach, error)}]"
+    return name, rounded(value, error), f"{error:.2g}", interval, "noise, eliminated"
 
 
 def _verdict(result: Result) -> str:

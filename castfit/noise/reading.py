@@ -62,6 +62,8 @@ def read_noise(sigma: Any, noise: Any, time: Any, series: Mapping[str, Series], 
     if sigma is not None and not isinstance(sigma, Mapping) and not is_frame(sigma):
         wanted = {n: s for n, s in series.items() if n not in (*spreads, *numbers, *without)}
         deviations = read_sigma(sigma, time, wanted, mistakes) if wanted else {}
+        if series and not wanted:
+            mistakes.append("sigma is given, but noise= says it of every output, or needs none; leave sigma out")
     else:
         deviations = read_sigma(sigma, time, series, mistakes, elsewhere={*spreads, *models})
     deviations |= read_sigma(numbers or None, time, series, mistakes, elsewhere=set(series))

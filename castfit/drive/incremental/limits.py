@@ -78,29 +78,15 @@ def standard_deviations(result: Result, accuracy: float) -> tuple[Array, float]:
     if not np.isfinite(jacobian).all():
         return unknown
     tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * accuracy)
-    factors = _factors(result)
-    if not (factors > 0.0).all():
+    if not (result.absolute_sigma or result.noise > 0.0):
         return unknown
     unit = np.ones(len(jacobian))
-    unit[: result.n_data] = factors
+    unit[: result.n_data] = result.noise
     found = information(
         jacobian / unit[:, None], np.zeros((0, n)), np.zeros(n, dtype=np.bool_), rank_tolerance=tolerance
     )
     dof = np.inf if result.absolute_sigma else result.n_data - float(found.leverage[: result.n_data].sum())
-    if not dof > 0.0:
-        return unknown
     return np.where(found.undetermined, np.inf, np.sqrt(np.diag(found.inverse))), dof
-
-
-def _factors(result: Result) -> Array:
-    """Return the estimated factors on the standard deviations of the data, (n_data,), 1 where these are known."""
-    if result.noise > 0.0 or result.problem is None:
-        return np.full(result.n_data, result.noise)
-    posed = result.problem.posed
-    observed = [c.observed[j] for c in posed.conditions for j in np.nonzero(c.points.mask)[1]]
-    group = np.array([-1 if of is None else of.group for of in observed])
-    unbiased = np.sqrt(result.n_data / result.dof) if result.dof > 0 else np.nan
-    return np.append(np.array(list(result.sigmas.values())) * unbiased, 1.0)[group]
 
 
 def confidence_limits(result: Result, level: float, accuracy: float, user: Bounds) -> Bounds:
