@@ -81,7 +81,7 @@ class AtRest:
         given = self.before.natural(n)
         wrong = self.before.failure(n, given)
         found = self.rest.solve(given.p, given.a)
-        name = self.rest.states[self.states[row]]
+        name = self.rest.states[int(self.states[row])]
         shown = [f"{k} = {v:.6g}" for k, v in zip(self.names, given.p.tolist(), strict=True)]
         where = ", ".join([*shown[:_SHOWN], *(["..."] if len(shown) > _SHOWN else [])])
         why = wrong or found.reason

@@ -46,6 +46,8 @@ _LARGEST_ORDER = 200
 _KNOWN: dict[int, Delayed] = {}
 """What each symbol made by `delay` stands for: a graph carries nothing but symbols.  A record keeps its own alive."""
 
+_SAID: dict[tuple[Any, ...], Delayed] = {}
+
 
 @dataclass(frozen=True, eq=False)
 class Delayed:
@@ -133,7 +135,16 @@ def delay(
     check("delay", mistakes)
     assert what is not None
     assert length is not None
-    return _register(what, length, before, method, FIRST_ORDER if adaptive else int(order), adaptive).symbol
+    number = FIRST_ORDER if adaptive else int(order)
+    said = (_key(what), _key(length), None if before is None else _key(before), method, number, adaptive)
+    if said not in _SAID:  # the same value, asked for twice, needs one line only
+        _SAID[said] = _register(what, length, before, method, number, adaptive)
+    return _SAID[said].symbol
+
+
+def _key(expression: ca.SX) -> tuple[str, float]:
+    """Tell expressions apart: numbers by value, others by their graph."""
+    return ("number", float(expression)) if expression.is_constant() else ("graph", hash(expression))
 
 
 def _register(expression: ca.SX, tau: ca.SX, history: ca.SX | None, method: str, order: int, adaptive: bool) -> Delayed:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 import casadi as ca
 import numpy as np
 
+from castfit._blas import one_blas_thread
 from castfit._reading import named, real, text
 from castfit._text import aligned
 from castfit.experiment import Free, as_input, own_parameter
@@ -85,6 +86,7 @@ def steady_state(
     inputs: Mapping[str, Input | float] | None = None,
     replace: Mapping[Any, Any] | None = None,
 ) -> SteadyStart: ...
+@one_blas_thread
 def steady_state(
     model: Model | None = None,
     parameters: Mapping[Any, Any] | None = None,

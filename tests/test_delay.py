@@ -110,6 +110,14 @@ def test_delayed_values_of_delayed_values_of_inputs_and_in_outputs():
     ]  # fmt: skip
 
 
+def test_a_value_that_is_asked_for_twice_has_one_line():
+    x, tau = cf.symbols("x tau")
+    square = x**2
+    model = cf.Model({x: -cf.delay(x, tau, history=1) + cf.delay(x, tau, history=1.0) * cf.delay(square, tau)
+                      - cf.delay(square, tau) + cf.delay(x, tau)}, parameters=[tau], initial={x: 1.0})  # fmt: skip
+    assert [line.name for line in model.lines] == ["x(t - tau)", "sq(x)(t - tau)", "x(t - tau) #2"]
+
+
 def test_algebraic_states_can_be_delayed():
     x, z, tau = cf.symbols("x z tau")
     model = cf.Model({x: -cf.delay(z, tau, history=1.0, order=16)}, algebraic={z: z == x**2}, parameters=[tau],

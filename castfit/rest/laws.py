@@ -109,8 +109,8 @@ def _eliminated(vectors: Array, size: Array) -> Laws:
         pivots.append(int(column))
     out[np.abs(out) < _CLOSE] = 0.0
     order = np.argsort(pivots)
-    first = [int(pivots[k]) for k in order]
-    found = out[order] / size * size[first][:, None]
+    first = [pivots[int(k)] for k in order]
+    found: Array = out[order] / size * size[first][:, None]
     simple = np.round(found * _SIMPLE) / _SIMPLE
     near = np.abs(found - simple) < _CLOSE * np.abs(found)
     return Laws(np.where(near, simple, found), tuple(first))

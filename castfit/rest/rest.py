@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from castfit.model import System
 
     Array = NDArray[np.float64]
+    Complex = NDArray[np.complex128]
     Mask = NDArray[np.bool_]
 
+_solve: Any = np.linalg.solve
 _STEPS = 2000
 _NEWTON = 40
 _EXACT = 1e-13  # of a variable: the last Newton step
@@ -56,7 +58,7 @@ class Resting:
 
     w: Array
     matrix: Array
-    eigenvalues: NDArray[np.complex128]
+    eigenvalues: Complex
     time: float
     reason: str = ""
 
@@ -125,7 +127,7 @@ class Rest:
         """Return dw (n_w, n_d) along directions dp (n_p, n_d), da (n_x, n_d)."""
         right = -self._by_p(at.w, p) @ dp
         right[self._pivots] = self.laws.coefficients @ da
-        return np.linalg.solve(at.matrix, right)
+        return _solve(at.matrix, right)
 
     def adjoint(self, at: Resting, p: Array, weight: Array) -> tuple[Array, Array, Array]:
         """Return what the second derivatives of  sum_i weight_i w_i  consist of.
@@ -135,7 +137,7 @@ class Rest:
         on_p (n_p,), on_a (n_x,) : gradients by p and a
         bend (n_w + n_p, n_w + n_p) : its Hessian along V = (dw, dp)
         """
-        multiplier = np.linalg.solve(at.matrix.T, weight)
+        multiplier: Array = _solve(at.matrix.T, weight)
         pivots = self._pivots
         on_a = self.laws.coefficients.T @ multiplier[pivots]
         multiplier[pivots] = 0.0
@@ -186,7 +188,7 @@ class Rest:
         for k in range(_NEWTON):
             matrix, residual = self._system(w, rate, jacobian, a)
             try:
-                step = -np.linalg.solve(matrix, residual)
+                step: Array = -_solve(matrix, residual)
             except np.linalg.LinAlgError:
                 return None, np.inf
             if not np.isfinite(step).all() or (k == 0 and (np.abs(step) > _TRY * unit).any()):
@@ -201,13 +203,15 @@ class Rest:
         if not moved <= _NEAR or not np.isfinite(jacobian).all():
             return None, np.inf
         matrix, _ = self._system(w, rate, jacobian, a)
-        values = np.linalg.eigvals(self._along_states(jacobian)).astype(complex)
+        try:
+            values, earlier = self._eigenvalues(jacobian), self._eigenvalues(now.jacobian)
+        except np.linalg.LinAlgError:  # of algebraic equations that are singular there
+            return None, np.inf
         size = np.abs(values).max(initial=0.0)
         if (values.real > _STILL * size).any():
             return None, np.inf
         moving = self.n_x - len(self.laws.pivots)
-        before = np.abs(np.linalg.eigvals(self._along_states(now.jacobian)))
-        slowest = [np.sort(v)[::-1][moving - 1] if moving else 1.0 for v in (np.abs(values), before)]
+        slowest = [float(np.sort(np.abs(v))[::-1][moving - 1]) if moving else 1.0 for v in (values, earlier)]
         if np.count_nonzero(values.real < -_STILL * size) != moving or slowest[0] < _LOST * slowest[1]:
             why = "the steady state is not isolated: it depends on more than the conserved sums and parameters"
             return self._none(why), moved
@@ -222,10 +226,13 @@ class Rest:
         residual[pivots] = self.laws.coefficients @ (w[: self.n_x] - a)
         return matrix, residual
 
-    def _along_states(self, jacobian: Array) -> Array:
+    def _eigenvalues(self, jacobian: Array) -> Complex:
+        """Return the eigenvalues along the differential states."""
         n = self.n_x
         f_x, f_z, g_x, g_z = jacobian[:n, :n], jacobian[:n, n:], jacobian[n:, :n], jacobian[n:, n:]
-        return f_x - f_z @ np.linalg.solve(g_z, g_x) if g_z.size else f_x
+        along = f_x - f_z @ _solve(g_z, g_x) if g_z.size else f_x
+        found: Any = np.linalg.eigvals(along)
+        return found.astype(complex)
 
     def _consistent(self, w: Array, both: Any) -> Array | None:
         """Solve the algebraic equations at the start."""
@@ -236,7 +243,7 @@ class Rest:
         for _ in range(_NEWTON):
             rate, jacobian = both(w)
             try:
-                step = -np.linalg.solve(jacobian[n:, n:], rate[n:])
+                step: Array = -_solve(jacobian[n:, n:], rate[n:])
             except np.linalg.LinAlgError:
                 return None
             if not np.isfinite(step).all():

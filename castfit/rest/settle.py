@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ _TOLERANCE = 1e-2  # of a step, relative to each variable
 _SMALL = 1e-3  # of the largest value that a variable has had: what is smaller need not be accurate
 _FIRST = 1e-2  # of the fastest time constant
 _TINY = 1e-300
+_inverse: Any = np.linalg.inv
 _LARGEST_FACTOR, _SMALLEST_FACTOR = 5.0, 0.2
 
 
@@ -59,7 +60,7 @@ def march(
     mass[:n_x] = 1.0
     time = 0.0
     f0, jacobian = both(w)
-    fastest = float(np.abs(np.linalg.eigvals(jacobian[:n_x, :n_x])).max(initial=0.0)) if _finite(jacobian) else np.nan
+    fastest = _fastest(jacobian[:n_x, :n_x])
     h = _FIRST / fastest if fastest > 0.0 else 1.0
     size = _sizes(both, w, n_x, fastest)
     yield Moment(time, w, f0, jacobian, size)
@@ -68,7 +69,7 @@ def march(
         if not (np.isfinite(h) and _finite(f0) and _finite(jacobian)):
             return
         try:
-            inverse: Array = np.linalg.inv(masses - h * _D * jacobian)
+            inverse: Array = _inverse(masses - h * _D * jacobian)
         except np.linalg.LinAlgError:
             h *= 0.5
             continue
@@ -90,6 +91,11 @@ def march(
         h *= min(max(factor, _SMALLEST_FACTOR), _LARGEST_FACTOR)
         if h < 1e-14 * time:
             return
+
+
+def _fastest(jacobian: Array) -> float:
+    """Return the largest modulus of the eigenvalues; NaN where there are none."""
+    return float(np.abs(np.linalg.eigvals(jacobian)).max(initial=0.0)) if _finite(jacobian) else np.nan
 
 
 def _sizes(both: Callable[[Array], tuple[Array, Array]], w: Array, n_x: int, fastest: float) -> Array:
