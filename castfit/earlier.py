@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from castfit._array import Array
 
-_NOTHING = 1e-7  # singular values below this fraction of the largest are no information
+_NOTHING = 1e-12  # of the largest eigenvalue: no information
 
 
 def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNormal:
@@ -82,17 +82,17 @@ def _chosen(result: Result, names: Any) -> tuple[str, ...]:
 
 def _information(result: Result) -> tuple[Array, Array]:
     """Return rows whose squares are the information on theta, and an offset whose slope is that at bounds."""
-    rows = result.jacobian.copy()
-    if not result.absolute_sigma:
-        rows[: result.n_data] /= result.noise
+    known = result.statistics.information
+    if known.shape != (len(result.names),) * 2 or not np.isfinite(known).all():
+        check("Prior", ["the result holds no information on its quantities; fit again with this version of castfit"])
     held = np.array([name in result.active for name in result.names], dtype=np.bool_)
     slope = np.where(held, result.gradient, 0.0)
-    size = np.linalg.norm(rows, axis=0)
+    size = np.sqrt(np.diag(known))
     unit = np.where(size > 0.0, size, 1.0)
-    _, S, Vt = np.linalg.svd(rows / unit, full_matrices=False)
-    real = _NOTHING * S.max(initial=0.0) < S
-    root = S[real, None] * Vt[real]
-    offset = (Vt[real] @ (slope / unit)) / S[real]
+    values, vectors = np.linalg.eigh(known / unit[:, None] / unit)
+    real = _NOTHING * max(float(values.max(initial=0.0)), 1.0) < values
+    root = np.sqrt(values[real])[:, None] * vectors[:, real].T
+    offset = (vectors[:, real].T @ (slope / unit)) / np.sqrt(values[real])
     return root * unit, offset
 
 
@@ -102,9 +102,9 @@ def _without(rows: Array, offset: Array, kept: NDArray[np.intp]) -> tuple[Array,
     size = np.linalg.norm(rows, axis=0)
     unit = np.where(size > 0.0, size, 1.0)
     basis, sizes, _ = np.linalg.svd(rows[:, others] / unit[others], full_matrices=True)
-    rank = int(np.count_nonzero(_NOTHING * sizes.max(initial=0.0) < sizes))
+    rank = int(np.count_nonzero(np.sqrt(_NOTHING) * sizes.max(initial=0.0) < sizes))
     free = basis[:, rank:].T
     root, left = free @ rows[:, kept], free @ offset
     U, S, Vt = np.linalg.svd(root / unit[kept], full_matrices=False)
-    real = S > _NOTHING
+    real = np.sqrt(_NOTHING) < S
     return (S[real, None] * Vt[real]) * unit[kept], (U.T @ left)[real]

@@ -151,6 +151,7 @@ def estimate(
         sigma_errors=dict(
             zip(unknown_sigmas, (at.sigma * np.nan if trusted is None else trusted.noise_errors).tolist(), strict=True)
         ),
+        information=found.information if found is not None else none,
         absolute_sigma=absolute_sigma,
         confidence_level=confidence_level,
         identifiability=judge(names, natural, slope, held, found, unknown=unknown) if found is not None else none_known,

@@ -110,7 +110,7 @@ def resolved(problem: Posable, start: Any, solve: Callable[[Posed, Any, bool], R
     best = solve(smooth, start, False)
     seen: list[tuple[float, ...]] = []
     settled = False
-    while (best.success or (not seen and _usable(best))) and len(seen) < _ROUNDS:
+    while _usable(best) and (best.success or not seen) and len(seen) < _ROUNDS:
         places = _places(best, smooth, kinks)
         signs = tuple(place.sign for place in places.values())
         if seen and signs == seen[-1]:
@@ -127,8 +127,8 @@ def resolved(problem: Posable, start: Any, solve: Callable[[Posed, Any, bool], R
 def _usable(result: Result) -> bool:
     """Whether the first fit, though no solution, came to a point from where signs can be guessed."""
     ended = (Status.STOPPED_BY_CALLBACK, Status.INTERRUPTED, Status.MAX_TIME)
-    finite = np.isfinite(result.jacobian).all() and np.isfinite(result.gradient).all()
-    return bool(finite) and np.isfinite(result.noise) and result.status not in ended
+    finite = np.isfinite(result.statistics.information).all() and np.isfinite(result.gradient).all()
+    return bool(finite) and result.status not in ended
 
 
 def _arranged(problem: Posed, kinks: Sequence[Kink], places: Mapping[int, Place | None]) -> Posed:
@@ -177,36 +177,39 @@ def _places(result: Result, problem: Posed, kinks: Sequence[Kink]) -> dict[int, 
     theta = result.theta
     natural, slope = problem.to_natural(theta), problem.natural_slope(theta)
     found = problem.priors(theta)
-    last = result.jacobian.shape[0] - found.rows.size
-    rows = result.jacobian.copy()
-    if not result.absolute_sigma:
-        rows[: result.n_data] /= result.noise
-    gradient = result.gradient.copy()
+    curvature, gradient = result.statistics.information.copy(), result.gradient.copy()
     first = np.cumsum([0, *(term.curved.size for term in problem.every_prior)])
     for kink in kinks:
         own = slice(first[kink.at], first[kink.at + 1])
         gradient -= found.rows[own] @ found.jacobian[own]
-        rows[last + own.start : last + own.stop] = 0.0
+        slopes = found.jacobian[own] * found.curved[own, None]
+        curvature -= slopes.T @ slopes
     pairs = [kink.distance(natural) for kink in kinks]
     u, A = np.array([distance for distance, _ in pairs]), np.array([by_n * slope for _, by_n in pairs])
     open_ = np.array([q.lower == q.upper or q.name not in result.active for q in problem.quantities], dtype=np.bool_)
-    size = np.linalg.norm(rows, axis=0)
+    size = np.sqrt(np.maximum(np.diag(curvature), 0.0))
     largest = np.max(np.abs(A), axis=0)
     unit = np.where(size > 0.0, size, np.where(largest > 0.0, largest, 1.0))[open_]
-    E = np.vstack([rows[:, open_] / unit, np.sqrt(_RIDGE) * np.eye(unit.size)])
-    L = linalg.qr(E, mode="r")[0][: unit.size].T
+    L = _lower_root(curvature[np.ix_(open_, open_)] / unit[:, None] / unit)
     c, Q = (linalg.solve_triangular(L, right / unit[:, None], lower=True) for right in (
         gradient[open_, None], A[:, open_].T))  # fmt: skip
     weight = np.array([1.0 / kink.prior.scale for kink in kinks])
     multiplier = weight * _dual(Q * weight, c[:, 0], u * weight, [kink.side for kink in kinks])
     squares = np.sum(Q**2, axis=0)  # 0 where bounds hold all that u depends on
-    curvature = np.where(squares > 0.0, 1.0 / np.where(squares > 0.0, squares, 1.0), weight**2)
+    along = np.where(squares > 0.0, 1.0 / np.where(squares > 0.0, squares, 1.0), weight**2)
     places: dict[int, Place] = {}
     for i, kink in enumerate(kinks):
         inside = abs(multiplier[i]) < (1.0 - _INSIDE) * weight[i] and not kink.side
         sign = 0.0 if inside else float(np.sign(multiplier[i]))
-        places[kink.at] = Place(sign, float(multiplier[i]), float(curvature[i]))
+        places[kink.at] = Place(sign, float(multiplier[i]), float(along[i]))
     return places
+
+
+def _lower_root(H: Array) -> Array:
+    """Return L (n, n), lower triangular, with L L^T = H but for a ridge; H may be indefinite by rounding."""
+    values, vectors = np.linalg.eigh(H)
+    roots = np.sqrt(np.maximum(values, 0.0) + _RIDGE)
+    return np.asarray(linalg.qr((vectors * roots).T, mode="r")[0], dtype=np.float64).T
 
 
 def _dual(Q: Array, c: Array, u: Array, sides: Sequence[float]) -> Array:
@@ -235,6 +238,7 @@ def _as_asked(
     more = ours - theirs if found.success or np.isfinite(ours) else 0.0
     twice = 2.0 * (more + posed.prior_constant - smooth.prior_constant)
     solution, known = found.solution, found.statistics
+    asked = posed.assuming(absolute_sigma=found.absolute_sigma)
     held = [kink for kink, sign in zip(kinks, signs, strict=False) if sign == 0.0]
     names = {posed.names[kink.term.at]: kink.prior.kink for kink in held if isinstance(kink.term, Plain)}
     said = ""
@@ -245,7 +249,7 @@ def _as_asked(
     if found.success and not settled:
         status = Status.ACCEPTABLE
         said = f"{said} Which quantities end at the kinks of their priors was not settled; other starts may tell."
-    chi2 = solution.chi2 + 2.0 * more if found.absolute_sigma else solution.chi2
+    chi2 = solution.chi2 + 2.0 * more if asked.least_squares and not asked.groups else solution.chi2
     solution = replace(
         solution,
         status=status,

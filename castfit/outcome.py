@@ -122,6 +122,8 @@ class Uncertainty:
         parameters.
     sigma_errors : dict[str, float]
         Their standard errors.
+    information : Array
+        Fisher's information of data and priors on theta, search scale, active bounds left aside; (n_theta, n_theta).
     """
 
     dof: int
@@ -140,6 +142,7 @@ class Uncertainty:
     identifiability: Identifiability
     sigmas: dict[str, float] = field(default_factory=dict[str, float])
     sigma_errors: dict[str, float] = field(default_factory=dict[str, float])
+    information: Array = field(default_factory=lambda: np.empty((0, 0)))
 
 
 @dataclass(frozen=True, eq=False)

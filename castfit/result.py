@@ -179,6 +179,11 @@ class Result:
         return self.statistics.covariance
 
     @property
+    def information(self) -> Array:
+        """Fisher's information of data and priors on theta, search scale, active bounds left aside."""
+        return self.statistics.information
+
+    @property
     def correlation(self) -> Array:
         """Correlation of the estimates, (n_theta, n_theta)."""
         return self.statistics.correlation

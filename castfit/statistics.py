@@ -198,6 +198,8 @@ class Statistics:
         Undetermined directions scale * dtheta, each of length 1.
     scale : (n,) array
         Effect of each quantity on the data.
+    information : (n, n) array
+        Fisher's information of data and priors on theta, bounds and other active constraints left aside.
     """
 
     jacobian: Array
@@ -212,6 +214,7 @@ class Statistics:
     condition: float
     directions: Array
     scale: Array
+    information: Array
 
 
 def statistics(
@@ -290,7 +293,11 @@ def statistics(
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = covariance / errors[:, None] / errors
     np.fill_diagonal(correlation, np.where(np.isfinite(errors), 1.0, np.nan))
+    unit = np.append(ratio, 1.0)[kinds.kind] if weighed else np.full(rows.size, spread)
+    rate = np.where(np.isfinite(unit) & (unit > 0.0), 1.0 / np.where(unit > 0.0, unit, 1.0), 1.0) * ~straight
+    root = plain.E * (rate if information_of is None else rate * information_of)[:, None]
     return Statistics(
+        information=root.T @ root,
         jacobian=(np.where(straight[:, None], 0.0, plain.E) * kinds.sigma[:, None])[kinds.datum],
         gradient=gradient,
         noise=ratio[: layout.n_groups] * linearization.sigma,

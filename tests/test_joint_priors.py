@@ -94,6 +94,13 @@ def test_the_noise_of_an_earlier_fit_is_its_estimate():
     same_as(cf.fit(line(SECOND, priors=cf.Prior(before))), cf.fit(line(known, SECOND)))
 
 
+def test_several_unknown_sigmas_of_an_earlier_fit():
+    each = [straight(i, 6, name, sigma=cf.unknown(name)) for i, name in ((1, "a"), (2, "b"))]
+    before = cf.fit(line(*each))
+    prior = cf.Prior(before)
+    np.testing.assert_allclose(np.linalg.inv(prior.root.T @ prior.root), before.covariance, rtol=1e-6)
+
+
 def test_other_quantities_are_integrated_out():
     before = cf.fit(line(FIRST))
     prior = cf.Prior(before, names=["k"])
@@ -145,6 +152,24 @@ def test_a_prior_on_an_expression_is_its_density(transcription, solver):
     np.testing.assert_allclose(list(found.parameters.values()), best.x, rtol=1e-6)
     assert found.neg2loglik == pytest.approx(2 * best.fun + 6 * np.log(2 * np.pi * 0.01), abs=1e-6)
     assert found.dof == 6
+
+
+@pytest.mark.parametrize("transcription", ["single", "multiple", "collocation"])
+@pytest.mark.parametrize("solver", ["gauss_newton", "ipopt"])
+def test_sigmas_have_priors(transcription, solver):
+    prior = stats.lognorm(0.2, scale=0.1)
+    t, y = times(6), FIRST.data["y"][1][:, 0]
+
+    def cost(at: np.ndarray) -> float:
+        sigma = np.exp(at[2])
+        return -stats.norm(at[1] + at[0] * t, sigma).logpdf(y).sum() - prior.logpdf(sigma)
+
+    options = {"xatol": 1e-9, "fatol": 1e-13, "maxiter": 5000}
+    best = optimize.minimize(cost, [2.0, 1.0, -2.3], method="Nelder-Mead", options=options)
+    data = straight(1, 6, "first", sigma=cf.unknown(prior=LogNormal(np.log(0.1), 0.2)))
+    found = cf.fit(line(data), transcription, solver)
+    assert found.parameters["sigma(y)"] == pytest.approx(np.exp(best.x[2]), rel=1e-4)
+    assert found.neg2loglik == pytest.approx(2 * best.fun, abs=1e-7)
 
 
 def test_a_prior_by_name_is_that_of_the_parameter():

@@ -227,6 +227,19 @@ def test_everything_at_its_kink_and_other_priors_besides():
     assert found.problem.posed.every_prior[0].prior == Normal(1.0, 0.1)
 
 
+@pytest.mark.parametrize("noise", [cf.StudentT(0.1), cf.Gaussian(cf.unknown(guess=0.2))], ids=str)
+def test_the_lasso_beside_other_noise(noise):
+    """The same from both solvers, a point at which no quantity off its kink moves the density and what is zero is."""
+    times, y = regression(0)
+    data = cf.Experiment({"x": y}, time=times, noise=noise, initial={"x": 0.0})
+    problem = selection(0, priors=cf.lasso([f"a{i}" for i in range(1, 5)], 20.0, towards=0))
+    problem = problem.replace(experiments=[data])
+    here, there = (cf.fit(problem, "single", solver) for solver in (cf.GaussNewton(tolerance=1e-12), cf.Ipopt()))
+    assert here.cost == pytest.approx(there.cost, abs=1e-6)
+    assert [n for n, v in here.parameters.items() if v == 0] == [n for n, v in there.parameters.items() if v == 0]
+    assert "At the kink" in here.message
+
+
 def test_an_interrupted_fit_has_the_cost_of_the_real_prior():
     problem = selection(0, priors=cf.lasso("a2", 20.0, towards=0))
     found = cf.fit(problem, "single", callback=lambda now: now.iteration == 0)
