@@ -10,7 +10,7 @@ import numpy as np
 
 from castfit.noise.base import Noise, pairs
 from castfit.noise.density import Density, lower_triangular
-from castfit.noise.special import log_gamma, log_rising
+from castfit.noise.special import log1p_ratio, log_gamma, log_rising
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,7 +103,7 @@ class NegativeBinomial(Noise):
         """
         some, counted = ca.fmax(mu, _NONE), m > 0
         known = _refused(mu) - m * ca.log(ca.if_else(counted, mu, 1)) + log_gamma(m + 1)
-        cost = known + (1 / s + m) * ca.log1p(s * mu) - log_rising(m, s)
+        cost = known + mu * log1p_ratio(s * mu) + m * ca.log1p(s * mu) - log_rising(m, s)
         variance = some * (1 + s * some)
         normal = some / (np.sqrt(2) * (1 + s * some))
         factor = ca.diag(ca.vertcat(1 / ca.sqrt(variance), normal))

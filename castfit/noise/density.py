@@ -67,6 +67,8 @@ class Density:
         r, of which L r is the score.
     information : (n_rows, 1) casadi.SX, or None
         What each row of J is to be multiplied by, so that J^T J is the expected curvature; 1 where it is so already.
+    curvature : (n_eta, n_eta) casadi.SX, or None
+        What takes the place of the second derivatives in Newton's method where these say nothing, as beside a kink.
     """
 
     eta: ca.SX
@@ -76,6 +78,7 @@ class Density:
     factor: ca.SX | None = None
     rows: ca.SX | None = None
     information: ca.SX | None = None
+    curvature: ca.SX | None = None
 
     @cached_property
     def gradient(self) -> ca.SX:
@@ -84,7 +87,9 @@ class Density:
 
     @cached_property
     def hessian(self) -> ca.SX:
-        """The second derivatives of the cost by eta, (n_eta, n_eta)."""
+        """The second derivatives of the cost by eta, (n_eta, n_eta), or what takes their place."""
+        if self.curvature is not None:
+            return self.curvature
         return ca.densify(ca.jacobian(self.gradient, self.eta))
 
     @property
@@ -98,6 +103,7 @@ class Density:
             factor=self.factor[0, 0],
             rows=self.rows[0],
             information=self.information[0],
+            curvature=None if self.curvature is None else self.curvature[0, 0],
         )
 
 

@@ -121,7 +121,8 @@ class DensityFunctions:
 
     @cached_property
     def _hessian(self) -> Mapped:
-        return self._map("hessian", ca.hessian(self._objective, self._density.eta)[0])
+        own = ca.hessian(self._objective, self._density.eta)[0] if self._plain else self._density.hessian
+        return self._map("hessian", own)
 
     @property
     def _objective(self) -> ca.SX:

@@ -15,7 +15,7 @@ is the information that the density has of mu / s.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import casadi as ca
@@ -172,7 +172,10 @@ class Laplace(Noise):
         size = ca.fabs(r)
         value = ca.if_else(size > _KINK, size, 0.5 * r**2 / _KINK + 0.5 * _KINK)
         weight = 1 / ca.fmax(size, _KINK)
-        return _reweighted(mu, s, m, value, weight, _Numbers(float(np.log(2)), 1.0, 1.0, 1.0, 1.0, float(np.sqrt(2))))
+        numbers = _Numbers(float(np.log(2)), 1.0, 1.0, 1.0, 1.0, float(np.sqrt(2)))
+        found = _reweighted(mu, s, m, value, weight, numbers)
+        assert found.factor is not None
+        return replace(found, curvature=found.factor @ found.factor.T)  # a line has none
 
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return the standard deviations."""

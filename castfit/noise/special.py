@@ -14,6 +14,7 @@ import numpy as np
 _SHIFT = 8  # Stirling's series is accurate to 1e-16 from here on
 _BERNOULLI = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 _HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
+_EXPANDED = 0.01  # arguments below it go into series; above it derivatives lose at most two digits
 _TAIL = -3.0  # below it 1 + erf would cancel; the continued fraction takes over
 _FRACTION = 60  # its terms: rounding only at -3
 
@@ -28,16 +29,48 @@ def log_gamma(x: ca.SX) -> ca.SX:
 def log_rising(m: ca.SX, s: ca.SX) -> ca.SX:
     """Return  log (s^m Gamma(1/s + m) / Gamma(1/s)),  for whole m the logarithm of the product of 1 + j s, j < m.
 
-    Accurate for all s > 0: for small s, where the Gammas are huge and nearly equal, differences are formed before
-    logarithms.  With n = 1/s and y = n + 8:
+    Accurate for all s > 0, its derivative by s too.  With n = 1/s and y = n + 8:
 
         Gamma(n + m) / Gamma(n) = Gamma(y + m) / Gamma(y) / product of (1 + m / (n + k)), k < 8
+
+    where differences are formed before logarithms.  For small m s the derivatives of these would cancel; there the
+    logarithms of 1 + j s are expanded, with the sums of the powers of j.
     """
-    n = 1 / s
+    few = m * s < _EXPANDED
+    n = ca.if_else(few, 1, 1 / s)
     y = n + _SHIFT
     shifted = sum((ca.log1p(m / (n + k)) for k in range(_SHIFT)), ca.SX(0))
-    powers = m * ca.log1p(s * (m + _SHIFT)) + ((y - 0.5) * ca.log1p(m / y) - m)
-    return powers + (_stirling(y + m) - _stirling(y)) - shifted
+    powers = m * ca.log1p((m + _SHIFT) / n) + ((y - 0.5) * ca.log1p(m / y) - m)
+    direct = powers + (_stirling(y + m) - _stirling(y)) - shifted
+    series = ca.SX(0)
+    for k, total in reversed(list(enumerate(_power_sums(m), 1))):
+        series = s * (total / ((-1) ** (k + 1) * k) + series)
+    return ca.if_else(few, series, direct)
+
+
+def _power_sums(m: ca.SX) -> list[ca.SX]:
+    """Return the sums of j^k over j < m, for k from 1 to 7 (Faulhaber)."""
+    one, two = m * (m - 1) / 2, m * (m - 1) * (2 * m - 1) / 6
+    three, q = one**2, m * (m - 1)
+    return [
+        one,
+        two,
+        three,
+        two * (3 * q - 1) / 5,
+        three * (2 * q - 1) / 3,
+        two * (3 * q**2 - 3 * q + 1) / 7,
+        three * (3 * q**2 - 4 * q + 2) / 6,
+    ]
+
+
+def log1p_ratio(u: ca.SX) -> ca.SX:
+    """Return log(1 + u) / u, u >= 0, accurate with its derivatives."""
+    small = u < _EXPANDED
+    series = ca.SX(0)
+    for k in range(9, 0, -1):
+        series = (-1) ** (k + 1) / k + u * series
+    large = ca.if_else(small, 1, u)
+    return ca.if_else(small, series, ca.log1p(large) / large)
 
 
 def _stirling(y: ca.SX) -> ca.SX:

@@ -197,6 +197,9 @@ def test_gradient_and_hessian_are_derivatives_of_the_cost(name, mu, s, m):
     slopes = np.array([(a[0] - b[0]).item() / (2 * h) for a, b in zip(up, down, strict=True)])
     curvature = np.column_stack([(a[1] - b[1]).ravel() / (2 * h) for a, b in zip(up, down, strict=True)])
     np.testing.assert_allclose(gradient.ravel(), slopes, rtol=1e-6, atol=1e-6 * (1 + np.abs(slopes).max()))
+    if name == "Laplace":  # that of the rows takes its place
+        factor = evaluate(density, "factor", mu=mu, s=s, m=value)[0]
+        curvature = factor @ factor.T
     np.testing.assert_allclose(hessian[0], curvature, rtol=1e-5, atol=1e-5 * (1 + np.abs(curvature).max()))
 
 
@@ -529,3 +532,22 @@ def test_a_spread_that_cannot_be_estimated_is_refused():
         Cauchy().sample(np.random.default_rng(0), np.ones(2), 1.0)
     with pytest.raises(InputError, match="cannot be drawn"):
         Likelihood(lambda y, m: y).sample(np.random.default_rng(0), np.ones(2), 1.0)
+
+
+@pytest.mark.parametrize("mu", [0.02, 3.0, 500.0])
+@pytest.mark.parametrize("m", [0, 1, 2, 7, 450])
+def test_the_score_of_a_dispersion_has_its_limit_at_zero(mu, m):
+    """It is that of Poisson's, ((m - mu)^2 - m) / 2, and rows stay finite however small the dispersion is."""
+    density = density_of(NegativeBinomial())
+    limit = -0.5 * ((m - mu) ** 2 - m)
+    for s in (1e-30, 1e-17, 1e-12, 1e-9):
+        score, hessian, rows, factor = evaluate(density, "gradient", "hessian", "rows", "factor", mu=mu, s=s, m=m)
+        assert score[0, 1, 0] == pytest.approx(limit, rel=1e-4, abs=1e-6)
+        assert np.isfinite(hessian).all()
+        np.testing.assert_allclose(factor @ rows, score, rtol=1e-12)
+    for s in (1e-6, 1e-4, 9.9e-3 / max(m, 1), 1.01e-2 / max(m, 1), 0.5):  # on both sides of the series
+        j = np.arange(m)
+        F = np.log1p(s * mu) / s
+        exact = -(F - mu / (1 + s * mu)) / s + m * mu / (1 + s * mu) - np.sum(j / (1 + s * j))
+        score = evaluate(density, "gradient", mu=mu, s=s, m=m)[0, 1, 0]
+        assert score == pytest.approx(exact, rel=1e-8, abs=1e-9 * (1 + mu / s * 1e-6))
