@@ -150,7 +150,7 @@ def _observed(experiment: Experiment, output: str, plan: _Plan) -> Observed:
         if plan.eliminated[name]:
             return Observed(bare, plan.group(name), (output,))
         parameter = f"sigma({name})"
-        plan.parameters[parameter] = _parameter(experiment, output, sigma)
+        plan.parameters[parameter] = _parameter(experiment, output, noise, sigma)
         sigma = _symbol(parameter)
     own = [plan.spread(output, symbol) for symbol in spread_and_symbols(noise)[1]]
     computed = [] if sigma is None else [plan.spread(output, sigma)]  # else a number, or none is needed
@@ -163,13 +163,12 @@ def _symbol(name: str) -> ca.SX:
     return ca.SX.sym(name)
 
 
-def _parameter(experiment: Experiment, output: str, sigma: Unknown) -> Parameter:
+def _parameter(experiment: Experiment, output: str, noise: Noise, sigma: Unknown) -> Parameter:
     values = experiment.data[output][1]
-    size = float(np.nanmedian(np.abs(values))) or 1.0
-    guess = _FIRST_GUESS * size if sigma.guess is None else sigma.guess
-    return Parameter(
-        float(np.clip(guess, sigma.lower, sigma.upper)), sigma.lower, sigma.upper, "log", prior=sigma.prior
-    )
+    size = float(np.nanmedian(np.abs(values))) if noise.in_unit_of_output else 1.0
+    guess = _FIRST_GUESS * (size or 1.0) if sigma.guess is None else sigma.guess
+    lower = sigma.lower or min(noise.least_spread(values), guess, sigma.upper)
+    return Parameter(float(np.clip(guess, lower, sigma.upper)), lower, sigma.upper, "log", prior=sigma.prior)
 
 
 def _graphs(experiment: Experiment) -> list[ca.SX]:

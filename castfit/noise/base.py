@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 _RESOLUTION = 1e-10  # a starting spread is not smaller than this part of the data
+_ACCURACY = 1e-6  # an estimated one not than this, to which models are integrated
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,16 @@ class Noise(ABC):
     @abstractmethod
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Estimate an unknown spread, positive, from predictions (n,) and measured values (n,), by moments."""
+
+    def least_spread(self, m: Array) -> float:
+        """Return the smallest spread, positive, that is estimated from measured values of any shape.
+
+        Data that the model meets exactly want none, and their likelihood would have no bound; no model is integrated so
+        accurately that spreads much smaller than this could be told from none.
+        """
+        known = m[np.isfinite(m)]
+        size = float(np.sqrt(np.mean(known**2))) if known.size else 0.0
+        return _ACCURACY * ((size or 1.0) if self.in_unit_of_output else 1.0)
 
     @abstractmethod
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:

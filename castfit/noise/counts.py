@@ -23,6 +23,7 @@ _NONE = (
 _CANCELLED = 1e-16  # of mu s^3: below it the integral loses to rounding what normal errors miss, some 1e-5
 _NODES = np.exp(np.arange(-22.0, 3.8, 0.4))  # of the trapezoidal rule in log tau
 _LEAST_DISPERSION = 1e-3  # to start from
+_UNSEEN = 1e-6  # part of a variance
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +113,11 @@ class NegativeBinomial(Noise):
         exact = ca.if_else(usable, ca.sqrt(integral) / normal, 1 / ca.sqrt(1 + s))
         residual = (mu - m) / ca.sqrt(variance)
         return lower_triangular(ca.vertcat(mu, s), m, cost, residual, factor, ca.vertcat(1, exact))
+
+    def least_spread(self, m: Array) -> float:
+        """Return the dispersion by which a variance differs from Poisson's by a millionth."""
+        known = m[np.isfinite(m)]
+        return _UNSEEN / max(float(np.mean(known)) if known.size else 1.0, 1.0)
 
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return the dispersion that explains the sum of squared residuals, at least 1e-3."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 _SINGULAR = 1e-10  # least eigenvalue of a user's curvature, relative to the largest
-_EXACT = 1e-4  # residuals below count as this large in the secant, whose logarithm is not to be infinite
+_EXACT = 0.03  # residuals below count as this large in the secant, whose logarithm is not to be infinite
 _NEAR = 1e-6  # of the mode: there the secant is a tangent
 _FAR = 1e4  # largest row of a user's likelihood, in standard deviations
 

@@ -1,0 +1,121 @@
+"""Fits with densities: against SciPy, from spreads begun anywhere, and where a spread wants to be zero."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+import castfit as cf
+
+TIMES = np.linspace(0.1, 5, 40)
+WAYS = [
+    (cf.SingleShooting(), cf.GaussNewton()),
+    (cf.MultipleShooting(4), cf.GaussNewton()),
+    (cf.Collocation(), cf.GaussNewton()),
+    (cf.Collocation(), cf.Ipopt()),
+]
+
+
+def decay(values, noise, *, guess=0.3, amount=5.0):
+    x, k = cf.symbols("x k")
+    data = cf.Experiment({"x": values}, TIMES, noise=noise, initial={"x": cf.free(amount)})
+    return cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": guess})
+
+
+def course(amount, k):
+    return amount * np.exp(-k * TIMES)
+
+
+@pytest.mark.parametrize(("transcription", "solver"), WAYS)
+def test_values_below_the_limit_of_detection_are_fitted_by_maximum_likelihood(transcription, solver):
+    limit = 1.0
+    values = np.maximum(course(10.0, 0.7) + 0.4 * np.random.default_rng(2).standard_normal(40), limit)
+    assert np.count_nonzero(values == limit) > 10
+
+    def cost(v):
+        mu, s = course(v[0], v[1]), v[2]
+        beyond, within = stats.norm.logcdf((limit - mu) / s), stats.norm.logpdf(values, mu, s)
+        return -np.sum(np.where(values <= limit, beyond, within))
+
+    best = optimize.minimize(cost, [9.9, 0.68, 0.35], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-13})
+    result = cf.fit(decay(values, cf.Gaussian(below=limit)), transcription, solver)
+    assert result.success
+    assert result.neg2loglik == pytest.approx(2 * best.fun, abs=1e-5)
+    found = [result.values[name] for name in ("x(0)", "k", "sigma(x)")]
+    np.testing.assert_allclose(found, best.x, rtol=1e-4)
+    h = 1e-4 * best.x
+    e = np.diag(h)
+    hessian = [
+        [
+            (cost(best.x + a + b) - cost(best.x + a - b) - cost(best.x - a + b) + cost(best.x - a - b))
+            / (4 * np.abs(a).sum() * np.abs(b).sum())
+            for b in e
+        ]
+        for a in e
+    ]
+    errors = np.sqrt(np.diag(np.linalg.inv(hessian)) * 40 / result.dof)
+    found = [result.standard_errors[name] for name in ("x(0)", "k", "sigma(x)")]
+    np.testing.assert_allclose(found, errors, rtol=0.01)
+
+
+NOISES = {
+    "StudentT": cf.StudentT,
+    "Huber": lambda sigma=None: cf.Huber(sigma, f_scale=1.345),
+    "SoftL1": cf.SoftL1,
+    "Cauchy": lambda sigma=None: cf.Cauchy(sigma, f_scale=2.0),
+}
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_it_does_not_matter_where_a_spread_begins(name):
+    values = NOISES[name]().sample(np.random.default_rng(4), course(10.0, 0.7), 0.3)
+    found = [
+        cf.fit(decay(values, NOISES[name](cf.unknown(guess=guess)), guess=0.5, amount=8.0), cf.SingleShooting())
+        for guess in (1e-6, 1e-3, 0.3, 1e3, 1e6)
+    ]
+    assert all(result.success for result in found)
+    for result in found:
+        assert result.neg2loglik == pytest.approx(found[2].neg2loglik, abs=1e-5)
+        assert result.iterations <= 2 * found[2].iterations
+
+
+@pytest.mark.parametrize(("transcription", "solver"), WAYS)
+@pytest.mark.parametrize(
+    ("noise", "values"),
+    [
+        (cf.StudentT(), course(10.0, 0.7)),
+        (cf.Gaussian(below=1.0), np.maximum(course(10.0, 0.7), 1.0)),
+        (cf.NegativeBinomial(), np.round(course(30.0, 0.5))),
+    ],
+)
+def test_a_spread_that_wants_to_be_zero_ends_at_its_bound_and_says_so(transcription, solver, noise, values):
+    result = cf.fit(decay(values, noise, guess=0.6, amount=12.0), transcription, solver)
+    assert result.success
+    assert result.active == {"sigma(x)": "lower"}
+    assert "at its lower bound" in str(result)
+    assert np.isfinite(result.neg2loglik)
+    assert np.isfinite(result.standard_errors["k"])
+
+
+def test_laplace_meets_some_data_exactly_with_both_solvers():
+    values = cf.Laplace().sample(np.random.default_rng(6), course(10.0, 0.7), 0.3)
+
+    def cost(v):
+        return -np.sum(stats.laplace.logpdf(values, course(v[0], v[1]), 0.3))
+
+    best = min(
+        (
+            optimize.minimize(cost, start, method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-12})
+            for start in ([10.0, 0.7], [9.8, 0.72], [10.2, 0.69])
+        ),
+        key=lambda found: found.fun,
+    )
+    problem = decay(values, cf.Laplace(0.3), guess=0.5, amount=8.0)
+    exact = cf.fit(problem, cf.SingleShooting(), cf.Ipopt())
+    assert exact.status is cf.Status.CONVERGED
+    assert exact.neg2loglik == pytest.approx(2 * best.fun, abs=2e-3)  # two data are at the kink, which is rounded
+    assert np.count_nonzero(np.abs(exact.normalised_residuals) < 1e-3) == 2
+    near = cf.fit(problem, cf.SingleShooting(), cf.GaussNewton())
+    assert near.success
+    assert near.neg2loglik == pytest.approx(2 * best.fun, abs=0.1)
