@@ -192,7 +192,8 @@ class Integrator:
             The derivatives of start and duration.  Outputs stay where they are relative to them; inputs that vary do
             not, so lanes that move must have one interval where there are any.
         """
-        mine = replace(at, failures=(*at.failures, *(LaneFailure(lane, "rescued", "") for lane in at.rescued)))
+        left_out = tuple(LaneFailure(lane, "rescued", "") for lane in at.rescued)
+        mine = replace(at, failures=(*at.failures, *left_out)) if left_out else at
         moved = np.zeros((2, lanes.size, dx0.shape[2])) if spans is None else spans
         found = self._sensitivities(lanes, mine, dx0, dp, moved)
         known = {failure.lane for failure in at.failures}
@@ -219,27 +220,20 @@ class Integrator:
                 previous = self._skip + span.start - 1
                 begin, z = self._begin(lanes, span, at.x, lanes.z0 if span.start == 0 else at.z[:, previous], failures)
                 dx_begin = dx0_ if span.start == 0 else dx[:, previous]
-                left, right = self._edges[span.start], self._edges[span.stop]
-                begins, lasts = d_start + left * d_duration, (right - left) * d_duration
-                du = shift_slopes(lanes.u[:, self._skip + span.start])[:, None] * begins[:, :, None, None]
                 seeds = {
                     "x0": begin.x[:, None] / x_unit,
-                    "z0": z[:, None] / z_unit,
                     "fwd_x0": dx_begin.transpose(0, 2, 1) / x_unit,
-                    "fwd_z0": self._algebra.differentiate(
-                        begin, z, dx_begin, dp_, begins[:, None], du[..., 0].transpose(0, 2, 1)
-                    ).transpose(0, 2, 1)
-                    / z_unit,
-                    "fwd_p": np.concatenate(
-                        [
-                            dp_.transpose(0, 2, 1),
-                            np.stack([begins, lasts], axis=2),
-                            np.zeros((lanes.size, n_d, self.n_x + self.n_z)),
-                        ],
-                        axis=2,
-                    ),
-                    "fwd_u": self._control_seeds(du, span, n_d),
+                    **self._parameter_seeds(lanes, span, dp_, d_start, d_duration),
                 }
+                if self.n_z or self.n_u:  # what was given to the function before stays there
+                    begins = d_start + self._edges[span.start] * d_duration
+                    du = shift_slopes(lanes.u[:, self._skip + span.start])[:, None] * begins[:, :, None, None]
+                    seeds["fwd_u"] = self._control_seeds(du, span, n_d)
+                    moved = begins[:, None], du[..., 0].transpose(0, 2, 1)
+                    seeds["z0"] = z[:, None] / z_unit
+                    seeds["fwd_z0"] = (
+                        self._algebra.differentiate(begin, z, dx_begin, dp_, *moved).transpose(0, 2, 1) / z_unit
+                    )
                 out = self._run("forward", lanes, span, seeds, failures, n_d)["fwd_xf"]
                 ahead = out.reshape(lanes.size, n_d, -1, self.n_x).transpose(0, 2, 3, 1) * x_unit[..., None]
                 still = dx0_
@@ -366,8 +360,8 @@ class Integrator:
         start, duration = lanes.start + lanes.duration * left, lanes.duration * (right - left)
         batch = {
             **given,
-            "p": np.column_stack([lanes.p, start, duration, *lanes.units])[:, None],
-            "u": self._controls(lanes, span),
+            "p": np.concatenate([lanes.p, start[:, None], duration[:, None], *lanes.units], axis=1)[:, None],
+            **({"u": self._controls(lanes, span)} if self.n_u else {}),
         }
         batch = {name: array for name, array in batch.items() if name in call.arguments}
         out = {name: np.full((lanes.size, *array.shape), np.nan) for name, array in call.results.items()}
@@ -390,8 +384,10 @@ class Integrator:
                     continue
                 for result, to in read:
                     to[lane] = result
+        if all(np.isfinite(to).all() for to in out.values()):
+            return out
         finite = np.logical_and.reduce([np.isfinite(to).reshape(lanes.size, -1).all(axis=1) for to in out.values()])
-        for lane in [] if finite.all() else [lane for lane in going if not finite[lane] and lane not in failures]:
+        for lane in [lane for lane in going if not finite[lane] and lane not in failures]:
             for to in out.values():
                 to[lane] = np.nan
             failures[lane] = LaneFailure(lane, "not_finite", "the result is not finite")
@@ -403,6 +399,16 @@ class Integrator:
             return np.zeros((0, self.n_x))
         found: Any = self.graph.map(at.t.size)(at.t[None], at.x.T, z.T, at.p.T, at.u.T)
         return np.asarray(found[0], dtype=float).T
+
+    def _parameter_seeds(
+        self, lanes: Lanes, span: slice, dp: Array, d_start: Array, d_duration: Array
+    ) -> dict[str, Array]:
+        """Return how parameters, start and duration of a span move, units staying, (L, n_d, rows)."""
+        out = np.zeros((lanes.size, dp.shape[2], self.n_p + 2 + self.n_x + self.n_z))
+        out[:, :, : self.n_p] = dp.transpose(0, 2, 1)
+        left, right = self._edges[span.start], self._edges[span.stop]
+        out[:, :, self.n_p], out[:, :, self.n_p + 1] = d_start + left * d_duration, (right - left) * d_duration
+        return {"fwd_p": out}
 
     def _control_seeds(self, du: Array, span: slice, n_d: int) -> Array:
         """Return how controls move, (L, n_d * intervals, 1 + 4 n_u), where the beginning of a span's first one does.

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._capture import captured
 from castfit._casadi import Built
 from castfit._watch import Stopped
 from castfit.integrate import IntegratorOptions, Lanes, Trajectories, shift_cubics
@@ -329,7 +330,8 @@ class ShootingProblem(StagedProblem):
             self._memory.move_to_end(key)
             return self._memory[key]
         naturals = self._naturals(v)
-        sweep = self._integrate(v, naturals)
+        with captured():  # once: to redirect the streams costs as much as a short integration
+            sweep = self._integrate(v, naturals)
         values: list[Values] = []
         failures = [*self._unlinked(v, naturals), *sweep.failures]
         for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
@@ -376,7 +378,8 @@ class ShootingProblem(StagedProblem):
     def _linearize(self, v: Array) -> Linearization:
         evaluation, sweep = self._evaluate(v)
         naturals = self._naturals(v)
-        dx, dz, end, stopped = self._sensitivities(sweep, naturals)
+        with captured():
+            dx, dz, end, stopped = self._sensitivities(sweep, naturals)
         unlinked = [] if evaluation.failures else self._unlinked(v, naturals, slopes=True)
         failures = [*evaluation.failures, *unlinked, *stopped]
         jacobians: list[Jacobians] = []
