@@ -152,6 +152,8 @@ def fit(
 
         return resolved(asked, start, solve)
 
+    if isinstance(start, Result) and not kind_mistakes(problem):
+        problem = start.answering(problem).problem or problem  # with as many nodes in delay lines as there
     result = once(problem, start, max_time)
     if not (problem.posed.model.adaptive and verify and result.success):
         return result
@@ -283,6 +285,8 @@ def _at_trajectory(problem: Posed, asked: Transcription, theta: Array, start: Re
     if list(start.trajectories) != [c.name for c in problem.conditions]:
         return asked
     nodes = list(start.trajectories.values())
+    if any(known.states.shape[1] != len(problem.model.states) for known in nodes):
+        return asked
     if any(known.times[-1] > c.end or not np.isfinite(known.states).all()
            for known, c in zip(nodes, problem.conditions, strict=True)):  # fmt: skip
         return asked

@@ -242,6 +242,12 @@ class Model:
         """Whether the number of nodes of a delay line may be chosen."""
         return any(line.adaptive for line in self.lines)
 
+    @property
+    def is_extended(self) -> bool:
+        """Whether parameters or outputs were added to those that the model was given, as for infusions and noise."""
+        said = (*self.own_states, *self.algebraic_states, *self._said.extra)
+        return tuple(self.outputs) != said or any(n.startswith("rate into ") for n in self.parameters)
+
     def delays(self, p: Any) -> list[float]:
         """Return each line's tau at parameters p (n_p,)."""
         taus = _vector(d.tau for d in self._said.delayed)

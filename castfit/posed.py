@@ -367,15 +367,21 @@ class Posed:
         )
 
     def with_order(self, order: int) -> Posed | None:
-        """Return the problem with so many nodes in each delay line; None if quantities were fixed or left out."""
+        """Return the problem with so many nodes in each delay line.
+
+        None where the model has parameters for infusions or noise that its statement would add again, and where
+        quantities were fixed or left out.
+        """
+        if self.model.is_extended or self.spreads or self.noise_parameters:
+            return None
         said = Statement(
             self.model.with_order(order), self.experiments, self.parameters, self.state_bounds, self.constraints
         )
         anew = compose(said)
         if anew.names != self.names:
             return None
-        given = anew.restated(self.quantities)
-        return replace(given, absolute_sigma=self.absolute_sigma, prior_terms=self.prior_terms)
+        given = anew.restated(self.quantities).assuming(absolute_sigma=self.absolute_sigma)
+        return replace(given, prior_terms=self.prior_terms)
 
     def _with(self, guess: Array, lower: Array, upper: Array) -> Posed:
         values = zip(self.quantities, guess.tolist(), lower.tolist(), upper.tolist(), strict=True)

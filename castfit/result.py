@@ -453,6 +453,10 @@ class Result:
         check("with_problem", mistakes)
         return replace(self, problem=problem)
 
+    def answering(self, problem: Posable) -> Result:
+        """Return the result with the problem that it is known to answer; see `with_problem` where that is not known."""
+        return replace(self, problem=self._with_nodes(problem))
+
     def _with_nodes(self, problem: Posable) -> Posable:
         """Return the problem with as many nodes in its delay lines as the trajectories have."""
         model = problem.posed.model

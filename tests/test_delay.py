@@ -193,6 +193,25 @@ def test_a_result_is_saved_and_finds_its_problem_again(tmp_path):
     assert set(result.predict()["experiment 1"]) == {"time", "x"}
 
 
+def test_drivers_answer_with_the_nodes_that_were_needed():
+    values = logistic_by_steps()[1:] * (1 + 0.02 * np.random.default_rng(4).standard_normal(24))
+    bounds = {"r": cf.Parameter(1.7, lower=1.0, upper=3), "tau": cf.Parameter(0.9, lower=0.5, upper=1.5)}
+    experiment = cf.Experiment({"x": values}, time=TIMES[1:], sigma=0.02)
+    problem = cf.Problem(logistic(), experiment, parameters=bounds)
+    first = cf.fit(problem, "single")
+    others = (
+        cf.multistart(problem, starts=1, rng=0, transcription=cf.SingleShooting()).best,
+        cf.incremental(problem).result,
+        cf.fit(problem, cf.MultipleShooting(2), start=first),
+    )
+    for result in others:
+        assert result is not None
+        assert result.success
+        assert result.problem.posed.model.lines[0].order in (15, 22)
+        assert np.isclose(result.chi2, first.chi2, rtol=1e-4)
+        assert np.allclose(result.predict()["experiment 1"]["x"], first.predict()["experiment 1"]["x"], rtol=1e-3)
+
+
 def test_where_nodes_may_not_be_added_it_is_said():
     experiment = cf.Experiment({"x": logistic_by_steps()[1:]}, time=TIMES[1:])
     problem = cf.Problem(logistic(), experiment, parameters={"r": 1.7, "tau": 1.0})

@@ -135,7 +135,7 @@ def compare(
         rows=tuple(Row.of(name, trials, optimum, floor=merit.floor) for name in chosen),
         trials=tuple(trials),
         drawn=drawn,
-        best=None if best is None else replace(best, problem=problem),
+        best=None if best is None else best.answering(problem),
         best_chi2=optimum,
         floor=merit.floor,
         descriptions={name: method.description for name, method in chosen.items()},

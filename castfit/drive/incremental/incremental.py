@@ -244,7 +244,7 @@ class _Driver:
                     stopped = attempt.result.status in _STOPPED
             horizons = (*horizons, self.record(attempt))
             if target >= end(self.posed):
-                return replace(attempt.result, problem=self.problem), horizons
+                return attempt.result.answering(self.problem), horizons
             if stopped:
                 return self.unfinished(attempt.result), horizons
             known = self.learn(attempt, known)
@@ -372,7 +372,7 @@ class _Driver:
         options: dict[str, Any] = {**self.options, "callback": None, "verbose": 0}
         with np.errstate(over="ignore", invalid="ignore"):
             there = fit(whole, self.transcription, GaussNewton(homotopy="never", max_iter=0), retry=False, **options)
-        return replace(there.ended(result.status, result.message), problem=self.problem)
+        return there.ended(result.status, result.message).answering(self.problem)
 
     def record(self, attempt: _Attempt) -> Horizon:
         """Return what is kept of a horizon, and tell the user if he wants to know."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from castfit.drive.multistart.result import Kept, Plan, Progress, Start
@@ -47,7 +46,7 @@ class Book:
             return again
         self.rows[i] = row
         if isinstance(outcome, Answer) and (self.best_row is None or row.rank < self.best_row.rank):
-            self.best_row, self.best = row, replace(outcome.result, problem=self._problem)
+            self.best_row, self.best = row, outcome.result.answering(self._problem)
         return None
 
     def resume(self, file: Checkpoint, labels: Mapping[str, str]) -> None:
