@@ -47,6 +47,7 @@ from castfit.functions import (
 from castfit.influence import PriorInfluence, prior_influence
 from castfit.inputs import Input
 from castfit.integrate import IntegratorOptions
+from castfit.intervals import interval_mean, per_interval, relative_to_first
 from castfit.model import Model, symbols
 from castfit.noise.models import (
     Cauchy,
@@ -143,16 +144,19 @@ __all__ = [
     "free",
     "if_else",
     "incremental",
+    "interval_mean",
     "lasso",
     "log",
     "log1p",
     "log10",
     "multistart",
+    "per_interval",
     "plots",
     "prior_influence",
     "priors",
     "problems",
     "relative",
+    "relative_to_first",
     "scatter_search",
     "sign",
     "simulate",

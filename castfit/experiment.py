@@ -261,12 +261,7 @@ class Experiment:
                 continue
             silent = given is None and (self.sigma is None or name not in self.sigma)
             noise[name] = replace(model, sigma=Unknown("all") if silent else None if given is None else given.sigma)
-        if noise == self.noise:
-            return self
-        out = Experiment.__new__(Experiment)
-        for key, value in {**vars(self), "noise": noise}.items():
-            object.__setattr__(out, key, value)
-        return out
+        return self if noise == self.noise else self._with(noise=noise)
 
     def _replace(self, data: Mapping[str, Any], sigma: Any, events: Sequence[Event | Doses]) -> Experiment:
         return Experiment(
@@ -309,8 +304,16 @@ class Experiment:
 
     def called(self, name: str) -> Experiment:
         """Return the experiment under another name."""
+        return self._with(name=name)
+
+    def with_events(self, events: Sequence[Event | Doses]) -> Experiment:
+        """Return the experiment in which other things happen."""
+        return self._with(events=tuple(events))
+
+    def _with(self, **changes: Any) -> Experiment:
+        """Return a copy with other fields, which must be right."""
         out = Experiment.__new__(Experiment)
-        for key, value in {**vars(self), "name": name}.items():
+        for key, value in {**vars(self), **changes}.items():
             object.__setattr__(out, key, value)
         return out
 

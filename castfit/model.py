@@ -20,6 +20,7 @@ import numpy as np
 
 from castfit._reading import items, named, text
 from castfit.delay import Delayed, Line, Lines, delays_in, lay_out, restated, revived, substituted
+from castfit.intervals import Memory, reduced
 from castfit.status import check, suggest
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ class Model:
     parameters, inputs : sequences of casadi.SX, optional
         Symbols of the parameters and of the inputs u(t).
     outputs : mapping from str to expression, optional
-        Measurable quantities.  Every state is an output under its own name already.
+        Measurable quantities.  Every state is an output under its own name already.  What is no value at a time is
+        said with `per_interval`, `interval_mean` or `relative_to_first`.
     time : casadi.SX, optional
         The symbol of time, if it appears.
     initial : mapping from casadi.SX or str to expression of the parameters, optional
@@ -118,6 +120,12 @@ class Model:
         initial: Mapping[ca.SX | str, Expression] | None = None,
     ) -> None:
         mistakes: list[str] = []
+        remembering = reduced(named("outputs", outputs, mistakes))
+        self.memories: tuple[Memory, ...] = remembering.memories
+        """What experiments set at their measurements: of counts per interval and the like."""
+        if self.memories and isinstance(ode, Mapping):
+            ode = {**ode, **remembering.rates}
+            initial = {**(initial or {}), **remembering.initial}
         declared = {
             "state": _keys("ode", ode, mistakes),
             "algebraic state": _keys("algebraic", {} if algebraic is None else algebraic, mistakes),
@@ -134,7 +142,7 @@ class Model:
         right = _scalars("ode of", dict(zip(names["state"], ode.values(), strict=True)), mistakes)
         equations = zip(names["algebraic state"], (algebraic or {}).values(), strict=True)
         residual = _scalars("equation of", {name: _residual(e) for name, e in equations}, mistakes)
-        extra = _scalars("output", named("outputs", outputs, mistakes), mistakes)
+        extra = _scalars("output", remembering.outputs, mistakes)
         start = _scalars("initial value of", named("initial", initial, mistakes), mistakes)
         delayed = delays_in([*right.values(), *residual.values(), *extra.values()])
         everything = [symbol for group in declared.values() for symbol in group]
@@ -161,7 +169,7 @@ class Model:
         check("Model", mistakes)
 
         t = _default_time([symbol.name() for symbol in everything]) if time is None else time
-        self._said = _Said(right, residual, extra, start, delayed)
+        self._said = _Said(right, residual, extra, start, delayed, self.memories)
         self._lines: Lines | None = None
         if delayed:
             lines = self._lines = lay_out(delayed, t)
@@ -260,7 +268,7 @@ class Model:
             return self
         delayed = restated(said.delayed, [order if d.adaptive else d.order for d in said.delayed])
         right, residual, extra = (_exchanged(said.delayed, delayed, group) for group in said.groups)
-        anew = _Said(right, residual, extra, said.initial, delayed)
+        anew = _Said(right, residual, extra, said.initial, delayed, said.memories)
         n = len(self.own_states)
         return _stated(anew, _split(system.x)[:n], _split(system.z), _split(system.p), _split(system.u), system.t)
 
@@ -341,7 +349,7 @@ class Model:
         said, system = self._said, self.system
         rates = {n: ca.SX.sym(f"rate into {n}") for n in names}
         right = {n: ode + rates[n] if n in rates else ode for n, ode in said.right.items()}
-        anew = _Said(right, said.residual, said.extra, said.initial, said.delayed)
+        anew = replace(said, right=right)
         p, n = [*_split(system.p), *rates.values()], len(self.own_states)
         return _stated(anew, _split(system.x)[:n], _split(system.z), p, _split(system.u), system.t)
 
@@ -366,7 +374,7 @@ class Model:
         graph = ca.Function("model", arguments, [*(_vector(g.values()) for g in groups), _vector(parts)])
         kinds = tuple((d.method, d.order, d.adaptive, len(d.parts)) for d in said.delayed)
         names = (self.own_states, self.algebraic_states, self.parameters, self.inputs)
-        return _restore, (graph, names, tuple(tuple(g) for g in groups), kinds, system.t.name())
+        return _restore, (graph, names, tuple(tuple(g) for g in groups), kinds, system.t.name(), said.memories)
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,6 +386,7 @@ class _Said:
     extra: dict[str, ca.SX]
     initial: dict[str, ca.SX]
     delayed: tuple[Delayed, ...]
+    memories: tuple[Memory, ...] = ()
 
     @property
     def groups(self) -> tuple[dict[str, ca.SX], dict[str, ca.SX], dict[str, ca.SX]]:
@@ -396,7 +405,7 @@ def _stated(
     said: _Said, x: Sequence[ca.SX], z: Sequence[ca.SX], p: Sequence[ca.SX], u: Sequence[ca.SX], t: ca.SX
 ) -> Model:
     """Build a model from what was said of it, on given symbols."""
-    return Model(
+    model = Model(
         dict(zip(x, said.right.values(), strict=True)),
         algebraic=dict(zip(z, said.residual.values(), strict=True)),
         parameters=p,
@@ -405,6 +414,9 @@ def _stated(
         time=t,
         initial={**said.initial},
     )
+    model.memories = said.memories
+    model._said = replace(model._said, memories=said.memories)
+    return model
 
 
 def by_name(expression: ca.SX, model: Model) -> ca.SX:
@@ -423,6 +435,7 @@ def _restore(
     keys: tuple[tuple[str, ...], ...],
     kinds: tuple[tuple[str, int, bool, int], ...],
     time: str,
+    memories: tuple[Memory, ...],
 ) -> Model:
     """Rebuild a pickled model on fresh symbols."""
     x, z, p, u = ([ca.SX.sym(n) for n in group] for group in names)
@@ -435,7 +448,7 @@ def _restore(
     right, residual, extra, initial = (
         dict(zip(key, group, strict=True)) for key, group in zip(keys, groups, strict=True)
     )
-    return _stated(_Said(right, residual, extra, initial, delayed), x, z, p, u, t)
+    return _stated(_Said(right, residual, extra, initial, delayed, memories), x, z, p, u, t)
 
 
 def _vector(expressions: Iterable[ca.SX]) -> ca.SX:

@@ -25,6 +25,7 @@ from castfit.posed import Posed, compose
 from castfit.prior_terms import entry_mistakes
 from castfit.priors import Entry, Normal, Priors, read_entries
 from castfit.quantities import Quantity, quantities_of
+from castfit.resets import reset_mistakes, with_resets
 from castfit.statement import Constraint, Parameter, Statement, initial_values
 from castfit.status import check, suggest
 
@@ -97,8 +98,14 @@ class Problem:
         chosen: Any = model
         if not isinstance(chosen, Model):
             check("Problem", [f"model is {text(chosen)}; give a Model", *mistakes])
+        mistakes += [f"{e.name}: {m}" for e in labelled for m in reset_mistakes(model, e)]
         said = Statement(
-            model, self.experiments, self.parameters, self.state_bounds, self.constraints, self.given_priors
+            model,
+            tuple(with_resets(model, e) for e in labelled),
+            self.parameters,
+            self.state_bounds,
+            self.constraints,
+            self.given_priors,
         )
         check("Problem", mistakes + statement_mistakes(said))
         check("Problem", entry_mistakes(said, quantities_of(said)))

@@ -1,0 +1,117 @@
+"""Measurements that are no state at a time: per interval, means, relative to the first."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import castfit as cf
+
+TIMES = np.array([0.5, 1.0, 2.5, 3.0, 6.0, 7.0])
+TRUE = {"b": 1.5, "g": 0.7}
+
+
+def epidemic() -> cf.Model:
+    s, i, b, g = cf.symbols("s i b g")
+    return cf.Model(
+        {s: -b * s * i, i: b * s * i - g * i},
+        parameters=[b, g],
+        outputs={
+            "cases": cf.per_interval(1e3 * b * s * i),
+            "mean": cf.interval_mean(i),
+            "relative": cf.relative_to_first(i),
+        },
+    )
+
+
+def expected(times: np.ndarray) -> dict[str, np.ndarray]:
+    """The same by an independent integration of cumulative states."""
+
+    def rates(_: float, y: np.ndarray) -> list[float]:
+        new = 1.5 * y[0] * y[1]
+        return [-new, new - 0.7 * y[1], 1e3 * new, y[1]]
+
+    y = solve_ivp(rates, (0, times[-1]), [0.95, 0.05, 0, 0], t_eval=[0, *times], rtol=1e-11, atol=1e-13).y
+    return {
+        "cases": np.diff(y[2]),
+        "mean": np.diff(y[3]) / np.diff([0, *times]),
+        "relative": y[1][1:] / y[1][1],
+    }
+
+
+def problem(**data: Any) -> cf.Problem:
+    given = data or expected(TIMES)
+    series = {n: v if isinstance(v, tuple) else (TIMES, v) for n, v in given.items()}
+    sizes = {n: 0.01 * float(np.nanmax(v[1])) for n, v in series.items()}
+    experiment = cf.Experiment(series, sigma=sizes, initial={"s": 0.95, "i": 0.05})
+    return cf.Problem(epidemic(), experiment, parameters={"b": 1.2, "g": 0.5})
+
+
+def test_simulations_are_differences_of_cumulative_states() -> None:
+    (found,) = cf.simulate(problem(), TRUE, integrator=cf.IntegratorOptions(relative_tolerance=1e-10)).values()
+    for name, values in expected(TIMES).items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "transcription", [cf.SingleShooting(), cf.MultipleShooting(3), cf.Collocation()], ids=lambda t: t.label
+)
+@pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt()], ids=lambda s: s.label)
+def test_every_transcription_finds_the_rates(transcription: Any, solver: Any) -> None:
+    found = cf.fit(problem(), transcription, solver)
+    assert found.success
+    assert found.parameters == pytest.approx(TRUE, rel=1e-5)
+
+
+def test_each_output_has_intervals_of_its_own() -> None:
+    """A missing value makes the next interval longer, for this output alone."""
+    late = TIMES[1::2]
+    gappy = expected(TIMES)["cases"]
+    data = {"cases": (TIMES, np.where(TIMES == 2.5, np.nan, gappy)), "mean": (late, expected(late)["mean"])}
+    data["cases"][1][3] += gappy[2]
+    (found,) = cf.simulate(problem(**data), TRUE, {"experiment 1": TIMES}).values()
+    np.testing.assert_allclose(found["cases"][[0, 1, 3, 4, 5]], data["cases"][1][[0, 1, 3, 4, 5]], rtol=1e-5)
+    np.testing.assert_allclose(found["mean"][1::2], expected(late)["mean"], rtol=1e-5)
+
+
+def test_copies_and_horizons_remember() -> None:
+    asked = problem()
+    for copy in (pickle.loads(pickle.dumps(asked)), asked.replace(parameters={"b": 1.2, "g": 0.5})):
+        (found,) = cf.simulate(copy, TRUE).values()
+        np.testing.assert_allclose(found["cases"], expected(TIMES)["cases"], rtol=1e-5)
+    assert asked.experiments[0].events == ()
+    shorter = cf.fit(asked.posed.until(3.0), cf.SingleShooting())
+    assert shorter.parameters == pytest.approx(TRUE, rel=1e-4)
+
+
+def test_counts_per_interval_are_those_of_explicit_events() -> None:
+    s, i, b, g, c = cf.symbols("s i b g c")
+    by_hand = cf.Model(
+        {s: -b * s * i, i: b * s * i - g * i, c: 1e3 * b * s * i}, parameters=[b, g], outputs={"cases": c + 0}
+    )
+    values = np.round(expected(TIMES)["cases"])
+    events = [cf.Event(float(t), {c: 0.0}) for t in TIMES[:-1]]
+    explicit = cf.Experiment(
+        {"cases": values}, time=TIMES, noise=cf.Poisson(), events=events, initial={"s": 0.95, "i": 0.05, "c": 0}
+    )
+    short = cf.Experiment({"cases": values}, time=TIMES, noise=cf.Poisson(), initial={"s": 0.95, "i": 0.05})
+    guesses = {"b": 1.2, "g": 0.5}
+    one = cf.fit(cf.Problem(by_hand, explicit, parameters=guesses))
+    other = cf.fit(cf.Problem(epidemic(), short, parameters=guesses))
+    assert other.neg2loglik == pytest.approx(one.neg2loglik, rel=1e-7)
+    assert other.standard_errors == pytest.approx(one.standard_errors, rel=1e-4)
+
+
+def test_an_interval_without_length_is_refused() -> None:
+    with pytest.raises(cf.InputError, match="first interval has no length"):
+        problem(cases=(np.array([0.0, 1.0]), np.array([1.0, 2.0])))
+
+
+def test_a_rate_must_be_an_expression() -> None:
+    x = cf.symbols("x")
+    with pytest.raises(cf.InputError, match="cases so far"):
+        cf.Model({x: -x}, outputs={"cases": cf.per_interval("x")})
