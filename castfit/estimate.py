@@ -157,7 +157,13 @@ def estimate(
         identifiability=judge(names, natural, slope, held, found, unknown=unknown) if found is not None else none_known,
     )
     heavy = any(o is not None and o.noise.heavy for c in posed.conditions for o in c.observed)
-    judged = goodness(series(posed, seen), chi2, dof, absolute_sigma=absolute_sigma and not heavy)
+    counted = posed.least_squares and not posed.groups  # then chi2 holds what priors cost
+    judged = goodness(
+        series(posed, seen),
+        chi2 - 2.0 * counted * posed.priors(theta).straight_cost,
+        dof,
+        absolute_sigma=absolute_sigma and not heavy,
+    )
     if verification is not None and not verification.reproduced:
         judged = UNKNOWN  # these are not the model's residuals
     return Result(solution, uncertainty, judged, provenance, problem)

@@ -41,6 +41,8 @@ class PriorRows:
         False where a row's cost is straight, so that it holds no information.
     failure : str
         Which density is 0, or cannot be computed; empty if none.
+    straight_cost : float
+        The part of `cost` that is straight: no square of a deviation, which chi2's distribution would know.
     """
 
     rows: Array
@@ -48,6 +50,7 @@ class PriorRows:
     cost: float
     curved: Mask
     failure: str = ""
+    straight_cost: float = 0.0
 
     @property
     def excess(self) -> float:
@@ -259,4 +262,6 @@ def prior_rows(terms: Sequence[Term], natural: Array, slope: Array) -> PriorRows
     if not failure and not np.isfinite(jacobian).all():
         failure = "the derivative of a prior is not finite"
     curved = np.concatenate([np.empty(0, dtype=np.bool_), *(term.curved for term in terms)])
-    return PriorRows(rows, jacobian, float(sum(cost for _, _, cost, _ in found)), curved, failure)
+    costs = [cost for _, _, cost, _ in found]
+    straight = [cost for term, cost in zip(terms, costs, strict=True) if not term.curved.all()]
+    return PriorRows(rows, jacobian, float(sum(costs)), curved, failure, float(sum(straight)))

@@ -66,6 +66,8 @@ def test_off_its_kink_a_prior_moves_but_does_not_inform():
     assert found.parameters["k"] > without.parameters["k"] + 0.001
     assert found.standard_errors["k"] == pytest.approx(without.standard_errors["k"], rel=0.01)
     assert found.dof == without.dof
+    # Nor is its cost a misfit of the data.
+    assert found.goodness.p_value == pytest.approx(stats.chi2.sf(found.residuals @ found.residuals, found.dof))
 
 
 @pytest.mark.parametrize("solver", [cf.GaussNewton(tolerance=1e-13), cf.Ipopt()], ids=shown)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     pass
 
 
-_BLUNT = 1e-3  # of a quantity: no parabola has to be narrower
+_BLUNT = 0.3  # of a quantity: a narrower parabola would hold what the data pull away
 
 
 @dataclass(frozen=True, repr=False)
@@ -126,7 +126,7 @@ def distance_of(prior: Laplace) -> Normal:
 
 
 def rounded_off(prior: Laplace, guess: float) -> Normal:
-    """Return the parabola about the mean that is as steep as the prior at a guess, but not steeper than need be."""
+    """Return a parabola about the mean, as steep as the prior at a guess but wide enough to let data speak."""
     z = prior.scaled(guess)
     unit = max(abs(z), abs(prior.mean)) if prior.on == "value" else 1.0
     distance = max(abs(z - prior.mean), prior.scale)
