@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
-    Mask = NDArray[np.bool_]
+    Index = NDArray[np.intp]
 
 _SURE = 1e-3  # probability of an outlier, and of a finding by any test, in a fit where nothing is wrong
 _TESTS = ("autocorrelation", "runs", "normality", "with_prediction", "with_time")
@@ -205,6 +205,7 @@ def diagnose(
     exact: Collection[str] = (),
     not_normal: Collection[str] = (),
     heavy: Collection[str] = (),
+    by_experiment: bool = True,
 ) -> Diagnostics:
     """Examine the residuals of a fit.
 
@@ -223,37 +224,50 @@ def diagnose(
         Outputs whose noise model is not normal.
     heavy : collection of str
         Outputs whose noise model expects values far away.
+    by_experiment : bool
+        Whether every experiment is tested for itself, too.
     """
-    names = [str(name) for name in dict.fromkeys(table["output"].tolist())]
-    experiments = [str(name) for name in dict.fromkeys(table["experiment"].tolist())]
-    rest = dof / max(table["output"].size, 1)
-    away = np.zeros(table["output"].size, dtype=np.bool_)
     usable = np.isfinite(table["normalised"])
-    of = {name: usable & (table["output"] == name) for name in names}
-    skip = {name for name in names if name in exact or _silent(table["normalised"][of[name]], known)}
-    for name, own in of.items():
-        if name not in skip:
-            own_dof = rest * np.count_nonzero(own)
-            away[own] = outliers(table["normalised"][own], own_dof, _SURE / len(names), known=known)
-    level = _SURE / (len(_TESTS) * len(names))
+    parts = _parts(table)
+    names = list(dict.fromkeys(name for _, name in parts))
+    own = {name: np.concatenate([at for (_, n), at in parts.items() if n == name]) for name in names}
+    rest, several = dof / max(usable.size, 1), len(dict.fromkeys(e for e, _ in parts))
+    away = np.zeros(usable.size, dtype=np.bool_)
+    skip: set[str] = set()
+    for name, every in own.items():
+        at = every[usable[every]]
+        r = table["normalised"][at]
+        if name in exact or _silent(r, known):
+            skip.add(name)
+        else:
+            away[at] = outliers(r, rest * at.size, _SURE / len(names), known=known)
 
-    def checks(name: str, experiment: str, level: float) -> Checks:
-        own = of[name] & ((table["experiment"] == experiment) | (experiment == ""))
-        each = [own & ~away & (table["experiment"] == e) for e in experiments]
-        figures = {} if name in skip else _figures(table, [e for e in each if e.any()], normal=name not in not_normal)
+    def checks(name: str, experiment: str, series: list[Index], level: float) -> Checks:
+        kept = [at[usable[at] & ~away[at]] for at in series]
+        figures = {} if name in skip else _figures(table, [at for at in kept if at.size], normal=name not in not_normal)
         what = f"{name} in {experiment}" if experiment else name
         done = {test: _check(test, figures.get(test, UNTESTED), what, level) for test in _TESTS}
-        return Checks(name, experiment, int(np.count_nonzero(own)), **done)
+        return Checks(name, experiment, sum(int(np.count_nonzero(usable[at])) for at in series), **done)
 
-    present = dict.fromkeys(zip(table["experiment"].tolist(), table["output"].tolist(), strict=True))
+    level = _SURE / (len(_TESTS) * max(len(names), 1))
     found = sorted(np.flatnonzero(away).tolist(), key=lambda i: -abs(table["normalised"][i]))
+    each = parts.items() if by_experiment else ()
     return Diagnostics(
-        outputs={name: checks(name, "", level) for name in names},
-        series={(e, name): checks(name, e, level / len(experiments)) for e, name in present},
+        outputs={name: checks(name, "", [at for (_, n), at in parts.items() if n == name], level) for name in names},
+        series={(e, name): checks(name, e, [at], level / several) for (e, name), at in each},
         outliers=tuple(_outlier(table, i) for i in found),
-        several=len(experiments) > 1,
+        several=several > 1,
         heavy=frozenset(heavy),
     )
+
+
+def _parts(table: Mapping[str, NDArray[Any]]) -> dict[tuple[str, str], Index]:
+    """Return the rows of each experiment and output, in their order."""
+    keys = list(zip(table["experiment"].tolist(), table["output"].tolist(), strict=True))
+    found: dict[tuple[str, str], list[int]] = {}
+    for i, key in enumerate(keys):
+        found.setdefault(key, []).append(i)
+    return {key: np.array(rows) for key, rows in found.items()}
 
 
 def _silent(r: Array, known: bool) -> bool:
@@ -261,9 +275,9 @@ def _silent(r: Array, known: bool) -> bool:
     return not np.any(r) or (known and float(np.mean(r**2)) < _TINY)
 
 
-def _figures(table: Mapping[str, NDArray[Any]], each: list[Mask], *, normal: bool) -> dict[str, Figure]:
-    """Test the residuals of one output, given by experiment."""
-    together = np.any(each, axis=0) if each else np.zeros(table["output"].size, dtype=np.bool_)
+def _figures(table: Mapping[str, NDArray[Any]], each: list[Index], *, normal: bool) -> dict[str, Figure]:
+    """Test the residuals of one output, whose rows are given by experiment."""
+    together = np.concatenate(each) if each else np.empty(0, dtype=np.intp)
     r = table["normalised"][together]
     in_time = [_per_time(table["time"][e], table["normalised"][e]) for e in each]
     return {

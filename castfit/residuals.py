@@ -88,12 +88,15 @@ def residual_table(problem: Posable, seen: Seen) -> dict[str, NDArray[Any]]:
 def scores(problem: Posed, table: dict[str, NDArray[Any]]) -> Array:
     """Return normalised residuals (n_data,) as probable as standard normal ones, as far as noise models say how."""
     out: Array = table["normalised"].copy()
+    begin = 0
     for condition in problem.conditions:
-        for output, observed in zip(problem.outputs, condition.observed, strict=True):
-            of = (table["experiment"] == condition.name) & (table["output"] == output)
-            if observed is not None and of.any():
+        output = np.nonzero(condition.points.mask)[1]
+        for j, observed in enumerate(condition.observed):
+            of = begin + np.flatnonzero(output == j)
+            if observed is not None and of.size:
                 columns = (table[name][of] for name in ("normalised", "prediction", "sigma", "value"))
                 out[of] = observed.noise.scores(*columns)
+        begin += output.size
     return out
 
 

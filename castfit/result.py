@@ -405,6 +405,9 @@ class Result:
         InputError
             For a loaded result without its problem.
         """
+        return self._examined(by_experiment=True)
+
+    def _examined(self, *, by_experiment: bool) -> Diagnostics:
         posed, table = self._owner("diagnostics").posed, self.residual_table()
         models = [
             (name, o.noise) for c in posed.conditions for name, o in zip(posed.outputs, c.observed, strict=True) if o
@@ -416,7 +419,13 @@ class Result:
             exact=[name for name, left in self.goodness.unexplained.items() if left < EXACT],
             not_normal={name for name, noise in models if not noise.normal},
             heavy={name for name, noise in models if noise.heavy},
+            by_experiment=by_experiment,
         )
+
+    def _suspicions(self) -> tuple[str, ...]:
+        """Say what is wrong with the residuals, in at most two lines; nothing of a search that found no solution."""
+        known = self.success and self.problem is not None and bool(self.goodness.unexplained)
+        return self._examined(by_experiment=False).sentences if known else ()
 
     def ended(self, status: Status, message: str) -> Result:
         """Return the result with another status and message."""
@@ -579,12 +588,6 @@ def _verdict(result: Result) -> str:
     return "Success" if result.goodness.described else "An optimum, but the model does not describe the data"
 
 
-def _suspicions(result: Result) -> tuple[str, ...]:
-    """Return what is wrong with the residuals, of a solution that is the model's own."""
-    known = result.success and result.problem is not None and bool(result.goodness.unexplained)
-    return result.diagnostics.sentences if known else ()
-
-
 def _footer(result: Result) -> list[str]:
     noise = "" if result.absolute_sigma or np.isnan(result.noise) else f", estimated noise {result.noise:.3g}"
     failed = ", ".join(f"{count} {cause}" for cause, count in result.failures.items())
@@ -592,7 +595,7 @@ def _footer(result: Result) -> list[str]:
         f"chi2 = {result.chi2:.8g} from {result.n_data} data, {result.dof} degrees of freedom{noise}",
         f"-2 log L = {result.neg2loglik:.6g}, AIC = {result.aic:.6g}, BIC = {result.bic:.6g}",
         *([result.goodness.sentence] if result.goodness.sentence else []),
-        *_suspicions(result),
+        *result._suspicions(),
         result.identifiability.sentence,
         *(f"  {combination}" for combination in result.identifiability.combinations),
         f"{_verdict(result)}: {result.message}",
