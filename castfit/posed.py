@@ -63,6 +63,9 @@ class Posed:
         Outputs of the model that are spreads of others.
     noise_parameters : frozenset of str
         Parameters that move nothing but the noise.
+    forgiving : bool
+        Whether some residuals may be large without the model being wrong, as where least squares stand in for a robust
+        density.
     prior_terms : tuple of Term
         Priors on expressions, and on several quantities together; those on one are with the quantities.
     """
@@ -79,6 +82,7 @@ class Posed:
     spreads: tuple[str, ...] = ()
     noise_parameters: frozenset[str] = frozenset()
     prior_terms: tuple[Term, ...] = ()
+    forgiving: bool = False
 
     # What follows from the fields
 

@@ -52,6 +52,7 @@ parabola that touches there, with sigma at the floor: nothing runs away where da
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -394,12 +395,12 @@ class Evaluation:
 class Linearization(Evaluation):
     """An evaluation with the Jacobian blocks of every chain.
 
-    information : per chain (K, n_r), by what rows are multiplied so that their products are Fisher's information, where
-        they are not so already; empty if all are
+    information : returns per chain (K, n_r), by what rows are multiplied so that their products are Fisher's
+        information, or (K, n_r, n_r), by which matrices; None if they are so already
     """
 
     jacobians: tuple[Jacobians, ...] = ()
-    information: tuple[Array, ...] = ()
+    information: Callable[[], tuple[Array, ...]] | None = None
 
 
 class StagedProblem(ABC):
@@ -417,6 +418,8 @@ class StagedProblem(ABC):
         Whether `hessian` is available.
     least_squares : bool
         Whether rows are residuals, of which R is the derivative; of other densities only the gradient is exact.
+    forgiving : bool
+        Whether some residuals may be large without the model being wrong.
     least_sigma : (n_groups,) array
         The floors of the unknown sigmas.
     integrated : bool
@@ -437,6 +440,7 @@ class StagedProblem(ABC):
     least_sigma: Array
     exact_hessian: bool = False
     least_squares: bool = True
+    forgiving: bool = False
     integrated: bool = False
     jitter: float = 0.0
 

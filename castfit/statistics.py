@@ -261,7 +261,7 @@ def statistics(
     equations = np.vstack([condensed.F, bounds.rows, condensed.C[path]])
     tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * relative_tolerance)
     information_of = _information(layout, linearization)
-    informative = informing.E if information_of is None else informing.E * information_of[:, None]
+    informative = _times(information_of, informing.E)
     found = information(informative, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
     kinds = _Kinds.of(layout, linearization)
     free = kinds.sizes - np.bincount(kinds.kind + 1, found.leverage * kinds.datum, minlength=kinds.sizes.size + 1)[1:]
@@ -279,7 +279,7 @@ def statistics(
     )
     if row_errors is not None and np.isfinite(row_errors).all():
         units = kinds.sigma * (np.append(ratio, 1.0)[kinds.kind] if weighed else 1.0)
-        shift = found.response @ (row_errors / units * (1.0 if information_of is None else information_of))
+        shift = found.response @ _times(information_of, (row_errors / units)[:, None])[:, 0]
         numerical += shift[:, None] * shift
     n_straight = int(straight.sum())
     dof = rows.size - n_straight - found.rank
@@ -321,12 +321,29 @@ def _straight(linearization: Linearization, m: int) -> Mask:
     return out
 
 
-def _information(layout: Layout, linearization: Linearization) -> Array | None:
-    """Return by what rows (m,) are multiplied so that their products are Fisher's information; None if by 1."""
-    if not linearization.information:
-        return None
-    parts = [of[chain.row_mask] for chain, of in zip(layout.chains, linearization.information, strict=True)]
-    return np.concatenate([*parts, np.ones(linearization.prior.size)])
+def _information(layout: Layout, linearization: Linearization) -> list[Array]:
+    """Return by what blocks of rows are multiplied, so that their products are Fisher's information.
+
+    Each block, (n,) factors or an (n, n) matrix, applies to the next n of the measured rows; others stay.
+    """
+    blocks: list[Array] = []
+    if linearization.information is not None:
+        for chain, of in zip(layout.chains, linearization.information(), strict=True):
+            if of.ndim == 2:
+                blocks.append(of[chain.row_mask])
+            else:
+                blocks += [m[np.ix_(rows, rows)] for m, rows in zip(of, chain.row_mask, strict=True)]
+    return blocks
+
+
+def _times(blocks: list[Array], rows: Array) -> Array:
+    """Multiply rows (m, n) by blocks."""
+    out, first = rows.copy(), 0
+    for block in blocks:
+        own = slice(first, first + len(block))
+        out[own] = block[:, None] * rows[own] if block.ndim == 1 else block @ rows[own]
+        first = own.stop
+    return out
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,9 @@ def factor_of(hessian: Array, score: Array) -> tuple[Array, Array]:
         size = np.abs(values)
         size = np.maximum(size, _SINGULAR * size.max(axis=-1, keepdims=True))
         root = np.sqrt(np.maximum(size, (along / _FAR) ** 2))
-        factor = unit[..., :, None] * vectors * root[..., None, :]
-        rows = along / np.where(root > 0, root, 1.0)
+        # The symmetric root, which eigenvectors of either sign make: rows are to be smooth.
+        back = np.swapaxes(vectors, -1, -2)
+        factor = unit[..., :, None] * ((vectors * root[..., None, :]) @ back)
+        rows = np.einsum("...ij,...j->...i", vectors, along / np.where(root > 0, root, 1.0))
         factor[~right], rows[~right] = np.nan, np.nan
         return factor, rows

@@ -14,6 +14,7 @@ import numpy as np
 
 from castfit._casadi import Built, Mapped
 from castfit.noise.density import factor_of
+from castfit.noise.expectation import root_of_information
 
 if TYPE_CHECKING:
     from castfit._array import Array
@@ -89,13 +90,26 @@ class DensityFunctions:
     def reweighted(self) -> bool:
         """Whether `information` is anything but 1."""
         known = self._density.information
+        if self._density.factor is None:
+            return True
         return known is not None and not ca.is_equal(known, ca.SX.ones(self.n_r, 1), 2)
 
     def information(self, eta: Array, spread: Array, datum: Array) -> Array:
-        """Return what rows are multiplied by for statistics, (n, n_r)."""
+        """Return what rows are multiplied by for statistics, (n, n_r), or by which matrices, (n, n_r, n_r)."""
+        if self._density.factor is None:
+            return self._mixing(eta, spread, datum)
         if self._density.information is None:
             return np.ones((datum.size, self.n_r))
         return self._call(self._information, eta, spread, datum)[..., 0]
+
+    def _mixing(self, eta: Array, spread: Array, datum: Array) -> Array:
+        """Return M with  M L^T = K^T,  K K^T the information of the density, L made from its curvature."""
+
+        def evaluated(at: Array, number: Array, m: Array) -> tuple[Array, Array]:
+            return self._call(self._cost, at, number, m)[:, 0, 0], self.gradient(at, number, m)
+
+        root = root_of_information(evaluated, eta, spread, datum)
+        return np.linalg.solve(self._factored(eta, spread, datum)[0], root).swapaxes(1, 2)
 
     def _factored(self, eta: Array, spread: Array, datum: Array) -> tuple[Array, Array]:
         return factor_of(self.hessian(eta, spread, datum), self.gradient(eta, spread, datum))

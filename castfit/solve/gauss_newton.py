@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = ["GaussNewton", "GaussNewtonState"]
 
 _CUT_SHORT = "Its residuals are suspiciously large, but the search for a better one was cut short."
+_SCORING = 1e-3  # Fisher scoring converges linearly: behind a step there are others, hardly smaller
 _SHORTEST = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
 
 
@@ -75,7 +76,8 @@ class GaussNewton:
         Iterations, those of softened problems included.
     tolerance : float
         Converged when a full step promises to lower the cost by less than this fraction of half the squares of all
-        rows (of the number of data, about, in units of the noise).
+        rows (of the number of data, about, in units of the noise); of likelihoods that are no squares, by less than a
+        thousandth of that.
     regularisation : float
         Singular values of the scaled condensed Jacobian below this fraction of the largest are enlarged while
         iterating, so that directions that the data do not determine stay put (Peifer and Timmer 2007, Eq. 23).
@@ -220,7 +222,7 @@ class GaussNewton:
             "held_directions": float(local.singular_directions.shape[1]),
             "active": float(np.count_nonzero(step.active.variables) + np.count_nonzero(step.active.path)),
         }
-        tolerance = max(self.tolerance, ledger.control.rough)
+        tolerance = max(self.tolerance * (1.0 if staged.least_squares else _SCORING), ledger.control.rough)
         flickers = small(staged, linear, state.closest[1], tolerance)
         state = replace(
             _closing_in(state, step, gap, linear.informing_square, flickers=flickers),

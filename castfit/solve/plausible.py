@@ -18,6 +18,9 @@ ASSUMED_NOISE = 0.065
 LARGE_SQUARE = 4.0
 """Mean square of residuals, in known standard deviations, above which another optimum must be better."""
 
+MEDIAN_SQUARE = 0.4549364231195724
+"""Of a normal deviate of variance 1."""
+
 LARGE_PART = 0.04
 """Mean square of residuals of unknown sigma relative to that of the signal, above which it must."""
 
@@ -53,7 +56,8 @@ def _in_units(staged: StagedProblem, rows: tuple[Array, ...], at: Evaluation) ->
 def suspicious(staged: StagedProblem, at: Evaluation) -> bool:
     """Whether residuals at an optimum are so large that another optimum must be better.
 
-    Where sigma is known: their mean square exceeds 4.  Where it is not: they exceed a fifth of the signal.
+    Where sigma is known: their mean square exceeds 4.  Where it is not: they exceed a fifth of the signal.  Where some
+    may be outliers, the mean square is what the median says of it.
     """
     mask = np.concatenate([chain.row_mask.ravel() for chain in staged.layout.chains])
     group = _groups(staged)[mask]
@@ -63,7 +67,13 @@ def suspicious(staged: StagedProblem, at: Evaluation) -> bool:
     if known.any() and float(np.mean(squares[known])) > LARGE_SQUARE:
         return True
     of_groups = (group == g for g in range(staged.layout.n_groups))
-    return any(float(np.mean(squares[of])) > LARGE_PART * float(np.mean(signals[of])) for of in of_groups)
+    typical = _by_median if staged.forgiving else np.mean
+    return any(float(typical(squares[of])) > LARGE_PART * float(np.mean(signals[of])) for of in of_groups)
+
+
+def _by_median(squares: Array) -> float:
+    """Return the mean of squares of normal deviates with the median of these."""
+    return float(np.median(squares)) / MEDIAN_SQUARE
 
 
 def _groups(staged: StagedProblem) -> Index:

@@ -58,7 +58,12 @@ def surrogate(problem: Posed) -> Posed:
                 sigma[:, j] = 1.0
         conditions[i] = replace(condition, observed=tuple(observed), points=replace(condition.points, sigma=sigma))
     plain = replace(
-        problem, conditions=tuple(conditions), groups=tuple(labels), spreads=(), noise_parameters=frozenset[str]()
+        problem,
+        conditions=tuple(conditions),
+        groups=tuple(labels),
+        spreads=(),
+        noise_parameters=frozenset[str](),
+        forgiving=True,
     )
     return plain.fix([q.name for q in problem.quantities if is_noise(problem, q.of)])
 

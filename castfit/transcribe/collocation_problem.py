@@ -164,7 +164,7 @@ class CollocationProblem(StagedProblem):
         self.lower, self.upper, self.scale, self.start = locked(lower), locked(upper), locked(scale), locked(start)
         self.signal = signal
         self.least_sigma = resolution(layout, signal)
-        self.least_squares = problem.least_squares
+        self.least_squares, self.forgiving = problem.least_squares, problem.forgiving
         self._memory = _Memory()
 
     @property
@@ -251,12 +251,11 @@ class CollocationProblem(StagedProblem):
             )
         return memory.linearization
 
-    def _information(self, v: Array) -> tuple[Array, ...]:
-        """Return by what rows are multiplied for statistics, (K, n_r) per chain; nothing if by 1."""
+    def _information(self, v: Array) -> Callable[[], tuple[Array, ...]] | None:
+        """Tell by what rows are multiplied for statistics, when asked; None if by 1."""
         if not any(e.measured.reweighted for e in self.elements):
-            return ()
-        found = (e.measured.information(g) for e, g in self._seen(v))
-        return tuple(of.reshape(of.shape[0], -1) for of in found)
+            return None
+        return lambda: tuple(e.measured.information(g) for e, g in self._seen(v))
 
     def _seen(self, v: Array) -> Iterator[tuple[Elements, Array]]:
         """Yield the elements of every experiment with what is observed at their points, (K, M, n_g)."""

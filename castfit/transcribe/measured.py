@@ -147,11 +147,24 @@ class Measured:
         return out
 
     def information(self, g: Array) -> Array:
-        """Return by what rows are multiplied for statistics, (K, M, n_r)."""
+        """Return by what rows are multiplied for statistics, (K, M n_r), or by which matrices, (K, M n_r, M n_r)."""
+        stages, n = g.shape[0], g.shape[1] * self.n_r
         out = np.ones((*g.shape[:2], self.n_r))
+        matrices: list[tuple[Slot, Array]] = []
         for slot in self.slots:
-            out[slot.places] = slot.functions.information(*slot.seen(g))
-        return out
+            found = slot.functions.information(*slot.seen(g))
+            if found.ndim == 2:
+                out[slot.places] = found
+            else:
+                matrices.append((slot, found))
+        out = out.reshape(stages, n)
+        if not matrices:
+            return out
+        wide = out[:, :, None] * np.eye(n)
+        for slot, found in matrices:
+            at = slot.point[:, None] * self.n_r + slot.rows
+            wide[slot.stage[:, None, None], at[:, :, None], at[:, None, :]] = found
+        return wide
 
     @cached_property
     def reweighted(self) -> bool:

@@ -11,7 +11,7 @@ Notation: K stages, M points per stage, n_y outputs, m grid times of an integrat
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -143,7 +143,7 @@ class ShootingProblem(StagedProblem):
         )
         self.signal = tuple(chain.measured.signal for chain in self._here)
         self.least_sigma = resolution(self.layout, self.signal)
-        self.least_squares = problem.least_squares
+        self.least_squares, self.forgiving = problem.least_squares, problem.forgiving
         self._taken_over = 0  # stages that another integrator took over at the last linearization
         self._place(theta, trajectory)
         self.groups: tuple[Group, ...] = self._group()
@@ -408,11 +408,11 @@ class ShootingProblem(StagedProblem):
             prior_curved=evaluation.prior_curved,
         )
 
-    def _information(self, sweep: _Sweep, naturals: list[Natural]) -> tuple[Array, ...]:
-        """Return by what rows are multiplied for statistics, (K, n_r) per chain; nothing if by 1."""
+    def _information(self, sweep: _Sweep, naturals: list[Natural]) -> Callable[[], tuple[Array, ...]] | None:
+        """Tell by what rows are multiplied for statistics, when asked; None if by 1."""
         if not any(chain.measured.reweighted for chain in self._here):
-            return ()
-        return tuple(c.measured.information(g).reshape(g.shape[0], -1) for c, g in self._seen(sweep, naturals))
+            return None
+        return lambda: tuple(c.measured.information(g) for c, g in self._seen(sweep, naturals))
 
     def _seen(self, sweep: _Sweep, naturals: list[Natural]) -> Iterator[tuple[Pieces, Array]]:
         """Yield every chain with what is observed at its points, (K, M, n_g)."""
