@@ -10,7 +10,6 @@ A model is a CasADi SX graph over the user's own symbols.  Everything is checked
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -312,7 +311,8 @@ class Model:
         """
         if not parameters and not outputs:
             return self
-        out = copy(self)
+        out = object.__new__(type(self))  # a copy would have new symbols
+        out.__dict__.update(self.__dict__)
         system = self.system
         added = [ca.SX.sym(n) for n in parameters]
         out.system = replace(
