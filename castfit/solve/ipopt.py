@@ -10,8 +10,8 @@ barrier want, and without priors already the optimum.  Priors, or several sigmas
 itself, 1/2 n log SSE.  Its Hessian has a term  -2/n g g^T  per group, g = R^T r, which would fill the sparse matrix.
 Steps lie along the constraints; there  E^T r,  with the condensed Jacobian E, does the same in theta's block alone.
 
-Densities other than the normal one are no sums of squares, and IPOPT's error, scaled by what it saw at the start, may
-never become as small as asked.  There a solve ends as the Gauss-Newton method does: by the decrease that its step
+Densities other than the normal one are no sums of squares, nor are profiled sigmas, and IPOPT's error, scaled by what it
+saw at the start, may never become as small as asked.  There a solve ends as the Gauss-Newton method does: by the decrease that its step
 promises, whatever the units.
 
 States that are integrated have errors that jump from one point to the next, and so has the cost; where a step promises
@@ -81,7 +81,7 @@ _BARRIER = 1e-9
 """Of half the squares: the same for steps to bounds, at which an interior point method never is."""
 
 _ROUGH = {"tol": 1e-5}
-"""Where only a start for something else is sought."""
+"""Where only a start for something else is sought, and while sigma is held where it will not stay."""
 
 _REGULARISED = 1e-9
 """As `GaussNewton.regularisation`."""
@@ -208,6 +208,7 @@ class _Run:
         self.iterations = 0
         self.errors: list[BaseException] = []
         self.stopped: Status | None = None
+        self.by_promise = not staged.least_squares or ledger.control.rough > 0.0
         self.end: tuple[Array, Array] | None = None  # where a step promises nothing more: v, multipliers of bounds
         self.objective = _Objective()
         self.rows = ConstraintRows(staged.layout)
@@ -229,10 +230,12 @@ class _Run:
         all_unknown = all((chain.group >= 0)[chain.row_mask].all() for chain in layout.chains)
         alone = layout.n_groups == 1 and at.prior.size == 0 and all_unknown
         sigma = at.sigma if warm and not alone else assumed
+        if warm and not alone and _factor(sigma, assumed) > _UNRESOLVED:
+            return self._profiled(start, sigma, assumed)
         while True:
             factor = _factor(sigma, assumed)
             self.objective = _Objective(factor, sigma, factor * _constant(staged, sigma))
-            found = self.run(start, first)
+            found = self.run(start, first if alone else {**first, **_ROUGH})
             if alone or not found.status.success or self.control.rough:
                 return found
             start, at, before, first = found.v, self.ledger.evaluate(found.v), sigma, _WARM
@@ -244,8 +247,12 @@ class _Run:
                 break
         if not resolved:
             return found
-        factor = _factor(sigma, assumed)
-        self.objective = _Objective(factor, constant=factor * _constant(staged, sigma))
+        return self._profiled(start, sigma, assumed)
+
+    def _profiled(self, start: Array, sigma: Array, assumed: Array) -> Solution:
+        """Minimise the cost itself, near its minimum."""
+        self.by_promise, factor = True, _factor(sigma, assumed)
+        self.objective = _Objective(factor, constant=factor * _constant(self.staged, sigma))
         return self.run(start, _WARM)
 
     def run(self, start: Array, first: Mapping[str, Any]) -> Solution:
@@ -349,7 +356,7 @@ class _Run:
     def _promises_nothing(self, v: Array) -> bool:
         """Tell whether a Gauss-Newton step from v promises nothing; then remember the end."""
         staged = self.staged
-        if staged.least_squares and not self.control.rough:
+        if not self.by_promise:
             return False
         linear = self.ledger.linearize(v)
         if not linear.ok or infeasibility(staged.layout, staged.scale, linear) > GAP:
