@@ -295,7 +295,7 @@ def statistics(
     np.fill_diagonal(correlation, np.where(np.isfinite(errors), 1.0, np.nan))
     unit = np.append(ratio, 1.0)[kinds.kind] if weighed else np.full(rows.size, spread)
     rate = np.where(np.isfinite(unit) & (unit > 0.0), 1.0 / np.where(unit > 0.0, unit, 1.0), 1.0) * ~straight
-    root = plain.E * (rate if information_of is None else rate * information_of)[:, None]
+    root = _times(information_of, plain.E) * rate[:, None]
     return Statistics(
         information=root.T @ root,
         jacobian=(np.where(straight[:, None], 0.0, plain.E) * kinds.sigma[:, None])[kinds.datum],

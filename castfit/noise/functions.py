@@ -109,7 +109,8 @@ class DensityFunctions:
             return self._call(self._cost, at, number, m)[:, 0, 0], self.gradient(at, number, m)
 
         root = root_of_information(evaluated, eta, spread, datum)
-        return np.linalg.solve(self._factored(eta, spread, datum)[0], root).swapaxes(1, 2)
+        mixed: Array = np.linalg.solve(self._factored(eta, spread, datum)[0], root).swapaxes(1, 2).astype(float)
+        return mixed
 
     def _factored(self, eta: Array, spread: Array, datum: Array) -> tuple[Array, Array]:
         return factor_of(self.hessian(eta, spread, datum), self.gradient(eta, spread, datum))

@@ -10,9 +10,9 @@ barrier want, and without priors already the optimum.  Priors, or several sigmas
 itself, 1/2 n log SSE.  Its Hessian has a term  -2/n g g^T  per group, g = R^T r, which would fill the sparse matrix.
 Steps lie along the constraints; there  E^T r,  with the condensed Jacobian E, does the same in theta's block alone.
 
-Densities other than the normal one are no sums of squares, nor are profiled sigmas, and IPOPT's error, scaled by what it
-saw at the start, may never become as small as asked.  There a solve ends as the Gauss-Newton method does: by the decrease that its step
-promises, whatever the units.
+Densities other than the normal one are no sums of squares, nor are profiled sigmas, and IPOPT's error, scaled by what
+it saw at the start, may never become as small as asked.  There a solve ends as the Gauss-Newton method does: by the
+decrease that its step promises, whatever the units.
 
 States that are integrated have errors that jump from one point to the next, and so has the cost; where a step promises
 less than that, a line search that asks for descent halves the step thirty times, and in the end takes it.  IPOPT allows
