@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from castfit.posed import Posed
     from castfit.problem import Posable
 
     Array = NDArray[np.float64]
@@ -405,27 +406,7 @@ class Result:
         InputError
             For a loaded result without its problem.
         """
-        return self._examined(by_experiment=True)
-
-    def _examined(self, *, by_experiment: bool) -> Diagnostics:
-        posed, table = self._owner("diagnostics").posed, self.residual_table()
-        models = [
-            (name, o.noise) for c in posed.conditions for name, o in zip(posed.outputs, c.observed, strict=True) if o
-        ]
-        return diagnose(
-            {**table, "normalised": scores(posed, table)},
-            dof=self.dof,
-            known=self.absolute_sigma,
-            exact=[name for name, left in self.goodness.unexplained.items() if left < EXACT],
-            not_normal={name for name, noise in models if not noise.normal},
-            heavy={name for name, noise in models if noise.heavy},
-            by_experiment=by_experiment,
-        )
-
-    def _suspicions(self) -> tuple[str, ...]:
-        """Say what is wrong with the residuals, in at most two lines; nothing of a search that found no solution."""
-        known = self.success and self.problem is not None and bool(self.goodness.unexplained)
-        return self._examined(by_experiment=False).sentences if known else ()
+        return _examined(self, self._owner("diagnostics").posed)
 
     def ended(self, status: Status, message: str) -> Result:
         """Return the result with another status and message."""
@@ -588,6 +569,28 @@ def _verdict(result: Result) -> str:
     return "Success" if result.goodness.described else "An optimum, but the model does not describe the data"
 
 
+def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Diagnostics:
+    """Look at the residuals of a result."""
+    table = result.residual_table()
+    models = [(name, o.noise) for c in posed.conditions for name, o in zip(posed.outputs, c.observed, strict=True) if o]
+    return diagnose(
+        {**table, "normalised": scores(posed, table)},
+        dof=result.dof,
+        known=result.absolute_sigma,
+        exact=[name for name, left in result.goodness.unexplained.items() if left < EXACT],
+        not_normal={name for name, noise in models if not noise.normal},
+        heavy={name for name, noise in models if noise.heavy},
+        by_experiment=by_experiment,
+    )
+
+
+def _suspicions(result: Result) -> tuple[str, ...]:
+    """Say what is wrong with the residuals, in at most two lines; nothing of a search that found no solution."""
+    if result.problem is None or not result.success or not result.goodness.unexplained:
+        return ()
+    return _examined(result, result.problem.posed, by_experiment=False).sentences
+
+
 def _footer(result: Result) -> list[str]:
     noise = "" if result.absolute_sigma or np.isnan(result.noise) else f", estimated noise {result.noise:.3g}"
     failed = ", ".join(f"{count} {cause}" for cause, count in result.failures.items())
@@ -595,7 +598,7 @@ def _footer(result: Result) -> list[str]:
         f"chi2 = {result.chi2:.8g} from {result.n_data} data, {result.dof} degrees of freedom{noise}",
         f"-2 log L = {result.neg2loglik:.6g}, AIC = {result.aic:.6g}, BIC = {result.bic:.6g}",
         *([result.goodness.sentence] if result.goodness.sentence else []),
-        *result._suspicions(),
+        *_suspicions(result),
         result.identifiability.sentence,
         *(f"  {combination}" for combination in result.identifiability.combinations),
         f"{_verdict(result)}: {result.message}",
