@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 METHODS = ("spectral", "chain")
-FIRST_ORDER = 10  # nodes with which a fit begins where their number is to be found
+LADDER = (10, 15, 22, 33, 50, 75)  # nodes that are tried where their number is to be found
 _LARGEST_ORDER = 200
 
 _KNOWN: dict[int, Delayed] = {}
@@ -99,7 +99,8 @@ def delay(
         A delay line on Chebyshev's nodes, or a linear chain of `order` stages.
     order : int or "auto"
         Nodes of the line, or stages of the chain.  "auto" (lines only) begins with 10; `fit` then adds nodes until
-        the estimates move no more, and says how many there are.
+        the estimates move no more, and says how many there are, `simulate` until no output moves by more than 1e-5 of
+        its magnitude; both stop at 75.
 
     Returns
     -------
@@ -135,7 +136,7 @@ def delay(
     check("delay", mistakes)
     assert what is not None
     assert length is not None
-    number = FIRST_ORDER if adaptive else int(order)
+    number = LADDER[0] if adaptive else int(order)
     said = (_key(what), _key(length), None if before is None else _key(before), method, number, adaptive)
     if said not in _SAID:  # the same value, asked for twice, needs one line only
         _SAID[said] = _register(what, length, before, method, number, adaptive)

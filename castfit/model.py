@@ -265,6 +265,16 @@ class Model:
         said, system = self._said, self.system
         if not self.adaptive:
             return self
+        if order not in self._with_order:
+            self._with_order[order] = self._ordered(said, system, order)
+        return self._with_order[order]
+
+    @cached_property
+    def _with_order(self) -> dict[int, Model]:
+        """The same model with other orders, so that functions are built once for each."""
+        return {}
+
+    def _ordered(self, said: _Said, system: System, order: int) -> Model:
         delayed = restated(said.delayed, [order if d.adaptive else d.order for d in said.delayed])
         right, residual, extra = (_exchanged(said.delayed, delayed, group) for group in said.groups)
         anew = _Said(right, residual, extra, said.initial, delayed, said.memories)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.delay import FIRST_ORDER
+from castfit.delay import LADDER
 from castfit.problem import with_nodes
 from castfit.status import Status
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from castfit.problem import Posable
     from castfit.result import Result
 
-LADDER = (FIRST_ORDER, 15, 22, 33, 50, 75)
 _STILL = 0.01  # of a standard error
 _ROUNDING = 1e-6  # of an estimate: data without noise leave no standard errors to compare with
 

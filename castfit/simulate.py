@@ -7,7 +7,7 @@ where the system is unstable.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Union, cast, overload
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from castfit._casadi import Built
 from castfit._mistakes import tau_mistakes
 from castfit._reading import named, real, reals, text
+from castfit.delay import LADDER, Line
 from castfit.experiment import as_input
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.grids import merge, snap
@@ -25,7 +26,7 @@ from castfit.integrate.march import Course, Stretch, march
 from castfit.integrate.units import mean_magnitude, units_of
 from castfit.model import Model
 from castfit.posed import Posed
-from castfit.problem import Problem
+from castfit.problem import Problem, with_nodes
 from castfit.statement import at_start
 from castfit.status import CastfitError, check, suggest
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
@@ -43,6 +44,7 @@ Array = NDArray[np.float64]
 _SUBDIVISIONS = 12  # table entries between measured times or nodes, so that interpolation errs little
 _OBSERVE: Built[Model, Any] = Built()
 _SETTLING = 3  # integrations more, at most, until the units of states are known
+_STILL = 1e-5  # of an output's largest value: where more nodes of delay lines move nothing by more
 _TOO_LARGE = 100.0  # units that were assumed may exceed those found by so much
 
 Prediction = dict[str, dict[str, Any]]
@@ -144,10 +146,45 @@ def simulate(
     if given is not None and not isinstance(given, IntegratorOptions):
         mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
     if isinstance(problem, Model):
-        case, nodes, at = _model_case("simulate", problem, parameters, times, initial, inputs, start, mistakes)
-        return _outputs(problem, case, nodes, at, integrator or IntegratorOptions())
+
+        def once(model: Model) -> dict[str, Any]:
+            case, nodes, at = _model_case("simulate", model, parameters, times, initial, inputs, start, mistakes)
+            return _outputs(model, case, nodes, at, integrator or IntegratorOptions())
+
+        return _with_enough_nodes(once, problem, problem.with_order, problem.lines)
     posed, theta = _read("simulate", problem, parameters, times, initial, inputs, start, mistakes)
-    return predict(posed, theta, _first_nodes(posed, theta), times=times, integrator=integrator)
+
+    def again(finer: Posable) -> Prediction:
+        return predict(finer, theta, _first_nodes(finer, theta), times=times, integrator=integrator)
+
+    return _with_enough_nodes(again, posed, lambda n: with_nodes(posed, n), posed.posed.model.lines)
+
+
+def _with_enough_nodes(
+    evaluate: Callable[[Any], Any], asked: Any, with_order: Callable[[int], Any], lines: Sequence[Line]
+) -> Any:
+    """Evaluate a model or problem with more and more nodes in its delay lines, until no output moves any more."""
+    found, order = evaluate(asked), max((line.order for line in lines if line.adaptive), default=LADDER[-1])
+    for more in LADDER:
+        finer = with_order(more) if more > order else None
+        if finer is None:
+            continue
+        before, found = found, evaluate(finer)
+        if _difference(before, found) <= _STILL:
+            break
+    return found
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """Return the largest difference of any output, relative to its largest value."""
+    worst = 0.0
+    for name, values in other.items():
+        if isinstance(values, Mapping):
+            worst = max(worst, _difference(one[name], cast("Mapping[str, Any]", values)))
+        else:
+            size = float(np.abs(values).max(initial=0.0))
+            worst = max(worst, float(np.abs(values - one[name]).max(initial=0.0)) / size if size > 0.0 else 0.0)
+    return worst
 
 
 def _read(

@@ -57,6 +57,15 @@ def test_lines_converge_and_chains_do_so_slowly():
     assert 0.02 < chains[2] < 0.06
 
 
+def test_simulation_takes_as_many_nodes_as_it_needs():
+    assert error(logistic()) < 1e-5 * logistic_by_steps().max()
+    assert error(logistic()) < error(logistic(order=10)) / 4
+    experiment = cf.Experiment({"x": [1.0]}, time=[1.0])
+    problem = cf.Problem(logistic(), experiment, parameters={"r": 1.8, "tau": 1.0})
+    found = cf.simulate(problem, times=TIMES)["experiment 1"]["x"]
+    assert np.array_equal(found, cf.simulate(logistic(), {"r": 1.8, "tau": 1.0}, TIMES)["x"])
+
+
 def test_history_is_an_expression_of_time_and_parameters():
     x, r, tau, c, t = cf.symbols("x r tau c t")
     history = 0.1 + c * t  # meets the initial value, so that what follows is smoother
