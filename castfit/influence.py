@@ -10,7 +10,7 @@ import numpy as np
 from castfit._reading import text
 from castfit._text import aligned, rounded
 from castfit.fit import fit
-from castfit.identifiability import AT_BOUND, NOT_IDENTIFIABLE
+from castfit.identifiability import AT_BOUND, AT_KINK, NOT_IDENTIFIABLE
 from castfit.result import Result
 from castfit.status import check
 
@@ -58,6 +58,8 @@ class PriorInfluence:
             return f"without priors {self.likelihood.identifiability[name].sentence}"
         much = f"moved by {shift:+.2g} standard errors"
         said = "as the data say" if abs(shift) < LITTLE else much
+        if self.posterior.identifiability[name].kind == AT_KINK:
+            return f"held at the kink of its prior; {said}"
         if abs(shift) >= FAR:
             said = f"{much}: prior and data contradict each other"
         return f"{said}; most is known from priors" if share > MOST else said

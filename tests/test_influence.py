@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.priors import Gamma, Normal
+from castfit.priors import Gamma, Laplace, Normal
 from tests.builders import refused
 
 TIMES = np.array([1.0, 2.0, 3.0])
@@ -56,6 +56,13 @@ def test_what_priors_alone_determine_is_named():
     assert found.shares["n"] == 1.0
     assert np.isnan(found.shifts["n"])
     assert found.remark("k") == "as the data say"
+
+
+def test_what_is_held_at_a_kink_is_named():
+    found = compared(k=cf.Parameter(1.0, prior=Laplace(2.0 - ERROR, 0.1 * ERROR)))
+    assert found.posterior.active == {"k": "kink"}
+    assert found.shifts["k"] == pytest.approx(-1.0, rel=1e-3)
+    assert found.remark("k") == "held at the kink of its prior; moved by -1 standard errors"
 
 
 def test_bounds_stay_without_priors():
