@@ -65,6 +65,7 @@ from castfit.noise.unknown import unknown
 from castfit.priors import Normal, lasso, tikhonov
 from castfit.problem import Constraint, Parameter, Problem
 from castfit.result import Result
+from castfit.scaled import scaled
 from castfit.simulate import SimulationError, simulate
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.ipopt import Ipopt
@@ -157,6 +158,7 @@ __all__ = [
     "problems",
     "relative",
     "relative_to_first",
+    "scaled",
     "scatter_search",
     "sign",
     "simulate",

@@ -16,6 +16,7 @@ from castfit.model import NOT_A_NUMBER, Model, holds_nan
 from castfit.observed import unknowns
 from castfit.priors import Belief, contradictions, prior_mistakes
 from castfit.quantities import every_parameter, names_used, noise_names
+from castfit.scaled import measured_with
 from castfit.statement import Constraint, Parameter, Statement, initial_values
 from castfit.status import suggest
 
@@ -48,11 +49,12 @@ def statement_mistakes(said: Statement) -> list[str]:
             mistakes.append(f"'{name}' is no parameter but {taken[name]} of the model; choose another name")
         elif name not in model.parameters and not any(name in within for within in used):
             mistakes.append(f"'{name}' is no parameter of the model: {suggest(name, model.parameters)}")
+    of_scales = measured_with(model.scalings, model.scalings)
     for name in every_parameter(model, said.parameters):
         users = [e for e, within in zip(said.experiments, used, strict=True) if name in within]
         needing = [e.name for e in users if name not in e.parameters]
         if name not in said.parameters:
-            if needing or not users:
+            if needing or not (users or name in of_scales):
                 mistakes.append(f"parameter '{name}' has no guess; add it to parameters={{...}}")
             continue
         if users and not needing:
@@ -87,6 +89,20 @@ def _unknown_sigma_mistakes(said: Statement) -> list[str]:
         for name, kinds in meant.items()
         if len(kinds) > 1
     ] + [f"the name '{name}' is that of an unknown sigma; rename the parameter" for name in taken]
+
+
+def scale_mistakes(model: Model, given: Mapping[str, Parameter]) -> list[str]:
+    """Find scales of outputs of which both the model and the problem's parameters say something."""
+    found: list[str] = []
+    for scaling in {s.scale: s for s in model.scalings.values()}.values():
+        if scaling.says_more and scaling.scale in given:
+            found.append(
+                f"'{scaling.scale}' is described by scaled(...) and in parameters={{...}}; leave one of them out"
+            )
+        local = [n for n in scaling.parameters if n in given and not is_one_of(given[n].local, True, np.True_)]
+        if scaling.per_experiment and local:
+            found.append(f"'{local[0]}' differs between experiments by scaled(per_experiment=True); add local=True")
+    return found
 
 
 _COMPARISONS = (ca.OP_LE, ca.OP_LT, ca.OP_EQ, ca.OP_NE, ca.OP_AND, ca.OP_OR, ca.OP_NOT)

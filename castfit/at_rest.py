@@ -51,7 +51,7 @@ class AtRest:
     @property
     def pattern(self) -> Mask:
         """Which row can depend on which entry of n, (m, n_q): all of them on whatever matters before."""
-        moving = np.logical_or.reduce(self.before.pattern, axis=0)
+        moving = self.before.moving | self.before.starting
         return np.repeat(moving[None], self.rows.size, axis=0)
 
     def values(self, n: Array) -> tuple[Array, Array]:

@@ -20,6 +20,7 @@ from castfit.model import Model
 from castfit.observed import Observations, Observed
 from castfit.quantities import Quantity, fixed_value
 from castfit.rest import Rest
+from castfit.scaled import measured_with
 from castfit.schedule import Change, Instant, Level, Schedule, Timetable
 from castfit.statement import Statement, initial_values
 
@@ -166,6 +167,16 @@ def _at_rest(said: Statement, experiment: Experiment, plan: _Plan, known: Sequen
     return AtRest(states + len(model.parameters), states, rest, inner, model.parameters)
 
 
+def _value(said: Statement, name: str, experiment: Experiment) -> float:
+    """Return what a parameter is in an experiment; NaN for a scale of which its data say nothing."""
+    parameter, scalings = said.parameters.get(name), said.model.scalings
+    if parameter is None or not parameter.fixed:
+        unseen = measured_with(scalings, scalings) - measured_with(scalings, experiment.measured)
+        if name in unseen:
+            return np.nan
+    return fixed_value(said.parameters[name], experiment.name)
+
+
 @dataclass(frozen=True, eq=False)
 class _Plan:
     """An experiment's rows, parameters, initial states and those of events, and which are expressions, as a graph.
@@ -223,10 +234,11 @@ class _Plan:
         entry = {q.of: i for i, q in enumerate(known) if q.kind == "parameter" or not before}
         entry = {n: i for n, i in entry.items() if n not in experiment.parameters}
         number = {n: float(v) for n, v in experiment.parameters.items() if not isinstance(v, ca.SX)}
+        of_scales = measured_with(model.scalings, model.scalings)
         number |= {
-            n: fixed_value(said.parameters[n], experiment.name)
+            n: _value(said, n, experiment)
             for n in self.seen
-            if n not in entry and n in said.parameters
+            if n not in entry and (n in said.parameters or n in of_scales)
         }
         base = np.zeros(len(self.named))
         for i, (name, value) in enumerate(self.named):

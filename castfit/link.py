@@ -278,6 +278,11 @@ class Link:
         return np.logical_or.reduce(self.pattern[self._events], axis=1)
 
     @cached_property
+    def starting(self) -> Mask:
+        """Which entries of q move an initial state, (n_q,)."""
+        return np.logical_or.reduce(self.pattern[self._states], axis=0)
+
+    @cached_property
     def given(self) -> Mask:
         """Which initial states are numbers, whatever q, (n_x,)."""
         return np.logical_not(np.logical_or.reduce(self.pattern[self._states], axis=1))

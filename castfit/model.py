@@ -20,6 +20,7 @@ import numpy as np
 from castfit._reading import items, named, text
 from castfit.delay import Delayed, Line, Lines, delays_in, lay_out, restated, revived, substituted
 from castfit.intervals import Memory, reduced
+from castfit.scaled import Scaled, Scaling, read_scaled, rescaled
 from castfit.status import check, suggest
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Model:
         Symbols of the parameters and of the inputs u(t).
     outputs : mapping from str to expression, optional
         Measurable quantities.  Every state is an output under its own name already.  What is no value at a time is
-        said with `per_interval`, `interval_mean` or `relative_to_first`.
+        said with `per_interval`, `interval_mean` or `relative_to_first`; ``scaled(expression)`` has an unknown scale.
     time : casadi.SX, optional
         The symbol of time, if it appears.
     initial : mapping from casadi.SX or str to expression of the parameters, optional
@@ -114,12 +115,13 @@ class Model:
         algebraic: Mapping[ca.SX, Expression] | None = None,
         parameters: Iterable[ca.SX] = (),
         inputs: Iterable[ca.SX] = (),
-        outputs: Mapping[str, Expression] | None = None,
+        outputs: Mapping[str, Expression | Scaled] | None = None,
         time: ca.SX | None = None,
         initial: Mapping[ca.SX | str, Expression] | None = None,
     ) -> None:
         mistakes: list[str] = []
-        remembering = reduced(named("outputs", outputs, mistakes))
+        said, scalings, of_scales = read_scaled(named("outputs", outputs, mistakes), mistakes)
+        remembering = reduced(said)
         self.memories: tuple[Memory, ...] = remembering.memories
         """What experiments set at their measurements: of counts per interval and the like."""
         if self.memories and isinstance(ode, Mapping):
@@ -128,7 +130,7 @@ class Model:
         declared = {
             "state": _keys("ode", ode, mistakes),
             "algebraic state": _keys("algebraic", {} if algebraic is None else algebraic, mistakes),
-            "parameter": _as_list("parameters", parameters, mistakes),
+            "parameter": [*_as_list("parameters", parameters, mistakes), *of_scales.values()],
             "input": _as_list("inputs", inputs, mistakes),
             "time": [] if time is None else [time],
         }
@@ -141,7 +143,7 @@ class Model:
         right = _scalars("ode of", dict(zip(names["state"], ode.values(), strict=True)), mistakes)
         equations = zip(names["algebraic state"], (algebraic or {}).values(), strict=True)
         residual = _scalars("equation of", {name: _residual(e) for name, e in equations}, mistakes)
-        extra = _scalars("output", remembering.outputs, mistakes)
+        extra = rescaled(_scalars("output", remembering.outputs, mistakes), scalings, of_scales)
         start = _scalars("initial value of", named("initial", initial, mistakes), mistakes)
         delayed = delays_in([*right.values(), *residual.values(), *extra.values()])
         everything = [symbol for group in declared.values() for symbol in group]
@@ -192,10 +194,11 @@ class Model:
         own = {s.name(): s for s in declared["state"] + declared["algebraic state"]}
         self.outputs: dict[str, ca.SX] = {**{n: own[n] for n in taken}, **extra}
         self.initial: dict[str, ca.SX] = start
+        self.scalings: dict[str, Scaling] = scalings
 
     @classmethod
     def from_dae(
-        cls, dae: Mapping[str, ca.SX], *, outputs: Mapping[str, Expression] | None = None, initial: Any = None
+        cls, dae: Mapping[str, ca.SX], *, outputs: Mapping[str, Expression | Scaled] | None = None, initial: Any = None
     ) -> Model:
         """Build a model from CasADi's own vector DAE dictionary.
 
@@ -279,7 +282,9 @@ class Model:
         right, residual, extra = (_exchanged(said.delayed, delayed, group) for group in said.groups)
         anew = _Said(right, residual, extra, said.initial, delayed, said.memories)
         n = len(self.own_states)
-        return _stated(anew, _split(system.x)[:n], _split(system.z), _split(system.p), _split(system.u), system.t)
+        out = _stated(anew, _split(system.x)[:n], _split(system.z), _split(system.p), _split(system.u), system.t)
+        out.scalings = self.scalings
+        return out
 
     @property
     def algebraic_states(self) -> tuple[str, ...]:
@@ -384,7 +389,8 @@ class Model:
         graph = ca.Function("model", arguments, [*(_vector(g.values()) for g in groups), _vector(parts)])
         kinds = tuple((d.method, d.order, d.adaptive, len(d.parts)) for d in said.delayed)
         names = (self.own_states, self.algebraic_states, self.parameters, self.inputs)
-        return _restore, (graph, names, tuple(tuple(g) for g in groups), kinds, system.t.name(), said.memories)
+        kept = (said.memories, self.scalings)
+        return _restore, (graph, names, tuple(tuple(g) for g in groups), kinds, system.t.name(), *kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -446,6 +452,7 @@ def _restore(
     kinds: tuple[tuple[str, int, bool, int], ...],
     time: str,
     memories: tuple[Memory, ...],
+    scalings: Mapping[str, Scaling],
 ) -> Model:
     """Rebuild a pickled model on fresh symbols."""
     x, z, p, u = ([ca.SX.sym(n) for n in group] for group in names)
@@ -458,7 +465,9 @@ def _restore(
     right, residual, extra, initial = (
         dict(zip(key, group, strict=True)) for key, group in zip(keys, groups, strict=True)
     )
-    return _stated(_Said(right, residual, extra, initial, delayed, memories), x, z, p, u, t)
+    out = _stated(_Said(right, residual, extra, initial, delayed, memories), x, z, p, u, t)
+    out.scalings = dict(scalings)
+    return out
 
 
 def _vector(expressions: Iterable[ca.SX]) -> ca.SX:

@@ -68,6 +68,8 @@ class Posed:
         density.
     prior_terms : tuple of Term
         Priors on expressions, and on several quantities together; those on one are with the quantities.
+    unguessed : frozenset of str
+        Scales and offsets of outputs whose guess nobody gave.
     """
 
     model: Model
@@ -83,6 +85,7 @@ class Posed:
     noise_parameters: frozenset[str] = frozenset()
     prior_terms: tuple[Term, ...] = ()
     forgiving: bool = False
+    unguessed: frozenset[str] = frozenset()
 
     # What follows from the fields
 
@@ -379,7 +382,12 @@ class Posed:
         if self.model.is_extended or self.spreads or self.noise_parameters:
             return None
         said = Statement(
-            self.model.with_order(order), self.experiments, self.parameters, self.state_bounds, self.constraints
+            self.model.with_order(order),
+            self.experiments,
+            self.parameters,
+            self.state_bounds,
+            self.constraints,
+            unguessed=self.unguessed,
         )
         anew = compose(said)
         if anew.names != self.names:
@@ -435,4 +443,5 @@ def compose(said: Statement) -> Posed:
         observations.spreads,
         observations.noise_parameters,
         terms_of(whole, quantities),
+        unguessed=said.unguessed,
     )

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from castfit._mistakes import guess_mistakes, name_mistakes, statement_mistakes, support_mistakes
+from castfit._mistakes import (
+    guess_mistakes,
+    name_mistakes,
+    scale_mistakes,
+    statement_mistakes,
+    support_mistakes,
+)
 from castfit._reading import is_one_of, items, named, reals, text
 from castfit.conditions import Condition
 from castfit.experiment import Experiment
@@ -26,7 +32,7 @@ from castfit.prior_terms import entry_mistakes
 from castfit.priors import Entry, Normal, Priors, read_entries
 from castfit.quantities import Quantity, quantities_of
 from castfit.resets import reset_mistakes, with_resets
-from castfit.statement import Constraint, Parameter, Statement, initial_values
+from castfit.statement import Constraint, Parameter, Statement, initial_values, with_scales
 from castfit.status import check, suggest
 
 if TYPE_CHECKING:
@@ -99,14 +105,17 @@ class Problem:
         if not isinstance(chosen, Model):
             check("Problem", [f"model is {text(chosen)}; give a Model", *mistakes])
         mistakes += [f"{e.name}: {m}" for e in labelled for m in reset_mistakes(model, e)]
+        every, unguessed = with_scales(model, self.experiments, self.parameters)
         said = Statement(
             model,
             tuple(with_resets(model, e) for e in labelled),
-            self.parameters,
+            every,
             self.state_bounds,
             self.constraints,
             self.given_priors,
+            unguessed,
         )
+        mistakes += scale_mistakes(model, self.parameters)
         check("Problem", mistakes + statement_mistakes(said))
         check("Problem", entry_mistakes(said, quantities_of(said)))
         posed = compose(said)

@@ -13,6 +13,7 @@ from castfit.events import symbols_of
 from castfit.experiment import Experiment, Free
 from castfit.noise.functions import spread_and_symbols
 from castfit.priors import Belief
+from castfit.scaled import measured_with
 from castfit.statement import Parameter, Statement, initial_values
 
 if TYPE_CHECKING:
@@ -63,7 +64,10 @@ def every_parameter(model: Model, parameters: Iterable[str]) -> tuple[str, ...]:
 
 
 def names_used(model: Model, experiment: Experiment) -> frozenset[str]:
-    """Return the parameters whose values an experiment needs: the model's, and those in its expressions and events."""
+    """Return the parameters whose values an experiment needs: the model's, and those in its expressions and events.
+
+    It does not need the scales of outputs that it does not measure.
+    """
     values = (*initial_values(model, experiment).values(), *experiment.parameters.values())
     if experiment.steady is not None:
         before = experiment.before
@@ -71,7 +75,9 @@ def names_used(model: Model, experiment: Experiment) -> frozenset[str]:
     inside = (symbol.name() for v in values if isinstance(v, ca.SX) for symbol in ca.symvar(v))
     no_parameters = {*model.states, *model.algebraic_states, *model.inputs, model.system.t.name()}
     of_events = symbols_of(experiment.events) - no_parameters
-    return frozenset((*model.parameters, *inside, *of_events, *noise_names(model, experiment)))
+    elsewhere = measured_with(model.scalings, model.scalings) - measured_with(model.scalings, experiment.measured)
+    own = (n for n in model.parameters if n not in elsewhere)
+    return frozenset((*own, *inside, *of_events, *noise_names(model, experiment)))
 
 
 def noise_names(model: Model, experiment: Experiment) -> Iterator[str]:

@@ -427,6 +427,9 @@ class StagedProblem(ABC):
     jitter : float
         Relative error of the states that is no smooth function of v: the tolerance of an integrator that chooses its
         steps.
+    eliminated : int array
+        Entries of theta that are eliminated: `evaluate` and `linearize` answer with these at their optimum, given all
+        others, which ``Evaluation.v`` says.  Derivatives are those at that point, by all variables.
 
     A staged problem is frozen: `restricted` makes another one.
     """
@@ -443,6 +446,7 @@ class StagedProblem(ABC):
     forgiving: bool = False
     integrated: bool = False
     jitter: float = 0.0
+    eliminated: Index = np.empty(0, dtype=np.intp)
 
     @abstractmethod
     def evaluate(self, v: Array) -> Evaluation:
@@ -469,6 +473,10 @@ class StagedProblem(ABC):
 
     def coarse(self) -> StagedProblem:
         """Return the same problem with functions of lower accuracy, if that is faster; layout and start agree."""
+        return self
+
+    def explicit(self) -> StagedProblem:
+        """Return the same problem in which all of theta is searched; layout and start agree."""
         return self
 
     def explain(self, v: Array) -> str:

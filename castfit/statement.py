@@ -100,7 +100,10 @@ def _restore_constraint(graph: ca.Function, names: Iterable[str], lower: float, 
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """A model, its experiments, and what is said of their quantities; every experiment has a name."""
+    """A model, its experiments, and what is said of their quantities; every experiment has a name.
+
+    `unguessed` are the scales and offsets of outputs whose guess nobody gave.
+    """
 
     model: Model
     experiments: tuple[Experiment, ...]
@@ -108,6 +111,42 @@ class Statement:
     state_bounds: Mapping[str, tuple[float, float]]
     constraints: tuple[Constraint, ...]
     priors: tuple[Entry, ...] = ()
+    unguessed: frozenset[str] = frozenset()
+
+
+def with_scales(
+    model: Model, experiments: Iterable[Experiment], given: Mapping[str, Parameter]
+) -> tuple[dict[str, Parameter], frozenset[str]]:
+    """Return the parameters, completed by those of scaled outputs that are measured; and which of these have no guess.
+
+    Parameters
+    ----------
+    model : Model
+    experiments : sequence of Experiment
+    given : mapping from str to Parameter
+        What is said of them already; scales and offsets may be among them.
+    """
+    out = dict(given)
+    for output, scaling in model.scalings.items():
+        users = [e for e in experiments if output in e.measured]
+        for name in scaling.parameters:
+            if name in out or all(name in e.parameters for e in users):
+                continue
+            if name == scaling.offset:
+                out[name] = Parameter(0.0, local=scaling.per_experiment)
+                continue
+            positive = scaling.lower >= 0.0
+            guess = np.clip(1.0, scaling.lower, scaling.upper) if scaling.guess is None else scaling.guess
+            out[name] = Parameter(
+                float(guess),
+                scaling.lower,
+                scaling.upper,
+                "log" if positive and guess > 0.0 else "linear",
+                local=scaling.per_experiment,
+                prior=scaling.prior,
+            )
+    unguessed = (n for s in model.scalings.values() if s.guess is None for n in s.parameters)
+    return out, frozenset(n for n in unguessed if n in out and n not in given)
 
 
 def initial_values(model: Model, experiment: Experiment) -> dict[str, Any]:

@@ -320,6 +320,7 @@ class _Run:
         if status.success:
             held = (active != 0) & (np.arange(v.size) < n_theta)
             v[held] = np.where(active < 0, staged.lower, staged.upper)[held]
+            v = self.ledger.evaluate(v).v if staged.eliminated.size else v
         else:
             v = np.clip(self.ledger.best if self.ledger.best is not None else start, staged.lower, staged.upper)
             active = np.zeros(v.size, dtype=np.int8)
@@ -438,7 +439,7 @@ class _Run:
         evaluation = self.ledger.evaluate(v)
         worst = infeasibility(self.staged.layout, self.staged.scale, evaluation)
         chi2 = weighted_squares(self.staged.layout, evaluation)
-        now = Iteration(len(self.history), evaluation.cost, chi2, worst, v, self.ledger.seconds)
+        now = Iteration(len(self.history), evaluation.cost, chi2, worst, evaluation.v, self.ledger.seconds)
         self.history.append({"iteration": now.iteration, "cost": now.cost, "infeasibility": worst, "time": now.seconds})
         if self.control.callback is not None:
             with released():

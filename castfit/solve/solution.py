@@ -133,12 +133,17 @@ class Ledger:
         self._best_merit = (np.inf, np.inf)
         self._last: Evaluation | None = None
         self._linear: Linearization | None = None
+        self._asked: Array | None = None
+        self._asked_linear: Array | None = None
         self.began = time.perf_counter()
 
     @cached_property
     def coarse(self) -> Ledger:
-        """The ledger of the problem at low accuracy; its counts and best points are entered here."""
-        rough = self.staged.coarse()
+        """The ledger of the problem at low accuracy, nothing eliminated; counts and best points are entered here.
+
+        What is eliminated is so for the weights of the exact problem, which are not those of softened ones.
+        """
+        rough = self.staged.coarse().explicit()
         return self if rough is self.staged else Ledger(rough, self.control, self)
 
     @property
@@ -148,21 +153,27 @@ class Ledger:
 
     def evaluate(self, v: Array) -> Evaluation:
         """Evaluate, reusing the last result at the same point."""
-        if self._last is None or not np.array_equal(self._last.v, v):
+        if self._last is None or not self._same(self._last, v, self._asked):
             look()
-            self._last = self.staged.evaluate(v)
+            self._last, self._asked = self.staged.evaluate(v), v
             self.evaluations["values"] += 1
             self._record(self._last)
         return self._last
 
     def linearize(self, v: Array) -> Linearization:
         """Linearize, reusing the last result at the same point."""
-        if self._linear is None or not np.array_equal(self._linear.v, v):
+        if self._linear is None or not self._same(self._linear, v, self._asked_linear):
             look()
-            self._linear = self.staged.linearize(v)
+            self._linear, self._asked_linear = self.staged.linearize(v), v
             self.evaluations["jacobians"] += 1
             self._record(self._linear)
         return self._linear
+
+    def _same(self, at: Evaluation, v: Array, asked: Array | None) -> bool:
+        """Whether v is a known point: as it is, or as it was asked for before something was eliminated."""
+        if np.array_equal(at.v, v):
+            return True
+        return self.staged.eliminated.size > 0 and asked is not None and np.array_equal(asked, v)
 
     def _record(self, evaluation: Evaluation) -> None:
         self.failures.update(Counter(failure.cause for failure in evaluation.failures))

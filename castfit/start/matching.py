@@ -81,7 +81,7 @@ def matching(problem: Posed, theta: Array, states: States, integrator: Integrato
     # Only theta may move: the trajectories are given.
     moving = np.arange(staged.layout.n_v) < staged.layout.n_theta
     lower, upper = np.where(moving, staged.lower, staged.start), np.where(moving, staged.upper, staged.start)
-    given = staged.restricted(lower=lower, upper=upper, scale=scale)
+    given = staged.explicit().restricted(lower=lower, upper=upper, scale=scale)
     ledger, soft, found = Ledger(given), SoftenedProblem(given, _STATION), theta
     with suppress(Stopped):  # the best so far will do
         at, mu = ledger.evaluate(given.start), _FIRST_MU

@@ -16,7 +16,8 @@ d - 1 through (z_1 ... z_d) for algebraic ones.  Row j of d_k has the unit of en
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import casadi as ca
@@ -42,8 +43,9 @@ from castfit.transcribe.elements import Elements, Equations, Slopes, signals
 from castfit.transcribe.grid import Staging, arrange, merge, snap
 from castfit.transcribe.lagrange import Table, table
 from castfit.transcribe.measure import constrained, profiled, resolution, standardised
-from castfit.transcribe.measured import measured_by
+from castfit.transcribe.measured import Measured, measured_by
 from castfit.transcribe.pointwise import Expressions
+from castfit.transcribe.projection import NOTHING, projection_of
 from castfit.transcribe.shooting_problem import parameter_scale
 
 if TYPE_CHECKING:
@@ -129,7 +131,7 @@ def collocation_problem(
     inners = tuple(y[:, 1:].reshape(y.shape[0], -1) for y in starts)
     start = np.clip(layout.pack(theta, nodes, inners), lower, upper)
     signal = tuple(e.measured.signal for e in elements)
-    return CollocationProblem(problem, equations, tuple(elements), layout, lower, upper, scale, start, signal)
+    return CollocationProblem(problem, equations, tuple(elements), layout, lower, upper, scale, start, signal).begun()
 
 
 @dataclass
@@ -137,6 +139,7 @@ class _Memory:
     """The last point at which something was asked for, and what is known there."""
 
     key: bytes = b""
+    v: Array = field(default_factory=lambda: np.empty(0))
     evaluation: Evaluation | None = None
     linearization: Linearization | None = None
     slopes: tuple[Slopes, ...] = ()
@@ -165,7 +168,37 @@ class CollocationProblem(StagedProblem):
         self.signal = signal
         self.least_sigma = resolution(layout, signal)
         self.least_squares, self.forgiving = problem.least_squares, problem.forgiving
+        self._projection = projection_of(problem, layout.theta(start))
+        self.eliminated = self._projection.entries
         self._memory = _Memory()
+
+    def begun(self) -> CollocationProblem:
+        """Return the problem with what is eliminated started where the states at the start put it."""
+        if not self.eliminated.size:
+            return self
+        other = copy(self)
+        with np.errstate(all="ignore"):
+            other._projection = self._projection.noticing(self._worth(self.start))
+            other._memory = _Memory()
+            found = other.evaluate(self.start).v
+        scale = self.scale.copy()
+        scale[: self.layout.n_theta] = parameter_scale(self.problem, self.layout.theta(found))
+        other.start, other.scale = locked(found), locked(scale)
+        return other
+
+    def _worth(self, v: Array) -> Iterator[tuple[Measured, Array]]:
+        """Yield how what is observed at v moves with the states, times their magnitudes, per experiment."""
+        for e, chain, at in zip(self.elements, self.layout.chains, self._neutral(v), strict=True):
+            observed = e.slopes(self.equations, at, *chain.local(v)[1:]).observed
+            yield e.measured, observed[..., : e.n_e] * self.magnitude
+
+    def explicit(self) -> CollocationProblem:
+        """Return the problem in which nothing is eliminated."""
+        if not self.eliminated.size:
+            return self
+        other = copy(self)
+        other._projection, other.eliminated, other._memory = NOTHING, NOTHING.entries, _Memory()
+        return other
 
     @property
     def table(self) -> Table:
@@ -199,6 +232,7 @@ class CollocationProblem(StagedProblem):
     def evaluate(self, v: Array) -> Evaluation:
         """Evaluate all elements; an element with a value that is not finite is a failure."""
         memory = self._recall(v)
+        v = memory.v
         if memory.evaluation is None:
             with np.errstate(all="ignore"):
                 found = [self._values(i, v) for i in range(len(self.elements))]
@@ -223,10 +257,12 @@ class CollocationProblem(StagedProblem):
     def linearize(self, v: Array) -> Linearization:
         """Evaluate all elements with their Jacobian blocks."""
         evaluation, memory = self.evaluate(v), self._memory
+        v = memory.v
         if memory.linearization is None:
             with np.errstate(all="ignore"):
                 found = [self._jacobians(i, v) for i in range(len(self.elements))]
             memory.slopes = tuple(slopes for slopes, _ in found)
+            blocks = self._projection.silenced(self.layout, tuple(jacobians for _, jacobians in found))
             failed = {(failure.chain, failure.stage) for failure in evaluation.failures}
             failures = [
                 failure
@@ -241,7 +277,7 @@ class CollocationProblem(StagedProblem):
                 evaluation.prior,
                 evaluation.prior_jacobian,
                 (*evaluation.failures, *failures),
-                standardised(self.layout, tuple(jacobians for _, jacobians in found), evaluation.sigma),
+                standardised(self.layout, blocks, evaluation.sigma),
                 self._information(v),
                 sigma=evaluation.sigma,
                 excess=evaluation.excess,
@@ -274,6 +310,7 @@ class CollocationProblem(StagedProblem):
     ) -> tuple[tuple[Array, Array], ...]:
         """Return the Hessian of weighted squares and constraints in blocks (see `StagedProblem.hessian`)."""
         at = self.linearize(v)
+        v = at.v
         of_group = np.ones(self.layout.n_groups + 1) if weight is None else weight
         with np.errstate(all="ignore"):
             return tuple(self._hessian(i, v, at, of, of_group) for i, of in enumerate(multipliers))
@@ -292,11 +329,28 @@ class CollocationProblem(StagedProblem):
         )
 
     def _recall(self, v: Array) -> _Memory:
-        key = v.tobytes()
+        key = self._projection.key(v)
         if key != self._memory.key:
-            naturals = tuple(c.link.natural(v[c.theta]) for c in self.problem.conditions)
-            self._memory = _Memory(key, naturals=naturals)
+            v = self._projected(v) if self.eliminated.size else v.copy()
+            self._memory = _Memory(key, v, naturals=self._naturals(v))
         return self._memory
+
+    def _naturals(self, v: Array) -> tuple[Natural, ...]:
+        return tuple(c.link.natural(v[c.theta]) for c in self.problem.conditions)
+
+    def _neutral(self, v: Array) -> Iterator[Natural]:
+        """Yield parameters and initial states with the scale 1 and the offset 0 of what is eliminated."""
+        for i, at in enumerate(self._naturals(v)):
+            yield replace(at, p=self._projection.neutral(i, at.p))
+
+    def _projected(self, v: Array) -> Array:
+        """Return v with what is eliminated at its optimum."""
+        with np.errstate(all="ignore"):
+            seen = (
+                (e.measured, e.seen(self.equations, e.parameters(at), *chain.local(v)[1:]).copy())
+                for e, chain, at in zip(self.elements, self.layout.chains, self._neutral(v), strict=True)
+            )
+            return self._projection.projected(v, [at.p for at in self._naturals(v)], seen)
 
     def _values(self, i: int, v: Array) -> tuple[Values, list[Failure]]:
         elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)

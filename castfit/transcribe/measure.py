@@ -161,6 +161,10 @@ class Observer:
         r, excess = measured.rows(g)
         return Observed(g, r.reshape(stages, -1), excess, seen[..., self._n_g :].reshape(stages, -1))
 
+    def slopes(self, times: Array, x: Array, z: Array, p: Array, u: Array) -> Array:
+        """Evaluate derivatives of what is observed with respect to (x, z, p), (K, M, n_g, n)."""
+        return self._rows.expressions.jacobian(times[..., None], x, z, p, u)[:, :, : self._n_g].copy()
+
     def jacobians(self, measured: Measured, times: Array, x: Array, z: Array, p: Array, u: Array) -> Observation:
         """Evaluate derivatives of rows and constraints with respect to x, z, p; arguments as in `values`."""
         slopes = self._rows.expressions.jacobian(times[..., None], x, z, p, u)

@@ -38,7 +38,9 @@ from castfit.staged import (
 )
 from castfit.transcribe.division import Division, divide
 from castfit.transcribe.measure import Observation, Observer, profiled, resolution, standardised
+from castfit.transcribe.measured import Measured
 from castfit.transcribe.pieces import Arranged, Group, Pieces, arranged, cut
+from castfit.transcribe.projection import NOTHING, projection_of
 from castfit.transcribe.trajectory import every_state_measured, known_states
 
 if TYPE_CHECKING:
@@ -145,12 +147,46 @@ class ShootingProblem(StagedProblem):
         self.least_sigma = resolution(self.layout, self.signal)
         self.least_squares, self.forgiving = problem.least_squares, problem.forgiving
         self._taken_over = 0  # stages that another integrator took over at the last linearization
+        self._projection = projection_of(problem, theta)
+        self.eliminated = self._projection.entries
         self._place(theta, trajectory)
         self.groups: tuple[Group, ...] = self._group()
         """The pieces that share an integrator, as they are at the start."""
+        with suppress(Stopped):  # no time to integrate: the solver will notice
+            self._begin()
 
     def _group(self) -> tuple[Group, ...]:
         return tuple(group for round_ in self._arrange(self._naturals(self.start)).rounds for group in round_)
+
+    def _begin(self) -> None:
+        """Start what is eliminated where the states at the start put it."""
+        if not self.eliminated.size:
+            return
+        with np.errstate(all="ignore"):
+            self._projection = self._projection.noticing(self._worth(self.start))
+            self._memory.clear()
+            found = self.evaluate(self.start).v
+        scale = self.scale.copy()
+        scale[: self.layout.n_theta] = parameter_scale(self.problem, self.layout.theta(found))
+        self.start, self.scale = locked(found), locked(scale)
+
+    def _worth(self, v: Array) -> Iterator[tuple[Measured, Array]]:
+        """Yield how what is observed at v moves with the states, times their magnitudes, per condition."""
+        _, sweep = self._evaluate(v)
+        for i, (c, natural) in enumerate(zip(sweep.laid.chains, self._naturals(v), strict=True)):
+            p = self._projection.neutral(i, _at_points(c, natural.p, natural.e))
+            by = self._observer.slopes(c.staging.times, sweep.x[i], sweep.z[i], p, c.inputs)
+            yield c.measured, by[..., : self._n_x + self._n_z] * self._units[i]
+
+    def explicit(self) -> ShootingProblem:
+        """Return the problem in which nothing is eliminated."""
+        if not self.eliminated.size:
+            return self
+        other = copy(self)
+        other._projection, other.eliminated = NOTHING, NOTHING.entries
+        other._laid, other._here = dict(self._laid), list(self._here)
+        other._memory, other._linear = OrderedDict(), None
+        return other
 
     def _choose(self, options: IntegratorOptions) -> None:
         self.options = options
@@ -325,13 +361,18 @@ class ShootingProblem(StagedProblem):
         return self._evaluate(v)[0]
 
     def _evaluate(self, v: Array) -> tuple[Evaluation, _Sweep]:
-        key = v.tobytes()
+        key = self._projection.key(v)
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key]
         naturals = self._naturals(v)
         with captured():  # once: to redirect the streams costs as much as a short integration
             sweep = self._integrate(v, naturals)
+        if self.eliminated.size:
+            neutral = [replace(n, p=self._projection.neutral(i, n.p)) for i, n in enumerate(naturals)]
+            seen_there = ((c.measured, g) for c, g in self._seen(sweep, neutral))
+            v = self._projection.projected(v, [n.p for n in naturals], seen_there)
+            naturals = self._naturals(v)
         values: list[Values] = []
         failures = [*self._unlinked(v, naturals), *sweep.failures]
         for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
@@ -371,6 +412,7 @@ class ShootingProblem(StagedProblem):
 
     def linearize(self, v: Array) -> Linearization:
         """Integrate all stages with their forward sensitivities."""
+        v = self.evaluate(v).v if self.eliminated.size else v
         if self._linear is None or not np.array_equal(self._linear.v, v):
             self._linear = self._linearize(v)
         return self._linear
@@ -399,7 +441,7 @@ class ShootingProblem(StagedProblem):
             evaluation.prior,
             evaluation.prior_jacobian,
             tuple(failures),
-            standardised(self.layout, tuple(jacobians), evaluation.sigma),
+            standardised(self.layout, self._projection.silenced(self.layout, tuple(jacobians)), evaluation.sigma),
             self._information(sweep, naturals),
             sigma=evaluation.sigma,
             excess=evaluation.excess,
@@ -422,10 +464,10 @@ class ShootingProblem(StagedProblem):
 
     def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
         """Return per chain predictions, spreads and normalised residuals of the measured values."""
-        _, sweep = self._evaluate(v)
+        at, sweep = self._evaluate(v)
         return tuple(
             tuple(part[c.measured.values_mask] for part in c.measured.standardised(g))
-            for c, g in self._seen(sweep, self._naturals(v))
+            for c, g in self._seen(sweep, self._naturals(at.v))
         )
 
     def _jacobians(
@@ -490,7 +532,8 @@ class ShootingProblem(StagedProblem):
     @cached_property
     def _moving(self) -> list[NDArray[np.intp]]:
         """Per condition, the columns of q that need a sensitivity direction: not a node's own initial state."""
-        return [np.flatnonzero(c.link.moving | (not self._nodes)) for c in self.problem.conditions]
+        links = [c.link for c in self.problem.conditions]
+        return [np.flatnonzero(at.moving if self._nodes else at.moving | at.starting) for at in links]
 
     def _integrate(self, v: Array, naturals: list[Natural]) -> _Sweep:
         laid = self._arrange(naturals)

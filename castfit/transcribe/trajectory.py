@@ -243,6 +243,8 @@ def _inversions(problem: Posed) -> tuple[tuple[int, int, ca.Function], ...]:
     system = problem.model.system
     found: list[tuple[int, int, ca.Function]] = []
     for j, name in enumerate(problem.outputs):
+        if not _calibrated(problem, name):
+            continue
         graph = problem.model.outputs[name]
         rows, columns = ca.jacobian_sparsity(graph, ca.vertcat(system.x, system.z)).get_triplet()
         if len(rows) != 1 or columns[0] >= system.x.numel():
@@ -252,6 +254,13 @@ def _inversions(problem: Posed) -> tuple[tuple[int, int, ca.Function], ...]:
         if not ca.depends_on(slope, ca.vertcat(system.x, system.z)):
             found.append((j, i, system.function("invert", graph, slope)))
     return tuple(found)
+
+
+def _calibrated(problem: Posed, output: str) -> bool:
+    """Whether scale and offset of an output, if it has any, are numbers, or have a guess."""
+    scaling = problem.model.scalings.get(output)
+    free = {q.of for q in problem.quantities if q.kind == "parameter"}
+    return scaling is None or not any(n in problem.unguessed and n in free for n in scaling.parameters)
 
 
 def _average(pieces: Sequence[tuple[Array, Array, Array]], *, smooth: bool) -> tuple[Array, Array]:

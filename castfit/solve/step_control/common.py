@@ -47,9 +47,9 @@ class Search:
         return self.ledger.evaluate(np.clip(self.at.v + dv, staged.lower, staged.upper))
 
     def norm(self, dv: Array) -> float:
-        """Root mean square of theta and node steps, in units of their magnitudes."""
+        """Root mean square of theta and node steps, in units of their magnitudes; what is eliminated has no steps."""
         staged = self.ledger.staged
-        chosen = outer(staged.layout)
+        chosen = np.delete(outer(staged.layout), staged.eliminated)  # theta comes first
         unit = np.maximum(np.abs(self.at.v[chosen]), staged.scale[chosen])
         return float(np.sqrt(np.mean((dv[chosen] / unit) ** 2)))
 
