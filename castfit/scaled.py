@@ -146,7 +146,7 @@ class Scaling:
 def read_scaled(
     outputs: Mapping[str, Any], mistakes: list[str]
 ) -> tuple[dict[str, Any], dict[str, Scaling], dict[str, ca.SX]]:
-    """Return outputs before they are scaled, their scalings by output, and the symbols of the new parameters by name."""
+    """Return outputs before they are scaled, their scalings by output, and symbols of the new parameters by name."""
     plain: dict[str, Any] = {}
     scalings: dict[str, Scaling] = {}
     symbols: dict[str, ca.SX] = {}
