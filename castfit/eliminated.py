@@ -21,6 +21,8 @@ from castfit._casadi import Built
 from castfit.noise.gaussian import LogNormal
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from castfit.observed import Observed
     from castfit.posed import Posed
 
@@ -77,6 +79,11 @@ _BLOCKS: Built[Posed, tuple[Block, ...]] = Built()
 def blocks_of(posed: Posed) -> tuple[Block, ...]:
     """Return the scales and offsets that can be eliminated, in the smallest groups that have no data in common."""
     return _BLOCKS.get(posed, _found)
+
+
+def entries_of(posed: Posed) -> NDArray[np.intp]:
+    """Return the entries of theta that are eliminated: no search moves them."""
+    return np.array(sorted(j for block in blocks_of(posed) for j in block.entries), dtype=np.intp)
 
 
 def _found(posed: Posed) -> tuple[Block, ...]:

@@ -119,7 +119,7 @@ def _shooting(
     chains, theta = staged.layout.chains, staged.layout.theta(at.v)
     all_ = begins is None or all(k.size == c.n_stages for k, c in zip(begins, chains, strict=True))
     if isinstance(staged, ShootingProblem) and all_ and bool(chains[0].n_s) == (begins is not None):
-        return staged.integrated_by(options)
+        return staged.explicit().integrated_by(options)
     times = staged.times(at.v)
     tables = [
         (t, np.vstack([s, s[-1:]]), np.repeat(condition.z_guess[None], t.size, axis=0))
@@ -134,7 +134,8 @@ def _shooting(
     else:
         kept = begins or tuple(np.zeros(1, dtype=np.intp) for _ in chains)
         divisions = divided(problem, [np.append(t[k], t[-1]) for t, k in zip(times, kept, strict=True)], theta)
-    return ShootingProblem(problem, divisions, nodes=begins is not None, theta=theta, trajectory=held, options=options)
+    found = ShootingProblem(problem, divisions, nodes=begins is not None, theta=theta, trajectory=held, options=options)
+    return found.explicit()  # what is estimated is verified as it is, not fitted again
 
 
 def _at_data(problem: Posed, staged: StagedProblem) -> tuple[Index, ...] | None:

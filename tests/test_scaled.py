@@ -397,3 +397,72 @@ def test_what_is_wrong_is_said():
         implicit(guess=-2.0, lower=0.0)
     with refused("output 'p' is"):
         model_of({"p": lambda x, y: cf.scaled(cf.scaled(x))})
+
+
+def bounded(**said):
+    """Pose the problem with finite bounds of all that is searched."""
+    rates = {n: cf.Parameter(v, lower=0.01, upper=10.0, scale="log") for n, v in GUESSES.items()}
+    return implicit("each unknown", **said).replace(parameters=rates)
+
+
+def test_drivers_neither_draw_nor_search_what_is_eliminated():
+    found = cf.fit(bounded())
+    many = cf.multistart(bounded(), starts=3, rng=0, solver="gauss-newton", transcription="single")
+    agree(many.best, found, 1e-4, 1e-3)
+    assert {start["scale(p)"] for start in (run.start for run in many.runs)} == {1.0}
+    search = cf.scatter_search(bounded(), rng=0, max_eval=300, dim_refset=4)
+    agree(search.best, found, 1e-4, 1e-3)
+    grown = cf.incremental(bounded())
+    agree(grown.best, found, 1e-4, 1e-3)
+
+
+def test_a_scale_that_is_a_parameter_of_a_likelihood_need_not_be_drawn_either():
+    rates = {n: cf.Parameter(v, lower=0.01, upper=10.0, scale="log") for n, v in GUESSES.items()}
+    of = {"p": lambda x, y: cf.scaled(y), "q": lambda x, y: x}
+    problem = pose(of, data_of(False), guesses=rates, sigma={"q": 0.03}, noise={"p": cf.StudentT(sigma=1.0)})
+    assert eliminated(problem) == []
+    many = cf.multistart(problem, starts=2, rng=0, transcription="single")
+    assert many.best.parameters["scale(p)"] == pytest.approx(SCALE, rel=0.1)
+
+
+def test_starts_by_decomposition_take_other_states_for_measured():
+    x, y, z, k1, k2, k3 = cf.symbols("x y z k1 k2 k3")
+    model = cf.Model(
+        {x: -k1 * x, y: -k2 * y, z: k3 * y - z}, parameters=[k1, k2, k3], outputs={"p": cf.scaled(z, offset=True)}
+    )
+    e = np.exp(-0.5 * TIMES)
+    data = {"x": np.exp(-0.3 * TIMES), "y": e, "p": 40.0 * 0.8 * (e - np.exp(-TIMES)) / 0.5 + 3.0}
+    experiment = cf.Experiment(data, time=TIMES, sigma=0.01, initial={"x": 1.0, "y": 1.0, "z": 0.0})
+    problem = cf.Problem(model, experiment, parameters={"k1": 1.0, "k2": 1.0, "k3": cf.Parameter(0.8, fixed=True)})
+    for start in ("decomposed", "matching"):
+        found = cf.fit(problem, start=start)
+        assert found.success, found.message
+        assert found.parameters["scale(p)"] == pytest.approx(40.0, rel=1e-3)
+        assert found.parameters["k1"] == pytest.approx(0.3, rel=1e-3)
+
+
+def test_horizons_without_the_output_leave_its_scale_where_it_was():
+    problem = implicit().posed.starting_at({"scale(p)": 7.0})
+    short = problem.until(0.5)
+    staged = cf.SingleShooting().transcribe(short.only(["experiment 1"]), short.guess)
+    assert staged.eliminated.size == 2
+    hidden = cf.Experiment(
+        {"q": data_of(True)["q"], "p": (TIMES[5:], data_of(True)["p"][5:])},
+        time=TIMES, sigma=0.1, initial={"x": 1.0, "y": 0.0},
+    )  # fmt: skip
+    outputs = {"p": lambda x, y: cf.scaled(y, offset=True), "q": lambda x, y: x}
+    late = cf.Problem(model_of(outputs), hidden, parameters=GUESSES).posed.starting_at({"scale(p)": 7.0}).until(3.0)
+    assert cf.fit(late.fix(["k2"])).parameters["scale(p)"] == 7.0
+
+
+def test_a_steady_start_does_not_depend_on_scales():
+    x, k, s = cf.symbols("x k s")
+    model = cf.Model({x: s - k * x}, parameters=[k, s], outputs={"p": cf.scaled(x, offset=True)})
+    course = 2.0 + (1.0 / 0.5 - 2.0) * np.exp(-0.5 * TIMES) + 2.0 * (1 - np.exp(-0.5 * TIMES))
+    experiment = cf.Experiment(
+        {"p": 5.0 * course, "x": course}, time=TIMES, sigma=0.1, parameters={"s": 2.0},
+        initial=cf.steady_state(parameters={"s": 1.0}),
+    )  # fmt: skip
+    problem = cf.Problem(model, experiment, parameters={"k": 0.4})
+    assert eliminated(problem) == ["offset(p)", "scale(p)"]
+    assert cf.fit(problem).parameters["scale(p)"] == pytest.approx(5.0, rel=1e-3)

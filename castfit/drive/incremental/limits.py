@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from castfit._array import Array
+from castfit.eliminated import entries_of
 from castfit.result import Result
 from castfit.statistics import DERIVATIVE_ERROR, RANK_TOLERANCE, information, quantile
 
@@ -105,4 +106,8 @@ def confidence_limits(result: Result, level: float, accuracy: float, user: Bound
     theta = result.theta
     deviations, dof = standard_deviations(result, accuracy)
     reach = np.maximum(quantile(level, dof) * deviations, accuracy * np.abs(theta))
-    return Bounds(np.maximum(theta - reach, user.lower), np.minimum(theta + reach, user.upper))
+    lower, upper = np.maximum(theta - reach, user.lower), np.minimum(theta + reach, user.upper)
+    if result.problem is not None:  # what is eliminated finds its place without limits
+        free = entries_of(result.problem.posed)
+        lower[free], upper[free] = user.lower[free], user.upper[free]
+    return Bounds(lower, upper)

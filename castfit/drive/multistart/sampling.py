@@ -15,8 +15,11 @@ import numpy as np
 
 from castfit._array import Array
 from castfit._reading import is_count, is_one_of, items, named, reals, rng_mistakes, text
+from castfit.eliminated import entries_of
+from castfit.posed import Posed
 from castfit.problem import Posable
 from castfit.quantities import Quantity
+from castfit.start.surrogate import surrogate
 from castfit.status import InputError, check, suggest
 
 SAMPLINGS = ("sobol", "latin_hypercube", "uniform", "log_uniform")
@@ -170,16 +173,20 @@ def _axes(problem: Posable, limits: Any, log: bool, mistakes: list[str]) -> list
     given = named("limits", limits, mistakes)
     mistakes += [f"limits names '{n}', which is not estimated: {suggest(n, problem.names)}" for n in given
                  if n not in problem.names]  # fmt: skip
+    follow = _following(problem.posed)
     return [
         _axis(q, given.get(q.name), log or q.scale == "log", mistakes)
         for q in problem.quantities
-        if q.name in given or not _follows(problem, q)
+        if q.name in given or q.name not in follow
     ]
 
 
-def _follows(problem: Posable, quantity: Quantity) -> bool:
-    """Whether a quantity need not be drawn: a spread of the noise begins where the residuals of a first fit say."""
-    return quantity.of in problem.posed.noise_parameters and not np.isfinite([quantity.lower, quantity.upper]).all()
+def _following(problem: Posed) -> frozenset[str]:
+    """Return what need not be drawn, since a first fit puts it where it belongs: spreads, scales, offsets."""
+    noise = (q for q in problem.quantities if q.of in problem.noise_parameters)
+    spreads = (q.name for q in noise if not np.isfinite([q.lower, q.upper]).all())
+    first = problem if problem.least_squares else surrogate(problem)
+    return frozenset((*spreads, *(first.names[j] for j in entries_of(first).tolist())))
 
 
 def _axis(quantity: Quantity, given: Any, log: bool, mistakes: list[str]) -> _Axis:

@@ -11,17 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from castfit._array import Array
 from castfit._reading import is_one_of, items, name_of, text
+from castfit.eliminated import entries_of
 from castfit.posed import Posed
 from castfit.problem import Posable
 from castfit.quantities import Quantity
 from castfit.start.surrogate import surrogate
 from castfit.status import suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _WIDE = 1e3  # upper / lower bound from which "auto" takes the logarithm
 _FLOOR = 1e-6  # of the upper bound, where the lower one is zero
@@ -31,26 +35,36 @@ _FLOOR = 1e-6  # of the upper bound, where the lower one is zero
 class Box:
     """The box in search-scale theta that the unit cube is mapped onto.
 
-    lower, upper : (n_theta,) arrays
+    lower, upper : (n,) arrays
+    searched : (n,) int array
+        The entries of theta that are searched; the others are eliminated.
+    guess : (n_theta,) array
+        Where those stand.
     """
 
     lower: Array
     upper: Array
+    searched: NDArray[np.intp]
+    guess: Array
 
     def theta(self, x: Array) -> Array:
-        """Map points of the cube (..., n) to theta (..., n)."""
-        return np.clip(self.lower + x * (self.upper - self.lower), self.lower, self.upper)
+        """Map points of the cube (..., n) to theta (..., n_theta)."""
+        out = np.broadcast_to(self.guess, (*x.shape[:-1], self.guess.size)).copy()
+        out[..., self.searched] = np.clip(self.lower + x * (self.upper - self.lower), self.lower, self.upper)
+        return out
 
     def cube(self, theta: Array) -> Array:
-        """Map theta (..., n) to points of the cube (..., n); what lies outside goes to the bound."""
+        """Map theta (..., n_theta) to points of the cube (..., n); what lies outside goes to the bound."""
         width = np.where(self.upper > self.lower, self.upper - self.lower, 1.0)
-        return np.clip((theta - self.lower) / width, 0.0, 1.0)
+        return np.clip((theta[..., self.searched] - self.lower) / width, 0.0, 1.0)
 
 
 def box_of(problem: Posed, mistakes: list[str]) -> Box:
     """Return the box of a problem's bounds; infinite ones are added to `mistakes`."""
-    lower, upper = problem.bounds
-    for quantity, low, high in zip(problem.quantities, lower, upper, strict=True):
+    searched = np.delete(np.arange(len(problem.names)), entries_of(problem))
+    lower, upper = (end[searched] for end in problem.bounds)
+    quantities = [problem.quantities[j] for j in searched.tolist()]
+    for quantity, low, high in zip(quantities, lower, upper, strict=True):
         if np.isfinite([low, high]).all():
             continue
         where = f"'{quantity.name}' lies in [{quantity.lower:g}, {quantity.upper:g}]"
@@ -60,7 +74,7 @@ def box_of(problem: Posed, mistakes: list[str]) -> Box:
             remedy = f"give '{quantity.of}' Parameter(value, lower=..., upper=...)"
         positive = ", the lower one positive," if quantity.scale == "log" else ""
         mistakes.append(f"{where}; a scatter search needs finite bounds{positive}: {remedy}")
-    return Box(lower, upper)
+    return Box(lower, upper, searched, problem.guess)
 
 
 def restated(problem: Posable, log_vars: Any, mistakes: list[str]) -> Posed:

@@ -174,7 +174,7 @@ class _Watch:
 
     def __call__(self, now: Iteration) -> bool:
         box = self._work.box
-        x = box.cube(now.v[: box.lower.size])
+        x = box.cube(now.v[: box.guess.size])
         self.points.append(x)
         if not self._paths or len(self.points) < 2 or self._work.merit(now.cost, now.chi2) < self._best:
             return False
