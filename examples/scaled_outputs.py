@@ -4,9 +4,9 @@ A kinase phosphorylates a protein while there is a stimulus u; a phosphatase und
 
     x' = k u (1 - x) - h x,    x(0) = 0
 
-with the phosphorylated fraction x and a stimulus that ends after 15 minutes.  It is measured on two blots, each in units
-of its own exposure over its own background, for two strengths of the stimulus.  The scales say nothing about the biology,
-but without them nothing can be compared, and a guess of them that is wrong by decades is where many fits end.
+with the phosphorylated fraction x and a stimulus that ends after 15 minutes.  It is measured on two blots, each in
+units of its own exposure over its own background, for two strengths of the stimulus.  The scales say nothing about the
+biology, but without them nothing can be compared, and a guess of them that is wrong by decades is where many fits end.
 
 `castfit.scaled` needs no guess: at every point of the search scale and offset have the values that are best there.
 The second fit has them as parameters; begun at the optimum it agrees, begun elsewhere it depends on where.

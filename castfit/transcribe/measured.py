@@ -292,7 +292,7 @@ def constant(problem: Posed) -> float:
     for condition in problem.conditions:
         points, mask = condition.points, condition.points.mask
         for j, of in enumerate(condition.observed):
-            if of is not None and of.noise.plain and not of.computed:
+            if of is not None and of.noise.plain and not of.computed and mask[:, j].any():
                 value, sigma = points.values[mask[:, j], j], points.sigma[mask[:, j], j]
                 total += functions_of(of.noise, computed=False).constant(sigma, value)
     return total
