@@ -186,7 +186,7 @@ def _following(problem: Posed) -> frozenset[str]:
     noise = (q for q in problem.quantities if q.of in problem.noise_parameters)
     spreads = (q.name for q in noise if not np.isfinite([q.lower, q.upper]).all())
     first = problem if problem.least_squares else surrogate(problem)
-    return frozenset((*spreads, *(first.names[j] for j in entries_of(first).tolist())))
+    return frozenset((*spreads, *(first.names[int(j)] for j in entries_of(first))))
 
 
 def _axis(quantity: Quantity, given: Any, log: bool, mistakes: list[str]) -> _Axis:
