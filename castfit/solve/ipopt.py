@@ -320,7 +320,6 @@ class _Run:
         if status.success:
             held = (active != 0) & (np.arange(v.size) < n_theta)
             v[held] = np.where(active < 0, staged.lower, staged.upper)[held]
-            v = self.ledger.evaluate(v).v if staged.eliminated.size else v
         else:
             v = np.clip(self.ledger.best if self.ledger.best is not None else start, staged.lower, staged.upper)
             active = np.zeros(v.size, dtype=np.int8)

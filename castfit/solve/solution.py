@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._watch import look
+from castfit._watch import Stopped, look
 from castfit.staged import Evaluation, Layout, Linearization, StagedProblem, gaps
 
 if TYPE_CHECKING:
@@ -200,7 +201,10 @@ class Ledger:
         iterations: int = 0,
         history: tuple[dict[str, float], ...] = (),
     ) -> Solution:
-        """Close the ledger."""
+        """Close the ledger; what is eliminated is where it belongs, whatever a solver made of it."""
+        if self.staged.eliminated.size:
+            with suppress(Stopped):
+                v = self.staged.evaluate(v).v
         none = np.zeros(v.size, dtype=np.int8)
         return Solution(
             v,
