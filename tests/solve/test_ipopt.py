@@ -583,7 +583,7 @@ def test_the_ledger_remembers_the_best_point():
         part = Values(np.array([[np.sqrt(2 * cost)], [0.0]]), values.a, values.d, values.x, values.c)
         return Evaluation(v, (part,), np.zeros(0), np.zeros((0, layout.n_theta)))
 
-    staged = SimpleNamespace(layout=layout, scale=np.ones(layout.n_v))
+    staged = SimpleNamespace(layout=layout, scale=np.ones(layout.n_v), eliminated=np.empty(0))
     ledger = Ledger(staged)  # type: ignore[arg-type]
     sequence = [  # gap, cost, whether it becomes the best point
         (1.0, 5.0, True),
