@@ -290,9 +290,9 @@ def test_nothing_depends_on_units(transcription, unit):
 
 
 @settings(max_examples=15, deadline=None)
-@given(lag=st.floats(0.0, 5.0), at=st.floats(0.0, 4.0))
+@given(lag=st.floats(0.0, 5.0).map(lambda v: round(v, 1)), at=st.floats(0.0, 4.0).map(lambda v: round(v, 1)))
 def test_transcriptions_see_the_same(lag, at):
-    """Wherever events fall among the data, before, on or after them."""
+    """Wherever events fall among the data, before, on or after them; where they meet the estimated one comes last."""
     x, k = cf.symbols("x k")
     data = cf.Experiment(
         {"x": np.zeros(5)},

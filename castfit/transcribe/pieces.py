@@ -107,13 +107,11 @@ def cut(problem: Posed, i: int, division: Division, *, nodes: bool) -> Pieces:
     for k, (left, right) in enumerate(itertools.pairwise(division.edges.tolist())):
         measured = fine.times[k][(fine.weight[k] > 0).any(axis=1)]
         kinks = breaks[(breaks > left) & (breaks < right)]
-        times = merge(measured, kinks, np.array([left, right]))
-        if right == left:
-            times = np.array([left, left])
-        else:
-            first = 1 - int(measured.size > 0 and measured[0] == left)  # an output at the start is an empty interval
-            times = np.concatenate([times[:1], times[first:]])
-        grid = np.ones(1) if right == left else relative_grid(model, times)
+        alone = right == left or division.moving[k] or division.moving[k + 1]  # nothing is measured inside
+        times = np.array([left, right]) if alone else merge(measured, kinks, np.array([left, right]))
+        first = 1 - int(not alone and measured.size > 0 and measured[0] == left)
+        times = np.concatenate([times[:1], times[first:]])  # an output at the start is an empty interval
+        grid = np.ones(1) if alone else relative_grid(model, times)
         cubics = input_cubics(condition.inputs, times if right > left else _beside(left, division.edges))
         at = np.minimum(np.searchsorted(times[1:], snap(fine.times[k], times[1:])), times.size - 2)
         if nodes:
