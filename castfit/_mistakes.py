@@ -50,7 +50,7 @@ def statement_mistakes(said: Statement) -> list[str]:
         elif name not in model.parameters and not any(name in within for within in used):
             mistakes.append(f"'{name}' is no parameter of the model: {suggest(name, model.parameters)}")
     of_scales = measured_with(model.scalings, model.scalings)
-    for name in every_parameter(model, said.parameters):
+    for name in (n for n in every_parameter(model, said.parameters) if n not in model.generated):
         users = [e for e, within in zip(said.experiments, used, strict=True) if name in within]
         needing = [e.name for e in users if name not in e.parameters]
         if name not in said.parameters:

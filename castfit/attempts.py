@@ -30,6 +30,7 @@ import numpy as np
 from castfit._reading import is_one_of
 from castfit._watch import Stopped, unwatched
 from castfit.simulate import Nodes, trace
+from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.plausible import suspicious
 from castfit.solve.solution import Control, Iteration, Solution, infeasibility
 from castfit.start.matching import matching, unfelt
@@ -162,6 +163,24 @@ class Search:
             if self.verify:
                 solution, verification = _verified(self.problem, transcription, staged, solution, linear)
         return Attempt(what, transcription, staged, solution, linear, verification)
+
+    def located(self, asked: Transcription, theta: Array) -> tuple[Array, str]:
+        """Return where single shooting leads, and a note, where events happen at times that are estimated.
+
+        Stages are arranged around such times before a search, which may carry them beyond data; single shooting
+        arranges anew at every point.
+        """
+        if not has_states(asked) or not any(c.schedule.moves for c in self.problem.conditions):
+            return theta, ""
+        self.say("single shooting, to put events and data in order")
+        whole = SingleShooting(asked.integrator).transcribe(self.problem, theta)
+        solution = GaussNewton().solve(whole, Control(self.remaining, self.report, None), warm=False)
+        self._count(solution, 0)
+        self.tries += 1
+        before, after = whole.evaluate(whole.start), whole.evaluate(solution.v)
+        if not (after.ok and after.cost < before.cost):
+            return theta, ""
+        return whole.layout.theta(solution.v).copy(), "Single shooting put events and data in order first."
 
     def _count(self, solution: Solution, refinement: int) -> None:
         self.evaluations.update(solution.evaluations)

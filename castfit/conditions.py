@@ -23,6 +23,7 @@ from castfit.rest import Rest
 from castfit.scaled import measured_with
 from castfit.schedule import Change, Instant, Level, Schedule, Timetable
 from castfit.statement import Statement, initial_values
+from castfit.switches import Switch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -122,6 +123,8 @@ def _condition(
 ) -> Condition:
     model, initial = said.model, initial_values(said.model, experiment)
     happens = _Happens(model, graphs)
+    for switch in model.switches:
+        happens.switch(switch)
     for occurrence in occurrences(experiment.events, experiment.end):
         happens.add(occurrence)
     plans = [_Plan.of(model, experiment, graphs, tuple(happens.values), tuple(happens.what))]
@@ -251,19 +254,23 @@ class _Plan:
         return Link(n_p, base, of, log, parts, model.flow_parameters, self.n_e)
 
 
-_INFUSED: Built[Model, dict[tuple[str, ...], Model]] = Built()
-"""Models with rates into some states, so that their functions are built once."""
+_IN_TIME: Built[Model, dict[tuple[str, ...], Model]] = Built()
+"""Models with switches, and rates into some states, so that their functions are built once."""
 
 
-def with_infusions(said: Statement) -> Statement:
-    """Return the statement with a rate into every state into which anything is infused in any experiment."""
+def in_time(said: Statement) -> Statement:
+    """Return the statement with parameters for whatever changes in its model at certain times.
+
+    These are switches where the model jumps or kinks, and a rate into every state into which anything is infused.
+    """
     into = {o.into for e in said.experiments for o in occurrences(e.events, e.end) if o.until is not None}
-    if not into:
-        return said
     names = tuple(n for n in said.model.states if n in into)
-    built = _INFUSED.get(said.model, lambda _: {})
+    built = _IN_TIME.get(said.model, lambda _: {})
     if names not in built:
-        built[names] = said.model.with_rates(names)
+        found = said.model.with_switches().with_rates(names)
+        if found is said.model:
+            return said
+        built[names] = found
     return replace(said, model=built[names])
 
 
@@ -301,6 +308,14 @@ class _Happens:
             rows = [self._parameter(what, n) for n in names]
             change = self._graphs.change(self._model, changes, names)
         self._instants.append((what, time, change, rows, after))
+
+    def switch(self, switch: Switch) -> None:
+        """Add a parameter that is 1 from a time on."""
+        what = f"what comes {switch.name}"
+        value = float(switch.time) if switch.time.is_constant() else switch.time
+        time, height = self._row(f"the time of {what}", value), self._row(f"the size of {what}", 1.0)
+        self._levels.append(Level(self._model.parameters.index(switch.name), len(self._instants), -1, height))
+        self._instants.append((what, time, None, [], False))
 
     def schedule(self, link: Link, known_until: float) -> Schedule:
         """Return the schedule; the link tells which rows depend on what is estimated."""

@@ -41,13 +41,14 @@ def search_for(search: Search, asked: Transcription, theta: Array, *, second_sta
     """Search from theta: by least squares, or for likelihoods that are none by way of it."""
     if not search.problem.least_squares:
         return _most_likely(search, asked, theta, second_start=second_start, retry=retry)
+    theta, note = search.located(asked, theta)
     opening = begin(search.problem, asked, theta, second_start=second_start)
     search.say(
         f"{asked.label}, {search.solver.label}: {opening.staged.layout.n_v} variables, {search.problem.n_data} data"
     )
     first = search.attempt(opening.transcription, opening.staged, second_start=opening.second_start)
     found, recovery = search.recover(first, theta, second_start=second_start) if retry else (first, "")
-    return Found(found, (opening.note, recovery))
+    return Found(found, (note, opening.note, recovery))
 
 
 def _most_likely(search: Search, asked: Transcription, theta: Array, *, second_start: bool, retry: bool) -> Found:
@@ -59,9 +60,10 @@ def _most_likely(search: Search, asked: Transcription, theta: Array, *, second_s
     search.iterations, search.tries = squares.iterations, squares.tries + 1
     near = first.attempt
     at = completed(problem, plain, near.staged.layout.theta(near.solution.v), theta)
+    v = near.solution.v
     nodes = [
-        Nodes(chain.times[:-1], states)
-        for chain, states in zip(near.staged.layout.chains, near.staged.node_states(near.solution.v), strict=True)
+        Nodes(times[:-1], states)
+        for times, states in zip(near.staged.times(v), near.staged.node_states(v), strict=True)
     ]
     transcription = asked
     with suppress(Stopped):  # the solver will notice

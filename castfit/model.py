@@ -22,6 +22,7 @@ from castfit.delay import Delayed, Line, Lines, delays_in, lay_out, restated, re
 from castfit.intervals import Memory, reduced
 from castfit.scaled import Scaled, Scaling, read_scaled, rescaled
 from castfit.status import check, suggest
+from castfit.switches import Switch, switched
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -195,6 +196,10 @@ class Model:
         self.outputs: dict[str, ca.SX] = {**{n: own[n] for n in taken}, **extra}
         self.initial: dict[str, ca.SX] = start
         self.scalings: dict[str, Scaling] = scalings
+        self.switches: tuple[Switch, ...] = ()
+        """Those of its parameters that are 0 before a time and 1 after it."""
+        self.generated: frozenset[str] = frozenset()
+        """Those of its parameters that experiments set: switches, and rates of infusions."""
 
     @classmethod
     def from_dae(
@@ -265,7 +270,7 @@ class Model:
 
     def with_order(self, order: int) -> Model:
         """Return the model with so many nodes in each delay line whose number may be chosen."""
-        said, system = self._said, self.system
+        said = self._said
         if not self.adaptive:
             return self
         if order not in self._with_order:
@@ -280,11 +285,8 @@ class Model:
     def _ordered(self, said: _Said, system: System, order: int) -> Model:
         delayed = restated(said.delayed, [order if d.adaptive else d.order for d in said.delayed])
         right, residual, extra = (_exchanged(said.delayed, delayed, group) for group in said.groups)
-        anew = _Said(right, residual, extra, said.initial, delayed, said.memories)
-        n = len(self.own_states)
-        out = _stated(anew, _split(system.x)[:n], _split(system.z), _split(system.p), _split(system.u), system.t)
-        out.scalings = self.scalings
-        return out
+        anew = replace(said, right=right, residual=residual, extra=extra, delayed=delayed)
+        return self._restated(anew)
 
     @property
     def algebraic_states(self) -> tuple[str, ...]:
@@ -359,14 +361,36 @@ class Model:
 
     def with_rates(self, names: Sequence[str]) -> Model:
         """Return the model with a rate into each of the named states as one more parameter, after its own."""
+        names = [n for n in names if f"rate into {n}" not in self.parameters]
         if not names:
             return self
-        said, system = self._said, self.system
+        said = self._said
         rates = {n: ca.SX.sym(f"rate into {n}") for n in names}
         right = {n: ode + rates[n] if n in rates else ode for n, ode in said.right.items()}
         anew = replace(said, right=right)
-        p, n = [*_split(system.p), *rates.values()], len(self.own_states)
-        return _stated(anew, _split(system.x)[:n], _split(system.z), p, _split(system.u), system.t)
+        return self._restated(anew, list(rates.values()))
+
+    def with_switches(self) -> Model:
+        """Return the model with a parameter, 0 or 1, for everything in it that changes at a time (castfit.switches)."""
+        said, system = self._said, self.system
+        others = ca.vertcat(system.x, system.z, system.u, *(d.symbol for d in said.delayed))
+        columns, found = switched([_vector(g.values()) for g in said.groups], system.t, others)
+        if not found:
+            return self
+        pairs = zip(said.groups, columns, strict=True)
+        right, residual, extra = (dict(zip(old, _split(new), strict=True)) for old, new in pairs)
+        anew = replace(said, right=right, residual=residual, extra=extra)
+        return self._restated(anew, [s.symbol for s in found], found)
+
+    def _restated(self, said: _Said, parameters: Sequence[ca.SX] = (), switches: tuple[Switch, ...] = ()) -> Model:
+        """Return the model of which something else was said, with more parameters after its own."""
+        system, n = self.system, len(self.own_states)
+        p = [*_split(system.p), *parameters]
+        out = _stated(said, _split(system.x)[:n], _split(system.z), p, _split(system.u), system.t)
+        out.scalings = self.scalings
+        out.switches = (*self.switches, *switches)
+        out.generated = self.generated | {s.name() for s in parameters}
+        return out
 
     @property
     def delayed_states(self) -> frozenset[str]:
@@ -389,8 +413,16 @@ class Model:
         graph = ca.Function("model", arguments, [*(_vector(g.values()) for g in groups), _vector(parts)])
         kinds = tuple((d.method, d.order, d.adaptive, len(d.parts)) for d in said.delayed)
         names = (self.own_states, self.algebraic_states, self.parameters, self.inputs)
-        kept = (said.memories, self.scalings)
-        return _restore, (graph, names, tuple(tuple(g) for g in groups), kinds, system.t.name(), *kept)
+        built_from = (graph, names, tuple(tuple(g) for g in groups), kinds, system.t.name(), said.memories, self.scalings)
+        times = ca.Function("times", [system.p], [_vector(s.time for s in self.switches)])
+        return _restore, built_from, (self.generated, tuple(s.name for s in self.switches), times)
+
+    def __setstate__(self, state: tuple[frozenset[str], tuple[str, ...], ca.Function]) -> None:
+        """Take up what experiments set of a pickled model."""
+        self.generated, names, times = state
+        symbol = {s.name(): s for s in _split(self.system.p)}
+        found = _split(ca.SX(times.call([self.system.p])[0]))
+        self.switches = tuple(Switch(symbol[n], time) for n, time in zip(names, found, strict=True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ import numpy as np
 
 from castfit._bounds import bound_mistakes
 from castfit._reading import is_one_of, items, named, real, reals, text
-from castfit.conditions import Condition, conditions_of, with_infusions
+from castfit.conditions import Condition, conditions_of, in_time
 from castfit.experiment import Experiment, Points
 from castfit.knowledge import Plain, PriorRows, Term, prior_rows
 from castfit.model import Model
@@ -424,7 +424,7 @@ def _listed(what: str, given: Any, known: Sequence[str], mistakes: list[str]) ->
 
 def compose(said: Statement) -> Posed:
     """Work out what was said; it must hold no mistake (see castfit._mistakes)."""
-    said = with_infusions(said)
+    said = in_time(said)
     measured = {name for e in said.experiments for name in e.measured}
     outputs = tuple(n for n in said.model.output_names if n in measured)
     observations = work_out(said)

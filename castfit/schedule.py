@@ -37,12 +37,14 @@ class Change:
     second : (t, x, u, c, weight) -> Hessian of  weight . new states  by (t, x, u, c)
     linear : whether that Hessian vanishes
     support : (n_x, 1 + n_x + n_u + n_c) which new state depends on what, by the structure of the graph
+    changed : (n_x,) which states do not stay as they are
     """
 
     first: ca.Function
     second: ca.Function
     linear: bool
     support: Mask
+    changed: Mask
 
     @classmethod
     def of(cls, arguments: Sequence[ca.SX], new: ca.SX) -> Change:
@@ -57,6 +59,7 @@ class Change:
             ca.Function("change_curvature", [*arguments, weight], [ca.densify(hessian)]),
             hessian.nnz() == 0,
             support,
+            np.array([not ca.is_equal(new[i], x, 1) for i, x in enumerate(ca.vertsplit(arguments[1]))], dtype=np.bool_),
         )
 
     def evaluate(self, *at: float | Array) -> tuple[Array, Array]:
@@ -161,8 +164,7 @@ class Schedule:
             if instant.change is None:
                 continue
             support = instant.change.support
-            same = np.eye(support.shape[0], support.shape[1], k=1, dtype=np.bool_)  # x_i -> x_i
-            changed = reached & np.logical_or.reduce(support != same, axis=1)
+            changed = reached & instant.change.changed
             if changed.any():
                 used: Mask = np.logical_or.reduce(support[changed], axis=0)
                 rows[instant.time] = True

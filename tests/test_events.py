@@ -315,6 +315,54 @@ def test_transcriptions_see_the_same(lag, at):
     np.testing.assert_allclose(staged.evaluate(theta).values[0].r[0], exact, rtol=1e-8)
 
 
+# Switches
+
+
+@pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=LABELS)
+def test_a_jump_of_the_model_at_an_estimated_time_is_found(transcription):
+    """Production that begins at `on` and ends at 5: in closed form, and estimated."""
+    x, k, on, t = cf.symbols("x k on t")
+    model = cf.Model({x: cf.if_else(t > on, 1, 0) * (t < 5) - k * x}, parameters=[k, on], time=t)
+    times = np.linspace(0.5, 8, 16)
+
+    def exact(k, on):
+        up = (1 - np.exp(-k * np.clip(times - on, 0, 5 - on))) / k
+        return up * np.exp(-k * np.maximum(times - 5, 0))
+
+    data = cf.Experiment({"x": exact(0.6, 2.2)}, time=times, sigma=0.01, initial={"x": 0})
+    problem = cf.Problem(model, data, parameters={"k": 0.4, "on": cf.Parameter(1.6, bounds=(0, 4))})
+    found = cf.simulate(problem, {"k": 0.5, "on": 1.3}, integrator=TIGHT)["experiment 1"]["x"]
+    np.testing.assert_allclose(found, exact(0.5, 1.3), atol=1e-9)
+    staged = transcription.transcribe(problem, problem.guess)
+    assert jacobian_error(staged, staged.start, 1e-3) < 1e-6
+    result = cf.fit(problem, transcription)
+    assert result.success, result.message
+    assert (result.parameters["k"], result.parameters["on"]) == pytest.approx((0.6, 2.2), rel=1e-6)
+    again = pickle.loads(pickle.dumps(problem.posed.model))
+    assert [(s.name, str(s.time)) for s in again.switches] == [(s.name, str(s.time)) for s in problem.model.switches]
+    assert cf.Problem(again, data, parameters={"k": 0.4, "on": 1.0}).names == problem.names
+
+
+def test_kinks_and_signs_are_switches_too_and_comparisons_of_states_stay():
+    x, k, t = cf.symbols("x k t")
+    ode = cf.fmax(t - 1, 0) + cf.fabs(2 * t - 5) + cf.sign(3 - t) + cf.fmin(x, 10) + cf.if_else(x > 3, 1, 0) * k
+    model = cf.Model({x: ode - x}, parameters=[k], time=t, outputs={"y": cf.if_else(t >= k, x, 0)})
+    data = cf.Experiment({"y": [1.0], "x": [1.0]}, time=[4], initial={"x": 0})
+    problem = cf.Problem(model, data, parameters={"k": 1.0})
+    names = {"after t = 1", "after t = 2.5", "after t = 3", "after t = k"}
+    assert set(problem.posed.model.parameters) == {"k", *names}
+    assert problem.replace(parameters={"k": 2.0}).names == ("k",)
+    assert cf.Problem(problem.model, data, parameters={"k": 1.0}).model.parameters == problem.model.parameters
+    times = np.array([0.5, 1, 2, 2.5, 4])
+    found = cf.simulate(problem, times=times, integrator=TIGHT)["experiment 1"]
+    run = solve_ivp(
+        lambda t, x: max(t - 1, 0) + abs(2 * t - 5) + np.sign(3 - t) + min(x[0], 10) + (x[0] > 3) - x[0],
+        (0, 4), [0.0], rtol=1e-10, atol=1e-12, max_step=1e-3, t_eval=times,
+    )  # fmt: skip
+    np.testing.assert_allclose(found["x"], run.y[0], rtol=1e-5)
+    np.testing.assert_allclose(found["y"], [0, 0, *found["x"][2:]])  # at t = 1 what was before
+
+
 # Around fits
 
 
@@ -352,7 +400,7 @@ def test_matching_starts_a_fit_with_events():
     problem = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": 5.0})
     result = cf.fit(problem, start="matching")
     assert result.parameters["k"] == pytest.approx(0.7, rel=1e-6)
-    with refused("events happen in 'experiment 1'"):
+    with refused("events, or switches of the model, happen in 'experiment 1'"):
         cf.fit(problem, start="decomposed")
 
 
@@ -409,6 +457,11 @@ def with_blood_unmeasured() -> cf.Problem:
     """Measure what an event in the blood does not reach."""
     data = cf.Experiment({"gut": [1.0, 2]}, time=[1, 2], initial={"gut": 1, "blood": 0}, events=cf.Event(1, {blood: F}))
     return cf.Problem(absorption(), data, parameters={"ka": 1.0, "ke": cf.Parameter(0.5, fixed=True), "F": 1.0})
+
+
+def test_a_time_is_estimated_though_its_event_only_scales_a_state():
+    problem = with_events(cf.Event(tlag, {gut: 0.5 * gut + 0}), cf.Event(0, {gut: 3}), tlag=0.5)
+    assert "tlag" in problem.names
 
 
 def test_a_time_that_leaves_the_experiment_is_a_failure_with_its_reason():

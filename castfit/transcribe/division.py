@@ -106,7 +106,8 @@ class Division:
             return True
         edges, (row, left, right, late) = self.at(e), self.cells.T
         time = e[row.astype(np.intp)]
-        if not np.where(late > 0, (left < time) & (time <= right), (left <= time) & (time < right)).all():
+        inside: Mask = np.where(late > 0, (left < time) & (time <= right), (left <= time) & (time < right))
+        if not inside.all():
             return False
         slack = rounding(edges, edges[0])
         outside = (

@@ -109,9 +109,9 @@ def cut(problem: Posed, i: int, division: Division, *, nodes: bool) -> Pieces:
         kinks = breaks[(breaks > left) & (breaks < right)]
         alone = right == left or division.moving[k] or division.moving[k + 1]  # nothing is measured inside
         times = np.array([left, right]) if alone else merge(measured, kinks, np.array([left, right]))
-        first = 1 - int(not alone and measured.size > 0 and measured[0] == left)
-        times = np.concatenate([times[:1], times[first:]])  # an output at the start is an empty interval
-        grid = np.ones(1) if alone else relative_grid(model, times)
+        begins = right > left and measured.size > 0 and bool(measured[0] == left)
+        times = np.concatenate([times[:1], times[1 - int(begins) :]])  # an output at the start is an empty interval
+        grid = (np.array([0.0, 1.0]) if begins else np.ones(1)) if alone else relative_grid(model, times)
         cubics = input_cubics(condition.inputs, times if right > left else _beside(left, division.edges))
         at = np.minimum(np.searchsorted(times[1:], snap(fine.times[k], times[1:])), times.size - 2)
         if nodes:

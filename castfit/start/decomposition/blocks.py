@@ -68,8 +68,8 @@ def decomposition_mistakes(problem: Posed) -> list[str]:
         return [f"the problem cannot be decomposed: it has algebraic states ({names}); {_REMEDY}"]
     eventful = [c.name for c in problem.conditions if c.schedule]
     if eventful:
-        return [f"the problem cannot be decomposed: events happen in '{eventful[0]}', of which a block of equations "
-                f"knows nothing; {_REMEDY}"]  # fmt: skip
+        what = f"events, or switches of the model, happen in '{eventful[0]}'"
+        return [f"the problem cannot be decomposed: {what}, of which a block of equations knows nothing; {_REMEDY}"]
     if len(_components(problem, measured)) > 1:
         return []
     missing = [name for name in model.states if name not in measured]
