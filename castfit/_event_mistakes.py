@@ -26,11 +26,11 @@ def event_mistakes(said: Statement, experiment: Experiment, parameters: Sequence
         what = f"event {i + 1}"
         mistakes += _name_mistakes(what, event, model, parameters)
         happens = occurrences([event], end)
-        times = [o.time for o in happens if isinstance(o.time, float)]
+        times = [o.time for o in happens if isinstance(o.time, float) and o.when is None]
         early = [t for t in times if t < start]
         if early:
             mistakes.append(f"{what} happens at t = {early[0]:g}, before the start {start:g}; events come after it")
-        elif len(times) == len(happens) and min(times) > end:
+        elif times and len(times) == len(happens) and min(times) > end:
             mistakes.append(
                 f"{what} happens at t = {min(times):g}, after the last measurement at {end:g}; no data can show it"
             )
@@ -54,7 +54,7 @@ def _name_mistakes(what: str, event: Happening, model: Model, parameters: Sequen
             )
     anything = {*parameters, *model.own_states, *model.inputs, model.system.t.name()}
     if isinstance(event, Event):
-        free, fixed = list(event.changes.values()), [("its time", event.time)]
+        free, fixed = [*event.changes.values(), event.when], [("its time", event.time)]
     else:
         given = [*event.amount, event.bioavailability]
         free = [] if event.duration is not None else given
@@ -85,7 +85,7 @@ def _side_mistakes(happens: Sequence[Occurrence]) -> list[str]:
     """Find times at which something is to be measured before and after."""
     sides: dict[float, set[str]] = {}
     for o in happens:
-        if o.until is None and isinstance(o.time, float):
+        if o.until is None and o.when is None and isinstance(o.time, float):
             sides.setdefault(o.time, set()).add(o.measured)
     return [
         f"at t = {t:g} one event is measured 'before' and another 'after'; give all events of one time the same"
@@ -105,7 +105,7 @@ def event_guess_mistakes(posed: Posed) -> list[str]:
         if reason:
             mistakes.append(f"{condition.name}: {reason}, at the guess; change the guess or the expression")
         late = [i for i in schedule.instants if i.moves and at.e[i.time] < condition.end]
-        if any(i.moves for i in schedule.instants) and not late:
+        if any(i.moves and i.trigger is None for i in schedule.instants) and not late:
             mistakes.append(
                 f"{condition.name}: at the guess all estimated times lie after the last measurement at "
                 f"{condition.end:g}, where no data show them; change the guess"

@@ -170,7 +170,8 @@ class Search:
         Stages are arranged around such times before a search, which may carry them beyond data; single shooting
         arranges anew at every point.
         """
-        if not has_states(asked) or not any(c.schedule.moves for c in self.problem.conditions):
+        schedules = [c.schedule for c in self.problem.conditions]
+        if not has_states(asked) or not any(s.moves for s in schedules) or any(s.triggers for s in schedules):
             return theta, ""
         self.say("single shooting, to put events and data in order")
         whole = SingleShooting(asked.integrator).transcribe(self.problem, theta)

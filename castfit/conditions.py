@@ -12,7 +12,7 @@ import numpy as np
 
 from castfit._casadi import Built
 from castfit.at_rest import AtRest
-from castfit.events import Doses, Occurrence, occurrences
+from castfit.events import DIRECTIONS, Doses, Event, Occurrence, occurrences
 from castfit.experiment import Experiment, Free, Points
 from castfit.inputs import Input
 from castfit.link import Expressions, Link, Natural
@@ -21,7 +21,7 @@ from castfit.observed import Observations, Observed
 from castfit.quantities import Quantity, fixed_value
 from castfit.rest import Rest
 from castfit.scaled import measured_with
-from castfit.schedule import Change, Instant, Level, Schedule, Timetable
+from castfit.schedule import NEVER, Change, Instant, Level, Schedule, Timetable, Trigger
 from castfit.statement import Statement, initial_values
 from castfit.switches import Switch
 
@@ -282,19 +282,21 @@ class _Happens:
         self.values: list[Any] = []
         self.what: list[str] = []
         self._named: dict[str, int] = {}
-        self._instants: list[tuple[str, int, Change | None, list[int], bool]] = []
+        self._instants: list[tuple[str, int, Change | None, list[int], bool, Trigger | None]] = []
+        self._triggers: dict[int, Trigger] = {}
         self._levels: list[Level] = []
 
     def add(self, occurrence: Occurrence) -> None:
         """Add one thing that happens."""
         what, after = occurrence.what, occurrence.measured == "after"
-        time = self._row(f"the time of {what}", occurrence.time)
+        trigger = None if occurrence.when is None else self._trigger(occurrence.when)
+        time = self._row(f"the time of {what}", NEVER if trigger is not None else occurrence.time)
         if occurrence.until is not None:
             parameter = self._model.parameters.index(f"rate into {occurrence.into}")
             end = self._row(f"the end of {what}", occurrence.until)
             height = self._row(f"the rate of {what}", occurrence.amount)
             on = len(self._instants)
-            self._instants += [(what, time, None, [], False), (what, end, None, [], False)]
+            self._instants += [(what, time, None, [], False, None), (what, end, None, [], False, None)]
             self._levels.append(Level(parameter, on, on + 1, height))
             return
         changes = occurrence.changes
@@ -307,7 +309,18 @@ class _Happens:
             names = self._parameters(changes)
             rows = [self._parameter(what, n) for n in names]
             change = self._graphs.change(self._model, changes, names)
-        self._instants.append((what, time, change, rows, after))
+        self._instants.append((what, time, change, rows, after, trigger))
+
+    def _trigger(self, event: Event) -> Trigger:
+        """Return when an event happens, the same for all its occurrences."""
+        key = id(event)
+        if key not in self._triggers:
+            assert event.when is not None
+            names = self._parameters({"when": event.when})
+            rows = np.array([self._parameter("when an event happens", n) for n in names], dtype=np.intp)
+            function = self._graphs.change(self._model, {"": event.when}, names)
+            self._triggers[key] = Trigger(_shortened(str(event.when)), function, rows, DIRECTIONS[event.direction])
+        return self._triggers[key]
 
     def switch(self, switch: Switch) -> None:
         """Add a parameter that is 1 from a time on."""
@@ -315,13 +328,21 @@ class _Happens:
         value = float(switch.time) if switch.time.is_constant() else switch.time
         time, height = self._row(f"the time of {what}", value), self._row(f"the size of {what}", 1.0)
         self._levels.append(Level(self._model.parameters.index(switch.name), len(self._instants), -1, height))
-        self._instants.append((what, time, None, [], False))
+        self._instants.append((what, time, None, [], False, None))
 
     def schedule(self, link: Link, known_until: float) -> Schedule:
         """Return the schedule; the link tells which rows depend on what is estimated."""
         instants = [
-            Instant(what, time, bool(link.moving_events[time]), change, np.array(rows, dtype=np.intp), after)
-            for what, time, change, rows, after in self._instants
+            Instant(
+                what,
+                time,
+                trigger is not None or bool(link.moving_events[time]),
+                change,
+                np.array(rows, dtype=np.intp),
+                after,
+                trigger,
+            )
+            for what, time, change, rows, after, trigger in self._instants
         ]
         return Schedule(tuple(instants), tuple(self._levels), len(self.values), known_until)
 
@@ -432,7 +453,10 @@ class _Graphs:
             known |= {n: parameters[j] for j, n in enumerate(names)}
             new = ca.SX(system.x)
             for name, value in changes.items():
-                new[model.states.index(name)] = value
+                if name:
+                    new[model.states.index(name)] = value
+                else:  # no change, but when one happens
+                    new = ca.SX(value)
             found = ca.symvar(new)
             if found:
                 same = ca.vertcat(*(known[s.name()] for s in found))

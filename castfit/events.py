@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 Value = float | ca.SX
 
 _SIDES = ("before", "after")
+DIRECTIONS = {"rising": 1, "falling": -1, "either": 0}
 _MOST = 100_000  # doses; more are a mistake in the units of time
 _ROUNDING = 1e-9  # of an interval between doses
 
 
 @dataclass(frozen=True, eq=False, init=False)
 class Event:
-    """A change of states at one time.
+    """A change of states at one time, or when states reach something.
 
     Parameters
     ----------
@@ -44,6 +45,12 @@ class Event:
         ``{x: x + dose, y: 0.5 * y}``.
     measured : {"before", "after"}
         Whether a value measured at the very time of the event was measured before or after it.
+    when : expression of states, parameters, inputs and time, instead of `time`
+        The event happens where this passes zero; by single shooting and in simulations only.
+    direction : {"either", "rising", "falling"}
+        In which direction it must pass zero.
+    count : int
+        How often that may happen; more often is a failure.
 
     Raises
     ------
@@ -54,29 +61,54 @@ class Event:
     --------
     >>> cf.Event(24, {x: x + dose})
     >>> cf.Event(switch_time, {x: 0.5 * x, y: 0}, measured="after")
+    >>> cf.Event(when=height, changes={speed: -0.8 * speed}, direction="falling")
     """
 
     time: Value
     changes: Mapping[str, Value]
     measured: str = "before"
+    when: ca.SX | None = None
+    direction: str = "either"
+    count: int = 1
 
-    def __init__(self, time: Value, changes: Mapping[Any, Value] | None = None, *, measured: str = "before") -> None:
+    def __init__(
+        self,
+        time: Value | None = None,
+        changes: Mapping[Any, Value] | None = None,
+        *,
+        measured: str = "before",
+        when: ca.SX | None = None,
+        direction: str = "either",
+        count: int = 20,
+    ) -> None:
         mistakes: list[str] = []
         new = {
             n: _value(f"the new value of '{n}'", v, mistakes) for n, v in named("changes", changes, mistakes).items()
         }
         if not new and not mistakes:
             mistakes.append("nothing changes; give the new values of states, as in {x: x + dose}")
-        when = _value("time", time, mistakes)
+        at: Value = np.inf
+        if (time is None) == (when is None):
+            mistakes.append("give either a time or when=, an expression that passes zero")
+        elif when is None:
+            at = _value("time", time, mistakes)
+        elif not isinstance(_value("when", when, mistakes), ca.SX):
+            mistakes.append(f"when is {text(when)}; give an expression of states that passes zero")
         mistakes += _side_mistakes(measured)
+        if not is_one_of(direction, *DIRECTIONS):
+            mistakes.append(f"direction is {text(direction)}; choose 'either', 'rising' or 'falling'")
+        if not is_count(count, 1, _MOST):
+            mistakes.append(f"count is {text(count)}; give the largest number of events, a positive integer")
         check("Event", mistakes)
-        for key, value in (("time", when), ("changes", new), ("measured", measured)):
+        values = {"time": at, "changes": new, "measured": measured, "when": when, "direction": direction}
+        for key, value in (values | {"count": 1 if when is None else count}).items():
             object.__setattr__(self, key, value)
 
     def __reduce__(self) -> Any:
         """Pickle expressions through a CasADi function, since bare SX does not pickle."""
-        graph = _Graphs.of([self.time, *self.changes.values()])
-        return _restore_event, (graph, tuple(self.changes), self.measured)
+        graph = _Graphs.of([self.time if self.when is None else self.when, *self.changes.values()])
+        rest = (self.measured, self.when is not None, self.direction, self.count)
+        return _restore_event, (graph, tuple(self.changes), *rest)
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -202,6 +234,8 @@ class Occurrence:
         The state that a dose goes into, and how much; of an infusion how much per time.
     until : float, SX or None
         When an infusion ends.
+    when : Event or None
+        The event that states trigger, of which this is one of those that may happen.
     """
 
     what: str
@@ -211,6 +245,7 @@ class Occurrence:
     into: str = ""
     amount: Value = 0.0
     until: Value | None = None
+    when: Event | None = None
 
 
 def occurrences(events: Iterable[Happening], end: float) -> list[Occurrence]:
@@ -218,7 +253,8 @@ def occurrences(events: Iterable[Happening], end: float) -> list[Occurrence]:
     found: list[Occurrence] = []
     for event in events:
         if isinstance(event, Event):
-            found.append(Occurrence("the event", event.time, event.measured, event.changes))
+            by = None if event.when is None else event
+            found += [Occurrence("the event", event.time, event.measured, event.changes, when=by)] * event.count
         else:
             found += _doses(event, end)
     return found
@@ -248,7 +284,9 @@ def _doses(doses: Doses, end: float) -> list[Occurrence]:
 def up_to(events: Iterable[Happening], end: float) -> tuple[Happening, ...]:
     """Return the events of which something may happen up to a time."""
     return tuple(
-        e for e in events if any(not isinstance(o.time, float) or o.time <= end for o in occurrences([e], end))
+        e
+        for e in events
+        if any(not isinstance(o.time, float) or o.time <= end or o.when for o in occurrences([e], end))
     )
 
 
@@ -259,7 +297,7 @@ def symbols_of(events: Iterable[Happening]) -> frozenset[str]:
 
 def _expressions(event: Happening) -> list[ca.SX]:
     if isinstance(event, Event):
-        values: list[Value | None] = [event.time, *event.changes.values()]
+        values: list[Value | None] = [event.time, event.when, *event.changes.values()]
     else:
         values = [*event.amount, *event.times, event.duration, event.lag, event.bioavailability]
     return [v for v in values if isinstance(v, ca.SX)]
@@ -333,9 +371,19 @@ class _Graphs:
         return [float(v) if v.is_constant() else v for v in ca.vertsplit(column)]
 
 
-def _restore_event(graph: _Graphs, names: tuple[str, ...], measured: str) -> Event:
-    time, *new = graph.values()
-    return Event(time, dict(zip(names, new, strict=True)), measured=measured)
+def _restore_event(
+    graph: _Graphs,
+    names: tuple[str, ...],
+    measured: str,
+    triggered: bool,
+    direction: str,
+    count: int,  # noqa: FBT001
+) -> Event:
+    first, *new = graph.values()
+    changes = dict(zip(names, new, strict=True))
+    if triggered:
+        return Event(None, changes, measured=measured, when=ca.SX(first), direction=direction, count=count)
+    return Event(first, changes, measured=measured)
 
 
 def _restore_doses(

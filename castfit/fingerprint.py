@@ -140,6 +140,9 @@ def _events(condition: Condition) -> list[Any]:
     for instant in schedule.instants:
         change = () if instant.change is None else _graph(instant.change.first)
         found += [instant.time, instant.parameters, instant.after, *change]
+        if instant.trigger is not None:
+            trigger = instant.trigger
+            found += [trigger.direction, trigger.parameters, *_graph(trigger.function.first)]
     return [*found, *((x.parameter, x.on, x.off, x.height) for x in schedule.levels)]
 
 

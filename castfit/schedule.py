@@ -72,6 +72,43 @@ class Change:
         return np.asarray(cast("Any", self.second)(*at), dtype=float)
 
 
+NEVER = 1e300
+"""The time of an event that states trigger before it is known, or where it does not happen."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trigger:
+    """When states make an event happen: where an expression g(t, x, u, c) passes zero.
+
+    Attributes
+    ----------
+    what : str
+        The expression, in words.
+    function : Change
+        With g as its only row.
+    parameters : (n_c,) int array
+        The rows of e that it depends on.
+    direction : int
+        1 for rising through zero, -1 for falling, 0 for either.
+    """
+
+    what: str
+    function: Change
+    parameters: Index
+    direction: int
+
+    def value(self, t: float, x: Array, u: Array, e: Array) -> float:
+        """Return g."""
+        return float(self.function.evaluate(t, x, u, e[self.parameters])[0][0])
+
+    def slopes(self, t: float, x: Array, u: Array, e: Array) -> tuple[float, float, Array, Array, Array]:
+        """Return g and its derivatives by t, x (n_x,), u (n_u,) and c (n_c,)."""
+        g, found = self.function.evaluate(t, x, u, e[self.parameters])
+        n_x, n_u = x.size, u.size
+        by_x, by_u, by_c = np.split(found[0, 1:], [n_x, n_x + n_u])
+        return float(g[0]), float(found[0, 0]), by_x, by_u, by_c
+
+
 @dataclass(frozen=True, eq=False)
 class Instant:
     """One time at which something happens.
@@ -90,6 +127,8 @@ class Instant:
         The rows of e that the change depends on.
     after : bool
         Whether a value measured at that very time was measured after the change.
+    trigger : Trigger or None
+        What makes it happen, if that is not known before.
     """
 
     what: str
@@ -98,6 +137,7 @@ class Instant:
     change: Change | None
     parameters: Index
     after: bool
+    trigger: Trigger | None = None
 
 
 @dataclass(frozen=True)
@@ -142,6 +182,20 @@ class Schedule:
         return np.array([instant.time for instant in self.instants], dtype=np.intp)
 
     @cached_property
+    def triggers(self) -> tuple[Trigger, ...]:
+        """What states trigger, each once."""
+        found = {id(i.trigger): i.trigger for i in self.instants if i.trigger is not None}
+        return tuple(found.values())
+
+    def rows_of(self, trigger: Trigger) -> list[int]:
+        """Return the rows of e that are the times of a trigger's events."""
+        return [instant.time for instant in self.instants if instant.trigger is trigger]
+
+    def crossing_at(self, row: int) -> Crossing:
+        """Return what happens at the time in a row of e."""
+        return Crossing(tuple(instant for instant in self.instants if instant.time == row))
+
+    @cached_property
     def moves(self) -> bool:
         """Whether any time depends on what is estimated."""
         return any(instant.moves for instant in self.instants)
@@ -170,6 +224,10 @@ class Schedule:
                 rows[instant.time] = True
                 states |= used[1 : 1 + n_x]
                 rows[instant.parameters] |= used[used.size - instant.parameters.size :]
+                if instant.trigger is not None:
+                    needed: Mask = instant.trigger.function.support[0]
+                    states |= needed[1 : 1 + n_x]
+                    rows[instant.trigger.parameters] |= needed[needed.size - instant.trigger.parameters.size :]
         for level in self.levels:
             if parameters[level.parameter]:
                 rows[level.height] = rows[self.instants[level.on].time] = True
@@ -179,6 +237,12 @@ class Schedule:
 
     def impossible(self, e: Array, start: float) -> str:
         """Say what cannot be: a change before the start, an infusion that ends before it begins; empty if all can."""
+        for trigger in self.triggers:
+            rows = self.rows_of(trigger)
+            if np.isnan(e[rows]).any():
+                return (
+                    f"the event at {trigger.what} = 0 happens more often than {len(rows)} times; give a larger count="
+                )
         for instant in self.instants:
             if instant.change is not None and instant.moves and e[instant.time] < start:
                 return f"{instant.what} would happen at t = {e[instant.time]:.6g}, before the start {start:g}"

@@ -23,6 +23,7 @@ from castfit.experiment import as_input
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.grids import merge, snap
 from castfit.integrate.march import Course, Stretch, march
+from castfit.integrate.triggers import triggered
 from castfit.integrate.units import mean_magnitude, units_of
 from castfit.model import Model
 from castfit.posed import Posed
@@ -248,7 +249,7 @@ def paths(
     found: list[Path] = []
     for condition, nodes in zip(posed.conditions, _first_nodes(posed, theta), strict=True):
         if condition.name in chosen:
-            case = Case.of(condition, theta)
+            case = Case.until(posed.posed.model, condition, theta, float(chosen[condition.name][-1]), integrator)
             found.append(_path(posed.posed.model, case, nodes, chosen[condition.name], integrator))
     return posed.posed.model, found
 
@@ -371,7 +372,7 @@ def predict(
     out: Prediction = {}
     for condition, known in zip(problem.conditions, nodes, strict=True):
         if condition.name in chosen:
-            case = Case.of(condition, theta)
+            case = Case.until(problem.posed.model, condition, theta, float(chosen[condition.name][-1]), options)
             out[condition.name] = _outputs(problem.posed.model, case, known, chosen[condition.name], options)
     return out
 
@@ -380,7 +381,7 @@ def trace(problem: Posed, theta: Array, nodes: list[Nodes], integrator: Integrat
     """Tabulate the states, integrating from one node to the next; where that stops, the nodes themselves are held."""
     tables: list[tuple[Array, Array, Array]] = []
     for condition, known in zip(problem.conditions, nodes, strict=True):
-        case = Case.of(condition, theta)
+        case = Case.until(problem.posed.model, condition, theta, condition.end, integrator)
         happens = np.empty(0) if case.timetable is None else case.timetable.times
         inside = happens[(happens > condition.start) & (happens < condition.end)]
         marks = merge(
@@ -417,6 +418,26 @@ class Case:
     def of(cls, condition: Condition, theta: Array) -> Case:
         """Return the case of an experiment at theta (n_theta,)."""
         at = condition.link.natural(theta[condition.theta])
+        return cls(condition.name, condition.inputs, at.p, condition.z_guess, condition.timetable(at))
+
+    @classmethod
+    def until(cls, model: Model, condition: Condition, theta: Array, end: float, options: IntegratorOptions) -> Case:
+        """Return the case of an experiment with what its states trigger up to a time.
+
+        Raises
+        ------
+        SimulationError
+            If that happens more often than it may.
+        """
+        at = condition.link.natural(theta[condition.theta])
+        if not condition.schedule.triggers:
+            return cls.of(condition, theta)
+        table = np.array([condition.start]), at.a[None], condition.z_guess[None]
+        unit = units_of(model, condition.inputs, at.p, end - condition.start, table)
+        at = triggered(model, condition, at, unit, options, end)
+        reason = condition.schedule.impossible(at.e, condition.start)
+        if reason:
+            raise SimulationError(condition.name, condition.start, reason)
         return cls(condition.name, condition.inputs, at.p, condition.z_guess, condition.timetable(at))
 
 

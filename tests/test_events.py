@@ -483,3 +483,96 @@ def test_repeated_doses_without_a_number_are_not_predicted_further():
         cf.simulate(problem, times=[1, 5])
     counted = with_events(cf.Doses(into=gut, amount=1, every=0.5, count=20))
     assert cf.simulate(counted, times=[1, 5])["experiment 1"]["gut"][1] > 0.5
+
+
+# Events that states trigger
+
+
+def bouncing(**changes) -> cf.Problem:
+    """A ball that falls from height 1 and loses part of its speed whenever it touches the ground."""
+    h, v, g, r = cf.symbols("h v g r")
+    model = cf.Model({h: v, v: -g}, parameters=[g, r])
+    times = np.array([0.3, 0.6, 0.9, 1.2, 1.5])
+    data = cf.Experiment(
+        {"h": np.zeros(5), "v": np.zeros(5)},
+        time=times,
+        sigma=0.1,
+        initial={"h": 1, "v": 0},
+        events=cf.Event(when=h, changes={v: -r * v}, direction="falling", **changes),
+    )
+    return cf.Problem(model, data, parameters={"g": 9.8, "r": 0.8})
+
+
+def bounce(times, g, r):
+    """Return heights and speeds in closed form."""
+    found = []
+    for t in times:
+        begin, speed = np.sqrt(2 / g), r * np.sqrt(2 * g)
+        if t <= begin:
+            found.append((1 - 0.5 * g * t**2, -g * t))
+            continue
+        while t > begin + 2 * speed / g:
+            begin, speed = begin + 2 * speed / g, r * speed
+        found.append((speed * (t - begin) - 0.5 * g * (t - begin) ** 2, speed - g * (t - begin)))
+    return np.array(found).T
+
+
+def test_a_ball_bounces():
+    problem = bouncing()
+    times = problem.conditions[0].points.times
+    found = cf.simulate(problem, {"g": 9.81, "r": 0.7}, integrator=TIGHT)["experiment 1"]
+    np.testing.assert_allclose([found["h"], found["v"]], bounce(times, 9.81, 0.7), atol=1e-8)
+    staged = cf.SingleShooting(TIGHT).transcribe(problem, problem.guess)
+    assert jacobian_error(staged, np.array([9.7, 0.75]), 1e-4) < 1e-6
+    exact = np.zeros((10, 2))
+    for j in range(2):
+        step = 1e-5 * np.eye(2)[j]
+        ahead, back = (bounce(times, *(np.array([9.7, 0.75]) + s * step)) for s in (1, -1))
+        exact[:, j] = ((ahead - back) / 2e-5).T.ravel() / 0.1
+    found = staged.linearize(np.array([9.7, 0.75])).jacobians[0].R_q[0]
+    np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-6 * np.abs(exact).max())
+
+
+def test_a_ball_that_bounces_is_fitted():
+    problem = bouncing()
+    times = problem.conditions[0].points.times
+    h, v = bounce(times, 9.81, 0.7)
+    data = problem.experiments[0].with_values({"h": h, "v": v})
+    result = cf.fit(problem.replace(experiments=data, parameters={"g": 9.6, "r": 0.72}), "single")
+    assert result.success, result.message
+    assert (result.parameters["g"], result.parameters["r"]) == pytest.approx((9.81, 0.7), rel=1e-6)
+
+
+def test_a_threshold_of_a_state_and_a_parameter():
+    """A population that is harvested by half when it reaches a limit, which is estimated."""
+    x, k, limit = cf.symbols("x k limit")
+    model = cf.Model({x: k * x}, parameters=[k])
+    times = np.linspace(0.5, 6, 12)
+
+    def exact(k, limit):
+        steps = np.floor(np.maximum(k * times - np.log(limit), 0) / np.log(2) + (k * times > np.log(limit)))
+        return np.exp(k * times) / 2**steps
+
+    event = cf.Event(when=x - limit, changes={x: 0.5 * x}, direction="rising")
+    data = cf.Experiment({"x": exact(0.5, 2.3)}, time=times, sigma=0.01, initial={"x": 1}, events=event)
+    problem = cf.Problem(model, data, parameters={"k": 0.51, "limit": 2.4})
+    np.testing.assert_allclose(
+        cf.simulate(problem, {"k": 0.47, "limit": 2.5}, integrator=TIGHT)["experiment 1"]["x"],
+        exact(0.47, 2.5),
+        rtol=1e-8,
+    )
+    staged = cf.SingleShooting(TIGHT).transcribe(problem, problem.guess)
+    assert jacobian_error(staged, np.array([0.47, 2.5]), 1e-4) < 1e-6
+
+
+def test_what_triggers_cannot_do_is_refused():
+    problem = bouncing()
+    for transcription in ("multiple", "collocation"):
+        with refused("only single shooting"):
+            cf.fit(problem, transcription)
+    with refused("more often than"):
+        cf.fit(bouncing(count=1), "single")
+    with refused("give either a time or when="):
+        cf.Event(1, {"v": 0}, when=cf.symbols("h"))
+    with refused("direction is 'up'", "count is 0"):
+        cf.Event(when=cf.symbols("h"), changes={"v": 0}, direction="up", count=0)

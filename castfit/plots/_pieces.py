@@ -17,6 +17,7 @@ import numpy as np
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.grids import rounding, snap
 from castfit.integrate.march import Course, Stretch, march
+from castfit.integrate.triggers import triggered
 from castfit.integrate.units import units_of
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Pieces:
         z, model = condition.z_guess, self._problem.posed.model
         table = (edges[:-1], states, np.repeat(z[None], states.shape[0], axis=0))
         unit = units_of(model, condition.inputs, at.p, float(edges[-1] - edges[0]), table)
+        at = triggered(model, condition, at, unit, _ACCURACY, float(edges[-1]))
         course = Course(model, condition.inputs, at.p, z, unit, _ACCURACY, condition.timetable(at))
         inner = np.linspace(edges[:-1], edges[1:], self._points, axis=1)[:, 1:-1].ravel()
         kinks, after = condition.breakpoints, _AFTER * float(edges[-1] - edges[0])

@@ -17,6 +17,7 @@ from castfit.integrate import IntegratorOptions
 from castfit.staged import locked
 from castfit.status import check
 from castfit.transcribe.collocation_problem import CollocationProblem, collocation_problem
+from castfit.transcribe.division import check_triggers
 from castfit.transcribe.grid import interval_mistakes, merge, uniform_or_given
 from castfit.transcribe.lagrange import SCHEMES
 from castfit.transcribe.refinement import estimated_errors, inner_integrated, refine
@@ -98,6 +99,7 @@ class Collocation:
     def transcribe(self, problem: Posable, theta: Array) -> CollocationProblem:
         """Lay the problem out as elements, starting from theta (n_theta,)."""
         posed = problem.posed
+        check_triggers("Collocation", posed)
         known = self.states.nodes if isinstance(self.states, Trajectory) else ()
         edges = [
             _first(

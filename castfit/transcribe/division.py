@@ -26,6 +26,7 @@ import numpy as np
 
 from castfit.integrate.grids import merge, rounding, snap
 from castfit.schedule import Crossing
+from castfit.status import check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,6 +136,18 @@ def divide(condition: Condition, edges: Array, e: Array) -> Division:
             np.zeros(edges.size, dtype=bool), np.zeros((0, 4)),
         )  # fmt: skip
     return _Divider(condition, edges, e, start, end).division()
+
+
+def check_triggers(what: str, problem: Posed) -> None:
+    """Refuse events that states trigger.
+
+    Raises
+    ------
+    InputError
+    """
+    found = [c.name for c in problem.conditions if c.schedule.triggers]
+    reason = f"states trigger events in '{found[0]}', which only single shooting can follow" if found else ""
+    check(what, [f"{reason}; use SingleShooting()"] if found else [])
 
 
 def divided(problem: Posed, edges: Sequence[Array], theta: Array) -> list[Division]:

@@ -10,7 +10,7 @@ import numpy as np
 from castfit._reading import text
 from castfit.integrate import IntegratorOptions
 from castfit.status import check
-from castfit.transcribe.division import divided
+from castfit.transcribe.division import check_triggers, divided
 from castfit.transcribe.grid import interval_mistakes, uniform_or_given
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.trajectory import States, start_trajectory
@@ -64,6 +64,7 @@ class MultipleShooting:
     def transcribe(self, problem: Posable, theta: NDArray[np.float64]) -> ShootingProblem:
         """Lay the problem out as stages, starting from theta (n_theta,)."""
         posed = problem.posed
+        check_triggers("MultipleShooting", posed)
         return self._problem(posed, theta, self.states)
 
     def _problem(self, posed: Posed, theta: NDArray[np.float64], states: States) -> ShootingProblem:

@@ -24,6 +24,7 @@ from castfit._capture import captured
 from castfit._casadi import Built
 from castfit._watch import Stopped
 from castfit.integrate import IntegratorOptions, Lanes, Trajectories, shift_cubics
+from castfit.integrate.triggers import triggered
 from castfit.integrate.units import mean_magnitude
 from castfit.staged import (
     Evaluation,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from castfit.integrate import Integrator
     from castfit.link import Natural
     from castfit.posed import Posed
+    from castfit.schedule import Instant
     from castfit.transcribe.trajectory import Trajectory
 
     Array = NDArray[np.float64]
@@ -135,6 +137,7 @@ class ShootingProblem(StagedProblem):
         self._n_x, self._n_z = system.x.numel(), system.z.numel()
         self._observer = Observer(problem, state_bounds=not nodes)
         self._laid: dict[tuple[int, ...], Arranged] = {}
+        self._happened: OrderedDict[bytes, list[Array]] = OrderedDict()
         self._here = [self._cut(i, division) for i, division in enumerate(divisions)]
         self._memory: OrderedDict[bytes, tuple[Evaluation, _Sweep]] = OrderedDict()
         self._linear: Linearization | None = None
@@ -284,7 +287,7 @@ class ShootingProblem(StagedProblem):
             if self._nodes:
                 scale[chain.nodes] = unit[: self._n_x]
         other.start, other.scale = locked(v.copy()), locked(scale)
-        other._laid, other._here = dict(self._laid), list(self._here)
+        other._laid, other._here, other._happened = dict(self._laid), list(self._here), OrderedDict()
         other._memory, other._linear = OrderedDict(), None
         return other
 
@@ -346,7 +349,18 @@ class ShootingProblem(StagedProblem):
         return tuple(n.a[None, :] for n in self._naturals(v))
 
     def _naturals(self, v: Array) -> list[Natural]:
-        return [c.link.natural(v[c.theta]) for c in self.problem.conditions]
+        found = [c.link.natural(v[c.theta]) for c in self.problem.conditions]
+        if not any(c.schedule.triggers for c in self.problem.conditions):
+            return found
+        key = v.tobytes()
+        if key not in self._happened:  # what states trigger is found by integration
+            conditions = zip(self.problem.conditions, found, self._units, strict=True)
+            self._happened[key] = [
+                triggered(self.problem.model, c, at, unit, self.options, c.end).e for c, at, unit in conditions
+            ]
+            while len(self._happened) > _REMEMBERED:
+                self._happened.popitem(last=False)
+        return [replace(at, e=e) for at, e in zip(found, self._happened[key], strict=True)]
 
     def _unlinked(self, v: Array, naturals: list[Natural], *, slopes: bool = False) -> list[Failure]:
         """Report parameters and initial states that cannot be computed from theta, or whose derivatives cannot."""
@@ -635,6 +649,10 @@ class ShootingProblem(StagedProblem):
                 last, crossing = found.dx[lane, -1, :, :w], chains[i].division.crossings[j]
                 if crossing is not None:
                     u, du = piece.inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
+                    if crossing.instants[0].trigger is not None:
+                        last = self._at_trigger(run, lane, crossing.instants[0], last, naturals[i], u, du)
+                        edges = chains[i].division.weight @ naturals[i].de[:, self._moving[i]]
+                        seeds[i] = replace(seeds[i], edges=edges)
                     _, by_x, by_e = crossing.slopes(run.found.x[lane, -1], naturals[i].e, u, du)
                     last = by_x @ last
                     last[:, n_s:] += by_e @ naturals[i].de[:, self._moving[i]]
@@ -651,6 +669,27 @@ class ShootingProblem(StagedProblem):
         for i, k in broken:
             dx[i][k], dz[i][k], end[i][k] = np.nan, np.nan, np.nan
         return dx, dz, end, tuple(failures)
+
+    def _at_trigger(self, run: _Run, lane: int, instant: Instant, dx: Array, at: Natural, u: Array, du: Array) -> Array:
+        """Move the end of a piece with the time that states trigger; dx (n_x, n) is that at fixed time.
+
+        How that time moves is put into `at`.                                     (see castfit.integrate.triggers)
+        """
+        trigger, lanes = instant.trigger, run.lanes
+        assert trigger is not None
+        time, x = float(lanes.start[lane] + lanes.duration[lane]), run.found.x[lane, -1]
+        graph: Any = run.integrator.graph
+        f = np.asarray(graph(time, x, run.found.z[lane, -1], lanes.p[lane], u)[0], dtype=float).ravel()
+        _, by_t, by_x, by_u, by_c = trigger.slopes(time, x, u, at.e)
+        de = at.de[trigger.parameters][:, self._moving_of(at)]
+        d_time = -(by_x @ dx + by_c @ de) / (by_t + by_u @ du + by_x @ f)
+        at.de[instant.time, self._moving_of(at)] = d_time
+        return dx + np.outer(f, d_time)
+
+    @staticmethod
+    def _moving_of(at: Natural) -> slice:
+        """Return the columns of q that have a direction in single shooting: all."""
+        return slice(0, at.de.shape[1])
 
     def _seeds(self, chain: Pieces, natural: Natural, moving: NDArray[np.intp]) -> _Seeds:
         """Return how an experiment's pieces move with its directions."""
@@ -713,7 +752,7 @@ class ShootingProblem(StagedProblem):
         """Return the problem with other integrators."""
         other = copy(self)
         other._choose(options)
-        other._laid, other._here = {}, list(self._here)
+        other._laid, other._here, other._happened = {}, list(self._here), OrderedDict()
         other.groups = other._group()
         other._memory, other._linear = OrderedDict(), None
         return other
