@@ -377,7 +377,7 @@ def _restore_event(
     measured: str,
     triggered: bool,
     direction: str,
-    count: int,  # noqa: FBT001
+    count: int,
 ) -> Event:
     first, *new = graph.values()
     changes = dict(zip(names, new, strict=True))

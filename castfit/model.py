@@ -261,7 +261,7 @@ class Model:
     def is_extended(self) -> bool:
         """Whether parameters or outputs were added to those that the model was given, as for infusions and noise."""
         said = (*self.own_states, *self.algebraic_states, *self._said.extra)
-        return tuple(self.outputs) != said or any(n.startswith("rate into ") for n in self.parameters)
+        return tuple(self.outputs) != said or bool(self.generated)
 
     def delays(self, p: Any) -> list[float]:
         """Return each line's tau at parameters p (n_p,)."""

@@ -49,6 +49,7 @@ class Change:
     @classmethod
     def of(cls, arguments: Sequence[ca.SX], new: ca.SX) -> Change:
         """Build the functions of a column of new states (n_x, 1) over arguments (t, x, u, c)."""
+        pairs = zip(ca.vertsplit(new), ca.vertsplit(arguments[1]), strict=False)  # a trigger has but one row
         every, weight = ca.vertcat(*arguments), ca.SX.sym("weight", new.numel())
         hessian, jacobian = ca.hessian(ca.dot(weight, new), every)[0], ca.jacobian(new, every)
         support = np.zeros(jacobian.shape, dtype=np.bool_)
@@ -59,7 +60,7 @@ class Change:
             ca.Function("change_curvature", [*arguments, weight], [ca.densify(hessian)]),
             hessian.nnz() == 0,
             support,
-            np.array([not ca.is_equal(new[i], x, 1) for i, x in enumerate(ca.vertsplit(arguments[1]))], dtype=np.bool_),
+            np.array([not ca.is_equal(e, x, 1) for e, x in pairs], dtype=np.bool_),
         )
 
     def evaluate(self, *at: float | Array) -> tuple[Array, Array]:

@@ -543,6 +543,30 @@ def test_a_ball_that_bounces_is_fitted():
     assert (result.parameters["g"], result.parameters["r"]) == pytest.approx((9.81, 0.7), rel=1e-6)
 
 
+def test_problems_with_triggers_are_copied_and_told_apart():
+    problem = bouncing()
+    again = pickle.loads(pickle.dumps(problem))
+    assert changed(fingerprint(problem), fingerprint(again)) == []
+    assert changed(fingerprint(problem), fingerprint(bouncing(count=30))) != []
+    np.testing.assert_array_equal(cf.simulate(problem)["experiment 1"]["h"], cf.simulate(again)["experiment 1"]["h"])
+
+
+def test_an_expression_that_turns_back_between_two_steps_is_seen():
+    """A spike through the threshold that is narrower than what is watched in one step."""
+    x, k, t = cf.symbols("x k t")
+    model = cf.Model({x: 0 * x + 2 * k * (0.5 - t)}, parameters=[k], time=t)
+    data = cf.Experiment(
+        {"x": [1.0]}, time=[1], initial={"x": 0}, events=cf.Event(when=x - peak(k), changes={x: x + 1})
+    )
+    found = cf.simulate(cf.Problem(model, data, parameters={"k": 1.0}), integrator=TIGHT)["experiment 1"]["x"]
+    np.testing.assert_allclose(found, 1.0, atol=1e-9)
+
+
+def peak(k):
+    """Return a value that k (t - t**2) exceeds for a thousandth of the time around 1/2."""
+    return k * (0.25 - 0.0005**2)
+
+
 def test_a_threshold_of_a_state_and_a_parameter():
     """A population that is harvested by half when it reaches a limit, which is estimated."""
     x, k, limit = cf.symbols("x k limit")
@@ -570,8 +594,11 @@ def test_what_triggers_cannot_do_is_refused():
     for transcription in ("multiple", "collocation"):
         with refused("only single shooting"):
             cf.fit(problem, transcription)
-    with refused("more often than"):
-        cf.fit(bouncing(count=1), "single")
+    with pytest.raises(cf.SimulationError, match="happens more often than 1 times; give a larger count="):
+        cf.simulate(bouncing(count=1))
+    result = cf.fit(bouncing(count=1), "single")
+    assert not result.success
+    assert "happens more often than 1 times" in result.message
     with refused("give either a time or when="):
         cf.Event(1, {"v": 0}, when=cf.symbols("h"))
     with refused("direction is 'up'", "count is 0"):

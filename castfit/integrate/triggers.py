@@ -20,9 +20,11 @@ from scipy.optimize import brentq
 from castfit.integrate.integrators import integrator_of
 from castfit.integrate.lanes import Lanes
 from castfit.integrate.march import input_cubics
-from castfit.schedule import NEVER, Timetable
+from castfit.schedule import Timetable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from castfit._array import Array
     from castfit.conditions import Condition
     from castfit.integrate.integrator import Integrator
@@ -148,9 +150,12 @@ class _Watch:
             return None
         best: tuple[int, float, Array, Array] = (-1, b, *moved)
 
-        def value(trigger: Trigger, s: float) -> float:
-            to = self._move(step, t, s, x, z, p)
-            return np.nan if to is None else trigger.value(t + s, to[0], self._inputs(t + s)[0], e)
+        def watched(trigger: Trigger) -> Callable[[float], float]:
+            def value(s: float) -> float:
+                to = self._move(step, t, s, x, z, p)
+                return np.nan if to is None else trigger.value(t + s, to[0], self._inputs(t + s)[0], e)
+
+            return value
 
         for i, trigger in enumerate(triggers):
             rate = self._rate(step, trigger, t, x, z, p, e)
@@ -159,15 +164,16 @@ class _Watch:
             right = b - t
             if sign * at_end > 0 and sign * rate < 0 and sign * self._rate(step, trigger, b, *moved, p, e) > 0:
                 right = self._turn(step, trigger, t, right, x, z, p, e, sign)  # nearest to zero in between
-                at_end = value(trigger, right)
+                at_end = watched(trigger)(right)
             if sign == 0 or not sign * at_end <= 0 or trigger.direction * sign > 0:
                 continue
             low = _TINY * (b - t)
+            value = watched(trigger)
             if i == fired:  # away from zero first
-                low = self._away(lambda s, trigger=trigger: value(trigger, s), right, sign)
-            if not low < right or not sign * value(trigger, low) > 0:
+                low = self._away(value, right, float(sign))
+            if not low < right or not sign * value(low) > 0:
                 continue
-            root = right if at_end == 0 else brentq(lambda s, g=trigger: value(g, s), low, right, xtol=_TINY * (b - t))
+            root: Any = right if at_end == 0 else brentq(value, low, right, xtol=_TINY * (b - t))
             if t + float(root) <= best[1]:
                 to = self._move(step, t, float(root), x, z, p)
                 if to is None:
@@ -192,7 +198,7 @@ class _Watch:
         return high
 
     @staticmethod
-    def _away(value: Any, right: float, sign: float) -> float:
+    def _away(value: Callable[[float], float], right: float, sign: float) -> float:
         """Return a place within (0, right) where an expression that begins at zero has left it; right if nowhere."""
         s = right
         for _ in range(_HALVINGS):

@@ -107,8 +107,12 @@ class Division:
             return True
         edges, (row, left, right, late) = self.at(e), self.cells.T
         time = e[row.astype(np.intp)]
-        inside: Mask = np.where(late > 0, (left < time) & (time <= right), (left <= time) & (time < right))
-        if not inside.all():
+        after = late > 0
+        late_enough, early_enough = (
+            (left < time) | (~after & (left == time)),
+            (time < right) | (after & (time == right)),
+        )
+        if not (late_enough & early_enough).all():
             return False
         slack = rounding(edges, edges[0])
         outside = (

@@ -307,7 +307,8 @@ def _fill_spans(
         tables.append(table)
         if done < happens.times.size and happens.times[done] == right:
             crossing, u = happens.crossings[done], np.array([float(s(right)) for s in condition.inputs])
-            a = table[1][-1] if crossing is None else crossing.values(table[1][-1], happens.e, u)
+            last: Array = table[1][-1]
+            a = last if crossing is None else crossing.values(last, happens.e, u)
             done += 1
     t, x, z = (np.concatenate([table[n] for table in tables]) for n in range(3))
     return t, x, z
