@@ -270,11 +270,10 @@ class Model:
 
     def with_order(self, order: int) -> Model:
         """Return the model with so many nodes in each delay line whose number may be chosen."""
-        said = self._said
         if not self.adaptive:
             return self
         if order not in self._with_order:
-            self._with_order[order] = self._ordered(said, system, order)
+            self._with_order[order] = self._ordered(self._said, order)
         return self._with_order[order]
 
     @cached_property
@@ -282,7 +281,7 @@ class Model:
         """The same model with other orders, so that functions are built once for each."""
         return {}
 
-    def _ordered(self, said: _Said, system: System, order: int) -> Model:
+    def _ordered(self, said: _Said, order: int) -> Model:
         delayed = restated(said.delayed, [order if d.adaptive else d.order for d in said.delayed])
         right, residual, extra = (_exchanged(said.delayed, delayed, group) for group in said.groups)
         anew = replace(said, right=right, residual=residual, extra=extra, delayed=delayed)
