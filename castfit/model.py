@@ -412,7 +412,15 @@ class Model:
         graph = ca.Function("model", arguments, [*(_vector(g.values()) for g in groups), _vector(parts)])
         kinds = tuple((d.method, d.order, d.adaptive, len(d.parts)) for d in said.delayed)
         names = (self.own_states, self.algebraic_states, self.parameters, self.inputs)
-        built_from = (graph, names, tuple(tuple(g) for g in groups), kinds, system.t.name(), said.memories, self.scalings)
+        built_from = (
+            graph,
+            names,
+            tuple(tuple(g) for g in groups),
+            kinds,
+            system.t.name(),
+            said.memories,
+            self.scalings,
+        )
         times = ca.Function("times", [system.p], [_vector(s.time for s in self.switches)])
         return _restore, built_from, (self.generated, tuple(s.name for s in self.switches), times)
 
