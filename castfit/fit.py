@@ -26,6 +26,7 @@ from castfit.orders import settled
 from castfit.outcome import Provenance
 from castfit.posed import Posed
 from castfit.problem import Posable, Problem, kind_mistakes
+from castfit.reproduced import reproduced
 from castfit.result import Result
 from castfit.solve.solution import Iteration
 from castfit.start.decomposition.search import Decomposed, Origin, decompose
@@ -213,9 +214,9 @@ def _fit(
     found, solution = ended.attempt, ended.attempt.solution
     if origin.ended is not None:
         solution = replace(solution, status=origin.ended)
-    exact = solution.status.success and bool((found.linear.sigma <= found.staged.least_sigma).any())
-    rounding = "The data are reproduced to within rounding; nothing is known about their noise." if exact else ""
-    remark = found.staged.remark(solution.v) if solution.status.success else ""
+    success, staged = solution.status.success, found.staged
+    rounding = reproduced(posed, staged, found.linear, solution.active) if success else ""
+    remark = staged.remark(solution.v) if success else ""
     parts = (
         *(solution.status.sentence, solution.detail, rounding, origin.note),
         *(*ended.notes, remark, solution.status.remedy),

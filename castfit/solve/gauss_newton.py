@@ -76,8 +76,8 @@ class GaussNewton:
         Iterations, those of softened problems included.
     tolerance : float
         Converged when a full step promises to lower the cost by less than this fraction of half the squares of all
-        rows (of the number of data, about, in units of the noise); of likelihoods that are no squares, by less than a
-        thousandth of that.
+        rows (of the number of data, about, in units of the noise); of likelihoods that are no squares, and with
+        several unknown sigmas, by less than a thousandth of that.
     regularisation : float
         Singular values of the scaled condensed Jacobian below this fraction of the largest are enlarged while
         iterating, so that directions that the data do not determine stay put (Peifer and Timmer 2007, Eq. 23).
@@ -222,7 +222,9 @@ class GaussNewton:
             "held_directions": float(local.singular_directions.shape[1]),
             "active": float(np.count_nonzero(step.active.variables) + np.count_nonzero(step.active.path)),
         }
-        tolerance = max(self.tolerance * (1.0 if staged.least_squares else _SCORING), ledger.control.rough)
+        several = staged.layout.n_groups > 1 or (staged.layout.n_groups > 0 and linear.prior.size > 0)
+        scoring = several or not staged.least_squares
+        tolerance = max(self.tolerance * (_SCORING if scoring else 1.0), ledger.control.rough)
         flickers = small(staged, linear, state.closest[1], tolerance)
         state = replace(
             _closing_in(state, step, gap, linear.informing_square, flickers=flickers),

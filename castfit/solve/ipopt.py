@@ -36,6 +36,7 @@ from castfit.solve.assembly import ConstraintRows, HessianMap, JacobianMap, cost
 from castfit.solve.condensing import condense
 from castfit.solve.local import GAP, LocalProblem, active_bounds, small
 from castfit.solve.plausible import assumed_sigma
+from castfit.solve.rescue import RESCUE
 from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
 from castfit.staged import Evaluation, Layout, Linearization, StagedProblem, half_square_in_units, weighted_squares
 from castfit.status import InputError, Status, check
@@ -208,6 +209,7 @@ class _Run:
         self.iterations = 0
         self.errors: list[BaseException] = []
         self.stopped: Status | None = None
+        self.idle = 0  # iterations in a row that promise little, as errors of integration do
         self.by_promise = not staged.least_squares or ledger.control.rough > 0.0
         self.end: tuple[Array, Array] | None = None  # where a step promises nothing more: v, multipliers of bounds
         self.objective = _Objective()
@@ -368,7 +370,8 @@ class _Run:
             step = local.direction()
         u = local.condensed.u
         promised = 0.5 * float(u @ u) - step.predicted  # with what bounds hold, of the size of IPOPT's barrier
-        if not (
+        self.idle = self.idle + 1 if small(staged, linear, step.decrease, RESCUE.noisy_decrease) else 0
+        if self.idle <= RESCUE.idle and not (
             small(staged, linear, step.decrease, max(_PROMISED, self.control.rough))
             and small(staged, linear, promised, max(_BARRIER, self.control.rough))
         ):
