@@ -125,7 +125,8 @@ class Model:
         remembering = reduced(said)
         self.memories: tuple[Memory, ...] = remembering.memories
         """What experiments set at their measurements: of counts per interval and the like."""
-        if self.memories and isinstance(ode, Mapping):
+        given: Any = ode
+        if self.memories and isinstance(given, Mapping):
             ode = {**ode, **remembering.rates}
             initial = {**(initial or {}), **remembering.initial}
         declared = {
@@ -327,8 +328,7 @@ class Model:
         """
         if not parameters and not outputs:
             return self
-        out = object.__new__(type(self))  # a copy would have new symbols
-        out.__dict__.update(self.__dict__)
+        out = self._twin()
         system = self.system
         added = [ca.SX.sym(n) for n in parameters]
         out.system = replace(
@@ -341,8 +341,12 @@ class Model:
             put = ca.substitute([expression], [ca.vertcat(*meant)], [ca.vertcat(*graphs)])[0] if meant else expression
             out.outputs[name] = by_name(ca.SX(put), out)
         out._said = replace(self._said, extra={**self._said.extra, **{n: out.outputs[n] for n in outputs}})
-        for worked_out in ("output_names", "flow_parameters"):
-            out.__dict__.pop(worked_out, None)
+        return out
+
+    def _twin(self) -> Model:
+        """Return a model of the same parts on the same symbols; `copy` would pickle it, and so make new ones."""
+        out = Model.__new__(Model)
+        out.__dict__ |= {n: v for n, v in vars(self).items() if n not in ("output_names", "flow_parameters")}
         return out
 
     @property
@@ -389,6 +393,12 @@ class Model:
         out.scalings = self.scalings
         out.switches = (*self.switches, *switches)
         out.generated = self.generated | {s.name() for s in parameters}
+        return out
+
+    def remembering(self, memories: tuple[Memory, ...]) -> Model:
+        """Return the model, which has the states of these memories already, knowing when to set them."""
+        out = self._twin()
+        out.memories, out._said = memories, replace(self._said, memories=memories)
         return out
 
     @property
@@ -469,9 +479,7 @@ def _stated(
         time=t,
         initial={**said.initial},
     )
-    model.memories = said.memories
-    model._said = replace(model._said, memories=said.memories)
-    return model
+    return model.remembering(said.memories)
 
 
 def by_name(expression: ca.SX, model: Model) -> ca.SX:

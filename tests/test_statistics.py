@@ -275,7 +275,7 @@ def test_numerical_error_is_the_response_to_gaps(seed: int, n_w: int, with_bound
     layout, linearization = random_problem(np.random.default_rng(seed), stages=(4,), n_w=n_w, n_r=6)
     chain, n = layout.chains[0], layout.n_theta
     active = [int(chain.nodes[2, 1])] if with_bound else []
-    found = of(layout, linearization, *active, relative_tolerance=1e-3, absolute_tolerance=1e-4)
+    found = of(layout, linearization, *active, relative_tolerance=1e-6, absolute_tolerance=1e-7)
     inverse = kkt_inverse(layout, linearization, np.eye(layout.n_v)[active])
     row = np.arange(dense(layout, linearization).e.size)
     gaps_only = np.r_[row[:2], [row[2 + k * (n_w + 2) + n_w + i] for k in range(3) for i in range(2)]]
@@ -283,7 +283,7 @@ def test_numerical_error_is_the_response_to_gaps(seed: int, n_w: int, with_bound
     values, v = linearization.values[0], linearization.v
     size = np.abs(np.vstack([values.a, values.x[:-1]]) - v[chain.nodes])
     grown = np.einsum("kij,kj->ki", np.abs(linearization.jacobians[0].X_s), np.abs(v[chain.nodes]))
-    size[1:] += 1e-3 * (np.abs(values.x) + grown)[:-1] + 1e-4
+    size[1:] += 1e-6 * (np.abs(values.x) + grown)[:-1] + 1e-7
     expected = np.sqrt(((response * size.ravel()) ** 2).sum(axis=1))
     np.testing.assert_allclose(found.numerical_errors, expected, rtol=1e-6)
     statistical = of(layout, replace(linearization, v=without_gaps(layout, linearization)), *active).standard_errors

@@ -296,7 +296,7 @@ def _fill_spans(
     inside = happens.times[(happens.times >= times[0]) & (happens.times < times[-1])]
     marks: list[float] = [float(times[0]), *inside.tolist(), float(times[-1])]
     tables: list[tuple[Array, Array, Array]] = []
-    done = int(np.searchsorted(happens.times, times[0], side="left"))
+    done: int = np.searchsorted(happens.times, times[:1], side="left").tolist()[0]
     for left, right in itertools.pairwise(marks):
         if right > left:
             own = merge(np.array([left, right]), times[(times > left) & (times < right)])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import castfit as cf
 from castfit.experiment import Experiment
 from castfit.inputs import Input
 from castfit.integrate import IntegratorOptions
@@ -181,3 +182,19 @@ def test_refinement_ends_where_the_solution_is_steep():
     np.testing.assert_allclose(x, np.tanh(50 * (np.linspace(0, 1, 11) - 0.5)), atol=1e-5)
     near = (np.abs(edges - 0.5) < 0.1).sum()
     assert near > 0.6 * edges.size  # a fifth of the horizon
+
+
+def test_a_pulse_between_the_points_is_seen() -> None:
+    """A forcing that is over before the next collocation point, written into the equations in time itself."""
+    x, k = cf.symbols("x k")
+    t = cf.symbols("t")
+    pulse = cf.exp(-(((t - 4.321) / 0.01) ** 2)) / 0.01
+    model = cf.Model({x: k * pulse - 0.1 * x}, parameters=[k], time=t)
+    times = np.linspace(0.5, 10, 20)
+    problem = cf.Problem(
+        model, cf.Experiment({"x": np.zeros(20)}, time=times, sigma=0.01, initial={"x": 1.0}), parameters={"k": 1.0}
+    )
+    truth = cf.simulate(problem, {"k": 2.0})["experiment 1"]["x"]
+    data = cf.Experiment({"x": truth}, time=times, sigma=0.01, initial={"x": 1.0})
+    found = cf.fit(problem.replace(experiments=[data]), cf.Collocation(), retry=False)
+    assert found.parameters["k"] == pytest.approx(2.0, rel=1e-4)
