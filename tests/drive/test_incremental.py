@@ -406,3 +406,14 @@ def test_what_runs_away_in_its_logarithm_stays_a_number():
     found = cf.incremental(benchmark.problem, start=benchmark.starts["reference"], max_time=20)
     assert found.horizons
     assert np.isfinite(found.result.theta).all()
+
+
+def test_short_horizons_that_say_nothing_of_the_noise_limit_nothing():
+    """One datum and one sigma that is eliminated: the first horizon has no degree of freedom left."""
+    x, k = cf.symbols("x k")
+    t = np.linspace(0.5, 5, 10)
+    data = np.exp(-t) + 0.02 * np.cos(7 * t)
+    experiment = cf.Experiment({"x": data}, time=t, sigma=cf.unknown(), initial={"x": 1.0})
+    problem = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": 0.3})
+    found = cf.incremental(problem).result
+    assert found.neg2loglik == pytest.approx(cf.fit(problem).neg2loglik, abs=1e-6)

@@ -105,6 +105,8 @@ def confidence_limits(result: Result, level: float, accuracy: float, user: Bound
     """
     theta = result.theta
     deviations, dof = standard_deviations(result, accuracy)
+    if not dof > 0.0:  # nothing is known of the noise
+        deviations, dof = np.full(theta.size, np.inf), np.inf
     reach = np.maximum(quantile(level, dof) * deviations, accuracy * np.abs(theta))
     lower, upper = np.maximum(theta - reach, user.lower), np.minimum(theta + reach, user.upper)
     if result.problem is not None:  # what is eliminated finds its place without limits
