@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -51,10 +53,12 @@ def test_shares_are_parts_of_the_fits():
     assert found.share == 0.875
 
 
-def test_the_command_line_prints_a_row_per_kind_of_noise(capsys):
-    assert main(["bench", "coverage", "--starts", "2"]) == 0
-    out = capsys.readouterr().out
-    assert all(kind in out for kind in KINDS)
+def test_the_command_line_has_a_row_per_kind_of_noise(tmp_path):
+    path = tmp_path / "coverage.json"
+    assert main(["bench", "coverage", "--starts", "2", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["name"] for row in rows] == [f"lotka_volterra, {kind}" for kind in KINDS]
+    assert all(row["fitted"] == 2 for row in rows)
 
 
 @pytest.mark.slow
