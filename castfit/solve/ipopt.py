@@ -209,7 +209,7 @@ class _Run:
         self.iterations = 0
         self.errors: list[BaseException] = []
         self.stopped: Status | None = None
-        self.idle = 0  # iterations in a row that promise little, as errors of integration do
+        self.idle, self.least = 0, np.inf  # iterations that promise little, and no less: errors of integration
         self.by_promise = not staged.least_squares or ledger.control.rough > 0.0
         self.end: tuple[Array, Array] | None = None  # where a step promises nothing more: v, multipliers of bounds
         self.objective = _Objective()
@@ -370,7 +370,10 @@ class _Run:
             step = local.direction()
         u = local.condensed.u
         promised = 0.5 * float(u @ u) - step.predicted  # with what bounds hold, of the size of IPOPT's barrier
-        self.idle = self.idle + 1 if small(staged, linear, step.decrease, RESCUE.noisy_decrease) else 0
+        if step.decrease < RESCUE.closer * self.least:
+            self.least, self.idle = step.decrease, 0
+        elif small(staged, linear, step.decrease, RESCUE.noisy_decrease):
+            self.idle += 1
         if self.idle <= RESCUE.idle and not (
             small(staged, linear, step.decrease, max(_PROMISED, self.control.rough))
             and small(staged, linear, promised, max(_BARRIER, self.control.rough))

@@ -25,7 +25,7 @@ PRECISE = IntegratorOptions(relative_tolerance=1e-11, absolute_tolerance=1e-12)
 TRANSCRIPTIONS = [cf.SingleShooting(), cf.MultipleShooting(3), cf.Collocation()]
 SOLVERS = [cf.GaussNewton(tolerance=1e-12), cf.Ipopt()]
 SEEDS = st.integers(0, 2**32 - 1)
-KINK = 1e-4  # of Laplace, where |r| is a parabola
+KINK = 1e-3  # of Laplace, where |r| is a parabola
 
 Cost = Callable[[Any, Any, Any], Any]
 
