@@ -306,7 +306,7 @@ def _fill_spans(
             table: tuple[Array, Array, Array] = (np.array([left]), a[None], condition.z_guess[None])
         tables.append(table)
         if done < happens.times.size and happens.times[done] == right:
-            crossing, u = happens.crossings[done], np.array([float(s(right)) for s in condition.inputs])
+            crossing, u = happens.crossings[done], np.array([signal(right).item() for signal in condition.inputs])
             last: Array = table[1][-1]
             a = last if crossing is None else crossing.values(last, happens.e, u)
             done += 1
