@@ -87,9 +87,9 @@ _ROUGH = {"tol": 1e-5}
 _REGULARISED = 1e-9
 """As `GaussNewton.regularisation`."""
 
-_INFLATED = (
-    3.0  # several sigmas begin too large and come down: JAK-STAT by collocation 31 iterations, 38 with 1, 49 with 0.3
-)
+_INFLATED = 3.0
+"""Several sigmas begin too large and come down: JAK-STAT by collocation 32 iterations, 38 with 1, 49 with 0.3."""
+
 _SHARP = 1e-9  # gaps, in units of the states
 _NEAR = 10.0  # factor on sigma from which profiling takes over
 

@@ -165,9 +165,10 @@ def test_signalling_with_unknown_sigmas_is_that_of_an_independent_fit(transcript
     assert found.neg2loglik == pytest.approx(independent_stat5(), abs=1e-6)
 
 
+@pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt()], ids=lambda s: s.label)
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=lambda t: t.label)
-def test_signalling_with_unknown_sigmas_needs_no_more_iterations(transcription):
-    found = cf.fit(without_deviations(), transcription)
+def test_signalling_with_unknown_sigmas_needs_no_more_iterations(transcription, solver):
+    found = cf.fit(without_deviations(), transcription, solver)
     assert found.success
     assert found.neg2loglik == pytest.approx(-81.656526, abs=2e-6)
-    assert found.iterations <= 2 * cf.fit(cf.problems.load("stat5").problem, transcription).iterations
+    assert found.iterations <= 2 * cf.fit(cf.problems.load("stat5").problem, transcription, solver).iterations
