@@ -84,8 +84,9 @@ def _variance(
         spreads=(),
         noise_parameters=frozenset[str](),
     )
-    staged = SingleShooting(options).transcribe(asked, theta)
-    (blocks,) = staged.linearize(staged.start).jacobians
+    # Scales that were eliminated are estimates here: there are no data that would determine them anew.
+    staged = SingleShooting(options).transcribe(asked, theta).explicit()
+    (blocks,) = staged.linearize(theta).jacobians
     slopes = np.zeros((times.size * len(names), theta.size))
     slopes[:, staged.layout.chains[0].theta] = blocks.R_q[0]
     slope = posed.natural_slope(theta)

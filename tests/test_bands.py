@@ -66,6 +66,18 @@ def test_what_is_not_identifiable_leaves_predictions_open() -> None:
     assert np.isinf(band["a alone upper"]).all()
 
 
+def test_an_eliminated_scale_is_as_uncertain_as_an_explicit_one() -> None:
+    x, k, s = cf.symbols("x k s")
+    data = 3 * np.exp(-0.7 * T) + 0.05 * np.cos(9 * T)
+    experiment = cf.Experiment({"y": data}, time=T, sigma=0.05, initial={"x": 1.0})
+    scaled = cf.Model({x: -k * x}, parameters=[k], outputs={"y": cf.scaled(x)})
+    explicit = cf.Model({x: -k * x}, parameters=[k, s], outputs={"y": s * x})
+    one = cf.fit(cf.Problem(scaled, experiment, parameters={"k": 0.5})).predict(AT, bands="linear")
+    other = cf.fit(cf.Problem(explicit, experiment, parameters={"k": 0.5, "s": 2.0})).predict(AT, bands="linear")
+    for name in ("y lower", "y upper", "x upper"):
+        np.testing.assert_allclose(one["experiment 1"][name], other["experiment 1"][name], rtol=1e-5)
+
+
 def test_misuse_is_said() -> None:
     found = cf.fit(line())
     for options, said in (
