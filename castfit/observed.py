@@ -8,7 +8,7 @@ An unknown standard deviation is either a *group* of data, whose sigma is elimin
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ import numpy as np
 from castfit._casadi import Built
 from castfit.events import symbols_of
 from castfit.noise.base import Noise
-from castfit.noise.functions import spread_and_symbols
 from castfit.noise.gaussian import Gaussian
 from castfit.noise.unknown import Unknown
 from castfit.quantities import every_parameter
@@ -91,6 +90,13 @@ class _Plan:
     groups: dict[str, int] = field(default_factory=dict[str, int])
     spreads: dict[str, ca.SX] = field(default_factory=dict[str, ca.SX])
     parameters: dict[str, Parameter] = field(default_factory=dict[str, Parameter])
+    models: dict[tuple[object, ...], Noise] = field(default_factory=dict[tuple[object, ...], Noise])
+
+    def bare(self, noise: Noise) -> Noise:
+        """Return a noise model without its spread, one for all that are alike: their functions are built once."""
+        options = (getattr(noise, f.name) for f in fields(noise) if f.name != "sigma")
+        key = (type(noise), *(o if callable(o) else repr(o) for o in options))
+        return self.models.setdefault(key, replace(noise, sigma=None))
 
     def group(self, label: str) -> int:
         return self.groups.setdefault(label, len(self.groups))
@@ -144,7 +150,7 @@ def _observed(experiment: Experiment, output: str, plan: _Plan) -> Observed:
     if noise is None:
         known = experiment.sigma is not None and output in experiment.sigma
         return Observed(Gaussian(), -1 if known else plan.group(""), (output,))
-    sigma, bare = noise.sigma, replace(noise, sigma=None)
+    sigma, bare = noise.sigma, plan.bare(noise)
     if isinstance(sigma, Unknown):
         name = label(output, sigma)
         if plan.eliminated[name]:
@@ -152,7 +158,7 @@ def _observed(experiment: Experiment, output: str, plan: _Plan) -> Observed:
         parameter = f"sigma({name})"
         plan.parameters[parameter] = _parameter(experiment, output, noise, sigma)
         sigma = _symbol(parameter)
-    own = [plan.spread(output, symbol) for symbol in spread_and_symbols(noise)[1]]
+    own = [plan.spread(output, symbol) for symbol in noise.symbols]
     computed = [] if sigma is None else [plan.spread(output, sigma)]  # else a number, or none is needed
     return Observed(bare, -1, (output, *computed, *own), bool(computed))
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from castfit.events import symbols_of
 from castfit.experiment import Experiment, Free
-from castfit.noise.functions import spread_and_symbols
 from castfit.priors import Belief
 from castfit.scaled import measured_with
 from castfit.statement import Parameter, Statement, initial_values
@@ -84,7 +83,7 @@ def noise_names(model: Model, experiment: Experiment) -> Iterator[str]:
     """List the symbols in an experiment's noise that the model does not explain: parameters of the noise."""
     inputs, time = model.inputs, model.system.t.name()
     for noise in experiment.noise.values():
-        graphs = [*spread_and_symbols(noise)[1], *([noise.sigma] if isinstance(noise.sigma, ca.SX) else [])]
+        graphs = [*noise.symbols, *([noise.sigma] if isinstance(noise.sigma, ca.SX) else [])]
         for symbol in (s for graph in graphs for s in ca.symvar(graph)):
             if symbol.name() not in (*model.output_names, *inputs, time):
                 yield symbol.name()

@@ -76,6 +76,16 @@ class Noise(ABC):
         return np.broadcast_to(s, np.shape(mu)).astype(float)
 
     @property
+    def has_spread(self) -> bool:
+        """Whether the density has a spread, so that `sigma` means something."""
+        return True
+
+    @property
+    def symbols(self) -> tuple[ca.SX, ...]:
+        """Symbols in the density besides prediction, spread and datum."""
+        return ()
+
+    @property
     def in_unit_of_output(self) -> bool:
         """Whether the spread has the unit of the output."""
         return True

@@ -52,6 +52,11 @@ class Poisson(Noise):
         """Return 1, for form's sake."""
         return 1.0
 
+    @property
+    def has_spread(self) -> bool:
+        """Whether there is a spread: no, the expectation says it."""
+        return False
+
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return the standard deviations: the root of the expectation."""
         return np.sqrt(np.maximum(mu, 0.0))

@@ -169,11 +169,3 @@ def functions_of(noise: Noise, *, computed: bool) -> DensityFunctions:
     if computed not in known:
         known[computed] = DensityFunctions(noise, computed=computed)
     return known[computed]
-
-
-def spread_and_symbols(noise: Noise) -> tuple[bool, tuple[ca.SX, ...]]:
-    """Return whether a noise model has a spread, and which other symbols its density contains."""
-    mu, s, m = (ca.SX.sym(name) for name in ("mu", "s", "m"))
-    eta = noise.density(mu, s, m).eta
-    own = tuple(e for e in ca.vertsplit(eta)[1:] if not ca.is_equal(e, s))
-    return contains(eta, s), own

@@ -63,7 +63,7 @@ class Likelihood(Noise):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the other symbols, in the order in which a density's eta has them."""
-        return tuple(symbol.name() for symbol in self._others(ca.SX.sym("prediction"), ca.SX.sym("datum"))[1])
+        return tuple(symbol.name() for symbol in self.symbols)
 
     def _others(self, mu: ca.SX, m: ca.SX) -> tuple[ca.SX, list[ca.SX]]:
         """Return the cost, and the symbols in it that are neither prediction nor datum."""
@@ -104,6 +104,16 @@ class Likelihood(Noise):
     def spread_mistakes(self) -> list[str]:
         """Say why the spread cannot be unknown: there is none."""
         return ["Likelihood has no sigma to be estimated; write the spread into its cost"]
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether there is a spread: no, it stands in the cost."""
+        return False
+
+    @property
+    def symbols(self) -> tuple[ca.SX, ...]:
+        """Symbols in the cost besides prediction and datum."""
+        return tuple(self._others(ca.SX.sym("prediction"), ca.SX.sym("datum"))[1])
 
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return NaN: a cost does not say."""

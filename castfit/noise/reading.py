@@ -11,7 +11,6 @@ import numpy as np
 
 from castfit._reading import named, text
 from castfit.noise.base import Noise
-from castfit.noise.functions import spread_and_symbols
 from castfit.noise.gaussian import Gaussian
 from castfit.noise.unknown import Unknown
 from castfit.series import is_frame, read_sigma
@@ -58,7 +57,7 @@ def read_noise(sigma: Any, noise: Any, time: Any, series: Mapping[str, Series], 
     mistakes += [
         f"sigma of '{n}' is given twice, as sigma= and in noise=; leave one out" for n in sorted(twice & given)
     ]
-    without = {n for n, m in models.items() if not spread_and_symbols(m)[0]}
+    without = {n for n, m in models.items() if not m.has_spread}
     if sigma is not None and not isinstance(sigma, Mapping) and not is_frame(sigma):
         wanted = {n: s for n, s in series.items() if n not in (*spreads, *numbers, *without)}
         deviations = read_sigma(sigma, time, wanted, mistakes) if wanted else {}

@@ -65,12 +65,7 @@ def surrogate(problem: Posed) -> Posed:
         noise_parameters=frozenset[str](),
         forgiving=True,
     )
-    return plain.fix([q.name for q in problem.quantities if is_noise(problem, q.of)])
-
-
-def is_noise(problem: Posed, parameter: str) -> bool:
-    """Tell a parameter that moves nothing but the noise."""
-    return parameter in problem.noise_parameters
+    return plain.fix([q.name for q in problem.quantities if q.of in problem.noise_parameters])
 
 
 def _of_counts(noise: Poisson | NegativeBinomial, values: Array) -> Array:
