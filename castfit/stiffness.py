@@ -79,7 +79,7 @@ class Stiffness:
 
     @cached_property
     def time_constants(self) -> Array:
-        """1 / |lambda|, increasing, (n, n_x); infinite for what does not move."""
+        """``1 / |lambda|``, increasing, (n, n_x); infinite for what does not move."""
         with np.errstate(divide="ignore"):
             return 1.0 / np.abs(self.eigenvalues)
 

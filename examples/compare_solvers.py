@@ -1,4 +1,7 @@
-"""Gauss-Newton against IPOPT: the same problems, transcriptions and starts, side by side.
+"""Gauss-Newton against IPOPT
+==========================
+
+Gauss-Newton against IPOPT: the same problems, transcriptions and starts, side by side.
 
 Both solve the same staged least-squares problem.  IPOPT sees it as a sparse nonlinear program; Gauss-Newton condenses
 it to a small dense one, and uses that it is a least-squares problem.  Run it to repeat the README's table; times are

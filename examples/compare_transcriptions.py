@@ -1,4 +1,7 @@
-"""Which transcription finds the parameters, and how fast?  Three tables of a paper, told again with fewer starts.
+"""Which transcription finds the parameters?
+=========================================
+
+Which transcription finds the parameters, and how fast?  Three tables of a paper, told again with fewer starts::
 
     python compare_transcriptions.py
     python compare_transcriptions.py --starts 100 --workers 2 --out pictures      (the whole tables, and their figures)

@@ -1,4 +1,7 @@
-"""Delays: how accurate a delay line is, and what the delay of STAT5 is when it is no longer a chain.
+"""Delays
+======
+
+Delays: how accurate a delay line is, and what the delay of STAT5 is when it is no longer a chain.
 
 1. The logistic equation with a delay, x' = r x(t) (1 − x(t − tau)): the error of delay lines and of linear chains of
    growing order, against the method of steps.

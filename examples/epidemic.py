@@ -1,4 +1,7 @@
-"""An epidemic from counts per week: influenza in Baltimore, autumn 1918.
+"""An epidemic from counts per week
+================================
+
+An epidemic from counts per week: influenza in Baltimore, autumn 1918.
 
 What is reported is no state of a model but what happened since the last report, and only a share of it: cases per week,
 counted, more variable than Poisson's.
@@ -8,7 +11,7 @@ counted, more variable than Poisson's.
 
 `reach` is the population times the reporting rate, of which only the product can be known from cases.  The mean
 duration of infectiousness, 1/g, is known from households to be about 2.6 days; cases alone determine little but b - g,
-so this is given as a prior.
+so this is given as a prior::
 
     python examples/epidemic.py [PICTURE]
 

@@ -1,13 +1,16 @@
-"""A lesson in multiple shooting: the Gauss-Newton method one iteration at a time, and why the gaps close.
+"""Gauss-Newton, one iteration at a time
+=====================================
 
-Read it from top to bottom and run it; it takes a few seconds:
+A lesson in multiple shooting: the Gauss-Newton method one iteration at a time, and why the gaps close.
+
+Read it from top to bottom and run it; it takes a few seconds::
 
     python gauss_newton_step_by_step.py
     python gauss_newton_step_by_step.py --out pictures --gif      (also writes pictures into that folder)
 
 Multiple shooting divides the horizon into stages.  Stage k is integrated from a state of its own, the node s_k, up to
 x_k(s_k, q), and so the trajectory is broken at first:  h_k = x_k(s_k, q) - s_{k+1}  is not zero.  That the gaps h_k
-vanish is demanded at the solution only:
+vanish is demanded at the solution only::
 
     minimise  1/2 sum_k |r_k(s_k, q)|^2     subject to     a(q) - s_0 = 0,     x_k(s_k, q) - s_{k+1} = 0
 

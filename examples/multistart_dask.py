@@ -1,4 +1,7 @@
-"""Many starts on many machines: the same table from this process, from two processes, and from a Dask cluster.
+"""Many starts on many machines
+============================
+
+Many starts on many machines: the same table from this process, from two processes, and from a Dask cluster.
 
 Isomerisation of alpha-pinene (Box et al. 1973), single shooting from random rate constants.  The numbers do not depend
 on where a start runs: each has a random stream of its own, and rows stand in the order of the starts.  Needs

@@ -1,7 +1,10 @@
-"""Oral doses of eight subjects: absorption after a lag time, two compartments, doses every twelve hours.
+"""Oral doses of eight subjects
+============================
+
+Oral doses of eight subjects: absorption after a lag time, two compartments, doses every twelve hours.
 
 A drug is swallowed; after a lag time the fraction F of it is absorbed into the blood, exchanges with tissue, and is
-eliminated:
+eliminated::
 
     gut'     = -ka gut                                     + F dose at 0 + tlag, 12 + tlag, ...
     blood'   =  ka gut - (k10 + k12) blood + k21 tissue
@@ -9,7 +12,7 @@ eliminated:
 
 The lag time is a parameter like any other: each dose is an event whose time is estimated, with exact derivatives.  The
 equations are linear, so that everything is known in closed form, a sum of exponentials: the simulation agrees with it,
-and estimates by every transcription agree with those that SciPy finds for the closed form.
+and estimates by every transcription agree with those that SciPy finds for the closed form::
 
     python examples/oral_doses.py
 """

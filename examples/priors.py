@@ -1,6 +1,9 @@
-"""Priors: what is known beforehand, what earlier data say, and which of several patients differ.
+"""Priors
+======
 
-A drug is swallowed, absorbed into the blood at a rate ka, and eliminated at a rate ke:
+Priors: what is known beforehand, what earlier data say, and which of several patients differ.
+
+A drug is swallowed, absorbed into the blood at a rate ka, and eliminated at a rate ke::
 
     gut' = -ka gut,    blood' = ka gut - ke blood,    measured: concentration = blood / V
 

@@ -1,4 +1,7 @@
-"""Two rate constants of 2 NO + O2 <=> 2 NO2 from 14 measured pressures in mm Hg (Bellman et al. 1967)."""
+"""A first fit
+===========
+
+Two rate constants of 2 NO + O2 <=> 2 NO2 from 14 measured pressures in mm Hg (Bellman et al. 1967)."""
 
 import castfit as cf
 

@@ -1,6 +1,9 @@
-"""A protein level in units of a blot: unknown scales and offsets that are eliminated, beside explicit parameters.
+"""Blots in their own units
+========================
 
-A kinase phosphorylates a protein while there is a stimulus u; a phosphatase undoes it:
+A protein level in units of a blot: unknown scales and offsets that are eliminated, beside explicit parameters.
+
+A kinase phosphorylates a protein while there is a stimulus u; a phosphatase undoes it::
 
     x' = k u (1 - x) - h x,    x(0) = 0
 

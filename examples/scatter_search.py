@@ -1,4 +1,7 @@
-"""Scatter search: the global optimum where most local fits end elsewhere.
+"""Global search by scatter search
+===============================
+
+Scatter search: the global optimum where most local fits end elsewhere.
 
 A scatter search keeps a few points that are good and different, combines them in pairs, and lets a fit set out from the
 point that promises most: one that is good, and far from everything that earlier fits passed through.  This script runs

@@ -1,4 +1,7 @@
-"""Steady states: a signalling cascade at rest, its derivatives, and an experiment that begins there.
+"""Experiments that begin at rest
+==============================
+
+Steady states: a signalling cascade at rest, its derivatives, and an experiment that begins there.
 
 A receptor's signal u activates a kinase K, which phosphorylates a protein S twice; the protein makes the phosphatase P
 that undoes it.  All of K and all of S are conserved.

@@ -1,4 +1,7 @@
-"""Stiffness, after Hemker (1972): enzyme kinetics without the steady-state assumption.
+"""Stiffness, after Hemker
+=======================
+
+Stiffness, after Hemker (1972): enzyme kinetics without the steady-state assumption.
 
     s' = −(1 − c) s + q c,    ε c' = (1 − c) s − p c,    s(0) = 1,  c(0) = 0                                 (1.18)
 

@@ -169,7 +169,7 @@ class Laplace(Noise):
     """
 
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
-        """Return |r| + log 2 s."""
+        """Return ``|r| + log 2 s``."""
         r = (mu - m) / s
         size = ca.fabs(r)
         value = ca.if_else(size > _KINK, size, 0.5 * r**2 / _KINK + 0.5 * _KINK)

@@ -48,7 +48,7 @@ def _restore_belief(graph: ca.Function, names: Iterable[str], prior: PriorDistri
 
 @dataclass(frozen=True, eq=False)
 class JointNormal:
-    """A normal prior on several quantities:  -log p = 1/2 |root (z - mean) + offset|^2 + constant.
+    """A normal prior on several quantities:  ``-log p = 1/2 |root (z - mean) + offset|^2 + constant``.
 
     Attributes
     ----------

@@ -1,0 +1,118 @@
+"""A page for each problem of the library, made from its file: equations, data and fit, optimum, sources."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+from sphinx.application import Sphinx
+
+import castfit as cf
+from castfit import plots, problems
+from castfit.problems import Benchmark
+
+FOLDER = "problems"
+
+
+def summary(benchmark: Benchmark) -> tuple[int, int, int, int]:
+    """Count experiments, states, estimated quantities and data."""
+    posed = benchmark.problem.posed
+    return len(posed.experiments), len(posed.model.states), len(posed.names), posed.n_data
+
+
+def equations(module: Any) -> str:
+    """Return what the problem's file says before its code."""
+    first, _, rest = dedent(inspect.getdoc(module) or "").partition("\n")
+    return f"{first}\n\n```text\n{rest.strip()}\n```"
+
+
+def optimum(benchmark: Benchmark) -> str:
+    """Tabulate the reference optimum."""
+    errors = benchmark.reference.standard_errors or {}
+    rows = [
+        f"| {name} | {value:.7g} | {f'{errors[name]:.3g}' if name in errors else ''} |"
+        for name, value in benchmark.reference.parameters.items()
+    ]
+    return "\n".join(["| quantity | optimum | standard error |", "|---|---|---|", *rows])
+
+
+def page(name: str, folder: Path) -> tuple[str, str]:
+    """Return a problem's page and its line in the index; its picture goes into the folder."""
+    benchmark = problems.load(name)
+    result = cf.fit(benchmark.problem, start=benchmark.reference.parameters)
+    plots.fit(result, folder / f"{name}.png")
+    module = importlib.import_module(f"castfit._problems.{name}")
+    options = ", ".join(f"`{option}`" for option in inspect.signature(module.benchmark).parameters)
+    experiments, states, quantities, data = summary(benchmark)
+    sources = "\n".join(f"- {source}" for source in benchmark.sources)
+    text = f"""# {name}
+
+{benchmark.description}
+
+```python
+import castfit as cf
+
+benchmark = cf.problems.load("{name}")
+print(cf.fit(benchmark.problem))
+```
+
+{f"Options of `load`: {options}." if options else ""}
+
+## Equations
+
+{equations(module)}
+
+## Data and fit
+
+![Data, the model at the optimum, and the residuals]({name}.png)
+
+## Optimum
+
+The objective is {benchmark.reference.objective:.10g}: {benchmark.reference.source}.
+
+{optimum(benchmark)}
+
+## Sources
+
+{sources}
+
+{benchmark.notes}
+"""
+    return text, f"| [{name}]({name}.md) | {experiments} | {states} | {quantities} | {data} |"
+
+
+def write(app: Sphinx) -> None:
+    """Write the pages."""
+    folder = Path(app.srcdir) / FOLDER
+    folder.mkdir(exist_ok=True)
+    pages = {name: page(name, folder) for name in problems.names()}
+    for name, (text, _) in pages.items():
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    listed = "\n".join(pages)
+    rows = "\n".join(row for _, row in pages.values())
+    (folder / "index.md").write_text(
+        f"""# Problems
+
+Every problem of the library has its data, its source, and an optimum that was verified by two methods;
+`castfit list` shows them, `castfit fit NAME` fits one, `castfit bench library` fits all by every method.
+
+| problem | experiments | states | estimated | data |
+|---|---|---|---|---|
+{rows}
+
+```{{toctree}}
+:hidden:
+{listed}
+```
+""",
+        encoding="utf-8",
+    )
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Write the pages before Sphinx looks for pages."""
+    app.connect("builder-inited", write, priority=100)
+    return {"parallel_read_safe": True}

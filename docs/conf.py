@@ -1,0 +1,76 @@
+"""How the site is built: `python -m sphinx -W docs build/site`; CASTFIT_DOCS=quick leaves out the slow examples."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import castfit
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_extensions"))
+
+
+project = "castfit"
+copyright = "castfit developers"
+author = "castfit developers"
+version = release = castfit.__version__
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+    "mathml",
+    "problem_pages",
+]
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+exclude_patterns = ["_build", "_work", "course/solutions"]
+templates_path = ["_templates"]
+nitpicky = False
+
+autosummary_generate = True
+autodoc_typehints = "none"  # numpydoc's sections have types, in words and with shapes
+numpydoc_show_class_members = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"castfit {release}"
+html_static_path = ["_static"]
+html_css_files = ["castfit.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {
+    "navbar_align": "left",
+    "navbar_end": ["theme-switcher"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc"],
+    "show_prev_next": False,
+    "show_toc_level": 2,
+}
+
+# Examples write pictures and reports where they run, so copies of them run, in a folder that git ignores.
+WORK = HERE / "_work" / "examples"
+shutil.rmtree(WORK, ignore_errors=True)
+shutil.copytree(HERE.parent / "examples", WORK, ignore=shutil.ignore_patterns("*.png", "__pycache__"))
+
+# Minutes, not seconds; or they start processes of their own, for which a script must be a file that is run.
+SLOW = ["compare_solvers", "compare_transcriptions", "multistart_dask", "scatter_search"]
+quick = os.environ.get("CASTFIT_DOCS") == "quick"
+sphinx_gallery_conf = {
+    "examples_dirs": str(WORK),
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"$^" if quick else rf"/(?!(?:{'|'.join(SLOW)})\.py)\w+\.py$",
+    "within_subsection_order": "gallery.in_order",
+    "image_scrapers": ("gallery.castfit_figures",),
+    "capture_repr": ("_repr_html_", "__repr__"),
+    "abort_on_example_error": True,
+    "only_warn_on_example_error": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "download_all_examples": True,
+    "write_computation_times": False,
+}

@@ -1,0 +1,62 @@
+"""What the pages of the documentation show runs: the Python blocks of a page, one after the other, as one script."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+WRITTEN = ("start", "how_to", "understand", "compared")  # by hand; all other pages are made when the site is built
+PAGES = sorted(page for folder in WRITTEN for page in (ROOT / "docs" / folder).rglob("*.md"))
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def script(page):
+    """Return all Python blocks of a page, each at its own line, so that a traceback leads there."""
+    text = page.read_text(encoding="utf-8")
+    lines = [""] * text.count("\n")
+    for block in BLOCK.finditer(text):
+        first = text[: block.start(1)].count("\n")
+        code = block[1].splitlines()
+        lines[first : first + len(code)] = code
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("page", [pytest.param(p, id=f"{p.parent.name}/{p.stem}") for p in PAGES if script(p).strip()])
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script(page), str(page), "exec"), {"__name__": "page"})
+
+
+def test_every_page_is_reached_from_the_front_page():
+    reached, todo = set(), [ROOT / "docs" / "index.md"]
+    while todo:
+        page = todo.pop()
+        if page in reached or not page.exists():
+            continue
+        reached.add(page)
+        for tree in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            todo += [(page.parent / f"{line}.md").resolve() for line in tree.split("\n") if line and line[0] != ":"]
+    missing = [str(page.relative_to(ROOT)) for page in PAGES if page not in reached]
+    assert not missing
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("sphinx_gallery")
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", str(tmp_path / "site")],
+        cwd=ROOT,
+        env={**os.environ, "CASTFIT_DOCS": "quick", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "index.html").exists()
