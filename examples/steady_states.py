@@ -88,7 +88,10 @@ def cost() -> None:
     print(f"\nvalues and 10 derivatives: at rest {1e3 * seconds['rest']:.1f} ms, by forward sensitivities "
           f"of a long simulation {1e3 * seconds['sensitivities']:.1f} ms, by central differences of it "
           f"{1e3 * seconds['differences']:.1f} ms")  # fmt: skip
-    assert seconds["differences"] > 10 * seconds["rest"]
+    print(f"times as fast: {seconds['sensitivities'] / seconds['rest']:.1f} and "
+          f"{seconds['differences'] / seconds['rest']:.1f}")  # fmt: skip
+    assert seconds["differences"] > 20 * seconds["rest"]
+    assert seconds["sensitivities"] > 8 * seconds["rest"]  # more than 10 where nothing else runs
 
 
 def stimulation() -> None:

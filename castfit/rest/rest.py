@@ -13,6 +13,7 @@ Notation: n_x states, n_z algebraic states, n_w both, m laws, n_p parameters, n_
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,9 +23,11 @@ import numpy as np
 
 from castfit._casadi import Buffered, Built
 from castfit.rest.laws import Laws, conservation_laws
-from castfit.rest.settle import Moment, march
+from castfit.rest.settle import Moment, Step, factorised, march, step_graph
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from castfit.model import System
@@ -39,6 +42,7 @@ _NEWTON = 40
 _EXACT = 1e-13  # of a variable: the last Newton step
 _NEAR = 0.05  # of a variable's magnitude: Newton may move it so far from where integration came
 _TRY = 0.05  # Newton is tried where its first step is smaller than this
+_WAIT = ((1.0, 4), (0.2, 2))  # where that step was larger than so much, it is tried again so many steps later
 _STILL = 1e-12  # relative to the fastest rate: an eigenvalue that is as small is one of the laws' zeros
 _THERE = 1e-7  # of the magnitudes: nearer than that nothing changes any more
 _LOST = 0.1  # of the slowest rate; where Newton's last way makes it slower, it vanishes at the steady state
@@ -68,12 +72,45 @@ class Resting:
         return not self.reason
 
 
-@dataclass(frozen=True)
 class _Functions:
-    """F and its Jacobian on arrays, for one thread."""
+    """F, its derivatives and steps of the integration on arrays, for one thread; `at` sets the parameters p (n_p,)."""
 
-    rates: Buffered
-    both: Buffered
+    def __init__(self, w: ca.SX, p: ca.SX, f: ca.SX, n_x: int) -> None:
+        arguments, names = [w, p], ["w", "p"]
+        # CasADi stores by columns, so the transpose arrives by rows.
+        by_w, by_p = (ca.densify(ca.jacobian(f, v).T) for v in (w, p))
+        self._both = Buffered(ca.Function("both", arguments, [f, by_w], names, ["f", "j"]), ("f", "j"))
+        self._slope = Buffered(ca.Function("by_p", arguments, [by_p], names, ["j"]), ("j",))
+        results = ["new", "error", "f", "j"]
+        step = ca.Function("step", *step_graph(w, p, f, n_x), [*names, "h", "f0", "inverse"], results)
+        self._step = Buffered(step, tuple(results))
+
+    def at(self, p: Array) -> _Functions:
+        """Take parameters."""
+        for function in (self._both, self._slope, self._step):
+            if "p" in function.arguments:
+                function.arguments["p"][0] = p
+        return self
+
+    def both(self, w: Array) -> tuple[Array, Array]:
+        """Return F (n_w,) and its Jacobian (n_w, n_w)."""
+        self._both.arguments["w"][0] = w
+        self._both()
+        found = self._both.results
+        return found["f"][0].copy(), found["j"].copy()
+
+    def by_p(self, w: Array) -> Array:
+        """Return the derivative of F by p, (n_w, n_p)."""
+        self._slope.arguments["w"][0] = w
+        self._slope()
+        return self._slope.results["j"].copy()
+
+    def step(self, w: Array, h: float, f0: Array, inverse: Array) -> Step:
+        """Take a step of length h (see castfit.rest.settle)."""
+        given, found = self._step.arguments, self._step.results
+        given["w"][0], given["h"][0, 0], given["f0"][0], given["inverse"][...] = w, h, f0, inverse
+        self._step()
+        return Step(found["new"][0].copy(), found["error"][0], found["f"][0].copy(), found["j"].copy())
 
 
 _FUNCTIONS: Built[Rest, _Functions] = Built()
@@ -125,7 +162,7 @@ class Rest:
 
     def slopes(self, at: Resting, p: Array, dp: Array, da: Array) -> Array:
         """Return dw (n_w, n_d) along directions dp (n_p, n_d), da (n_x, n_d)."""
-        right = -self._by_p(at.w, p) @ dp
+        right = -self._functions.at(p).by_p(at.w) @ dp
         right[self._pivots] = self.laws.coefficients @ da
         return _solve(at.matrix, right)
 
@@ -141,7 +178,7 @@ class Rest:
         pivots = self._pivots
         on_a = self.laws.coefficients.T @ multiplier[pivots]
         multiplier[pivots] = 0.0
-        on_p = -self._by_p(at.w, p).T @ multiplier
+        on_p = -self._functions.at(p).by_p(at.w).T @ multiplier
         found: Any = self._second(at.w, p, multiplier)
         return on_p, on_a, -np.asarray(found, dtype=float)
 
@@ -152,24 +189,20 @@ class Rest:
     # How it is found
 
     def _solve(self, p: Array, a: Array) -> Resting:
-        functions = self._functions
-        n_x = self.n_x
-
-        def rates(w: Array) -> Array:
-            return _called(functions.rates, w, p)[0]
-
-        def both(w: Array) -> tuple[Array, Array]:
-            return _called(functions.both, w, p)
-
+        functions, n_x = self._functions.at(p), self.n_x
         if not (np.isfinite(p).all() and np.isfinite(a).all()):
             return self._none("parameters or initial values cannot be computed")
-        w = self._consistent(np.concatenate([a, self.z_guess]), both)
+        w = self._consistent(np.concatenate([a, self.z_guess]), functions.both)
         if w is None:
             return self._none("no solution of the algebraic equations was found near their guess")
-        why, now = "", None
+        why, now, waiting = "", None, 0
         with np.errstate(all="ignore"):
-            for now in march(rates, both, w, n_x, _STEPS):
-                found, moved = self._attempt(now, both, a)
+            for now in march(functions.step, functions.both, w, n_x, _STEPS):
+                waiting -= 1
+                if waiting > 0:
+                    continue
+                found, moved = self._attempt(now, functions.both, a)
+                waiting = next((steps for far, steps in _WAIT if moved > far), 0)
                 if found is not None and not found.reason:
                     return found
                 why = found.reason if found is not None else why
@@ -178,8 +211,8 @@ class Rest:
         assert now is not None
         return self._none(why or self._unsettled(now))
 
-    def _attempt(self, now: Moment, both: Any, a: Array) -> tuple[Resting | None, float]:
-        """Try Newton's method from a moment of the integration; also return how far it moved.
+    def _attempt(self, now: Moment, both: Callable[[Array], tuple[Array, Array]], a: Array) -> tuple[Resting | None, float]:
+        """Try Newton's method from a moment of the integration; also return how far it moved, in magnitudes.
 
         None where it leads nowhere yet; a reason where it leads to what is no isolated steady state.
         """
@@ -187,12 +220,13 @@ class Rest:
         w, rate, jacobian = now.w, now.rate, now.jacobian
         for k in range(_NEWTON):
             matrix, residual = self._system(w, rate, jacobian, a)
-            try:
-                step: Array = -_solve(matrix, residual)
-            except np.linalg.LinAlgError:
+            solve = factorised(matrix)
+            if solve is None:
                 return None, np.inf
-            if not np.isfinite(step).all() or (k == 0 and (np.abs(step) > _TRY * unit).any()):
-                return None, np.inf
+            step = -solve(residual)
+            far = float((np.abs(step) / unit).max())
+            if not math.isfinite(far) or (k == 0 and far > _TRY):
+                return None, far
             w = w + step
             rate, jacobian = both(w)
             if (np.abs(step) <= _EXACT * np.maximum(np.abs(w), 1e-3 * unit)).all():
@@ -234,7 +268,7 @@ class Rest:
         found: Any = np.linalg.eigvals(along)
         return found.astype(complex)
 
-    def _consistent(self, w: Array, both: Any) -> Array | None:
+    def _consistent(self, w: Array, both: Callable[[Array], tuple[Array, Array]]) -> Array | None:
         """Solve the algebraic equations at the start."""
         n = self.n_x
         if w.size == n:
@@ -292,23 +326,7 @@ class Rest:
 
     @property
     def _functions(self) -> _Functions:
-        return _FUNCTIONS.get(self, lambda _: self._built())
-
-    def _built(self) -> _Functions:
-        w, p, f = self._graphs
-        jacobian = ca.densify(ca.jacobian(f, w))
-        rates = ca.Function("rates", [w, p], [f], ["w", "p"], ["f"])
-        both = ca.Function("both", [w, p], [f, jacobian], ["w", "p"], ["f", "j"])
-        return _Functions(Buffered(rates, ("f",)), Buffered(both, ("f", "j")))
-
-    def _by_p(self, w: Array, p: Array) -> Array:
-        found: Any = self._slope_by_p(w, p)
-        return np.asarray(found, dtype=float)
-
-    @cached_property
-    def _slope_by_p(self) -> ca.Function:
-        w, p, f = self._graphs
-        return ca.Function("by_p", [w, p], [ca.densify(ca.jacobian(f, p))])
+        return _FUNCTIONS.get(self, lambda rest: _Functions(*rest._graphs, rest.n_x))
 
     @cached_property
     def _second(self) -> ca.Function:
@@ -317,11 +335,3 @@ class Rest:
         hessian, _ = ca.hessian(ca.dot(weight, f), ca.vertcat(w, p))
         return ca.Function("second", [w, p, weight], [ca.densify(hessian)])
 
-
-def _called(function: Buffered, w: Array, p: Array) -> Any:
-    """Evaluate through buffers; matrices come out transposed."""
-    function.arguments["w"][0] = w
-    if "p" in function.arguments:
-        function.arguments["p"][0] = p
-    function()
-    return tuple(r[0].copy() if name == "f" else r.T.copy() for name, r in function.results.items())
