@@ -371,21 +371,34 @@ def guess_mistakes(posed: Posed) -> list[str]:
     """Find initial values and parameters that cannot be computed at the guess."""
     wrong = posed.priors(posed.guess).failure
     mistakes = [f"{wrong}, the guess; change prior or guess"] if wrong else []
+    return mistakes + point_mistakes(posed, posed.guess, "the guess") + event_guess_mistakes(posed)
+
+
+def point_mistakes(posed: Posed, theta: Array, called: str = "") -> list[str]:
+    """Find initial values, parameters and delays that cannot be computed at theta (n_theta,).
+
+    Where it is `called` something, messages say so; else times of events that cannot be are mistakes, too.
+    """
     names = [f"the initial value of '{n}'" for n in posed.model.states]
+    where, remedy = (f", {called}", "expression or guess") if called else ("", "expression or values")
+    mistakes: list[str] = []
     for condition in posed.conditions:
-        q = posed.guess[condition.theta]
+        q = theta[condition.theta]
         at = condition.link.natural(q)
         reason = condition.link.failure(q, at)
         if reason:
-            mistakes.append(f"{condition.name}: {reason}, the guess; change expression or guess")
+            mistakes.append(f"{condition.name}: {reason}{where}; change {remedy}")
         else:
+            at_point = f"at {called}" if called else "at these values"
             mistakes += [
-                f"{condition.name}: {name} is {value} at the guess; change it"
+                f"{condition.name}: {name} is {value} {at_point}; change it"
                 for name, value in zip(names, at.a, strict=True)
                 if not np.isfinite(value)
             ]
+            happens = "" if called else condition.schedule.impossible(at.e, condition.start)
+            mistakes += [f"{condition.name}: {happens}; change the values"] if happens else []
         mistakes += [f"{condition.name}: {found}" for found in tau_mistakes(posed.model, at.p)]
-    return mistakes + event_guess_mistakes(posed)
+    return mistakes
 
 
 def tau_mistakes(model: Model, p: Array) -> list[str]:

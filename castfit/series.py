@@ -125,20 +125,7 @@ def scale_mistakes(
     """Find times and values with which floating-point numbers cannot reckon, and a start that was hardly meant."""
     measured = [s.times[np.isfinite(s.values).any(axis=1)] for s in series.values()]
     first, last = min(float(t[0]) for t in measured), max(float(t[-1]) for t in measured)
-    length, largest = last - start, max(abs(start), abs(last))
-    mistakes: list[str] = []
-    if largest > _LARGEST or 0 < length < 1 / _LARGEST:
-        mistakes.append(f"the times reach from {start:g} to {last:g}; give them in another unit")
-    elif 0 < length < _RESOLVED * largest:
-        mistakes.append(
-            f"the times from {start!r} to {last!r} are too close to each other for numbers of this size; "
-            f"count them from {start:g}"
-        )
-    elif not given and first > _FAR * (last - first) > 0:
-        mistakes.append(
-            f"the times, from {first:g} to {last:g}, are far from 0: when do the initial states hold? "
-            f"Give start={first:g}, or start=0"
-        )
+    mistakes = time_mistakes(first, last, start, given=given)
     for name, s in series.items():
         y = np.abs(s.values[np.isfinite(s.values)])
         if y.max(initial=0.0) > _LARGEST:
@@ -151,6 +138,27 @@ def scale_mistakes(
             span = f"between {sigma.min():g} and {sigma.max():g}"
             mistakes.append(f"sigma of '{name}' is {span}, too far from the values; give it in another unit")
     return mistakes
+
+
+def time_mistakes(first: float, last: float, start: float, *, given: bool) -> list[str]:
+    """Find times with which floating-point numbers cannot reckon, and a start, if none was given, that is hardly meant.
+
+    first, last : of the wanted or measured times
+    """
+    length, largest = last - start, max(abs(start), abs(last))
+    if largest > _LARGEST or 0 < length < 1 / _LARGEST:
+        return [f"the times reach from {start:g} to {last:g}; give them in another unit"]
+    if 0 < length < _RESOLVED * largest:
+        return [
+            f"the times from {start!r} to {last!r} are too close to each other for numbers of this size; "
+            f"count them from {start:g}"
+        ]
+    if not given and first > _FAR * (last - first) > 0:
+        return [
+            f"the times, from {first:g} to {last:g}, are far from 0: when do the initial states hold? "
+            f"Give start={first:g}, or start=0"
+        ]
+    return []
 
 
 def read_sigma(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castfit._casadi import Built
-from castfit._mistakes import tau_mistakes
+from castfit._mistakes import point_mistakes, tau_mistakes
 from castfit._reading import named, real, reals, text
 from castfit.delay import LADDER, Line
 from castfit.experiment import as_input
@@ -28,6 +28,7 @@ from castfit.integrate.units import mean_magnitude, units_of
 from castfit.model import Model
 from castfit.posed import Posed
 from castfit.problem import Problem, with_nodes
+from castfit.series import time_mistakes
 from castfit.statement import at_start
 from castfit.status import CastfitError, check, suggest
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
@@ -119,7 +120,7 @@ def simulate(
     times : (n,) array, or mapping from experiment to array
         Output times, increasing; of a problem by default the measured ones.
     initial : mapping from state to number or expression of the parameters
-        Only for a model: initial states that the model itself does not give; of algebraic states a guess.
+        Only for a model: initial states that the model itself does not give; of algebraic states a guess, 1 by default.
     inputs : mapping from input to number or Input
         Only for a model.
     start : float
@@ -134,7 +135,8 @@ def simulate(
     Raises
     ------
     InputError
-        Listing every mistake in the names, values and times.
+        Listing every mistake in the names, values and times, and what cannot be computed at these values: initial
+        states, delays, times of events.
     SimulationError
         If the integration stops.
 
@@ -146,6 +148,8 @@ def simulate(
     given: Any = integrator
     if given is not None and not isinstance(given, IntegratorOptions):
         mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
+    elif given is not None and given.method == "cvodes" and _is_dae(problem):
+        mistakes.append("method 'cvodes' cannot integrate algebraic equations; use 'auto', 'idas' or 'rosenbrock'")
     if isinstance(problem, Model):
 
         def once(model: Model) -> dict[str, Any]:
@@ -159,6 +163,11 @@ def simulate(
         return predict(finer, theta, _first_nodes(finer, theta), times=times, integrator=integrator)
 
     return _with_enough_nodes(again, posed, lambda n: with_nodes(posed, n), posed.posed.model.lines)
+
+
+def _is_dae(problem: Any) -> bool:
+    model = problem.posed.model if isinstance(problem, (Problem, Posed)) else problem
+    return isinstance(model, Model) and bool(model.algebraic_states)
 
 
 def _with_enough_nodes(
@@ -203,7 +212,7 @@ def _read(
     ]
     posed, theta, found = _settle(problem, parameters)
     _, wrong = _output_times(posed, times)
-    check(where, [*mistakes, *found, *wrong])
+    check(where, [*mistakes, *found, *wrong, *([] if found else point_mistakes(posed.posed, theta))])
     return posed, theta
 
 
@@ -282,7 +291,9 @@ def _model_case(
         mistakes.append(f"times is {text(times)}; give numbers")
     else:
         at = np.atleast_1d(at)
-        mistakes += _time_mistakes("times", at, begin)
+        found = _time_mistakes("times", at, begin)
+        usable = not found and np.isfinite(begin)
+        mistakes += time_mistakes(float(at[0]), float(at[-1]), begin, given=start is not None) if usable else found
     end = at[-1] if times is not None and at is not None and at.ndim == 1 and at.size else None
     signals, p, x0, z0 = read_model(where, model, parameters, initial, inputs, begin, mistakes, end=end)
     assert at is not None
@@ -324,7 +335,7 @@ def read_model(
     for line in model.lines:
         held = {n: at_start(first[n], model, begin, signals, before) for n in line.nodes}
         x0 += [_initial(n, value, model, p, mistakes) for n, value in held.items()]
-    z0 = [_initial(n, first.get(n, 0.0), model, p, mistakes) for n in model.algebraic_states]
+    z0 = [_initial(n, first.get(n, 1.0), model, p, mistakes) for n in model.algebraic_states]
     mistakes += tau_mistakes(model, p) if np.isfinite(p).all() else []
     check(where, mistakes)
     return tuple(signals[n] for n in model.inputs), p, np.array(x0), np.array(z0)
@@ -557,7 +568,7 @@ def _output_times(problem: Posable, times: Times) -> tuple[dict[str, Array], lis
             continue
         chosen[condition.name] = t = np.atleast_1d(at)
         found = _time_mistakes(name, t, condition.start)
-        mistakes += found
+        mistakes += found or time_mistakes(float(t[0]), float(t[-1]), condition.start, given=True)
         signals = dict(zip(problem.model.inputs, condition.inputs, strict=True))
         mistakes += [] if found else _span_mistakes(signals, f"'{condition.name}'", condition.start, t[-1])
         if not found and t[-1] > condition.schedule.known_until:

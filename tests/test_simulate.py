@@ -5,9 +5,12 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import casadi as ca
 import numpy as np
 import pytest
 
+from castfit.delay import delay
+from castfit.events import Doses
 from castfit.experiment import Experiment, free
 from castfit.inputs import Input
 from castfit.integrate import IntegratorOptions
@@ -15,6 +18,7 @@ from castfit.model import Model, symbols
 from castfit.problem import Parameter, Problem
 from castfit.simulate import Nodes, SimulationError, predict, simulate
 from castfit.status import InputError
+from castfit.steady import steady_state
 
 MEASURED = np.array([0.5, 1.0, 2.0])
 
@@ -190,6 +194,57 @@ def test_every_mistake_about_a_model_is_listed() -> None:
         assert words in text
     with pytest.raises(InputError, match="times are missing; a model has no measurements, so give times="):
         simulate(model, {"k": 1.0}, initial={"x": 1, "y": 1}, inputs={"u": 0})
+
+
+def test_times_that_were_hardly_meant_are_refused() -> None:
+    x, k = symbols("x k")
+    model = Model({x: -k * x}, parameters=[k], initial={x: 1.0})
+    with pytest.raises(InputError, match=r"far from 0: when do the initial states hold\? Give start=2000, or start=0"):
+        simulate(model, {"k": 1e-3}, [2000.0, 2001.0])
+    assert simulate(model, {"k": 1e-3}, [2000.0, 2001.0], start=0)["x"][0] == pytest.approx(np.exp(-2), rel=1e-7)
+    with pytest.raises(InputError, match="are too close to each other for numbers of this size"):
+        simulate(model, {"k": 1e-3}, [1e17, 1e17 + 64], start=1e17)
+    with pytest.raises(InputError, match="reach from 0 to 1e\\+200; give them in another unit"):
+        simulate(decay(), times=[1.0, 1e200])
+
+
+def test_what_cannot_be_computed_at_the_given_values_is_listed() -> None:
+    """The problem itself is right: at its guess everything can be computed."""
+    x, y, k, tau, lag = symbols("x y k tau lag")
+    model = Model({x: -k * delay(x, tau), y: -y}, parameters=[k, tau], initial={x: ca.log(k)})
+    both = [
+        Experiment(
+            {"x": [1.0, 1.0], "y": [1.0, 1.0]},
+            [1.0, 2.0],
+            initial={"y": 0},
+            events=[Doses(into=y, amount=1, times=0, lag=lag)],
+        ),
+        Experiment({"y": [1.0, 1.0]}, [1.0, 2.0], initial={"y": 1}, name="other"),
+    ]
+    problem = Problem(model, both, parameters={"k": 2.0, "tau": 1.0, "lag": 0.5})
+    with pytest.raises(InputError) as caught:
+        simulate(problem, {"k": -1.0, "tau": -1.0})
+    for of in ("experiment 1", "other"):
+        assert f"{of}: the initial value of 'x' = log(k) is nan at k = -1" in str(caught.value)
+        assert f"{of}: the delay of x(t - tau) is -1" in str(caught.value)
+    with pytest.raises(InputError, match=r"experiment 1: .* would happen at t = -1, before the start 0"):
+        simulate(problem, {"lag": -1.0})
+    resting = Problem(
+        Model({x: k - tau * x}, parameters=[k, tau], initial={x: 0.0}),
+        Experiment({"x": [1.0, 2.0]}, [1.0, 2.0], initial=steady_state()),
+        parameters={"k": 1.0, "tau": 1.0},
+    )
+    with pytest.raises(InputError, match="the steady state of 'x' before the experiment is nan at k = 1, tau = -1"):
+        simulate(resting, {"tau": -1.0})
+
+
+def test_a_method_without_algebraic_equations_is_refused_with_everything_else() -> None:
+    x, z, k = symbols("x z k")
+    model = Model({x: -z}, algebraic={z: z**2 - k * x}, parameters=[k], initial={x: 1.0})
+    with pytest.raises(InputError, match=r"2 mistakes[\s\S]*'cvodes' cannot integrate algebraic[\s\S]*'kk' is no"):
+        simulate(model, {"k": 1.0, "kk": 1.0}, [1.0], integrator=IntegratorOptions(method="cvodes"))
+    found = simulate(model, {"k": 1.0}, [1.0])  # the guess is 1 as in experiments: at 0 the equation is singular
+    assert found["x"][0] == pytest.approx(0.25, rel=1e-7)  # x = (1 - t / 2)^2
 
 
 @pytest.mark.parametrize("junk", [None, 3, "model", np.ones(3), object(), {"x": 1}])

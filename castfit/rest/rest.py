@@ -211,7 +211,9 @@ class Rest:
         assert now is not None
         return self._none(why or self._unsettled(now))
 
-    def _attempt(self, now: Moment, both: Callable[[Array], tuple[Array, Array]], a: Array) -> tuple[Resting | None, float]:
+    def _attempt(
+        self, now: Moment, both: Callable[[Array], tuple[Array, Array]], a: Array
+    ) -> tuple[Resting | None, float]:
         """Try Newton's method from a moment of the integration; also return how far it moved, in magnitudes.
 
         None where it leads nowhere yet; a reason where it leads to what is no isolated steady state.
@@ -334,4 +336,3 @@ class Rest:
         weight = ca.SX.sym("weight", f.numel())
         hessian, _ = ca.hessian(ca.dot(weight, f), ca.vertcat(w, p))
         return ca.Function("second", [w, p, weight], [ca.densify(hessian)])
-

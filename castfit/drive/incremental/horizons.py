@@ -11,6 +11,7 @@ from castfit._array import Array
 from castfit.integrate import IntegratorOptions
 from castfit.problem import Posable
 from castfit.simulate import SimulationError, simulate
+from castfit.status import InputError
 
 
 def end(problem: Posable) -> float:
@@ -53,4 +54,6 @@ def break_time(problem: Posable, theta: Array, integrator: IntegratorOptions) ->
             simulate(problem.posed.only([condition.name]), theta, integrator=integrator)
         except SimulationError as stop:
             stops.append(stop.time)
+        except InputError:  # an initial state cannot be computed there
+            stops.append(condition.start)
     return min(stops)
