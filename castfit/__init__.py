@@ -15,6 +15,7 @@ from castfit.drive.multistart.result import MultistartResult
 from castfit.drive.scatter.result import ScatterResult
 from castfit.drive.scatter.scatter_search import scatter_search
 from castfit.earlier import prior_from as Prior
+from castfit.estimated import Estimate
 from castfit.events import Doses, Event
 from castfit.experiment import Experiment, free, relative
 from castfit.fit import fit
@@ -91,6 +92,7 @@ __all__ = [
     "Constraint",
     "Decomposed",
     "Doses",
+    "Estimate",
     "Event",
     "Experiment",
     "GaussNewton",

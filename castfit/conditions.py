@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
+from castfit._brief import brief
 from castfit._casadi import Built
 from castfit.at_rest import AtRest
 from castfit.events import DIRECTIONS, Doses, Event, Occurrence, occurrences
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Condition:
     """One experiment, compiled: what transcriptions need of it.

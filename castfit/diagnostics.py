@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._brief import brief, one_line
 from castfit._text import aligned
 from castfit.checks import UNTESTED, Figure, autocorrelation, normality, outliers, runs, trend
 
@@ -28,6 +29,7 @@ _TINY = 1e-2  # mean square of residuals, in standard deviations, of data that a
 _NAMED = 3  # outliers in a summary
 
 
+@brief
 @dataclass(frozen=True)
 class Outlier:
     """A measured value that does not belong with the others.
@@ -85,7 +87,11 @@ class Check:
     def __str__(self) -> str:
         return self.sentence
 
+    def __repr__(self) -> str:
+        return one_line(f"{type(self).__name__}({self.sentence})")
 
+
+@brief
 @dataclass(frozen=True)
 class Checks:
     """The tests of one output, in one experiment or in all.
@@ -180,6 +186,9 @@ class Diagnostics:
     def sentence(self) -> str:
         """What is wrong, or that nothing is."""
         return " ".join(self.sentences) or "The residuals look like noise."
+
+    def __repr__(self) -> str:
+        return one_line(f"{type(self).__name__}({self.sentence})")
 
     def __str__(self) -> str:
         head = ["output", "experiment", "n", "lag 1", "sign changes", "A²", "with prediction", "with time"]

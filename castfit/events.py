@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
+from castfit._brief import brief
 from castfit._reading import is_count, is_one_of, items, name_of, named, real, reals, text
 from castfit.model import NOT_A_NUMBER, holds_nan
 from castfit.status import check
@@ -31,6 +32,7 @@ _MOST = 100_000  # doses; more are a mistake in the units of time
 _ROUNDING = 1e-9  # of an interval between doses
 
 
+@brief
 @dataclass(frozen=True, eq=False, init=False)
 class Event:
     """A change of states at one time, or when states reach something.
@@ -111,6 +113,7 @@ class Event:
         return _restore_event, (graph, tuple(self.changes), *rest)
 
 
+@brief
 @dataclass(frozen=True, eq=False, init=False)
 class Doses:
     """Amounts given to one state, once or repeatedly, at once or by infusions.

@@ -14,6 +14,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._bounds import both_bounds, bound_mistakes
+from castfit._brief import brief, listed, one_line
 from castfit._reading import named, real, reals, text
 from castfit.events import Doses, Event, read_events, up_to
 from castfit.inputs import Input
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 
+@brief
 @dataclass(frozen=True)
 class Free:
     """An initial state that is estimated; create it with `free`."""
@@ -198,6 +200,13 @@ class Experiment:
         for key, value in values.items():
             object.__setattr__(self, key, value)
 
+    def __repr__(self) -> str:
+        times = np.concatenate([t for t, _ in self.data.values()])
+        count = sum(int(np.isfinite(y).sum()) for _, y in self.data.values())
+        title = f"'{self.name}': " if self.name else ""
+        when = "at rest" if self.settled else f"times {times.min():g} to {times.max():g}"
+        return one_line(f"Experiment({title}{count} values of {listed(self.data)}, {when})")
+
     @property
     def measured(self) -> tuple[str, ...]:
         """Names of the measured quantities."""
@@ -351,6 +360,7 @@ class Experiment:
         return _restore, (self.data, self.sigma, noise, initial, parameters, *rest)
 
 
+@brief
 @dataclass(frozen=True)
 class Points:
     """Measurements on points: times (n_points,), values and sigma (n_points, n_outputs), NaN = not measured."""

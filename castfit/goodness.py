@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special
 
+from castfit._brief import one_line
 from castfit.checks import runs as signs
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ class Goodness:
 
     def __str__(self) -> str:
         return self.sentence
+
+    def __repr__(self) -> str:
+        return one_line(f"{type(self).__name__}({self.sentence})")
 
 
 UNKNOWN = Goodness(True, np.nan, {}, {}, {}, "")

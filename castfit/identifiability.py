@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._brief import brief, one_line
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -37,6 +39,7 @@ NOT_IDENTIFIABLE = "not identifiable"
 UNKNOWN = "unknown"
 
 
+@brief
 @dataclass(frozen=True)
 class Verdict:
     """What the data say about one quantity: `kind` is one of the constants above, `sentence` says more."""
@@ -46,6 +49,7 @@ class Verdict:
     sentence: str
 
 
+@brief
 @dataclass(frozen=True)
 class Combination:
     """Quantities that the data do not tell apart.
@@ -83,6 +87,9 @@ class Identifiability:
     def __getitem__(self, name: str) -> Verdict:
         """Return the verdict on a quantity."""
         return next(v for v in self.verdicts if v.name == name)
+
+    def __repr__(self) -> str:
+        return one_line(f"{type(self).__name__}({self.sentence})")
 
     def __str__(self) -> str:
         return "\n".join([self.sentence, *(f"  {c}" for c in self.combinations)])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from scipy.interpolate import CubicSpline, PchipInterpolator, PPoly
 
+from castfit._brief import brief
 from castfit._reading import is_one_of, real, reals, text
 from castfit.status import check, suggest
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _AT_LEAST = {"constant": 1, "piecewise_constant": 1, "linear": 2, "pchip": 2, "cubic_spline": 4}  # points
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Input:
     """An input signal u(t); create it with one of the named constructors.

@@ -18,7 +18,10 @@ from typing import Any
 
 import casadi as ca
 
+from castfit._brief import brief
 
+
+@brief
 @dataclass(frozen=True, eq=False)
 class Remembered:
     """An output that depends on earlier measurements; create it with `per_interval` and its like."""

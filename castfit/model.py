@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
+from castfit._brief import brief, listed, one_line
 from castfit._reading import items, named, text
 from castfit.delay import Delayed, Line, Lines, delays_in, lay_out, restated, revived, substituted
 from castfit.intervals import Memory, reduced
@@ -53,6 +54,7 @@ def symbols(names: str) -> Any:
     return made[0] if len(made) == 1 else made
 
 
+@brief
 @dataclass(frozen=True)
 class System:
     """A semi-explicit DAE  x' = ode(t, x, z, p, u),  0 = alg(t, x, z, p, u)  as SX column vectors."""
@@ -410,7 +412,8 @@ class Model:
     def __repr__(self) -> str:
         kind = "DAE" if self.algebraic_states else "ODE"
         delays = f"; delays {', '.join(map(str, self.lines))}" if self.lines else ""
-        return f"Model({kind}: states {', '.join(self.own_states)}; parameters {', '.join(self.parameters)}{delays})"
+        named = f"states {listed(self.own_states, 45)}; parameters {listed(self.parameters, 45) or 'none'}"
+        return one_line(f"Model({kind}: {named}{delays})")
 
     def __reduce__(self) -> Any:
         """Pickle through a CasADi function, since bare SX does not pickle."""

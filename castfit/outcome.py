@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from castfit._brief import brief
 from castfit.identifiability import Identifiability
 from castfit.integrate import IntegratorOptions
 from castfit.simulate import Nodes
@@ -16,6 +17,7 @@ from castfit.status import Status
 Array = NDArray[np.float64]
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Estimates:
     """Where the search ended: the best point, whether or not it is a solution.
@@ -81,6 +83,7 @@ class Estimates:
     deviations: Array = field(default_factory=lambda: np.empty(0))
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Uncertainty:
     """What the data say about the estimates.
@@ -145,6 +148,7 @@ class Uncertainty:
     information: Array = field(default_factory=lambda: np.empty((0, 0)))
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Provenance:
     """How the result came about.

@@ -12,7 +12,7 @@ theta  (n_theta,)  everything that is estimated, in search scale: a quantity on 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._bounds import bound_mistakes
+from castfit._brief import listed, one_line
 from castfit._reading import is_one_of, items, named, real, reals, text
 from castfit.conditions import Condition, conditions_of, in_time
 from castfit.experiment import Experiment, Points
@@ -70,6 +71,8 @@ class Posed:
         Priors on expressions, and on several quantities together; those on one are with the quantities.
     unguessed : frozenset of str
         Scales and offsets of outputs whose guess nobody gave.
+    units : mapping
+        What values are measured in, by name, for labels: of ``"time"``, outputs, parameters, inputs.
     """
 
     model: Model
@@ -86,6 +89,7 @@ class Posed:
     prior_terms: tuple[Term, ...] = ()
     forgiving: bool = False
     unguessed: frozenset[str] = frozenset()
+    units: Mapping[str, str] = field(default_factory=dict[str, str])
 
     # What follows from the fields
 
@@ -221,6 +225,24 @@ class Posed:
             mistakes += bound_mistakes(f"start of '{name}'", value, q.lower, q.upper, q.scale)
         check("start", mistakes)
         return theta
+
+    def unit(self, name: str) -> str:
+        """Return the unit of time, an output, a parameter or an estimated quantity; empty if none was named.
+
+        An initial state has the unit of its state, a value of one experiment that of its parameter.
+        """
+        of = next((q.of for q in self.quantities if q.name == name), name)
+        if name.startswith("sigma(") and name not in self.units:
+            of = name[len("sigma(") : -1]
+        return self.units.get(name, self.units.get(of, ""))
+
+    def label(self, name: str) -> str:
+        """Return a name with its unit, as on an axis: ``time (min)``."""
+        unit = self.unit(name)
+        return f"{name} ({unit})" if unit else name
+
+    def __repr__(self) -> str:
+        return described("Posed", self)
 
     # Other questions about the same model
 
@@ -388,6 +410,7 @@ class Posed:
             self.state_bounds,
             self.constraints,
             unguessed=self.unguessed,
+            units=self.units,
         )
         anew = compose(said)
         if anew.names != self.names:
@@ -408,6 +431,13 @@ class Posed:
             return array
         mistakes.append(f"{what} is {text(given)}; give {len(self.names)} numbers, one for each quantity")
         return np.zeros(len(self.names))
+
+
+def described(kind: str, posed: Posed) -> str:
+    """Say in a line what is measured and what is estimated."""
+    count = f"{len(posed.conditions)} experiment{'' if len(posed.conditions) == 1 else 's'}"
+    measured = f"{posed.n_data} values of {listed(posed.outputs, 40)}"
+    return one_line(f"{kind}({count}, {measured}; estimates {listed(posed.names, 56) or 'nothing'})")
 
 
 def _listed(what: str, given: Any, known: Sequence[str], mistakes: list[str]) -> list[str]:
@@ -444,4 +474,5 @@ def compose(said: Statement) -> Posed:
         observations.noise_parameters,
         terms_of(whole, quantities),
         unguessed=said.unguessed,
+        units=said.units,
     )

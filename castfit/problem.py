@@ -27,7 +27,7 @@ from castfit.experiment import Experiment
 from castfit.model import Model
 from castfit.noise.models import LOSSES
 from castfit.noise.unknown import Unknown
-from castfit.posed import Posed, compose
+from castfit.posed import Posed, compose, described
 from castfit.prior_terms import entry_mistakes
 from castfit.priors import Entry, Normal, Priors, read_entries
 from castfit.quantities import Quantity, quantities_of
@@ -66,6 +66,9 @@ class Problem:
         What is known beforehand: ``{name or expression: prior}`` for a quantity or a CasADi expression of quantities,
         ``{k1 * x0: cf.Normal(2.0, 0.1)}``, and of several quantities together.  A symbol of a local parameter, or of a
         state with an estimated initial value, means the value in every experiment.
+    units : mapping from str to str, optional
+        What values are measured in, for labels of plots and tables: ``{"time": "min", "x": "mmol/L", "k": "1/min"}``,
+        of time, states, outputs, parameters and inputs.  Nothing is converted.
 
     Raises
     ------
@@ -83,6 +86,7 @@ class Problem:
         state_bounds: Mapping[str, tuple[float, float]] | None = None,
         constraints: Sequence[Constraint] = (),
         priors: Priors = None,
+        units: Mapping[str, str] | None = None,
     ) -> None:
         mistakes: list[str] = []
         given = _items("experiments", experiments, Experiment, mistakes)
@@ -101,10 +105,12 @@ class Problem:
             for i, c in enumerate(_items("constraints", constraints, Constraint, mistakes))
         )
         self.given_priors: tuple[Entry, ...] = read_entries(priors, mistakes)
+        self.units: dict[str, str] = named("units", units, mistakes)
         chosen: Any = model
         if not isinstance(chosen, Model):
             check("Problem", [f"model is {text(chosen)}; give a Model", *mistakes])
         mistakes += [f"{e.name}: {m}" for e in labelled for m in reset_mistakes(model, e)]
+        mistakes += _unit_mistakes(self.units, model, self.parameters)
         every, unguessed = with_scales(model, self.experiments, self.parameters)
         said = Statement(
             model,
@@ -114,6 +120,7 @@ class Problem:
             self.constraints,
             self.given_priors,
             unguessed,
+            self.units,
         )
         mistakes += scale_mistakes(model, self.parameters)
         check("Problem", mistakes + statement_mistakes(said))
@@ -259,16 +266,14 @@ class Problem:
             "state_bounds": self.state_bounds,
             "constraints": self.constraints,
             "priors": self.given_priors,
+            "units": self.units,
         }
         unknown = [f"unknown argument '{n}': {suggest(n, same)}" for n in changes if n not in same]
         check("Problem.replace", unknown)
         return Problem(**{**same, **changes})
 
     def __repr__(self) -> str:
-        return (
-            f"Problem({len(self.experiments)} experiment(s), {self.n_data} values of {', '.join(self.outputs)}; "
-            f"estimates {', '.join(self.names)})"
-        )
+        return described("Problem", self.posed)
 
     def __reduce__(self) -> Any:
         """Pickle by the constructor's arguments; compiled functions are rebuilt."""
@@ -278,6 +283,7 @@ class Problem:
             "state_bounds": self.state_bounds,
             "constraints": self.constraints,
             "priors": self.given_priors,
+            "units": self.units,
         }
         return _restore_problem, (self._model, arguments)
 
@@ -309,6 +315,18 @@ def with_nodes(problem: Posable, order: int) -> Posable | None:
     if isinstance(problem, Posed):
         return problem.with_order(order)
     return problem.replace(model=problem.model.with_order(order))
+
+
+def _unit_mistakes(units: Mapping[str, Any], model: Model, parameters: Mapping[str, Any]) -> list[str]:
+    """Find units of what does not exist, and units that are no text."""
+    known = dict.fromkeys(("time", *model.output_names, *model.parameters, *parameters, *model.inputs))
+    unknown = [f"units names '{name}', which is unknown: {suggest(name, known)}" for name in units if name not in known]
+    wrong = [
+        f"the unit of '{name}' is {text(unit)}; give text such as 'mmol/L'"
+        for name, unit in units.items()
+        if not isinstance(unit, str)
+    ]
+    return unknown + wrong
 
 
 def _items(what: str, given: Any, kind: type[_T], mistakes: list[str]) -> list[_T]:

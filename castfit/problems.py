@@ -26,6 +26,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.stats import chi2
 
+from castfit._brief import brief, one_line
 from castfit.model import Model
 from castfit.problem import Problem
 from castfit.status import InputError, check, suggest
@@ -40,6 +41,7 @@ T = TypeVar("T")
 _PACKAGE = "castfit._problems"
 
 
+@brief
 @dataclass(frozen=True)
 class Reference:
     """The answer that a fit should reach.
@@ -100,6 +102,7 @@ class Reference:
         )
 
 
+@brief
 @dataclass(frozen=True)
 class Uniform:
     """Random starts: every quantity uniform between its limits, in the value or (`log`) in its logarithm.
@@ -163,6 +166,9 @@ class Benchmark:
     start_strategy: str = "data"
     transcriptions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
+    def __repr__(self) -> str:
+        return one_line(f"Benchmark('{self.name}': {self.description})")
+
     def __post_init__(self) -> None:
         """Put the problem's own guess first among the named starts."""
         guess = self.problem.to_natural(self.problem.guess).tolist()
@@ -178,6 +184,7 @@ class PaperRow:
     figures: str
 
 
+@brief
 @dataclass(frozen=True)
 class PublishedTable:
     """A table of a paper that a problem can repeat; a problem file lists its own in ``TABLES``.

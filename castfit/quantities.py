@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
+from castfit._brief import brief
 from castfit.events import symbols_of
 from castfit.experiment import Experiment, Free
 from castfit.priors import Belief
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 
+@brief
 @dataclass(frozen=True)
 class Quantity:
     """One entry of theta.

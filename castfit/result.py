@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from castfit._brief import listed, one_line
 from castfit._json import plain, rebuilt, restored
 from castfit._pictures import picture
 from castfit._reading import is_one_of, option_mistakes, real, text
 from castfit._text import aligned, rounded
 from castfit.bands import with_bands
 from castfit.diagnostics import Diagnostics, diagnose
+from castfit.estimated import Estimate
 from castfit.fingerprint import changed, question
 from castfit.goodness import EXACT, UNKNOWN, Goodness
 from castfit.identifiability import Identifiability
@@ -25,7 +27,7 @@ from castfit.problem import kind_mistakes, with_nodes
 from castfit.residuals import Seen, residual_table, scores
 from castfit.simulate import Nodes, Prediction, Times, predict
 from castfit.statistics import quantile
-from castfit.status import InputError, Status, check
+from castfit.status import InputError, Status, check, suggest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -302,6 +304,46 @@ class Result:
         both = {**self.parameters, **self.initial_states}
         return {name: both[name] for name in self.names}
 
+    def __getitem__(self, name: str) -> Estimate:
+        """Return an estimate by name: the number, its standard error, its interval, its verdict.
+
+        Parameters
+        ----------
+        name : str
+            One of `names`, or of `sigmas`.
+
+        Raises
+        ------
+        InputError
+            If nothing of that name was estimated.
+        """
+        known = (*self.names, *(name for name in self.sigmas if name not in self.names))
+        check("result", [] if name in known else [f"'{name}' was not estimated: {suggest(str(name), known)}"])
+        unit = "" if self.problem is None else self.problem.posed.unit(name)
+        if name in self.names:
+            interval, error = self.confidence_intervals()[name], self.standard_errors[name]
+            said = self.identifiability[name].sentence
+        else:
+            interval, error, said = _sigma_interval(self, name), self.sigma_errors[name], "noise, eliminated"
+        value = self.values[name] if name in self.names else self.sigmas[name]
+        return Estimate(
+            value,
+            name=name,
+            standard_error=error,
+            interval=interval,
+            level=self.confidence_level,
+            verdict=said,
+            unit=unit,
+        )
+
+    def __contains__(self, name: object) -> bool:
+        """Whether something of that name was estimated."""
+        return name in self.names or name in self.sigmas
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the estimates."""
+        return iter(self.names)
+
     def confidence_intervals(self, level: float | None = None) -> dict[str, tuple[float, float]]:
         """Return the interval of each estimate.
 
@@ -523,9 +565,9 @@ class Result:
     __str__ = summary
 
     def __repr__(self) -> str:
-        shown = [f"{name} = {value:.4g}" for name, value in self.values.items()]
-        listed = ", ".join(shown if len(shown) <= 6 else [*shown[:5], "..."])
-        return f"Result({self.status.value}: chi2 = {self.chi2:.6g}, {listed}; {self.transcription}, {self.solver})"
+        shown = listed((f"{name} = {value:.4g}" for name, value in self.values.items()), 60)
+        how = self.transcription.partition(" (")[0]
+        return one_line(f"Result({self.status.value}: chi2 = {self.chi2:.6g}, {shown}; {how})")
 
 
 def _read(content: dict[str, Any]) -> Result:
@@ -541,6 +583,7 @@ def _read(content: dict[str, Any]) -> Result:
 def _table(result: Result) -> list[str]:
     """Return name, value, standard error, interval and remark, aligned in columns."""
     intervals = result.confidence_intervals()
+    posed = None if result.problem is None else result.problem.posed
     rows = [("", "value", "std. error", f"{100 * result.confidence_level:g} % interval", "remark")]
     for (name, value), log in zip(result.values.items(), result.log, strict=True):
         error, verdict = result.standard_errors[name], result.identifiability[name]
@@ -548,19 +591,28 @@ def _table(result: Result) -> list[str]:
         absent = "inf" if error > 0 else "-"
         deviation, interval = (f"{error:.2g}", f"[{low}, {high}]") if np.isfinite(error) else (absent, absent)
         remark = verdict.sentence + (" (log scale)" if log else "")
-        rows.append((name, rounded(value, error), deviation, interval, remark))
+        unit = "" if posed is None else posed.unit(name)
+        rows.append((f"{name} ({unit})" if unit else name, rounded(value, error), deviation, interval, remark))
     rows += [_sigma_row(result, name) for name in result.sigmas if name != "sigma"]
     return aligned(rows, "<>><<")
 
 
 def _sigma_row(result: Result, name: str) -> tuple[str, ...]:
-    """Return the row of a standard deviation that was eliminated; its interval is symmetric in the logarithm."""
+    """Return the row of a standard deviation that was eliminated."""
     value, error = result.sigmas[name], result.sigma_errors[name]
     if not (np.isfinite(error) and value > 0.0):
         return name, f"{value:.4g}", "-", "-", "noise, eliminated"
+    low, high = (rounded(end, error) for end in _sigma_interval(result, name))
+    return name, rounded(value, error), f"{error:.2g}", f"[{low}, {high}]", "noise, eliminated"
+
+
+def _sigma_interval(result: Result, name: str) -> tuple[float, float]:
+    """Return the interval of a standard deviation that was eliminated, symmetric in the logarithm."""
+    value, error = result.sigmas[name], result.sigma_errors[name]
+    if not (np.isfinite(error) and value > 0.0):
+        return np.nan, np.nan
     reach = float(np.exp(quantile(result.confidence_level, result.dof) * error / value))
-    interval = f"[{rounded(value / reach, error)}, {rounded(value * reach, error)}]"
-    return name, rounded(value, error), f"{error:.2g}", interval, "noise, eliminated"
+    return value / reach, value * reach
 
 
 def _verdict(result: Result) -> str:

@@ -16,12 +16,14 @@ import casadi as ca
 import numpy as np
 
 from castfit._bounds import both_bounds
+from castfit._brief import brief
 from castfit._reading import is_one_of, real, text
 
 if TYPE_CHECKING:
     from castfit.priors import PriorDistribution
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Scaled:
     """An output with an unknown scale; create it with `scaled`."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from castfit._brief import brief
 from castfit._reading import named, real, reals, text
 from castfit.status import suggest
 
@@ -22,6 +23,7 @@ _LARGEST = 1e100  # whose square is a number
 _RESOLVED = 1e6 * np.finfo(float).eps  # length of an experiment, relative to its times
 
 
+@brief
 @dataclass(frozen=True)
 class Relative:
     """Standard deviations proportional to the measured value; create it with `relative`."""

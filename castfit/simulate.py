@@ -15,6 +15,7 @@ import casadi as ca
 import numpy as np
 from numpy.typing import NDArray
 
+from castfit._brief import brief
 from castfit._casadi import Built
 from castfit._mistakes import point_mistakes, tau_mistakes
 from castfit._reading import named, real, reals, text
@@ -72,6 +73,7 @@ class SimulationError(CastfitError):
         return type(self), (self.experiment, self.time, self.sentence)
 
 
+@brief
 @dataclass(frozen=True)
 class Nodes:
     """A trajectory known at nodes: times (K,), increasing from the experiment's start, and states (K, n_x)."""

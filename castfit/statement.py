@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
 
 from castfit._bounds import both_bounds
+from castfit._brief import brief
 
 if TYPE_CHECKING:
     from castfit.experiment import Experiment
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from castfit.priors import Entry, PriorDistribution
 
 
+@brief
 @dataclass(frozen=True, init=False)
 class Parameter:
     """A parameter of the model: its guess, and how it is estimated.
@@ -75,6 +77,7 @@ class Parameter:
         return self.lower, self.upper
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Constraint:
     """``lower <= expression <= upper`` at every measured time; equal bounds make it an equation.
@@ -112,6 +115,7 @@ class Statement:
     constraints: tuple[Constraint, ...]
     priors: tuple[Entry, ...] = ()
     unguessed: frozenset[str] = frozenset()
+    units: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def with_scales(

@@ -25,6 +25,7 @@ import casadi as ca
 import numpy as np
 from scipy.integrate import trapezoid
 
+from castfit._brief import brief
 from castfit._pictures import picture
 from castfit._reading import text
 from castfit._text import aligned
@@ -54,6 +55,7 @@ _OSCILLATING = np.tan(np.deg2rad(51.8))  # |Im / Re| beyond which BDF of order 5
 _UNSTABLE = 12.0  # growth by exp(12) = 2e5: single shooting loses the digits that fits live on
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Stiffness:
     """How stiff a model is along a trajectory.

@@ -48,7 +48,7 @@ def test_quantities_come_shared_first_then_by_experiment():
     assert problem.outputs == ("y", "z", "product", "logarithm")
     assert problem.n_data == 5 + 4 + 6 + 5
     assert problem.free_parameters.tolist() == [0, 1, 2]
-    assert repr(problem).startswith("Problem(2 experiment(s), 20 values of y, z, product, logarithm; estimates k1, k2")
+    assert repr(problem).startswith("Problem(2 experiments, 20 values of y, z, product, logarithm; estimates k1, k2")
 
 
 def test_one_experiment_needs_no_suffix():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from castfit._brief import brief, one_line
 from castfit.problem import Posable
 
 _SAME = 1e-4  # relative difference of chi2 up to which two fits found the same optimum
@@ -16,6 +17,7 @@ _ROUNDING = 1e-10  # of the sum of squared data
 _LARGEST = 300.0
 
 
+@brief
 @dataclass(frozen=True)
 class Optimum:
     """An optimum and the starts that led to it.
@@ -166,6 +168,9 @@ class Outlook:
             success_rate=rate,
             starts_for_best=_needed(rate),
         )
+
+    def __repr__(self) -> str:
+        return one_line(f"{type(self).__name__}({self.sentence})")
 
     @property
     def sentence(self) -> str:

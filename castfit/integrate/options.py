@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from castfit._brief import brief
 from castfit._reading import is_one_of, real, text
 from castfit.status import check, suggest
 
@@ -16,6 +17,7 @@ METHODS = ("auto", "cvodes", "idas", "rosenbrock", "collocation")
 COMPILE = ("never", "auto", "always")
 
 
+@brief
 @dataclass(frozen=True)
 class IntegratorOptions:
     """How to integrate.

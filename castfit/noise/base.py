@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._brief import brief
+
 if TYPE_CHECKING:
     import casadi as ca
     from numpy.typing import NDArray
@@ -28,6 +30,7 @@ _RESOLUTION = 1e-10  # a starting spread is not smaller than this part of the da
 _ACCURACY = 1e-6  # an estimated one not than this, to which models are integrated
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Noise(ABC):
     """How measured values scatter about their predictions; given per output.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
+from castfit._brief import brief
 from castfit.noise.base import Noise, pairs
 from castfit.noise.density import Density, lower_triangular
 from castfit.noise.special import log1p_ratio, log_gamma, log_rising
@@ -26,6 +27,7 @@ _LEAST_DISPERSION = 1e-3  # to start from
 _UNSEEN = 1e-6  # part of a variance
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Poisson(Noise):
     """Counts whose expectation is the output, and so is their variance.  There is no `sigma`."""
@@ -86,6 +88,7 @@ class Poisson(Noise):
         return rng.poisson(mean).astype(float)
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class NegativeBinomial(Noise):
     """Counts more variable than Poisson's: variance mu + dispersion mu^2.

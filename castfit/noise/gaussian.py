@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
+from castfit._brief import brief
 from castfit._reading import is_one_of, real, text
 from castfit.noise.base import Noise, pairs, positive
 from castfit.noise.density import Density, lower_triangular, secant
@@ -147,6 +148,7 @@ class _Normal(Noise):
         return mistakes
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Gaussian(_Normal):
     """Normal errors of standard deviation `sigma`.
@@ -178,6 +180,7 @@ class Gaussian(_Normal):
         return ca.SX(0)
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class LogNormal(_Normal):
     """Normal errors of the logarithm; the density is that of the measured value itself.

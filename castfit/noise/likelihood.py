@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
+from castfit._brief import brief
 from castfit._reading import text
 from castfit.noise.base import Noise
 from castfit.noise.density import Density
@@ -31,6 +32,7 @@ class _Graph:
         return ca.SX(self.function.call([prediction, datum, *(ca.SX.sym(n) for n in self.names)])[0])
 
 
+@brief
 @dataclass(frozen=True, eq=False, init=False)
 class Likelihood(Noise):
     """The user's own negative log likelihood of one datum.

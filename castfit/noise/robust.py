@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
+from castfit._brief import brief
 from castfit._reading import real, text
 from castfit.noise.base import Noise, pairs, positive
 from castfit.noise.density import Density, lower_triangular, secant
@@ -90,6 +91,7 @@ def _line(f: float, end: float) -> tuple[Array, Array]:
     return f * np.sinh(u), f * np.cosh(u) * (u[1] - u[0])
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class StudentT(Noise):
     """Student's t: heavy tails, so that outliers pull less the farther they are.
@@ -151,6 +153,7 @@ class StudentT(Noise):
         return mean + scale * rng.standard_t(self.df, mean.shape)
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Laplace(Noise):
     """Double exponential errors: the sum of absolute deviations is minimised.
@@ -252,6 +255,7 @@ class _Loss(Noise):
         return _median_spread(mu, m, self._quartile)
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Huber(_Loss):
     """Quadratic up to `f_scale` standard deviations, linear beyond (Huber 1964).
@@ -309,6 +313,7 @@ class Huber(_Loss):
         return mean + deviation * np.where(inside, within, beyond)
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class SoftL1(_Loss):
     """A smooth transition from quadratic to linear, rho = 2 (sqrt(1 + z) - 1).
@@ -361,6 +366,7 @@ class SoftL1(_Loss):
         return mean + deviation * np.sqrt(variance) * rng.standard_normal(mean.shape)
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Cauchy(_Loss):
     """A logarithm, rho = log(1 + z): far outliers count for nothing; there may be several optima.

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from castfit._bounds import both_bounds
+from castfit._brief import brief
 from castfit._reading import real, text
 
 
+@brief
 @dataclass(frozen=True)
 class Unknown:
     """A standard deviation, or another spread, to be estimated; create it with `unknown`."""

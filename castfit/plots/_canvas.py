@@ -20,11 +20,9 @@ INK, SOFT, FAINT = "0.25", "0.45", "0.92"
 
 def new_figure(width: float, height: float) -> Canvas:
     """Make a figure of the given size in inches."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from castfit.plots._figure import Picture
 
-    figure: Any = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure: Any = Picture.of(width, height, 150)
     figure.get_layout_engine().set(w_pad=0.06, h_pad=0.05)
     return figure
 

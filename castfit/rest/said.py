@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from castfit._brief import brief
+
 if TYPE_CHECKING:
     from castfit.inputs import Input
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class SteadyStart(Mapping[str, Any]):
     """The steady state in which an experiment begins; create it with `castfit.steady_state`.

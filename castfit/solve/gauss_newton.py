@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._brief import brief
 from castfit._reading import is_count, is_one_of, real, text
 from castfit._watch import Stopped, Watch, watched
 from castfit.solve.homotopy import enter, hold_back, next_try, soft_step, start_point
@@ -61,6 +62,7 @@ _SCORING = 1e-3  # Fisher scoring converges linearly: behind a step there are ot
 _SHORTEST = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
 
 
+@brief
 @dataclass(frozen=True)
 class GaussNewton:
     """The generalized Gauss-Newton method with condensing.

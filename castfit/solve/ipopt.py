@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
+from castfit._brief import brief
 from castfit._capture import Capture, captured, released
 from castfit._reading import is_count, is_one_of, named, text
 from castfit._watch import Stopped, Watch, watched
@@ -96,6 +97,7 @@ _NEAR = 10.0  # factor on sigma from which profiling takes over
 _WARM = {"mu_init": 1e-7, "bound_push": 1e-8, "bound_frac": 1e-8}
 
 
+@brief
 @dataclass(frozen=True)
 class Ipopt:
     """The interior-point solver IPOPT (Waechter and Biegler 2006).

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._brief import brief
 from castfit._watch import Stopped, look
 from castfit.staged import Evaluation, Layout, Linearization, StagedProblem, gaps
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 
+@brief
 @dataclass(frozen=True)
 class Iteration:
     """What a callback sees.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._brief import brief
 from castfit._reading import is_count, is_one_of, real, text
 from castfit.integrate import IntegratorOptions
 from castfit.staged import locked
@@ -38,6 +39,7 @@ _NEAR = 1e-3  # of an element: no boundary is needed so near to data
 _FIRST_ELEMENTS = 20  # "auto" begins with at least so many, and with the measured times
 
 
+@brief
 @dataclass(frozen=True)
 class Collocation:
     """Represent the states by polynomials on elements.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._brief import brief
 from castfit._reading import text
 from castfit.integrate import IntegratorOptions
 from castfit.status import check
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from castfit.staged import StagedProblem
 
 
+@brief
 @dataclass(frozen=True)
 class MultipleShooting:
     """Integrate every interval from a state of its own, and match the ends.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._brief import brief
 from castfit._reading import text
 from castfit.integrate import IntegratorOptions
 from castfit.status import check
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from castfit.staged import StagedProblem
 
 
+@brief
 @dataclass(frozen=True)
 class SingleShooting:
     """Integrate every experiment from its initial state to its end.

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from castfit._brief import brief, listed, one_line
 from castfit._json import finite
 from castfit._pictures import picture
 from castfit._text import Column, Sheet, or_never
@@ -39,7 +40,7 @@ _NOT_INTEGRATED = (Status.START_FAILED.value, Status.EVALUATION_FAILED.value)
 _CUT_SHORT = tuple(status for status in UNFINISHED if not status.startswith("worker"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MethodTrial(Trial):
     """One method from one start; see `Trial` for how it ended.
 
@@ -73,6 +74,7 @@ class MethodTrial(Trial):
         return "integration_error" if self.status in _NOT_INTEGRATED else "optimization_error"
 
 
+@brief
 @dataclass(frozen=True)
 class Row:
     """What one method did.
@@ -241,8 +243,8 @@ class ComparisonResult(Found):
         return Sheet.of(self.rows, ("method", lambda row: row.method), *COUNTS, *_WORK, title=title)
 
     def __repr__(self) -> str:
-        rates = ", ".join(f"{row.method} {row.correct}/{row.starts}" for row in self.rows)
-        return f"ComparisonResult(chi2 = {self.best_chi2:.6g}; correct: {rates})"
+        rates = listed(f"{row.method} {row.correct}/{row.starts}" for row in self.rows)
+        return one_line(f"ComparisonResult(chi2 = {self.best_chi2:.6g}; correct: {rates})")
 
 
 Columns = Sequence[Column[Row]]

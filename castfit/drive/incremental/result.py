@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from castfit._brief import brief, one_line
 from castfit._text import Column, Sheet, rounded
 from castfit.drive.run.found import Found
 from castfit.result import Result
 from castfit.status import Status
 
 
+@brief
 @dataclass(frozen=True)
 class Horizon:
     """What happened on one horizon.
@@ -119,7 +121,8 @@ class IncrementalResult(Found):
 
     def __repr__(self) -> str:
         count = len(self.horizons)
-        return f"IncrementalResult({count} horizons, I_equiv = {self.equivalent_iterations:.2f}; {self.result!r})"
+        what = f"{count} horizon{'' if count == 1 else 's'}, I_equiv = {self.equivalent_iterations:.2f}"
+        return one_line(f"IncrementalResult({what}; {self.result!r})")
 
 
 def _estimate(name: str) -> Column[Horizon]:

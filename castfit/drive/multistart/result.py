@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from castfit._brief import brief
 from castfit._json import rebuilt
 from castfit.drive.optima import Merit, Optimum, Outlook, optima
 from castfit.drive.run.checkpoint import read, write
@@ -21,7 +22,7 @@ from castfit.status import SOLVED, InputError
 _SMALL_GAP = 1e-6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Start(Trial):
     """One start and where it led: a row of the table; see `Trial` for how it ended.
 
@@ -72,6 +73,7 @@ class Start(Trial):
         )
 
 
+@brief
 @dataclass(frozen=True)
 class Progress:
     """What a callback sees after every start.

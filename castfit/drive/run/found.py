@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from castfit._brief import one_line
 from castfit._text import Column, Sheet
 from castfit.drive.optima import Merit, Optimum
 from castfit.drive.run.pool import LOST, lost
@@ -106,6 +107,9 @@ class Trial(Ended, ABC):
         """How it ended in one line."""
         took = f"{self.iterations} iterations, {self.time:.2f} s"
         return f"start {self.name}: {self.status}, chi2 = {self.chi2:.6g}, {took}"
+
+    def __repr__(self) -> str:
+        return one_line(f"{type(self).__name__}({self.sentence})")
 
     def ended(self, outcome: Any, merit: Merit) -> Self:
         """Return the row with the outcome of its task: an `Answer`, or what befell it.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._brief import brief
 from castfit._pictures import picture
 from castfit.drive.optima import Optimum, optima
 from castfit.drive.run.found import Ended, Found, counted, optima_lines
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@brief
 @dataclass(frozen=True)
 class Moment:
     """The best chi2 after so many simulations and seconds."""
@@ -27,6 +29,7 @@ class Moment:
     chi2: float
 
 
+@brief
 @dataclass(frozen=True)
 class LocalSearch(Ended):
     """A local search.
@@ -55,6 +58,7 @@ class LocalSearch(Ended):
     seconds: float
 
 
+@brief
 @dataclass(frozen=True)
 class Generation:
     """What a callback sees after every generation.

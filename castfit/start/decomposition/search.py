@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.optimize import least_squares
 
+from castfit._brief import brief
 from castfit._casadi import Built
 from castfit._reading import rng_mistakes
 from castfit._watch import Stopped, look
@@ -43,6 +44,7 @@ _MARGIN = np.log(30.0)  # by which parameters may exceed the magnitudes that the
 _DECADES = 3.0  # drawn to each side of the start where bounds are infinite
 
 
+@brief
 @dataclass(frozen=True)
 class Decomposed:
     """Start from a decomposition: the equations that share no parameter are estimated apart from each other.

@@ -1,0 +1,101 @@
+"""Reprs that fit a line and say the most important: arrays by their shape, options only where they are not the default.
+
+What an object holds in full is for `print`, for attributes, and in notebooks for tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import MISSING, fields
+from enum import Enum
+from numbers import Real
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+T = TypeVar("T")
+
+LINE = 120
+_FEW = 4  # entries of a collection that are worth listing
+_PART = 48
+
+
+def brief(cls: type[T]) -> type[T]:
+    """Give a dataclass a repr that fits a line: ``Name(field=value, ...)``, without what is the default."""
+
+    def represent(self: Any) -> str:
+        given = ((f, getattr(self, f.name)) for f in fields(self) if f.repr)
+        parts = [f"{f.name}={shown(value)}" for f, value in given if not _is_default(f, value)]
+        return one_line(f"{type(self).__name__}({', '.join(parts)})")
+
+    represent.__name__, represent.__qualname__ = "__repr__", f"{cls.__qualname__}.__repr__"
+    setattr(cls, "__repr__", represent)  # noqa: B010 - the checker knows no assignment to a method
+    return cls
+
+
+def one_line(text: str, width: int = LINE) -> str:
+    """Put text on one line, cut where it is too long; a bracket stays closed."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= width else f"{flat[: width - 4].rstrip(', ')}...)"
+
+
+def listed(names: Iterable[str], width: int = 60) -> str:
+    """List as many names as fit, and count the rest."""
+    every = list(names)
+    kept: list[str] = []
+    for name in every:
+        if kept and len(", ".join([*kept, name])) > width:
+            return f"{', '.join(kept)} and {len(every) - len(kept)} more"
+        kept.append(name)
+    return ", ".join(kept)
+
+
+def shown(value: Any) -> str:
+    """Show a value within a line."""
+    if isinstance(value, np.ndarray):
+        array = cast("np.ndarray[Any, Any]", value)
+        return repr(array.tolist()) if array.size <= _FEW else f"array{array.shape}"
+    if isinstance(value, bool) or value is None:
+        return repr(value)
+    if isinstance(value, Enum):
+        return repr(value.value)
+    if isinstance(value, Real):
+        return f"{value:.6g}" if isinstance(value, (float, np.floating)) else f"{value}"
+    if isinstance(value, str):
+        return repr(value if len(value) <= _PART else f"{value[: _PART - 3]}...")
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[Any, Any]", value)
+        return _few("{", [f"{_key(k)}: {shown(v)}" for k, v in entries.items()] if len(entries) <= _FEW else entries)
+    if isinstance(value, (tuple, list, frozenset, set)):
+        group = cast("Collection[Any]", value)
+        return _few("(", [shown(v) for v in group] if len(group) <= _FEW else group)
+    text = repr(value)
+    return text.removeprefix("SX(").removesuffix(")") if text.startswith("SX(") else one_line(text, 2 * _PART)
+
+
+def _few(opening: str, parts: Collection[Any]) -> str:
+    """List parts that are text and not long; else count them."""
+    closing = {"{": "}", "(": ")"}[opening]
+    text = ", ".join(parts) if all(isinstance(part, str) for part in parts) else ""
+    if len(parts) <= _FEW and len(text) <= _PART:
+        return f"{opening}{text}{',' if opening == '(' and len(parts) == 1 else ''}{closing}"
+    return f"{opening}{len(parts)} entries{closing}"
+
+
+def _key(key: Any) -> str:
+    return repr(key) if isinstance(key, str) else shown(key)
+
+
+def _is_default(field: Any, value: Any) -> bool:
+    """Tell whether a field has its default; arrays and expressions are compared by identity only."""
+    factory: Callable[[], Any] | Any = field.default_factory
+    default = factory() if factory is not MISSING else field.default
+    if default is MISSING:
+        return False
+    if value is default:
+        return True
+    same_kind = type(value) is type(default) or (isinstance(value, Real) and isinstance(default, Real))
+    try:
+        return same_kind and not isinstance(value, np.ndarray) and bool(value == default)
+    except (TypeError, ValueError, RuntimeError):  # an expression has no truth, an array several
+        return False

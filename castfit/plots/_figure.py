@@ -1,0 +1,45 @@
+"""Figures that show themselves in notebooks, where only those made by pyplot would be seen otherwise.
+
+Imported when a figure is made: it needs matplotlib, the rest of castfit does not.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+_SHARP = 2.0  # pixels of the picture to one of the page, for screens that have so many
+
+
+class Picture(Figure):
+    """A matplotlib figure without pyplot: it opens no window, and the last one of a cell is shown below it."""
+
+    @classmethod
+    def of(cls, width: float, height: float, dots_per_inch: float) -> Picture:
+        """Make a figure of the given size in inches."""
+        made: Any = cls((width, height), dots_per_inch, layout="constrained")
+        FigureCanvasAgg(made)
+        return made
+
+    def _repr_png_(self) -> bytes:
+        return self._drawn()
+
+    def _repr_html_(self) -> str:  # the older hook, which documentation tools ask for
+        width, _ = self.get_size_inches() * self.dpi / _SHARP
+        data = base64.b64encode(self._drawn()).decode()
+        style = f"width: {width:.0f}px; max-width: 100%; height: auto;"
+        return f'<img alt="figure" style="{style}" src="data:image/png;base64,{data}">'
+
+    def _drawn(self) -> bytes:
+        out = io.BytesIO()
+        untyped: Any = self
+        untyped.savefig(out, format="png", facecolor="white")
+        return out.getvalue()
+
+    def __repr__(self) -> str:
+        width, height = self.get_size_inches()
+        return f"<Picture of {width:.3g} x {height:.3g} inches with {len(self.axes)} axes>"
