@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 _SURE = 1e-3  # probability below which something is no chance
+_RARE = 0.05  # and below which it deserves a word
 _POOR = 2.0  # root of chi2 per degree of freedom above which the model does not describe the data
 _LARGE = 0.1  # unexplained variance beyond which residuals with a pattern are no detail
 _MOST = 0.5  # unexplained variance that deserves a word even without any pattern
@@ -133,6 +134,9 @@ def _by_chi2(
         factor = np.sqrt(dof / chi2) if chi2 > 0 else np.inf
         much = f"about {factor:.2g} times too large" if np.isfinite(factor) else "too large"
         return True, f"The residuals are smaller than sigma says: {ratio}. Sigma seems {much}, the standard errors too."
+    if p_value < _RARE:
+        said = f"The residuals are rather large for these sigmas: {ratio}, p = {p_value:.2g}"
+        return True, f"{said}, as one data set in {1 / p_value:.0f} has them by chance.{_in_runs(runs)}"
     return True, f"The data agree with the model: {ratio}, p = {p_value:.2g}.{_in_runs(runs)}"
 
 

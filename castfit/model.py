@@ -31,27 +31,28 @@ if TYPE_CHECKING:
 Expression = ca.SX | float | int
 
 
-def symbols(names: str) -> Any:
+def symbols(names: str | Iterable[str]) -> Any:
     """Create CasADi SX scalars.
 
     Parameters
     ----------
-    names : str
-        Names separated by spaces or commas, such as ``"x y"``.
+    names : str or iterable of str
+        Names separated by spaces or commas, such as ``"x y"``; or one by one, ``(f"u{i}" for i in range(20))``.
 
     Returns
     -------
     casadi.SX or tuple of casadi.SX
-        One symbol for one name, a tuple for several.
+        One symbol for one name, a tuple for several; a tuple always where an iterable is given.
     """
     given: Any = names
-    parts = given.replace(",", " ").split() if isinstance(given, str) else []
-    mistakes = [f"the name '{name}' is given twice" for name in dict.fromkeys(parts) if parts.count(name) > 1]
+    parts = given.replace(",", " ").split() if isinstance(given, str) else items(given) or []
+    mistakes = [f"{text(name)} is no name" for name in parts if not isinstance(name, str) or not name.strip()]
+    mistakes += [f"the name '{name}' is given twice" for name in dict.fromkeys(parts) if parts.count(name) > 1]
     if not parts:
         mistakes.append(f"{text(given)} contains no name; write for example symbols('x y')")
     check("symbols", mistakes)
     made = tuple(ca.SX.sym(name) for name in parts)
-    return made[0] if len(made) == 1 else made
+    return made[0] if len(made) == 1 and isinstance(given, str) else made
 
 
 @brief

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LEAVES = {"quickstart": ["fit.png"], "stiffness": ["stiffness.png"]}
 NEEDS = {"multistart_dask": "distributed"}
-SLOW = {"multistart_dask", "compare_solvers", "compare_transcriptions"}
+SLOW = {"jak_stat", "lorenz", "robertson", "multistart_dask", "compare_solvers", "compare_transcriptions"}
 
 
 def run(script, folder, *arguments):

@@ -27,6 +27,9 @@ def test_probabilities_are_those_of_chi2_and_of_the_binomial_distribution() -> N
     changes = int((r[1:] * r[:-1] < 0).sum())
     assert found.runs["y"] == pytest.approx(stats.binom.cdf(changes, 99, 0.5))
     assert "agree with the model" in found.sentence
+    rare = goodness([series(1.2 * r)], float(1.44 * r @ r), 98, absolute_sigma=True)
+    assert 1e-3 < rare.p_value < 0.05
+    assert "rather large" in rare.sentence
 
 
 def test_true_models_are_hardly_ever_doubted() -> None:

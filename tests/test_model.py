@@ -27,9 +27,12 @@ def test_symbols_come_one_by_one_or_as_a_tuple():
     assert isinstance(x, ca.SX)
     assert x.name() == "x"
     assert [s.name() for s in symbols("a, b c")] == ["a", "b", "c"]
+    assert [s.name() for s in symbols(f"u{i}" for i in range(3))] == ["u0", "u1", "u2"]
+    (alone,) = symbols(["x"])
+    assert alone.name() == "x"
 
 
-@pytest.mark.parametrize("names", ["", " , ", None, 3, ["x", "y"]])
+@pytest.mark.parametrize("names", ["", " , ", None, 3, []])
 def test_symbols_need_names(names):
     with refused("contains no name"):
         symbols(names)
@@ -38,6 +41,8 @@ def test_symbols_need_names(names):
 def test_symbols_refuse_a_name_twice():
     with refused("'x' is given twice"):
         symbols("x y x")
+    with refused("3 is no name"):
+        symbols(["x", 3])
 
 
 def test_names_and_outputs_in_order():
