@@ -65,6 +65,7 @@ from castfit.noise.models import (
 from castfit.noise.unknown import unknown
 from castfit.priors import Normal, lasso, tikhonov
 from castfit.problem import Constraint, Parameter, Problem
+from castfit.region import Axis, ConfidenceRegion
 from castfit.result import Result
 from castfit.scaled import scaled
 from castfit.simulate import SimulationError, simulate
@@ -85,10 +86,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Axis",
     "CastfitError",
     "Cauchy",
     "Collocation",
     "ComparisonResult",
+    "ConfidenceRegion",
     "Constraint",
     "Decomposed",
     "Doses",

@@ -128,6 +128,7 @@ def estimate(
         spreads=seen.spreads,
         normalised_residuals=seen.normalised,
         deviations=seen.deviations,
+        bounds=np.array([(q.lower, q.upper) for q in quantities], dtype=float).reshape(-1, 2),
         active=held,
         gaps=_largest_gap(staged, at),
         trajectories={
@@ -152,6 +153,10 @@ def estimate(
             zip(unknown_sigmas, (at.sigma * np.nan if trusted is None else trusted.noise_errors).tolist(), strict=True)
         ),
         information=found.information if found is not None else none,
+        rank=-1 if found is None else found.rank,
+        root=none if trusted is None else trusted.root,
+        undetermined=np.empty((0, n_theta)) if trusted is None else trusted.directions / trusted.scale,
+        leverage=np.full(problem.n_data, np.nan) if trusted is None else trusted.leverage,
         absolute_sigma=absolute_sigma,
         confidence_level=confidence_level,
         identifiability=judge(names, natural, slope, held, found, unknown=unknown) if found is not None else none_known,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._brief import brief, one_line
+from castfit.combinations import product
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -218,7 +219,7 @@ def _sentence(names: Sequence[str], values: Array, changes: Array) -> str:
     relative = changes / values if (values != 0.0).all() else np.full(changes.shape, np.nan)
     sums = [_sum(names, signs) for signs in _integers(changes, largest=1)]
     # Values of simple ratios make a sum look like a product of higher powers, too.
-    products = [_product(names, powers) for powers in _integers(relative, largest=1 if sums else LARGEST_POWER)]
+    products = [product(names, powers) for powers in _integers(relative, largest=1 if sums else LARGEST_POWER)]
     named = [_listing(terms) for terms in (products, sums) if terms]
     if not named:
         return f"{_listing(names)} enter only in combination"
@@ -245,16 +246,6 @@ def _null_space(rows: Array) -> Array:
     """Return an orthonormal basis of what is orthogonal to the rows, as rows."""
     _, S, Vt = np.linalg.svd(rows)
     return Vt[int(np.count_nonzero(EXACT * S[0] < S)) :]
-
-
-def _product(names: Sequence[str], powers: Array) -> str:
-    """Write a product of powers such as k1*k2 or k1/k2**2; its first power is positive."""
-    text = ""
-    for name, power in sorted(zip(names, powers.tolist(), strict=True), key=lambda pair: pair[1] < 0):
-        if power:
-            operator = ("*" if power > 0 else "/") if text else ""
-            text += f"{operator}{name}" + (f"**{abs(power)}" if abs(power) > 1 else "")
-    return text
 
 
 def _sum(names: Sequence[str], signs: Array) -> str:

@@ -61,6 +61,8 @@ class Estimates:
         Residuals of variance 1 if the model is right; NaN where sigma could not be estimated; (n_data,).
     deviations : Array
         Standard deviations of the values by their noise model, in the unit of the output; (n_data,).
+    bounds : Array
+        Lower and upper bounds of the estimated quantities, natural scale; (n_theta, 2).
     """
 
     status: Status
@@ -81,6 +83,7 @@ class Estimates:
     spreads: Array = field(default_factory=lambda: np.empty(0))
     normalised_residuals: Array = field(default_factory=lambda: np.empty(0))
     deviations: Array = field(default_factory=lambda: np.empty(0))
+    bounds: Array = field(default_factory=lambda: np.empty((0, 2)))
 
 
 @brief
@@ -127,6 +130,14 @@ class Uncertainty:
         Their standard errors.
     information : Array
         Fisher's information of data and priors on theta, search scale, active bounds left aside; (n_theta, n_theta).
+    rank : int
+        Number of directions of theta that data and priors determine; -1 if it is not known.
+    root : Array
+        root @ root.T is the covariance of what is determined, search scale; (n_theta, n_theta).
+    undetermined : Array
+        Directions of theta that are not, search scale; (k, n_theta).
+    leverage : Array
+        How much of each value's own error the fit follows, from 0 to 1; (n_data,).
     """
 
     dof: int
@@ -146,6 +157,10 @@ class Uncertainty:
     sigmas: dict[str, float] = field(default_factory=dict[str, float])
     sigma_errors: dict[str, float] = field(default_factory=dict[str, float])
     information: Array = field(default_factory=lambda: np.empty((0, 0)))
+    rank: int = -1
+    root: Array = field(default_factory=lambda: np.empty((0, 0)))
+    undetermined: Array = field(default_factory=lambda: np.empty((0, 0)))
+    leverage: Array = field(default_factory=lambda: np.empty(0))
 
 
 @brief

@@ -24,6 +24,7 @@ from castfit.identifiability import Identifiability
 from castfit.integrate import IntegratorOptions
 from castfit.outcome import Estimates, Provenance, Uncertainty
 from castfit.problem import kind_mistakes, with_nodes
+from castfit.region import ConfidenceRegion, confidence_region
 from castfit.residuals import Seen, residual_table, scores
 from castfit.simulate import Nodes, Prediction, Times, predict
 from castfit.statistics import quantile
@@ -185,6 +186,31 @@ class Result:
     def information(self) -> Array:
         """Fisher's information of data and priors on theta, search scale, active bounds left aside."""
         return self.statistics.information
+
+    @property
+    def rank(self) -> int:
+        """Number of directions of theta that data and priors determine; -1 if it is not known."""
+        return self.statistics.rank
+
+    @property
+    def root(self) -> Array:
+        """Square root of the covariance of what is determined, search scale; see `confidence_region`."""
+        return self.statistics.root
+
+    @property
+    def undetermined(self) -> Array:
+        """Directions of theta that data and priors leave open, (k, n_theta), search scale."""
+        return self.statistics.undetermined
+
+    @property
+    def leverage(self) -> Array:
+        """How much of each measured value's own error the fit follows, from 0 to 1, in the order of `residuals`."""
+        return self.statistics.leverage
+
+    @property
+    def bounds(self) -> Array:
+        """Lower and upper bounds of the estimated quantities, (n_theta, 2)."""
+        return self.solution.bounds
 
     @property
     def correlation(self) -> Array:
@@ -372,6 +398,31 @@ class Result:
             else:
                 out[name] = (value - reach, value + reach)
         return out
+
+    def confidence_region(self, level: float | None = None) -> ConfidenceRegion:
+        """Return the ellipsoid in which the quantities lie together: its axes, the boxes about it, in words.
+
+        Parameters
+        ----------
+        level : float, optional
+            By default the result's `confidence_level`.
+
+        Returns
+        -------
+        ConfidenceRegion
+            ``print`` shows how well each quantity is known by itself, together with the others, and if the others were
+            known, and which combinations of quantities are known best and worst.
+
+        Raises
+        ------
+        InputError
+            For a fit that failed.
+        """
+        chosen = self.confidence_level if level is None else real(level)
+        wrong = chosen is None or not 0 < chosen < 1
+        check("confidence_region", [f"level is {text(level)}; it lies between 0 and 1"] if wrong else [])
+        assert chosen is not None
+        return confidence_region(self.solution, self.statistics, chosen)
 
     def predict(
         self, times: Times = None, *, bands: str | None = None, noise: bool = False, level: float | None = None

@@ -54,6 +54,8 @@ class Information:
     ----------
     inverse : (n, n) array
         Inverse of E^T E along the constraints, on the determined subspace; 0 for quantities at a bound.
+    root : (n, rank) array
+        inverse = root root^T.
     response : (n, m) array
         How the estimate answers to errors of the residuals, d theta / d u.
     closure_response : (n, n_f) array
@@ -73,6 +75,7 @@ class Information:
     """
 
     inverse: Array
+    root: Array
     response: Array
     closure_response: Array
     rank: int
@@ -132,6 +135,7 @@ def information(
     to_closure = -F_inverse / d[:, None]  # d x / d e with the least d x, then corrected for what that does to u
     return Information(
         inverse=half[:n] @ half[:n].T,
+        root=half[:n],
         response=response[:n],
         closure_response=(to_closure + response @ (E @ to_closure))[:n],
         rank=rank,
@@ -200,6 +204,13 @@ class Statistics:
         Effect of each quantity on the data.
     information : (n, n) array
         Fisher's information of data and priors on theta, bounds and other active constraints left aside.
+    rank : int
+        Number of directions that data and priors determine.
+    root : (n, n) array
+        root root^T is the covariance of what is determined, whatever is not; 0 in rows of quantities at a bound.
+    leverage : (n_data,) array
+        How much of each value's own error the fit follows, from 0 to 1; their sum is the number of directions that the
+        data determine, less what priors do.
     """
 
     jacobian: Array
@@ -215,6 +226,9 @@ class Statistics:
     directions: Array
     scale: Array
     information: Array
+    rank: int
+    root: Array
+    leverage: Array
 
 
 def statistics(
@@ -286,6 +300,7 @@ def statistics(
     if not kinds.datum.all():  # rows of computed spreads are no data
         dof = round(float(np.sum((1.0 - found.leverage)[kinds.datum]))) - n_straight
     covariance = spread**2 * found.inverse + numerical
+    compact = _compact(spread * found.root, numerical)
     covariance[held[:n]] = covariance[:, held[:n]] = np.nan
     covariance[found.undetermined] = covariance[:, found.undetermined] = np.nan
     covariance[found.undetermined, found.undetermined] = np.inf
@@ -310,7 +325,24 @@ def statistics(
         condition=found.condition,
         directions=found.directions,
         scale=found.scale,
+        rank=found.rank,
+        root=compact,
+        leverage=found.leverage[kinds.datum & (np.arange(rows.size) < rows.size - linearization.prior.size)],
     )
+
+
+def _compact(root: Array, more: Array) -> Array:
+    """Return an (n, n) root of  root root^T + more,  where more (n, n) is small.
+
+    The sum itself would lose the combinations that are known best beside those that are known worst.
+    """
+    if not (np.isfinite(root).all() and np.isfinite(more).all()):  # as where nothing is left to estimate the noise
+        return np.full(more.shape, np.nan)
+    size = np.sqrt(np.maximum(np.diag(more), 0.0))
+    S, V = np.linalg.eigh(more / np.outer(_positive(size), _positive(size)))
+    both = np.hstack([root, size[:, None] * V * np.sqrt(np.maximum(S, 0.0))])
+    triangular = np.asarray(linalg.qr(both.T, mode="r")[0], dtype=float)
+    return triangular[: root.shape[0]].T
 
 
 def _straight(linearization: Linearization, m: int) -> Mask:

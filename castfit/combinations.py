@@ -1,0 +1,144 @@
+"""Combinations of quantities in words: products of powers such as k1*k2 or k1/k2**2, and weighted sums.
+
+Notation
+--------
+g  (n,)    a direction of unit length in relative changes,  u = d p / |p|,  which are changes of log |p|
+h  (n,)    the same with few and round entries:  the combination  sum h_j log |p_j|,  a product of powers of the p_j
+C  (n, n)  covariance of u;  h has the standard error  sqrt(h C h)
+
+What is written down is h, so that its error is h's: a sentence is right as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+_CLOSE = 1.25  # how much the error of a rounded combination may differ from that of the direction, as a factor
+_ALIGNED = 0.95  # cosine between a direction and what is written for it, at least
+_DROPPED = (0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 1e-3)  # weights below this part of the largest may be left out
+_MOST_TERMS = 5  # of what is written
+_LARGEST_POWER = 3
+_DIGITS = (1, 2, 3)
+
+
+def rounded_direction(g: Array, error: Callable[[Array], float], units: Array) -> Array | None:
+    """Return the simplest combination h (n,) that says what a direction g does; None if that takes too many terms.
+
+    Parameters
+    ----------
+    g : (n,) array
+        Of length 1.
+    error : callable
+        The standard error of a combination; infinite, too.
+    units : (n,) array
+        What is rounded are the weights of what is written, h / units.
+
+    Returns
+    -------
+    (n,) array
+        Its first entry that is not zero is positive.
+    """
+    wanted = error(g)
+    weights = g * units if np.isinf(wanted) else g / units  # what is moved along the direction, or what is known
+    short: list[tuple[Array, float]] = []
+    for rough in _simpler(g, weights):
+        h = rough * units
+        length = float(np.linalg.norm(h))
+        found = error(h) / length
+        if np.count_nonzero(h) > _MOST_TERMS:
+            continue
+        if np.isinf(wanted):
+            if np.isinf(found):
+                return _signed(h)
+        elif h @ g >= _ALIGNED * length:
+            if wanted / _CLOSE <= found <= wanted * _CLOSE:
+                return _signed(h)
+            short.append((h, found))
+    least = min((found for _, found in short), default=np.inf)
+    if np.isinf(least) or np.count_nonzero(np.abs(g) > _DROPPED[-1] * np.abs(g).max()) > _MOST_TERMS:
+        return None
+    return _signed(next(h for h, found in short if found <= _CLOSE * least))  # no few digits say it exactly
+
+
+def _signed(h: Array) -> Array:
+    return h * np.sign(h[np.argmax(h != 0.0)])
+
+
+def _simpler(g: Array, weights: Array) -> Iterator[Array]:
+    """Propose simpler weights, few and round ones first; those small in g are left out."""
+    relative = np.abs(g) / np.abs(g).max()
+    for threshold in _DROPPED:
+        kept: Array = np.where(relative >= threshold, weights, 0.0)
+        kept = kept / np.abs(kept).max()
+        for largest in range(1, _LARGEST_POWER + 1):
+            whole: Array = np.rint(kept * largest)
+            if ((whole != 0.0) == (kept != 0.0)).all():
+                yield whole
+        for digits in _DIGITS:
+            close: Array = np.array([float(f"{w:.{digits}g}") for w in kept])
+            yield close
+    yield weights / np.abs(weights).max()
+
+
+def mixture(names: Sequence[str], g: Array) -> str:
+    """Describe a direction that has too many terms to be written."""
+    leading = [names[j] for j in np.argsort(-np.abs(g), kind="stable")[:2]]
+    return f"a mixture of {np.count_nonzero(np.abs(g) > _DROPPED[-1])} quantities, {leading[0]} and {leading[1]} first"
+
+
+def product(names: Sequence[str], powers: Array) -> str:
+    """Write a product of powers such as k1*k2 or k1/k2**2; positive powers come first."""
+    text = ""
+    for name, power in sorted(zip(names, powers.tolist(), strict=True), key=lambda pair: pair[1] < 0):
+        if power:
+            operator = ("*" if power > 0 else "/") if text else ("1/" if power < 0 else "")
+            text += f"{operator}{name}" + (f"**{abs(power):.3g}" if f"{abs(power):.3g}" != "1" else "")
+    return text
+
+
+def weighted_sum(terms: Sequence[str], weights: Array) -> str:
+    """Write a sum such as x + 0.5*y; terms of weight zero are left out."""
+    text = ""
+    for term, weight in zip(terms, weights.tolist(), strict=True):
+        if weight:
+            sign = (" + " if weight > 0 else " - ") if text else ("-" if weight < 0 else "")
+            factor = f"{abs(weight):.3g}"
+            text += f"{sign}{'' if factor == '1' else f'{factor}*'}{term}"
+    return text
+
+
+def written(names: Sequence[str], h: Array, logarithmic: NDArray[np.bool_], magnitudes: Array) -> tuple[str, float]:
+    """Write a combination, and return by what its change in u is multiplied to be the change of what is written.
+
+    Parameters
+    ----------
+    names : sequence of str
+    h : (n,) array
+    logarithmic : (n,) bool array
+        Whose logarithms, that is relative changes, are meant; the others are linear.
+    magnitudes : (n,) array
+        In whose units u counts: d p = magnitude * u.
+
+    Returns
+    -------
+    text, unit : str, float
+        A product of powers has the unit 1: its error is relative.  That of a sum is in the unit of its first term.
+    """
+    taking = h != 0.0
+    if logarithmic[taking].all():
+        return product(names, h), 1.0
+    if not logarithmic[taking].any():
+        first = int(np.argmax(taking))
+        unit = float(magnitudes[first] / h[first])
+        weights = np.where(taking, h * unit / magnitudes, 0.0)
+        return weighted_sum(names, weights), abs(unit)
+    terms = [f"log|{n}|" if log else f"{n}/{m:.3g}" for n, log, m in zip(names, logarithmic, magnitudes, strict=True)]
+    return weighted_sum(terms, h), 1.0
