@@ -367,6 +367,19 @@ def test_lanes_without_a_consistent_start_fail_alone(method):
     stop = integrator.locate_failure(lanes, 1)
     assert (stop.time, stop.state) == (0.0, "z")
     assert "give closer guesses of the algebraic states" in stop.sentence
+    assert "singular: z can move" in integrator.locate_failure(lanes, 2).sentence
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_the_equation_that_holds_least_is_named_whatever_the_units(unit):
+    x, big, small, c = symbols("x big small c")
+    equations = {big: unit * (big**2 + c * x), small: small - 0.01 * big}  # the first one has no solution for c = 1
+    model = Model({x: -x}, algebraic=equations, parameters=[c])
+    lanes = replace(make_lanes([1.0], [1.0], 1.0, z0=[2.0, 0.02]), unit=np.array([[1.0, 1.0, 0.01]]))
+    integrator = Integrator(model.system, [1.0])
+    stop = integrator.locate_failure(lanes, 0)
+    assert stop.state == "big"
+    assert "The equation of big is off by" in stop.sentence
 
 
 # Inputs
