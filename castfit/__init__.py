@@ -45,6 +45,7 @@ from castfit.functions import (
     tan,
     tanh,
 )
+from castfit.identify import IdentifiabilityStudy, identifiability
 from castfit.influence import PriorInfluence, prior_influence
 from castfit.inputs import Input
 from castfit.integrate import IntegratorOptions
@@ -102,6 +103,7 @@ __all__ = [
     "GaussNewton",
     "Gaussian",
     "Huber",
+    "IdentifiabilityStudy",
     "IncrementalResult",
     "Input",
     "InputError",
@@ -150,6 +152,7 @@ __all__ = [
     "fmax",
     "fmin",
     "free",
+    "identifiability",
     "if_else",
     "incremental",
     "interval_mean",

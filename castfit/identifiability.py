@@ -121,7 +121,7 @@ def judge(
     unknown : str
         Why standard errors mean nothing here, if they do; what is not identifiable is so at any point.
     """
-    combinations = _combinations(names, values, slopes, statistics)
+    combinations = combinations_of(names, values, slopes, statistics.directions, statistics.scale)
     if not unknown and statistics.dof <= 0 and np.isnan(statistics.noise).any():
         unknown = "no degrees of freedom are left to estimate the noise"
     verdicts: list[Verdict] = []
@@ -184,18 +184,30 @@ def overall(verdicts: Sequence[Verdict], unknown: str) -> str:
     return f"{'; '.join(parts)}."
 
 
-def _combinations(
-    names: Sequence[str], values: Array, slopes: Array, statistics: Statistics
+def combinations_of(
+    names: Sequence[str], values: Array, slopes: Array, directions: Array, scale: Array
 ) -> tuple[Combination, ...]:
-    """Group the undetermined directions and name what each group leaves determined."""
-    natural = statistics.directions / statistics.scale * slopes  # changes of the natural values
+    """Group the undetermined directions and name what each group leaves determined.
+
+    Parameters
+    ----------
+    names : sequence of str
+    values : (n_theta,) array
+        Natural scale.
+    slopes : (n_theta,) array
+        d value / d theta.
+    directions : (k, n_theta) array
+        Changes scale * dtheta that leave the data alone.
+    scale : (n_theta,) array
+    """
+    natural = directions / scale * slopes  # changes of the natural values
     found: list[Combination] = []
-    for rows in _groups(statistics.directions != 0.0):
-        members: list[int] = np.flatnonzero((statistics.directions[rows] != 0.0).any(axis=0)).tolist()
+    for rows in _groups(directions != 0.0):
+        members: list[int] = np.flatnonzero((directions[rows] != 0.0).any(axis=0)).tolist()
         own = tuple(names[j] for j in members)
-        directions = tuple({names[j]: float(y[j]) for j in members if y[j] != 0.0} for y in statistics.directions[rows])
+        moves = tuple({names[j]: float(y[j]) for j in members if y[j] != 0.0} for y in directions[rows])
         changes = natural[np.ix_(rows, members)]
-        found.append(Combination(own, directions, _sentence(own, values[members], changes)))
+        found.append(Combination(own, moves, _sentence(own, values[members], changes)))
     return tuple(found)
 
 

@@ -68,6 +68,11 @@ class Axis:
         first term.
     sentence : str
         Such as ``k1*k2 is known to 1 %``.
+    form : dict
+        By name, the weights of relative changes in what is written; its change is `unit` times their sum.
+    unit : float
+    relative : bool
+        Whether `known_to` is relative.
     """
 
     weights: dict[str, float]
@@ -76,6 +81,9 @@ class Axis:
     combination: str
     known_to: float
     sentence: str
+    form: dict[str, float]
+    unit: float
+    relative: bool
 
     def __str__(self) -> str:
         return self.sentence
@@ -121,6 +129,10 @@ class ConfidenceRegion:
     freed : dict
         Of each quantity at its bound, the quantity that it would be correlated with most if the bound were not there,
         and that correlation.
+    root : (n, n) array
+        root @ root.T is the covariance of relative changes in what is determined.
+    undetermined : (k, n) array
+        Relative changes that are not.
     """
 
     names: tuple[str, ...]
@@ -140,6 +152,8 @@ class ConfidenceRegion:
     axes: tuple[Axis, ...]
     correlation: Array
     freed: Mapping[str, tuple[str, float]]
+    root: Array
+    undetermined: Array
 
     def intervals(self, kind: str = "independent") -> dict[str, tuple[float, float]]:
         """Return an interval for each quantity, natural scale.
@@ -192,7 +206,7 @@ class ConfidenceRegion:
         at = np.array([self.names.index(first), self.names.index(second)])
         check("pair", [f"'{self.names[j]}' has no standard error" for j in at.tolist()
                        if not np.isfinite(self.standard_errors[j])])  # fmt: skip
-        errors = self.standard_errors[at] * self._weight[at]
+        errors = self.standard_errors[at] * self.per_theta[at]
         C = self.correlation[np.ix_(at, at)] * np.outer(errors, errors)
         size, V = np.linalg.eigh(C)
         root = V * np.sqrt(np.maximum(size, 0.0))
@@ -208,8 +222,8 @@ class ConfidenceRegion:
         return self.magnitudes[at], self.logarithmic[at]
 
     @property
-    def _weight(self) -> Array:
-        """The derivatives of u by theta, (n,)."""
+    def per_theta(self) -> Array:
+        """By how much the relative changes change with theta, (n,)."""
         return np.where(self.log, self.values, 1.0) / self.magnitudes
 
     @property
@@ -340,6 +354,8 @@ def confidence_region(found: Estimates, known: Uncertainty, level: float) -> Con
         axes=tuple(axis(radius, factor) for axis in axes),
         correlation=known.correlation,
         freed=_freed(found.names, known.information, held),
+        root=root * weight[:, None],
+        undetermined=undetermined * weight,
     )
 
 
@@ -379,12 +395,14 @@ def _magnitudes(
 
 @dataclass(frozen=True)
 class _Found:
-    """An axis before it is measured: direction g, error along it, what is written, its error and unit."""
+    """An axis before it is measured: direction g, error along it, what is written (h), its error and unit."""
 
     names: Sequence[str]
     g: Array
     error: float
     text: str
+    h: Array
+    unit: float
     own_error: float
     product: bool
 
@@ -393,10 +411,12 @@ class _Found:
         known_to = factor * self.own_error
         said = f"{self.text} is not determined"
         if np.isfinite(known_to):
-            said = f"{self.text} is known to {_percent(known_to) if self.product else f'±{known_to:.2g}'}"
+            said = f"{self.text} is known to {half_width(known_to, relative=self.product)}"
         elif np.isnan(known_to):
             said = f"how well {self.text} is known cannot be said"
-        return Axis(weights, self.error, radius * self.error, self.text, known_to, said)
+        form = {n: float(w) for n, w in zip(self.names, self.h, strict=True) if w != 0.0}
+        half = radius * self.error
+        return Axis(weights, self.error, half, self.text, known_to, said, form, self.unit, self.product)
 
 
 def _axes(
@@ -426,12 +446,12 @@ def _axes(
         h = rounded_direction(clean, error, magnitudes if linear else np.ones(n))
         if h is None:
             positive = clean * np.sign(clean[np.argmax(np.abs(clean))])
-            found.append(_Found(names, positive, own, mixture(names, clean), own, True))
+            found.append(_Found(names, positive, own, mixture(names, clean), positive, 1.0, own, True))
             continue
         text, unit = written(names, h, logarithmic, magnitudes)
         known = own if np.isinf(own) else error(h) * unit
         positive = clean * np.sign(clean @ h)
-        found.append(_Found(names, positive, own, text, known, bool(logarithmic[h != 0.0].all())))
+        found.append(_Found(names, positive, own, text, h, unit, known, bool(logarithmic[h != 0.0].all())))
     return found
 
 
@@ -455,8 +475,10 @@ def _freed(names: Sequence[str], information: Array, held: Mask) -> dict[str, tu
     return out
 
 
-def _percent(half: float) -> str:
-    """Write a relative half-width; of a logarithm, where it is large."""
+def half_width(half: float, *, relative: bool) -> str:
+    """Write to what something is known; a relative half-width that is large as one of the logarithm."""
+    if not relative:
+        return f"±{half:.2g}"
     if half < 1.0:
         return f"{100 * half:.2g} %"
     return f"a factor of {np.exp(half):.2g}" if half < 300.0 else "no digit"

@@ -1,0 +1,129 @@
+"""Which quantities can be estimated together: sensitivities and their collinearity (Brun, Reichert and Kuensch 2001).
+
+Notation
+--------
+M  (n, n)  Fisher's information;  S~ (m, n) the columns of the sensitivities, each of length 1:  (S~^T S~)_ij =
+           M_ij / sqrt(M_ii M_jj)
+K          a subset of the quantities
+
+    gamma_K = 1 / sqrt(smallest eigenvalue of S~_K^T S~_K)         [Brun2001, Eq. 15]
+    rho_K   = det(S_K^T S_K)^(1 / 2|K|)                             [Brun2002, Eq. 6]
+
+gamma_K = 10 means: what a change of one quantity of K does to the data can be undone by the others but for a tenth.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from math import comb
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+    Index = NDArray[np.intp]
+
+POOR = 10.0  # gamma above which a subset counts as not identifiable together; Brun et al. say 5 to 20
+_MANY = 20_000  # subsets that are worth trying all
+_ZERO = 1e-14  # eigenvalues below are rounding
+_BATCH = 4096
+
+
+def normalised(information: Array) -> Array:
+    """Return S~^T S~, (n, n); rows of quantities that move nothing are zero."""
+    d = np.sqrt(np.maximum(np.diag(information), 0.0))
+    safe = np.where(d > 0.0, d, 1.0)
+    return information / np.outer(safe, safe)
+
+
+def collinearity(information: Array, subset: Sequence[int] | Index) -> float:
+    """Return gamma_K; inf if the quantities cannot be told apart, or one of them moves nothing."""
+    at = np.asarray(subset, dtype=np.intp)
+    if at.size == 0:
+        return 1.0
+    return float(_gammas(normalised(information)[np.ix_(at, at)][None])[0])
+
+
+def _gammas(matrices: Array) -> Array:
+    least = np.linalg.eigvalsh(matrices)[:, 0]
+    return np.where(least > _ZERO, 1.0 / np.sqrt(np.maximum(least, _ZERO)), np.inf)
+
+
+def most_collinear(information: Array, size: int, count: int) -> list[tuple[Index, float]]:
+    """Return the `count` most collinear subsets of a size, the worst first; none where there are too many to try."""
+    moving = np.flatnonzero(np.diag(information) > 0.0)
+    if not 1 < size <= moving.size or comb(moving.size, size) > _MANY:
+        return []
+    subsets, gammas = _all(normalised(information), moving, size)
+    order = np.argsort(-gammas, kind="stable")[:count]
+    return [(subsets[i], float(gammas[i])) for i in order]
+
+
+def largest_subset(information: Array, magnitudes: Array, limit: float = POOR) -> Index:
+    """Return the largest subset with gamma <= limit, of several the one that moves the data most (rho_K).
+
+    Parameters
+    ----------
+    information : (n, n) array
+    magnitudes : (n,) array
+        In what units rho_K counts changes.
+    limit : float
+
+    Returns
+    -------
+    (k,) int array
+        Increasing.  Among more than 20,000 subsets of a size not all are tried: quantities are then added one by one,
+        the one that is farthest from what the others do first.
+    """
+    moving = np.flatnonzero(np.diag(information) > 0.0)
+    S = normalised(information)
+    for size in range(moving.size, 0, -1):
+        if comb(moving.size, size) > _MANY:
+            return _greedy(S, moving[np.argsort(-magnitudes[moving] * np.sqrt(np.diag(information)[moving]))], limit)
+        subsets, gammas = _all(S, moving, size)
+        good = subsets[gammas <= limit]
+        if good.size:
+            # det(S_K^T S_K) with columns in units of the magnitudes; the logarithm adds up.
+            lengths = np.log(magnitudes[good]) + 0.5 * np.log(np.diag(information)[good])
+            determinants = np.linalg.slogdet(S[good[:, :, None], good[:, None, :]])[1]
+            return good[int(np.argmax(lengths.sum(axis=1) + 0.5 * determinants))]
+    return np.empty(0, dtype=np.intp)
+
+
+def _all(S: Array, moving: Index, size: int) -> tuple[Index, Array]:
+    subsets = moving[np.array(list(itertools.combinations(range(moving.size), size)), dtype=np.intp)]
+    parts = [subsets[i : i + _BATCH] for i in range(0, subsets.shape[0], _BATCH)]
+    return subsets, np.concatenate([_gammas(S[k[:, :, None], k[:, None, :]]) for k in parts])
+
+
+def _greedy(S: Array, moving: Index, limit: float) -> Index:
+    """Add what is most orthogonal to what is there, while gamma stays below the limit (Yao et al. 2003).
+
+    The first of `moving` is where it begins.
+    """
+    order: list[int] = moving.tolist()
+    chosen, left = order[:1], order[1:]
+    rest = dict.fromkeys(left, 1.0)
+    while left:
+        known = S[np.ix_(chosen, chosen)]
+        for j in left:
+            across = S[np.ix_(chosen, [j])][:, 0]
+            rest[j] = float(S[j, j] - across @ np.linalg.lstsq(known, across)[0])
+        best = max(left, key=lambda j: rest[j])
+        wider = [*chosen, best]
+        if _gammas(S[np.ix_(wider, wider)][None])[0] > limit:
+            break
+        chosen, left = wider, [j for j in left if j != best]
+    return np.sort(np.array(chosen, dtype=np.intp))
+
+
+def sensitivities(information: Array, magnitudes: Array, n_data: int) -> Array:
+    """Return delta^msqr (n,) of Brun et al. (Eq. 9): how many standard deviations the data move, in root mean square.
+
+    Per relative change of 1 of each quantity: a change by its magnitude, in search scale.
+    """
+    return magnitudes * np.sqrt(np.maximum(np.diag(information), 0.0) / max(n_data, 1))
