@@ -18,7 +18,6 @@ import casadi as ca
 import numpy as np
 
 from castfit._brief import brief, listed, one_line
-from castfit._index import index_mistakes
 from castfit._reading import items, named, text
 from castfit.delay import Delayed, Line, Lines, delays_in, lay_out, restated, revived, substituted
 from castfit.intervals import Memory, reduced
@@ -171,14 +170,12 @@ class Model:
             mistakes.append("'time' is what predictions call their times; choose another name for the state or output")
         if not ode:
             mistakes.append("ode is empty; give the right-hand side of at least one state")
-        check("Model", mistakes)  # what is wrong with graphs must be mended before they are evaluated
-        if residual:
-            others = [s for s in everything if s.name() not in names["algebraic state"]]
-            z = _vector(declared["algebraic state"])
-            check("Model", index_mistakes(_vector(residual.values()), z, [_vector(others)], list(residual)))
+        if len(residual) == len(names["algebraic state"]):
+            mistakes += _index_mistakes(residual, declared["algebraic state"])
+        check("Model", mistakes)
 
         t = _default_time([symbol.name() for symbol in everything]) if time is None else time
-        self._said = _Said(right, residual, extra, start, delayed, self.memories)
+        self._said = Said(right, residual, extra, start, delayed, self.memories)
         self._lines: Lines | None = None
         if delayed:
             lines = self._lines = lay_out(delayed, t)
@@ -250,6 +247,11 @@ class Model:
         return self.system.state_names
 
     @property
+    def said(self) -> Said:
+        """What the model was given, by name, before delays and memories became states of it."""
+        return self._said
+
+    @property
     def own_states(self) -> tuple[str, ...]:
         """Names of the differential states that the model was given, without what holds delayed values."""
         return tuple(n for n in self.states if n in self.outputs)
@@ -288,7 +290,7 @@ class Model:
         """The same model with other orders, so that functions are built once for each."""
         return {}
 
-    def _ordered(self, said: _Said, order: int) -> Model:
+    def _ordered(self, said: Said, order: int) -> Model:
         delayed = restated(said.delayed, [order if d.adaptive else d.order for d in said.delayed])
         right, residual, extra = (_exchanged(said.delayed, delayed, group) for group in said.groups)
         anew = replace(said, right=right, residual=residual, extra=extra, delayed=delayed)
@@ -391,7 +393,7 @@ class Model:
         anew = replace(said, right=right, residual=residual, extra=extra)
         return self._restated(anew, [s.symbol for s in found], found)
 
-    def _restated(self, said: _Said, parameters: Sequence[ca.SX] = (), switches: tuple[Switch, ...] = ()) -> Model:
+    def _restated(self, said: Said, parameters: Sequence[ca.SX] = (), switches: tuple[Switch, ...] = ()) -> Model:
         """Return the model of which something else was said, with more parameters after its own."""
         system, n = self.system, len(self.own_states)
         p = [*_split(system.p), *parameters]
@@ -450,7 +452,7 @@ class Model:
 
 
 @dataclass(frozen=True, eq=False)
-class _Said:
+class Said:
     """What a model was given, by name, with the symbols of delayed values in it."""
 
     right: dict[str, ca.SX]
@@ -474,7 +476,7 @@ def _exchanged(old: Sequence[Delayed], new: Sequence[Delayed], group: dict[str, 
 
 
 def _stated(
-    said: _Said, x: Sequence[ca.SX], z: Sequence[ca.SX], p: Sequence[ca.SX], u: Sequence[ca.SX], t: ca.SX
+    said: Said, x: Sequence[ca.SX], z: Sequence[ca.SX], p: Sequence[ca.SX], u: Sequence[ca.SX], t: ca.SX
 ) -> Model:
     """Build a model from what was said of it, on given symbols."""
     model = Model(
@@ -519,7 +521,7 @@ def _restore(
     right, residual, extra, initial = (
         dict(zip(key, group, strict=True)) for key, group in zip(keys, groups, strict=True)
     )
-    out = _stated(_Said(right, residual, extra, initial, delayed, memories), x, z, p, u, t)
+    out = _stated(Said(right, residual, extra, initial, delayed, memories), x, z, p, u, t)
     out.scalings = dict(scalings)
     return out
 
@@ -674,3 +676,23 @@ def _delay_mistakes(
                 "follows from the equations only; give history="
             )
     return mistakes
+
+
+def _index_mistakes(equations: Mapping[str, ca.SX], states: Sequence[ca.SX]) -> list[str]:
+    """Find algebraic equations that cannot determine the algebraic states (structural rank of d alg / dz)."""
+    if not equations:
+        return []
+    jacobian = ca.jacobian(_vector(equations.values()), _vector(states))
+    empty = [name for i, name in enumerate(equations) if jacobian[i, :].nnz() == 0]
+    if empty:
+        listing = ", ".join(empty)
+        return [
+            f"the equation of {listing} contains no algebraic state, so the DAE has index 2 or higher; "
+            "differentiate that equation until the algebraic state appears"
+        ]
+    if ca.sprank(jacobian) < len(states):
+        return [
+            "the algebraic equations do not determine the algebraic states (d alg/dz is structurally singular), "
+            "so the DAE has index 2 or higher; differentiate the constraint or choose other algebraic states"
+        ]
+    return []

@@ -98,6 +98,11 @@ class Posed:
         """Itself."""
         return self
 
+    @property
+    def own_model(self) -> Model:
+        """The model; who asks a `Problem` gets it as it was given."""
+        return self.model
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the estimated quantities, in the order of theta."""

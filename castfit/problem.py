@@ -135,6 +135,11 @@ class Problem:
         """The model; where spreads of the noise are computed they are outputs of it, and their parameters its own."""
         return self.posed.model
 
+    @property
+    def own_model(self) -> Model:
+        """The model as it was given."""
+        return self._model
+
     def initial_values(self, experiment: Experiment) -> dict[str, Any]:
         """Return what is known of each initial state: the experiment's own, else the model's."""
         return initial_values(self._model, experiment)
