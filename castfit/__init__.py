@@ -77,6 +77,7 @@ from castfit.start.decomposition.search import Decomposed
 from castfit.status import CastfitError, InputError, Status
 from castfit.steady import SteadyState, SteadyStateError, steady_state
 from castfit.stiffness import Stiffness, stiffness
+from castfit.tables import experiments_from
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
@@ -143,6 +144,7 @@ __all__ = [
     "delay",
     "erf",
     "exp",
+    "experiments_from",
     "expm1",
     "fabs",
     "fit",

@@ -23,6 +23,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _SHORTEST_STEP = 1e-14  # of a lane's duration
+_CHECKPOINT = 1000  # steps; memory for as many states
 
 
 def build_integrator(graph: ca.Function, method: str, grid: tuple[float, ...], options: dict[str, Any]) -> ca.Function:
@@ -49,9 +50,19 @@ def build_integrator(graph: ca.Function, method: str, grid: tuple[float, ...], o
 
 
 def plugin_options(
-    method: str, *, dae: bool, relative_tolerance: float, absolute_tolerance: float, max_steps: int, elements: int
+    method: str,
+    *,
+    dae: bool,
+    relative_tolerance: float,
+    absolute_tolerance: float,
+    max_steps: int,
+    elements: int,
+    backward: bool = False,
 ) -> dict[str, Any]:
-    """Return CasADi's options for one of its integrators; `dae` tells whether there are algebraic states."""
+    """Return CasADi's options for one of its integrators.
+
+    `dae` tells whether there are algebraic states, `backward` whether SUNDIALS is to integrate adjoint states.
+    """
     if method == "collocation":
         return {
             "number_of_finite_elements": elements,
@@ -67,6 +78,9 @@ def plugin_options(
         # For an ODE sensitivities cost twice as much with the correction and are no more accurate; for a DAE Newton's
         # method fails without it.
         options["second_order_correction"] = dae
+        if backward:
+            # By default every 20 steps: all but the last of these stretches are integrated twice on the way back.
+            options["steps_per_checkpoint"] = _CHECKPOINT
     if method == "cvodes":
         options["min_step_size"] = _SHORTEST_STEP  # a pole ends the integration at once, not after max_steps
     return options

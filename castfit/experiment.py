@@ -16,6 +16,7 @@ import numpy as np
 from castfit._bounds import both_bounds, bound_mistakes
 from castfit._brief import brief, listed, one_line
 from castfit._reading import named, real, reals, text
+from castfit.dates import counted
 from castfit.events import Doses, Event, read_events, up_to
 from castfit.inputs import Input
 from castfit.model import NOT_A_NUMBER, holds_nan
@@ -125,9 +126,11 @@ class Experiment:
     events : sequence of Event and Doses, optional
         What happens at certain times: changes of states, doses, infusions; in the order in which it happens where
         times are equal.
-    start : float, optional
+    start : float or date, optional
         The time at which the initial states hold, 0 by default; it must be given where all times are far from 0, as
-        calendar years are.
+        calendar years are.  Of dates the first by default.
+    time_unit : {"s", "min", "h", "d", "week"}, optional
+        What the model counts time in, where times are dates (of `datetime`, NumPy or pandas) or lengths of time.
     name : str, optional
         For tables and plots; by default ``experiment 1`` and so on.
 
@@ -159,10 +162,12 @@ class Experiment:
         parameters: Mapping[str, float | ca.SX] | Mapping[Any, Any] | None = None,
         inputs: Mapping[str, Input | float] | None = None,
         events: Event | Doses | Sequence[Event | Doses] | None = None,
-        start: float | None = None,
+        start: Any = None,
         name: str = "",
+        time_unit: str | None = None,
     ) -> None:
         mistakes: list[str] = []
+        data, time, start = counted(data, time, start, time_unit, mistakes)
         begin = 0.0 if start is None else real(start)
         if begin is None or not np.isfinite(begin):
             mistakes.append(f"start is {text(start)}; give a finite number")

@@ -18,6 +18,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._brief import brief, listed, one_line
+from castfit._index import index_mistakes
 from castfit._reading import items, named, text
 from castfit.delay import Delayed, Line, Lines, delays_in, lay_out, restated, revived, substituted
 from castfit.intervals import Memory, reduced
@@ -170,9 +171,11 @@ class Model:
             mistakes.append("'time' is what predictions call their times; choose another name for the state or output")
         if not ode:
             mistakes.append("ode is empty; give the right-hand side of at least one state")
-        if len(residual) == len(names["algebraic state"]):
-            mistakes += _index_mistakes(residual, declared["algebraic state"])
-        check("Model", mistakes)
+        check("Model", mistakes)  # what is wrong with graphs must be mended before they are evaluated
+        if residual:
+            others = [s for s in everything if s.name() not in names["algebraic state"]]
+            z = _vector(declared["algebraic state"])
+            check("Model", index_mistakes(_vector(residual.values()), z, [_vector(others)], list(residual)))
 
         t = _default_time([symbol.name() for symbol in everything]) if time is None else time
         self._said = Said(right, residual, extra, start, delayed, self.memories)
@@ -676,23 +679,3 @@ def _delay_mistakes(
                 "follows from the equations only; give history="
             )
     return mistakes
-
-
-def _index_mistakes(equations: Mapping[str, ca.SX], states: Sequence[ca.SX]) -> list[str]:
-    """Find algebraic equations that cannot determine the algebraic states (structural rank of d alg / dz)."""
-    if not equations:
-        return []
-    jacobian = ca.jacobian(_vector(equations.values()), _vector(states))
-    empty = [name for i, name in enumerate(equations) if jacobian[i, :].nnz() == 0]
-    if empty:
-        listing = ", ".join(empty)
-        return [
-            f"the equation of {listing} contains no algebraic state, so the DAE has index 2 or higher; "
-            "differentiate that equation until the algebraic state appears"
-        ]
-    if ca.sprank(jacobian) < len(states):
-        return [
-            "the algebraic equations do not determine the algebraic states (d alg/dz is structurally singular), "
-            "so the DAE has index 2 or higher; differentiate the constraint or choose other algebraic states"
-        ]
-    return []

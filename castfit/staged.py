@@ -52,9 +52,9 @@ parabola that touches there, with sigma at the floor: nothing runs away where da
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -422,6 +422,10 @@ class StagedProblem(ABC):
         Whether some residuals may be large without the model being wrong.
     least_sigma : (n_groups,) array
         The floors of the unknown sigmas.
+    matching : {"vector", "scalar"}
+        As what solvers are to see matching conditions: "vector", n_s equations per stage, of which `linearize` gives
+        the derivatives; or "scalar", where only the derivatives of one product per stage are to be asked for, by
+        `linearize_along`, for instance of  h_k = |x_k - s_{k+1}|^2.
     integrated : bool
         Whether stages are integrated: then what decays within a stage leaves no trace in any derivative.
     jitter : float
@@ -442,6 +446,7 @@ class StagedProblem(ABC):
     signal: tuple[Array, ...]
     least_sigma: Array
     exact_hessian: bool = False
+    matching: str = "vector"
     least_squares: bool = True
     forgiving: bool = False
     integrated: bool = False
@@ -455,6 +460,18 @@ class StagedProblem(ABC):
     @abstractmethod
     def linearize(self, v: Array) -> Linearization:
         """Return values and Jacobian blocks at v (n_v,)."""
+
+    def linearize_along(self, v: Array, directions: Sequence[Array]) -> Linearization:
+        """Return what `linearize` does, but of the states at the ends of stages only products with one direction.
+
+        X_s (K, 1, n_s) and X_q (K, 1, n_q) are the derivatives of  direction . x  with directions (K, n_s) per chain.
+        """
+        full = self.linearize(v)
+        products = [
+            replace(j, X_s=d[:, None] @ j.X_s, X_w=d[:, None] @ j.X_w, X_q=d[:, None] @ j.X_q)
+            for j, d in zip(full.jacobians, directions, strict=True)
+        ]
+        return replace(full, jacobians=tuple(products))
 
     def restricted(
         self, *, lower: Array | None = None, upper: Array | None = None, scale: Array | None = None

@@ -271,7 +271,7 @@ def test_every_mistake_is_listed_at_once():
         ({"time": None}, ["'x' has no times; give time=..., or (times, values)", "'y' has no times"]),
         ({"time": "t"}, ["time is the text 't'; give the times, or a DataFrame with that column"]),
         ({"time": ["0", "1", "2"]}, ["time is ['0', '1', '2']; give real numbers"]),
-        ({"time": pd.to_datetime(["2020-01-01"] * 3)}, ["time is DatetimeIndex"]),
+        ({"time": pd.to_datetime(["2020-01-01"] * 3)}, ["the times are dates; say in which unit"]),
         ({"time": [0, 1]}, ["'x' has values of shape (3,) at times of shape (2,)", "'y' has values of shape (3,)"]),
         ({"time": [0, 1, None]}, ["the times of 'x' contain NaN", "the times of 'y' contain NaN"]),
         ({"start": 0.5}, ["'x' has a time 0 before the start 0.5", "'y' has a time 0 before the start 0.5"]),
@@ -327,7 +327,11 @@ def test_refused(changes, phrases):
         (pd.DataFrame(), None, "data is empty"),
         (pd.DataFrame({"t": TIMES, "x": ["a", "b", "c"]}), "t", "'x' contains something that is no real number"),
         (pd.DataFrame({"t": ["a", "b", "c"], "x": [1, 2, 3]}), "t", "time is"),
-        (pd.DataFrame({"x": [1]}, index=pd.to_datetime(["2020-01-01"])), None, "time is DatetimeIndex"),
+        (
+            pd.DataFrame({"x": [1]}, index=pd.to_datetime(["2020-01-01"])),
+            None,
+            "the times are dates; say in which unit",
+        ),
         (pd.DataFrame([[0, 1, 2]], columns=["t", "x", "x"]), "t", "the DataFrame has several columns 'x'"),
     ],
 )

@@ -152,8 +152,24 @@ def test_index_two_is_refused():
     with refused("the equation of z contains no algebraic state, so the DAE has index 2"):
         Model({x: z, y: x}, algebraic={z: x - y})
     a, b = symbols("a b")
-    with refused("structurally singular"):  # both equations determine a, none b
+    with refused("the equations of a and b contain only a, 2 equations for 1", "b appears in no algebraic equation"):
         Model({x: a}, algebraic={a: a - x, b: a**2 - x})
+    with refused("the equations of a and b are not independent: dg/dz is singular whatever the values"):
+        Model({x: a}, algebraic={a: a + b - x, b: 2 * a + 2 * b - x**2, z: z * (a - b)})
+    c, d = symbols("c d")
+    well = {a: a * b - x, b: b - x}
+    with refused("the equations of c, d and z contain only c and z, 3 equations for 2", "d appears in no algebraic"):
+        Model({x: a}, algebraic={**well, c: c - z + x, d: c - x, z: z * c})
+    with refused("the equations of a, b and c contain only a and b, 3 equations for 2",
+                 "d and z appear in the equation of d only, too few to determine them"):  # fmt: skip
+        Model({x: a}, algebraic={a: a - x, b: b - x, c: b**2 - a, d: c + d - z, z: c - b})
+
+
+@pytest.mark.parametrize("unit", [1e-18, 1.0, 1e12])
+def test_index_one_is_accepted_in_any_order_and_unit(unit):
+    x, a, b, c = symbols("x a b c")
+    model = Model({x: -a}, algebraic={a: c - unit * x, b: a + 1e-20 / unit * ca.exp(-b) - 1, c: b * c - unit * a**2})
+    assert model.algebraic_states == ("a", "b", "c")
 
 
 def test_numbers_of_any_kind_are_expressions():

@@ -103,7 +103,7 @@ class Integrator:
             absolute_tolerance=self.options.absolute_tolerance,
         )
         self._grids = SharedGrids()
-        self._integrators: dict[_Grid, ca.Function] = {}
+        self._integrators: dict[tuple[_Grid, bool], ca.Function] = {}
         self._built: dict[tuple[str, int, _Grid], Buffered] = {}
         if self.options.compile == "always":  # so that a compiler that does not work is reported here
             self._buffered("values", 0, self._relative(slice(0, self._edges.size - 1)))
@@ -240,37 +240,97 @@ class Integrator:
                 if (lanes.duration == 0.0).any() and d_duration.any():
                     still = dx0_ + self._rates(begin, z)[:, :, None] * d_duration[:, None]
                 dx[:, self._outputs(span)] = self._or_still(lanes, ahead, still[:, None])
-            if self.n_z:
-                points, shape = self._output_points(lanes, at.x), dz.shape
-                flat = dx.reshape(-1, self.n_x, n_d), np.repeat(dp_, self.grid.size, axis=0)
-                dz = self._algebra.differentiate(points, at.z.reshape(-1, self.n_z), *flat).reshape(shape)
+            dz = self.algebraic_slopes(lanes, at, dx, dp_)
         for lane in failures:
             dx[lane] = dz[lane] = np.nan
         scale = scale[:, None]
         return Sensitivities(dx / scale, dz / scale, _in_order(failures))
 
-    def adjoint(self, lanes: Lanes, seed_x: Array) -> Adjoints:
-        """Return the gradient of  sum over outputs and states of seed_x (L, m, n_x) * x  with respect to x0 and p."""
-        at = self.values(lanes)
-        x0_bar, p_bar = np.zeros_like(lanes.x0), np.zeros_like(lanes.p)
+    def adjoint(self, lanes: Lanes, at: Trajectories, seeds: Array) -> Adjoints:
+        """Differentiate sums over the trajectories `at`, which `values` returned for these lanes, by x0 and p.
+
+        One backward integration per lane, whatever the number of parameters; n_a sums share it.
+
+        Parameters
+        ----------
+        lanes : Lanes
+        at : Trajectories
+            Lanes that failed in it are not tried again.
+        seeds : (L, n_a, m, n_x) array
+            The sums are  sum over outputs and states of seeds * x.
+        """
+        left_out = tuple(LaneFailure(lane, "rescued", "") for lane in at.rescued)
+        mine = replace(at, failures=(*at.failures, *left_out)) if left_out else at
+        found = self._adjoint(lanes, mine, seeds)
+        known = {failure.lane for failure in at.failures}
+        lost = sorted({*at.rescued, *(lane for lane in self._rescuable(found.failures) if lane not in known)})
+        if not lost:
+            return found
+        some, by = lanes[lost], self._rescuer
+        again = by.adjoint(some, by.values(some), seeds[lost])
+        for part, other in zip(found.bars, again.bars, strict=True):
+            part[lost] = other
+        return Adjoints(*found.bars, *_merged(found.failures, lost, again.failures))
+
+    def _adjoint(self, lanes: Lanes, at: Trajectories, seeds: Array) -> Adjoints:
+        count, n_a = seeds.shape[:2]
+        scale = _adjoint_scale(lanes, seeds)
+        seeds = seeds * scale[:, :, None, None]
+        x0_bar, p_bar = np.zeros((count, n_a, self.n_x)), np.zeros((count, n_a, self.n_p))
+        start_bar, duration_bar = np.zeros((count, n_a)), np.zeros((count, n_a))
         failures = {failure.lane: failure for failure in at.failures}
         x_unit, z_unit = (unit[:, None] for unit in lanes.units)
         with captured():
             # IDAS does not make the adjoint algebraic states consistent where a seed enters between.
             alone = self.method == "idas" and self.n_z > 0
-            for span in reversed(self._every_interval() if alone else self._spans(lanes)):
+            spans = self._every_interval() if alone else self._spans(lanes)
+            for span in spans[::-1] if n_a else []:
                 previous = self._skip + span.start - 1
                 begin, z = self._begin(lanes, span, at.x, lanes.z0 if span.start == 0 else at.z[:, previous], failures)
-                seed = seed_x[:, self._outputs(span)].copy()
-                seed[:, -1] += x0_bar
-                given = {"x0": begin.x[:, None] / x_unit, "z0": z[:, None] / z_unit, "adj2_xf": seed * x_unit}
-                out = self._run("reverse", lanes, span, given, failures)
-                x0_bar = self._or_still(lanes, out["adj2_x0"][:, 0] / x_unit[:, 0], seed.sum(axis=1))
-                p_bar += self._or_still(lanes, out["adj2_p"][:, 0, : self.n_p], np.zeros_like(p_bar))
-        x0_bar += seed_x[:, : self._skip].sum(axis=1)
-        for lane in failures:
-            x0_bar[lane] = p_bar[lane] = np.nan
-        return Adjoints(x0_bar, p_bar, _in_order(failures))
+                own = seeds[:, :, self._outputs(span)].copy()
+                own[:, :, -1] += x0_bar
+                enters = (own * x_unit[:, None]).reshape(count, -1, self.n_x)
+                given = {"x0": begin.x[:, None] / x_unit, "z0": z[:, None] / z_unit, "adj2_xf": enters}
+                out = self._run("reverse", lanes, span, given, failures, n_a)
+                still = own.sum(axis=2)
+                by_p = self._or_still(lanes, out["adj2_p"], np.zeros_like(out["adj2_p"]))
+                # The span begins at start + left * duration and lasts (right - left) * duration.
+                left, right = self._edges[span.start], self._edges[span.stop]
+                by_begin, by_length = by_p[..., self.n_p], by_p[..., self.n_p + 1]
+                if (lanes.duration == 0.0).any():
+                    rates = np.einsum("lai,li->la", still, self._rates(begin, z))
+                    by_length = self._or_still(lanes, by_length, rates)
+                if self.n_u:
+                    by_u = out["adj2_u"].reshape(count, n_a, -1, 1 + 4 * self.n_u)[:, :, 0, 1:]
+                    slopes = shift_slopes(lanes.u[:, self._skip + span.start]).reshape(count, 1, -1)
+                    by_begin = by_begin + self._or_still(lanes, (by_u * slopes).sum(axis=2), np.zeros((count, n_a)))
+                x0_bar = self._or_still(lanes, out["adj2_x0"] / x_unit, still)
+                p_bar += by_p[..., : self.n_p]
+                start_bar += by_begin
+                duration_bar += left * by_begin + (right - left) * by_length
+        x0_bar += seeds[:, :, : self._skip].sum(axis=2)
+        found = Adjoints(
+            x0_bar / scale[..., None],
+            p_bar / scale[..., None],
+            start_bar / scale,
+            duration_bar / scale,
+            _in_order(failures),
+        )
+        for bar in found.bars:
+            bar[list(failures)] = np.nan
+        return found
+
+    def algebraic_slopes(self, lanes: Lanes, at: Trajectories, dx: Array, dp: Array) -> Array:
+        """Return how the algebraic states at the outputs move, (L, m, n_z, n_d), with dx (L, m, n_x, n_d), dp.
+
+        dp (L, n_p, n_d).
+        """
+        shape = (*dx.shape[:2], self.n_z, dx.shape[3])
+        if not self.n_z:
+            return np.zeros(shape)
+        flat = dx.reshape(-1, self.n_x, dx.shape[3]), np.repeat(dp, self.grid.size, axis=0)
+        points = self._output_points(lanes, at.x)
+        return self._algebra.differentiate(points, at.z.reshape(-1, self.n_z), *flat).reshape(shape)
 
     def locate_failure(self, lanes: Lanes, lane: int) -> Stop:
         """Find out how far a lane that failed can be integrated, and say so in a sentence.
@@ -492,7 +552,8 @@ class Integrator:
         return self._built[key]
 
     def _derive(self, kind: str, n_d: int, grid: _Grid) -> Buffered:
-        if grid not in self._integrators:
+        backward = kind == "reverse" and self.method in SUNDIALS
+        if (grid, backward) not in self._integrators:
             options = plugin_options(
                 self.method,
                 dae=self.n_z > 0,
@@ -500,13 +561,15 @@ class Integrator:
                 absolute_tolerance=self.options.absolute_tolerance,
                 max_steps=self.options.max_steps,
                 elements=self.options.elements,
+                backward=backward,
             )
-            self._integrators[grid] = build_integrator(self.graph, self.method, grid, options | self._compile)
-        integrator = self._integrators[grid]
+            built = build_integrator(self.graph, self.method, grid, options | self._compile)
+            self._integrators[grid, backward] = built
+        integrator = self._integrators[grid, backward]
         if kind == "forward":
             return Buffered(integrator.forward(n_d), ("fwd_xf",))
         if kind == "reverse":
-            return Buffered(integrator.reverse(1), ("adj2_x0", "adj2_p"))
+            return Buffered(integrator.reverse(n_d), ("adj2_x0", "adj2_p", *(("adj2_u",) if self.n_u else ())))
         return Buffered(integrator, ("xf", "zf"))
 
 
@@ -521,6 +584,18 @@ def _seed_scale(lanes: Lanes, dx0: Array, dp: Array, d_duration: Array) -> Array
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(seeds > 0.0, np.abs(values)[:, :, None] / seeds, np.inf).min(axis=1, initial=np.inf)
     return np.where(np.isfinite(ratio), np.maximum(ratio, 1.0), 1.0)[:, None]
+
+
+def _adjoint_scale(lanes: Lanes, seeds: Array) -> Array:
+    """Return factors (L, n_a) that bring seeds (L, n_a, m, n_x) up to a size of which error control sees the effects.
+
+    Adjoint states and their integrals are held to the same absolute tolerance.  The derivative by a parameter of 3e7
+    would lie below it; 3e7 times as large it does not.
+    """
+    size = np.abs(seeds * lanes.units[0][:, None, None]).max(axis=(2, 3), initial=0.0)
+    values = np.hstack([lanes.p, lanes.duration[:, None]])
+    largest = np.maximum(np.abs(values).max(axis=1), 1.0)
+    return np.where((size > 0.0) & np.isfinite(size), largest[:, None] / np.where(size > 0.0, size, 1.0), 1.0)
 
 
 def _merged(

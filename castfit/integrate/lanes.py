@@ -106,11 +106,24 @@ class Sensitivities:
 
 @dataclass(frozen=True)
 class Adjoints:
-    """Gradients x0 (L, n_x) and p (L, n_p) of  sum(seed * x)  per lane; NaN in lanes that failed."""
+    """Derivatives of n_a sums over each lane's trajectory; NaN in lanes that failed.
+
+    x0 (L, n_a, n_x), p (L, n_a, n_p), start (L, n_a), duration (L, n_a)
+
+    `rescued` as in `Trajectories`.
+    """
 
     x0: Array
     p: Array
+    start: Array
+    duration: Array
     failures: tuple[LaneFailure, ...]
+    rescued: tuple[int, ...] = ()
+
+    @property
+    def bars(self) -> tuple[Array, Array, Array, Array]:
+        """The four of them."""
+        return self.x0, self.p, self.start, self.duration
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import casadi as ca
 import numpy as np
 
 from castfit.integrate.lanes import LaneFailure, Lanes, Stop, shift_cubics
 
 if TYPE_CHECKING:
-    import casadi as ca
     from numpy.typing import NDArray
 
     from castfit.integrate.lanes import Trajectories
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 PROBE_STEPS = 300  # together with the number of tries, this bounds the work
 _TRIES = 60
 _RESOLUTION = 1e-6  # of the grid interval in which integration stops
+
+_RANK = 1e-12  # singular values below it, relative to the largest, are rounding
+_SHARE = 1e-6  # of a null vector: what takes part less is not named
 
 _CAUSES = (  # searched for in this order: first in CasADi's error, then in what was printed
     ("too_many_steps", r"TOO_MUCH_WORK"),
@@ -127,16 +130,39 @@ def _explain(probe: Integrates, stop: Lanes, failure: LaneFailure) -> Stop:
     detail = f" ({failure.detail})" if failure.detail != reason else ""
     stopped = f"Integration stopped at t = {time:.5g}: {reason}{detail}."
     if failure.cause in ("consistent_initialisation", "algebraic_equations"):
-        i = _largest(residual)
+        gain = _slopes(probe.graph, time, x, z, p, u) * stop.units[1][0]  # by each state's magnitude
+        size = np.abs(gain).sum(axis=1)
+        i = _largest(np.divide(residual, size, out=np.full_like(residual, np.inf), where=size > 0.0))
         name = probe.algebraic_names[i]
         remedy = (
             f"The equation of {name} is off by {residual[i]:.2g} there; give closer guesses of the algebraic states."
         )
+        still = [probe.algebraic_names[j] for j in _undetermined(gain)]
+        if still:
+            remedy += f" At the guess dg/dz is singular: {', '.join(still)} can move without changing any equation."
         return Stop(time, name, float(z[i]), f"{stopped} {remedy}")
     i = _largest(rate / (np.abs(x) + probe.options.absolute_tolerance * stop.units[0][0]))
     name = probe.state_names[i]
     there = f"There {name} = {x[i]:.3g} changes fastest, by {rate[i]:.2g} per unit of time."
     return Stop(time, name, float(x[i]), f"{stopped} {there} {_REMEDY}")
+
+
+def _slopes(graph: ca.Function, time: float, x: Array, z: Array, p: Array, u: Array) -> Array:
+    """Return dg/dz (n_z, n_z) of a graph (t, x, z, p, u) -> (ode, alg)."""
+    point = [time, x, z, p, u]
+    arguments = [ca.SX.sym(name, graph.size1_in(i)) for i, name in enumerate("txzpu")]
+    slopes: Any = ca.Function("slopes", arguments, [ca.densify(ca.jacobian(graph(*arguments)[1], arguments[2]))])
+    return np.asarray(slopes(*point), dtype=float)
+
+
+def _undetermined(gain: Array) -> list[int]:
+    """Return the states that take part in what a singular matrix (n, n) maps to zero."""
+    size = np.abs(gain).max(axis=1, keepdims=True)
+    if not np.isfinite(gain).all():
+        return []
+    _, singular, v = np.linalg.svd(gain / np.where(size > 0.0, size, 1.0))
+    null = v[singular <= _RANK * max(singular[0], _RANK)]
+    return np.flatnonzero((np.abs(null) > _SHARE).any(axis=0)).tolist()
 
 
 def _largest(values: Array) -> int:

@@ -121,7 +121,7 @@ class Division:
         return bool((np.diff(edges) >= -slack[1:]).all()) and all(outside)
 
 
-def divide(condition: Condition, edges: Array, e: Array) -> Division:
+def divide(condition: Condition, edges: Array, e: Array, *, starts: bool = False) -> Division:
     """Divide an experiment at given boundaries, which contain its start and end, and wherever something happens.
 
     Parameters
@@ -131,15 +131,19 @@ def divide(condition: Condition, edges: Array, e: Array) -> Division:
         Increasing.
     e : (n_e,) array
         The rows of events where the division is made; times before the start are taken for the start.
+    starts : bool
+        Whether data are read where stages begin.  Then a stage of no length follows at the end, and one precedes every
+        jump, so that each datum has a node of its own.
     """
     schedule, start, end = condition.schedule, condition.start, condition.end
     if not schedule:
+        edges = np.append(edges, edges[-1]) if starts else edges
         count = edges.size - 1
         return Division(
             edges, edges, np.zeros((edges.size, 0)), (None,) * count, ((),) * count,
             np.zeros(edges.size, dtype=bool), np.zeros((0, 4)),
         )  # fmt: skip
-    return _Divider(condition, edges, e, start, end).division()
+    return _Divider(condition, edges, e, start, end, starts=starts).division()
 
 
 def check_triggers(what: str, problem: Posed) -> None:
@@ -154,9 +158,12 @@ def check_triggers(what: str, problem: Posed) -> None:
     check(what, [f"{reason}; use SingleShooting()"] if found else [])
 
 
-def divided(problem: Posed, edges: Sequence[Array], theta: Array) -> list[Division]:
+def divided(problem: Posed, edges: Sequence[Array], theta: Array, *, starts: bool = False) -> list[Division]:
     """Divide all experiments at given boundaries (n,), at theta (n_theta,)."""
-    return [divide(c, own, c.link.natural(theta[c.theta]).e) for c, own in zip(problem.conditions, edges, strict=True)]
+    return [
+        divide(c, own, c.link.natural(theta[c.theta]).e, starts=starts)
+        for c, own in zip(problem.conditions, edges, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -173,8 +180,9 @@ class _Mark:
 class _Divider:
     """Makes one division."""
 
-    def __init__(self, condition: Condition, edges: Array, e: Array, start: float, end: float) -> None:
+    def __init__(self, condition: Condition, edges: Array, e: Array, start: float, end: float, *, starts: bool) -> None:
         self.condition, self.schedule, self.start, self.end = condition, condition.schedule, start, end
+        self.starts = starts
         times = np.where(np.isfinite(e[self.schedule.rows]), e[self.schedule.rows], np.inf)
         self.early = times < start
         self.times = np.maximum(times, start)
@@ -242,6 +250,8 @@ class _Divider:
         here = tuple(int(i) for i in self.schedule.known if self.times[i] == time)
         jumps = tuple(i for i in here if self.schedule.instants[i].change is not None)
         after = any(self.schedule.instants[i].after for i in jumps)
+        if self.starts and not after and (jumps or time == self.end) and time > self.start:
+            return [self._fixed(time), self._fixed(time, here)]
         if not jumps or (time == self.end and not after):
             return [self._fixed(time, here)]
         first = [self._fixed(time, after=after)] if time == self.start else []

@@ -38,13 +38,14 @@ class Staging:
     edges : (K + 1,) array
         Stage boundaries.
     tau : (K, M) array
-        Relative position of each point in its stage, in [0, 1], increasing; padding stands at 1.
+        Relative position of each point in its stage, in [0, 1], increasing; padding stands at 1, or, where all data
+        are read where stages begin, at 0.
     values : (K, M, n_outputs) array
         Measured values, 0 where nothing was measured.
     weight : (K, M, n_outputs) array
         1 / sigma, 0 where nothing was measured.
     times : (K, M) array
-        Time of each point; padding stands at the end of the stage.
+        Time of each point, of padding too.
     """
 
     edges: Array
@@ -89,8 +90,11 @@ class Staging:
         return (mean * self.weight).reshape(self.weight.shape[0], -1)
 
 
-def arrange(condition: Condition, edges: Array, after: Mask | None = None) -> Staging:
-    """Assign every measurement to a stage; at boundaries where `after` is True, to the last one that ends there."""
+def arrange(condition: Condition, edges: Array, after: Mask | None = None, *, starts: bool = False) -> Staging:
+    """Assign every measurement to a stage; at boundaries where `after` is True, to the last one that ends there.
+
+    With `starts` every measured time is a boundary, and measurements belong to the stage that begins there.
+    """
     points = condition.points
     mask = points.mask
     snapped = snap(points.times, edges)
@@ -98,12 +102,13 @@ def arrange(condition: Condition, edges: Array, after: Mask | None = None) -> St
     if after is not None and after.any():
         late = np.isin(snapped, edges[after])
         ends[late] = np.searchsorted(edges, snapped[late], side="right") - 1
-    stage = np.clip(ends - 1, 0, edges.size - 2)
+    stage = np.clip(ends if starts else ends - 1, 0, edges.size - 2)
     stages = edges.size - 1
     counts = np.bincount(stage, minlength=stages)
     position = np.arange(stage.size) - np.concatenate([[0], np.cumsum(counts)])[stage]
     shape = (stages, int(counts.max()))
-    tau, times = np.ones(shape), np.repeat(edges[1:, None], shape[1], axis=1)
+    padding = edges[:-1] if starts else edges[1:]
+    tau, times = np.full(shape, 0.0 if starts else 1.0), np.repeat(padding[:, None], shape[1], axis=1)
     length = np.diff(edges)[stage]
     tau[stage, position] = np.where(length > 0.0, (snapped - edges[stage]) / np.where(length > 0.0, length, 1.0), 1.0)
     times[stage, position] = snapped

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._brief import brief
-from castfit._reading import text
+from castfit._reading import is_one_of, text
 from castfit.integrate import IntegratorOptions
 from castfit.status import check
+from castfit.transcribe.derivatives import adjoint_pays, derivative_mistakes
 from castfit.transcribe.division import check_triggers, divided
 from castfit.transcribe.grid import interval_mistakes, uniform_or_given
 from castfit.transcribe.shooting_problem import ShootingProblem
@@ -37,24 +38,49 @@ class MultipleShooting:
         Where the node states start: interpolated or smoothed measurements (the rest by simulation), simulation from
         the guess, or ``{state: (times, values)}``.
     integrator : IntegratorOptions
+    derivatives : {"auto", "forward", "adjoint"}
+        How matching conditions are differentiated: by forward sensitivities, one per state and parameter, or by
+        integrating adjoint states backwards, one per state, whatever the number of parameters (Aydogmus and Tor 2018).
+        "adjoint" needs ``intervals="data"``: then every measured time is a node, data are compared with the nodes
+        themselves, and nothing else has to be differentiated.  "auto" takes it where it is the faster one.
+    matching : {"vector", "scalar"}
+        As what solvers see the condition that a piece ends where the next one begins: "vector", one equation per state;
+        or, with ``derivatives="adjoint"``, "scalar", the square of the distance, which takes a single adjoint state per
+        interval but whose gradient vanishes at the solution (see `Sqp`).
+
+    Raises
+    ------
+    InputError
+        Listing every option that is wrong, or that does not go with another one.
     """
 
     intervals: int | str | NDArray[np.float64] = 20
     states: States = "data"
     integrator: IntegratorOptions = field(default_factory=IntegratorOptions)
+    derivatives: str = "auto"
+    matching: str = "vector"
 
     def __post_init__(self) -> None:
         mistakes = interval_mistakes("intervals", self.intervals)
         given: Any = self.integrator
         if not isinstance(given, IntegratorOptions):
             mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
+        mistakes += derivative_mistakes(self.derivatives)
+        backward = is_one_of(self.derivatives, "adjoint")
+        if backward and not is_one_of(self.intervals, "data"):
+            mistakes.append("derivatives='adjoint' needs a node at every measured time; give intervals='data'")
+        if not is_one_of(self.matching, "vector", "scalar"):
+            mistakes.append(f"matching is {text(self.matching)}; choose 'vector' or 'scalar'")
+        elif self.matching == "scalar" and not backward:
+            mistakes.append("matching='scalar' is for adjoint states; give derivatives='adjoint' as well")
         check("MultipleShooting", mistakes)
 
     @property
     def label(self) -> str:
         """Name in tables."""
         if isinstance(self.intervals, str):
-            return "multiple shooting (at data)"
+            how = {"adjoint": ", adjoint", "forward": ", forward"}.get(self.derivatives, "")
+            return f"multiple shooting (at data{how}{', scalar' if self.matching == 'scalar' else ''})"
         count = "given" if np.ndim(self.intervals) else f"{self.intervals}"
         return f"multiple shooting ({count} intervals)"
 
@@ -70,10 +96,26 @@ class MultipleShooting:
         return self._problem(posed, theta, self.states)
 
     def _problem(self, posed: Posed, theta: NDArray[np.float64], states: States) -> ShootingProblem:
+        backward = self._backward(posed)
         edges = [uniform_or_given(c, self.intervals, what="intervals") for c in posed.conditions]
-        stages = divided(posed, edges, theta)
+        stages = divided(posed, edges, theta, starts=backward)
         trajectory = start_trajectory(posed, theta, states, self.integrator)
-        return ShootingProblem(posed, stages, nodes=True, theta=theta, trajectory=trajectory, options=self.integrator)
+        return ShootingProblem(
+            posed,
+            stages,
+            nodes=True,
+            theta=theta,
+            trajectory=trajectory,
+            options=self.integrator,
+            backward=backward,
+            matching=self.matching,
+        )
+
+    def _backward(self, posed: Posed) -> bool:
+        """Whether adjoint states are integrated."""
+        if self.derivatives == "auto":
+            return is_one_of(self.intervals, "data") and adjoint_pays(posed)
+        return self.derivatives == "adjoint"
 
     def refine(self, problem: Posable, staged: StagedProblem, v: NDArray[np.float64]) -> StagedProblem | None:
         """Return the problem with stages where events are at v, or with tolerances for the states' magnitudes there.

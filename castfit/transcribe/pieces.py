@@ -95,24 +95,32 @@ class Pieces:
         return out
 
 
-def cut(problem: Posed, i: int, division: Division, *, nodes: bool) -> Pieces:
-    """Arrange experiment i's data on a division; without nodes its stages become pieces of a single stage."""
+def cut(problem: Posed, i: int, division: Division, *, nodes: bool, starts: bool = False) -> Pieces:
+    """Arrange experiment i's data on a division; without nodes its stages become pieces of a single stage.
+
+    With `starts` data are read where stages begin.
+    """
     model, condition = problem.model, problem.conditions[i]
-    fine = arrange(condition, division.edges, division.after)
+    fine = arrange(condition, division.edges, division.after, starts=starts)
     staging = fine if nodes else arrange(condition, division.edges[[0, -1]])
     breaks = snap(condition.breakpoints, division.edges)
     inputs = np.zeros((*staging.tau.shape, len(condition.inputs)))
     pieces: list[Piece] = []
     passed = 0
+    arriving: Array | None = None  # the inputs at the end of what was integrated last
     for k, (left, right) in enumerate(itertools.pairwise(division.edges.tolist())):
         measured = fine.times[k][(fine.weight[k] > 0).any(axis=1)]
         kinks = breaks[(breaks > left) & (breaks < right)]
         alone = right == left or division.moving[k] or division.moving[k + 1]  # nothing is measured inside
         times = np.array([left, right]) if alone else merge(measured, kinks, np.array([left, right]))
-        begins = right > left and measured.size > 0 and bool(measured[0] == left)
+        begins = right > left and (starts or (measured.size > 0 and bool(measured[0] == left)))
         times = np.concatenate([times[:1], times[1 - int(begins) :]])  # an output at the start is an empty interval
         grid = (np.array([0.0, 1.0]) if begins else np.ones(1)) if alone else relative_grid(model, times)
         cubics = input_cubics(condition.inputs, times if right > left else _beside(left, division.edges))
+        if starts and arriving is not None and not division.after[k] and (begins or right == left):
+            cubics[0, :, 0], cubics[0, :, 1:] = arriving, 0.0  # a measurement at a jump of an input comes before it
+        if right > left:
+            arriving = np.einsum("uc,c->u", cubics[-1], (times[-1] - times[-2]) ** np.arange(4))
         at = np.minimum(np.searchsorted(times[1:], snap(fine.times[k], times[1:])), times.size - 2)
         if nodes:
             points, stage = np.arange(at.size, dtype=np.intp), k

@@ -8,6 +8,10 @@ theorem II.7.10)
     e = 2 d + 1    at the end, Legendre points
     e = d + 1      inside
 
+Algebraic states follow from the differential ones at every collocation point, so that they are as accurate there as
+these are, but where their equations are steep: they are compared at the last of these points, which with Radau points
+is the element's end; and where they are measured or constrained, at those times, where they are of degree d - 1.
+
 While elements are refined they are solved again by collocation of degree d + 2 at Radau points, whose own errors are
 smaller by four orders: one Newton step from the polynomial y for all elements at once, and one of the elements' own
 degree, so that what the search left of its equations is no error of the elements,
@@ -53,8 +57,8 @@ class ElementErrors:
     """Local errors of one experiment's elements, relative to the largest value of each state over the trajectory.
 
     end : (K,)      at the element's end
-    inside : (K,)   at the measured points inside, the largest; 0 where nothing is measured inside; algebraic states,
-                    where they are measured, at both ends too
+    inside : (K,)   at the measured points inside, the largest; 0 where nothing is measured inside; of algebraic states
+                    at the last collocation point of Legendre's, and where they are seen at both ends too
     table : Table   the polynomials
 
     Both are the largest over all states, inf where the element could not be integrated.
@@ -164,8 +168,10 @@ class _Checked:
     p : (K, n_p)            parameters of the model on each element
     at_points : array       parameters as the elements' equations take them
     magnitude : (n_e,)      of every state
-    k, tau : (n,)           the points: every element's end, then the measured points inside
-    observed                whether algebraic states are
+    k, tau : (n,)           the points: every element's end, then the measured points inside, then every element's last
+                            collocation point if algebraic states are compared there
+    last : int              where these begin
+    seen                    whether algebraic states are measured or constrained
     """
 
     elements: Elements
@@ -175,20 +181,20 @@ class _Checked:
     magnitude: Array
     k: NDArray[np.intp]
     tau: Array
-    observed: bool
+    last: int
+    seen: bool
 
     def integrated(self, integrator: Integrator, which: NDArray[np.intp]) -> Array:
         """Return polynomial minus integration at some of the points, (m, n_e); NaN where that failed."""
         elements, k, at, n_x = self.elements, self.k[which], self.tau[which], self.elements.n_x
         table, y = elements.table, self.y
-        z_start = np.einsum("j,kje->ke", table.algebraic_basis(0.0), y[:, 1:, n_x:])
         lanes = Lanes(
             start=elements.edges[k],
             duration=at * np.diff(elements.edges)[k],
             x0=y[k, 0, :n_x],
             p=self.p[k],
             u=elements.cubics[k][:, None],
-            z0=z_start[k],
+            z0=y[k, 1, n_x:],  # extrapolated to the node they may lie where the equations have no values
             unit=np.broadcast_to(self.magnitude, (k.size, self.magnitude.size)),
         )
         found = integrator.values(lanes)
@@ -220,32 +226,47 @@ class _Checked:
         stages, n_x = self.y.shape[0], self.elements.n_x
         relative = np.abs(difference) / self.magnitude
         error, of_z = relative[:, :n_x].max(axis=1, initial=0.0), relative[:, n_x:].max(axis=1, initial=0.0)
-        inside = np.zeros(stages)
-        np.maximum.at(inside, self.k[stages:], error[stages:])
-        if self.observed:
-            np.maximum.at(inside, self.k, of_z)
-        return ElementErrors(_or_infinite(error[:stages]), _or_infinite(inside), self.elements.table)
+        end, inside, measured = error[:stages], np.zeros(stages), slice(stages, self.last)
+        with np.errstate(invalid="ignore"):  # NaN where nothing could be integrated
+            np.maximum.at(inside, self.k[measured], error[measured])
+            if self.seen:
+                np.maximum.at(inside, self.k, of_z)
+            elif self.last < self.k.size:
+                np.maximum.at(inside, self.k[self.last :], of_z[self.last :])
+            else:
+                end = np.maximum(end, of_z[:stages])
+        return ElementErrors(_or_infinite(end), _or_infinite(inside), self.elements.table)
 
 
 def _all(staged: CollocationProblem, v: Array) -> list[_Checked]:
     """Return every experiment's elements at v."""
     found: list[_Checked] = []
-    observed = ca.depends_on(staged.problem.observed, staged.problem.model.system.z)
+    problem = staged.problem
+    constrained = {s.name() for c in problem.constraints for s in ca.symvar(c.expression)}
+    seen = ca.depends_on(problem.observed, problem.model.system.z) or not constrained.isdisjoint(
+        problem.model.algebraic_states
+    )
+    points = staged.table.points
+    last = points[-1:] if problem.model.algebraic_states and points[-1] < 1.0 else points[:0]
     for condition, chain, elements in zip(
         staged.problem.conditions, staged.layout.chains, staged.elements, strict=True
     ):
         q, s, w = chain.local(v)
         y, tau = elements.states(s, w), elements.tau
         # Where an element begins its algebraic states are extrapolated.
-        measured = (elements.measured.weight > 0).any(axis=2) & (tau >= 0 if observed else tau > 0) & (tau < 1)
+        measured = (elements.measured.weight > 0).any(axis=2) | (elements.applies > 0).any(axis=2)
+        measured &= (tau >= 0 if seen else tau > 0) & (tau < 1)
         every = np.arange(s.shape[0], dtype=np.intp)
         # What stays far below the magnitude that its rate could give it is rounding.
         magnitude = np.maximum(np.abs(y).max(axis=(0, 1)), 1e-8 * staged.magnitude)
-        k = np.append(every, np.argwhere(measured)[:, 0])
-        at = np.concatenate([np.ones(every.size), tau[measured]])
+        k = np.concatenate([every, np.argwhere(measured)[:, 0], np.repeat(every, last.size)])
+        at = np.concatenate([np.ones(every.size), tau[measured], np.tile(last, every.size)])
         natural = condition.link.natural(q)
         p, at_points = elements.division.stage_parameters(natural.p, natural.e), elements.parameters(natural)
-        found.append(_Checked(elements.at(natural.e), y, p, at_points, magnitude, k, at, observed))
+        checked = _Checked(
+            elements.at(natural.e), y, p, at_points, magnitude, k, at, k.size - every.size * last.size, seen
+        )
+        found.append(checked)
     return found
 
 

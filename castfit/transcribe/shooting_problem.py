@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ import numpy as np
 from castfit._capture import captured
 from castfit._casadi import Built
 from castfit._watch import Stopped
-from castfit.integrate import IntegratorOptions, Lanes, Trajectories, shift_cubics
+from castfit.integrate import IntegratorOptions, Lanes, shift_cubics
 from castfit.integrate.triggers import triggered
 from castfit.integrate.units import mean_magnitude
 from castfit.staged import (
@@ -37,17 +37,18 @@ from castfit.staged import (
     lay_out,
     locked,
 )
+from castfit.transcribe.backward import by_adjoint
 from castfit.transcribe.division import Division, divide
 from castfit.transcribe.measure import Observation, Observer, profiled, resolution, standardised
 from castfit.transcribe.measured import Measured
 from castfit.transcribe.pieces import Arranged, Group, Pieces, arranged, cut
 from castfit.transcribe.projection import NOTHING, projection_of
+from castfit.transcribe.sweep import Run, Seeds, Slopes, Sweep
 from castfit.transcribe.trajectory import every_state_measured, known_states
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.integrate import Integrator
     from castfit.link import Natural
     from castfit.posed import Posed
     from castfit.schedule import Instant
@@ -70,37 +71,6 @@ _ARRANGED: Built[Posed, OrderedDict[tuple[Any, ...], Pieces]] = Built()
 """How each experiment's data lie on the last few divisions into stages."""
 
 
-@dataclass(frozen=True)
-class _Run:
-    """The pieces (condition, piece) of one group that could be begun, and what integration made of them."""
-
-    integrator: Integrator
-    members: tuple[tuple[int, int], ...]
-    lanes: Lanes
-    found: Trajectories
-
-
-@dataclass(frozen=True)
-class _Sweep:
-    """What integration found, arranged by point; last grid time first where the end of a stage is meant."""
-
-    laid: Arranged
-    x: list[Array]  # per condition (K, M, n_x) at the points
-    z: list[Array]
-    end: list[Array]  # per condition (K, n_x), after what happens there
-    runs: list[_Run]  # in the order in which they were integrated
-    failures: tuple[Failure, ...]
-
-
-@dataclass(frozen=True)
-class _Seeds:
-    """How one experiment's pieces move: x (K, n_x, n_d) where each stage goes on, p, and edges if they move."""
-
-    x: Array
-    p: Array
-    edges: Array | None
-
-
 class ShootingProblem(StagedProblem):
     """A staged problem whose stages are integrated.
 
@@ -116,6 +86,11 @@ class ShootingProblem(StagedProblem):
     trajectory : Trajectory
         The states from which nodes start.
     options : IntegratorOptions
+    backward : bool
+        Whether data are read from the nodes, as divisions with `starts` have it, so that matching conditions alone are
+        differentiated, by adjoint states.
+    matching : {"vector", "scalar"}
+        What `matching` of a staged problem says.
     """
 
     integrated = True
@@ -129,17 +104,19 @@ class ShootingProblem(StagedProblem):
         theta: Array,
         trajectory: Trajectory,
         options: IntegratorOptions,
+        backward: bool = False,
+        matching: str = "vector",
     ) -> None:
         self.problem = problem = problem.posed
         self._choose(options)
-        self._nodes = nodes
+        self._nodes, self._backward, self.matching = nodes, backward, matching
         system = problem.model.system
         self._n_x, self._n_z = system.x.numel(), system.z.numel()
         self._observer = Observer(problem, state_bounds=not nodes)
         self._laid: dict[tuple[int, ...], Arranged] = {}
         self._happened: OrderedDict[bytes, list[Array]] = OrderedDict()
         self._here = [self._cut(i, division) for i, division in enumerate(divisions)]
-        self._memory: OrderedDict[bytes, tuple[Evaluation, _Sweep]] = OrderedDict()
+        self._memory: OrderedDict[bytes, tuple[Evaluation, Sweep]] = OrderedDict()
         self._linear: Linearization | None = None
         self.layout = lay_out(
             problem.names,
@@ -199,9 +176,9 @@ class ShootingProblem(StagedProblem):
         """Arrange one experiment on its pieces, as for the fits before where these have the same boundaries."""
         known = _ARRANGED.get(self.problem, lambda _: OrderedDict())
         fixed = division.edges if self._nodes else division.edges[~division.moving]
-        key = (i, self._nodes, fixed.tobytes(), division.key)
+        key = (i, self._nodes, self._backward, fixed.tobytes(), division.key)
         if key not in known:
-            known[key] = cut(self.problem, i, division, nodes=self._nodes)
+            known[key] = cut(self.problem, i, division, nodes=self._nodes, starts=self._backward)
         known.move_to_end(key)
         while len(known) > _REMEMBERED * max(len(self.problem.conditions), 1):
             known.popitem(last=False)
@@ -374,7 +351,7 @@ class ShootingProblem(StagedProblem):
         """Integrate all stages."""
         return self._evaluate(v)[0]
 
-    def _evaluate(self, v: Array) -> tuple[Evaluation, _Sweep]:
+    def _evaluate(self, v: Array) -> tuple[Evaluation, Sweep]:
         key = self._projection.key(v)
         if key in self._memory:
             self._memory.move_to_end(key)
@@ -425,19 +402,26 @@ class ShootingProblem(StagedProblem):
         return evaluation, sweep
 
     def linearize(self, v: Array) -> Linearization:
-        """Integrate all stages with their forward sensitivities."""
+        """Integrate all stages with their sensitivities."""
         v = self.evaluate(v).v if self.eliminated.size else v
         if self._linear is None or not np.array_equal(self._linear.v, v):
             self._linear = self._linearize(v)
         return self._linear
 
-    def _linearize(self, v: Array) -> Linearization:
+    def linearize_along(self, v: Array, directions: Sequence[Array]) -> Linearization:
+        """Integrate all stages, and one adjoint state back from the end of each."""
+        if not self._backward:
+            return super().linearize_along(v, directions)
+        return self._linearize(self.evaluate(v).v if self.eliminated.size else v, directions)
+
+    def _linearize(self, v: Array, directions: Sequence[Array] | None = None) -> Linearization:
         evaluation, sweep = self._evaluate(v)
         naturals = self._naturals(v)
         with captured():
-            dx, dz, end, stopped = self._sensitivities(sweep, naturals)
+            slopes = self._slopes(sweep, naturals, directions)
+        dx, dz, end = slopes.x, slopes.z, slopes.end
         unlinked = [] if evaluation.failures else self._unlinked(v, naturals, slopes=True)
-        failures = [*evaluation.failures, *unlinked, *stopped]
+        failures = [*evaluation.failures, *unlinked, *slopes.failures]
         jacobians: list[Jacobians] = []
         for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
             p, dp = _at_points(chain, natural.p, natural.e), _at_points(chain, natural.dp, natural.de)
@@ -464,13 +448,13 @@ class ShootingProblem(StagedProblem):
             prior_curved=evaluation.prior_curved,
         )
 
-    def _information(self, sweep: _Sweep, naturals: list[Natural]) -> Callable[[], tuple[Array, ...]] | None:
+    def _information(self, sweep: Sweep, naturals: list[Natural]) -> Callable[[], tuple[Array, ...]] | None:
         """Tell by what rows are multiplied for statistics, when asked; None if by 1."""
         if not any(chain.measured.reweighted for chain in self._here):
             return None
         return lambda: tuple(c.measured.information(g) for c, g in self._seen(sweep, naturals))
 
-    def _seen(self, sweep: _Sweep, naturals: list[Natural]) -> Iterator[tuple[Pieces, Array]]:
+    def _seen(self, sweep: Sweep, naturals: list[Natural]) -> Iterator[tuple[Pieces, Array]]:
         """Yield every chain with what is observed at its points, (K, M, n_g)."""
         for i, (c, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
             p = _at_points(c, natural.p, natural.e)
@@ -506,7 +490,7 @@ class ShootingProblem(StagedProblem):
 
         R_s, R_q = rows(seen.r_x, seen.r_z, seen.r_p)
         C_s, C_q = rows(seen.c_x, seen.c_z, seen.c_p)
-        X_q = np.zeros((stages, n_s, n_q))
+        X_q = np.zeros((stages, end.shape[1] if self._nodes else 0, n_q))
         if self._nodes:
             X_q[..., moving] = end[..., n_s:]
         none = np.empty
@@ -518,7 +502,7 @@ class ShootingProblem(StagedProblem):
             D_w=none((stages, 0, 0)),
             D_q=none((stages, 0, n_q)),
             X_s=end[:, :, :n_s] if self._nodes else none((stages, 0, 0)),
-            X_w=none((stages, n_s, 0)),
+            X_w=none((stages, X_q.shape[1], 0)),
             X_q=X_q,
             C_s=C_s,
             C_w=none((*C_s.shape[:2], 0)),
@@ -549,7 +533,7 @@ class ShootingProblem(StagedProblem):
         links = [c.link for c in self.problem.conditions]
         return [np.flatnonzero(at.moving if self._nodes else at.moving | at.starting) for at in links]
 
-    def _integrate(self, v: Array, naturals: list[Natural]) -> _Sweep:
+    def _integrate(self, v: Array, naturals: list[Natural]) -> Sweep:
         laid = self._arrange(naturals)
         chains = laid.chains
         x: list[Array] = [np.full((*c.staging.tau.shape, self._n_x), np.nan) for c in chains]
@@ -562,7 +546,7 @@ class ShootingProblem(StagedProblem):
         parameters = [c.division.stage_parameters(at.p, at.e) for c, at in zip(chains, naturals, strict=True)]
         begun = [s.copy() for s in starts]  # per condition and stage, where the next piece begins
         z_begun = [s.copy() for s in self._z_start]
-        runs: list[_Run] = []
+        runs: list[Run] = []
         failures: list[Failure] = []
         lost: set[tuple[int, int]] = set()
         for groups in laid.rounds:
@@ -572,7 +556,7 @@ class ShootingProblem(StagedProblem):
                     continue
                 lanes = self._lanes(chains, member, edges, parameters, begun, z_begun)
                 found = group.integrator.values(lanes)
-                runs.append(_Run(group.integrator, member, lanes, found))
+                runs.append(Run(group.integrator, member, lanes, found))
                 for lane, (i, j) in enumerate(member):
                     piece = chains[i].pieces[j]
                     k = piece.stage
@@ -588,7 +572,7 @@ class ShootingProblem(StagedProblem):
                     lost.add((i, k))
                     end[i][k] = np.nan
                     failures.append(Failure(self.layout.chains[i].name, k, failure.cause, failure.detail))
-        return _Sweep(laid, x, z, end, runs, tuple(failures))
+        return Sweep(laid, x, z, end, runs, tuple(failures))
 
     def _lanes(
         self,
@@ -609,10 +593,15 @@ class ShootingProblem(StagedProblem):
             unit=np.array([self._units[i] for i, _ in member]),
         )
 
-    def _sensitivities(
-        self, sweep: _Sweep, naturals: list[Natural]
-    ) -> tuple[list[Array], list[Array], list[Array], tuple[Failure, ...]]:
-        """Return dx (K, M, n_x, n_d), dz (K, M, n_z, n_d), d end (K, n_x, n_d) per condition."""
+    def _slopes(self, sweep: Sweep, naturals: list[Natural], directions: Sequence[Array] | None) -> Slopes:
+        """Differentiate what a sweep found, forwards or backwards."""
+        if not self._backward:
+            return self._sensitivities(sweep, naturals)
+        seeds = [self._seeds(c, at, m) for c, at, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]
+        return by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving, directions)
+
+    def _sensitivities(self, sweep: Sweep, naturals: list[Natural]) -> Slopes:
+        """Differentiate what a sweep found, by forward sensitivities."""
         n_s, chains = self._n_x if self._nodes else 0, sweep.laid.chains
         widths = [n_s + columns.size for columns in self._moving]
         shapes = [(*c.staging.tau.shape, w) for c, w in zip(chains, widths, strict=True)]
@@ -633,7 +622,7 @@ class ShootingProblem(StagedProblem):
                 w, seed, k = widths[i], seeds[i], chains[i].pieces[j].stage
                 broken_here = (i, k) in broken
                 dx0[lane, :, :w] = 0.0 if broken_here else seed.x[k]
-                dp[lane, :, n_s:w] = seed.p[j] if seed.p.ndim == 3 else seed.p
+                dp[lane, :, n_s:w] = seed.of_piece(j)
                 if seed.edges is not None:
                     spans[:, lane, n_s:w] = seed.edges[j], seed.edges[j + 1] - seed.edges[j]
                 theta = self.scale[self.layout.chains[i].theta][self._moving[i]]
@@ -668,9 +657,9 @@ class ShootingProblem(StagedProblem):
                 broken.add((i, k))
         for i, k in broken:
             dx[i][k], dz[i][k], end[i][k] = np.nan, np.nan, np.nan
-        return dx, dz, end, tuple(failures)
+        return Slopes(dx, dz, end, tuple(failures))
 
-    def _at_trigger(self, run: _Run, lane: int, instant: Instant, dx: Array, at: Natural, u: Array, du: Array) -> Array:
+    def _at_trigger(self, run: Run, lane: int, instant: Instant, dx: Array, at: Natural, u: Array, du: Array) -> Array:
         """Move the end of a piece with the time that states trigger; dx (n_x, n) is that at fixed time.
 
         How that time moves is put into `at`.                                     (see castfit.integrate.triggers)
@@ -691,7 +680,7 @@ class ShootingProblem(StagedProblem):
         """Return the columns of q that have a direction in single shooting: all."""
         return slice(0, at.de.shape[1])
 
-    def _seeds(self, chain: Pieces, natural: Natural, moving: NDArray[np.intp]) -> _Seeds:
+    def _seeds(self, chain: Pieces, natural: Natural, moving: NDArray[np.intp]) -> Seeds:
         """Return how an experiment's pieces move with its directions."""
         stages, n_s = chain.staging.duration.size, self._n_x if self._nodes else 0
         x = np.zeros((stages, self._n_x, n_s + moving.size))
@@ -702,7 +691,7 @@ class ShootingProblem(StagedProblem):
         p = natural.dp[:, moving]
         if any(division.levels):
             p = division.stage_parameters(p, de)
-        return _Seeds(x, p, division.weight @ de if division.moving.any() else None)
+        return Seeds(x, p, division.weight @ de if division.moving.any() else None)
 
     def node_sensitivities(self, v: Array, stages: Sequence[Mask]) -> tuple[Array, ...] | None:
         """Return how states at the ends of some stages (K,) move with their nodes, (K, n_x, n_x) per condition.

@@ -24,9 +24,11 @@ def summary(benchmark: Benchmark) -> tuple[int, int, int, int]:
 
 
 def equations(module: Any) -> str:
-    """Return what the problem's file says before its code."""
-    first, _, rest = dedent(inspect.getdoc(module) or "").partition("\n")
-    return f"{first}\n\n```text\n{rest.strip()}\n```"
+    """Return what the problem's file says before its code: prose as prose, equations as they are laid out there."""
+    paragraphs = (inspect.getdoc(module) or "").split("\n\n")
+    return "\n\n".join(
+        f"```text\n{dedent(text)}\n```" if text.startswith("    ") else text.replace("``", "`") for text in paragraphs
+    )
 
 
 def optimum(benchmark: Benchmark) -> str:

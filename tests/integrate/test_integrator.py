@@ -228,9 +228,9 @@ def test_adjoint_parameter_gradients_are_error_controlled(method, tolerance):
     integrator = Integrator(oscillating_quadrature().system, [1.0], options)
     lanes = make_lanes([0.2], [1.0, 1.0, 1.0], 2.0)
     exact = np.array([2.0, (1 - np.cos(10)) / 5, np.sin(18) / 9])
-    found = integrator.adjoint(lanes, np.ones((1, 1, 1)))
-    np.testing.assert_allclose(found.p[0], exact, atol=200 * tolerance)
-    np.testing.assert_allclose(found.x0[0], [1.0], atol=1e-9)
+    found = integrator.adjoint(lanes, integrator.values(lanes), np.ones((1, 1, 1, 1)))
+    np.testing.assert_allclose(found.p[0, 0], exact, atol=200 * tolerance)
+    np.testing.assert_allclose(found.x0[0, 0], [1.0], atol=1e-9)
     _, forward = everything(integrator, lanes)
     np.testing.assert_allclose(forward.dx[0, 0, 0], [1.0, *exact], atol=200 * tolerance)
 
@@ -240,17 +240,18 @@ def test_adjoint_equals_forward(method):
     grid = np.array([0.0, 0.3, 0.7, 1.0])
     lanes = make_lanes([[0.4, 1.0], [1.0, 0.5], [1.0, 1.0]], [0.9, 1.1, 1.0, 0.8], [5.0, 3.0, 0.0], m=4)
     integrator = Integrator(lotka_volterra().system, grid, IntegratorOptions(method=method))
-    seed = np.random.default_rng(3).standard_normal((3, 4, 2))
-    adjoint = integrator.adjoint(lanes, seed)
-    _, forward = everything(integrator, lanes)
-    gradient = np.einsum("lmi,lmid->ld", seed, forward.dx)
-    np.testing.assert_allclose(np.hstack([adjoint.x0, adjoint.p]), gradient, atol=2e-5)
+    seeds = np.random.default_rng(3).standard_normal((3, 2, 4, 2))  # two sums at once
+    at, forward = everything(integrator, lanes)
+    adjoint = integrator.adjoint(lanes, at, seeds)
+    gradient = np.einsum("lami,lmid->lad", seeds, forward.dx)
+    np.testing.assert_allclose(np.concatenate([adjoint.x0, adjoint.p], axis=2), gradient, atol=2e-5)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_adjoint_reports_failing_lanes(method):
     lanes = make_lanes([0.4, 1.0], [GOOD, POLE], 10.0)
-    found = _lotka_volterra_integrator(method).adjoint(lanes, np.ones((2, 1, 2)))
+    integrator = _lotka_volterra_integrator(method)
+    found = integrator.adjoint(lanes, integrator.values(lanes), np.ones((2, 1, 1, 2)))
     assert [failure.lane for failure in found.failures] == [1]
     assert np.isnan(found.p[1]).all()
     assert np.isfinite(found.p[0]).all()
@@ -328,9 +329,9 @@ def test_a_dae_whose_input_jumps(method):
     by_p = (integrate(0.7 + 1e-5, 0.5) - integrate(0.7 - 1e-5, 0.5)) / 2e-5
     np.testing.assert_allclose(found.dx[0, :, 0], np.column_stack([by_x0, by_p]), atol=1e-6)
     seed = np.random.default_rng(1).standard_normal((1, 5, 1))
-    adjoint = integrator.adjoint(lanes, seed)
+    adjoint = integrator.adjoint(lanes, at, seed[:, None])
     gradient = np.einsum("lmi,lmid->d", seed, found.dx)
-    np.testing.assert_allclose([adjoint.x0[0, 0], adjoint.p[0, 0]], gradient, atol=1e-6)
+    np.testing.assert_allclose([adjoint.x0[0, 0, 0], adjoint.p[0, 0, 0]], gradient, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", DAE_METHODS)
@@ -367,6 +368,19 @@ def test_lanes_without_a_consistent_start_fail_alone(method):
     stop = integrator.locate_failure(lanes, 1)
     assert (stop.time, stop.state) == (0.0, "z")
     assert "give closer guesses of the algebraic states" in stop.sentence
+    assert "singular: z can move" in integrator.locate_failure(lanes, 2).sentence
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_the_equation_that_holds_least_is_named_whatever_the_units(unit):
+    x, big, small, c = symbols("x big small c")
+    equations = {big: unit * (big**2 + c * x), small: small - 0.01 * big}  # the first one has no solution for c = 1
+    model = Model({x: -x}, algebraic=equations, parameters=[c])
+    lanes = replace(make_lanes([1.0], [1.0], 1.0, z0=[2.0, 0.02]), unit=np.array([[1.0, 1.0, 0.01]]))
+    integrator = Integrator(model.system, [1.0])
+    stop = integrator.locate_failure(lanes, 0)
+    assert stop.state == "big"
+    assert "The equation of big is off by" in stop.sentence
 
 
 # Inputs
@@ -595,13 +609,13 @@ def test_compiled_code_gives_the_same_and_leaves_no_files(method, monkeypatch, t
     system = lotka_volterra().system
     compiled = Integrator(system, [1.0], IntegratorOptions(method=method, compile="always"))
     at, found = everything(compiled, lanes)
-    adjoint = compiled.adjoint(lanes, np.ones((2, 1, 2)))
+    adjoint = compiled.adjoint(lanes, at, np.ones((2, 1, 1, 2)))
     assert list(tmp_path.rglob("*")) == [tmp_path / "here", tmp_path / "temporary"]
     plain_at, plain = everything(Integrator(system, [1.0], IntegratorOptions(method=method)), lanes)
     assert [failure.lane for failure in at.failures] == [1]
     np.testing.assert_allclose(at.x[0], plain_at.x[0], rtol=1e-7)
     np.testing.assert_allclose(found.dx[0], plain.dx[0], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(adjoint.p[0], plain.dx[0, 0, :, 2:].sum(axis=0), atol=1e-5)
+    np.testing.assert_allclose(adjoint.p[0, 0], plain.dx[0, 0, :, 2:].sum(axis=0), atol=1e-5)
     assert capfd.readouterr() == ("", "")
 
 

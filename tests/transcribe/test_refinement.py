@@ -78,6 +78,31 @@ def test_algebraic_states_and_inputs_are_integrated_with_their_elements():
     assert element_errors(coarse, v)[0].largest > 1e-2
 
 
+@pytest.mark.parametrize("scheme", ["radau", "legendre"])
+def test_algebraic_states_that_nobody_measures_are_compared_too(scheme):
+    """z = exp(30 x) errs by thirty times what x does; if it is constrained, between the collocation points too."""
+    x, z, k = symbols("x z k")
+    model = Model({x: k * x}, algebraic={z: ca.log(z) - 30 * x}, parameters=[k])
+    experiment = Experiment({"x": np.ones(3)}, time=[0.3, 0.65, 1.0], initial={"x": 0.2})
+    edges = np.array([0.0, 0.5, 1.0])
+    problem = Problem(model, experiment, parameters={"k": 1.0})
+
+    def near(t):
+        return 0.2 * np.exp(t)[:, None], np.exp(6 * np.exp(t))[:, None]
+
+    staged, v = solve(problem, edges, near, degree=2, scheme=scheme)
+    (errors,), (estimated,) = element_errors(staged, v), estimated_errors(staged, v)
+    y = staged.elements[0].states(*staged.layout.chains[0].local(v)[1:])
+    begun = y[:, 0, 0] * np.exp(staged.table.points[-1] * np.diff(edges))
+    off = np.abs(y[:, -1, 1] - np.exp(30 * begun)) / np.abs(y[..., 1]).max()
+    found = errors.end if scheme == "radau" else errors.inside
+    assert found[1] == pytest.approx(off[1], rel=0.05)
+    assert estimated.largest == pytest.approx(errors.largest, rel=0.1)
+    bound = Problem(model, experiment, parameters={"k": 1.0}, constraints=[cf.Constraint(z, upper=1e9)])
+    staged, v = solve(bound, edges, near, degree=2, scheme=scheme)
+    assert element_errors(staged, v)[0].inside.max() > errors.largest
+
+
 def test_an_element_that_cannot_be_integrated_has_an_infinite_error():
     """x' = x**2 from x = 1 has its pole at t = 1; one coarse element jumps over it."""
     x, k = symbols("x k")

@@ -1,0 +1,171 @@
+"""Whether algebraic equations determine the algebraic states: index 1, by structure and by numbers.
+
+The pattern of dg/dz, equations against states, is divided after Dulmage and Mendelsohn (1958).  A largest matching
+pairs equations with states that they contain; from an equation that is left over, alternating paths
+
+    equation -> a state in it -> the equation paired with that state -> ...
+
+reach the over-determined part, which has more equations than states.  From a state that is left over they reach, the
+other way round, the under-determined part, which has more states than equations.  What has a complete matching may
+still be singular, as  a + b = x, 2 a + 2 b = y;  then dg/dz has less than full rank wherever it is evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+from scipy.sparse import csgraph, csr_matrix
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+_POINTS, _ENOUGH = 12, 3  # points at which dg/dz is evaluated, and how many must have a value
+_SEED = 20260101  # the draw is fixed: a model is right or wrong whoever asks
+_ROUNDING = 1e-12  # of the largest singular value
+_SHARE = 1e-6  # of a null vector: what takes part less is not named
+_INDEX = "so the DAE has index 2 or higher"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a pattern that are not square: positions of equations and states."""
+
+    over_equations: tuple[int, ...]
+    over_states: tuple[int, ...]
+    under_equations: tuple[int, ...]
+    under_states: tuple[int, ...]
+
+
+def unmatched_parts(pattern: Mask) -> Parts:
+    """Divide a pattern (n_equations, n_states)."""
+    pairs: Any = csgraph.maximum_bipartite_matching(csr_matrix(pattern), perm_type="column")
+    state_of: list[int] = [int(j) for j in pairs]  # of each equation; -1 if it is left over
+    equation_of = {j: i for i, j in enumerate(state_of) if j >= 0}
+    loose = [i for i, j in enumerate(state_of) if j < 0]
+    free = [j for j in range(pattern.shape[1]) if j not in equation_of]
+    return Parts(
+        *_reached(loose, pattern, equation_of),
+        *reversed(_reached(free, pattern.T, {i: j for i, j in enumerate(state_of) if j >= 0})),
+    )
+
+
+def _reached(
+    first: Sequence[int], pattern: Mask, partner: Mapping[int, int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Follow alternating paths from some rows; return the rows and columns that they reach."""
+    rows, columns, ahead = set(first), set[int](), list(first)
+    while ahead:
+        for j in np.flatnonzero(pattern[ahead.pop()]).tolist():
+            columns.add(j)
+            i = partner.get(j)
+            if i is not None and i not in rows:
+                rows.add(i)
+                ahead.append(i)
+    return tuple(sorted(rows)), tuple(sorted(columns))
+
+
+def index_mistakes(alg: ca.SX, z: ca.SX, arguments: Sequence[ca.SX], names: Sequence[str]) -> list[str]:
+    """Name the equations and states because of which 0 = alg does not determine z.
+
+    Parameters
+    ----------
+    alg, z : (n_z, 1) SX
+        Equation i is called by the name of state i.
+    arguments : columns of symbols
+        Everything that alg may contain beside z.
+    names : n_z str
+    """
+    jacobian = ca.jacobian(alg, z)
+    pattern = np.zeros(jacobian.shape, dtype=np.bool_)
+    rows, columns = jacobian.sparsity().get_triplet()
+    pattern[rows, columns] = True
+    parts = unmatched_parts(pattern)
+    if parts.over_equations:
+        return _of_structure(parts, pattern, names)
+    return _of_rank(jacobian, z, arguments, names)
+
+
+def _of_structure(parts: Parts, pattern: Mask, names: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    without = [i for i in parts.over_equations if not pattern[i].any()]
+    if without:
+        verb = "contain" if len(without) > 1 else "contains"
+        found.append(
+            f"{_equations(without, names)} {verb} no algebraic state, {_INDEX}; "
+            "differentiate such an equation until an algebraic state appears"
+        )
+    many = [i for i in parts.over_equations if i not in without]
+    if many:
+        found.append(
+            f"{_equations(many, names)} contain {_only(parts.over_states, names)}, {len(many)} equations for "
+            f"{len(parts.over_states)}, {_INDEX}; differentiate one of them, or take one away"
+        )
+    if parts.under_equations:
+        what = f"{_states(parts.under_states, names)} appear in {_equations(parts.under_equations, names)} only"
+        found.append(f"{what}, too few to determine them; add an equation that contains one of them")
+    absent = [j for j in parts.under_states if not pattern[:, j].any()]
+    if absent and not without:
+        verb = "appears" if len(absent) == 1 else "appear"
+        found.append(f"{_states(absent, names)} {verb} in no algebraic equation; add one that contains it")
+    return found
+
+
+def _of_rank(jacobian: ca.SX, z: ca.SX, arguments: Sequence[ca.SX], names: Sequence[str]) -> list[str]:
+    """Find the equations of which a combination contains no algebraic state, wherever dg/dz is evaluated."""
+    rng = np.random.default_rng(_SEED)
+    symbols = [s for s in (z, *arguments) if s.numel()]
+    function: Any = ca.Function("slopes", symbols, [ca.densify(jacobian)])
+    slopes: list[Array] = []
+    for _ in range(_POINTS):
+        found = np.asarray(function(*(np.exp(rng.standard_normal(s.numel())) for s in symbols)), dtype=float)
+        if np.isfinite(found).all():
+            slopes.append(_balanced(found))
+    if len(slopes) < _ENOUGH:
+        return []
+    left, right = np.zeros(len(names), dtype=np.bool_), np.zeros(len(names), dtype=np.bool_)
+    for matrix in slopes:
+        u, singular, v = np.linalg.svd(matrix)
+        null = singular <= _ROUNDING * singular[0]
+        if not null.any():  # one point with full rank shows that it is not singular
+            return []
+        left |= (np.abs(u[:, null]) > _SHARE).any(axis=1)
+        right |= (np.abs(v[null]) > _SHARE).any(axis=0)
+    equations, states = np.flatnonzero(left).tolist(), np.flatnonzero(right).tolist()
+    return [
+        f"{_equations(equations, names)} are not independent: dg/dz is singular whatever the values, and leaves "
+        f"{_states(states, names)} undetermined, {_INDEX}; replace one of them, or differentiate the combination from "
+        "which the states drop out"
+    ]
+
+
+def _balanced(matrix: Array) -> Array:
+    """Divide rows and columns by their largest entries, so that units do not matter."""
+    out = matrix.copy()
+    for _ in range(3):
+        for axis in (1, 0):
+            largest = np.abs(out).max(axis=axis, keepdims=True)
+            out = out / np.where(largest > 0.0, largest, 1.0)
+    return out
+
+
+def _equations(which: Sequence[int], names: Sequence[str]) -> str:
+    return f"the equation{'s' if len(which) > 1 else ''} of {_listed([names[i] for i in which])}"
+
+
+def _states(which: Sequence[int], names: Sequence[str]) -> str:
+    return _listed([names[j] for j in which])
+
+
+def _only(which: Sequence[int], names: Sequence[str]) -> str:
+    return f"only {_states(which, names)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

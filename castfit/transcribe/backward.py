@@ -1,0 +1,122 @@
+"""Derivatives of matching conditions by backward integration, where data are read from the nodes themselves.
+
+Where every measured time is a node, rows depend on nodes and parameters alone, and only the ends of the stages have to
+be differentiated.  For a direction d of the states at the end of stage k (Aydogmus and Tor 2018, Eqs. 16 and 17, with
+the signs that agree with finite differences)
+
+    lambda' = -lambda f_x,   lambda(t_{k+1}) = d,      d . dx/ds_k = lambda(t_k),      d . dx/dp = int lambda f_p dt
+
+is one backward integration, whatever the number of parameters.  All n_x unit vectors give the whole Jacobian, one
+direction per stage the gradient of a scalar such as h_k = |x_k - s_{k+1}|^2, for which d = 2 (x_k - s_{k+1}).
+
+Jumps at the end of a stage come after the integration: d is carried back through them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.staged import Failure
+from castfit.transcribe.sweep import Slopes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from castfit.link import Natural
+    from castfit.staged import Chain
+    from castfit.transcribe.sweep import Run, Seeds, Sweep
+
+    Array = NDArray[np.float64]
+    Index = NDArray[np.intp]
+
+
+def by_adjoint(
+    sweep: Sweep,
+    chains: Sequence[Chain],
+    naturals: Sequence[Natural],
+    seeds: Sequence[Seeds],
+    moving: Sequence[Index],
+    directions: Sequence[Array] | None,
+) -> Slopes:
+    """Differentiate the ends of all stages, and the states at data, which stand at nodes.
+
+    Parameters
+    ----------
+    sweep : Sweep
+    chains : of the layout
+    naturals, seeds : per condition
+    moving : per condition
+        The columns of q that have a direction, after the node's own n_x.
+    directions : per condition (K, n_x), optional
+        Of each stage's end; by default all unit vectors.
+    """
+    n_x, n_z = sweep.x[0].shape[2], sweep.z[0].shape[2]
+    widths = [n_x + columns.size for columns in moving]
+    rows = n_x if directions is None else 1
+    dx = [np.zeros((*at.shape[:2], n_x, w)) for at, w in zip(sweep.x, widths, strict=True)]
+    dz = [np.zeros((*at.shape[:2], n_z, w)) for at, w in zip(sweep.z, widths, strict=True)]
+    end = [np.full((at.shape[0], rows, w), np.nan) for at, w in zip(sweep.x, widths, strict=True)]
+    failures: list[Failure] = []
+    broken: set[tuple[int, int]] = set()
+    for run in sweep.runs:
+        outputs = run.found.x.shape[1]
+        carried = [
+            _through_jumps(sweep, run, lane, naturals[i], None if directions is None else directions[i][j])
+            for lane, (i, j) in enumerate(run.members)
+        ]
+        enters = np.zeros((len(run.members), rows, outputs, n_x))
+        enters[:, :, -1] = [d for d, _ in carried]
+        found = run.integrator.adjoint(run.lanes, run.found, enters)
+        of_algebra = _at_nodes(run, seeds, max(widths)) if n_z else None
+        for lane, (i, j) in enumerate(run.members):
+            w, seed, piece = widths[i], seeds[i], sweep.laid.chains[i].pieces[j]
+            end[i][j, :, :n_x] = found.x0[lane]
+            by_q = found.p[lane] @ seed.of_piece(j)
+            if seed.edges is not None:
+                length = seed.edges[j + 1] - seed.edges[j]
+                by_q = by_q + np.outer(found.start[lane], seed.edges[j]) + np.outer(found.duration[lane], length)
+            end[i][j, :, n_x:] = by_q + carried[lane][1] @ naturals[i].de[:, moving[i]]
+            at_node = run.integrator.grid[piece.at] == 0.0
+            at_node |= run.lanes.duration[lane] == 0.0  # nothing happens on the way
+            dx[i][j, piece.points[at_node], :, :n_x] = np.eye(n_x)
+            if of_algebra is not None:
+                dz[i][j, piece.points[at_node]] = of_algebra[lane, piece.at[at_node], :, :w]
+        known = {failure.lane for failure in run.found.failures}
+        for failure in found.failures:
+            i, j = run.members[failure.lane]
+            broken.add((i, j))
+            if failure.lane not in known:
+                detail = f"the adjoint states could not be integrated ({failure.detail})"
+                failures.append(Failure(chains[i].name, j, failure.cause, detail))
+    for i, j in broken:
+        end[i][j] = np.nan
+    return Slopes(dx, dz, end, tuple(failures))
+
+
+def _through_jumps(sweep: Sweep, run: Run, lane: int, natural: Natural, direction: Array | None) -> tuple[Array, Array]:
+    """Return directions (n, n_x) before the jumps at a stage's end, and what the jumps add along e, (n, n_e)."""
+    i, j = run.members[lane]
+    pieces, n_x = sweep.laid.chains[i], run.found.x.shape[2]
+    after = np.eye(n_x) if direction is None else direction[None]
+    crossing = pieces.division.crossings[j]
+    if crossing is None:
+        return after, np.zeros((after.shape[0], natural.e.size))
+    u, du = pieces.pieces[j].inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
+    _, by_x, by_e = crossing.slopes(run.found.x[lane, -1], natural.e, u, du)
+    return after @ by_x, after @ by_e
+
+
+def _at_nodes(run: Run, seeds: Sequence[Seeds], width: int) -> Array:
+    """Return how algebraic states move with the node at which they are read, (L, m, n_z, width)."""
+    count, outputs, n_x = run.found.x.shape
+    dx = np.zeros((count, outputs, n_x, width))
+    dx[..., :n_x] = np.eye(n_x)
+    dp = np.zeros((count, run.lanes.p.shape[1], width))
+    for lane, (i, j) in enumerate(run.members):
+        own = seeds[i].of_piece(j)
+        dp[lane, :, n_x : n_x + own.shape[1]] = own
+    return run.integrator.algebraic_slopes(run.lanes, run.found, dx, dp)

@@ -1,0 +1,130 @@
+"""Tables in long form, and dates as times."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta, timezone
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose
+
+import castfit as cf
+
+LONG = pd.DataFrame(
+    {
+        "subject": ["B", "A", "A", "B", "A", "A", "B"],
+        "t": [4.0, 4.0, 1.0, 1.0, 1.0, 2.0, 2.0],
+        "what": ["x", "x", "x", "x", "y", "x", "x"],
+        "value": [0.4, 0.5, 1.1, 2.2, 7.0, np.nan, 1.5],
+        "sd": [0.1, 0.2, 0.1, 0.2, 0.5, 0.1, 0.1],
+        "dose": [2, 1, 1, 2, 1, 1, 2],
+    }
+)
+COLUMNS = {"value": "value", "output": "what", "time": "t"}
+
+
+def series(experiment, name):
+    times, values = experiment.data[name]
+    return times.tolist(), values.ravel().tolist()
+
+
+def test_a_long_table_becomes_experiments():
+    b, a = cf.experiments_from(LONG, **COLUMNS, experiment="subject", sigma="sd", initial={"x": "dose"})
+    assert (a.name, b.name) == ("A", "B")
+    assert series(a, "x") == ([1.0, 4.0], [1.1, 0.5])  # sorted, without the missing value
+    assert series(a, "y") == ([1.0], [7.0])
+    assert series(b, "x") == ([1.0, 2.0, 4.0], [2.2, 1.5, 0.4])
+    assert_allclose(b.sigma["x"].ravel(), [0.2, 0.1, 0.1])
+    assert (a.initial, b.initial) == ({"x": 1}, {"x": 2})
+
+
+def test_without_a_column_of_experiments_there_is_one(tmp_path):
+    LONG.to_csv(tmp_path / "long.csv", index=False)
+    (one,) = cf.experiments_from(tmp_path / "long.csv", **COLUMNS, sigma=0.1)
+    assert series(one, "x")[0] == [1.0, 1.0, 2.0, 4.0, 4.0]  # replicates
+
+
+def test_particulars_of_each():
+    given = {"A": 3.0, "B": 4.0}
+    both = cf.experiments_from(LONG, **COLUMNS, experiment="subject", each=lambda name: {"initial": {"x": given[name]}})
+    assert {e.name: e.initial["x"] for e in both} == given
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"value": "valu"}, "value='valu' is no column of the table: did you mean 'value'"),
+        ({"experiment": "patient"}, "experiment='patient' is no column"),
+        ({"sigma": "s"}, "sigma='s' is no column"),
+        ({"initial": {"x": "doses"}}, "is 'doses', which is no column of the table: did you mean 'dose'"),
+        ({"initial": {"x": "sd"}}, r"column 'sd' holds several values"),
+        ({"start": 3.0}, r"A: 'x' has a time 1 before the start 3"),
+        ({"table": {"x": 1}}, "give a DataFrame, or a CSV file"),
+        ({"table": "missing.csv"}, "'missing.csv' cannot be read"),
+    ],
+)
+def test_mistakes_are_named(changes, message):
+    table = changes.pop("table", LONG)
+    with pytest.raises(cf.InputError, match=message):
+        cf.experiments_from(table, **{**COLUMNS, "experiment": "subject", **changes})
+
+
+DAYS = [datetime(2026, 3, 28, 12), datetime(2026, 3, 29, 0), datetime(2026, 3, 30, 12)]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        DAYS,
+        np.array(DAYS, dtype="datetime64[s]"),
+        pd.DatetimeIndex(DAYS),
+        pd.Series(DAYS),
+        pd.DatetimeIndex(DAYS).tz_localize("UTC").tz_convert("Europe/Berlin"),  # the clocks change on that day
+        [d.replace(tzinfo=timezone.utc).astimezone(timezone(timedelta(hours=5))) for d in DAYS],
+        [pd.Timestamp(d) for d in DAYS],
+    ],
+    ids=["datetime", "numpy", "index", "series", "zone", "zones", "timestamps"],
+)
+@pytest.mark.parametrize(("unit", "length"), [("h", 1.0), ("d", 24.0), ("min", 1 / 60)])
+def test_dates_count_from_the_first_of_them(times, unit, length):
+    made = cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=times, time_unit=unit)
+    assert_allclose(made.data["x"][0], np.array([0.0, 12.0, 48.0]) / length, rtol=1e-12)
+    assert made.start == 0
+
+
+def test_dates_count_from_the_start():
+    frame = pd.DataFrame({"when": DAYS, "x": [1.0, 2.0, 3.0]})
+    expected = [1.5, 2.0, 3.5]
+    for made in (
+        cf.Experiment(frame, time="when", time_unit="d", start=date(2026, 3, 27)),
+        cf.Experiment(frame.set_index("when"), time_unit="d", start=pd.Timestamp("2026-03-27")),
+        cf.Experiment({"x": (DAYS, [1.0, 2.0, 3.0])}, time_unit="d", start=datetime(2026, 3, 27)),
+    ):
+        assert_allclose(made.data["x"][0], expected)
+        assert made.start == 0
+    one, two = cf.experiments_from(
+        frame.assign(what="x", plate=["p", "q", "q"]), value="x", output="what", time="when", experiment="plate",
+        time_unit="h", start=DAYS[0],
+    )  # fmt: skip
+    assert [e.data["x"][0].tolist() for e in (one, two)] == [[0.0], [12.0, 48.0]]
+
+
+def test_lengths_of_time_need_no_beginning():
+    made = cf.Experiment({"x": [1.0, 2.0]}, time=[timedelta(minutes=30), timedelta(hours=2)], time_unit="h")
+    assert_allclose(made.data["x"][0], [0.5, 2.0])
+    assert made.start == 0
+
+
+def test_dates_need_a_unit_and_other_mistakes_are_found_as_well():
+    with pytest.raises(cf.InputError, match=r"the times are dates; say in which unit") as caught:
+        cf.Experiment({"x": [1.0, 2.0, np.inf]}, time=DAYS)
+    assert "contains infinite values" in str(caught.value)
+    with pytest.raises(cf.InputError, match="time_unit is 'fortnight'"):
+        cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=DAYS, time_unit="fortnight")
+    with pytest.raises(cf.InputError, match="the times are no dates"):
+        cf.Experiment({"x": [1.0]}, time=[3.0], time_unit="h")
+    with pytest.raises(cf.InputError, match="some times are dates and others are lengths of time"):
+        cf.Experiment({"x": (DAYS, [1.0, 2.0, 3.0]), "y": ([timedelta(1)], [1.0])}, time_unit="h")
+    with pytest.raises(cf.InputError, match="not sorted"):
+        cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=DAYS[::-1], time_unit="d")
