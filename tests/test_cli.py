@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit import _console, cli, problems
+from castfit.benchmark import KINDS
 
 KEYS = {
     "problem",
@@ -348,3 +349,37 @@ def test_concise_notation_reads_back(size, relative_error, negative):
 )
 def test_concise_notation(value, error, text):
     assert _console.concise(value, error) == text
+
+
+def test_new_writes_a_fit_that_works(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["new", "decay"]) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["decay.csv", "decay.py"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    run = subprocess.run([sys.executable, "decay.py"], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "Success" in run.stdout
+    assert (tmp_path / "decay.png").read_bytes().startswith(b"\x89PNG")
+    before = (tmp_path / "decay.py").read_text()
+    assert cli.main(["new", "decay.py"]) == 2
+    assert "'decay.py' is there already" in capsys.readouterr().err
+    assert (tmp_path / "decay.py").read_text() == before
+    assert cli.main(["new", "a/b"]) == 2
+
+
+def test_bench_lists_its_tables(capsys):
+    assert cli.main(["bench", "--list"]) == 0
+    shown = capsys.readouterr().out
+    for kind in KINDS:
+        for name in kind.names():
+            assert name in shown
+            assert kind.says(name)
+    assert cli.main(["bench"]) == 2
+    assert "castfit bench --list" in capsys.readouterr().err
+
+
+def test_rng_is_another_name_of_seed(asked, capsys):
+    for name in ("--seed", "--rng"):
+        cli.main(["fit", "calcium", "--start", "random", name, "5"])
+    first, second = asked
+    assert first["start"] == second["start"]

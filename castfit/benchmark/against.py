@@ -113,4 +113,9 @@ def _report(
     return Report(shown(found, before), record(found, **kept))
 
 
-KIND = Kind(lambda: (NAME,), ("starts", "seed", "methods", "max_time", "problems", "against"), _report)
+KIND = Kind(
+    lambda: (NAME,),
+    ("starts", "seed", "methods", "max_time", "problems", "against"),
+    _report,
+    lambda name: "every problem by every method",
+)

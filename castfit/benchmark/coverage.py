@@ -216,4 +216,4 @@ def _run(name: str, progress: Progress, seed: int = 0, starts: int = _TRIALS, wo
     return Report((sheet,), record(name, [vars(row) for row in rows], trials=starts, seed=seed))
 
 
-KIND = Kind(lambda: (NAME,), ("starts", "seed", "workers"), _run)
+KIND = Kind(lambda: (NAME,), ("starts", "seed", "workers"), _run, lambda name: "how often intervals contain the truth")

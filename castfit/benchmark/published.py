@@ -228,4 +228,4 @@ def _run(name: str, progress: Progress, **options: Any) -> Report:
     return Report(found.shown, found.record())
 
 
-KIND = Kind(lambda: tables(), (*COMMON, "tolerance"), _run)
+KIND = Kind(lambda: tables(), (*COMMON, "tolerance"), _run, lambda name: tables()[name].source)

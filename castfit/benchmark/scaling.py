@@ -132,4 +132,4 @@ def _run(name: str, progress: Progress, seed: int = 0) -> Report:
     return Report((found.shown,), record(name, [vars(found) | {"slopes": found.slopes}]))
 
 
-KIND = Kind(lambda: ("condensing-scaling",), ("seed",), _run)
+KIND = Kind(lambda: ("condensing-scaling",), ("seed",), _run, lambda name: "time of a condensed step by stages")

@@ -332,4 +332,4 @@ def _report(
     return Report(shown(table, rows, files), record(name, [row.record() for row in rows], seed=seed, **stopped))
 
 
-KIND = Kind(lambda: TABLES, (*COMMON, "data", "plot"), _report)
+KIND = Kind(lambda: TABLES, (*COMMON, "data", "plot"), _report, lambda name: "global searches: success against effort")

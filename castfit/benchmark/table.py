@@ -40,11 +40,14 @@ class Kind:
     run : callable
         Runs the table of a name with those options that were given as keywords, `progress` besides them.  After Ctrl-C
         the record says ``"stopped": "interrupted"``.
+    says : callable
+        Returns what the table of a name is about, in a line.
     """
 
     names: Callable[[], Iterable[str]]
     takes: tuple[str, ...]
     run: Callable[..., Report]
+    says: Callable[[str], str] = lambda name: ""
 
 
 COMMON = ("starts", "seed", "workers", "methods", "max_time")

@@ -13,11 +13,11 @@ import sys
 from collections.abc import Sequence
 
 import castfit
-from castfit.cli import bench, compare, demo, fit, library
+from castfit.cli import bench, compare, demo, fit, library, new
 from castfit.cli.command import INTERRUPTED, MISUSE, say
 from castfit.status import CastfitError
 
-COMMANDS = (library.COMMAND, fit.COMMAND, compare.COMMAND, bench.COMMAND, demo.COMMAND)
+COMMANDS = (library.COMMAND, fit.COMMAND, compare.COMMAND, bench.COMMAND, new.COMMAND, demo.COMMAND)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +49,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"castfit {castfit.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
-        own = commands.add_parser(command.name, help=command.summary, description=command.summary)
+        examples = "\n  ".join(["examples:", *command.examples]) if command.examples else None
+        own = commands.add_parser(
+            command.name,
+            help=command.summary,
+            description=command.summary,
+            epilog=examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         command.configure(own)
         own.set_defaults(run=command.run)
     return parser

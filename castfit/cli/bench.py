@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from castfit._text import Sheet
 from castfit.cli.command import INTERRUPTED, Command, add_options, check_outputs, option, write_json
 from castfit.status import Status, check, suggest
 
@@ -12,9 +13,8 @@ _OPTIONS = ("starts", "seed", "workers", "methods", "max_time", "tolerance", "da
 
 def _configure_bench(parser: argparse.ArgumentParser) -> None:
     parser.usage = "castfit bench TABLE [options]"
-    parser.add_argument(
-        "table", metavar="TABLE", help="a published table such as calcium-table1; library; or condensing-scaling"
-    )
+    parser.add_argument("table", metavar="TABLE", nargs="?", help="a table of castfit bench --list")
+    parser.add_argument("--list", action="store_true", help="list the tables")
     add_options(parser, "json", *_OPTIONS)
 
 
@@ -25,7 +25,13 @@ def _bench(arguments: argparse.Namespace) -> int:
 
     check_outputs(arguments)
     known = {name: kind for kind in KINDS for name in kind.names()}
-    name = arguments.table
+    if arguments.list:
+        rows = sorted((name, kind.says(name)) for name, kind in known.items())
+        sheet = Sheet.of(rows, ("table", lambda row: row[0]), ("what it repeats", lambda row: row[1]))
+        _console.console().print(_console.shown(sheet))
+        return 0
+    name = arguments.table or ""
+    check("bench", [] if name else ["name a table; castfit bench --list shows them"])
     check("bench", [] if name in known else [f"there is no table '{name}': {suggest(name, known)}"])
     kind, given = known[name], {o: value for o in _OPTIONS if (value := getattr(arguments, o)) is not None}
     check("bench", [f"'{name}' takes no {option(o)}; leave it out" for o in given if o not in kind.takes])
@@ -36,4 +42,10 @@ def _bench(arguments: argparse.Namespace) -> int:
     return INTERRUPTED if report.record.get("stopped") == Status.INTERRUPTED.value else 0
 
 
-COMMAND = Command("bench", "repeat a published table and print it beside ours", _configure_bench, _bench)
+COMMAND = Command(
+    "bench",
+    "repeat a published table and print it beside ours",
+    _configure_bench,
+    _bench,
+    ("castfit bench --list", "castfit bench iss-table2 --methods incremental,multiple --starts 20"),
+)

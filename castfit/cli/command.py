@@ -24,12 +24,16 @@ Progress = Callable[[str], object]  # told what is being done
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: `configure` adds its arguments to a parser, `run` takes them and returns the exit status."""
+    """A subcommand: `configure` adds its arguments to a parser, `run` takes them and returns the exit status.
+
+    Its help ends with the examples.
+    """
 
     name: str
     summary: str
     configure: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    examples: tuple[str, ...] = ()
 
 
 def say(text: str, stream: TextIO) -> None:
@@ -54,7 +58,8 @@ def add_options(parser: argparse.ArgumentParser, *names: str, **defaults: Any) -
         reads, metavar, words = OPTIONS[name]
         default = defaults.get(name)
         shown = "" if default is None else " (default: %(default)s)"
-        parser.add_argument(option(name), metavar=metavar, type=reads, default=default, help=words + shown)
+        also = ["--rng"] if name == "seed" else []  # as the interface calls it
+        parser.add_argument(option(name), *also, metavar=metavar, type=reads, default=default, help=words + shown)
 
 
 def option(name: str) -> str:

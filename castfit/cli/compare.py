@@ -70,4 +70,13 @@ def _compare(arguments: argparse.Namespace) -> int:
     return 0 if any(row.converged for row in found.rows) else FAILED
 
 
-COMMAND = Command("compare", "run several methods from the same starts of a problem", _configure, _compare)
+COMMAND = Command(
+    "compare",
+    "run several methods from the same starts of a problem",
+    _configure,
+    _compare,
+    (
+        "castfit compare notorious --option mu=20",
+        "castfit compare calcium --methods multiple,collocation --starts 10 --workers 2 --plot success.png",
+    ),
+)

@@ -183,4 +183,14 @@ def exit_status(results: Sequence[Result]) -> int:
     return 0 if all(result.success for result in results) else FAILED
 
 
-COMMAND = Command("fit", "fit one problem and compare with its reference optimum", _configure_fit, _fit)
+COMMAND = Command(
+    "fit",
+    "fit one problem and compare with its reference optimum",
+    _configure_fit,
+    _fit,
+    (
+        "castfit fit stat5 --plot stat5.png",
+        "castfit fit calcium --transcription multiple --intervals 25 --start random --rng 3",
+        "castfit fit notorious --option mu=20 --start p=100 --transcription collocation",
+    ),
+)

@@ -1,0 +1,103 @@
+"""``castfit new``: a commented script with data beside it, to begin from."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from castfit.cli.command import Command, say
+from castfit.status import check
+
+_SCRIPT = '''"""NAME: what is measured, and what is to be learned from it.
+
+    python NAME.py           fit, table, and the picture NAME.png
+    castfit fit NAME.py      the same from the command line; castfit fit --help has the options
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+import castfit as cf
+
+# 1. The data: a column of times, and one for each thing that was measured; empty cells were not measured.
+table = np.genfromtxt(Path(__file__).with_name("NAME.csv"), delimiter=",", names=True)
+times, measured = table["time"], {name: table[name] for name in ("a", "b")}
+
+# 2. The model: a state for each thing that changes, with the expression that its derivative is equal to.
+#    Functions of symbols are castfit's: cf.exp, cf.sqrt, cf.if_else ...
+a, b, k1, k2 = cf.symbols("a b k1 k2")
+model = cf.Model(
+    {a: -k1 * a, b: k1 * a - k2 * b},
+    parameters=[k1, k2],
+    # outputs={"total": a + b},          what is measured, where that is no state
+    # inputs=[u],                        what is known as a function of time; see cf.Input
+    # algebraic={z: z - a * b},          equations without derivatives: each expression is zero
+)
+
+# 3. The experiment: data, what is known of their errors, and where the states begin.
+experiment = cf.Experiment(
+    measured,
+    time=times,
+    sigma=cf.unknown(),  # one for each output, estimated; a number or an array where it is known
+    initial={"a": cf.free(10.0, lower=0), "b": 0},  # free: estimated from this guess
+    start=0,
+)
+
+# 4. The question: which parameters, from which guess.
+problem = cf.Problem(
+    model,
+    experiment,  # or a list of experiments
+    parameters={
+        "k1": cf.Parameter(1.0, bounds=(1e-3, 1e3), scale="log"),  # log: only the order of magnitude is known
+        "k2": cf.Parameter(1.0, bounds=(1e-3, 1e3), scale="log"),
+    },
+)
+
+# 5. The answer.
+if __name__ == "__main__":
+    result = cf.fit(problem)
+    print(result)
+    result.plot("NAME.png")
+'''
+
+_DATA = """time,a,b
+0.5,8.22,1.71
+1,6.68,3.00
+1.5,5.61,3.84
+2,4.51,
+3,2.98,5.27
+4,2.05,5.30
+5,1.31,5.18
+6,0.92,4.75
+8,,3.92
+10,0.24,2.94
+12,0.05,2.29
+15,0.07,1.45
+"""
+
+
+def _configure_new(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="of the script: NAME.py and NAME.csv are written, here")
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    """Write the files, and say what to do with them."""
+    name = arguments.name.removesuffix(".py")
+    mistakes = [] if name.isidentifier() else [f"'{name}' is no name for a script; take letters, digits and _"]
+    files = {Path(f"{name}.py"): _SCRIPT.replace("NAME", name), Path(f"{name}.csv"): _DATA}
+    mistakes += [f"'{path}' is there already; remove it, or take another name" for path in files if path.exists()]
+    check("new", mistakes)
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
+    say(
+        f"{name}.py and {name}.csv are a fit that works. Put in your model and your data, then: python {name}.py",
+        sys.stdout,
+    )
+    return 0
+
+
+COMMAND = Command(
+    "new", "write a commented script with data, to begin from", _configure_new, _new, ("castfit new decay",)
+)
