@@ -73,6 +73,7 @@ from castfit.simulate import SimulationError, simulate
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.ipopt import Ipopt
 from castfit.solve.solution import Iteration
+from castfit.solve.sqp import Sqp
 from castfit.start.decomposition.search import Decomposed
 from castfit.status import CastfitError, InputError, Status
 from castfit.steady import SteadyState, SteadyStateError, steady_state
@@ -128,6 +129,7 @@ __all__ = [
     "SimulationError",
     "SingleShooting",
     "SoftL1",
+    "Sqp",
     "Status",
     "SteadyState",
     "SteadyStateError",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from castfit._reading import text
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.ipopt import Ipopt
+from castfit.solve.sqp import Sqp
 from castfit.status import suggest
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
@@ -72,7 +74,7 @@ TRANSCRIPTIONS: dict[str, Callable[..., Transcription]] = {
     "multiple": MultipleShooting,
     "collocation": Collocation,
 }
-SOLVERS: dict[str, Callable[[], Solver]] = {"gauss_newton": GaussNewton, "ipopt": Ipopt}
+SOLVERS: dict[str, Callable[[], Solver]] = {"gauss_newton": GaussNewton, "ipopt": Ipopt, "sqp": Sqp}
 
 _T = TypeVar("_T")
 
@@ -113,10 +115,52 @@ def given_parts(
         transcription, solver = transcription.split("/", 1)
     made = {name: partial(make, **(settings or {}).get(name, {})) for name, make in TRANSCRIPTIONS.items()}
     remedy = "SingleShooting(), MultipleShooting() or Collocation()"
-    return (
-        _part("transcription", transcription, "transcribe", made, [*made, *also], remedy, mistakes),
-        _part("solver", solver, "solve", SOLVERS, SOLVERS, "GaussNewton() or Ipopt()", mistakes),
-    )
+    first = _part("transcription", transcription, "transcribe", made, [*made, *also], remedy, mistakes)
+    second = _part("solver", solver, "solve", SOLVERS, SOLVERS, "GaussNewton(), Ipopt() or Sqp()", mistakes)
+    demand = _demand(first)
+    if second is None and demand is not None:
+        return first, demand.solver()
+    mistakes += mismatches(first, second)
+    return first, second
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a transcription gives instead of Jacobians, which not every solver can use.
+
+    what, remedy : words, of what it is and what to do with another solver
+    solver : makes the usual solver for it
+    """
+
+    what: str
+    remedy: str
+    solver: Callable[[], Solver]
+
+
+DEMANDS: dict[str, Demand] = {
+    "scalar matching": Demand(
+        "matching='scalar' gives one vanishing gradient per interval",
+        "use Sqp() or Ipopt(), or matching='vector'",
+        Sqp,
+    ),
+}
+"""What transcriptions may demand of a solver, by the word that both declare."""
+
+
+def _demand(transcription: Any) -> Demand | None:
+    """Return what a transcription demands; one of the user's own need not say that it demands nothing."""
+    return DEMANDS.get(getattr(transcription, "demand", ""))
+
+
+def mismatches(transcription: Any, solver: Any) -> list[str]:
+    """Find what a solver cannot do with what a transcription gives, or the other way round."""
+    demand = _demand(transcription)
+    needed = getattr(solver, "needs", "")
+    if demand is not None and transcription.demand not in getattr(solver, "meets", ()):
+        return [f"{demand.what}, of which {type(solver).__name__} can make nothing; {demand.remedy}"]
+    if transcription is not None and needed and getattr(transcription, "demand", "") != needed:
+        return [f"{solver!r} is for {needed}, which {type(transcription).__name__} does not have here; use Sqp()"]
+    return []
 
 
 def _part(

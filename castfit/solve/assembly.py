@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit.staged import Chain, Jacobians, Layout, Linearization, Multipliers, Values
+from castfit.staged import Chain, Evaluation, Jacobians, Layout, Linearization, Multipliers, Values, gaps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,10 +23,15 @@ if TYPE_CHECKING:
 
 
 class ConstraintRows:
-    """The constraint vector g: per chain the initial state, inner equations, matching, and real path constraints."""
+    """The constraint vector g: per chain the initial state, inner equations, matching, and real path constraints.
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+    Where matching conditions are `scalar` there is one per stage, h_k = |(x_k - s_{k+1}) / scale|^2, with the gradient
+    direction . (dx_k - ds_{k+1}),  direction = 2 (x_k - s_{k+1}) / scale^2.
+    """
+
+    def __init__(self, layout: Layout, scale: Array | None = None, *, scalar: bool = False) -> None:
+        self.layout, self.scalar = layout, scalar
+        self._scale = np.ones(layout.n_v) if scale is None else scale
         offset = 0
         self.initial: list[Index] = []
         self.inner: list[Index] = []
@@ -38,12 +43,13 @@ class ConstraintRows:
             stages = chain.n_stages
             real = np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)
             path = np.full(real.shape, -1, dtype=np.intp)
-            sizes = (chain.n_s, stages * chain.n_w, (stages - 1) * chain.n_s, int(real.sum()))
+            per_stage = min(chain.n_s, 1) if scalar else chain.n_s
+            sizes = (chain.n_s, stages * chain.n_w, (stages - 1) * per_stage, int(real.sum()))
             starts = [offset, *(offset + s for s in itertools.accumulate(sizes))]
             path[real] = starts[3] + np.arange(sizes[3])
             self.initial.append(starts[0] + np.arange(sizes[0]))
             self.inner.append((starts[1] + np.arange(sizes[1])).reshape(stages, chain.n_w))
-            self.matching.append((starts[2] + np.arange(sizes[2])).reshape(stages - 1, chain.n_s))
+            self.matching.append((starts[2] + np.arange(sizes[2])).reshape(stages - 1, per_stage))
             self.path.append(path)
             offset = starts[4]
             zero = np.zeros(sum(sizes[:3]))
@@ -60,13 +66,25 @@ class ConstraintRows:
             s = v[chain.nodes]
             g[self.initial[i]] = value.a - s[0]
             g[self.inner[i]] = value.d
-            g[self.matching[i]] = value.x[:-1] - s[1:]
+            gap = value.x[:-1] - s[1:]
+            if self.scalar and chain.n_s:
+                gap = np.sum((gap / self._scale[chain.nodes[1:]]) ** 2, axis=1, keepdims=True)
+            g[self.matching[i]] = gap
             real = self.path[i] >= 0
             g[self.path[i][real]] = value.c[real]
         return g
 
+    def directions(self, at: Evaluation) -> tuple[Array, ...]:
+        """Return the directions of scalar matching conditions, per chain (K, n_s), 0 at the last stage."""
+        out: list[Array] = []
+        for chain, gap in zip(self.layout.chains, gaps(self.layout, at), strict=True):
+            direction = np.zeros(gap.shape)
+            direction[:-1] = 2.0 * gap[1:] / self._scale[chain.nodes[1:]] ** 2
+            out.append(direction)
+        return tuple(out)
+
     def multipliers(self, lam: Array) -> tuple[Multipliers, ...]:
-        """Sort the multipliers of g by chain."""
+        """Sort the multipliers of g by chain; those of scalar matching conditions are (K - 1, 1)."""
         out: list[Multipliers] = []
         for i in range(len(self.layout.chains)):
             path = np.where(self.path[i] >= 0, lam[np.maximum(self.path[i], 0)] if lam.size else 0.0, 0.0)
@@ -84,6 +102,8 @@ class ConstraintRows:
             hit = np.argwhere(self.matching[i] == row)
             if hit.size:
                 k, j = (int(h) for h in hit[0])
+                if self.scalar:
+                    return f"squared gap at t = {chain.times[k + 1]:g} ({chain.name})"
                 return f"continuity of {chain.state_names[j]} at t = {chain.times[k + 1]:g} ({chain.name})"
             hit = np.argwhere(self.initial[i] == row)
             if hit.size:
@@ -131,7 +151,8 @@ class JacobianMap:
             places.append((rows.initial[i], chain.nodes[0]))
             places.append(_outer(rows.inner[i], at))
             places.append(_outer(rows.matching[i], at[:-1]))
-            places.append((rows.matching[i].ravel(), chain.nodes[1:].ravel()))
+            wide = np.broadcast_to(rows.matching[i], (chain.n_stages - 1, chain.n_s))
+            places.append((wide.ravel(), chain.nodes[1:].ravel()))
             real = rows.path[i] >= 0
             self._real.append(real)
             path_at = np.broadcast_to(at[:, None, :], (*real.shape, at.shape[1]))[real]
@@ -142,16 +163,21 @@ class JacobianMap:
         self._units = scale[column]
         self.sparsity = self._scatter.sparsity
 
-    def nonzeros(self, jacobians: Sequence[Jacobians]) -> Array:
-        """Place the blocks of all chains; entries come in the order of `sparsity`."""
+    def nonzeros(self, jacobians: Sequence[Jacobians], directions: Sequence[Array] | None = None) -> Array:
+        """Place the blocks of all chains; entries come in the order of `sparsity`.
+
+        Scalar matching conditions need their directions, (K, n_s) per chain, as does what has the blocks of products.
+        """
         pieces: list[Array] = []
-        for chain, real, j in zip(self._layout.chains, self._real, jacobians, strict=True):
+        chains = self._layout.chains
+        by_next = [np.ones((c.n_stages, c.n_s)) for c in chains] if directions is None else directions
+        for chain, real, j, direction in zip(chains, self._real, jacobians, by_next, strict=True):
             pieces += [
                 j.A.ravel(),
                 np.full(chain.n_s, -1.0),
                 np.concatenate([j.D_s, j.D_w, j.D_q], axis=2).ravel(),
                 np.concatenate([j.X_s, j.X_w, j.X_q], axis=2)[:-1].ravel(),
-                np.full((chain.n_stages - 1) * chain.n_s, -1.0),
+                -direction[:-1].ravel(),
                 np.concatenate([j.C_s, j.C_w, j.C_q], axis=2)[real].ravel(),
             ]
         return self._scatter(np.concatenate(pieces) * self._units)
@@ -164,14 +190,20 @@ def _outer(rows: Index, columns: Index) -> tuple[Index, Index]:
 
 
 class HessianMap:
-    """Scatters Hessian blocks over (s, w, q) of each stage into the upper triangle."""
+    """Scatters Hessian blocks over (s, w, q) of each stage into the upper triangle.
 
-    def __init__(self, layout: Layout, scale: Array) -> None:
+    With `scalar` there are blocks of the squared gaps as well, over (s_k, w_k, q, s_{k+1}).
+    """
+
+    def __init__(self, layout: Layout, scale: Array, *, scalar: bool = False) -> None:
         places: list[tuple[Index, Index]] = []
         for chain in layout.chains:
             at = _stage_positions(chain)
             places.append(_outer(at, at))
             places.append(_outer(chain.theta[None], chain.theta[None]))
+        for chain in layout.chains if scalar else ():
+            both = np.concatenate([_stage_positions(chain)[:-1], chain.nodes[1:]], axis=1)
+            places.append(_outer(both, both))
         theta = np.arange(layout.n_theta)[None]
         places.append(_outer(theta, theta))
         row = np.concatenate([r for r, _ in places])
@@ -182,9 +214,9 @@ class HessianMap:
         self._units = scale[row] * scale[column]
         self.sparsity = self._scatter.sparsity
 
-    def nonzeros(self, blocks: Sequence[tuple[Array, Array]], prior: Array) -> Array:
-        """Place the blocks of all chains and that of the prior; entries come in the order of `sparsity`."""
-        pieces = [part.ravel() for block in blocks for part in block]
+    def nonzeros(self, blocks: Sequence[tuple[Array, Array]], prior: Array, squares: Sequence[Array] = ()) -> Array:
+        """Place the blocks of all chains, of squared gaps and the prior; entries come in the order of `sparsity`."""
+        pieces = [part.ravel() for block in blocks for part in block] + [block.ravel() for block in squares]
         flat = np.concatenate([*pieces, prior.ravel()])
         return self._scatter(flat[self._upper] * self._units)
 
@@ -196,6 +228,19 @@ def gauss_newton_blocks(layout: Layout, jacobians: Sequence[Jacobians], weight: 
         R = np.concatenate([j.R_s, j.R_w, j.R_q], axis=2)
         weighted = R * weight[chain.group][:, :, None]
         out.append((weighted.transpose(0, 2, 1) @ R, np.zeros((j.R_q.shape[2],) * 2)))
+    return out
+
+
+def squares_blocks(
+    layout: Layout, scale: Array, jacobians: Sequence[Jacobians], found: Sequence[Multipliers]
+) -> list[Array]:
+    """Return  2 lambda_k G_k^T D^2 G_k  per chain, (K - 1, m, m), with the Jacobians G_k of the gaps."""
+    out: list[Array] = []
+    for chain, j, of in zip(layout.chains, jacobians, found, strict=True):
+        next_ = np.broadcast_to(-np.eye(chain.n_s), (chain.n_stages - 1, chain.n_s, chain.n_s))
+        own = np.concatenate([j.X_s, j.X_w, j.X_q], axis=2)[:-1]
+        G = np.concatenate([own, next_], axis=2) / scale[chain.nodes[1:]][:, :, None]
+        out.append(2.0 * of.matching[:, :, None] * (G.transpose(0, 2, 1) @ G))
     return out
 
 

@@ -187,6 +187,9 @@ class GaussNewton:
             If the step control cannot deal with this kind of problem.
         """
         staged = ledger.staged
+        scalar = staged.matching == "scalar"
+        remedy = "matching conditions are scalars, from which no nodes can be eliminated; use Sqp() or Ipopt()"
+        check("GaussNewton", [remedy] if scalar else [])
         check(f"GaussNewton({self.step_control!r})", self._control.mistakes(staged.layout))
         start = start_point(staged)
         at = ledger.evaluate(start)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
@@ -33,13 +33,29 @@ from castfit._brief import brief
 from castfit._capture import Capture, captured, released
 from castfit._reading import is_count, is_one_of, named, text
 from castfit._watch import Stopped, Watch, watched
-from castfit.solve.assembly import ConstraintRows, HessianMap, JacobianMap, cost_gradient, gauss_newton_blocks
+from castfit.solve.assembly import (
+    ConstraintRows,
+    HessianMap,
+    JacobianMap,
+    cost_gradient,
+    gauss_newton_blocks,
+    squares_blocks,
+)
+from castfit.solve.collected import from_gradients
 from castfit.solve.condensing import condense
 from castfit.solve.local import GAP, LocalProblem, active_bounds, small
 from castfit.solve.plausible import assumed_sigma
 from castfit.solve.rescue import RESCUE
 from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
-from castfit.staged import Evaluation, Layout, Linearization, StagedProblem, half_square_in_units, weighted_squares
+from castfit.staged import (
+    Evaluation,
+    Jacobians,
+    Layout,
+    Linearization,
+    StagedProblem,
+    half_square_in_units,
+    weighted_squares,
+)
 from castfit.status import InputError, Status, check
 
 if TYPE_CHECKING:
@@ -136,6 +152,11 @@ class Ipopt:
         check("Ipopt", mistakes)
 
     @property
+    def meets(self) -> tuple[str, ...]:
+        """Which demands of transcriptions it meets; see castfit.methods."""
+        return ("scalar matching",)
+
+    @property
     def label(self) -> str:
         """Name in tables."""
         return "IPOPT" if self.hessian == "auto" else f"IPOPT ({self.hessian} Hessian)"
@@ -221,9 +242,12 @@ class _Run:
         self.by_promise = not staged.least_squares or ledger.control.rough > 0.0
         self.end: tuple[Array, Array] | None = None  # where a step promises nothing more: v, multipliers of bounds
         self.objective = _Objective()
-        self.rows = ConstraintRows(staged.layout)
+        self.scalar = staged.matching == "scalar"
+        self.rows = ConstraintRows(staged.layout, staged.scale, scalar=self.scalar)
         self.jacobian = JacobianMap(staged.layout, self.rows, staged.scale)
-        self.hessian = HessianMap(staged.layout, staged.scale)
+        self.hessian = HessianMap(staged.layout, staged.scale, scalar=self.scalar)
+        self._along: Linearization | None = None
+        self._known: Sequence[Jacobians] | None = None  # Jacobians of the ends of stages, as far as gradients tell
 
     def solve(self, start: Array, *, warm: bool) -> Solution:
         """Solve with sigma held at what the signal suggests, and then with sigma profiled if that moves the optimum.
@@ -366,7 +390,7 @@ class _Run:
     def _promises_nothing(self, v: Array) -> bool:
         """Tell whether a Gauss-Newton step from v promises nothing; then remember the end."""
         staged = self.staged
-        if not self.by_promise:
+        if not self.by_promise or self.scalar:
             return False
         linear = self.ledger.linearize(v)
         gap = GAP if staged.integrated else _SHARP  # polynomials have no errors that would keep gaps open
@@ -424,19 +448,32 @@ class _Run:
         value = self.objective.value(self.staged.layout, evaluation)
         return value, self.rows.values(evaluation.values, evaluation.v)
 
+    def _linearize(self, v: Array) -> Linearization:
+        """Linearize; scalar matching conditions along their gaps only."""
+        if not self.scalar:
+            return self.ledger.linearize(v)
+        if self._along is None or not np.array_equal(self._along.v, v):
+            if self._known is None:
+                self._known = self.ledger.linearize(v).jacobians
+            self._along = self.ledger.linearize_along(v, self.rows.directions(self.ledger.evaluate(v)))
+            if self._along.ok:
+                self._known = from_gradients(self.staged.layout, self.staged.scale, self._known, self._along)
+        return self._along
+
     def _gradient(self, x: Array, p: Array) -> Sequence[Any]:
-        linear = self.ledger.linearize(x * self.staged.scale)
+        linear = self._linearize(x * self.staged.scale)
         layout, objective = self.staged.layout, self.objective
         gradient = cost_gradient(layout, linear, objective.weight(linear))
         return objective.value(layout, linear), gradient * self.staged.scale
 
     def _jacobian(self, x: Array, p: Array) -> Sequence[Any]:
-        linear = self.ledger.linearize(x * self.staged.scale)
-        return self.rows.values(linear.values, linear.v), self.jacobian.nonzeros(linear.jacobians)
+        linear = self._linearize(x * self.staged.scale)
+        directions = self.rows.directions(linear) if self.scalar else None
+        return self.rows.values(linear.values, linear.v), self.jacobian.nonzeros(linear.jacobians, directions)
 
     def _hessian(self, x: Array, p: Array, lam_f: Array, lam_g: Array) -> Sequence[Any]:
         v = x * self.staged.scale
-        linear = self.ledger.linearize(v)
+        linear = self._linearize(v)
         weight = float(lam_f[0]) * self.objective.weight(linear)
         if self.exact:
             self.ledger.evaluations["hessians"] += 1
@@ -445,8 +482,13 @@ class _Run:
             blocks = gauss_newton_blocks(self.staged.layout, linear.jacobians, weight)
         theta = weight[-1] * (linear.prior_jacobian.T @ linear.prior_jacobian)
         if self.objective.sigma is None:
-            theta += float(lam_f[0]) * self.objective.factor * _profile_curvature(self.staged.layout, linear)
-        return [self.hessian.nonzeros(blocks, theta)]
+            full = replace(linear, jacobians=tuple(self._known)) if self._known is not None else linear
+            theta += float(lam_f[0]) * self.objective.factor * _profile_curvature(self.staged.layout, full)
+        squares: Sequence[Array] = ()
+        if self._known is not None:
+            layout, found = self.staged.layout, self.rows.multipliers(lam_g)
+            squares = squares_blocks(layout, self.staged.scale, self._known, found)
+        return [self.hessian.nonzeros(blocks, theta, squares)]
 
     def _report(self, x: Array, f: Array, g: Array, lam_x: Array, lam_g: Array, lam_p: Array) -> Sequence[Any]:
         v = x * self.staged.scale

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,7 +82,7 @@ class Solution:
         -1 where the lower bound is active, +1 the upper, 0 neither.
     iterations : int
     evaluations : dict
-        Number of evaluations of "values" and "jacobians" (and "hessians").
+        Number of evaluations of "values" and "jacobians" (and "hessians"; "products" of Jacobians, one per stage).
     failures : dict
         Causes of failed evaluations and their counts.
     history : tuple of dict
@@ -171,6 +171,14 @@ class Ledger:
             self.evaluations["jacobians"] += 1
             self._record(self._linear)
         return self._linear
+
+    def linearize_along(self, v: Array, directions: Sequence[Array]) -> Linearization:
+        """Linearize with one product per stage of the states at its end, see `StagedProblem.linearize_along`."""
+        look()
+        linear = self.staged.linearize_along(v, directions)
+        self.evaluations["products"] += 1
+        self._record(linear)
+        return linear
 
     def _same(self, at: Evaluation, v: Array, asked: Array | None) -> bool:
         """Whether v is a known point: as it is, or as it was asked for before something was eliminated."""

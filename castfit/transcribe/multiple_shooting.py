@@ -85,6 +85,11 @@ class MultipleShooting:
         return f"multiple shooting ({count} intervals)"
 
     @property
+    def demand(self) -> str:
+        """What not every solver can do that this needs; see castfit.methods."""
+        return "scalar matching" if self.matching == "scalar" else ""
+
+    @property
     def accuracy(self) -> float:
         """Relative accuracy to which the model is solved over a stage; CVODES errs by ten times its tolerance."""
         return 10 * self.integrator.relative_tolerance

@@ -186,6 +186,9 @@ def _method(
         parts = given_parts(*pair, found)
         if not found:
             return _made(Fit, parts)
+        if None not in parts:  # both are what they should be, but do not go together
+            mistakes += [f"the method '{name}': {mistake}" for mistake in found]
+            return None
     what = "a name, a transcription, (transcription, solver), or a function of a problem, start= and max_time="
     mistakes.append(f"the method '{name}' is {text(given)}; give {what}")
     return None

@@ -1,0 +1,233 @@
+"""SQP: vectors, scalars whose gradients vanish, and every way in which a solve can end."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import castfit as cf
+from castfit.solve.assembly import ConstraintRows, JacobianMap
+from castfit.solve.collected import collected, products_along
+from castfit.solve.solution import Control, Ledger
+from castfit.staged import gaps
+from castfit.status import Status
+from tests.builders import decay_model, decay_problem, everything, lotka_volterra, refused
+
+VECTOR = cf.MultipleShooting("data", derivatives="adjoint")
+SCALAR = cf.MultipleShooting("data", derivatives="adjoint", matching="scalar")
+POLE = (0.5, 0.5, 0.5, -0.2)
+
+
+def draw(seed: int = 0) -> cf.Problem:
+    """Exponential decay with noise, initial value estimated."""
+    rng = np.random.default_rng(seed)
+    times = np.arange(0.0, 4.0)
+    data = 2 * np.exp(-0.7 * times) + 0.05 * rng.standard_normal(times.size)
+    experiment = cf.Experiment({"x": data}, time=times, sigma=0.05, initial={"x": cf.free(1.0)})
+    return cf.Problem(decay_model(), experiment, parameters={"k": 0.2})
+
+
+@pytest.mark.parametrize("solver", [cf.Sqp(), cf.Ipopt()], ids=lambda s: s.label)
+def test_scalars_have_the_solution_of_vectors(solver):
+    ours, theirs = cf.fit(draw(), SCALAR, solver, retry=False), cf.fit(draw(), VECTOR, cf.GaussNewton())
+    assert ours.success, ours.message
+    assert ours.gaps < 1e-5
+    for name, value in theirs.values.items():
+        assert ours.values[name] == pytest.approx(value, abs=1e-4 * theirs.standard_errors[name])
+        assert ours.standard_errors[name] == pytest.approx(theirs.standard_errors[name], rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_squares_as_they_stand_never_claim_what_is_wrong(seed):
+    """Their gradients vanish, and with them what SLSQP knows of the solution."""
+    ours = cf.fit(draw(seed), SCALAR, cf.Sqp("squares"), retry=False)
+    theirs = cf.fit(draw(seed), VECTOR, cf.GaussNewton())
+    close = all(abs(ours.values[n] - v) < 0.1 * theirs.standard_errors[n] for n, v in theirs.values.items())
+    assert close or not ours.success
+
+
+@pytest.mark.slow
+def test_squares_as_they_stand_from_the_pole():
+    ours = cf.fit(lotka_volterra(POLE), SCALAR, cf.Sqp("squares"), retry=False)
+    theirs = cf.fit(lotka_volterra(POLE), VECTOR, cf.GaussNewton())
+    assert ours.success
+    assert ours.iterations > 10 * theirs.iterations
+    for name, value in theirs.parameters.items():
+        assert ours.parameters[name] == pytest.approx(value, rel=1e-5)
+
+
+def test_collected_rows_take_one_backward_integration_per_iteration_and_converge_fast():
+    ours = cf.fit(lotka_volterra(POLE), SCALAR, cf.Sqp(), retry=False)
+    theirs = cf.fit(lotka_volterra(POLE), VECTOR, cf.GaussNewton())
+    assert ours.success
+    assert ours.gaps < 1e-7
+    assert ours.iterations <= 20
+    assert ours.evaluations["jacobians"] <= 3  # at the start, at the end, and once in between at most
+    assert ours.evaluations["products"] == ours.iterations
+    for name, value in theirs.parameters.items():
+        assert ours.parameters[name] == pytest.approx(value, rel=1e-6)
+
+
+def test_vectors_by_sqp():
+    ours, theirs = (cf.fit(lotka_volterra(POLE), VECTOR, solver) for solver in (cf.Sqp(), cf.GaussNewton()))
+    assert ours.success
+    assert ours.chi2 == pytest.approx(theirs.chi2, rel=1e-8)
+
+
+@pytest.mark.parametrize("transcription", [cf.SingleShooting(), cf.MultipleShooting(4), cf.Collocation()],
+                         ids=lambda t: t.label)  # fmt: skip
+def test_every_transcription_by_sqp(transcription):
+    ours = cf.fit(everything(), transcription, cf.Sqp())
+    theirs = cf.fit(everything(), transcription, cf.GaussNewton())
+    assert ours.success
+    assert ours.cost == pytest.approx(theirs.cost, rel=1e-7)
+
+
+def test_scalars_of_everything():
+    """Two experiments, a DAE with jumping inputs, a bounded state, a constraint, a prior."""
+    ours, theirs = cf.fit(everything(), SCALAR), cf.fit(everything(), VECTOR)
+    assert ours.solver == "SQP"  # Gauss-Newton cannot
+    assert ours.success
+    assert ours.cost == pytest.approx(theirs.cost, rel=1e-7)
+
+
+def test_the_gradient_of_the_scalar_vanishes_and_its_direction_does_not():
+    staged = SCALAR.transcribe(lotka_volterra((1, 1, 1, 1)), lotka_volterra((1, 1, 1, 1)).guess)
+    rows = ConstraintRows(staged.layout, staged.scale, scalar=True)
+    place = JacobianMap(staged.layout, rows, staged.scale)
+    v = staged.start.copy()
+    for _ in range(11):  # the simulation
+        at = staged.evaluate(v)
+        v[staged.layout.chains[0].nodes[0]], v[staged.layout.chains[0].nodes[1:]] = at.values[0].a, at.values[0].x[:-1]
+    ends: list[float] = []
+    lengths: list[float] = []
+    for size in (1e-1, 1e-3, 1e-5):
+        near = v + size * staged.scale * np.random.default_rng(0).standard_normal(v.size)
+        at = staged.evaluate(near)
+        directions = rows.directions(at)
+        gradient = place.nonzeros(staged.linearize_along(near, directions).jacobians, directions)
+        matching = np.isin(place.sparsity.row(), rows.matching[0])
+        ends.append(float(np.abs(gaps(staged.layout, at)[0]).max()))
+        lengths.append(float(np.abs(gradient[matching]).max()))
+    np.testing.assert_allclose(np.array(lengths) / lengths[0], np.array(ends) / ends[0], rtol=0.5)
+
+
+def test_the_gradient_of_the_scalar_equals_finite_differences():
+    staged = SCALAR.transcribe(lotka_volterra((1, 1, 1, 1)), lotka_volterra((1, 1, 1, 1)).guess)
+    rows = ConstraintRows(staged.layout, staged.scale, scalar=True)
+    place = JacobianMap(staged.layout, rows, staged.scale)
+    directions = rows.directions(staged.evaluate(staged.start))
+    dense = np.zeros((rows.count, staged.layout.n_v))
+    found = place.nonzeros(staged.linearize_along(staged.start, directions).jacobians, directions)
+    dense[place.sparsity.row(), place.sparsity.get_col()] = found
+    assert (np.count_nonzero(dense[rows.matching[0][:, 0]], axis=1) <= 2 * 2 + 4).all()  # 2 d + n_p
+    for i in range(staged.layout.n_v):
+        h = 1e-4 * staged.scale[i] * np.eye(staged.layout.n_v)[i]
+        near = [staged.evaluate(staged.start + m * h) for m in (-2, -1, 1, 2)]
+        g = [rows.values(at.values, at.v) for at in near]
+        slope = (g[0] - 8 * g[1] + 8 * g[2] - g[3]) / 12e-4
+        np.testing.assert_allclose(dense[:, i], slope, rtol=1e-6, atol=1e-6)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 1000))
+def test_orthogonal_rows_make_the_jacobian(seed):
+    """Whatever is known before."""
+    rng = np.random.default_rng(seed)
+    staged = SCALAR.transcribe(lotka_volterra(), lotka_volterra().guess)
+    layout, exact = staged.layout, staged.linearize(staged.start)
+    known = [
+        type(j)(**{**vars(j), "X_s": rng.standard_normal(j.X_s.shape), "X_q": rng.standard_normal(j.X_q.shape)})
+        for j in exact.jacobians
+    ]
+    turns = np.linalg.qr(rng.standard_normal((11, 2, 2)))[0]
+    for column in range(2):
+        units = (turns[:, :, column],)
+        along = staged.linearize_along(staged.start, products_along(layout, staged.scale, units))
+        linear = collected(layout, staged.scale, known, along, units)
+        known = list(linear.jacobians)
+    np.testing.assert_allclose(known[0].X_s[:-1], exact.jacobians[0].X_s[:-1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(known[0].X_q[:-1], exact.jacobians[0].X_q[:-1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("solver", [cf.Sqp(), cf.Sqp("squares"), cf.Ipopt()], ids=lambda s: s.label)
+def test_active_bounds(solver):
+    problem = cf.Problem(decay_model(), draw().experiments, parameters={"k": cf.Parameter(0.2, upper=0.5)})
+    result = cf.fit(problem, SCALAR, solver, retry=False)
+    assert result.success, result.message
+    assert result.active == {"k": "upper"}
+    assert result.parameters["k"] == 0.5
+
+
+@pytest.mark.parametrize("name", ["rows", "squares"])
+def test_limits(name):
+    few = cf.fit(draw(), SCALAR, cf.Sqp(name, max_iter=2), retry=False)
+    assert (few.success, few.status, few.iterations) == (False, Status.MAX_ITERATIONS, 2)
+    late = cf.fit(draw(), SCALAR, cf.Sqp(name), max_time=1e-9)
+    assert (late.success, late.status) == (False, Status.MAX_TIME)
+    seen: list[int] = []
+
+    def stop(now: cf.Iteration) -> bool:
+        seen.append(now.iteration)
+        return len(seen) == 3
+
+    stopped = cf.fit(draw(), SCALAR, cf.Sqp(name), callback=stop)
+    assert stopped.status is Status.STOPPED_BY_CALLBACK
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("name", ["rows", "squares"])
+def test_an_interrupt_returns_the_best_point(name):
+    staged = SCALAR.transcribe(draw(), draw().guess)
+
+    def press(_: cf.Iteration) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    found = cf.Sqp(name).solve(staged, Control(callback=press))
+    assert found.status is Status.INTERRUPTED
+    assert np.isfinite(found.v).all()
+
+
+@pytest.mark.parametrize("name", ["rows", "squares"])
+def test_an_exception_in_the_callback_propagates(name):
+    def fail(_: cf.Iteration) -> None:
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        cf.fit(draw(), SCALAR, cf.Sqp(name), callback=fail)
+
+
+def test_a_start_that_cannot_be_integrated():
+    result = cf.fit(lotka_volterra(POLE), cf.SingleShooting(), cf.Sqp())
+    assert result.status is Status.START_FAILED
+    assert "t = 3.3" in result.message
+
+
+def test_silence(capfd):
+    cf.fit(lotka_volterra(POLE), SCALAR, cf.Sqp())
+    cf.fit(draw(), SCALAR, cf.Sqp("squares"))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_does_not_go_together_is_refused_before_solving():
+    with refused("matching='scalar' gives one vanishing gradient per interval, of which GaussNewton can make nothing"):
+        cf.fit(decay_problem(), SCALAR, cf.GaussNewton())
+    with refused("of which GaussNewton can make nothing; use Sqp()"):
+        cf.multistart(lotka_volterra(), SCALAR, cf.GaussNewton(), starts=2, rng=0)
+    with refused("the method 'a': matching='scalar' gives one"):
+        cf.compare(lotka_volterra(), {"a": (SCALAR, cf.GaussNewton())}, starts=1, rng=0)
+    with refused("for scalar matching, which MultipleShooting does not have here"):
+        cf.fit(decay_problem(), VECTOR, cf.Sqp("squares"))
+    staged = SCALAR.transcribe(draw(), draw().guess)
+    with refused("matching conditions are scalars"):
+        cf.GaussNewton().init(Ledger(staged))
+
+
+def test_wrong_options():
+    with refused("scalar is 'root'", "max_iter is -1", "tolerance is 0"):
+        cf.Sqp("root", max_iter=-1, tolerance=0)
