@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit.events import Doses, Event, Happening, Occurrence, occurrences
+from castfit.events import Doses, Event, Occurrence, Setting, occurrences
 from castfit.status import suggest
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ def event_mistakes(said: Statement, experiment: Experiment, parameters: Sequence
     """Find every mistake in the events of an experiment; `parameters` are the names of all that there are."""
     model, start, end = said.model, experiment.start, experiment.end
     mistakes: list[str] = []
-    for i, event in enumerate(experiment.events):
+    given = (event for event in experiment.events if not isinstance(event, Setting))
+    for i, event in enumerate(given):
         what = f"event {i + 1}"
         mistakes += _name_mistakes(what, event, model, parameters)
         happens = occurrences([event], end)
@@ -37,7 +38,7 @@ def event_mistakes(said: Statement, experiment: Experiment, parameters: Sequence
     return mistakes + _side_mistakes(occurrences(experiment.events, end))
 
 
-def _name_mistakes(what: str, event: Happening, model: Model, parameters: Sequence[str]) -> list[str]:
+def _name_mistakes(what: str, event: Event | Doses, model: Model, parameters: Sequence[str]) -> list[str]:
     """Find names that an event must not use."""
     mistakes: list[str] = []
     changed = tuple(event.changes) if isinstance(event, Event) else (event.into,)

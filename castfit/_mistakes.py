@@ -10,6 +10,7 @@ import numpy as np
 
 from castfit._bounds import bound_mistakes
 from castfit._event_mistakes import event_guess_mistakes, event_mistakes
+from castfit._input_mistakes import input_mistakes
 from castfit._reading import is_one_of, named, real, text
 from castfit.experiment import Experiment, Free
 from castfit.model import NOT_A_NUMBER, Model, holds_nan
@@ -71,6 +72,7 @@ def statement_mistakes(said: Statement) -> list[str]:
     ]
     for constraint in said.constraints:
         mistakes += _constraint_mistakes(constraint, model)
+    mistakes += input_mistakes(said)
     for entry in said.priors:
         mistakes += prior_mistakes(entry.label, entry.prior) if isinstance(entry, Belief) else []
     for experiment in said.experiments:

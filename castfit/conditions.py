@@ -15,6 +15,7 @@ from castfit._casadi import Built
 from castfit.at_rest import AtRest
 from castfit.events import DIRECTIONS, Doses, Event, Occurrence, occurrences
 from castfit.experiment import Experiment, Free, Points
+from castfit.input_pieces import with_pieces
 from castfit.inputs import Input
 from castfit.link import Expressions, Link, Natural
 from castfit.model import Model
@@ -263,8 +264,10 @@ _IN_TIME: Built[Model, dict[tuple[str, ...], Model]] = Built()
 def in_time(said: Statement) -> Statement:
     """Return the statement with parameters for whatever changes in its model at certain times.
 
-    These are switches where the model jumps or kinks, and a rate into every state into which anything is infused.
+    These are switches where the model jumps or kinks, a rate into every state into which anything is infused, and what
+    estimated inputs are between their knots.
     """
+    said = with_pieces(said)
     into = {o.into for e in said.experiments for o in occurrences(e.events, e.end) if o.until is not None}
     names = tuple(n for n in said.model.states if n in into)
     built = _IN_TIME.get(said.model, lambda _: {})
@@ -287,9 +290,14 @@ class _Happens:
         self._instants: list[tuple[str, int, Change | None, list[int], bool, Trigger | None]] = []
         self._triggers: dict[int, Trigger] = {}
         self._levels: list[Level] = []
+        self._setting: dict[str, int] = {}
+        self._heights: dict[tuple[bool, float], int] = {}
 
     def add(self, occurrence: Occurrence) -> None:
         """Add one thing that happens."""
+        if occurrence.values is not None:
+            self._set(occurrence, occurrence.values)
+            return
         what, after = occurrence.what, occurrence.measured == "after"
         trigger = None if occurrence.when is None else self._trigger(occurrence.when)
         time = self._row(f"the time of {what}", NEVER if trigger is not None else occurrence.time)
@@ -312,6 +320,22 @@ class _Happens:
             rows = [self._parameter(what, n) for n in names]
             change = self._graphs.change(self._model, changes, names)
         self._instants.append((what, time, change, rows, after, trigger))
+
+    def _set(self, occurrence: Occurrence, values: Mapping[str, Any]) -> None:
+        """Give parameters other values from a time on; each row that is the same expression stands there once."""
+        on = len(self._instants)
+        self._instants.append(
+            (occurrence.what, self._row("the time of a knot", occurrence.time), None, [], False, None)
+        )
+        for name, value in values.items():
+            if name in self._setting:
+                last = self._setting[name]
+                self._levels[last] = replace(self._levels[last], off=on)
+            key = (True, hash(value)) if isinstance(value, ca.SX) else (False, float(value))
+            if key not in self._heights:
+                self._heights[key] = self._row(name, value)
+            self._setting[name] = len(self._levels)
+            self._levels.append(Level(self._model.parameters.index(name), on, -1, self._heights[key], sets=True))
 
     def _trigger(self, event: Event) -> Trigger:
         """Return when an event happens, the same for all its occurrences."""

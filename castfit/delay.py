@@ -295,12 +295,14 @@ def _shortened(shown: str) -> str:
     return shown if len(shown) <= 30 else f"{shown[:27]}..."
 
 
-def restated(delayed: Sequence[Delayed], orders: Sequence[int]) -> tuple[Delayed, ...]:
-    """Return the same delayed values, on new symbols, with other orders."""
+def restated(
+    delayed: Sequence[Delayed], orders: Sequence[int], known: Sequence[ca.SX] = (), put: Sequence[ca.SX] = ()
+) -> tuple[Delayed, ...]:
+    """Return the same delayed values, on new symbols, with other orders, and with expressions in place of symbols."""
     out: list[Delayed] = []
     for d, order in zip(delayed, orders, strict=True):
         old, new = [o.symbol for o in delayed[: len(out)]], [n.symbol for n in out]
-        parts = substituted(d.parts, old, new)
+        parts = substituted(d.parts, [*old, *known], [*new, *put])
         before = parts[2] if d.history is not None else None
         out.append(_register(parts[0], parts[1], before, d.method, order, d.adaptive))
     return tuple(out)

@@ -80,7 +80,8 @@ def estimate(
     natural = np.clip(problem.to_natural(theta), [q.lower for q in quantities], [q.upper for q in quantities])
     slope = problem.natural_slope(theta)
     values = dict(zip(names, natural.tolist(), strict=True))
-    n_theta, n_rows = len(names), problem.n_data + _n_informing(at)
+    n_theta, n_rows = len(names), problem.n_data + _n_informing(at) - int(posed.penalties.sum())
+    rough = sum(term.rows(natural)[2] for term in posed.smooth)
     held = {layout.describe(int(i)): "lower" if active[i] < 0 else "upper" for i in np.flatnonzero(active)}
 
     found, unknown = None, "" if status.success else "the fit did not succeed"
@@ -93,6 +94,7 @@ def estimate(
                 scale=staged.scale,
                 relative_tolerance=accuracy,
                 absolute_tolerance=provenance.integrator.absolute_tolerance,
+                penalty=posed.penalties,
                 row_errors=None if verification is None else verification.row_errors,
                 defects=None if verification is None else verification.defects,
             )
@@ -106,11 +108,16 @@ def estimate(
             covariance = slope[:, None] * trusted.covariance * slope
             errors, numerical = slope * trusted.standard_errors, slope * trusted.numerical_errors
     dof = found.dof if found is not None else n_rows - n_theta
-    likelihood = neg2loglik(at.cost, constant(posed) + posed.prior_constant, n_unknown=int(layout.group_sizes.sum()))
+    likelihood = neg2loglik(
+        at.cost - rough, constant(posed) + posed.prior_constant, n_unknown=int(layout.group_sizes.sum())
+    )
     n_spreads = sum(q.of in posed.noise_parameters for q in quantities)  # they are not what dof counts
-    aic, bic = information_criteria(likelihood, n_rows, n_rows - dof + layout.n_groups + n_spreads)
+    used = n_rows - dof if found is None or not posed.smooth else found.used
+    aic, bic = information_criteria(likelihood, n_rows, used + layout.n_groups + n_spreads)
     seen = Seen.of(posed, staged, at, None if found is None else found.noise)
     chi2 = weighted_squares(layout, at) if posed.least_squares else float(np.sum(seen.normalised**2))
+    counted = posed.least_squares and not posed.groups  # then chi2 holds what priors cost
+    chi2 -= 2.0 * counted * rough
     none_known = no_verdict(names, unknown or "the problem was not linearized")
     solution = Estimates(
         status=status,
@@ -159,10 +166,12 @@ def estimate(
         leverage=np.full(problem.n_data, np.nan) if trusted is None else trusted.leverage,
         absolute_sigma=absolute_sigma,
         confidence_level=confidence_level,
+        smoothness={term.label: term.weight for term in posed.smooth},
+        effective=_effective(posed, held, None if found is None else found.held_back),
+        inflation=1.0 if found is None else found.inflation,
         identifiability=judge(names, natural, slope, held, found, unknown=unknown) if found is not None else none_known,
     )
     heavy = any(o is not None and o.noise.heavy for c in posed.conditions for o in c.observed)
-    counted = posed.least_squares and not posed.groups  # then chi2 holds what priors cost
     judged = goodness(
         series(posed, seen),
         chi2 - 2.0 * counted * posed.priors(theta).straight_cost,
@@ -172,6 +181,19 @@ def estimate(
     if verification is not None and not verification.reproduced:
         judged = UNKNOWN  # these are not the model's residuals
     return Result(solution, uncertainty, judged, provenance, problem)
+
+
+def _effective(posed: Posed, held: Mapping[str, str], leverage: Array | None) -> dict[str, float]:
+    """Return how many of the values of each smooth input the data determine; NaN where that is not known."""
+    out: dict[str, float] = {}
+    first = 0
+    for term in posed.smooth:
+        own = slice(first, first + term.offset.size)
+        first = own.stop
+        free = sum(posed.names[j] not in held for j in term.at.tolist())
+        left = np.nan if leverage is None else free - float(np.sum(leverage[own]))
+        out[term.label] = out.get(term.label, 0.0) + left
+    return out
 
 
 def _by_name(names: Sequence[str], values: Array) -> dict[str, float]:

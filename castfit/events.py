@@ -220,7 +220,19 @@ class Doses:
         return self.every is not None and self.count is None
 
 
-Happening = Event | Doses
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Parameters of the model that have other values from a time on; made of estimated inputs, not by users."""
+
+    time: float
+    values: Mapping[str, Value]
+
+    def __reduce__(self) -> Any:
+        """Pickle expressions through a CasADi function, since bare SX does not pickle."""
+        return _restore_setting, (self.time, tuple(self.values), _Graphs.of(list(self.values.values())))
+
+
+Happening = Event | Doses | Setting
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,6 +251,8 @@ class Occurrence:
         When an infusion ends.
     when : Event or None
         The event that states trigger, of which this is one of those that may happen.
+    values : mapping from parameter to expression
+        What parameters are from then on.
     """
 
     what: str
@@ -249,6 +263,7 @@ class Occurrence:
     amount: Value = 0.0
     until: Value | None = None
     when: Event | None = None
+    values: Mapping[str, Value] | None = None
 
 
 def occurrences(events: Iterable[Happening], end: float) -> list[Occurrence]:
@@ -258,6 +273,8 @@ def occurrences(events: Iterable[Happening], end: float) -> list[Occurrence]:
         if isinstance(event, Event):
             by = None if event.when is None else event
             found += [Occurrence("the event", event.time, event.measured, event.changes, when=by)] * event.count
+        elif isinstance(event, Setting):
+            found.append(Occurrence("the knot", event.time, "before", values=event.values))
         else:
             found += _doses(event, end)
     return found
@@ -301,6 +318,8 @@ def symbols_of(events: Iterable[Happening]) -> frozenset[str]:
 def _expressions(event: Happening) -> list[ca.SX]:
     if isinstance(event, Event):
         values: list[Value | None] = [event.time, event.when, *event.changes.values()]
+    elif isinstance(event, Setting):
+        values = [*event.values.values()]
     else:
         values = [*event.amount, *event.times, event.duration, event.lag, event.bioavailability]
     return [v for v in values if isinstance(v, ca.SX)]
@@ -308,7 +327,7 @@ def _expressions(event: Happening) -> list[ca.SX]:
 
 def read_events(given: Any, mistakes: list[str]) -> tuple[Happening, ...]:
     """Read the events of an experiment."""
-    if isinstance(given, (Event, Doses)):
+    if _happens(given):
         return (given,)
     every = [] if given is None else items(given)
     if every is None:
@@ -319,7 +338,7 @@ def read_events(given: Any, mistakes: list[str]) -> tuple[Happening, ...]:
 
 
 def _happens(event: Any) -> bool:
-    return isinstance(event, (Event, Doses))
+    return isinstance(event, (Event, Doses, Setting))
 
 
 def _side_mistakes(measured: Any) -> list[str]:
@@ -372,6 +391,10 @@ class _Graphs:
     def values(self) -> list[Value]:
         column = ca.SX(self.function.call([ca.SX.sym(n) for n in self.names])[0])
         return [float(v) if v.is_constant() else v for v in ca.vertsplit(column)]
+
+
+def _restore_setting(time: float, names: tuple[str, ...], graph: _Graphs) -> Setting:
+    return Setting(time, dict(zip(names, graph.values(), strict=True)))
 
 
 def _restore_event(

@@ -17,7 +17,8 @@ from castfit._bounds import both_bounds, bound_mistakes
 from castfit._brief import brief, listed, one_line
 from castfit._reading import named, real, reals, text
 from castfit.dates import counted
-from castfit.events import Doses, Event, read_events, up_to
+from castfit.estimated_input import EstimatedInput
+from castfit.events import Doses, Event, Happening, read_events, up_to
 from castfit.inputs import Input
 from castfit.model import NOT_A_NUMBER, holds_nan
 from castfit.noise.base import Noise
@@ -122,7 +123,7 @@ class Experiment:
         parameters, as in ``{"k": 2 * k_ref, "d": 0.3}``.  Names in expressions, also in those of `initial`, mean the
         values in this experiment.
     inputs : mapping, optional
-        For each input of the model a number or an `Input`.
+        For each input of the model a number or an `Input`; ``Input.estimated(...)`` for one that is not known.
     events : sequence of Event and Doses, optional
         What happens at certain times: changes of states, doses, infusions; in the order in which it happens where
         times are equal.
@@ -147,7 +148,7 @@ class Experiment:
     initial: Mapping[str, Any] = field(default_factory=dict[str, Any])
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    events: tuple[Event | Doses, ...] = ()
+    events: tuple[Happening, ...] = ()
     start: float = 0.0
     name: str = ""
 
@@ -160,8 +161,8 @@ class Experiment:
         noise: Noise | Mapping[str, Noise] | Mapping[Any, Any] | None = None,
         initial: Mapping[str, InitialValue] | Mapping[Any, Any] | SteadyStart | None = None,
         parameters: Mapping[str, float | ca.SX] | Mapping[Any, Any] | None = None,
-        inputs: Mapping[str, Input | float] | None = None,
-        events: Event | Doses | Sequence[Event | Doses] | None = None,
+        inputs: Mapping[str, Input | EstimatedInput | float] | None = None,
+        events: Event | Doses | Sequence[Happening] | None = None,
         start: Any = None,
         name: str = "",
         time_unit: str | None = None,
@@ -181,7 +182,8 @@ class Experiment:
         mistakes += series_mistakes(series, begin)
         if not mistakes and begin is not None:
             mistakes += scale_mistakes(series, stated.deviations, begin, given=start is not None)
-        signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
+        given_inputs = named("inputs", inputs, mistakes)
+        signals = {n: u if isinstance(u, EstimatedInput) else as_input(n, u, mistakes) for n, u in given_inputs.items()}
         happens = read_events(events, mistakes)
         given: Any = initial
         if settled:
@@ -275,9 +277,9 @@ class Experiment:
                 continue
             silent = given is None and (self.sigma is None or name not in self.sigma)
             noise[name] = replace(model, sigma=Unknown("all") if silent else None if given is None else given.sigma)
-        return self if noise == self.noise else self._with(noise=noise)
+        return self if noise == self.noise else self.with_changes(noise=noise)
 
-    def _replace(self, data: Mapping[str, Any], sigma: Any, events: Sequence[Event | Doses]) -> Experiment:
+    def _replace(self, data: Mapping[str, Any], sigma: Any, events: Sequence[Happening]) -> Experiment:
         return Experiment(
             data,
             sigma=sigma,
@@ -304,7 +306,10 @@ class Experiment:
     def before(self) -> Experiment:
         """What holds before an experiment that begins at a steady state, as if it were the experiment."""
         assert self.steady is not None
-        held = {n: Input.constant(float(u(self.start))) for n, u in self.inputs.items()}
+        held = {
+            n: u if isinstance(u, EstimatedInput) else Input.constant(float(u(self.start)))
+            for n, u in self.inputs.items()
+        }
         out = Experiment.__new__(Experiment)
         said = {
             "events": (),
@@ -318,13 +323,13 @@ class Experiment:
 
     def called(self, name: str) -> Experiment:
         """Return the experiment under another name."""
-        return self._with(name=name)
+        return self.with_changes(name=name)
 
-    def with_events(self, events: Sequence[Event | Doses]) -> Experiment:
+    def with_events(self, events: Sequence[Happening]) -> Experiment:
         """Return the experiment in which other things happen."""
-        return self._with(events=tuple(events))
+        return self.with_changes(events=tuple(events))
 
-    def _with(self, **changes: Any) -> Experiment:
+    def with_changes(self, **changes: Any) -> Experiment:
         """Return a copy with other fields, which must be right."""
         out = Experiment.__new__(Experiment)
         for key, value in {**vars(self), **changes}.items():
@@ -411,7 +416,7 @@ def _restore(
     initial: Mapping[str, Any],
     parameters: Mapping[str, Any],
     inputs: Any,
-    events: tuple[Event | Doses, ...],
+    events: tuple[Happening, ...],
     start: float,
     name: str,
     steady: tuple[Any, Any, Any, bool] | None,
@@ -457,7 +462,7 @@ def _brought_to_rest(
     return {n: Series(np.full_like(s.times, still), s.values, s.shape) for n, s in series.items()}, True
 
 
-def _resting(initial: Any, signals: Mapping[str, Input], mistakes: list[str]) -> SteadyStart:
+def _resting(initial: Any, signals: Mapping[str, Input | EstimatedInput], mistakes: list[str]) -> SteadyStart:
     """Return from where an experiment that is only measured at rest comes to it."""
     states: dict[str, Any] = {}
     if isinstance(initial, SteadyStart) and initial.settled:
@@ -487,6 +492,9 @@ def as_input(name: str, value: Any, mistakes: list[str]) -> Input:
     number = real(value)
     if number is not None and np.isfinite(number):
         return Input.constant(number)
+    if isinstance(value, EstimatedInput):
+        mistakes.append(f"input '{name}' is to be estimated, which only experiments of a problem can be; give a number")
+        return Input.constant(0.0)
     mistakes.append(
         f"input '{name}' is {text(value)}; give a finite number, or choose the interpolation by name: "
         "Input.linear(times, values), .pchip, .cubic_spline, .piecewise_constant"

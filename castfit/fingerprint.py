@@ -143,7 +143,7 @@ def _events(condition: Condition) -> list[Any]:
         if instant.trigger is not None:
             trigger = instant.trigger
             found += [trigger.direction, trigger.parameters, *_graph(trigger.function.first)]
-    return [*found, *((x.parameter, x.on, x.off, x.height) for x in schedule.levels)]
+    return [*found, *((x.parameter, x.on, x.off, x.height, *([True] if x.sets else [])) for x in schedule.levels)]
 
 
 def _expression(expression: ca.SX) -> list[Any]:

@@ -28,6 +28,7 @@ from castfit.posed import Posed
 from castfit.problem import Posable, Problem, kind_mistakes
 from castfit.reproduced import reproduced
 from castfit.result import Result
+from castfit.smoothing import chosen_labels, smoothed
 from castfit.solve.solution import Iteration
 from castfit.start.decomposition.search import Decomposed, Origin, decompose
 from castfit.start.matching import matching
@@ -143,13 +144,23 @@ def fit(
         )
 
     def once(asked: Posable, start: Start, limit: float) -> Result:
+        if kind_mistakes(asked) or not chosen_labels(asked.posed):
+            return smooth(asked, start, limit)
+        own = time.perf_counter()
+
+        def solve(weighed: Posable, origin: Start, near: bool) -> Result:
+            return smooth(weighed, origin, max(limit - (time.perf_counter() - own), _MOMENT), near=near)
+
+        return smoothed(asked, start, solve)
+
+    def smooth(asked: Posable, start: Start, limit: float, *, near: bool = False) -> Result:
         if kind_mistakes(asked) or not kinks_of(asked.posed):
-            return smoothly(asked, start, limit)
+            return smoothly(asked, start, limit, near=near)
         own = time.perf_counter()
         times = itertools.chain([limit], iter(lambda: max(limit - (time.perf_counter() - own), _MOMENT), None))
 
-        def solve(smooth: Posable, origin: Start, near: bool) -> Result:
-            return smoothly(smooth, origin, next(times), near=near)
+        def solve(arranged: Posable, origin: Start, close: bool) -> Result:
+            return smoothly(arranged, origin, next(times), near=near or close)
 
         return resolved(asked, start, solve)
 

@@ -124,9 +124,10 @@ def prior_influence(
     if problem is None:
         check("prior_influence", ["a loaded result does not know its model; use result.with_problem(problem) first"])
         raise AssertionError
-    if not problem.posed.every_prior:
-        check("prior_influence", ["the problem has no priors; there is nothing to compare"])
-    posed = problem.posed.assuming(absolute_sigma=result.absolute_sigma)
+    if len(problem.posed.every_prior) == len(problem.posed.smooth):
+        said = " (how smooth an estimated input is, stays)" if problem.posed.smooth else ""
+        check("prior_influence", [f"the problem has no priors{said}; there is nothing to compare"])
+    posed = problem.posed.assuming(absolute_sigma=result.absolute_sigma).smoothed(result.smoothness)
     alone = fit(posed.without_priors(), transcription, solver, start=result, **options)
     errors = {n: _search_error(alone, j) for j, n in enumerate(alone.names)}
     moved = dict(zip(result.names, (result.theta - alone.theta).tolist(), strict=True))

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from scipy.interpolate import CubicSpline, PchipInterpolator, PPoly
 
+from castfit._bounds import both_bounds
 from castfit._brief import brief
 from castfit._reading import is_one_of, real, reals, text
+from castfit.estimated_input import EstimatedInput
 from castfit.status import check, suggest
 
 if TYPE_CHECKING:
@@ -101,6 +103,68 @@ class Input:
         """Interpolate by a twice differentiable cubic spline, not-a-knot ends (scipy's ``CubicSpline``)."""
         return cls("cubic_spline", cast("Array", times), cast("Array", values))
 
+    @classmethod
+    def estimated(
+        cls,
+        knots: ArrayLike,
+        kind: str = "linear",
+        *,
+        guess: ArrayLike | None = None,
+        scale: str = "linear",
+        smoothness: float | str | None = "auto",
+        order: int = 2,
+        lower: float = -np.inf,
+        upper: float = np.inf,
+        bounds: tuple[float, float] | None = None,
+        name: str = "",
+        per_experiment: bool = False,
+    ) -> EstimatedInput:
+        """Say that an input is not known: it is estimated together with everything else, as values at knots.
+
+        The values are quantities such as ``u(3)``, for input u at knot t = 3, with estimates, standard errors and
+        priors like others; ``result.estimated_inputs()`` is the whole function with its band.
+
+        Parameters
+        ----------
+        knots : (n,) array
+            Times, increasing, from the start of the experiment to its end; between them the input is interpolated.
+            Stages of a transcription end at them.  With smoothness there may be more knots than data tell apart.
+        kind : {"piecewise_constant", "linear", "cubic_spline"}
+            As the constructors of these names.  A value holds from its knot on where it is piecewise constant.
+        guess : float or (n,) array
+            Where the search begins, in the input's unit.
+        scale : {"linear", "log"}
+            With "log" the logarithm is interpolated, searched and smooth: the input is positive everywhere.
+        smoothness : "auto", float or None
+            Weight of the integral of the squared second derivative, in units of the knots' span; a larger one makes the
+            input smoother, 0 or None leaves the values free of each other.  With "auto" `fit` chooses it by its
+            marginal likelihood; the choice depends on no unit.
+        order : {1, 2}
+            Which derivative is kept small: with 1 a smooth input is constant, with 2 a straight line.
+        lower, upper : float
+            Bounds of the values.
+        bounds : (lower, upper), optional
+            The same in one argument.
+        name : str, optional
+            Inputs of the same name, in several experiments or of one model, are one function; by default the name
+            that the model gives the input, so that experiments share it.
+        per_experiment : bool
+            Whether every experiment has a function of its own instead; these share the weight of their roughness.
+
+        Raises
+        ------
+        InputError
+            Listing every mistake: too few knots, knots that do not increase, an unknown kind, guesses outside bounds.
+
+        Examples
+        --------
+        >>> cf.Input.estimated(np.linspace(0, 60, 21), "cubic_spline", guess=1.0, scale="log")
+        """
+        low, high = both_bounds("Input.estimated", lower, upper, bounds)
+        weight: Any = 0.0 if smoothness is None else smoothness
+        given: Any = knots
+        return EstimatedInput(kind, given, cast("Any", guess), low, high, scale, weight, order, name, per_experiment)
+
     @property
     def span(self) -> tuple[float, float]:
         """The first and the last time at which the input is defined."""
@@ -155,3 +219,28 @@ class Input:
             out[:, 1:] = out[:, 1:] * shift[:, None] + out[:, :-1]
             out[:, 0] = out[:, 0] * shift + coefficients[:, c]
         return out
+
+
+@dataclass(frozen=True, eq=False)
+class Placeholder(Input):
+    """What stands for an estimated input once its values have become quantities: nothing, 0 at all times.
+
+    Attributes
+    ----------
+    said : EstimatedInput
+    called : str
+        The model's name of the input.
+    """
+
+    said: EstimatedInput
+    called: str
+
+    @classmethod
+    def of(cls, said: EstimatedInput, called: str) -> Placeholder:
+        """Stand for an input that the model calls so."""
+        return cls("constant", np.array([-np.inf]), np.zeros(1), said, called)
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last time at which the input is defined."""
+        return self.said.span

@@ -384,6 +384,17 @@ class Model:
         anew = replace(said, right=right)
         return self._restated(anew, list(rates.values()))
 
+    def with_added_inputs(self, values: Mapping[str, ca.SX], parameters: Sequence[ca.SX]) -> Model:
+        """Return the model in which expressions of time and of more parameters are added to some inputs, by name."""
+        said, u = self._said, dict(zip(self.inputs, _split(self.system.u), strict=True))
+        old, new = [u[n] for n in values], [u[n] + value for n, value in values.items()]
+        orders = [d.order for d in said.delayed]
+        delayed = restated(said.delayed, orders, old, new) if said.delayed else ()
+        columns = [dict(zip(group, substituted(list(group.values()), old, new), strict=True)) for group in said.groups]
+        right, residual, extra = (_exchanged(said.delayed, delayed, group) for group in columns)
+        anew = replace(said, right=right, residual=residual, extra=extra, delayed=delayed)
+        return self._restated(anew, parameters)
+
     def with_switches(self) -> Model:
         """Return the model with a parameter, 0 or 1, for everything in it that changes at a time (castfit.switches)."""
         said, system = self._said, self.system

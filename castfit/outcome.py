@@ -138,6 +138,12 @@ class Uncertainty:
         Directions of theta that are not, search scale; (k, n_theta).
     leverage : Array
         How much of each value's own error the fit follows, from 0 to 1; (n_data,).
+    smoothness : dict[str, float]
+        The weight of the roughness of each smooth estimated input, as given or chosen.
+    effective : dict[str, float]
+        How many of its values the data determine: its effective degrees of freedom, in all experiments together.
+    inflation : float
+        The unbiased variance of an unknown sigma that all data share, in units of the most likely one; else 1.
     """
 
     dof: int
@@ -161,6 +167,9 @@ class Uncertainty:
     root: Array = field(default_factory=lambda: np.empty((0, 0)))
     undetermined: Array = field(default_factory=lambda: np.empty((0, 0)))
     leverage: Array = field(default_factory=lambda: np.empty(0))
+    smoothness: dict[str, float] = field(default_factory=dict[str, float])
+    effective: dict[str, float] = field(default_factory=dict[str, float])
+    inflation: float = 1.0
 
 
 @brief

@@ -29,6 +29,7 @@ from castfit.model import Model
 from castfit.observed import work_out
 from castfit.prior_terms import terms_of
 from castfit.quantities import Quantity, natural_value, quantities_of, within_support
+from castfit.smooth import Smooth
 from castfit.statement import Constraint, Parameter, Statement, initial_values
 from castfit.status import InputError, check, suggest
 
@@ -177,6 +178,18 @@ class Posed:
         """Which quantities a prior says something about, bounds apart, (n_theta,)."""
         none = np.zeros(len(self.quantities), dtype=np.bool_)
         return np.logical_or.reduce([none, *(term.informs for term in self.every_prior)])
+
+    @property
+    def smooth(self) -> tuple[Smooth, ...]:
+        """The penalties on the roughness of estimated inputs."""
+        return tuple(term for term in self.prior_terms if isinstance(term, Smooth))
+
+    @cached_property
+    def penalties(self) -> NDArray[np.bool_]:
+        """Which rows of priors are penalties on estimated inputs, (n_prior,)."""
+        none = np.empty(0, dtype=np.bool_)
+        of = [np.full(term.curved.size, isinstance(term, Smooth), dtype=np.bool_) for term in self.every_prior]
+        return np.concatenate([none, *of])
 
     @property
     def prior_constant(self) -> float:
@@ -386,8 +399,37 @@ class Posed:
         )
 
     def without_priors(self) -> Posed:
-        """Return the problem of the data alone; bounds stay, those by which a prior excludes values too."""
-        return replace(self, quantities=tuple(replace(q, prior=None) for q in self.quantities), prior_terms=())
+        """Return the problem of the data alone.
+
+        Bounds stay, those by which a prior excludes values too, and so does what is said of the smoothness of estimated
+        inputs, without which they are no functions of time.
+        """
+        return replace(self, quantities=tuple(replace(q, prior=None) for q in self.quantities), prior_terms=self.smooth)
+
+    def smoothed(self, weights: Mapping[str, float]) -> Posed:
+        """Return the problem with given weights of the roughness of estimated inputs, by name; others stay.
+
+        Raises
+        ------
+        InputError
+            For an unknown name, or a weight that is not positive.
+        """
+        mistakes: list[str] = []
+        given, known = named("weights", weights, mistakes), {term.label for term in self.smooth}
+        mistakes += [
+            f"'{n}' is no estimated input that is smooth: {suggest(n, known)}" for n in given if n not in known
+        ]
+        numbers = {n: real(w) for n, w in given.items()}
+        wrong = [n for n, w in numbers.items() if w is None or not 0.0 < w < np.inf]
+        mistakes += [f"the weight of '{n}' is {text(given[n])}; give a positive number" for n in wrong]
+        check("smoothed", mistakes)
+
+        def weighed(term: Term) -> Term:
+            if not isinstance(term, Smooth) or term.label not in given:
+                return term
+            return replace(term, weight=float(given[term.label]), chosen=False)
+
+        return replace(self, prior_terms=tuple(weighed(term) for term in self.prior_terms))
 
     def only(self, experiments: Iterable[str]) -> Posed:
         """Return the problem of some experiments, by name, with the same theta."""

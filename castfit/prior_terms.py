@@ -18,6 +18,7 @@ from castfit.conditions import Graph
 from castfit.knowledge import Joint, OfExpression, Plain, Term
 from castfit.priors import Belief, JointNormal, Laplace, Normal, Penalty, PriorDistribution, Truncated, contradictions
 from castfit.quantities import Quantity, every_parameter, fixed_value
+from castfit.smooth import smooth_terms
 from castfit.status import suggest
 
 if TYPE_CHECKING:
@@ -25,11 +26,15 @@ if TYPE_CHECKING:
 
 
 def terms_of(said: Statement, quantities: Sequence[Quantity]) -> tuple[Term, ...]:
-    """Work out the priors on expressions and on several quantities; those on one are with the quantities already."""
+    """Work out penalties on estimated inputs, and priors on expressions and on several quantities.
+
+    Those on one quantity are with the quantities already.
+    """
     return tuple(_terms(said, quantities))
 
 
 def _terms(said: Statement, quantities: Sequence[Quantity]) -> Iterable[Term]:
+    yield from smooth_terms(said, quantities)
     for entry in said.priors:
         if isinstance(entry, JointNormal):
             yield _joint(entry, quantities)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from castfit._input_mistakes import local_mistakes
 from castfit._mistakes import (
     guess_mistakes,
     name_mistakes,
@@ -32,7 +33,7 @@ from castfit.prior_terms import entry_mistakes
 from castfit.priors import Entry, Normal, Priors, read_entries
 from castfit.quantities import Quantity, quantities_of
 from castfit.resets import reset_mistakes, with_resets
-from castfit.statement import Constraint, Parameter, Statement, initial_values, with_scales
+from castfit.statement import Constraint, Parameter, Statement, initial_values, with_knots, with_scales
 from castfit.status import check, suggest
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class Problem:
         mistakes += [f"{e.name}: {m}" for e in labelled for m in reset_mistakes(model, e)]
         mistakes += _unit_mistakes(self.units, model, self.parameters)
         every, unguessed = with_scales(model, self.experiments, self.parameters)
+        every = with_knots(model, self.experiments, every)
         said = Statement(
             model,
             tuple(with_resets(model, e) for e in labelled),
@@ -123,6 +125,7 @@ class Problem:
             self.units,
         )
         mistakes += scale_mistakes(model, self.parameters)
+        mistakes += local_mistakes(model, self.experiments, self.parameters)
         check("Problem", mistakes + statement_mistakes(said))
         check("Problem", entry_mistakes(said, quantities_of(said)))
         posed = compose(said)

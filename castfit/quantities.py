@@ -14,7 +14,7 @@ from castfit.events import symbols_of
 from castfit.experiment import Experiment, Free
 from castfit.priors import Belief
 from castfit.scaled import measured_with
-from castfit.statement import Parameter, Statement, initial_values
+from castfit.statement import Parameter, Statement, estimated_inputs, initial_values
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,9 +76,11 @@ def names_used(model: Model, experiment: Experiment) -> frozenset[str]:
     inside = (symbol.name() for v in values if isinstance(v, ca.SX) for symbol in ca.symvar(v))
     no_parameters = {*model.states, *model.algebraic_states, *model.inputs, model.system.t.name()}
     of_events = symbols_of(experiment.events) - no_parameters
+    given = (u.names(n) for n, u in estimated_inputs(experiment).items())
+    at_knots = (name for names in given for name in names)
     elsewhere = measured_with(model.scalings, model.scalings) - measured_with(model.scalings, experiment.measured)
     own = (n for n in model.parameters if n not in elsewhere)
-    return frozenset((*own, *inside, *of_events, *noise_names(model, experiment)))
+    return frozenset((*own, *inside, *at_knots, *of_events, *noise_names(model, experiment)))
 
 
 def noise_names(model: Model, experiment: Experiment) -> Iterator[str]:

@@ -228,6 +228,21 @@ class Result:
         return self.statistics.numerical_errors
 
     @property
+    def smoothness(self) -> dict[str, float]:
+        """The weight of the roughness of each smooth estimated input, as given or chosen."""
+        return self.statistics.smoothness
+
+    @property
+    def effective(self) -> dict[str, float]:
+        """Effective degrees of freedom of each smooth estimated input: how many of its values the data determine."""
+        return self.statistics.effective
+
+    @property
+    def inflation(self) -> float:
+        """The unbiased variance of an unknown sigma that all data share, in units of the most likely one; else 1."""
+        return self.statistics.inflation
+
+    @property
     def noise(self) -> float:
         """Estimated factor on the standard deviations of the data (their value where none was given)."""
         return self.statistics.noise
@@ -700,6 +715,10 @@ def _footer(result: Result) -> list[str]:
     lines = [
         f"chi2 = {result.chi2:.8g} from {result.n_data} data, {result.dof} degrees of freedom{noise}",
         f"-2 log L = {result.neg2loglik:.6g}, AIC = {result.aic:.6g}, BIC = {result.bic:.6g}",
+        *(
+            f"{name}: {result.effective[name]:.3g} effective degrees of freedom, smoothness {weight:.3g}"
+            for name, weight in result.smoothness.items()
+        ),
         *([result.goodness.sentence] if result.goodness.sentence else []),
         *_suspicions(result),
         result.identifiability.sentence,

@@ -143,16 +143,17 @@ class Instant:
 
 @dataclass(frozen=True)
 class Level:
-    """A parameter of the model that is raised by a row of e between two instants.
+    """A parameter of the model that is raised by, or set to, a row of e between two instants.
 
     `parameter` is its position in p; `on` and `off` are positions among the instants, `off` -1 for never; `height` is
-    the row of e.
+    the row of e.  Where it `sets`, the parameter has that value instead of being raised by it.
     """
 
     parameter: int
     on: int
     off: int
     height: int
+    sets: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,7 +260,7 @@ class Schedule:
             return p
         out = p.copy()
         for level in active:
-            out[level.parameter] += e[level.height]
+            out[level.parameter] = e[level.height] + (0.0 if level.sets else out[level.parameter])
         return out
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from castfit._bounds import both_bounds
 from castfit._brief import brief
+from castfit.estimated_input import EstimatedInput
 
 if TYPE_CHECKING:
     from castfit.experiment import Experiment
@@ -153,6 +154,27 @@ def with_scales(
     return out, frozenset(n for n in unguessed if n in out and n not in given)
 
 
+def with_knots(model: Model, experiments: Iterable[Experiment], given: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """Return the parameters, completed by the values of estimated inputs at their knots."""
+    out = dict(given)
+    for e in experiments:
+        for called, said in estimated_inputs(e).items():
+            for name, guess in zip(said.names(called), said.guess.tolist(), strict=True):
+                if name in given:
+                    continue
+                value: float | Mapping[str, float] = guess
+                if said.per_experiment:
+                    known = out[name].value if name in out else 0.0
+                    value = {**known, e.name: guess} if isinstance(known, Mapping) else {e.name: guess}
+                out[name] = Parameter(value, said.lower, said.upper, said.scale, local=said.per_experiment)
+    return out
+
+
+def estimated_inputs(experiment: Experiment) -> dict[str, EstimatedInput]:
+    """Return what an experiment says of inputs that are estimated, by the model's name of them."""
+    return {n: u for n, u in experiment.inputs.items() if isinstance(u, EstimatedInput)}
+
+
 def initial_values(model: Model, experiment: Experiment) -> dict[str, Any]:
     """Return what is known of each initial state: the experiment's own, else the model's.
 
@@ -176,7 +198,7 @@ def at_start(
         return value
     system = model.system
     known: dict[str, Any] = {system.t.name(): start}
-    known |= {n: float(u(start)) for n, u in inputs.items()}
+    known |= {n: float(u(start)) for n, u in inputs.items() if not isinstance(u, EstimatedInput)}
     known |= {n: v for n, v in states.items() if n in model.own_states and isinstance(v, (float, int, ca.SX))}
     found = [s for s in ca.symvar(value) if s.name() in known]
     if found:

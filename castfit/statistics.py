@@ -202,6 +202,12 @@ class Statistics:
         Undetermined directions scale * dtheta, each of length 1.
     scale : (n,) array
         Effect of each quantity on the data.
+    used : float
+        The degrees of freedom that the estimates take from data and priors: the sum of the leverages of their rows.
+    held_back : (n_penalties,) array
+        The leverage of each penalty.
+    inflation : float
+        The unbiased variance of an unknown sigma that all data share, in units of the most likely one; else 1.
     information : (n, n) array
         Fisher's information of data and priors on theta, bounds and other active constraints left aside.
     rank : int
@@ -229,6 +235,9 @@ class Statistics:
     rank: int
     root: Array
     leverage: Array
+    used: float
+    held_back: Array
+    inflation: float
 
 
 def statistics(
@@ -240,6 +249,7 @@ def statistics(
     relative_tolerance: float = 0.0,
     absolute_tolerance: float = 0.0,
     row_errors: Array | None = None,
+    penalty: Mask | None = None,
     defects: tuple[Array, ...] | None = None,
 ) -> Statistics:
     """Compute the statistics of a solution from its linearization.
@@ -257,6 +267,9 @@ def statistics(
         To which the states at the ends of stages, and their derivatives, are accurate; the latter in units of `scale`.
     row_errors : (m,) array, optional
         Known errors of the `weighted_residuals`, by which the estimates are off.
+    penalty : (n_prior,) bool array, optional
+        Which rows of priors are penalties, which count as no degrees of freedom.  Where one unknown sigma is common to
+        all data its bias is theirs too: they are chosen in its units.
     defects : tuple of (K, n_s) arrays, optional
         Known gaps before the nodes, where the linearization's own are not those of the model.
     """
@@ -278,11 +291,16 @@ def statistics(
     informative = _times(information_of, informing.E)
     found = information(informative, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
     kinds = _Kinds.of(layout, linearization)
+    penalised = np.zeros(rows.size, dtype=np.bool_)
+    if penalty is not None:
+        penalised[rows.size - penalty.size :] = penalty
     free = kinds.sizes - np.bincount(kinds.kind + 1, found.leverage * kinds.datum, minlength=kinds.sizes.size + 1)[1:]
     ratio = kinds.unbiased(rows, free)
     weighed = bool(np.isfinite(ratio).all()) and np.unique(kinds.kind).size > 1
+    unit = np.append(ratio, 1.0)[kinds.kind]
+    unit[penalised] = ratio[0] if ratio.size == 1 else 1.0
     if weighed:  # rows of different kind are weighed against each other
-        informative = informative / np.append(ratio, 1.0)[kinds.kind][:, None]
+        informative = informative / unit[:, None]
         found = information(informative, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
         spread = 1.0
     else:
@@ -292,13 +310,14 @@ def statistics(
         gap_errors(layout, linearization, relative_tolerance, absolute_tolerance, scale=scale, defects=defects),
     )
     if row_errors is not None and np.isfinite(row_errors).all():
-        units = kinds.sigma * (np.append(ratio, 1.0)[kinds.kind] if weighed else 1.0)
+        units = kinds.sigma * (unit if weighed else 1.0)
         shift = found.response @ _times(information_of, (row_errors / units)[:, None])[:, 0]
         numerical += shift[:, None] * shift
     n_straight = int(straight.sum())
     dof = rows.size - n_straight - found.rank
-    if not kinds.datum.all():  # rows of computed spreads are no data
-        dof = round(float(np.sum((1.0 - found.leverage)[kinds.datum]))) - n_straight
+    counted = kinds.datum & ~penalised
+    if not counted.all():  # rows of computed spreads, and penalties, are no data
+        dof = round(float(np.sum((1.0 - found.leverage)[counted]))) - n_straight
     covariance = spread**2 * found.inverse + numerical
     compact = _compact(spread * found.root, numerical)
     covariance[held[:n]] = covariance[:, held[:n]] = np.nan
@@ -308,7 +327,7 @@ def statistics(
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = covariance / errors[:, None] / errors
     np.fill_diagonal(correlation, np.where(np.isfinite(errors), 1.0, np.nan))
-    unit = np.append(ratio, 1.0)[kinds.kind] if weighed else np.full(rows.size, spread)
+    unit = unit if weighed else np.full(rows.size, spread)
     rate = np.where(np.isfinite(unit) & (unit > 0.0), 1.0 / np.where(unit > 0.0, unit, 1.0), 1.0) * ~straight
     root = _times(information_of, plain.E) * rate[:, None]
     return Statistics(
@@ -328,6 +347,9 @@ def statistics(
         rank=found.rank,
         root=compact,
         leverage=found.leverage[kinds.datum & (np.arange(rows.size) < rows.size - linearization.prior.size)],
+        used=float(np.sum(found.leverage[counted])),
+        held_back=found.leverage[penalised],
+        inflation=float(ratio[0]) ** 2 if ratio.size == 1 and np.isfinite(ratio[0]) else 1.0,
     )
 
 
@@ -587,6 +609,6 @@ def neg2loglik(cost: float, constant: float, *, n_unknown: int = 0) -> float:
     return float(2 * (cost + constant) + n_unknown)
 
 
-def information_criteria(neg2loglik: float, m: int, k: int) -> tuple[float, float]:
+def information_criteria(neg2loglik: float, m: int, k: float) -> tuple[float, float]:
     """Return the criteria of Akaike and of Bayes (Schwarz) for m data and k estimated numbers, the noise included."""
     return neg2loglik + 2 * k, float(neg2loglik + k * np.log(m))

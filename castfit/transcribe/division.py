@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from castfit.schedule import Level
 
     Array = NDArray[np.float64]
+    Index = NDArray[np.intp]
     Mask = NDArray[np.bool_]
 
 
@@ -92,10 +93,33 @@ class Division:
     def stage_parameters(self, p: Array, e: Array) -> Array:
         """Return the parameters of each stage, (K, n_p)."""
         out = np.repeat(p[None], len(self.levels), axis=0)
-        for k, active in enumerate(self.levels):
-            for level in active:
-                out[k, level.parameter] += e[level.height]
+        for stage, parameter, height, sets in self._raised:
+            if sets:
+                out[stage, parameter] = e[height]
+            else:
+                np.add.at(out, (stage, parameter), e[height])
         return out
+
+    @cached_property
+    def _raised(self) -> list[tuple[Index, Index, Index, bool]]:
+        """What levels do: stages, parameters and rows of e of those that set, then of those that raise."""
+        every = [(k, level) for k, active in enumerate(self.levels) for level in active]
+        found: list[tuple[Index, Index, Index, bool]] = []
+        for sets in (True, False):
+            own = [(k, level.parameter, level.height) for k, level in every if level.sets == sets]
+            if own:
+                stage, parameter, height = np.array(own, dtype=np.intp).T
+                found.append((stage, parameter, height, sets))
+        return found
+
+    def level_weights(self, by_p: Array, n_e: int) -> tuple[Array, Array]:
+        """Return what multiplies the second derivatives of p (n_p,) and e (n_e,), from that of each stage (K, n_p)."""
+        kept, by_e = by_p.copy(), np.zeros(n_e)
+        for stage, parameter, height, sets in self._raised:
+            np.add.at(by_e, height, by_p[stage, parameter])
+            if sets:
+                kept[stage, parameter] = 0.0
+        return kept.sum(axis=0), by_e
 
     def stage_slopes(self, dp: Array, de: Array) -> Array:
         """Return their derivatives, (K, n_p, n)."""

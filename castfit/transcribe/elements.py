@@ -143,14 +143,11 @@ class Elements:
         division = self.division
         of_all = np.zeros((by_free.shape[0], n_p + 2))
         of_all[:, free] = by_free
-        by_e = np.zeros(n_e)
-        for k, active in enumerate(division.levels):
-            for level in active:
-                by_e[level.height] += of_all[k, level.parameter]
+        by_p, by_e = division.level_weights(of_all[:, :n_p], n_e)
         if self.relative:
             start, length = of_all[:, n_p], of_all[:, n_p + 1]
             by_e += division.weight[:-1].T @ (start - length) + division.weight[1:].T @ length
-        return of_all[:, :n_p].sum(axis=0), by_e
+        return by_p, by_e
 
     def at(self, e: Array) -> Elements:
         """Return the elements where they are for rows e (n_e,) of events."""
