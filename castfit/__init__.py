@@ -12,6 +12,8 @@ from castfit.drive.incremental.incremental import incremental
 from castfit.drive.incremental.result import IncrementalResult
 from castfit.drive.multistart.multistart import multistart
 from castfit.drive.multistart.result import MultistartResult
+from castfit.drive.profile.profile import profile
+from castfit.drive.profile.result import Profile, Profiles
 from castfit.drive.scatter.result import ScatterResult
 from castfit.drive.scatter.scatter_search import scatter_search
 from castfit.earlier import prior_from as Prior
@@ -124,6 +126,8 @@ __all__ = [
     "Prior",
     "PriorInfluence",
     "Problem",
+    "Profile",
+    "Profiles",
     "Result",
     "ScatterResult",
     "SimulationError",
@@ -168,6 +172,7 @@ __all__ = [
     "prior_influence",
     "priors",
     "problems",
+    "profile",
     "relative",
     "relative_to_first",
     "scaled",

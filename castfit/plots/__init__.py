@@ -7,6 +7,7 @@ figure, and also writes it to `path` if one is given.
 from castfit.plots.convergence import animate, iterations
 from castfit.plots.diagnostics import residuals
 from castfit.plots.methods import success
+from castfit.plots.profiles import profiles
 from castfit.plots.results import comparison, correlation, fit, gallery
 from castfit.plots.starts import parameters, waterfall
 from castfit.plots.stiffness import stiffness
@@ -19,6 +20,7 @@ __all__ = [
     "gallery",
     "iterations",
     "parameters",
+    "profiles",
     "residuals",
     "stiffness",
     "success",

@@ -123,11 +123,14 @@ class LocalProblem:
     def _singular(self) -> tuple[Array, Array, float]:
         """Rows that hold singular directions (k, n_x), those directions (n_x, k), and the condition number.
 
-        Closure rows determine directions as well, which E need not see: what counts is E within their null space.
+        Closure rows determine directions as well, which E need not see, and so do equal bounds: what counts is E within
+        what they leave free.
         """
         D, n_x = self.column_scale, self.condensed.n_x
-        closure = self.condensed.F * D
-        Z = split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else np.eye(n_x)
+        fixed = self.staged.lower[self.condensed.positions] == self.staged.upper[self.condensed.positions]
+        free: Array = np.eye(n_x)[:, ~fixed]
+        closure = self.condensed.F * D @ free
+        Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
         found = regularise(self.condensed.E * D @ Z, threshold=self._regularisation, scale=np.ones(Z.shape[1]))
         w = found.singular_values
         condition = float(w[0] / w[-1]) if w.size and w[-1] > 0 else np.inf

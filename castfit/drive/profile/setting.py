@@ -1,0 +1,139 @@
+"""What all walks of a run start from: the staged problem, built once in every process, and the best fit in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._watch import Stopped
+from castfit.attempts import has_states, started_from
+from castfit.drive.profile.path import Spot, Tracer
+from castfit.solve.solution import Control
+from castfit.status import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from castfit.drive.profile.targets import Target
+    from castfit.methods import Solver, Transcription
+    from castfit.posed import Posed
+    from castfit.simulate import Nodes
+    from castfit.staged import Array, StagedProblem
+
+_ROUNDS = 8  # of refinement
+_STIFFENED = 4  # rounds in which the row that holds an expression finds its weight
+_PROBE = 1e-3  # of a target's scale: the step by which derivatives at the best fit are found
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """The staged problem, and the best fit in it: v (n_v,) and its cost."""
+
+    staged: StagedProblem
+    v: Array
+    cost: float
+
+
+@dataclass(eq=False)
+class Setting:
+    """A problem, a method and a solution from which profiles start.
+
+    Attributes
+    ----------
+    posed : Posed
+    transcription : Transcription
+    solver : Solver
+    theta : (n_theta,) array
+    nodes : sequence of Nodes
+        The trajectory, per experiment; empty if it is to be simulated.
+    explicit : bool
+        Whether nothing may be eliminated, because something that would be is profiled.
+    """
+
+    posed: Posed
+    transcription: Transcription
+    solver: Solver
+    theta: Array
+    nodes: Sequence[Nodes]
+    explicit: bool = False
+    _prepared: Prepared | Status | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what each process builds for itself."""
+        return {**self.__dict__, "_prepared": None}
+
+    def prepared(self) -> Prepared | Status:
+        """Return the staged problem at its solution; a status if it has none there.
+
+        Raises
+        ------
+        Stopped
+            If the time is over or Ctrl-C was pressed.
+        """
+        if self._prepared is None:
+            self._prepared = self._prepare()
+        return self._prepared
+
+    def _prepare(self) -> Prepared | Status:
+        at = self.transcription
+        if self.nodes and has_states(at):
+            at = started_from(self.posed, at, self.theta, list(self.nodes))
+        staged = at.transcribe(self.posed, self.theta)
+        staged = staged.explicit() if self.explicit else staged
+        for _ in range(_ROUNDS):
+            found = self.solver.solve(staged, Control(), warm=True)
+            if found.status in (Status.INTERRUPTED, Status.MAX_TIME):
+                raise Stopped(found.status)
+            if not found.status.success:
+                return found.status
+            finer = at.refine(self.posed, staged, found.v)
+            if finer is None:
+                there = staged.linearize(found.v)
+                return Prepared(staged, there.v, there.cost) if there.ok else Status.EVALUATION_FAILED
+            staged = finer.explicit() if self.explicit else finer
+        return Status.INACCURATE
+
+    def tracer(self, deadline: float) -> Tracer | Status:
+        """Return what follows paths from here; the deadline is one of `time.time`."""
+        ready = self.prepared()
+        if isinstance(ready, Status):
+            return ready
+        return Tracer(
+            self.posed, self.transcription, self.solver, ready.staged, ready.cost, self.explicit, deadline=deadline
+        )
+
+    def first(self, target: Target) -> tuple[Target, Spot] | Status:
+        """Return the best fit as the first spot of a target's profile, and the target held as steeply as that asks."""
+        ready = self.prepared()
+        if isinstance(ready, Status):
+            return ready
+        tracer = Tracer(self.posed, self.transcription, self.solver, ready.staged, ready.cost, self.explicit)
+        c, h = target.coordinate(ready.staged.linearize(ready.v)), _PROBE * target.scale
+        h = -h if c + h > target.upper else h
+        spot: Spot | Status = Status.EVALUATION_FAILED
+        for _ in range(_STIFFENED):
+            spot = tracer.measured(target, target.held(ready.staged, c), ready.v, c, h)
+            if isinstance(spot, Status):
+                return spot
+            stiffer = target.stiffened(0.5 * spot.curvature)
+            if stiffer is target:
+                break
+            target = stiffer
+        assert isinstance(spot, Spot)
+        return target, spot
+
+
+def nodes_of(posed: Posed, trajectories: dict[str, Nodes]) -> tuple[Nodes, ...]:
+    """Return a result's trajectory where it is one of this problem, else nothing."""
+    if list(trajectories) != [c.name for c in posed.conditions]:
+        return ()
+    nodes = tuple(trajectories.values())
+    good = all(
+        known.states.shape[1] == len(posed.model.states)
+        and known.times[-1] <= c.end
+        and bool(np.isfinite(known.states).all())
+        for known, c in zip(nodes, posed.conditions, strict=True)
+    )
+    return nodes if good else ()

@@ -1,0 +1,100 @@
+"""Pictures of profiles: how the objective rises along each quantity, beside what linear intervals believe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.plots._canvas import BEHIND, BLUE, INK, RED, SOFT, Axes, finish, new_figure, tidy
+from castfit.status import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from castfit._array import Array
+    from castfit.drive.profile.result import Profile, Profiles
+
+_COLUMNS = 3
+_PANEL = (2.7, 2.1)  # inches
+_CURVE_POINTS = 400
+_ABOVE = 1.35  # the top of a panel, in units of the highest threshold
+_DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (5, 1, 1, 1)))
+
+
+def profiles(found: Profiles, path: str | Path | None = None) -> Figure:
+    """Plot every profile, with the thresholds of all levels and the quadratic approximation.
+
+    A panel per quantity: the objective, that is how much more -2 log L is than at the best fit, when the quantity is
+    held and all else fitted anew (line; points are the fits that were made); the parabola that linear intervals
+    believe (dashed); the thresholds (grey lines) and the limits (ticks on them).  Other optima that take over have
+    their own colour and dashes.
+
+    Parameters
+    ----------
+    found : Profiles
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+
+    Raises
+    ------
+    InputError
+        If nothing was followed.
+    """
+    rows = list(found.profiles.values())
+    if not rows:
+        raise InputError("plots.profiles", ["nothing was followed, so there is nothing to draw"])
+    columns = min(_COLUMNS, len(rows))
+    lines = -(-len(rows) // columns)
+    figure = new_figure(columns * _PANEL[0] + 0.4, lines * _PANEL[1] + 0.4)
+    panels = figure.subplots(lines, columns, squeeze=False)
+    for axes, one in zip(panels.ravel(), rows, strict=False):
+        _panel(axes, one)
+    for axes in panels.ravel()[len(rows) :]:
+        axes.set_visible(False)
+    for axes in panels[:, 0]:
+        axes.set_ylabel("-2 log L above the best", fontsize=8, color=INK)
+    return finish(figure, path)
+
+
+def _panel(axes: Axes, one: Profile) -> None:
+    tidy(axes)
+    top = _ABOVE * one.threshold()
+    values = one.values
+    if one.scale == "log":
+        axes.set_xscale("log")
+    if values.size > 1:
+        spaced = np.geomspace if one.scale == "log" else np.linspace
+        even: Array = spaced(float(values[0]), float(values[-1]), _CURVE_POINTS)
+        grid = np.sort(np.concatenate([even, values]))
+        axes.plot(grid, np.minimum(one.approximation(grid), 10 * top), "--", color=SOFT, linewidth=1.0)
+        axes.plot(grid, np.minimum(one.at(grid), 10 * top), "-", color=BLUE, linewidth=1.5)
+        for k in range(1, len(one.branches)):
+            own = one.branches[k]
+            c = np.exp(own.c) if one.scale == "log" else own.c
+            colour = BEHIND[(k - 1) % len(BEHIND)]
+            axes.plot(c, own.delta, linestyle=_DASHES[k % len(_DASHES)], color=colour, linewidth=1.0, zorder=1)
+    axes.plot(values, one.objective, "o", color=BLUE, markersize=3)
+    axes.plot([one.estimate], [0.0], "D", color=RED, markersize=4)
+    for level in one.levels:
+        height = one.threshold(level)
+        axes.axhline(height, color=SOFT, linewidth=0.7, zorder=0)
+        axes.annotate(f"{100 * level:g} %", (1.0, height), xycoords=("axes fraction", "data"), fontsize=6,
+                      color=SOFT, ha="right", va="bottom")  # fmt: skip
+        ends = [end for region in one.regions(level) for end in region if np.isfinite(end)]
+        axes.plot(ends, [height] * len(ends), "|", color=INK, markersize=9)
+    axes.set_ylim(-0.05 * top, top)
+    inside = values[one.objective <= top]
+    if inside.size > 1 and inside[-1] > inside[0]:
+        axes.set_xlim(*_widened(float(inside[0]), float(inside[-1]), one.scale == "log"))
+    axes.set_xlabel(one.name, fontsize=9, color=INK)
+
+
+def _widened(low: float, high: float, log: bool) -> tuple[float, float]:
+    """Return the ends of an axis with some room beyond."""
+    if log:
+        room = (high / low) ** 0.06
+        return low / room, high * room
+    return low - 0.06 * (high - low), high + 0.06 * (high - low)

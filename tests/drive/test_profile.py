@@ -1,0 +1,288 @@
+"""Profiles against linear models, where they are parabolas, and against scans by SciPy, where they are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+import castfit as cf
+from castfit.status import InputError
+from tests.builders import refused
+
+
+def line(sigma=None, n=9, **changes):
+    """x' = a from x(0) = b: measured values are linear in what is estimated."""
+    x, a = cf.symbols("x a")
+    t = np.linspace(0.0, 4.0, n)
+    noise = np.random.default_rng(3).standard_normal(n)
+    experiment = cf.Experiment({"x": 1.0 + 0.5 * t + 0.1 * noise}, time=t, sigma=sigma, initial={"x": cf.free(0.8)})
+    return cf.Problem(cf.Model({x: a + 0 * x}, parameters=[a]), experiment, parameters={"a": 0.4}, **changes)
+
+
+def product(lower=-np.inf, scale="linear"):
+    """x' = -k1 k2 x: only the product can be known."""
+    x, k1, k2 = cf.symbols("x k1 k2")
+    t = np.linspace(0.0, 5.0, 12)
+    data = np.exp(-0.5 * t) + 0.02 * np.random.default_rng(0).standard_normal(12)
+    experiment = cf.Experiment({"x": data}, time=t, sigma=0.02, initial={"x": 1.0})
+    of = cf.Parameter(0.7, lower=lower, scale=scale)
+    return cf.Problem(cf.Model({x: -k1 * k2 * x}, parameters=[k1, k2]), experiment, parameters={"k1": of, "k2": of})
+
+
+TIMES = np.array([0.5, 1.0, 1.5, 2.0, 3.0])
+VALUES = np.array([0.62, 1.18, 1.47, 1.90, 2.31])
+SIGMA = 0.12
+
+
+def banana():
+    """x' = (A - x) k from 0, measured before it levels off: A and k hardly apart, and far from linear."""
+    x, A, k = cf.symbols("x A k")
+    experiment = cf.Experiment({"x": VALUES}, time=TIMES, sigma=SIGMA, initial={"x": 0.0})
+    return cf.Problem(
+        cf.Model({x: k * (A - x)}, parameters=[A, k]),
+        experiment,
+        parameters={"A": cf.Parameter(3.0, lower=0.1, upper=1e3, scale="log"),
+                    "k": cf.Parameter(0.5, lower=1e-4, upper=1e2, scale="log")},
+    )  # fmt: skip
+
+
+def scanned(k):
+    """Return chi2 of the banana minimised over A, in which the solution is linear, for each k."""
+    shape = 1.0 - np.exp(-np.outer(k, TIMES))
+    best = shape @ VALUES / np.sum(shape**2, axis=1)
+    return np.sum(((best[:, None] * shape - VALUES) / SIGMA) ** 2, axis=1)
+
+
+def waves():
+    """x'' = -w^2 x at few times: frequencies far from the true one fit nearly as well."""
+    x, v, w = cf.symbols("x v w")
+    t = np.array([0.0, 1.0, 2.0, 3.0, 4.0])
+    data = np.cos(1.3 * t) + np.array([0.02, -0.05, 0.03, 0.01, -0.02])
+    experiment = cf.Experiment({"x": data}, time=t, sigma=0.3, initial={"x": 1.0, "v": 0.0})
+    model = cf.Model({x: v, v: -(w**2) * x}, parameters=[w])
+    return cf.Problem(model, experiment, parameters={"w": cf.Parameter(1.2, lower=0.2, upper=6.5)}), t, data
+
+
+@pytest.fixture(scope="module")
+def bent():
+    return cf.fit(banana())
+
+
+@pytest.mark.parametrize("transcription", ["collocation", "multiple", "single"])
+@pytest.mark.parametrize("sigma", [None, 0.1])
+def test_limits_of_a_linear_model_are_the_linear_ones(transcription, sigma):
+    result = cf.fit(line(sigma))
+    found = cf.profile(result, transcription=transcription, levels=(0.68, 0.95))
+    for level in (0.68, 0.95):
+        for name, interval in result.confidence_intervals(level).items():
+            np.testing.assert_allclose(found[name].limits(level), interval, rtol=1e-4)
+            assert [side.kind for side in found[name].sides(level)] == ["bounded", "bounded"]
+    one = found["a"]
+    parabola = one.approximation(one.values)
+    expected = parabola if sigma is not None else 9 * np.log1p(parabola / 9)
+    np.testing.assert_allclose(one.objective, expected, rtol=1e-4, atol=1e-4)
+    assert found.complete
+    assert found.by == ("F" if sigma is None else "chi2")
+
+
+def test_a_parabola_has_the_thresholds_of_chi_square():
+    result = cf.fit(line(0.1))
+    found = cf.profile(result, "a", levels=(0.5, 0.9, 0.99))
+    for level in (0.5, 0.9, 0.99):
+        assert found["a"].threshold(level) == pytest.approx(stats.chi2.ppf(level, 1))
+        low, high = found["a"].limits(level)
+        np.testing.assert_allclose(found["a"].at(np.array([low, high])), found["a"].threshold(level), rtol=5e-3)
+
+
+@pytest.mark.parametrize("transcription", ["collocation", "multiple", "single"])
+def test_limits_of_a_banana_agree_with_a_scan(bent, transcription):
+    found = cf.profile(bent, "k", transcription)["k"]
+    least = optimize.minimize_scalar(lambda k: scanned(np.array([k]))[0], bounds=(0.01, 2), method="bounded").fun
+    low, high = (
+        optimize.brentq(lambda k: scanned(np.array([k]))[0] - least - found.threshold(), *ends)
+        for ends in ((0.01, bent.parameters["k"]), (bent.parameters["k"], 3.0))
+    )
+    np.testing.assert_allclose(found.limits(), (low, high), rtol=2e-3)
+    linear = bent.confidence_intervals()["k"]
+    assert abs(linear[0] - low) > 0.03 * low  # where linear intervals are wrong
+    np.testing.assert_allclose(found.objective, scanned(found.values) - least, atol=2e-3)
+    grid = np.geomspace(low, high, 50)
+    np.testing.assert_allclose(found.at(grid), scanned(grid) - least, atol=0.05)
+
+
+def test_others_are_fitted_anew_along_a_profile(bent):
+    found = cf.profile(bent, "k")["k"]
+    shape = 1.0 - np.exp(-np.outer(found.values, TIMES))
+    np.testing.assert_allclose(found.others["A"], shape @ VALUES / np.sum(shape**2, axis=1), rtol=2e-3)
+    np.testing.assert_allclose(found.others["k"], found.values, rtol=1e-12)
+
+
+def test_expressions_are_profiled_as_what_they_are(bent):
+    found = cf.profile(bent, ["A * k", "k", "1 / k"])
+    assert found["1 / k"].scale == "log"
+    low, high = found["k"].limits()
+    np.testing.assert_allclose(found["1 / k"].limits(), (1 / high, 1 / low), rtol=1e-3)
+    # A k, the rate at the beginning, is known far better than its factors.
+    low, high = found["A * k"].limits()
+    assert high / low < 1.7
+    A, k = cf.symbols("A k")
+    again = cf.profile(bent, {"rate": A * k})
+    np.testing.assert_allclose(again["rate"].limits(), (low, high), rtol=1e-6)
+
+
+def test_a_difference_is_held_by_its_value():
+    result = cf.fit(line(0.1))
+    found = cf.profile(result, "x(0) - a")["x(0) - a"]
+    (i, j), C = [result.names.index(n) for n in ("x(0)", "a")], result.covariance
+    error = np.sqrt(C[i, i] + C[j, j] - 2 * C[i, j])
+    value = result.values["x(0)"] - result.values["a"]
+    reach = stats.norm.ppf(0.975) * error
+    np.testing.assert_allclose(found.limits(), (value - reach, value + reach), rtol=1e-4)
+    np.testing.assert_allclose(found.linear["0.95"], (value - reach, value + reach), rtol=1e-4)
+
+
+def test_an_eliminated_sigma_has_the_profile_of_its_likelihood():
+    result = cf.fit(line(None, n=30))
+    found = cf.profile(result, "sigma", limits="chi2")["sigma"]
+    best = result.sigmas["sigma"]
+    expected = 2 * 30 * np.log(found.values / best) + 30 * ((best / found.values) ** 2 - 1)
+    np.testing.assert_allclose(found.objective, expected, atol=1e-3)
+    low, high = (
+        optimize.brentq(lambda r: 60 * np.log(r) + 30 * (r**-2 - 1) - found.threshold(), *ends) * best
+        for ends in ((0.3, 1.0), (1.0, 3.0))
+    )
+    np.testing.assert_allclose(found.limits(), (low, high), rtol=2e-3)
+
+
+@pytest.mark.parametrize("transcription", ["collocation", "single"])
+@pytest.mark.parametrize(("scale", "lower"), [("linear", -np.inf), ("linear", 0.0), ("log", 0.0)])
+def test_what_only_enters_as_a_product_is_flat(transcription, scale, lower):
+    result = cf.fit(product(lower, scale))
+    found = cf.profile(result, ["k1", "k2", "k1 * k2"], transcription)
+    for name in ("k1", "k2"):
+        assert found[name].flat
+        assert found[name].limits()[1] == np.inf
+        assert found[name].limits()[0] in (0.0, -np.inf)
+        assert "not identifiable" in found[name].sentence
+    x = -np.log(0.5)
+    low, high = found["k1 * k2"].limits()
+    assert low < 0.5 < high < low + 0.06 < x
+    assert "not identifiable" in str(found)
+
+
+def test_another_optimum_is_found_beyond_the_limits():
+    problem, t, data = waves()
+    result = cf.fit(problem, "single")
+    found = cf.profile(result, "w", "single", everywhere=True)
+    grid = np.linspace(0.2, 6.5, 4001)
+    chi2 = np.sum(((np.cos(np.outer(grid, t)) - data) / 0.3) ** 2, axis=1)
+    inside = grid[chi2 - chi2.min() <= found["w"].threshold()]
+    jumps = np.flatnonzero(np.diff(inside) > 0.01)
+    expected = np.split(inside, jumps + 1)
+    assert len(expected) > 1
+    regions = found["w"].regions()
+    assert len(regions) == len(expected)
+    for region, own in zip(regions, expected, strict=True):
+        np.testing.assert_allclose(region, (own[0], own[-1]), atol=4e-3)
+    others = [o.values["w"] for o in found.optima]
+    minima = grid[1:-1][(chi2[1:-1] < chi2[:-2]) & (chi2[1:-1] < chi2[2:])]
+    for minimum in minima:
+        if abs(minimum - result.parameters["w"]) > 0.1:
+            assert min(abs(w - minimum) for w in others) < 0.01
+    assert "Other optimum" in str(found)
+
+
+def test_a_better_fit_on_the_way_restarts_the_run():
+    problem, t, data = waves()
+    poor = cf.fit(problem, "single", start={"w": 3.4}, retry=False, second_start=False)
+    good = cf.fit(problem, "single")
+    assert poor.success
+    assert poor.chi2 > good.chi2 + 0.1
+    found = cf.profile(poor, "w", "single", everywhere=True)
+    assert found.best.chi2 == pytest.approx(min(np.sum(((np.cos(w * t) - data) / 0.3) ** 2)
+                                                for w in np.linspace(0.2, 6.5, 20001)), rel=1e-4)  # fmt: skip
+    assert found.improved == pytest.approx(poor.chi2 - found.best.chi2, rel=1e-3)
+    assert "better fit was found" in str(found)
+
+
+def test_a_bound_that_nothing_excludes_is_said(bent):
+    tight = banana().posed.within(np.log([0.1, 0.3]), np.log([1e3, 1e2]))
+    found = cf.profile(cf.fit(tight), "k")["k"]
+    lower, upper = found.sides()
+    assert (lower.kind, upper.kind) == ("at a bound", "bounded")
+    assert lower.limit == pytest.approx(0.3)
+    assert "down to its bound 0.3" in lower.sentence
+
+
+def test_a_saved_run_is_read_again(bent, tmp_path):
+    found = cf.profile(bent, levels=(0.68, 0.95))
+    found.save(tmp_path / "profiles.json")
+    again = cf.Profiles.load(tmp_path / "profiles.json")
+    assert str(again) == str(found)
+    assert again.limits() == found.limits()
+    assert again.with_problem(bent.problem).best.problem is bent.problem
+    np.testing.assert_array_equal(again["k"].values, found["k"].values)
+    cf.profile(bent, "k", checkpoint=tmp_path / "run.json", max_time=1e-9)
+    with pytest.raises(InputError, match="holds no profiles"):
+        cf.Profiles.load(tmp_path / "run.json")
+
+
+def numbers(found):
+    return {n: [p.values.tolist(), p.objective.tolist(), p.limits()] for n, p in found.items()}
+
+
+def test_parallel_is_serial(bent):
+    serial, parallel = cf.profile(bent), cf.profile(bent, workers=2)
+    assert numbers(serial) == numbers(parallel)
+
+
+def test_a_stopped_run_goes_on_to_the_same_end(bent, tmp_path):
+    path = tmp_path / "run.json"
+    stopped = cf.profile(bent, checkpoint=path, callback=lambda now: now.finished == 2)
+    assert not stopped.complete
+    assert "callback" in stopped.message
+    with pytest.raises(InputError, match="resume=True"):
+        cf.profile(bent, checkpoint=path)
+    resumed = cf.profile(bent, checkpoint=path, resume=True)
+    whole = cf.profile(bent)
+    assert numbers(resumed) == numbers(whole)
+    assert resumed.solves == whole.solves
+    with pytest.raises(InputError, match=r"was written for the levels 0\.95"):
+        cf.profile(bent, checkpoint=path, resume=True, levels=0.9)
+
+
+def test_the_time_limit_returns_what_there_is(bent):
+    found = cf.profile(bent, max_time=1e-9)
+    assert len(found) == 0
+    assert not found.complete
+    assert "time limit" in found.message
+    assert "time limit" in str(found)
+
+
+def test_a_table_a_picture_and_html(bent, tmp_path):
+    found = cf.profile(bent, levels=(0.68, 0.95))
+    table = found.table
+    assert len({column.size for column in table.values()}) == 1
+    assert set(table) == {"quantity", "value", "objective", "optimum", "A", "k"}
+    found.plot(tmp_path / "profiles.png")
+    assert (tmp_path / "profiles.png").stat().st_size > 10_000
+    assert "<td>k</td>" in found._repr_html_()
+    assert repr(found).startswith("Profiles(2 quantities")
+    with pytest.raises(KeyError, match="did you mean 'k'"):
+        found["kk"]
+
+
+def test_misuse_is_refused(bent):
+    with refused("limits is 'f'", "levels is 1.5", "'kk'"):
+        cf.profile(bent, ["kk"], levels=1.5, limits="f")
+    with refused("'k3'", "'k +'"):
+        cf.profile(bent, ["k / k3", "k +"])
+    with refused("give the Result of a fit"):
+        cf.profile(banana())  # pyright: ignore[reportArgumentType]
+    with refused("twice"):
+        cf.profile(bent, ["k", "k"])
+    with refused("nothing that is estimated"):
+        cf.profile(bent, "2 + 1")
+    with pytest.raises(InputError, match=r"followed for 0\.95"):
+        cf.profile(bent, "k")["k"].limits(0.5)
