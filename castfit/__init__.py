@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from castfit import priors
 from castfit.delay import delay
+from castfit.drive.bootstrap.bootstrap import bootstrap
+from castfit.drive.bootstrap.result import BootstrapResult
 from castfit.drive.compare.compare import compare
 from castfit.drive.compare.result import ComparisonResult
 from castfit.drive.incremental.incremental import incremental
@@ -14,6 +16,7 @@ from castfit.drive.multistart.multistart import multistart
 from castfit.drive.multistart.result import MultistartResult
 from castfit.drive.profile.profile import profile
 from castfit.drive.profile.result import Profile, Profiles
+from castfit.drive.refits.leave_out import LeaveOutResult, leave_out
 from castfit.drive.scatter.result import ScatterResult
 from castfit.drive.scatter.scatter_search import scatter_search
 from castfit.earlier import prior_from as Prior
@@ -92,6 +95,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Axis",
+    "BootstrapResult",
     "CastfitError",
     "Cauchy",
     "Collocation",
@@ -114,6 +118,7 @@ __all__ = [
     "Ipopt",
     "Iteration",
     "Laplace",
+    "LeaveOutResult",
     "Likelihood",
     "LogNormal",
     "Model",
@@ -143,6 +148,7 @@ __all__ = [
     "asin",
     "atan",
     "atan2",
+    "bootstrap",
     "ceil",
     "compare",
     "cos",
@@ -163,6 +169,7 @@ __all__ = [
     "incremental",
     "interval_mean",
     "lasso",
+    "leave_out",
     "log",
     "log1p",
     "log10",

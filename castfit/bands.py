@@ -11,20 +11,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import casadi as ca
 import numpy as np
 
+from castfit._reading import is_one_of, named, text
+from castfit.ensembles import Ensemble, spread_of
 from castfit.experiment import Points
 from castfit.noise.gaussian import Gaussian
 from castfit.observed import Observed
 from castfit.statistics import quantile
+from castfit.status import suggest
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from castfit._array import Array
     from castfit.conditions import Condition
     from castfit.integrate import IntegratorOptions
+    from castfit.model import Model
     from castfit.outcome import Estimates, Uncertainty
     from castfit.posed import Posed
 
@@ -68,6 +73,37 @@ def with_bands(
     return out
 
 
+def bands_mistakes(bands: Any, names: Sequence[str]) -> list[str]:
+    """Say what is wrong with what bands are to be made of, for estimates of these quantities."""
+    if bands is None or is_one_of(bands, "linear"):
+        return []
+    if is_one_of(bands, "bootstrap", "sample"):
+        return [f"bands='{bands}' needs draws; give what castfit.{bands}(result) returned: bands=drawn"]
+    if not isinstance(bands, Ensemble):
+        return [f"bands is {text(bands)}; choose 'linear', or give a bootstrap or a sample, or None"]
+    if tuple(bands.names) != tuple(names):
+        return ["bands are draws of another fit; give those of this result"]
+    return [] if len(bands.thetas) else ["bands hold no draws: none of their fits succeeded"]
+
+
+def read_outputs(outputs: Any, model: Model) -> tuple[dict[str, ca.SX], list[str]]:
+    """Read expressions to be predicted; also return what is wrong with them."""
+    mistakes: list[str] = []
+    found: dict[str, ca.SX] = {}
+    known = {s.name() for vector in model.system.arguments for s in ca.vertsplit(vector) if vector.numel()}
+    known |= {*model.outputs}
+    for name, value in named("outputs", outputs, mistakes).items():
+        if name in model.output_names or name == "time":
+            mistakes.append(f"outputs: '{name}' is an output already; choose another name")
+        elif not isinstance(value, ca.SX) or value.numel() != 1:
+            mistakes.append(f"outputs: '{name}' is {text(value)}; give a scalar SX expression of the model's symbols")
+        else:
+            strange = [s.name() for s in ca.symvar(value) if s.name() not in known]
+            mistakes += [f"outputs: '{name}' contains '{s}': {suggest(s, sorted(known))}" for s in strange]
+            found[name] = value
+    return ({} if mistakes else found), mistakes
+
+
 def _variance(
     theta: Array, covariance: Array, posed: Posed, condition: Condition, times: Array, options: IntegratorOptions
 ) -> Array:
@@ -106,13 +142,8 @@ def _deviation(
     of = condition.observed[j] if j >= 0 else None
     if of is None:
         return np.full(times.size, np.nan)
-    spread: Array
-    if of.computed:
-        spread = np.asarray(columns[of.predicted[1]], dtype=float)
-    else:
-        at = condition.points.mask[:, j]
-        spread = np.interp(times, condition.points.times[at], condition.points.sigma[at, j])
-        if of.group >= 0:
-            name = posed.groups[of.group]
-            spread = spread * (known.sigmas[f"sigma({name})"] if name else known.noise)
+    spread = spread_of(posed, condition, output, columns)
+    if of.group >= 0:
+        name = posed.groups[of.group]
+        spread = spread * (known.sigmas[f"sigma({name})"] if name else known.noise)
     return of.noise.deviation(np.asarray(columns[output], dtype=float), spread)

@@ -265,6 +265,23 @@ class Experiment:
         check("Experiment.with_values", mistakes)
         return self._replace(data, self.sigma, self.events)
 
+    def with_points(self, outputs: Sequence[str], values: Array) -> Experiment:
+        """Return the experiment with other values, arranged as by `points`, where it has values.
+
+        Parameters
+        ----------
+        outputs : sequence of str
+        values : (n_points, n_outputs) array
+        """
+        row = self._rows(measured=True)
+        data: dict[str, Any] = {}
+        for name, (times, y) in self.data.items():
+            at = [row.get(slot, -1) for slot in zip(*_slots(times, y), strict=True)]
+            new = np.where(np.isfinite(y), values[at, list(outputs).index(name)].reshape(y.shape), np.nan)
+            if np.isfinite(new).any():
+                data[name] = (times, new)
+        return self._with(data=data)
+
     def robust(self, model: Noise) -> Experiment:
         """Return the experiment with another noise model where errors are normal; itself if they are so nowhere.
 
@@ -338,11 +355,8 @@ class Experiment:
 
     def points(self, outputs: Sequence[str]) -> Points:
         """Arrange the measurements on points, with one column for each of `outputs`."""
-        # One point per time and replicate, so that a column holds at most one value at a point.
-        slots: list[tuple[float, int]] = sorted(
-            {(float(t), r) for times, y in self.data.values() for (t, r) in zip(*_slots(times, y), strict=True)}
-        )
-        row = {slot: i for i, slot in enumerate(slots)}
+        row = self._rows()
+        slots = list(row)
         values = np.full((len(slots), len(outputs)), np.nan)
         sigma = np.ones_like(values)
         for name, (times, y) in self.data.items():
@@ -354,6 +368,19 @@ class Experiment:
         measured = np.isfinite(values).any(axis=1)
         values, sigma = values[measured], sigma[measured]
         return Points(np.array([t for t, _ in slots])[measured], values, np.where(np.isfinite(values), sigma, 1.0))
+
+    def _rows(self, *, measured: bool = False) -> dict[tuple[float, int], int]:
+        """Return which point a time and a replicate are; only those at which anything was measured, if so wanted.
+
+        One point per time and replicate, so that a column holds at most one value at a point.
+        """
+        slots = {
+            (float(t), int(r))
+            for times, y in self.data.values()
+            for t, r, v in zip(*_slots(times, y), y.ravel().tolist(), strict=True)
+            if not measured or np.isfinite(v)
+        }
+        return {slot: i for i, slot in enumerate(sorted(slots))}
 
     def __reduce__(self) -> Any:
         """Pickle expressions of parameters through CasADi functions, since bare SX does not pickle."""

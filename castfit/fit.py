@@ -215,7 +215,7 @@ def _fit(
         origin = _origin(posed, asked, start, max_time)
         if isinstance(start, Result):
             with suppress(Stopped):  # the solver will notice
-                asked = _at_trajectory(posed, asked, origin.theta, start)
+                asked = at_trajectory(posed, asked, origin.theta, start)
         say = _say if verbose else _silent
         if origin.note:
             say(origin.note)
@@ -292,7 +292,7 @@ def _origin(
     return Origin(problem.guess if start is None else problem.theta_from(start))
 
 
-def _at_trajectory(problem: Posed, asked: Transcription, theta: Array, start: Result) -> Transcription:
+def at_trajectory(problem: Posed, asked: Transcription, theta: Array, start: Result) -> Transcription:
     """Return the transcription with its states started at a result's nodes, if these are of the same experiments."""
     if list(start.trajectories) != [c.name for c in problem.conditions]:
         return asked

@@ -442,6 +442,61 @@ class Posed:
             conditions=tuple(c for c in self.conditions if c.name in wanted),
         )
 
+    def measuring(self, values: Sequence[Array]) -> Posed:
+        """Return the problem with other data, for instance simulated ones, at the same times.
+
+        Parameters
+        ----------
+        values : sequence of (n_points, n_outputs) arrays
+            Per experiment, arranged as ``condition.points.values``; only what was measured is replaced.
+
+        Raises
+        ------
+        InputError
+            If an array has another shape, or is not finite where something was measured.
+        """
+        mistakes = [
+            f"the values of '{c.name}' have the shape {np.shape(v)}; give an array {c.points.values.shape}"
+            for c, v in zip(self.conditions, values, strict=True)
+            if np.shape(v) != c.points.values.shape
+        ]
+        mistakes += [
+            f"the values of '{c.name}' are not finite everywhere; give numbers wherever something was measured"
+            for c, v in zip(self.conditions, values, strict=True)
+            if np.shape(v) == c.points.values.shape and not np.isfinite(v[c.points.mask]).all()
+        ]
+        check("measuring", mistakes)
+        new = [np.where(c.points.mask, v, np.nan) for c, v in zip(self.conditions, values, strict=True)]
+        return replace(
+            self,
+            experiments=tuple(e.with_points(self.outputs, v) for e, v in zip(self.experiments, new, strict=True)),
+            conditions=tuple(
+                replace(c, points=replace(c.points, values=v)) for c, v in zip(self.conditions, new, strict=True)
+            ),
+        )
+
+    def showing(self, outputs: Mapping[str, ca.SX]) -> Posed:
+        """Return the problem with further outputs, to be predicted: expressions of anything that the model has."""
+        return replace(self, model=self.model.extended((), outputs)) if outputs else self
+
+    def without(self, experiment: str, point: int, output: str) -> Posed:
+        """Return the problem without one measured value, in the row `point` of its experiment's points."""
+        j = self.outputs.index(output)
+        kept: list[tuple[Experiment, Condition]] = []
+        for e, c in zip(self.experiments, self.conditions, strict=True):
+            if c.name == experiment:
+                values = c.points.values.copy()
+                values[point, j] = np.nan
+                left = np.isfinite(values).any(axis=1)
+                if not left.any():
+                    continue
+                e = e.with_points(self.outputs, values)
+                c = replace(c, points=Points(c.points.times[left], values[left], c.points.sigma[left]))
+            kept.append((e, c))
+        if not kept:
+            raise InputError("without", ["nothing else is measured"])
+        return replace(self, experiments=tuple(e for e, _ in kept), conditions=tuple(c for _, c in kept))
+
     def with_order(self, order: int) -> Posed | None:
         """Return the problem with so many nodes in each delay line.
 

@@ -73,7 +73,7 @@ def residual_table(problem: Posable, seen: Seen) -> dict[str, NDArray[Any]]:
         columns["experiment"].append(np.full(row.size, condition.name))
         columns["output"].append(np.array(problem.outputs)[output])
         columns["time"].append(np.where(condition.settled, np.inf, points.times[row]))
-        columns["replicate"].append(_replicates(points.times, mask)[mask])
+        columns["replicate"].append(replicates(points.times, mask)[mask])
         columns["value"].append(points.values[mask])
     table = {name: np.concatenate(pieces) for name, pieces in columns.items()}
     return {
@@ -118,7 +118,7 @@ def series(problem: Posed, seen: Seen) -> list[Series]:
     return found
 
 
-def _replicates(times: Array, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
+def replicates(times: Array, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
     """Count the values of each output at equal times, (n_points, n_outputs); times increase."""
     before = np.cumsum(mask, axis=0) - mask
     first = np.searchsorted(times, times, side="left")

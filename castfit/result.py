@@ -13,10 +13,11 @@ import numpy as np
 from castfit._brief import listed, one_line
 from castfit._json import plain, rebuilt, restored
 from castfit._pictures import picture
-from castfit._reading import is_one_of, option_mistakes, real, text
+from castfit._reading import is_one_of, option_mistakes, real, rng_mistakes, text
 from castfit._text import aligned, rounded
-from castfit.bands import with_bands
+from castfit.bands import bands_mistakes, read_outputs, with_bands
 from castfit.diagnostics import Diagnostics, diagnose
+from castfit.ensembles import Ensemble, with_ensemble
 from castfit.estimated import Estimate
 from castfit.fingerprint import changed, question
 from castfit.goodness import EXACT, UNKNOWN, Goodness
@@ -31,6 +32,7 @@ from castfit.statistics import quantile
 from castfit.status import InputError, Status, check, suggest
 
 if TYPE_CHECKING:
+    import casadi as ca
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
@@ -440,20 +442,32 @@ class Result:
         return confidence_region(self.solution, self.statistics, chosen)
 
     def predict(
-        self, times: Times = None, *, bands: str | None = None, noise: bool = False, level: float | None = None
+        self,
+        times: Times = None,
+        *,
+        outputs: Mapping[str, ca.SX] | None = None,
+        bands: str | Ensemble | None = None,
+        noise: bool = False,
+        level: float | None = None,
+        rng: int | np.random.Generator = 0,
     ) -> Prediction:
-        """Evaluate all outputs of the model, integrating anew from every node.
+        """Evaluate all outputs of the model, and any other expression, integrating anew from every node.
 
         Parameters
         ----------
         times : (n,) array, or mapping from experiment to array, optional
             By default the measured times.
-        bands : {None, "linear"}
-            Whether to add limits between which the prediction lies, from the covariance of the estimates.
+        outputs : mapping from name to expression, optional
+            What else to evaluate: CasADi expressions of states, parameters, inputs, outputs and time, matched by name.
+        bands : {None, "linear"}, BootstrapResult or SampleResult
+            Whether to add limits between which the prediction lies: "linear" from the covariance of the estimates, or
+            quantiles of the predictions of all draws of a bootstrap or a sampler.
         noise : bool
             Whether the limits are those of a new measured value, its noise included.
         level : float, optional
             Probability that the limits enclose, by default the result's `confidence_level`.
+        rng : int or numpy.random.Generator
+            For the noise about the predictions of draws.
 
         Returns
         -------
@@ -465,28 +479,34 @@ class Result:
         Raises
         ------
         InputError
-            For a loaded result without its problem, or for times outside the experiment.
+            For a loaded result without its problem, for times outside the experiment, or draws of another fit.
         SimulationError
             If the integration stops, as it may after a fit that failed.
         """
         problem, chosen = self._owner("predict"), self.confidence_level if level is None else real(level)
         mistakes = option_mistakes(
-            ("bands", bands, bands is None or is_one_of(bands, "linear"), "choose 'linear', or None"),
             ("noise", noise, is_one_of(noise, True, False), "give True or False"),
             ("level", level, chosen is not None and 0.0 < chosen < 1.0, "it lies between 0 and 1"),
         )
+        mistakes += [*bands_mistakes(bands, self.names), *rng_mistakes(rng)]
+        added, wrong = read_outputs(outputs, problem.posed.model)
+        mistakes += wrong
         if noise is True and bands is None:
             mistakes.append("noise=True widens bands; choose bands='linear'")
         if bands is not None and not self.success:
             mistakes.append("a fit that failed has no covariance, and so no bands")
         check("predict", mistakes)
         assert chosen is not None
+        posed = problem.posed.showing(added)
         nodes = [self.trajectories[condition.name] for condition in problem.conditions]
-        found = predict(problem, self.theta, nodes, times=times, integrator=self.integrator)
+        found = predict(posed, self.theta, nodes, times=times, integrator=self.integrator)
         if bands is None:
             return found
-        parts = (self.solution, self.statistics, problem.posed, found, self.integrator)
-        return with_bands(*parts, chosen, noise=noise)
+        if isinstance(bands, str):
+            parts = (self.solution, self.statistics, posed, found, self.integrator)
+            return with_bands(*parts, chosen, noise=noise)
+        drawn = (bands, self.statistics, posed, self.theta, found, self.integrator)
+        return with_ensemble(*drawn, chosen, np.random.default_rng(rng), noise=noise)
 
     def residual_table(self) -> dict[str, NDArray[Any]]:
         """Return one row per measured value, as columns: ``pandas.DataFrame(result.residual_table())`` is a frame.
@@ -520,10 +540,23 @@ class Result:
         """Return the result with another status and message."""
         return replace(self, solution=replace(self.solution, status=status, message=message))
 
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """Plot data, model and residuals; also write the figure to `path` if it is given."""
+    def plot(
+        self,
+        path: str | Path | None = None,
+        *,
+        bands: str | Ensemble | None = None,
+        noise: bool = False,
+        level: float | None = None,
+        rng: int | np.random.Generator = 0,
+    ) -> Figure:
+        """Plot data, model and residuals; also write the figure to `path` if it is given.
+
+        Bands about the model's curves are those of `predict`, with the same options.
+        """
         self._owner("plot")
-        return picture("fit")(self, path)
+        if bands is None and not (noise or level is not None):
+            return picture("fit")(self, path)
+        return picture("fit")(self, path, bands=bands, noise=noise, level=level, rng=rng)
 
     def with_problem(self, problem: Posable) -> Result:
         """Return the result together with the problem that it answers, after loading.

@@ -162,7 +162,7 @@ def simulate(
     posed, theta = _read("simulate", problem, parameters, times, initial, inputs, start, mistakes)
 
     def again(finer: Posable) -> Prediction:
-        return predict(finer, theta, _first_nodes(finer, theta), times=times, integrator=integrator)
+        return predict(finer, theta, first_nodes(finer, theta), times=times, integrator=integrator)
 
     return _with_enough_nodes(again, posed, lambda n: with_nodes(posed, n), posed.posed.model.lines)
 
@@ -218,7 +218,7 @@ def _read(
     return posed, theta
 
 
-def _first_nodes(problem: Posable, theta: Array) -> list[Nodes]:
+def first_nodes(problem: Posable, theta: Array) -> list[Nodes]:
     """Return the initial states alone."""
     starts = [c.link.natural(theta[c.theta]).a[None] for c in problem.conditions]
     return [Nodes(np.array([c.start]), a) for c, a in zip(problem.conditions, starts, strict=True)]
@@ -258,7 +258,7 @@ def paths(
     posed, theta = _read(where, problem, parameters, times, initial, inputs, start, mistakes)
     chosen, _ = _output_times(posed, times)
     found: list[Path] = []
-    for condition, nodes in zip(posed.conditions, _first_nodes(posed, theta), strict=True):
+    for condition, nodes in zip(posed.conditions, first_nodes(posed, theta), strict=True):
         if condition.name in chosen:
             case = Case.until(posed.posed.model, condition, theta, float(chosen[condition.name][-1]), integrator)
             found.append(_path(posed.posed.model, case, nodes, chosen[condition.name], integrator))

@@ -71,6 +71,19 @@ class Noise(ABC):
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw measured values of predictions mu and spreads s, of the shape of both together."""
 
+    @property
+    def additive(self) -> bool:
+        """Whether a value is its prediction plus an error, on some axis, so that residuals can stand for errors."""
+        return False
+
+    def error(self, mu: Array, s: Array, m: Array) -> Array:
+        """Return the errors r of additive noise, prediction minus value in spreads, on the axis of the errors."""
+        return (mu - m) / s
+
+    def value_at(self, mu: Array, s: Array, r: Array) -> Array:
+        """Return the values of additive noise whose errors are r; undoes `error`."""
+        return mu - s * r
+
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return the standard deviations of values about predictions mu, for spreads s, in the unit of the output (n,).
 

@@ -85,7 +85,7 @@ class Poisson(Noise):
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw counts."""
         mean, _ = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
-        return rng.poisson(mean).astype(float)
+        return rng.poisson(_counted(mean)).astype(float)
 
 
 @brief
@@ -162,7 +162,7 @@ class NegativeBinomial(Noise):
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw counts: Poisson's, of expectations that have a Gamma distribution."""
         mean, dispersion = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
-        return rng.poisson(mean * dispersion * rng.gamma(1 / dispersion)).astype(float)
+        return rng.poisson(_counted(mean) * dispersion * rng.gamma(1 / dispersion)).astype(float)
 
 
 def _dispersion_information(mu: ca.SX, s: ca.SX) -> ca.SX:
@@ -204,6 +204,11 @@ def _scores(up_to: Array, beyond: Array, fewer: Array, at_least: Array) -> Array
     low, high = part * up_to + (1 - part) * fewer, part * beyond + (1 - part) * at_least
     size = -special.ndtri(np.maximum(np.minimum(low, high), np.finfo(float).tiny))
     return np.where(low < high, size, -size)
+
+
+def _counted(mu: Array) -> Array:
+    """Return expectations that integrators left below zero as zero."""
+    return np.where((mu < 0) & (mu >= -_NONE), 0.0, mu)
 
 
 def _refused(mu: ca.SX) -> ca.SX:

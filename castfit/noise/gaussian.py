@@ -73,6 +73,19 @@ class _Normal(Noise):
         return self.below is not None or self.above is not None
 
     @property
+    def additive(self) -> bool:
+        """Whether a value is its prediction plus an error: not where it may be a limit of detection."""
+        return not self.censored
+
+    def error(self, mu: Array, s: Array, m: Array) -> Array:
+        """Return the errors r, on the axis on which they are normal."""
+        return (self._axis_of(mu) - self._axis_of(m)) / s
+
+    def value_at(self, mu: Array, s: Array, r: Array) -> Array:
+        """Return the values whose errors are r."""
+        return self._value_of(self._axis_of(mu) - s * r)
+
+    @property
     def normal(self) -> bool:
         """Whether the residuals for tests have a normal distribution if the model is right."""
         return not self.censored

@@ -139,6 +139,11 @@ class StudentT(Noise):
         return float(special.stdtrit(float(self.df), 0.75))
 
     @property
+    def additive(self) -> bool:
+        """Whether a value is its prediction plus an error."""
+        return True
+
+    @property
     def heavy(self) -> bool:
         """Whether values far away are to be expected, so that the sum of squared residuals says little."""
         return True
@@ -185,6 +190,11 @@ class Laplace(Noise):
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return the standard deviations."""
         return np.sqrt(2) * s
+
+    @property
+    def additive(self) -> bool:
+        """Whether a value is its prediction plus an error."""
+        return True
 
     @property
     def heavy(self) -> bool:
@@ -244,6 +254,11 @@ class _Loss(Noise):
         f = float(self.f_scale)
         z = (r / f) ** 2
         return _reweighted(mu, s, m, 0.5 * f**2 * self._rho(z), self._slope(z), self._numbers())
+
+    @property
+    def additive(self) -> bool:
+        """Whether a value is its prediction plus an error."""
+        return True
 
     @property
     def heavy(self) -> bool:

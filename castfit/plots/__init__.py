@@ -1,4 +1,4 @@
-"""Pictures: results with their data and residuals, iterations on their way there, many starts, methods compared.
+"""Pictures: results with data and residuals, draws, iterations on their way there, many starts, methods compared.
 
 Figures are made without pyplot, so that no window opens and no state is left behind; every function returns the
 figure, and also writes it to `path` if one is given.
@@ -6,6 +6,7 @@ figure, and also writes it to `path` if one is given.
 
 from castfit.plots.convergence import animate, iterations
 from castfit.plots.diagnostics import residuals
+from castfit.plots.draws import histograms, pairs
 from castfit.plots.methods import success
 from castfit.plots.profiles import profiles
 from castfit.plots.results import comparison, correlation, fit, gallery
@@ -18,7 +19,9 @@ __all__ = [
     "correlation",
     "fit",
     "gallery",
+    "histograms",
     "iterations",
+    "pairs",
     "parameters",
     "profiles",
     "residuals",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 _CURVE_POINTS = 600
+_BAND_POINTS = 150  # where every draw is simulated
 _MOST_COLUMNS, _MOST_PANELS = 4, 12
 _MOST_NODES = 100  # more ticks than that would be a bar
 _MANY_POINTS = 60  # smaller dots, and behind the curve
@@ -37,7 +38,7 @@ _HEIGHT = 2.4  # of data and residuals together
 _HEADING = 0.6
 
 
-def fit(result: Result, path: str | Path | None = None) -> Figure:
+def fit(result: Result, path: str | Path | None = None, **bands: Any) -> Figure:
     """Plot data with error bars, the model's curve, and the residuals in standard deviations.
 
     One column of panels per experiment and one row per measured output; a single experiment with many outputs, or
@@ -49,12 +50,16 @@ def fit(result: Result, path: str | Path | None = None) -> Figure:
     result : Result
     path : str or Path, optional
         Where to write the figure; the ending decides on the format.
+    **bands
+        Options of ``result.predict``: what bands about the curves are made of, whether with noise, their level.
     """
+    if bands:
+        result.predict({}, **bands)  # says what is wrong before anything is drawn
     grid = _Grid.of(_problem(result))
     figure = new_figure(grid.width, grid.rows * _HEIGHT + _HEADING)
     how = f"{result.transcription}, {result.solver}"
     title = f"{how}: χ² = {result.chi2:.5g} from {result.n_data} data" if result.success else f"{how}: no success"
-    _draw(figure, grid, {"model": result}, title, nodes=True)
+    _draw(figure, grid, {"model": result}, title, nodes=True, bands=bands)
     return finish(figure, path)
 
 
@@ -213,7 +218,15 @@ def _problem(result: Result) -> Posable:
     return result.problem
 
 
-def _draw(canvas: Canvas, grid: _Grid, results: Mapping[str, Result], title: str, *, nodes: bool = False) -> None:
+def _draw(
+    canvas: Canvas,
+    grid: _Grid,
+    results: Mapping[str, Result],
+    title: str,
+    *,
+    nodes: bool = False,
+    bands: Mapping[str, Any] | None = None,
+) -> None:
     """Fill a figure or a part of one: data, curves and residuals, with a title, a legend and notes."""
     first = next(iter(results.values()))
     pairs = _axes(canvas, grid, _problem(first))
@@ -223,9 +236,12 @@ def _draw(canvas: Canvas, grid: _Grid, results: Mapping[str, Result], title: str
     curves: list[Prediction] = []
     troubles: list[str] = []
     for label, result, style in zip(results, results.values(), _Style.series(len(results)), strict=True):
-        curve, stops = _curves(result)
+        curve, stops = _curves(result, bands or {})
         for pair in pairs:
             handles[label] = _plot_model(pair, result, curve, style)
+            band = _plot_band(pair, result, curve) if bands else None
+            if band is not None:
+                handles[_band_label(result, bands or {})] = band
         curves.append(curve)
         prefix = f"{label}: " if len(results) > 1 else ""
         troubles += [prefix + sentence for sentence in (stops if result.success else [result.message])]
@@ -307,6 +323,23 @@ def _plot_model(pair: _Pair, result: Result, curves: Prediction, style: _Style) 
     return line
 
 
+def _plot_band(pair: _Pair, result: Result, curves: Prediction) -> Any | None:
+    """Fill between the limits of a prediction, where these are known and finite."""
+    curve, output = curves.get(pair.panel.condition.name), _problem(result).outputs[pair.panel.output]
+    if curve is None or f"{output} lower" not in curve:
+        return None
+    low, high = np.asarray(curve[f"{output} lower"]), np.asarray(curve[f"{output} upper"])
+    known = np.isfinite(low) & np.isfinite(high)
+    if not known.any():
+        return None
+    return pair.above.fill_between(curve["time"], low, high, where=known, color=BLUE, alpha=0.2, linewidth=0, zorder=1)
+
+
+def _band_label(result: Result, bands: Mapping[str, Any]) -> str:
+    level = result.confidence_level if bands.get("level") is None else bands["level"]
+    return f"{100 * level:g} %{' of new values' if bands.get('noise') else ''}"
+
+
 def _plot_nodes(pair: _Pair, times: Array) -> Any:
     """Mark the nodes on the time axis."""
     axis = pair.above.get_xaxis_transform()
@@ -336,11 +369,12 @@ def _on_points(result: Result, values: Array) -> dict[str, Array]:
     return out
 
 
-def _curves(result: Result) -> tuple[Prediction, list[str]]:
+def _curves(result: Result, bands: Mapping[str, Any]) -> tuple[Prediction, list[str]]:
     """Evaluate the model densely; where it cannot be integrated to the end, as far as it goes, and say so."""
-    times = {c.name: np.linspace(c.start, c.end, _CURVE_POINTS) for c in _problem(result).conditions}
+    many = _BAND_POINTS if bands and not isinstance(bands.get("bands"), str) else _CURVE_POINTS
+    times = {c.name: np.linspace(c.start, c.end, many) for c in _problem(result).conditions}
     try:
-        return result.predict(times), []
+        return result.predict(times, **bands), []
     except SimulationError:
         stops: list[str] = []
         curves: Prediction = {}

@@ -1,0 +1,192 @@
+"""Pictures of draws of the estimates, by a bootstrap or a sampler: histograms with limits, and pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from castfit.plots._canvas import BEHIND, BLUE, INK, RED, Axes, finish, new_figure, tidy
+from castfit.status import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from castfit._array import Array
+    from castfit.result import Result
+
+_COLUMNS = 4
+_PANEL = (2.4, 2.0)  # inches
+_MOST = 12  # quantities in pairs, or pictures become too small to read
+_DOTS = 2000
+_ELLIPSE = 181
+_TWO = 5.991464547107979  # quantile 0.95 of chi2 with two degrees of freedom
+_STYLES = ("--", "-.", ":")
+
+
+class Draws(Protocol):
+    """Draws of the estimates of a fit."""
+
+    @property
+    def result(self) -> Result:
+        """The fit."""
+        ...
+
+    @property
+    def values(self) -> Mapping[str, Array]:
+        """The draws of each quantity, natural scale, (n,)."""
+        ...
+
+    @property
+    def limits(self) -> Mapping[str, Mapping[str, tuple[float, float]]]:
+        """Intervals by what they are called, per quantity; the first are the ones to rely on."""
+        ...
+
+
+def histograms(draws: Draws, path: str | Path | None = None, *, names: Sequence[str] | None = None) -> Figure:
+    """Plot a histogram of each quantity, with the estimate and the limits of intervals, linear ones beside.
+
+    Parameters
+    ----------
+    draws : BootstrapResult or SampleResult
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+    names : sequence of str, optional
+        Which quantities; by default all.
+
+    Raises
+    ------
+    InputError
+        If there are no draws, or a name is none of theirs.
+    """
+    chosen = _chosen("histograms", draws, names)
+    columns = min(len(chosen), _COLUMNS)
+    rows = -(-len(chosen) // columns)
+    figure = new_figure(columns * _PANEL[0], rows * _PANEL[1] + 0.5)
+    panels = np.array(figure.subplots(rows, columns, squeeze=False)).ravel()
+    handles: dict[str, Any] = {}
+    level = f"{100 * draws.result.confidence_level:g} %"
+    for axes, name in zip(panels, chosen, strict=False):
+        tidy(axes)
+        log = _is_log(draws, name)
+        _bars(axes, draws.values[name], log=log, colour="0.8")
+        handles["estimate"] = axes.axvline(draws.result.values[name], color=INK, linewidth=1.2)
+        every = {**draws.limits, "linear": draws.result.confidence_intervals()}
+        colours = (BLUE, RED, BEHIND[3])
+        for (what, pairs), colour, style in zip(every.items(), colours, _STYLES, strict=False):
+            for end in pairs[name]:
+                if np.isfinite(end) and not (log and end <= 0.0):
+                    handles[f"{what}, {level}"] = axes.axvline(end, color=colour, linewidth=1.2, linestyle=style)
+        axes.set_title(name, loc="left", fontsize=9, color=INK, pad=3)
+        axes.set_yticks([])
+        axes.grid(visible=False, axis="y")
+        _few_ticks(axes, log=log)
+    for axes in panels[len(chosen) :]:
+        axes.set_visible(False)
+    keys = {"loc": "outside upper left", "ncols": len(handles), "fontsize": 8, "frameon": False}
+    figure.legend(handles.values(), handles.keys(), **keys)
+    return finish(figure, path)
+
+
+def pairs(draws: Draws, path: str | Path | None = None, *, names: Sequence[str] | None = None) -> Figure:
+    """Plot draws of each pair of quantities, with the linear 95 % ellipse, and histograms on the diagonal.
+
+    Parameters
+    ----------
+    draws : BootstrapResult or SampleResult
+    path : str or Path, optional
+    names : sequence of str, optional
+        Which quantities, 12 at most; by default the first.
+
+    Raises
+    ------
+    InputError
+        If there are no draws, a name is none of theirs, or there are too many.
+    """
+    chosen = _chosen("pairs", draws, names)
+    if names is not None and len(chosen) > _MOST:
+        raise InputError("plots.pairs", [f"{len(chosen)} quantities are too many to be read; name {_MOST} at most"])
+    chosen = chosen[:_MOST]
+    count = len(chosen)
+    size = 1.3 * count + 1.0
+    figure = new_figure(size, size)
+    grid = np.array(figure.subplots(count, count, squeeze=False))
+    for i, vertical in enumerate(chosen):
+        for j, horizontal in enumerate(chosen):
+            axes = grid[i, j]
+            if j > i:
+                axes.set_visible(False)
+                continue
+            tidy(axes)
+            if i == j:
+                _bars(axes, draws.values[vertical], log=_is_log(draws, vertical), colour=BLUE)
+                axes.axvline(draws.result.values[vertical], color=INK, linewidth=1.0)
+                axes.set_yticks([])
+            else:
+                _pair(axes, draws, horizontal, vertical)
+            axes.tick_params(labelbottom=i == count - 1, labelleft=j == 0 and i > 0)
+            if i == count - 1:
+                axes.set_xlabel(horizontal, fontsize=9, color=INK)
+            if j == 0 and i > 0:
+                axes.set_ylabel(vertical, fontsize=9, color=INK)
+            for axis in (axes.xaxis, axes.yaxis) if i != j else (axes.xaxis,):
+                axis.set_major_locator(_locator())
+    return finish(figure, path)
+
+
+def _pair(axes: Axes, draws: Draws, horizontal: str, vertical: str) -> None:
+    x, y = draws.values[horizontal], draws.values[vertical]
+    step = max(1, x.size // _DOTS)
+    axes.plot(x[::step], y[::step], "o", color=BLUE, markersize=1.6, alpha=0.35, markeredgewidth=0, zorder=2)
+    result = draws.result
+    at = [result.names.index(horizontal), result.names.index(vertical)]
+    covariance = result.covariance[np.ix_(at, at)]
+    centre = np.array([result.values[horizontal], result.values[vertical]])
+    axes.plot(*centre, "+", color=INK, markersize=7, zorder=4)
+    if not np.isfinite(covariance).all():
+        return
+    values, vectors = np.linalg.eigh(covariance)
+    angle = np.linspace(0.0, 2 * np.pi, _ELLIPSE)
+    circle = np.array([np.cos(angle), np.sin(angle)])
+    edge = centre[:, None] + vectors * np.sqrt(np.maximum(_TWO * values, 0.0)) @ circle
+    axes.plot(*edge, color=RED, linewidth=1.0, linestyle="--", zorder=3)
+
+
+def _bars(axes: Axes, values: Array, *, log: bool, colour: str) -> None:
+    """Draw a histogram of as many bars as the draws deserve, on a logarithmic axis if they spread that far."""
+    bins = int(np.clip(np.sqrt(values.size), 8, 60))
+    edges: Any = bins
+    if log:
+        axes.set_xscale("log")
+        edges = np.geomspace(float(values.min()), float(values.max()), bins + 1)
+    axes.hist(values, bins=edges, color=colour, zorder=1)
+
+
+def _is_log(draws: Draws, name: str) -> bool:
+    """Whether draws are positive and spread over more than a decade."""
+    values = draws.values[name]
+    return bool(values.min() > 0.0 and values.max() > 10.0 * values.min())
+
+
+def _few_ticks(axes: Axes, *, log: bool) -> None:
+    if not log:
+        axes.xaxis.set_major_locator(_locator())
+
+
+def _locator() -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(nbins=3)
+
+
+def _chosen(where: str, draws: Draws, names: Sequence[str] | None) -> list[str]:
+    known = list(draws.values)
+    if not known or not draws.values[known[0]].size:
+        raise InputError(f"plots.{where}", ["there are no draws to show; see what failed"])
+    wrong = [n for n in names or () if n not in known]
+    if wrong:
+        raise InputError(f"plots.{where}", [f"'{n}' is none of {', '.join(known)}" for n in wrong])
+    return known if names is None else list(names)
