@@ -55,7 +55,9 @@ from castfit.influence import PriorInfluence, prior_influence
 from castfit.inputs import Input
 from castfit.integrate import IntegratorOptions
 from castfit.intervals import interval_mean, per_interval, relative_to_first
+from castfit.likelihood_ratio import LikelihoodRatio, likelihood_ratio
 from castfit.model import Model, symbols
+from castfit.model_table import ModelTable, table
 from castfit.noise.models import (
     Cauchy,
     Gaussian,
@@ -120,8 +122,10 @@ __all__ = [
     "Laplace",
     "LeaveOutResult",
     "Likelihood",
+    "LikelihoodRatio",
     "LogNormal",
     "Model",
+    "ModelTable",
     "MultipleShooting",
     "MultistartResult",
     "NegativeBinomial",
@@ -170,6 +174,7 @@ __all__ = [
     "interval_mean",
     "lasso",
     "leave_out",
+    "likelihood_ratio",
     "log",
     "log1p",
     "log10",
@@ -192,6 +197,7 @@ __all__ = [
     "steady_state",
     "stiffness",
     "symbols",
+    "table",
     "tan",
     "tanh",
     "tikhonov",

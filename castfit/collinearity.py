@@ -105,8 +105,9 @@ def _greedy(S: Array, moving: Index, limit: float) -> Index:
 
     The first of `moving` is where it begins.
     """
-    order: list[int] = moving.tolist()
-    chosen, left = order[:1], order[1:]
+    order: list[int] = [int(j) for j in moving]
+    chosen: list[int] = order[:1]
+    left: list[int] = order[1:]
     rest = dict.fromkeys(left, 1.0)
     while left:
         known = S[np.ix_(chosen, chosen)]

@@ -20,6 +20,9 @@ from castfit.checks import UNTESTED, Figure, autocorrelation, normality, outlier
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit.goodness import Goodness
+    from castfit.leverage import Influential
+
     Array = NDArray[np.float64]
     Index = NDArray[np.intp]
 
@@ -27,6 +30,8 @@ _SURE = 1e-3  # probability of an outlier, and of a finding by any test, in a fi
 _TESTS = ("autocorrelation", "runs", "normality", "with_prediction", "with_time")
 _TINY = 1e-2  # mean square of residuals, in standard deviations, of data that are no measurements
 _NAMED = 3  # outliers in a summary
+_HUNG = 2  # influential values in a summary ...
+_FAR = 2.0  # ... which move an estimate by so many standard errors
 
 
 @brief
@@ -91,6 +96,9 @@ class Check:
         return one_line(f"{type(self).__name__}({self.sentence})")
 
 
+_UNSIZED = Check(np.nan, np.nan, False, "The size of the residuals: not tested, as sigma is not known.")
+
+
 @brief
 @dataclass(frozen=True)
 class Checks:
@@ -152,6 +160,10 @@ class Diagnostics:
         Whether there are several experiments.
     heavy : frozenset of str
         Outputs whose noise model expects values far away, so that these count little.
+    influential : tuple of Influential
+        Values that the estimates hang on, the most influential first.
+    chi2 : Check
+        Of the size of all residuals: chi2 per degree of freedom, where standard deviations are known.
 
     ``print`` shows a table.
     """
@@ -161,11 +173,13 @@ class Diagnostics:
     outliers: tuple[Outlier, ...]
     several: bool
     heavy: frozenset[str] = frozenset()
+    influential: tuple[Influential, ...] = ()
+    chi2: Check = _UNSIZED
 
     @property
     def suspicious(self) -> bool:
-        """Whether anything was found."""
-        return bool(self.outliers) or any(checks.found for checks in self.outputs.values())
+        """Whether anything was found: outliers, residuals that are no noise, values that the estimates hang on."""
+        return bool(self.outliers) or bool(self._hangs) or any(checks.found for checks in self.outputs.values())
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -180,7 +194,18 @@ class Diagnostics:
         if kinds["autocorrelation"]:  # which says what the runs say
             kinds["runs"] = [n for n in kinds["runs"] if n not in kinds["autocorrelation"]]
         found = [f"{_SHORT[name]} ({', '.join(who)})" for name, who in kinds.items() if who]
-        return tuple(s for s in (first, f"The residuals {'; '.join(found)}." if found else "") if s)
+        said = f"The residuals {'; '.join(found)}." if found else ""
+        return tuple(s for s in (first, said, self._hangs) if s)
+
+    @property
+    def _hangs(self) -> str:
+        """Say what the estimates hang on."""
+        strong = [one for one in self.influential if not abs(one.shift) < _FAR]  # NaN: alone
+        if not strong:
+            return ""
+        named = [one.named(experiment=self.several) for one in strong[:_HUNG]]
+        more = len(strong) - len(named)
+        return f"The estimates hang on few values: {'; '.join(named)}{f'; and {more} more' if more else ''}."
 
     @property
     def sentence(self) -> str:
@@ -194,7 +219,10 @@ class Diagnostics:
         head = ["output", "experiment", "n", "lag 1", "sign changes", "A²", "with prediction", "with time"]
         every = [*self.outputs.values()] + ([*self.series.values()] if self.several else [])
         rows = [[c.output, c.experiment or "all", str(c.n), *map(_cell, c.checks.values())] for c in every]
-        return "\n".join([*aligned([head, *rows], "<<>>>>>>"), "", *(self.sentences or (self.sentence,))])
+        sized = [] if np.isnan(self.chi2.number) else [self.chi2.sentence]
+        said = [s for s in self.sentences if s != self._hangs] or ["The residuals look like noise."]
+        hung = [str(one) for one in self.influential] or ["No value by itself decides on the estimates."]
+        return "\n".join([*aligned([head, *rows], "<<>>>>>>"), "", *sized, *said, *hung])
 
 
 _SHORT = {
@@ -215,6 +243,9 @@ def diagnose(
     not_normal: Collection[str] = (),
     heavy: Collection[str] = (),
     by_experiment: bool = True,
+    influential: tuple[Influential, ...] = (),
+    goodness: Goodness | None = None,
+    chi2: float = np.nan,
 ) -> Diagnostics:
     """Examine the residuals of a fit.
 
@@ -235,6 +266,10 @@ def diagnose(
         Outputs whose noise model expects values far away.
     by_experiment : bool
         Whether every experiment is tested for itself, too.
+    influential : tuple of Influential
+    goodness : Goodness, optional
+        What is said of chi2.
+    chi2 : float
     """
     usable = np.isfinite(table["normalised"])
     parts = _parts(table)
@@ -267,7 +302,17 @@ def diagnose(
         outliers=tuple(_outlier(table, i) for i in found),
         several=several > 1,
         heavy=frozenset(heavy),
+        influential=influential,
+        chi2=_UNSIZED if goodness is None else _sized(goodness, chi2, dof),
     )
+
+
+def _sized(goodness: Goodness, chi2: float, dof: float) -> Check:
+    """Put the test of chi2 in words; nothing is tested where sigma is unknown."""
+    if np.isnan(goodness.p_value) or not dof > 0:
+        return _UNSIZED
+    p = min(goodness.p_value, 1.0 - goodness.p_value)  # too large, or too small
+    return Check(chi2 / dof, goodness.p_value, bool(p < _SURE), goodness.sentence)
 
 
 def _parts(table: Mapping[str, NDArray[Any]]) -> dict[tuple[str, str], Index]:

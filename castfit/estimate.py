@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit.criteria import Criteria
 from castfit.goodness import UNKNOWN, goodness
 from castfit.identifiability import judge, no_verdict
 from castfit.outcome import Estimates, Provenance, Uncertainty
 from castfit.residuals import Seen, series
 from castfit.result import Result
 from castfit.simulate import Nodes
+from castfit.smooth import Smooth
 from castfit.staged import Evaluation, Linearization, StagedProblem, gaps, weighted_squares
-from castfit.statistics import Statistics, information_criteria, neg2loglik, statistics
+from castfit.statistics import Statistics, neg2loglik, statistics
 from castfit.transcribe.measured import constant
 
 if TYPE_CHECKING:
@@ -112,8 +114,12 @@ def estimate(
         at.cost - rough, constant(posed) + posed.prior_constant, n_unknown=int(layout.group_sizes.sum())
     )
     n_spreads = sum(q.of in posed.noise_parameters for q in quantities)  # they are not what dof counts
-    used = n_rows - dof if found is None or not posed.smooth else found.used
-    aic, bic = information_criteria(likelihood, n_rows, used + layout.n_groups + n_spreads)
+    priors = [term for term in posed.every_prior if not isinstance(term, Smooth)]
+    prior = 2.0 * (posed.priors(theta).cost - rough + posed.prior_constant) if priors else 0.0
+    n_estimated = float(n_rows - dof + layout.n_groups + n_spreads)
+    if posed.every_prior:  # priors and penalties share in determining theta
+        n_estimated = layout.n_groups + n_spreads + (np.nan if found is None else float(np.sum(found.leverage)))
+    criteria = Criteria(likelihood - prior, problem.n_data, n_estimated)
     seen = Seen.of(posed, staged, at, None if found is None else found.noise)
     chi2 = weighted_squares(layout, at) if posed.least_squares else float(np.sum(seen.normalised**2))
     counted = posed.least_squares and not posed.groups  # then chi2 holds what priors cost
@@ -146,8 +152,8 @@ def estimate(
     uncertainty = Uncertainty(
         dof=dof,
         neg2loglik=likelihood,
-        aic=aic,
-        bic=bic,
+        aic=criteria.aic,
+        bic=criteria.bic,
         jacobian=found.jacobian if found is not None else np.full((n_rows, n_theta), np.nan),
         gradient=found.gradient if found is not None else np.full(n_theta, np.nan),
         covariance=covariance,
@@ -163,6 +169,8 @@ def estimate(
         rank=-1 if found is None else found.rank,
         root=none if trusted is None else trusted.root,
         undetermined=np.empty((0, n_theta)) if trusted is None else trusted.directions / trusted.scale,
+        neg2logprior=prior,
+        n_estimated=n_estimated,
         leverage=np.full(problem.n_data, np.nan) if trusted is None else trusted.leverage,
         absolute_sigma=absolute_sigma,
         confidence_level=confidence_level,

@@ -98,9 +98,9 @@ class Uncertainty:
     neg2loglik : float
         -2 log likelihood with all constants; with unknown noise at its maximum likelihood.
     aic : float
-        Akaike's information criterion.
+        Akaike's information criterion, of the data: see castfit.criteria.
     bic : float
-        Schwarz's (Bayesian) information criterion.
+        Schwarz's (Bayesian) information criterion, of the data.
     jacobian : Array
         d residuals / d theta (search scale) along the model's equations; rows of priors last; (n_data + n_prior,
         n_theta).
@@ -144,6 +144,10 @@ class Uncertainty:
         How many of its values the data determine: its effective degrees of freedom, in all experiments together.
     inflation : float
         The unbiased variance of an unknown sigma that all data share, in units of the most likely one; else 1.
+    neg2logprior : float
+        The part of `neg2loglik` that is the priors'.
+    n_estimated : float
+        How many numbers the data determine, unknown deviations of the noise included; see castfit.criteria.
     """
 
     dof: int
@@ -170,6 +174,8 @@ class Uncertainty:
     smoothness: dict[str, float] = field(default_factory=dict[str, float])
     effective: dict[str, float] = field(default_factory=dict[str, float])
     inflation: float = 1.0
+    neg2logprior: float = 0.0
+    n_estimated: float = np.nan
 
 
 @brief

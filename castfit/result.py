@@ -16,13 +16,15 @@ from castfit._pictures import picture
 from castfit._reading import is_one_of, option_mistakes, real, rng_mistakes, text
 from castfit._text import aligned, rounded
 from castfit.bands import bands_mistakes, read_outputs, with_bands
+from castfit.criteria import Criteria
 from castfit.diagnostics import Diagnostics, diagnose
 from castfit.ensembles import Ensemble, with_ensemble
 from castfit.estimated import Estimate
 from castfit.fingerprint import changed, question
 from castfit.goodness import EXACT, UNKNOWN, Goodness
-from castfit.identifiability import Identifiability
+from castfit.identifiability import NUMERICAL, Identifiability
 from castfit.integrate import IntegratorOptions
+from castfit.leverage import Influence, influence, named_influential
 from castfit.outcome import Estimates, Provenance, Uncertainty
 from castfit.problem import kind_mistakes, with_nodes
 from castfit.region import ConfidenceRegion, confidence_region
@@ -178,6 +180,29 @@ class Result:
     def gradient(self) -> Array:
         """Derivative of the cost with respect to theta."""
         return self.statistics.gradient
+
+    @property
+    def neg2logprior(self) -> float:
+        """The part of `neg2loglik` that is the priors'."""
+        return self.statistics.neg2logprior
+
+    @property
+    def n_estimated(self) -> float:
+        """How many numbers the data determine, unknown deviations of the noise included."""
+        return self.statistics.n_estimated
+
+    @property
+    def criteria(self) -> Criteria:
+        """Information criteria of the data: AIC, AICc, BIC, and what they are made of."""
+        k = self.n_estimated
+        if np.isnan(k):  # saved by an earlier version, which counted so
+            k = 0.5 * (self.aic - self.neg2loglik)
+        return Criteria(self.neg2loglik - self.neg2logprior, self.n_data, k)
+
+    @property
+    def aicc(self) -> float:
+        """Akaike's information criterion, corrected for few data."""
+        return self.criteria.aicc
 
     @property
     def covariance(self) -> Array:
@@ -536,6 +561,23 @@ class Result:
         """
         return _examined(self, self._owner("diagnostics").posed)
 
+    @property
+    def influence(self) -> Influence:
+        """What each measured value does to the estimates: leverage, Cook's distance, and what moves without it.
+
+        Raises
+        ------
+        InputError
+            For a fit that failed, or that reproduces its data exactly.
+        """
+        found = _influence(self)
+        if found is None:
+            raise InputError(
+                "influence",
+                ["only fits that succeeded, and that leave errors of measurement, say what data do to them"],
+            )
+        return found
+
     def ended(self, status: Status, message: str) -> Result:
         """Return the result with another status and message."""
         return replace(self, solution=replace(self.solution, status=status, message=message))
@@ -724,6 +766,7 @@ def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Di
     """Look at the residuals of a result."""
     table = result.residual_table()
     models = [(name, o.noise) for c in posed.conditions for name, o in zip(posed.outputs, c.observed, strict=True) if o]
+    found = _influence(result)
     return diagnose(
         {**table, "normalised": scores(posed, table)},
         dof=result.dof,
@@ -732,7 +775,26 @@ def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Di
         not_normal={name for name, noise in models if not noise.normal},
         heavy={name for name, noise in models if noise.heavy},
         by_experiment=by_experiment,
+        influential=() if found is None else named_influential(found, table, result.names),
+        goodness=result.goodness,
+        chi2=result.chi2,
     )
+
+
+def _influence(result: Result) -> Influence | None:
+    """Return what each value does to the estimates; None where that is not known, as of a fit that failed."""
+    leverage, n = result.leverage, result.n_data
+    if not result.success or leverage.size != n or not np.isfinite(result.root).all():
+        return None
+    exact = any(left < EXACT for left in result.goodness.unexplained.values())
+    limited = any(result.numerical_errors[q] > NUMERICAL * result.standard_errors[q] for q in result.names)
+    if exact or limited:  # what moves the estimates are then errors of the integration
+        return None
+    with np.errstate(invalid="ignore", divide="ignore"):
+        factor = np.where(result.normalised_residuals != 0.0, result.residuals / result.normalised_residuals, np.nan)
+    rows = result.jacobian[:n] / factor[:, None]
+    dof = np.inf if result.absolute_sigma else float(result.dof)
+    return influence(result.normalised_residuals, rows, result.root, leverage, result.rank, dof)
 
 
 def _suspicions(result: Result) -> tuple[str, ...]:

@@ -607,8 +607,3 @@ def neg2loglik(cost: float, constant: float, *, n_unknown: int = 0) -> float:
         How many of the data have an unknown factor on their standard deviation; it takes its most likely value.
     """
     return float(2 * (cost + constant) + n_unknown)
-
-
-def information_criteria(neg2loglik: float, m: int, k: float) -> tuple[float, float]:
-    """Return the criteria of Akaike and of Bayes (Schwarz) for m data and k estimated numbers, the noise included."""
-    return neg2loglik + 2 * k, float(neg2loglik + k * np.log(m))

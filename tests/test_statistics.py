@@ -18,7 +18,6 @@ from castfit.statistics import (
     Information,
     Statistics,
     information,
-    information_criteria,
     neg2loglik,
     quantile,
     statistics,
@@ -430,7 +429,3 @@ def test_likelihood_is_that_of_normal_errors() -> None:
         scale = factor * np.sqrt(chi2 / 12) * sigma
         value = -2 * stats.norm.logpdf(residuals * sigma, scale=scale).sum()
         assert value == pytest.approx(unknown) if factor == 1.0 else value > unknown
-
-
-def test_information_criteria() -> None:
-    assert information_criteria(10.0, 20, 3) == pytest.approx((16.0, 10.0 + 3 * np.log(20)))

@@ -1,0 +1,141 @@
+"""Which measured values the estimates hang on: leverage, Cook's distance, and what would move without a value.
+
+Notation
+--------
+e  (m,)    residuals of variance 1; J (m, n) their derivative; C (n, n) the covariance of theta
+h  (m,)    leverages, the part of each value's own error that the fit follows: diag(J C J^T)
+p          directions that the data determine
+
+    theta without value i  =  theta + C J_i e_i / (1 - h_i)
+    D_i = e_i^2 h_i / (p (1 - h_i)^2)        how far that moves the estimates together      [Cook 1977]
+
+D_i above the median of F(p, dof), or of chi2(p) / p where sigma is known, moves them beyond their own 50 % region.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import special
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+_ALONE = 1.0 - 1e-6  # leverage of a value that nothing checks
+
+
+@dataclass(frozen=True)
+class Influential:
+    """A measured value that the estimates hang on.
+
+    Attributes
+    ----------
+    experiment, output : str
+    time : float
+    replicate : int
+        Counted from 0 among equal times.
+    leverage : float
+        Which part of its error the fit follows, from 0 to 1.
+    distance : float
+        Cook's: how far the estimates move without it; inf where it alone determines something.
+    quantity : str
+        What would move most.
+    shift : float
+        By how many standard errors it would; NaN where the value alone determines it.
+    """
+
+    experiment: str
+    output: str
+    time: float
+    replicate: int
+    leverage: float
+    distance: float
+    quantity: str
+    shift: float
+
+    def named(self, *, experiment: bool = True) -> str:
+        """Name it by output, experiment and time, and say what it does."""
+        place = f" in {self.experiment}" if experiment else ""
+        value = f"{self.output}{place} at t = {self.time:g}"
+        if np.isnan(self.shift):
+            return f"{value} alone determines something: nothing checks it"
+        return f"without {value} {self.quantity} would move by {self.shift:+.2g} standard errors"
+
+    def __str__(self) -> str:
+        said = self.named()
+        return f"{said[0].upper()}{said[1:]} (leverage {self.leverage:.2g}, Cook's distance {self.distance:.2g})."
+
+
+@dataclass(frozen=True, eq=False)
+class Influence:
+    """What each measured value does to the estimates, (n_data,) each, in the order of the residuals.
+
+    leverage, distance : arrays
+        Leverages and Cook's distances.
+    shifts : (n_data, n_theta) array
+        By how many standard errors the estimates would move without a value, to first order.
+    limit : float
+        Distance above which a value is influential.
+    """
+
+    leverage: Array
+    distance: Array
+    shifts: Array
+    limit: float
+
+    @property
+    def influential(self) -> NDArray[np.intp]:
+        """The values beyond the limit, the most influential first."""
+        order = np.argsort(-np.nan_to_num(self.distance, posinf=np.inf), kind="stable")
+        return order[self.distance[order] > self.limit]
+
+
+def influence(residuals: Array, jacobian: Array, root: Array, leverage: Array, rank: int, dof: float) -> Influence:
+    """Find what each value does.
+
+    Parameters
+    ----------
+    residuals : (m,) array
+        Of variance 1; NaN where sigma is not known.
+    jacobian : (m, n_theta) array
+        Of these residuals.
+    root : (n_theta, n_theta) array
+        root root^T is the covariance of theta.
+    leverage : (m,) array
+    rank : int
+        p.
+    dof : float
+        Degrees of freedom of the noise, inf where it is known.
+    """
+    h = np.clip(leverage, 0.0, 1.0)
+    rest = np.where(h < _ALONE, 1.0 - h, np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        distance = residuals**2 * h / (max(rank, 1) * rest**2)
+        errors = np.sqrt(np.sum(root**2, axis=1))
+        shifts = (jacobian @ root @ root.T) * (residuals / rest)[:, None] / np.where(errors > 0.0, errors, np.nan)
+    distance = np.where(h < _ALONE, distance, np.inf)
+    if rank < 1 or not dof > 0:
+        limit = np.inf
+    else:
+        limit = special.chdtri(rank, 0.5) / rank if np.isinf(dof) else special.fdtri(rank, dof, 0.5)
+    return Influence(h, distance, shifts, float(limit))
+
+
+def named_influential(found: Influence, table: Mapping[str, Any], names: Sequence[str]) -> tuple[Influential, ...]:
+    """Name the influential values by the rows of a table of residuals, and what they move most."""
+    out: list[Influential] = []
+    for i in found.influential.tolist():
+        shifts = np.nan_to_num(found.shifts[i], nan=0.0)
+        j = int(np.argmax(np.abs(shifts)))
+        shift = float(shifts[j]) if found.leverage[i] < _ALONE else np.nan
+        place = (str(table["experiment"][i]), str(table["output"][i]), float(table["time"][i]))
+        replicate = int(table["replicate"][i])
+        out.append(Influential(*place, replicate, float(found.leverage[i]), float(found.distance[i]), names[j], shift))
+    return tuple(out)

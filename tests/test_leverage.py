@@ -1,0 +1,103 @@
+"""What single values do to the estimates, against fits without them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from tests.builders import lotka_volterra, refused
+
+T = np.append(np.linspace(0.0, 2.0, 12), 9.0)
+NOISE = 0.1 * np.random.default_rng(4).standard_normal(T.size)
+
+
+def line(values: np.ndarray, times: np.ndarray = T, **noise: Any) -> cf.Problem:
+    x, a, b = cf.symbols("x a b")
+    model = cf.Model({x: b}, parameters=[a, b], initial={x: a})
+    return cf.Problem(model, cf.Experiment({"x": values}, time=times, **noise), parameters={"a": 0.5, "b": 0.1})
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("transcription", [cf.SingleShooting(), cf.Collocation()], ids=lambda t: t.label)
+def test_leverages_are_those_of_regression(known: bool, transcription: Any) -> None:
+    y = 1 + 0.5 * T + NOISE
+    found = cf.fit(line(y, sigma=0.1) if known else line(y), transcription)
+    X = np.column_stack([np.ones_like(T), T])
+    H = X @ np.linalg.inv(X.T @ X) @ X.T
+    r = (X @ np.linalg.lstsq(X, y)[0] - y) / (0.1 if known else 1.0)
+    r = r if known else r / np.sqrt(r @ r / 11)
+    h = np.diag(H)
+    assert found.leverage == pytest.approx(h, rel=1e-5)
+    assert found.influence.distance == pytest.approx(r**2 * h / (2 * (1 - h) ** 2), rel=1e-4)
+
+
+def test_shifts_are_those_of_fits_without_a_value() -> None:
+    y = 1 + 0.5 * T + NOISE
+    found = cf.fit(line(y, sigma=0.1))
+    for i in (0, 5, 12):
+        keep = np.arange(T.size) != i
+        left = cf.fit(line(y[keep], T[keep], sigma=0.1))
+        errors = np.array(list(found.standard_errors.values()))
+        assert found.influence.shifts[i] == pytest.approx((left.theta - found.theta) / errors, abs=1e-4)
+
+
+def test_a_value_that_decides_is_named_with_what_it_moves() -> None:
+    y = 1 + 0.5 * T + NOISE
+    y[-1] += 1.0
+    diagnostics = cf.fit(line(y)).diagnostics
+    first = diagnostics.influential[0]
+    assert (first.output, first.time, first.quantity) == ("x", 9.0, "b")
+    assert first.leverage > 0.8
+    assert abs(first.shift) > 2
+    assert "The estimates hang on few values: without x at t = 9 b would move by" in diagnostics.sentence
+    assert "Cook's distance" in str(diagnostics)
+
+
+def test_a_value_that_nothing_checks_is_named() -> None:
+    """k shows in the last value only: x is given before."""
+    x, k, c = cf.symbols("x k c")
+    model = cf.Model({x: -k * x}, parameters=[k, c], outputs={"y": x, "w": c})
+    experiment = cf.Experiment({"y": np.exp(-0.3 * T) + 0.01 * NOISE, "w": ([1.0], [3.0])}, time=T, sigma=0.01,
+                               initial={"x": 1.0})  # fmt: skip
+    diagnostics = cf.fit(cf.Problem(model, experiment, parameters={"k": 0.5, "c": 1.0})).diagnostics
+    alone = next(one for one in diagnostics.influential if one.output == "w")
+    assert alone.leverage == pytest.approx(1.0)
+    assert np.isinf(alone.distance)
+    assert "alone determines something" in str(alone)
+
+
+def test_transcriptions_agree_on_influence() -> None:
+    single, multiple, collocation = (
+        cf.fit(lotka_volterra(), t).influence for t in (cf.SingleShooting(), cf.MultipleShooting(), cf.Collocation())
+    )
+    for other in (multiple, collocation):
+        assert other.leverage == pytest.approx(single.leverage, rel=1e-3)
+        assert other.distance == pytest.approx(single.distance, rel=2e-3, abs=1e-6)
+        assert other.shifts == pytest.approx(single.shifts, abs=2e-3)
+
+
+def test_units_do_not_matter() -> None:
+    y = 1 + 0.5 * T + NOISE
+    plain, scaled = cf.fit(line(y)).influence, cf.fit(line(1e-7 * y)).influence
+    assert scaled.distance == pytest.approx(plain.distance, rel=1e-4)
+    assert scaled.shifts == pytest.approx(plain.shifts, abs=1e-4)
+
+
+def test_the_size_of_residuals_is_a_check() -> None:
+    y = 1 + 0.5 * T + NOISE
+    fine, small, unknown = (cf.fit(line(y, **s)).diagnostics.chi2 for s in ({"sigma": 0.1}, {"sigma": 1e-3}, {}))
+    assert not fine.found
+    assert 0.1 < fine.p_value < 0.99
+    assert small.found
+    assert np.isnan(unknown.number)
+    assert "not tested" in unknown.sentence
+
+
+def test_exact_data_and_failed_fits_have_none() -> None:
+    with refused("only fits that succeeded, and that leave errors"):
+        _ = cf.fit(line(1 + 0.5 * T)).influence
+    with refused("only fits that succeeded, and that leave errors"):
+        _ = cf.fit(line(1 + 0.5 * T + NOISE), callback=lambda _: True).influence
