@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from castfit import priors
+from castfit.constraints import along, at, between, conserved, monotone, quantity
 from castfit.delay import delay
 from castfit.drive.bootstrap.bootstrap import bootstrap
 from castfit.drive.bootstrap.result import BootstrapResult
@@ -149,12 +150,16 @@ __all__ = [
     "Stiffness",
     "StudentT",
     "acos",
+    "along",
     "asin",
+    "at",
     "atan",
     "atan2",
+    "between",
     "bootstrap",
     "ceil",
     "compare",
+    "conserved",
     "cos",
     "cosh",
     "delay",
@@ -178,6 +183,7 @@ __all__ = [
     "log",
     "log1p",
     "log10",
+    "monotone",
     "multistart",
     "per_interval",
     "plots",
@@ -185,6 +191,7 @@ __all__ = [
     "priors",
     "problems",
     "profile",
+    "quantity",
     "relative",
     "relative_to_first",
     "scaled",

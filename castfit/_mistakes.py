@@ -11,14 +11,16 @@ import numpy as np
 from castfit._bounds import bound_mistakes
 from castfit._event_mistakes import event_guess_mistakes, event_mistakes
 from castfit._input_mistakes import input_mistakes
-from castfit._reading import is_one_of, named, real, text
+from castfit._reading import is_one_of, named, text
+from castfit.constraints import repeated_names
 from castfit.experiment import Experiment, Free
-from castfit.model import NOT_A_NUMBER, Model, holds_nan
+from castfit.held import shape_mistakes, symbol_mistakes
+from castfit.model import Model
 from castfit.observed import unknowns
 from castfit.priors import Belief, contradictions, prior_mistakes
 from castfit.quantities import every_parameter, names_used, noise_names
 from castfit.scaled import measured_with
-from castfit.statement import Constraint, Parameter, Statement, initial_values
+from castfit.statement import Parameter, Statement, initial_values
 from castfit.status import suggest
 
 if TYPE_CHECKING:
@@ -66,12 +68,13 @@ def statement_mistakes(said: Statement) -> list[str]:
         for name in said.state_bounds
         if name not in model.own_states
     ]
-    called = [c.name for c in said.constraints]
-    mistakes += [
-        f"two constraints are named '{n}'; names must differ" for n in dict.fromkeys(called) if called.count(n) > 1
-    ]
+    mistakes += repeated_names(said.constraints)
     for constraint in said.constraints:
-        mistakes += _constraint_mistakes(constraint, model)
+        mistakes += shape_mistakes(constraint)
+        given: Any = constraint.expression
+        inside = ca.symvar(given) if isinstance(given, ca.SX) else []
+        generated = [s.name() for s in inside if s.name().endswith((")", "]"))]  # names of quantities: looked up later
+        mistakes += symbol_mistakes(constraint, model, (*said.parameters, *generated))
     mistakes += input_mistakes(said)
     for entry in said.priors:
         mistakes += prior_mistakes(entry.label, entry.prior) if isinstance(entry, Belief) else []
@@ -105,35 +108,6 @@ def scale_mistakes(model: Model, given: Mapping[str, Parameter]) -> list[str]:
         if scaling.per_experiment and local:
             found.append(f"'{local[0]}' differs between experiments by scaled(per_experiment=True); add local=True")
     return found
-
-
-_COMPARISONS = (ca.OP_LE, ca.OP_LT, ca.OP_EQ, ca.OP_NE, ca.OP_AND, ca.OP_OR, ca.OP_NOT)
-
-
-def _constraint_mistakes(constraint: Constraint, model: Model) -> list[str]:
-    name, expression = constraint.name, constraint.expression
-    lower, upper = real(constraint.lower), real(constraint.upper)
-    mistakes: list[str] = []
-    if lower is None or upper is None or not (lower <= upper and lower < np.inf and upper > -np.inf):
-        shown = f"{text(constraint.lower)} and {text(constraint.upper)}"
-        mistakes.append(f"{name} has the bounds {shown}; give lower <= upper, infinite for none")
-    elif np.isinf(lower) and np.isinf(upper):
-        mistakes.append(f"{name} has no bound; give lower=, upper= or both")
-    given: Any = expression
-    if not isinstance(given, ca.SX) or given.numel() != 1 or not ca.symvar(given):
-        return [*mistakes, f"{name} is {text(given)}; give a scalar SX expression of the model's symbols"]
-    if holds_nan(expression):
-        mistakes.append(f"{name} {NOT_A_NUMBER}")
-    if not expression.is_symbolic() and expression.op() in _COMPARISONS:
-        mistakes.append(f"{name} is the comparison {text(expression)}; write Constraint(expression, lower=, upper=)")
-    system = model.system
-    known = {*model.states, *model.algebraic_states, *model.parameters, *model.inputs, system.t.name()}
-    mistakes += [
-        f"{name} contains '{s.name()}', which is not in the model: {suggest(s.name(), known)}"
-        for s in ca.symvar(expression)
-        if s.name() not in known
-    ]
-    return mistakes
 
 
 def _kinds(model: Model) -> dict[str, tuple[str, ...]]:
@@ -357,8 +331,13 @@ def support_mistakes(posed: Posed) -> list[str]:
         f"no measurement depends on the free {quantity.kind} '{quantity.name}'; "
         f"{'give it a value' if quantity.kind == 'initial state' else 'fix it (fixed=True)'}"
         for j, quantity in enumerate(posed.quantities)
-        if j not in supported and not posed.informed[j]
+        if j not in supported and not posed.informed[j] and not _bound_up(posed, j)
     ]
+
+
+def _bound_up(posed: Posed, j: int) -> bool:
+    """Whether an equation of quantities, or a constraint at points, may determine a quantity that nothing measures."""
+    return bool(posed.path) or any(r.lower == r.upper and r.involved[j] for r in posed.relations)
 
 
 def _matched(system: System) -> ca.SX:

@@ -138,7 +138,7 @@ class Search:
         warm: bool = False,
     ) -> Attempt:
         """Solve, refine, solve again; then judge.  `warm` says that the start is nearly optimal."""
-        refinement = 0
+        refinement, staged = 0, staged.in_units()
         while True:
             control = Control(self.remaining, self.report, second_start if refinement == 0 else None, self.rough)
             solution = self.solver.solve(staged, control, warm=warm or refinement > 0)
@@ -155,7 +155,7 @@ class Search:
                 detail = f"After {refinement} refinements it still differs from the integrator; give more elements."
                 solution = replace(solution, status=Status.ACCEPTABLE, detail=detail)
                 break
-            staged, refinement = finer, refinement + 1
+            staged, refinement = finer.in_units(), refinement + 1
             self.say(f"refined to {staged.layout.n_v} variables")
         with unwatched():  # this takes an evaluation or two; cut off it would lose the work that was done
             solution, linear = judge(staged, solution)

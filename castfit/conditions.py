@@ -58,6 +58,8 @@ class Condition:
         What happens at certain times, as a function of the last rows e of the link.
     settled : bool
         Whether the measurements are at infinity; their times here are any at which the model rests.
+    watched : (n,) array
+        Times at which something is held but nothing measured (see castfit.held).
     """
 
     name: str
@@ -70,11 +72,27 @@ class Condition:
     z_guess: Array
     schedule: Schedule = field(default_factory=Schedule)
     settled: bool = False
+    watched: Array = field(default_factory=lambda: np.empty(0))
 
     @property
     def end(self) -> float:
-        """The last measured time."""
-        return float(self.points.times[-1])
+        """The last measured or watched time."""
+        return max(float(self.points.times[-1]), float(self.watched.max(initial=-np.inf)))
+
+    @cached_property
+    def times(self) -> Array:
+        """Measured and watched times, in order; replicates as often as they are measured."""
+        return np.sort(np.concatenate([self.points.times, self.watched]), kind="stable")
+
+    @cached_property
+    def watched_points(self) -> Points:
+        """The measurements, with rows of NaN at watched times."""
+        if not self.watched.size:
+            return self.points
+        order = np.argsort(np.concatenate([self.points.times, self.watched]), kind="stable")
+        nothing = np.full((self.watched.size, self.points.values.shape[1]), np.nan)
+        values, sigma = (np.concatenate([known, nothing])[order] for known in (self.points.values, self.points.sigma))
+        return Points(self.times, values, sigma)
 
     @cached_property
     def breakpoints(self) -> Array:

@@ -19,6 +19,7 @@ import numpy as np
 
 from castfit._casadi import Built
 from castfit.noise.gaussian import LogNormal
+from castfit.rates import graph_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -164,7 +165,9 @@ def _alone(posed: Posed, j: int, uses: Sequence[Use]) -> bool:
         if not set(np.flatnonzero(moved.any(axis=1)).tolist()) <= {row}:
             return False
     name = posed.model.parameters[row]
-    inside = {s.name() for c in posed.constraints for s in ca.symvar(ca.SX(c.expression))}
+    if any(relation.involved[j] for relation in posed.relations):
+        return False
+    inside = {s.name() for c in posed.path for s in ca.symvar(graph_of(c, posed.model))}
     mine = {n for n, s in posed.model.scalings.items() if name in s.parameters}
     seen = (*posed.outputs, *posed.spreads)
     depends = ca.jacobian_sparsity(posed.observed, posed.model.system.p[row]).get_triplet()[0]

@@ -19,6 +19,7 @@ from castfit.posed import Posed
 
 if TYPE_CHECKING:
     from castfit.conditions import Condition
+    from castfit.constraints import Constraint
     from castfit.problem import Posable
 
 _QUESTIONS: Built[Posed, dict[str, str]] = Built()
@@ -77,7 +78,9 @@ def _question(posed: Posed) -> dict[str, str]:
     model, system = posed.model, posed.model.system
     equations = system.function("equations", system.ode, system.alg, posed.observed)
     bound = [(n, *map(float, pair)) for n, pair in sorted(posed.state_bounds.items())]
-    constraints = [(c.name, float(c.lower), float(c.upper), *_expression(c.expression)) for c in posed.constraints]
+    constraints = [
+        (c.name, float(c.lower), float(c.upper), *_held(c), *_expression(c.expression)) for c in posed.constraints
+    ]
     names = (model.states, model.algebraic_states, model.parameters, model.inputs, posed.outputs)
     unknown = ("sigma unknown",) if posed.experiments[0].sigma is None else ()
     return {
@@ -144,6 +147,12 @@ def _events(condition: Condition) -> list[Any]:
             trigger = instant.trigger
             found += [trigger.direction, trigger.parameters, *_graph(trigger.function.first)]
     return [*found, *((x.parameter, x.on, x.off, x.height, *([True] if x.sets else [])) for x in schedule.levels)]
+
+
+def _held(constraint: Constraint) -> tuple[Any, ...]:
+    """List where a constraint holds; nothing where it is at every measured time, as results of format 1 have it."""
+    plain = constraint.times is None and not constraint.experiments
+    return () if plain else (constraint.times, constraint.experiments, constraint.of)
 
 
 def _expression(expression: ca.SX) -> list[Any]:

@@ -1,8 +1,8 @@
 """The posed problem: everything that transcriptions, solvers, statistics and drivers need, complete and frozen.
 
 `Problem` is what the user says; `Problem.posed` is what it means.  Drivers pose other questions about the same model by
-pure functions (`until`, `within`, `starting_at`, `fix`, `restated`, `only`), whose results are as good as the first:
-they can be fitted, pickled and changed again.
+pure functions (`until`, `within`, `starting_at`, `fix`, `restated`, `only`, `constrained`), whose results are as good
+as the first: they can be fitted, pickled and changed again.
 
 Notation
 --------
@@ -23,7 +23,9 @@ from castfit._bounds import bound_mistakes
 from castfit._brief import listed, one_line
 from castfit._reading import is_one_of, items, named, real, reals, text
 from castfit.conditions import Condition, conditions_of, in_time
+from castfit.constraints import read_constraints, repeated_names
 from castfit.experiment import Experiment, Points
+from castfit.held import Relation, bend, constant_mistakes, held_mistakes, hold, related, watching
 from castfit.knowledge import Plain, PriorRows, Term, prior_rows
 from castfit.model import Model
 from castfit.observed import work_out
@@ -54,6 +56,7 @@ class Posed:
         What was said of each parameter; `quantities` is what follows from it.
     state_bounds : mapping from str to (lower, upper)
     constraints : tuple of Constraint
+        What was said; `relations` and `path` are what follows from it.
     outputs : tuple of str
         What is measured in any experiment, in the model's order.
     quantities : tuple of Quantity
@@ -74,6 +77,10 @@ class Posed:
         Scales and offsets of outputs whose guess nobody gave.
     units : mapping
         What values are measured in, by name, for labels: of ``"time"``, outputs, parameters, inputs.
+    relations : tuple of Relation
+        Constraints of quantities.
+    path : tuple of Constraint
+        Constraints at points of experiments, which conditions watch.
     """
 
     model: Model
@@ -91,6 +98,8 @@ class Posed:
     forgiving: bool = False
     unguessed: frozenset[str] = frozenset()
     units: Mapping[str, str] = field(default_factory=dict[str, str])
+    relations: tuple[Relation, ...] = ()
+    path: tuple[Constraint, ...] = ()
 
     # What follows from the fields
 
@@ -165,6 +174,14 @@ class Posed:
     def priors(self, theta: Array) -> PriorRows:
         """Return the rows that all priors add to the cost, with their Jacobian by theta."""
         return prior_rows(self.every_prior, self.to_natural(theta), self.natural_slope(theta))
+
+    def related(self, theta: Array) -> tuple[Array, Array]:
+        """Return what relations of quantities are worth (n_h,), and their derivatives by theta (n_h, n_theta)."""
+        return related(self.relations, self.to_natural(theta), self.natural_slope(theta))
+
+    def related_hessian(self, theta: Array, weight: Array) -> Array:
+        """Return  sum_i weight_i d2 h_i / d theta2  of the relations, (n_theta, n_theta)."""
+        return bend(self.relations, self.to_natural(theta), self.log, weight)
 
     @cached_property
     def every_prior(self) -> tuple[Term, ...]:
@@ -288,13 +305,18 @@ class Posed:
                 "until", [f"nothing is measured up to {horizon:g}; the first time after a start is {first:g}"]
             )
         experiments = [self.experiments[i].until(end) for i in kept]
+        last = [float(self.conditions[i].points.times[-1]) for i in kept]
+        watched = [
+            self.conditions[i].watched[(self.conditions[i].watched <= end) | (end >= latest)]
+            for i, latest in zip(kept, last, strict=True)
+        ]
         shorter = [(self.conditions[i], self.conditions[i].points.times <= end) for i in kept]
         return replace(
             self,
             experiments=tuple(e for e in experiments if e is not None),
             conditions=tuple(
-                replace(c, points=Points(c.points.times[keep], c.points.values[keep], c.points.sigma[keep]))
-                for c, keep in shorter
+                replace(c, points=Points(c.points.times[keep], c.points.values[keep], c.points.sigma[keep]), watched=w)
+                for (c, keep), w in zip(shorter, watched, strict=True)
             ),
         )
 
@@ -371,7 +393,11 @@ class Posed:
         place = np.full(len(self.names), -1, dtype=np.intp)
         place[keep] = np.arange(keep.size)
 
-        left = [term.kept(keep, self.to_natural(theta)) for term in self.prior_terms]
+        natural = self.to_natural(theta)
+        left = [term.kept(keep, natural) for term in self.prior_terms]
+        relations = [relation.kept(keep, natural) for relation in self.relations]
+        decided = [r for r, shorter in zip(self.relations, relations, strict=True) if shorter is None]
+        check("fix", [m for r in decided for m in r.contradictions(natural)])
 
         def shortened(c: Condition) -> Condition:
             own = np.flatnonzero(place[c.theta] >= 0)
@@ -381,6 +407,7 @@ class Posed:
             self,
             quantities=tuple(q for q in self.quantities if q.name not in listed),
             prior_terms=tuple(term for term in left if term is not None),
+            relations=tuple(relation for relation in relations if relation is not None),
             conditions=tuple(shortened(c) for c in self.conditions),
         )
 
@@ -510,15 +537,57 @@ class Posed:
             self.experiments,
             self.parameters,
             self.state_bounds,
-            self.constraints,
+            (),
             unguessed=self.unguessed,
             units=self.units,
         )
         anew = compose(said)
         if anew.names != self.names:
             return None
+        anew = anew.holding(self.constraints)
         given = anew.restated(self.quantities).assuming(absolute_sigma=self.absolute_sigma)
         return replace(given, prior_terms=self.prior_terms)
+
+    def constrained(self, constraints: Any) -> Posed:
+        """Return the problem with more constraints.
+
+        Parameters
+        ----------
+        constraints : sequence of relations and Constraint
+            As `Problem` takes them: relations of quantities, by the model's symbols or ``cf.quantity(name)``, or
+            ``cf.at(time, ...)``, ``cf.along(...)``, ``cf.monotone(...)``, ``cf.conserved(...)``.
+
+        Raises
+        ------
+        InputError
+            Listing what is wrong with them.
+        """
+        mistakes: list[str] = []
+        given = read_constraints(constraints, mistakes, taken=[c.name for c in self.constraints])
+        check("constrained", mistakes + repeated_names((*self.constraints, *given)))
+        check("constrained", held_mistakes(self, given))
+        found = self.holding(given)
+        check("constrained", constant_mistakes(found, found.guess))
+        return found
+
+    def holding(self, constraints: Sequence[Constraint]) -> Posed:
+        """Return the problem with more constraints, in which there must be no mistake (see castfit.held)."""
+        if not constraints:
+            return self
+        found = hold(self, constraints)
+        return replace(
+            self,
+            constraints=(*self.constraints, *constraints),
+            relations=(*self.relations, *found.relations),
+            path=(*self.path, *found.path),
+            conditions=tuple(replace(c, watched=w) for c, w in zip(self.conditions, found.watched, strict=True)),
+        )
+
+    def watching(self, times: Sequence[Array]) -> Posed:
+        """Return the problem in which constraints along the path are held at more times, per condition (n,)."""
+        return replace(
+            self, conditions=tuple(watching(c, more) for c, more in zip(self.conditions, times, strict=True))
+        )
 
     def _with(self, guess: Array, lower: Array, upper: Array) -> Posed:
         values = zip(self.quantities, guess.tolist(), lower.tolist(), upper.tolist(), strict=True)
@@ -555,7 +624,7 @@ def _listed(what: str, given: Any, known: Sequence[str], mistakes: list[str]) ->
 
 
 def compose(said: Statement) -> Posed:
-    """Work out what was said; it must hold no mistake (see castfit._mistakes)."""
+    """Work out what was said, apart from its constraints; it must hold no mistake (see castfit._mistakes)."""
     said = in_time(said)
     measured = {name for e in said.experiments for name in e.measured}
     outputs = tuple(n for n in said.model.output_names if n in measured)
@@ -567,7 +636,7 @@ def compose(said: Statement) -> Posed:
         whole.experiments,
         dict(whole.parameters),
         dict(whole.state_bounds),
-        whole.constraints,
+        (),
         outputs,
         quantities,
         conditions_of(observations, outputs, quantities),

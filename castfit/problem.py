@@ -9,7 +9,6 @@ solvers and drivers speak.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -24,7 +23,9 @@ from castfit._mistakes import (
 )
 from castfit._reading import is_one_of, items, named, reals, text
 from castfit.conditions import Condition
+from castfit.constraints import Constraint, read_constraints
 from castfit.experiment import Experiment
+from castfit.held import constant_mistakes, held_mistakes
 from castfit.model import Model
 from castfit.noise.models import LOSSES
 from castfit.noise.unknown import Unknown
@@ -33,7 +34,7 @@ from castfit.prior_terms import entry_mistakes
 from castfit.priors import Entry, Normal, Priors, read_entries
 from castfit.quantities import Quantity, quantities_of
 from castfit.resets import reset_mistakes, with_resets
-from castfit.statement import Constraint, Parameter, Statement, initial_values, with_knots, with_scales
+from castfit.statement import Parameter, Statement, initial_values, with_knots, with_scales
 from castfit.status import check, suggest
 
 if TYPE_CHECKING:
@@ -62,7 +63,10 @@ class Problem:
     state_bounds : mapping from str to (lower, upper), optional
         Bounds that a trajectory must respect: at every node in multiple shooting and collocation, at the measured
         times in single shooting.
-    constraints : sequence of Constraint, optional
+    constraints : sequence of relations or Constraint, optional
+        What must hold: relations of estimated quantities, ``k1 + k2 <= 1`` or ``k1 == 2 * k3``, of states and outputs
+        at times, ``cf.at(10, x >= 0.5)``, or always, ``cf.along(x + y <= 3)``; ``cf.between(0, x, 1)`` has two bounds;
+        ``cf.monotone(z)``, ``cf.conserved(x + y)``.  The result says what they cost: `Result.constraints`.
     priors : mapping, `cf.Prior`, `cf.tikhonov`, `cf.lasso`, `multivariate_normal`, or sequence of these, optional
         What is known beforehand: ``{name or expression: prior}`` for a quantity or a CasADi expression of quantities,
         ``{k1 * x0: cf.Normal(2.0, 0.1)}``, and of several quantities together.  A symbol of a local parameter, or of a
@@ -85,7 +89,7 @@ class Problem:
         *,
         parameters: Mapping[str, Parameter | float] | None = None,
         state_bounds: Mapping[str, tuple[float, float]] | None = None,
-        constraints: Sequence[Constraint] = (),
+        constraints: Sequence[Any] | Any = (),
         priors: Priors = None,
         units: Mapping[str, str] | None = None,
     ) -> None:
@@ -101,10 +105,7 @@ class Problem:
         self.state_bounds: dict[str, tuple[float, float]] = {
             n: _bounds(n, v, mistakes) for n, v in named("state_bounds", state_bounds, mistakes).items()
         }
-        self.constraints: tuple[Constraint, ...] = tuple(
-            replace(c, name=c.name or f"constraint {i + 1}")
-            for i, c in enumerate(_items("constraints", constraints, Constraint, mistakes))
-        )
+        self.constraints: tuple[Constraint, ...] = read_constraints(constraints, mistakes)
         self.given_priors: tuple[Entry, ...] = read_entries(priors, mistakes)
         self.units: dict[str, str] = named("units", units, mistakes)
         chosen: Any = model
@@ -129,7 +130,9 @@ class Problem:
         check("Problem", mistakes + statement_mistakes(said))
         check("Problem", entry_mistakes(said, quantities_of(said)))
         posed = compose(said)
-        check("Problem", name_mistakes(posed) or support_mistakes(posed) + guess_mistakes(posed))
+        check("Problem", name_mistakes(posed) or held_mistakes(posed, self.constraints))
+        posed = posed.holding(self.constraints)
+        check("Problem", support_mistakes(posed) + guess_mistakes(posed) + constant_mistakes(posed, posed.guess))
         self.posed: Posed = posed
         """What follows from all this: what transcriptions, solvers and drivers work with."""
 

@@ -397,9 +397,8 @@ def trace(problem: Posed, theta: Array, nodes: list[Nodes], integrator: Integrat
         case = Case.until(problem.posed.model, condition, theta, condition.end, integrator)
         happens = np.empty(0) if case.timetable is None else case.timetable.times
         inside = happens[(happens > condition.start) & (happens < condition.end)]
-        marks = merge(
-            np.array([condition.start]), condition.points.times, condition.breakpoints, np.unique(known.times), inside
-        )
+        ends = np.array([condition.start, condition.end])
+        marks = merge(ends, condition.points.times, condition.breakpoints, np.unique(known.times), inside)
         pieces: list[Array] = [
             np.linspace(a, b, _SUBDIVISIONS, endpoint=False) for a, b in itertools.pairwise(marks.tolist())
         ]

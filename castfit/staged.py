@@ -19,7 +19,11 @@ A chain of K stages states, for k = 0 ... K-1,
                x_k(s_k, w_k, q) - s_{k+1}  = 0         matching, k = 0 ... K-2               (n_s)
                lower <= c_k(s_k, w_k, q)  <= upper     path constraints                      (n_c)
 
-and its Jacobian has the pattern (K = 3, A = da/dq)
+all chains together
+
+               lower <= h(theta)          <= upper     relations of quantities               (n_h)
+
+and the Jacobian of a chain has the pattern (K = 3, A = da/dq)
 
               q    s_0  w_0   s_1  w_1   s_2  w_2
     initial   A    -I
@@ -99,6 +103,10 @@ class Chain:
         Which computed spread a row belongs to, by any numbering; -1 where the spread is a number.
     constraint_lower, constraint_upper : (K, n_c) arrays
         Bounds of the path constraints; a padded row has (-inf, inf), an equality has equal bounds.
+    constraint_unit : (K, n_c) array
+        By what violations of them are measured.
+    n_kinds : int
+        Path constraints come by point and kind: row i of a stage is of kind i % n_kinds.
     times : (K + 1,) array
         Stage boundaries, in the experiment's time.
     state_names : tuple of str
@@ -117,6 +125,8 @@ class Chain:
     constraint_upper: Array
     times: Array
     state_names: tuple[str, ...]
+    constraint_unit: Array
+    n_kinds: int = 1
 
     @property
     def n_stages(self) -> int:
@@ -154,6 +164,16 @@ class Chain:
 
 
 @dataclass(frozen=True)
+class Relations:
+    """Bounds of the relations of quantities: names, lower, upper and unit, (n_h,); unit is as of path constraints."""
+
+    names: tuple[str, ...] = ()
+    lower: Array = field(default_factory=lambda: np.empty(0))
+    upper: Array = field(default_factory=lambda: np.empty(0))
+    unit: Array = field(default_factory=lambda: np.empty(0))
+
+
+@dataclass(frozen=True)
 class Layout:
     """The variables of a staged problem: theta first, then the chains.
 
@@ -166,12 +186,31 @@ class Layout:
         Number of variables in all.
     group_sizes : (n_groups,) int array
         Number of rows that share each unknown sigma.
+    relations : Relations
     """
 
     names: tuple[str, ...]
     chains: tuple[Chain, ...]
     n_v: int
     group_sizes: Index
+    relations: Relations = field(default_factory=Relations)
+
+    @cached_property
+    def path_limits(self) -> tuple[Array, Array]:
+        """Bounds of all path constraints, padding included, chain by chain, and of relations last, (n_c,) each."""
+        lower = [chain.constraint_lower.ravel() for chain in self.chains]
+        upper = [chain.constraint_upper.ravel() for chain in self.chains]
+        return np.concatenate([*lower, self.relations.lower]), np.concatenate([*upper, self.relations.upper])
+
+    @property
+    def path_units(self) -> Array:
+        """By what violations of the same are measured, (n_c,)."""
+        return np.concatenate([*(chain.constraint_unit.ravel() for chain in self.chains), self.relations.unit])
+
+    @property
+    def constrained(self) -> bool:
+        """Whether anything but bounds of variables is constrained."""
+        return bool(np.isfinite(np.concatenate(self.path_limits)).any())
 
     @property
     def n_groups(self) -> int:
@@ -242,9 +281,15 @@ class Specification:
     group: Index | None = None
     datum_mask: Mask | None = None
     spread: Index | None = None
+    n_kinds: int = 1
 
 
-def lay_out(names: tuple[str, ...], specifications: tuple[Specification, ...], n_groups: int = 0) -> Layout:
+def lay_out(
+    names: tuple[str, ...],
+    specifications: tuple[Specification, ...],
+    n_groups: int = 0,
+    relations: Relations | None = None,
+) -> Layout:
     """Place theta and the variables of every chain in v; there are at least `n_groups` unknown sigmas."""
     offset = len(names)
     chains: list[Chain] = []
@@ -268,10 +313,13 @@ def lay_out(names: tuple[str, ...], specifications: tuple[Specification, ...], n
                 spec.constraint_upper,
                 spec.times,
                 spec.state_names,
+                np.ones(spec.constraint_lower.shape),
+                max(spec.n_kinds, 1),
             )
         )
     groups = np.concatenate([np.empty(0, dtype=np.intp), *(chain.group.ravel() for chain in chains)])
-    return Layout(names, tuple(chains), offset, np.bincount(groups[groups >= 0], minlength=n_groups))
+    sizes = np.bincount(groups[groups >= 0], minlength=n_groups)
+    return Layout(names, tuple(chains), offset, sizes, Relations() if relations is None else relations)
 
 
 @dataclass(frozen=True)
@@ -351,6 +399,8 @@ class Evaluation:
     sigma : (n_groups,) the unknown sigmas at this point, in units of what the data are weighted by
     excess : what the cost has besides half the squares, such as the logarithms of unknown sigmas
     surplus : the part of `excess` that stays where unknown sigmas are held: of densities that are not Gaussian
+    related : (n_h,) the relations of quantities
+    related_jacobian : (n_h, n_theta)
     """
 
     v: Array
@@ -363,6 +413,8 @@ class Evaluation:
     prior_excess: float = field(default=0.0, kw_only=True)
     prior_curved: Mask | None = field(default=None, kw_only=True)
     surplus: float = field(default=0.0, kw_only=True)
+    related: Array = field(default_factory=lambda: np.empty(0), kw_only=True)
+    related_jacobian: Array = field(default_factory=lambda: np.empty((0, 0)), kw_only=True)
 
     @property
     def ok(self) -> bool:
@@ -535,6 +587,46 @@ class StagedProblem(ABC):
             Of the rows of each group, and of those of known sigma; 1 by default.
         """
         raise NotImplementedError(f"{type(self).__name__} has no exact Hessian; use the Gauss-Newton Hessian")
+
+    def related_hessian(self, v: Array, multipliers: Array) -> Array:
+        """Return the Hessian by theta of  multipliers (n_h,) . relations,  (n_theta, n_theta)."""
+        raise NotImplementedError(f"{type(self).__name__} has no exact Hessian; use the Gauss-Newton Hessian")
+
+    def in_units(self) -> StagedProblem:
+        """Return the problem with the units of its constraints: what they change by over the variables' magnitudes.
+
+        Taken from the derivatives at the start; where these cannot be had units stay.
+        """
+        if not self.layout.constrained:
+            return self
+        linear = self.linearize(self.start)
+        if not linear.ok:
+            return self
+        other = copy(self)
+        other.layout = _with_units(self.layout, linear, self.scale)
+        return other
+
+
+def _with_units(layout: Layout, linear: Linearization, scale: Array) -> Layout:
+    """Measure constraints by how they change over the magnitudes of their variables, all rows of a kind alike."""
+    chains: list[Chain] = []
+    for chain, j in zip(layout.chains, linear.jacobians, strict=True):
+        by_s, by_w = np.abs(j.C_s) * scale[chain.nodes][:, None], np.abs(j.C_w) * scale[chain.inner][:, None]
+        by_q = np.abs(j.C_q) * scale[chain.theta]
+        size = np.concatenate([by_s, by_w, by_q], axis=2).max(axis=2, initial=0.0)
+        real = np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)
+        size = np.where(real & np.isfinite(size), size, 0.0).reshape(-1, chain.n_kinds).max(axis=0, initial=0.0)
+        unit = np.tile(_power_of_ten(size), chain.n_c // chain.n_kinds)
+        chains.append(replace(chain, constraint_unit=np.broadcast_to(unit, real.shape).copy()))
+    given = layout.relations
+    size = (np.abs(linear.related_jacobian) * scale[: layout.n_theta]).max(axis=1, initial=0.0)
+    return replace(layout, chains=tuple(chains), relations=replace(given, unit=_power_of_ten(size)))
+
+
+def _power_of_ten(size: Array) -> Array:
+    """Round sizes to powers of ten, 1 where there is none."""
+    good = np.isfinite(size) & (size > 0.0)
+    return np.where(good, 10.0 ** np.round(np.log10(np.where(good, size, 1.0))), 1.0)
 
 
 def gaps(layout: Layout, evaluation: Evaluation) -> tuple[Array, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from castfit._bounds import both_bounds
 from castfit._brief import brief
+from castfit.constraints import Constraint
 from castfit.estimated_input import EstimatedInput
 
 if TYPE_CHECKING:
@@ -79,29 +80,6 @@ class Parameter:
 
 
 @brief
-@dataclass(frozen=True, eq=False)
-class Constraint:
-    """``lower <= expression <= upper`` at every measured time; equal bounds make it an equation.
-
-    The expression is a CasADi SX graph over the model's symbols.
-    """
-
-    expression: ca.SX
-    lower: float = -np.inf
-    upper: float = np.inf
-    name: str = ""
-
-    def __reduce__(self) -> Any:
-        """Pickle through a CasADi function, since bare SX does not pickle."""
-        found = ca.symvar(self.expression)
-        graph = ca.Function("constraint", found, [self.expression])
-        return _restore_constraint, (graph, tuple(s.name() for s in found), self.lower, self.upper, self.name)
-
-
-def _restore_constraint(graph: ca.Function, names: Iterable[str], lower: float, upper: float, name: str) -> Constraint:
-    return Constraint(ca.SX(graph.call([ca.SX.sym(n) for n in names])[0]), lower, upper, name)
-
-
 @dataclass(frozen=True, eq=False)
 class Statement:
     """A model, its experiments, and what is said of their quantities; every experiment has a name.

@@ -558,12 +558,9 @@ def _path_rows(condensed: Condensed, held: Mask, equations: Array, d: Array) -> 
 
     Which inequalities do, among those near a bound, is read off multipliers lambda >= 0 that make the gradient vanish.
     """
-    lower, upper = (
-        np.concatenate([getattr(part.chain, side).ravel() for part in condensed.chains])
-        for side in ("constraint_lower", "constraint_upper")
-    )
+    lower, upper = condensed.layout.path_limits
     equal = lower == upper
-    size = 1.0 + np.abs(condensed.c)
+    size = condensed.layout.path_units + np.abs(condensed.c)
     below, above = condensed.c - lower <= NEAR * size, upper - condensed.c <= NEAR * size
     near = np.flatnonzero((below | above) & ~equal)
     if near.size == 0:

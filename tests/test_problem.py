@@ -319,7 +319,7 @@ def test_wrong_parameters_are_refused(value, phrases):
         ({"state_bounds": {"x": (0, None)}}, ["state_bounds of 'x' are (0, None)"]),
         ({"state_bounds": {"x": ("0", "1")}}, ["state_bounds of 'x' are ('0', '1')"]),
         ({"state_bounds": {"x": (2, 3)}}, ["the initial value 1 of 'x' lies outside its state_bounds [2, 3]"]),
-        ({"constraints": 1}, ["constraints is 1; give a list of Constraint"]),
+        ({"constraints": 1}, ["constraints is 1; give a list of relations"]),
         ({"constraints": [ca.SX.sym("x")]}, ["constraints contains SX(x); give Constraint(...)"]),
     ],
 )

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class ConstraintRows:
     """The constraint vector g: per chain the initial state, inner equations, matching, and real path constraints.
 
+    Relations of quantities come last.  Constraints count in their units.
+
     Where matching conditions are `scalar` there is one per stage, h_k = |(x_k - s_{k+1}) / scale|^2, with the gradient
     direction . (dx_k - ds_{k+1}),  direction = 2 (x_k - s_{k+1}) / scale^2.
     """
@@ -39,6 +41,7 @@ class ConstraintRows:
         self.path: list[Index] = []  # -1 where a row is padding
         lower: list[Array] = []
         upper: list[Array] = []
+        unit: list[Array] = []
         for chain in layout.chains:
             stages = chain.n_stages
             real = np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)
@@ -52,16 +55,21 @@ class ConstraintRows:
             self.matching.append((starts[2] + np.arange(sizes[2])).reshape(stages - 1, per_stage))
             self.path.append(path)
             offset = starts[4]
-            zero = np.zeros(sum(sizes[:3]))
+            zero, one = np.zeros(sum(sizes[:3])), np.ones(sum(sizes[:3]))
             lower += [zero, chain.constraint_lower[real]]
             upper += [zero, chain.constraint_upper[real]]
-        self.count = offset
-        self.lower = np.concatenate(lower) if lower else np.empty(0)
-        self.upper = np.concatenate(upper) if upper else np.empty(0)
+            unit += [one, chain.constraint_unit[real]]
+        relations = layout.relations
+        self.related = offset + np.arange(len(relations.names), dtype=np.intp)
+        lower, upper, unit = [*lower, relations.lower], [*upper, relations.upper], [*unit, relations.unit]
+        self.count = offset + self.related.size
+        self.unit = np.concatenate(unit)
+        self.lower, self.upper = np.concatenate(lower) / self.unit, np.concatenate(upper) / self.unit
 
-    def values(self, values: Sequence[Values], v: Array) -> Array:
-        """Evaluate g from the chains' values."""
+    def values(self, values: Sequence[Values], v: Array, related: Array) -> Array:
+        """Evaluate g from the chains' values and the relations (n_h,)."""
         g = np.empty(self.count)
+        g[self.related] = related
         for i, (chain, value) in enumerate(zip(self.layout.chains, values, strict=True)):
             s = v[chain.nodes]
             g[self.initial[i]] = value.a - s[0]
@@ -72,7 +80,7 @@ class ConstraintRows:
             g[self.matching[i]] = gap
             real = self.path[i] >= 0
             g[self.path[i][real]] = value.c[real]
-        return g
+        return g / self.unit
 
     def directions(self, at: Evaluation) -> tuple[Array, ...]:
         """Return the directions of scalar matching conditions, per chain (K, n_s), 0 at the last stage."""
@@ -84,7 +92,8 @@ class ConstraintRows:
         return tuple(out)
 
     def multipliers(self, lam: Array) -> tuple[Multipliers, ...]:
-        """Sort the multipliers of g by chain; those of scalar matching conditions are (K - 1, 1)."""
+        """Sort the multipliers of g by chain, in constraints' own units; of scalar matching they are (K - 1, 1)."""
+        lam = lam / self.unit
         out: list[Multipliers] = []
         for i in range(len(self.layout.chains)):
             path = np.where(self.path[i] >= 0, lam[np.maximum(self.path[i], 0)] if lam.size else 0.0, 0.0)
@@ -93,6 +102,8 @@ class ConstraintRows:
 
     def describe(self, row: int) -> str:
         """Say in words which constraint a row of g is."""
+        if row in self.related:
+            return f"'{self.layout.relations.names[row - int(self.related[0])]}'"
         for i, chain in enumerate(self.layout.chains):
             for kind, index in (("inner equation", self.inner[i]), ("path constraint", self.path[i])):
                 hit = np.argwhere(index == row)
@@ -157,14 +168,17 @@ class JacobianMap:
             self._real.append(real)
             path_at = np.broadcast_to(at[:, None, :], (*real.shape, at.shape[1]))[real]
             places.append((np.repeat(rows.path[i][real], at.shape[1]), path_at.ravel()))
+        places.append((np.repeat(rows.related, layout.n_theta), np.tile(np.arange(layout.n_theta), rows.related.size)))
         row = np.concatenate([r for r, _ in places])
         column = np.concatenate([c for _, c in places])
         self._scatter = _Scatter(row, column, (rows.count, layout.n_v))
-        self._units = scale[column]
+        self._units = scale[column] / rows.unit[row]
         self.sparsity = self._scatter.sparsity
 
-    def nonzeros(self, jacobians: Sequence[Jacobians], directions: Sequence[Array] | None = None) -> Array:
-        """Place the blocks of all chains; entries come in the order of `sparsity`.
+    def nonzeros(
+        self, jacobians: Sequence[Jacobians], related: Array, directions: Sequence[Array] | None = None
+    ) -> Array:
+        """Place the blocks of all chains and of relations (n_h, n_theta); entries come in the order of `sparsity`.
 
         Scalar matching conditions need their directions, (K, n_s) per chain, as does what has the blocks of products.
         """
@@ -180,7 +194,7 @@ class JacobianMap:
                 -direction[:-1].ravel(),
                 np.concatenate([j.C_s, j.C_w, j.C_q], axis=2)[real].ravel(),
             ]
-        return self._scatter(np.concatenate(pieces) * self._units)
+        return self._scatter(np.concatenate([*pieces, related.ravel()]) * self._units)
 
 
 def _outer(rows: Index, columns: Index) -> tuple[Index, Index]:

@@ -208,7 +208,7 @@ class Condensed:
     e, F : (n_e,), (n_e, n_x) arrays
         Closure rows of the nodes that stay unknown; none after plain `condense`.
     c, C : (n_c,), (n_c, n_x) arrays
-        Path constraints, padding included, chain by chain and stage by stage.
+        Path constraints, padding included, chain by chain and stage by stage; relations of quantities last.
     sigma : (n_groups,) array
         The unknown sigmas that the rows are divided by: those of the linearization.
     scale : (n_x,) array, optional
@@ -282,7 +282,7 @@ def condense(
         positions=np.concatenate([np.arange(layout.n_theta), *kept]),
         E=_stack([*residuals, prior], n_x),
         F=_stack([(part.columns, part.F) for part in parts], n_x),
-        C=_stack(path, n_x),
+        C=_stack([*path, (np.arange(layout.n_theta), _related(layout, linearization))], n_x),
         sigma=linearization.sigma,
         **_constants(layout, parts, linearization, linearization.sigma),
     )
@@ -379,10 +379,19 @@ def adjoint(
 
 
 def lagrangian_gradient(
-    layout: Layout, linearization: Linearization, found: tuple[Multipliers, ...], bounds: Array
+    layout: Layout,
+    linearization: Linearization,
+    found: tuple[Multipliers, ...],
+    bounds: Array,
+    related: Array | None = None,
 ) -> Array:
-    """Return the gradient (n_v,) of  1/2 |r|^2 + multipliers . constraints + bounds . v  at the linearization."""
+    """Return the gradient (n_v,) of  1/2 |r|^2 + multipliers . constraints + bounds . v  at the linearization.
+
+    related (n_h,) are the multipliers of relations.
+    """
     gradient = bounds.copy()
+    if related is not None and related.size:
+        gradient[: layout.n_theta] += related @ linearization.related_jacobian
     gradient[: layout.n_theta] += linearization.prior @ linearization.prior_jacobian
     for chain, j, values, m in zip(layout.chains, linearization.jacobians, linearization.values, found, strict=True):
         matching = np.concatenate([m.matching, np.zeros((1, chain.n_s))])  # nothing matches the end of the last stage
@@ -420,8 +429,13 @@ def _constants(layout: Layout, parts: list[CondensedChain], evaluation: Evaluati
     return {
         "u": np.concatenate([*residuals, evaluation.prior]),
         "e": np.concatenate([part.e for part in parts]),
-        "c": np.concatenate(path),
+        "c": np.concatenate([*path, evaluation.related]),
     }
+
+
+def _related(layout: Layout, linearization: Linearization) -> Array:
+    """Return the derivatives of the relations, (n_h, n_theta)."""
+    return linearization.related_jacobian.reshape(-1, layout.n_theta)
 
 
 def _stack(blocks: list[tuple[Index, Array]], width: int) -> Array:

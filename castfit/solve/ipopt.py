@@ -1,6 +1,6 @@
 """IPOPT on a staged problem: Jacobian and Hessian are assembled from stage blocks by precomputed index maps.
 
-    minimise cost(v)   subject to   g(v) = (a - s_0, d_k, x_k - s_{k+1}, c_k) within bounds,  lower <= v <= upper
+    minimise cost(v)   subject to   g(v) = (a - s_0, d_k, x_k - s_{k+1}, c_k, h) within bounds,  lower <= v <= upper
 
 Differentiating the whole program at once would cost seconds per Hessian; one stage's block, mapped over the stages
 and scattered into the sparse matrix, costs milliseconds.  Variables are passed to IPOPT in units of their scale.
@@ -434,7 +434,7 @@ class _Run:
         evaluation = self.ledger.evaluate(v)
         if not evaluation.ok:
             return ""
-        g = self.rows.values(evaluation.values, evaluation.v)
+        g = self.rows.values(evaluation.values, evaluation.v, evaluation.related)
         excess = np.maximum(np.maximum(self.rows.lower - g, g - self.rows.upper), 0.0)
         worst = [int(i) for i in np.argsort(-excess)[:3] if excess[i] > 1e-6]
         if not worst:
@@ -446,7 +446,7 @@ class _Run:
     def _values(self, x: Array, p: Array) -> Sequence[Any]:
         evaluation = self.ledger.evaluate(x * self.staged.scale)
         value = self.objective.value(self.staged.layout, evaluation)
-        return value, self.rows.values(evaluation.values, evaluation.v)
+        return value, self.rows.values(evaluation.values, evaluation.v, evaluation.related)
 
     def _linearize(self, v: Array) -> Linearization:
         """Linearize; scalar matching conditions along their gaps only."""
@@ -469,7 +469,10 @@ class _Run:
     def _jacobian(self, x: Array, p: Array) -> Sequence[Any]:
         linear = self._linearize(x * self.staged.scale)
         directions = self.rows.directions(linear) if self.scalar else None
-        return self.rows.values(linear.values, linear.v), self.jacobian.nonzeros(linear.jacobians, directions)
+        return (
+            self.rows.values(linear.values, linear.v, linear.related),
+            self.jacobian.nonzeros(linear.jacobians, linear.related_jacobian, directions),
+        )
 
     def _hessian(self, x: Array, p: Array, lam_f: Array, lam_g: Array) -> Sequence[Any]:
         v = x * self.staged.scale
@@ -481,6 +484,9 @@ class _Run:
         else:
             blocks = gauss_newton_blocks(self.staged.layout, linear.jacobians, weight)
         theta = weight[-1] * (linear.prior_jacobian.T @ linear.prior_jacobian)
+        if self.exact and linear.related.size:
+            of_related = (lam_g / self.rows.unit)[self.rows.related]
+            theta += self.staged.related_hessian(v, of_related)
         if self.objective.sigma is None:
             full = replace(linear, jacobians=tuple(self._known)) if self._known is not None else linear
             theta += float(lam_f[0]) * self.objective.factor * _profile_curvature(self.staged.layout, full)

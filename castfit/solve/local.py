@@ -169,7 +169,7 @@ class LocalProblem:
     @cached_property
     def _path(self) -> Index:
         """Which path constraints are not padding."""
-        lower, upper = _path_bounds(self.staged)
+        lower, upper = self.staged.layout.path_limits
         return np.flatnonzero(np.isfinite(lower) | np.isfinite(upper))
 
     def _is_finite(self, condensed: Condensed) -> bool:
@@ -252,13 +252,6 @@ def active_bounds(staged: StagedProblem, v: Array, multiplier: Array) -> Signs:
     return active
 
 
-def _path_bounds(staged: StagedProblem) -> tuple[Array, Array]:
-    """Return the bounds of all path constraints, padding included, (n_c,) each."""
-    chains = staged.layout.chains
-    lower = np.concatenate([chain.constraint_lower.ravel() for chain in chains])
-    return lower, np.concatenate([chain.constraint_upper.ravel() for chain in chains])
-
-
 def _rows(
     staged: StagedProblem,
     condensed: Condensed,
@@ -286,7 +279,7 @@ def _rows(
             wide[:, part.columns] = slope[real]
             parts.append((offset[real], wide, lower[at], upper[at]))
             places.append(at)
-    low, high = _path_bounds(staged)
+    low, high = staged.layout.path_limits
     parts.append((condensed.c[path], condensed.C[path], low[path], high[path]))
     zero = np.zeros(condensed.e.size)
     parts.append((condensed.e, condensed.F, zero, zero))

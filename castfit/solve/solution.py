@@ -102,7 +102,7 @@ class Solution:
 def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float:
     """Return the largest violation of a constraint.
 
-    Gaps and inner equations count in units of the states' magnitudes, path constraints in their own.
+    Gaps and inner equations count in units of the states' magnitudes, other constraints in their own.
     """
     if not evaluation.ok:
         return np.inf
@@ -110,9 +110,12 @@ def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float
     for chain, gap, values in zip(layout.chains, gaps(layout, evaluation), evaluation.values, strict=True):
         # Padding may be NaN, which fmax passes over.
         outside = np.fmax(np.fmax(chain.constraint_lower - values.c, values.c - chain.constraint_upper), 0.0)
+        outside = outside / chain.constraint_unit
         for part in (np.abs(gap / scale[chain.nodes]), np.abs(values.d / scale[chain.inner]), outside):
             worst = max(worst, float(part.max(initial=0.0)))
-    return worst
+    of = layout.relations
+    beyond = np.fmax(of.lower - evaluation.related, evaluation.related - of.upper) / of.unit
+    return max(worst, float(beyond.max(initial=0.0)))
 
 
 class Ledger:

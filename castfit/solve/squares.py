@@ -191,12 +191,12 @@ class _Run:
 
     def _rows(self, x: Array) -> Array:
         at = self.ledger.evaluate(self.v(x))
-        found = self.rows.values(at.values, at.v)
+        found = self.rows.values(at.values, at.v, at.related)
         return np.where(np.isfinite(found), found, _OUT_OF_REACH)
 
     def _jacobian(self, x: Array) -> Array:
         linear = self._linearized(x)
         dense = np.zeros((self.rows.count, self.layout.n_v))
-        found = self.map.nonzeros(linear.jacobians, self.rows.directions(linear))
+        found = self.map.nonzeros(linear.jacobians, linear.related_jacobian, self.rows.directions(linear))
         dense[self._places] = np.where(np.isfinite(found), found, 0.0)
         return dense

@@ -24,7 +24,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._casadi import Built
-from castfit.model import by_name
+from castfit.rates import graph_of
 from castfit.staged import (
     Evaluation,
     Failure,
@@ -42,7 +42,7 @@ from castfit.transcribe.division import Division, divided
 from castfit.transcribe.elements import Elements, Equations, Slopes, signals
 from castfit.transcribe.grid import Staging, arrange, merge, snap
 from castfit.transcribe.lagrange import Table, table
-from castfit.transcribe.measure import constrained, profiled, resolution, standardised
+from castfit.transcribe.measure import constrained, profiled, relations_of, resolution, standardised, unrelated
 from castfit.transcribe.measured import Measured, measured_by
 from castfit.transcribe.pointwise import Expressions
 from castfit.transcribe.projection import NOTHING, projection_of
@@ -237,7 +237,8 @@ class CollocationProblem(StagedProblem):
             with np.errstate(all="ignore"):
                 found = [self._values(i, v) for i in range(len(self.elements))]
                 prior = self.problem.priors(self.layout.theta(v))
-            failures = tuple(failure for _, group in found for failure in group)
+                related, related_slopes = self.problem.related(self.layout.theta(v))
+            failures = (*(failure for _, group in found for failure in group), *unrelated(self.layout, related))
             failures += (Failure("prior", 0, "not_finite", prior.failure),) if prior.failure else ()
             rows = profiled(self.layout, tuple(values for values, _ in found), self.least_sigma)
             memory.evaluation = Evaluation(
@@ -250,6 +251,8 @@ class CollocationProblem(StagedProblem):
                 excess=rows.excess + prior.excess,
                 surplus=rows.surplus,
                 prior_excess=prior.excess,
+                related=related,
+                related_jacobian=related_slopes,
                 prior_curved=prior.curved,
             )
         return memory.evaluation
@@ -283,6 +286,8 @@ class CollocationProblem(StagedProblem):
                 excess=evaluation.excess,
                 surplus=evaluation.surplus,
                 prior_excess=evaluation.prior_excess,
+                related=evaluation.related,
+                related_jacobian=evaluation.related_jacobian,
                 prior_curved=evaluation.prior_curved,
             )
         return memory.linearization
@@ -314,6 +319,10 @@ class CollocationProblem(StagedProblem):
         of_group = np.ones(self.layout.n_groups + 1) if weight is None else weight
         with np.errstate(all="ignore"):
             return tuple(self._hessian(i, v, at, of, of_group) for i, of in enumerate(multipliers))
+
+    def related_hessian(self, v: Array, multipliers: Array) -> Array:
+        """Return the Hessian of the relations of quantities (see `StagedProblem.related_hessian`)."""
+        return self.problem.related_hessian(self.layout.theta(v), multipliers)
 
     def _unlinked(self, v: Array) -> list[Failure]:
         """Report parameters and initial states whose derivatives cannot be computed."""
@@ -402,7 +411,7 @@ class CollocationProblem(StagedProblem):
         model, elements = self.problem.model, self.elements[i]
         rates = [f"the right-hand side of {n}" for n in model.states]
         rates += [f"the algebraic equation of {n}" for n in model.algebraic_states]
-        rows = [*elements.measured.names, *(c.name for c in self.problem.constraints)]
+        rows = [*elements.measured.names, *(c.name for c in self.problem.path)]
         failures: dict[int, Failure] = {}
         at = elements.edges[:-1, None], np.diff(elements.edges)[:, None]
         points, measured = at[0] + elements.table.points * at[1], at[0] + elements.tau * at[1]
@@ -420,7 +429,7 @@ def _equations(problem: Posed) -> Equations:
     rates = [level.parameter for c in conditions for level in c.schedule.levels if c.link.moving_events[level.height]]
     free = np.union1d(free, np.array(rates, dtype=np.intp))
     relative = any(c.schedule.moves for c in conditions)
-    constraints = [by_name(ca.SX(c.expression), problem.model) for c in problem.constraints]
+    constraints = [graph_of(c, problem.model) for c in problem.path]
     observed = ca.vertcat(problem.observed, *constraints)
     if relative:
         n_p = system.p.numel()
@@ -536,7 +545,7 @@ def _scaled(
 
 def _layout(problem: Posed, elements: Sequence[Elements], chosen: Table) -> Layout:
     n_x, n_e = len(problem.model.states), len(problem.model.states) + len(problem.model.algebraic_states)
-    limits = np.array([(c.lower, c.upper) for c in problem.constraints], dtype=float).reshape(-1, 2)
+    limits = np.array([(c.lower, c.upper) for c in problem.path], dtype=float).reshape(-1, 2)
     specifications: list[Specification] = []
     for condition, of in zip(problem.conditions, elements, strict=True):
         applies, stages = of.applies > 0, of.tau.shape[0]
@@ -554,9 +563,10 @@ def _layout(problem: Posed, elements: Sequence[Elements], chosen: Table) -> Layo
                 group=of.measured.groups,
                 datum_mask=of.measured.datum_mask,
                 spread=of.measured.spreads,
+                n_kinds=limits.shape[0],
             )
         )
-    return lay_out(problem.names, tuple(specifications), len(problem.groups))
+    return lay_out(problem.names, tuple(specifications), len(problem.groups), relations_of(problem))
 
 
 def _pieces(slopes: Slopes) -> tuple[Array, Array]:

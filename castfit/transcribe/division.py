@@ -211,11 +211,11 @@ class _Divider:
         self.early = times < start
         self.times = np.maximum(times, start)
         known = self.schedule.known
-        fixed = snap(self.times[known], merge(condition.points.times, edges))
+        fixed = snap(self.times[known], merge(condition.times, edges))
         self.times[known] = fixed
         inside = fixed[(fixed >= start) & (fixed <= end)]
         self.fixed = merge(edges, inside, np.array([start, end]))
-        self.boundaries = merge(np.array([start, end]), condition.points.times, condition.breakpoints, inside)
+        self.boundaries = merge(np.array([start, end]), condition.times, condition.breakpoints, inside)
         self.n_e = e.size
 
     def division(self) -> Division:

@@ -46,6 +46,8 @@ class Staging:
         1 / sigma, 0 where nothing was measured.
     times : (K, M) array
         Time of each point, of padding too.
+    real : (K, M) bool array
+        True where a point is no padding: something is measured there, or watched.
     """
 
     edges: Array
@@ -53,6 +55,7 @@ class Staging:
     values: Array
     weight: Array
     times: Array
+    real: Mask
 
     @property
     def start(self) -> Array:
@@ -73,8 +76,14 @@ class Staging:
     def first(self) -> Mask:
         """True at measured points that are neither padding nor a replicate of the point before, (K, M)."""
         measured: Mask = np.logical_or.reduce(self.weight > 0, axis=2)
-        measured[:, 1:] &= self.tau[:, 1:] != self.tau[:, :-1]
-        return measured
+        return measured & self.distinct
+
+    @property
+    def distinct(self) -> Mask:
+        """True at points that are neither padding nor at the time of the point before, (K, M)."""
+        apart = self.real.copy()
+        apart[:, 1:] &= self.tau[:, 1:] != self.tau[:, :-1]
+        return apart
 
     @property
     def sizes(self) -> Array:
@@ -91,11 +100,11 @@ class Staging:
 
 
 def arrange(condition: Condition, edges: Array, after: Mask | None = None, *, starts: bool = False) -> Staging:
-    """Assign every measurement to a stage; at boundaries where `after` is True, to the last one that ends there.
+    """Assign every measured or watched time to a stage; where `after` is True, to the last one that ends there.
 
-    With `starts` every measured time is a boundary, and measurements belong to the stage that begins there.
+    With `starts` every such time is a boundary, and measurements belong to the stage that begins there.
     """
-    points = condition.points
+    points = condition.watched_points
     mask = points.mask
     snapped = snap(points.times, edges)
     ends = np.searchsorted(edges, snapped, side="left")
@@ -112,11 +121,13 @@ def arrange(condition: Condition, edges: Array, after: Mask | None = None, *, st
     length = np.diff(edges)[stage]
     tau[stage, position] = np.where(length > 0.0, (snapped - edges[stage]) / np.where(length > 0.0, length, 1.0), 1.0)
     times[stage, position] = snapped
+    real = np.zeros(shape, dtype=np.bool_)
+    real[stage, position] = True
     values = np.zeros((*shape, points.values.shape[1]))
     weight = np.zeros_like(values)
     values[stage, position] = np.where(mask, points.values, 0.0)
     weight[stage, position] = np.where(mask, 1.0 / points.sigma, 0.0)
-    return Staging(edges, tau, values, weight, times)
+    return Staging(edges, tau, values, weight, times, real)
 
 
 def interval_mistakes(what: str, intervals: Any, *, words: tuple[str, ...] = ("data",)) -> list[str]:
@@ -147,9 +158,9 @@ def uniform_or_given(condition: Condition, intervals: int | str | Array, *, what
     check(what, interval_mistakes(what, intervals))
     start, end = condition.start, condition.end
     if isinstance(intervals, str):
-        return merge(np.array([start]), condition.points.times)
+        return merge(np.array([start, end]), condition.points.times)
     if np.ndim(intervals) == 0:
-        return _divide(start, np.unique(condition.points.times), int(intervals))
+        return _divide(start, np.unique(np.append(condition.points.times, end)), int(intervals))
     inner = np.asarray(intervals, dtype=float)
     return merge(np.array([start, end]), inner[(inner > start) & (inner < end)])
 

@@ -23,8 +23,9 @@ import casadi as ca
 import numpy as np
 
 from castfit._casadi import Built
-from castfit.model import by_name
-from castfit.staged import Jacobians, Layout, Values
+from castfit.held import applies_at
+from castfit.rates import graph_of
+from castfit.staged import Failure, Jacobians, Layout, Relations, Values
 from castfit.transcribe.measured import Measured
 from castfit.transcribe.pointwise import Expressions
 
@@ -70,17 +71,27 @@ class Observation:
 def constrained(problem: Posed, i: int, staging: Staging) -> NDArray[np.bool_]:
     """Tell where the problem's constraints apply in condition i, (K, M, number of constraints).
 
-    That is wherever something was measured, but not once more for a replicate; and a constraint of parameters alone
-    only once: copies of an equation would leave an optimizer no freedom.
+    That is at the times that it names, at every point if it holds along the path, or wherever something was measured;
+    not once more for a replicate, and a constraint of parameters alone only once.
     """
-    model = problem.model
-    applies = np.repeat(staging.first[:, :, None], len(problem.constraints), axis=2)
-    for j, constraint in enumerate(problem.constraints):
-        names = {symbol.name() for symbol in ca.symvar(constraint.expression)}
-        if names <= set(model.parameters):
-            own = i == 0 or bool(names & problem.varying)
-            applies[:, :, j] &= own & (np.cumsum(staging.first).reshape(staging.first.shape) == 1)
-    return applies
+    return applies_at(problem, i, staging.times, staging.first, staging.distinct, problem.varying)
+
+
+def relations_of(problem: Posed) -> Relations:
+    """Return the bounds of a problem's relations of quantities."""
+    given = problem.relations
+    return Relations(
+        tuple(r.name for r in given),
+        np.array([r.lower for r in given]),
+        np.array([r.upper for r in given]),
+        np.ones(len(given)),
+    )
+
+
+def unrelated(layout: Layout, related: Array) -> list[Failure]:
+    """Report relations that cannot be computed."""
+    bad = [name for name, value in zip(layout.relations.names, related, strict=True) if not np.isfinite(value)]
+    return [Failure("constraint", 0, "not_finite", f"'{name}' cannot be computed") for name in bad]
 
 
 @dataclass(frozen=True)
@@ -104,12 +115,12 @@ def _rows(problem: Posed, *, state_bounds: bool) -> _Rows:
     system = problem.model.system
     names = list(problem.state_bounds) if state_bounds else []
     bounded = [problem.model.states.index(n) for n in names]
-    graphs = [by_name(ca.SX(c.expression), problem.model) for c in problem.constraints]
+    graphs = [graph_of(c, problem.model) for c in problem.path]
     graphs += [system.x[i] for i in bounded]
-    limits = [(c.lower, c.upper) for c in problem.constraints] + [problem.state_bounds[n] for n in names]
+    limits = [(c.lower, c.upper) for c in problem.path] + [problem.state_bounds[n] for n in names]
     column = ca.densify(ca.vertcat(problem.observed, *graphs))
     return _Rows(
-        (*(c.name for c in problem.constraints), *names),
+        (*(c.name for c in problem.path), *names),
         tuple(bounded),
         np.array(limits, dtype=float).reshape(-1, 2),
         Expressions(system, column, np.arange(system.p.numel())),
@@ -133,6 +144,11 @@ class Observer:
             built[state_bounds] = _rows(problem, state_bounds=state_bounds)
         self._rows = built[state_bounds]
         self._n_g = len(problem.outputs) + len(problem.spreads)
+
+    @property
+    def n_kinds(self) -> int:
+        """Number of path constraints at a point."""
+        return len(self._rows.names)
 
     @property
     def constraint_names(self) -> tuple[str, ...]:

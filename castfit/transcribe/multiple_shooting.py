@@ -10,6 +10,7 @@ import numpy as np
 from castfit._brief import brief
 from castfit._reading import is_one_of, text
 from castfit.integrate import IntegratorOptions
+from castfit.integrate.grids import merge
 from castfit.status import check
 from castfit.transcribe.derivatives import adjoint_pays, derivative_mistakes
 from castfit.transcribe.division import check_triggers, divided
@@ -103,6 +104,8 @@ class MultipleShooting:
     def _problem(self, posed: Posed, theta: NDArray[np.float64], states: States) -> ShootingProblem:
         backward = self._backward(posed)
         edges = [uniform_or_given(c, self.intervals, what="intervals") for c in posed.conditions]
+        if backward:  # what is constrained is read at nodes, too
+            edges = [merge(of, c.watched) for of, c in zip(edges, posed.conditions, strict=True)]
         stages = divided(posed, edges, theta, starts=backward)
         trajectory = start_trajectory(posed, theta, states, self.integrator)
         return ShootingProblem(

@@ -109,7 +109,7 @@ def cut(problem: Posed, i: int, division: Division, *, nodes: bool, starts: bool
     passed = 0
     arriving: Array | None = None  # the inputs at the end of what was integrated last
     for k, (left, right) in enumerate(itertools.pairwise(division.edges.tolist())):
-        measured = fine.times[k][(fine.weight[k] > 0).any(axis=1)]
+        measured = fine.times[k][fine.real[k]]
         kinks = breaks[(breaks > left) & (breaks < right)]
         alone = right == left or division.moving[k] or division.moving[k + 1]  # nothing is measured inside
         times = np.array([left, right]) if alone else merge(measured, kinks, np.array([left, right]))

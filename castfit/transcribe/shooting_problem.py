@@ -39,7 +39,15 @@ from castfit.staged import (
 )
 from castfit.transcribe.backward import by_adjoint
 from castfit.transcribe.division import Division, divide
-from castfit.transcribe.measure import Observation, Observer, profiled, resolution, standardised
+from castfit.transcribe.measure import (
+    Observation,
+    Observer,
+    profiled,
+    relations_of,
+    resolution,
+    standardised,
+    unrelated,
+)
 from castfit.transcribe.measured import Measured
 from castfit.transcribe.pieces import Arranged, Group, Pieces, arranged, cut
 from castfit.transcribe.projection import NOTHING, projection_of
@@ -122,6 +130,7 @@ class ShootingProblem(StagedProblem):
             problem.names,
             tuple(self._specify(i) for i in range(len(self._here))),
             len(problem.groups),
+            relations_of(problem),
         )
         self.signal = tuple(chain.measured.signal for chain in self._here)
         self.least_sigma = resolution(self.layout, self.signal)
@@ -284,6 +293,7 @@ class ShootingProblem(StagedProblem):
             group=chain.measured.groups,
             datum_mask=chain.measured.datum_mask,
             spread=chain.measured.spreads,
+            n_kinds=self._observer.n_kinds,
         )
 
     def _place(self, theta: Array, trajectory: Trajectory) -> None:
@@ -382,6 +392,9 @@ class ShootingProblem(StagedProblem):
                 )
             )
         prior = self.problem.priors(self.layout.theta(v))
+        with np.errstate(all="ignore"):
+            related, related_slopes = self.problem.related(self.layout.theta(v))
+        failures += unrelated(self.layout, related)
         failures += [Failure("prior", 0, "not_finite", prior.failure)] if prior.failure else []
         found = profiled(self.layout, tuple(values), self.least_sigma)
         evaluation = Evaluation(
@@ -394,6 +407,8 @@ class ShootingProblem(StagedProblem):
             excess=found.excess + prior.excess,
             surplus=found.surplus,
             prior_excess=prior.excess,
+            related=related,
+            related_jacobian=related_slopes,
             prior_curved=prior.curved,
         )
         self._memory[key] = (evaluation, sweep)
@@ -445,8 +460,14 @@ class ShootingProblem(StagedProblem):
             excess=evaluation.excess,
             surplus=evaluation.surplus,
             prior_excess=evaluation.prior_excess,
+            related=evaluation.related,
+            related_jacobian=evaluation.related_jacobian,
             prior_curved=evaluation.prior_curved,
         )
+
+    def related_hessian(self, v: Array, multipliers: Array) -> Array:
+        """Return the Hessian of the relations of quantities (see `StagedProblem.related_hessian`)."""
+        return self.problem.related_hessian(self.layout.theta(v), multipliers)
 
     def _information(self, sweep: Sweep, naturals: list[Natural]) -> Callable[[], tuple[Array, ...]] | None:
         """Tell by what rows are multiplied for statistics, when asked; None if by 1."""

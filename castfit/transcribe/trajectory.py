@@ -162,7 +162,7 @@ def known_states(problem: Posed, theta: Array, states: str | Mapping[str, Any]) 
 
 
 def _table_times(condition: Condition) -> Array:
-    marks = merge(np.array([condition.start]), condition.points.times, condition.breakpoints)
+    marks = merge(np.array([condition.start, condition.end]), condition.points.times, condition.breakpoints)
     fine: list[Array] = [
         np.linspace(a, b, _SUBDIVISIONS, endpoint=False) for a, b in itertools.pairwise(marks.tolist())
     ]

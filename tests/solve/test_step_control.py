@@ -172,8 +172,8 @@ def test_violations_count_gaps_inner_equations_and_path_constraints():
     problem = lotka_volterra(state_bounds={"x": (0.4, 0.7)})
     staged = SingleShooting().transcribe(problem, problem.guess)
     at = staged.evaluate(staged.start)
-    gap, inner, outside = violation(staged.layout, at)
-    assert gap.size == inner.size == 0
+    gap, inner, outside, relations = violation(staged.layout, at)
+    assert gap.size == inner.size == relations.size == 0
     x = at.values[0].c.ravel()
     assert np.allclose(outside.ravel(), np.maximum(0.4 - x, 0) + np.maximum(x - 0.7, 0))
     assert outside.max() > 0.1

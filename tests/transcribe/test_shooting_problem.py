@@ -222,8 +222,10 @@ def test_constraints_are_evaluated_at_the_measured_points():
     np.testing.assert_allclose(values.c[np.isfinite(chain.constraint_upper)], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("local", "expected"), [(False, [1, 0]), (True, [1, 1])])
-def test_a_constraint_of_parameters_alone_applies_once(local, expected):
+@pytest.mark.parametrize(
+    ("local", "expected"), [(False, ["constraint 1"]), (True, ["constraint 1 (a)", "constraint 1 (b)"])]
+)
+def test_a_constraint_of_parameters_alone_is_a_relation_of_quantities(local, expected):
     x, k, m = symbols("x k m")
     data = {"x": ([0.0, 0.0, 1.0, 2.0], [1, 1.1, 0.8, 0.5])}
     experiments = [Experiment(data, initial={"x": 1.0}, name=name) for name in "ab"]
@@ -234,8 +236,10 @@ def test_a_constraint_of_parameters_alone_applies_once(local, expected):
         constraints=[Constraint(k - m, lower=0.4, upper=0.4), Constraint(k * x, upper=9.0)],
     )
     for transcription in (SingleShooting(), MultipleShooting(2)):
-        chains = transcription.transcribe(problem, problem.guess).layout.chains
-        assert [int((c.constraint_lower == 0.4).sum()) for c in chains] == expected
+        layout = transcription.transcribe(problem, problem.guess).layout
+        chains = layout.chains
+        assert list(layout.relations.names) == expected
+        assert (layout.relations.lower == 0.4).all()
         assert [int((c.constraint_upper == 9.0).sum()) for c in chains] == [3, 3]
 
 

@@ -85,9 +85,13 @@ def outer(layout: Layout) -> Index:
 
 
 def violation(layout: Layout, evaluation: Evaluation) -> list[Array]:
-    """Return the equations' defects per chain: gaps (K, n_s), inner equations (K, n_w), violated path constraints."""
+    """Return the equations' defects per chain: gaps (K, n_s), inner equations (K, n_w), violated path constraints.
+
+    The last entry are the violated relations (n_h,).
+    """
     out: list[Array] = []
     for chain, gap, values in zip(layout.chains, gaps(layout, evaluation), evaluation.values, strict=True):
         below, above = chain.constraint_lower - values.c, values.c - chain.constraint_upper
         out += [gap, values.d, np.fmax(np.fmax(below, above), 0.0)]  # padding may be NaN, which fmax passes over
-    return out
+    of = layout.relations
+    return [*out, np.fmax(np.fmax(of.lower - evaluation.related, evaluation.related - of.upper), 0.0)]

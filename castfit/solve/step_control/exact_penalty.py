@@ -81,4 +81,5 @@ def _multipliers(search: Search) -> list[Array]:
     out: list[Array] = []
     for m in found:
         out += [np.vstack([m.initial[None], m.matching]), m.inner, m.path]
-    return out
+    n_h = len(search.ledger.staged.layout.relations.names)
+    return [*out, step.path_multipliers[step.path_multipliers.size - n_h :]]

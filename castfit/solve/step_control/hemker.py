@@ -46,7 +46,7 @@ class Hemker(StepControl):
 
     def mistakes(self, layout: Layout) -> list[str]:
         """Refuse what is no sum of squares alone."""
-        limits = [b for chain in layout.chains for b in (chain.constraint_lower, chain.constraint_upper)]
+        limits = layout.path_limits
         if not any(chain.n_s for chain in layout.chains) and not any(np.isfinite(b).any() for b in limits):
             return []
         return ["this rule knows neither continuity nor path constraints; use it with SingleShooting and bounds alone"]

@@ -1,0 +1,235 @@
+"""Constraints: how relations are read, and that all transcriptions and solvers hold them alike."""
+
+import pickle
+
+import casadi as ca
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit.constraints import Constraint, read_constraints
+from castfit.fingerprint import fingerprint
+from tests.builders import refused
+
+METHODS = [f"{t}/{s}" for t in ("single", "multiple", "collocation") for s in ("gauss_newton", "ipopt")]
+
+x, y, k1, k2 = cf.symbols("x y k1 k2")
+
+
+def chain(constraints=(), *, sigma=0.02, experiments=1, free_start=True, **changes):
+    """Return the problem of x -> y -> nothing with noise, one or two experiments."""
+    model = cf.Model({x: -k1 * x, y: k1 * x - k2 * y}, parameters=[k1, k2], outputs={"both": x + y})
+    t = np.linspace(0, 6, 13)
+    rng = np.random.default_rng(1)
+    xs, ys = 2 * np.exp(-0.7 * t), 2 * 0.7 / (0.3 - 0.7) * (np.exp(-0.7 * t) - np.exp(-0.3 * t))
+    data = {"x": xs + 0.02 * rng.standard_normal(13), "y": ys + 0.02 * rng.standard_normal(13)}
+    initial = {"x": cf.free(1.9) if free_start else 2.0, "y": 0.0}
+    said = [cf.Experiment(data, time=t, sigma=sigma, initial=initial, name=n) for n in "ab"[:experiments]]
+    parameters = {"k1": cf.Parameter(0.6, lower=0, scale="log"), "k2": cf.Parameter(0.4, lower=0), **changes}
+    return cf.Problem(model, said, parameters=parameters, constraints=constraints)
+
+
+# ------------------------------------------------------------------------------------------------------- reading
+
+
+@pytest.mark.parametrize(
+    ("relation", "expression", "lower", "upper", "name"),
+    [
+        (k1 + k2 <= 1, k1 + k2, -np.inf, 1, "k1+k2 <= 1"),
+        (k1 < 1, k1, -np.inf, 1, "k1 <= 1"),
+        (k1 >= 2, k1, 2, np.inf, "k1 >= 2"),
+        (k1 == 2, k1, 2, 2, "k1 == 2"),
+        (k1 >= k2, k2 - k1, -np.inf, 0, "k2 <= k1"),
+        (k1 == 2 * k2, k1 - 2 * k2, 0, 0, "k1 == 2.*k2"),
+        (cf.between(0, k1 * k2, 3), k1 * k2, 0, 3, "0 <= k1*k2 <= 3"),
+        (Constraint(k1, upper=4), k1, -np.inf, 4, "constraint 1"),
+        (cf.at([3, 1], x >= 0.5), x, 0.5, np.inf, "x >= 0.5 at t = 1, 3"),
+        (cf.along(x <= 3, experiment="a"), x, -np.inf, 3, "x <= 3 along (a)"),
+        (cf.monotone(x), x, 0, np.inf, "x never falls"),
+        (cf.monotone("both", increasing=False, name="down"), None, -np.inf, 0, "down"),
+    ],
+)
+def test_relations_are_taken_apart(relation, expression, lower, upper, name):
+    mistakes = []
+    (found,) = read_constraints([relation], mistakes)
+    assert not mistakes
+    assert (found.lower, found.upper, found.name) == (lower, upper, name)
+    if expression is not None:
+        difference = ca.Function("difference", [x, k1, k2], [found.expression - expression])
+        assert abs(float(difference(0.3, 0.7, 1.9))) < 1e-15
+    again = pickle.loads(pickle.dumps(found))
+    for field in ("name", "times", "experiments", "of", "shown"):
+        assert getattr(again, field) == getattr(found, field)
+
+
+def test_relations_that_read_alike_get_numbers():
+    found = read_constraints([k1 <= 1, k1 <= 1, k1 <= 2], [])
+    assert [c.name for c in found] == ["k1 <= 1", "k1 <= 1 (2)", "k1 <= 2"]
+
+
+def test_python_loses_chains_which_between_says():
+    with pytest.raises(RuntimeError, match="truth value"):
+        _ = 0 <= x <= 1
+    with refused("constraints contains True, no relation; compare an expression of symbols; a chain such as"):
+        chain([True])
+
+
+@pytest.mark.parametrize(
+    ("given", "phrases"),
+    [
+        ([k1 + k2], ["constraints contains SX((k1+k2)); give Constraint(...), or a relation"]),
+        ([k1 != 2], ["give one relation by <=, >= or =="]),
+        ([ca.vertcat(k1, k2) <= 1], ["a matrix of shape (2, 1)"]),
+        ([k1 - k1 <= 1], ["a comparison that is True whatever the symbols"]),
+        ([x <= 1], ["'x', which changes in time; say when: cf.at(time, ...), or cf.along(...) for all times; the "
+                    "initial value is cf.quantity('x(0)')"]),
+        ([cf.symbols("q") <= 1], ["contains 'q', which is not in the model"]),
+        ([cf.quantity("z(0)") <= 1], ["contains 'z(0)', which is not in the model: did you mean 'x(0)'"]),
+        ([cf.along(x <= 1, experiment="c")], ["is about 'c'"]),
+        ([cf.at(-1, x <= 1)], ["t = -1 lies before the start 0 of a"]),
+        ([cf.at(np.inf, x <= 1)], ["the time inf is for experiments observed at rest"]),
+        ([cf.along(x + cf.quantity("x(0)") <= 1)], ["contains 'x(0)' beside what changes in time"]),
+        ([cf.between(2, k1, np.inf), cf.between(-np.inf, k1, np.inf)], ["has no bound"]),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(given, phrases):
+    with refused(*phrases):
+        chain(given)
+
+
+def test_functions_refuse_what_they_cannot_use():
+    with refused("time is 'now'; give a number", "relation is 1; give Constraint"):
+        cf.at("now", 1)
+    with refused("the bounds are 2 and 1", "expression is 3; give a scalar expression"):
+        cf.between(2, 3, 1)
+    with refused("what is 3; give a scalar expression", "experiment is 1; give the name", "increasing is 'up'"):
+        cf.monotone(3, "up", experiment=1)
+    with refused("what is 3; give a scalar expression", "total is 'all'; give a number"):
+        cf.conserved(3, "all")
+    with refused("name is 1; give the name of an estimated quantity"):
+        cf.quantity(1)
+
+
+def test_a_given_initial_state_that_contradicts_is_found_before_solving():
+    with refused("x <= 1.5 along: at the start of a it is 2 whatever is estimated"):
+        chain([cf.along(x <= 1.5)], free_start=False)
+
+
+# ------------------------------------------------------------------------------------------------------- solving
+
+
+@pytest.mark.parametrize(
+    ("constraint", "value"),
+    [
+        (k1 == 2.2 * k2, lambda v: v["k1"] - 2.2 * v["k2"]),
+        (k1 + cf.quantity("x(0)") <= 2.69, lambda v: v["k1"] + v["x(0)"] - 2.69),
+        (cf.at(3.3, x >= 0.21), lambda v: v["x(0)"] * np.exp(-3.3 * v["k1"]) - 0.21),
+        (cf.at(8, x == 0.0073), lambda v: v["x(0)"] * np.exp(-8 * v["k1"]) - 0.0073),
+        (cf.at(0, x == 1.99), lambda v: v["x(0)"] - 1.99),
+    ],
+)
+def test_every_method_holds_a_constraint_and_finds_the_same(constraint, value):
+    results = [cf.fit(chain([constraint]), method) for method in METHODS]
+    first = results[0]
+    assert first.chi2 > cf.fit(chain()).chi2 + 1e-3  # it does hold the estimate back
+    for method, found in zip(METHODS, results, strict=True):
+        assert found.success, (method, found.message)
+        assert abs(value(found.values)) < 1e-6, method
+        assert found.chi2 == pytest.approx(first.chi2, rel=1e-4), method
+        for name, estimate in found.values.items():
+            error = first.standard_errors[name]
+            assert estimate == pytest.approx(first.values[name], abs=1e-3 * max(error, 1e-3)), method
+            assert found.standard_errors[name] == pytest.approx(error, rel=1e-3, abs=1e-7), method
+        assert found.dof == first.dof == 26 - 2
+
+
+def test_a_linear_equation_is_the_same_as_substitution():
+    model = cf.Model({x: -2 * k2 * x, y: 2 * k2 * x - k2 * y}, parameters=[k2])
+    problem = chain()
+    eliminated = cf.fit(cf.Problem(model, problem.experiments, parameters={"k2": 0.4}))
+    held = cf.fit(chain([k1 == 2 * k2]))
+    assert held.chi2 == pytest.approx(eliminated.chi2, rel=1e-6)
+    for name in ("k2", "x(0)"):
+        assert held.values[name] == pytest.approx(eliminated.values[name], rel=1e-6)
+        assert held.standard_errors[name] == pytest.approx(eliminated.standard_errors[name], rel=1e-4)
+    assert held.standard_errors["k1"] == pytest.approx(2 * eliminated.standard_errors["k2"], rel=1e-4)
+    assert held.dof == eliminated.dof
+
+
+def test_a_constraint_that_does_not_bind_changes_nothing():
+    free = cf.fit(chain())
+    slack = cf.fit(chain([k1 <= 3, cf.at(2, y >= 0), cf.along(x <= 3), cf.monotone(x, increasing=False)]))
+    assert slack.values == pytest.approx(free.values, rel=1e-6)
+    assert slack.standard_errors == pytest.approx(free.standard_errors, rel=1e-5)
+    assert slack.dof == free.dof
+
+
+@pytest.mark.parametrize("method", ["single/gauss_newton", "multiple/ipopt", "collocation/gauss_newton"])
+def test_relations_of_local_parameters_and_initial_states(method):
+    local = cf.Parameter(0.6, lower=0, local=True)
+    named = cf.quantity("k1[a]") == cf.quantity("k1[b]") + 0.01
+    both = chain([named, cf.quantity("x(0)") <= 1.99], experiments=2, k1=local)
+    assert [r.name for r in both.posed.relations][1:] == ["x(0) <= 1.99 (a)", "x(0) <= 1.99 (b)"]
+    found = cf.fit(both, method)
+    assert found.success, found.message
+    assert found.values["k1[a]"] == pytest.approx(found.values["k1[b]"] + 0.01, abs=1e-8)
+    assert found.values["x(0)[a]"] <= 1.99 + 1e-7
+    assert found.values["x(0)[b]"] == pytest.approx(1.99, abs=1e-6)
+
+
+def test_constrained_is_a_pure_function_of_what_is_posed():
+    problem = chain()
+    held = problem.posed.constrained([k1 * k2 == 0.2])
+    assert not problem.posed.relations
+    assert [c.name for c in held.constraints] == ["k1*k2 == 0.2"]
+    found = cf.fit(held)
+    assert found.values["k1"] * found.values["k2"] == pytest.approx(0.2, abs=1e-8)
+    again = pickle.loads(pickle.dumps(held))
+    assert cf.fit(again).values == pytest.approx(found.values, rel=1e-9)
+    assert fingerprint(held) == fingerprint(again) != fingerprint(problem)
+    twice = held.constrained(cf.at(3, x <= 0.24))
+    both = cf.fit(twice).values
+    assert both["x(0)"] * np.exp(-3 * both["k1"]) <= 0.24 + 1e-7
+    with refused("two constraints are named 'k1*k2 == 0.2'"):
+        held.constrained(Constraint(k1, upper=1, name="k1*k2 == 0.2"))
+
+
+def test_fixing_a_quantity_keeps_the_rest_of_a_relation():
+    held = chain([k1 == 2 * k2]).posed
+    found = cf.fit(held.fix({"k2": 0.3}))
+    assert found.values["k1"] == pytest.approx(0.6, abs=1e-9)
+    with refused("these values contradict the constraint k1 == 2.*k2, by 0.1"):
+        held.fix({"k1": 0.7, "k2": 0.3})
+
+
+def test_shorter_horizons_leave_later_constraints_out():
+    posed = chain([cf.at(5, x >= 0.1), cf.at(9, x >= 0.01)]).posed
+    assert posed.conditions[0].end == 9
+    assert posed.until(3).conditions[0].watched.size == 0
+    assert posed.until(6).conditions[0].end == 9
+    assert cf.fit(posed.until(3)).success
+
+
+def test_nothing_depends_on_units():
+    base = cf.fit(chain([cf.at(3.3, x >= 0.21), k1 + k2 <= 1.0]))
+    size = 1e-9
+    t = base.problem.experiments[0].data["x"][0] * 1e6
+    X, Y = cf.symbols("x y")
+    model = cf.Model({X: -k1 * X, Y: k1 * X - k2 * Y}, parameters=[k1, k2])
+    data = {n: base.problem.experiments[0].data[n][1] * size for n in "xy"}
+    said = cf.Experiment(data, time=t, sigma=0.02 * size, initial={"x": cf.free(1.9 * size), "y": 0.0})
+    for method in ("single/gauss_newton", "collocation/ipopt"):
+        scaled = cf.fit(
+            cf.Problem(model, said, parameters={"k1": cf.Parameter(0.6e-6, lower=0, scale="log"), "k2": 0.4e-6},
+                       constraints=[cf.at(3.3e6, 0.21 * size <= X), k1 + k2 <= 1e-6]), method)  # fmt: skip
+        assert scaled.success, scaled.message
+        assert scaled.chi2 == pytest.approx(base.chi2, rel=1e-4)
+        assert scaled.values["k1"] * 1e6 == pytest.approx(base.values["k1"], rel=1e-4)
+
+
+def test_results_know_of_their_constraints(tmp_path):
+    found = cf.fit(chain([k1 == 2 * k2]))
+    found.save(tmp_path / "fit.json")
+    cf.Result.load(tmp_path / "fit.json").with_problem(chain([k1 == 2 * k2]))
+    with pytest.raises(cf.InputError, match="constraints"):
+        cf.Result.load(tmp_path / "fit.json").with_problem(chain([k1 == 3 * k2]))
