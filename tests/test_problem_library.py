@@ -26,11 +26,12 @@ from castfit.problem import Condition, Problem
 from castfit.status import InputError
 
 NAMES = (
-    "alpha_pinene", "bellman", "calcium", "escep", "gasoil", "hiv_proteinase", "lotka_volterra",
+    "alpha_pinene", "batch_reactor", "bellman", "calcium", "escep", "gasoil", "hiv_proteinase", "lotka_volterra",
     "lotka_volterra_michalik", "mackey_glass", "methanol", "notorious", "stat5", "three_step",
 )  # fmt: skip
 SHAPES = {  # points of each experiment, outputs, measured values, estimated quantities
     "alpha_pinene": (8, 5, 40, 5),
+    "batch_reactor": (21, 4, 84, 4),
     "bellman": (14, 1, 14, 2),
     "calcium": (201, 4, 804, 11),
     "escep": (23, 1, 23, 3),
@@ -91,8 +92,7 @@ def variational(problem: Problem, condition: Condition, natural: Any) -> tuple[n
     """Integrate x and dx/dq from one breakpoint of the inputs to the next; (n,), (n, n_x), (n, n_x, n_q)."""
     system = problem.model.system
     n_x, n_q = natural.da.shape
-    blocks = (ca.densify(ca.jacobian(system.ode, by)) for by in (system.x, system.p))
-    right = system.function("right", system.ode, *blocks)
+    right = rates_alone(system)
     edges = np.concatenate([[condition.start], condition.breakpoints, [condition.end]])
     grid = np.unique(np.concatenate([edges, condition.points.times]))
     found = [np.column_stack([natural.a, natural.da])[None]]
@@ -112,6 +112,30 @@ def variational(problem: Problem, condition: Condition, natural: Any) -> tuple[n
         found.append(solved.y.T.reshape(-1, n_x, 1 + n_q))
     every = np.concatenate(found)
     return grid, every[:, :, 0], every[:, :, 1:]
+
+
+def rates_alone(system: Any) -> Any:
+    """Return (t, x, z, p, u) -> x', dx'/dx, dx'/dp, in which algebraic states are found from where z says."""
+    if not system.z.numel():
+        return system.function(
+            "right", system.ode, *(ca.densify(ca.jacobian(system.ode, v)) for v in (system.x, system.p))
+        )
+    slopes = [ca.densify(ca.jacobian(e, v)) for e in (system.ode, system.alg) for v in (system.x, system.p, system.z)]
+    every = system.function("every", system.ode, *slopes)
+    newton = system.function("newton", ca.solve(slopes[-1], system.alg))
+    z = np.zeros(system.z.numel())
+
+    def right(t: float, x: np.ndarray, _: Any, p: np.ndarray, u: Any) -> tuple[np.ndarray, ...]:
+        for _iteration in range(30):
+            step = np.asarray(newton(t, x, z, p, u)).ravel()
+            z[:] -= step
+            if np.abs(step).max() <= 1e-14 * np.abs(z).max():
+                break
+        f, f_x, f_p, f_z, g_x, g_p, g_z = (np.asarray(m) for m in every(t, x, z, p, u))
+        by = np.linalg.solve(g_z, np.hstack([g_x, g_p]))  # how z follows, but for the sign
+        return f, f_x - f_z @ by[:, : x.size], f_p - f_z @ by[:, x.size :]
+
+    return right
 
 
 @cache
