@@ -22,6 +22,8 @@ VECTOR = cf.MultipleShooting("data", derivatives="adjoint")
 SCALAR = cf.MultipleShooting("data", derivatives="adjoint", matching="scalar")
 POLE = (0.5, 0.5, 0.5, -0.2)
 
+NONE = np.empty(0)  # no relations of quantities
+
 
 def draw(seed: int = 0) -> cf.Problem:
     """Exponential decay with noise, initial value estimated."""
@@ -110,7 +112,7 @@ def test_the_gradient_of_the_scalar_vanishes_and_its_direction_does_not():
         near = v + size * staged.scale * np.random.default_rng(0).standard_normal(v.size)
         at = staged.evaluate(near)
         directions = rows.directions(at)
-        gradient = place.nonzeros(staged.linearize_along(near, directions).jacobians, directions)
+        gradient = place.nonzeros(staged.linearize_along(near, directions).jacobians, NONE, directions)
         matching = np.isin(place.sparsity.row(), rows.matching[0])
         ends.append(float(np.abs(gaps(staged.layout, at)[0]).max()))
         lengths.append(float(np.abs(gradient[matching]).max()))
@@ -123,13 +125,13 @@ def test_the_gradient_of_the_scalar_equals_finite_differences():
     place = JacobianMap(staged.layout, rows, staged.scale)
     directions = rows.directions(staged.evaluate(staged.start))
     dense = np.zeros((rows.count, staged.layout.n_v))
-    found = place.nonzeros(staged.linearize_along(staged.start, directions).jacobians, directions)
+    found = place.nonzeros(staged.linearize_along(staged.start, directions).jacobians, NONE, directions)
     dense[place.sparsity.row(), place.sparsity.get_col()] = found
     assert (np.count_nonzero(dense[rows.matching[0][:, 0]], axis=1) <= 2 * 2 + 4).all()  # 2 d + n_p
     for i in range(staged.layout.n_v):
         h = 1e-4 * staged.scale[i] * np.eye(staged.layout.n_v)[i]
         near = [staged.evaluate(staged.start + m * h) for m in (-2, -1, 1, 2)]
-        g = [rows.values(at.values, at.v) for at in near]
+        g = [rows.values(at.values, at.v, NONE) for at in near]
         slope = (g[0] - 8 * g[1] + 8 * g[2] - g[3]) / 12e-4
         np.testing.assert_allclose(dense[:, i], slope, rtol=1e-6, atol=1e-6)
 
