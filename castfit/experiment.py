@@ -280,7 +280,7 @@ class Experiment:
             new = np.where(np.isfinite(y), values[at, list(outputs).index(name)].reshape(y.shape), np.nan)
             if np.isfinite(new).any():
                 data[name] = (times, new)
-        return self._with(data=data)
+        return self.with_changes(data=data)
 
     def robust(self, model: Noise) -> Experiment:
         """Return the experiment with another noise model where errors are normal; itself if they are so nowhere.
