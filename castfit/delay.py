@@ -114,8 +114,11 @@ def delay(
 
     Examples
     --------
+    >>> import castfit as cf
     >>> x, r, tau = cf.symbols("x r tau")
-    >>> cf.Model({x: r * x * (1 - cf.delay(x, tau, history=0.1))}, parameters=[r, tau], initial={x: 0.1})
+    >>> model = cf.Model({x: r * x * (1 - cf.delay(x, tau, history=0.1))}, parameters=[r, tau], initial={x: 0.1})
+    >>> cf.simulate(model, {"r": 1.8, "tau": 1.0}, [0, 3, 6])["x"].round(3)
+    array([0.1 , 1.53, 1.5 ])
     """
     mistakes: list[str] = []
     what = _graph("expression", expression, mistakes)

@@ -41,6 +41,19 @@ def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNorma
     ------
     InputError
         If this is no successful result, or a name is none of its quantities.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> s, i, b, g = cf.symbols("s i b g")
+    >>> model = cf.Model({s: -b * s * i, i: b * s * i - g * i}, parameters=[b, g], initial={s: 0.99, i: 0.01})
+    >>> experiment = cf.Experiment({"i": [0.02, 0.05, 0.10]}, time=[1, 2, 3], sigma=0.01)
+    >>> guess = {"b": 1.0, "g": cf.Parameter(0.3, lower=0)}
+    >>> first = cf.fit(cf.Problem(model, experiment, parameters=guess))
+    >>> later = cf.Experiment({"i": [0.19, 0.27]}, time=[4, 5], sigma=0.01)
+    >>> both = cf.fit(cf.Problem(model, later, parameters=guess, priors=cf.Prior(first)))
+    >>> both.standard_errors["b"] < first.standard_errors["b"]
+    True
     """
     given: Any = result
     if not isinstance(given, Result):

@@ -33,8 +33,12 @@ class Estimate(float):
 
     Examples
     --------
-    >>> k1 = result["k1"]
-    >>> 2 * k1, k1.standard_error, k1.interval
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> estimate = result["k1"]
+    >>> estimate
+    k1 = 4.577e-06 ± 1.6e-07, 95 % interval [4.235e-06, 4.919e-06] (well determined)
     """
 
     name: str

@@ -61,9 +61,14 @@ class Event:
 
     Examples
     --------
+    >>> import castfit as cf
+    >>> x, y, dose, when = cf.symbols("x y dose when")
     >>> cf.Event(24, {x: x + dose})
-    >>> cf.Event(switch_time, {x: 0.5 * x, y: 0}, measured="after")
-    >>> cf.Event(when=height, changes={speed: -0.8 * speed}, direction="falling")
+    Event(time=24, changes={'x': (x+dose)})
+    >>> cf.Event(when, {x: 0.5 * x, y: 0}, measured="after")
+    Event(time=when, changes={'x': (0.5*x), 'y': 0}, measured='after')
+    >>> cf.Event(when=x - 3, changes={y: -0.8 * y}, direction="falling")
+    Event(time=inf, changes={'y': (-0.8*y)}, when=(x-3), direction='falling', count=20)
     """
 
     time: Value
@@ -148,8 +153,13 @@ class Doses:
 
     Examples
     --------
-    >>> cf.Doses(into=gut, amount=320, times=0, every=24, count=7, lag=tlag, bioavailability=F)
-    >>> cf.Doses(into=central, amount=[100, 50], times=[0, 12], duration=2)
+    >>> import castfit as cf
+    >>> gut, blood, ka, ke = cf.symbols("gut blood ka ke")
+    >>> lag, F = cf.symbols("lag F")
+    >>> cf.Doses(into=gut, amount=320, times=0, every=24, count=7, lag=lag, bioavailability=F)
+    Doses(into='gut', amount=(320,), times=(0,), every=24, count=7, lag=lag, bioavailability=F)
+    >>> cf.Doses(into=blood, amount=[100, 50], times=[0, 12], duration=2)
+    Doses(into='blood', amount=(100, 50), times=(0, 12), duration=2)
     """
 
     into: str

@@ -76,12 +76,28 @@ def free(
     ------
     InputError
         If `bounds` is no pair, or given beside `lower` or `upper`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> cf.free(2.0, lower=0)
+    Free(guess=2, lower=0)
+    >>> cf.free(2.0, scale="log", prior=cf.Normal(2.0, 0.5))
+    Free(guess=2, scale='log', prior=Normal(mean=2, deviation=0.5))
     """
     return Free(guess, *both_bounds("free", lower, upper, bounds), scale, prior)
 
 
 def relative(fraction: float, *, floor: float = 0.0) -> Relative:
-    """Say that sigma = max(fraction * abs(value), floor)."""
+    """Say that sigma = max(fraction * abs(value), floor).
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> made = cf.Experiment({"x": [10.0, 1.0, 0.0]}, time=[0, 1, 2], sigma=cf.relative(0.1, floor=0.01))
+    >>> made.sigma["x"].ravel()
+    array([1.  , 0.1 , 0.01])
+    """
     return Relative(fraction, floor)
 
 
@@ -139,6 +155,19 @@ class Experiment:
     ------
     InputError
         Listing every mistake: times unsorted or before the start, infinite data, wrong lengths, sigma <= 0, ...
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> cf.Experiment({"x": [2.1, 1.2, 0.8], "y": [0.0, float("nan"), 1.1]}, time=[0, 1, 2], sigma=0.1)
+    Experiment(5 values of x, y, times 0 to 2)
+    >>> cf.Experiment({"x": ([1, 2], [1.2, 0.8]), "y": ([0, 4], [0.0, 1.7])}, initial={"x": cf.free(2.0), "y": 0})
+    Experiment(4 values of x, y, times 0 to 4)
+    >>> cf.Experiment({"x": [2.1, 1.2]}, time=[1, 0])
+    Traceback (most recent call last):
+        ...
+    castfit.status.InputError: Experiment: 1 mistake found
+      - the times of 'x' are not sorted (look at t = 0); sort the rows by time
     """
 
     data: Any

@@ -119,6 +119,21 @@ def fit(
     InputError
         For misuse: unknown names or values outside the bounds in `start`, options out of range, a decomposition of a
         problem that has none.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> result.success
+    True
+    >>> cf.fit(problem, "multiple", "ipopt").status
+    <Status.CONVERGED: 'converged'>
+    >>> cf.fit(problem, start={"k3": 1.0})
+    Traceback (most recent call last):
+        ...
+    castfit.status.InputError: start: 1 mistake found
+      - 'k3' is not estimated: did you mean 'k2'? (valid: k1, k2)
     """
     began = time.perf_counter()
     if not is_one_of(loss, "linear"):

@@ -71,6 +71,16 @@ class IdentifiabilityStudy:
         What one more measured value would do for the combination that is known worst.
     information : (n, n) array
         Fisher's information on theta; of the design at the guess where there is no fit.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> found = cf.identifiability(problem, rng=0)
+    >>> found.kinds["k1"]
+    'well determined'
+    >>> round(found.collinearity(["k1", "k2"]), 1)
+    2.2
     """
 
     names: tuple[str, ...]
@@ -170,7 +180,10 @@ def identifiability(
 
     Examples
     --------
-    >>> print(cf.identifiability(result, rng=0))
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> cf.identifiability(problem, rng=0).kinds
+    {'k1': 'well determined', 'k2': 'well determined'}
     """
     began, limit = time.perf_counter(), real(max_time)
     given: Any = problem

@@ -38,6 +38,23 @@ class PriorInfluence:
     shares : dict
         By name, the part of the information that comes from priors, 1 - (error with / error without)^2; 1 where the
         data alone do not determine the quantity, NaN where a bound holds it.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> experiment = cf.Experiment({"x": [1.2, 0.8, 0.4]}, time=[1, 2, 3], sigma=0.1)
+    >>> problem = cf.Problem(model, experiment, parameters={"k": 1.0}, priors={"k": cf.Normal(0.7, 0.1)})
+    >>> influence = cf.prior_influence(cf.fit(problem))
+    >>> round(influence.shares["k"], 2)
+    0.05
+    >>> print(influence)
+       with priors  std. error  without  std. error  moved by  what priors do
+    -----------------------------------------------------------------------------------------
+    k       0.5308       0.042   0.4969       0.043     +0.79  moved by +0.79 standard errors
+    <BLANKLINE>
+    sum of squared residuals of the data: 1.23153 with priors, 0.638627 without
     """
 
     posterior: Result
@@ -116,6 +133,17 @@ def prior_influence(
     ------
     InputError
         If there are no priors, or the result was loaded and does not know its problem.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> experiment = cf.Experiment({"x": [1.2, 0.8, 0.4]}, time=[1, 2, 3], sigma=0.1)
+    >>> problem = cf.Problem(model, experiment, parameters={"k": 1.0}, priors={"k": cf.Normal(0.7, 0.1)})
+    >>> influence = cf.prior_influence(cf.fit(problem))
+    >>> round(influence.shares["k"], 2)
+    0.05
     """
     given: Any = result
     if not isinstance(given, Result):

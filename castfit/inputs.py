@@ -45,6 +45,15 @@ class Input:
     ------
     InputError
         Listing every mistake: unequal lengths, too few points, times that do not increase, what is no finite number.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> pump = cf.Input.piecewise_constant([0, 12, 24], [0.1, 0.35, 0.2])
+    >>> pump([0, 11.9, 12, 30])
+    array([0.1 , 0.1 , 0.35, 0.2 ])
+    >>> float(cf.Input.linear([0, 10], [1.0, 3.0])(2.5))
+    1.5
     """
 
     kind: str

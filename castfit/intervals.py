@@ -63,8 +63,16 @@ def per_interval(rate: Any) -> Remembered:
 
     Examples
     --------
-    >>> cf.Model({S: -b * S * I, I: b * S * I - g * I}, parameters=[b, g, rho],
-    ...          outputs={"cases": cf.per_interval(rho * b * S * I)})
+    >>> import castfit as cf
+    >>> s, i, b, g, rho = cf.symbols("s i b g rho")
+    >>> model = cf.Model(
+    ...     {s: -b * s * i, i: b * s * i - g * i},
+    ...     parameters=[b, g, rho],
+    ...     outputs={"cases": cf.per_interval(rho * b * s * i)},
+    ...     initial={s: 0.99, i: 0.01},
+    ... )
+    >>> cf.simulate(model, {"b": 2.0, "g": 0.5, "rho": 1000}, [0, 1, 2, 3])["cases"].round(1)
+    array([  0. ,  43.8, 195.9, 501.6])
     """
     return Remembered("per interval", rate)
 
@@ -75,6 +83,14 @@ def interval_mean(expression: Any) -> Remembered:
     Parameters
     ----------
     expression : casadi.SX expression
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], outputs={"mean": cf.interval_mean(x)}, initial={x: 2.0})
+    >>> print(cf.simulate(model, {"k": 1.0}, [0, 1, 2])["mean"].round(4))
+    [2.     1.2642 0.8647]
     """
     return Remembered("mean", expression)
 
@@ -87,6 +103,14 @@ def relative_to_first(expression: Any) -> Remembered:
     Parameters
     ----------
     expression : casadi.SX expression
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], outputs={"fold": cf.relative_to_first(x)}, initial={x: 2.0})
+    >>> print(cf.simulate(model, {"k": 1.0}, [0, 1, 2])["fold"].round(4))
+    [1. 1. 1.]
     """
     return Remembered("relative", expression)
 

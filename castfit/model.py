@@ -44,6 +44,16 @@ def symbols(names: str | Iterable[str]) -> Any:
     -------
     casadi.SX or tuple of casadi.SX
         One symbol for one name, a tuple for several; a tuple always where an iterable is given.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, y = cf.symbols("x y")
+    >>> -0.3 * x * y
+    SX(((-0.3*x)*y))
+    >>> cells = cf.symbols(f"u{i}" for i in range(3))
+    >>> cells
+    (SX(u0), SX(u1), SX(u2))
     """
     given: Any = names
     parts = given.replace(",", " ").split() if isinstance(given, str) else items(given) or []
@@ -111,6 +121,18 @@ class Model:
     InputError
         Listing every mistake: unknown or doubly declared symbols, expressions that are not scalar, algebraic
         equations that do not determine the algebraic states (index 2 or higher).
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> prey, predator, a, b, c, d = cf.symbols("prey predator a b c d")
+    >>> cf.Model(
+    ...     {prey: a * prey - b * prey * predator, predator: c * prey * predator - d * predator},
+    ...     parameters=[a, b, c, d],
+    ...     outputs={"animals": prey + predator},
+    ...     initial={prey: 10, predator: 5},
+    ... )
+    Model(ODE: states prey, predator; parameters a, b, c, d)
     """
 
     def __init__(

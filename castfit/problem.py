@@ -80,6 +80,21 @@ class Problem:
     InputError
         Listing every mistake: unknown names with the nearest valid one, missing guesses, guesses outside their bounds,
         inputs that do not cover the horizon, quantities that no measurement depends on, ...
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> experiment = cf.Experiment({"x": [1.2, 0.8, 0.4]}, time=[1, 2, 3], sigma=0.1)
+    >>> cf.Problem(model, experiment, parameters={"k": cf.Parameter(1.0, lower=0)})
+    Problem(1 experiment, 3 values of x; estimates k)
+    >>> cf.Problem(model, experiment, parameters={"K": 1.0})
+    Traceback (most recent call last):
+        ...
+    castfit.status.InputError: Problem: 2 mistakes found
+      - 'K' is no parameter of the model: did you mean 'k'? (valid: k)
+      - parameter 'k' has no guess; add it to parameters={...}
     """
 
     def __init__(

@@ -73,6 +73,14 @@ class Axis:
     unit : float
     relative : bool
         Whether `known_to` is relative.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> print(result.confidence_region().axes[0])
+    k1/k2**0.1 is known to 5.7 %
     """
 
     weights: dict[str, float]
@@ -133,6 +141,24 @@ class ConfidenceRegion:
         root @ root.T is the covariance of relative changes in what is determined.
     undetermined : (k, n) array
         Relative changes that are not.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> region = result.confidence_region()
+    >>> print(region)
+    95 % confidence region (linear): 2 directions, radius 2.79 standard errors
+            value  std. error  95 %, by itself         all together            if the others were known
+    ---------------------------------------------------------------------------------------------------
+    k1  4.577e-06     1.6e-07  [4.235e-06, 4.919e-06]  [4.139e-06, 5.015e-06]  [4.247e-06, 4.907e-06]
+    k2  0.0002796     5.5e-05  [0.0001606, 0.0003987]  [0.0001273, 0.0004319]  [0.0001647, 0.0003945]
+    <BLANKLINE>
+    combination  known to  half-axis  direction, in relative changes
+    ----------------------------------------------------------------
+    k1/k2**0.1      5.7 %     0.0717  +0.99 k1 -0.12 k2
+    k2               43 %      0.548  +0.99 k2 +0.12 k1
     """
 
     names: tuple[str, ...]

@@ -68,6 +68,21 @@ class Result:
         None in a result that was loaded; see `with_problem`.
 
     What the parts hold is also to be had from the result itself, for instance ``result.parameters``.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> result
+    Result(converged: chi2 = 21.8667, k1 = 4.577e-06, k2 = 0.0002796; collocation)
+    >>> result["k1"]
+    k1 = 4.577e-06 ± 1.6e-07, 95 % interval [4.235e-06, 4.919e-06] (well determined)
+    >>> {name: float(f"{error:.2g}") for name, error in result.standard_errors.items()}
+    {'k1': 1.6e-07, 'k2': 5.5e-05}
+    >>> later = result.predict([50.0, 100.0])["experiment 1"]
+    >>> later["z"].round(2)
+    array([47.43, 48.64])
     """
 
     solution: Estimates

@@ -91,9 +91,15 @@ def scaled(
 
     Examples
     --------
-    >>> x, k = ca.SX.sym("x"), ca.SX.sym("k")
-    >>> Scaling.named("intensity", scaled(x, offset=True)).parameters
-    ('scale(intensity)', 'offset(intensity)')
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], outputs={"blot": cf.scaled(x, offset=True)}, initial={x: 1})
+    >>> experiment = cf.Experiment({"blot": [820, 540, 370, 270, 200, 160]}, time=[0, 1, 2, 3, 4, 5])
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
+    >>> result["k"]
+    k = 0.48497 ± 0.0087, 95 % interval [0.45731, 0.51264] (well determined)
+    >>> result["scale(blot)"]
+    scale(blot) = 721.99 ± 5, 95 % interval [706.10, 737.88] (well determined)
     """
     lower, upper = both_bounds("scaled", lower, upper, bounds)
     return Scaled(expression, offset, name, per_experiment, guess, lower, upper, prior)

@@ -62,6 +62,17 @@ class SimulationError(CastfitError):
     experiment : str
     time : float
         How far the integration came.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: k * x**2}, parameters=[k], initial={x: 2.0})
+    >>> try:
+    ...     cf.simulate(model, {"k": 1.0}, [0, 1.0])
+    ... except cf.SimulationError as error:
+    ...     print(str(error)[:42])
+    the model: Integration stopped at t = 0.5:
     """
 
     def __init__(self, experiment: str, time: float, sentence: str) -> None:
@@ -144,7 +155,14 @@ def simulate(
 
     Examples
     --------
-    >>> cf.simulate(model, {"k": 0.3}, np.linspace(0, 10, 101), initial={"x": 1.0})["x"]
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> cf.simulate(model, {"k": 0.3}, [0, 1, 10])["x"].round(4)
+    array([2.    , 1.4816, 0.0996])
+    >>> problem = cf.problems.load("bellman").problem
+    >>> cf.simulate(problem, {"k1": 4.6e-6, "k2": 2.8e-4}, [0, 20])["experiment 1"]["z"].round(2)
+    array([ 0., 39.])
     """
     mistakes: list[str] = []
     given: Any = integrator

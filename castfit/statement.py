@@ -46,6 +46,18 @@ class Parameter:
     ------
     InputError
         If `bounds` is no pair, or given beside `lower` or `upper`.  What else is wrong is found by `Problem`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> cf.Parameter(0.5, lower=0)
+    Parameter(value=0.5, lower=0)
+    >>> cf.Parameter(1.0, bounds=(1e-3, 1e3), scale="log")
+    Parameter(value=1, lower=0.001, upper=1000, scale='log')
+    >>> cf.Parameter(9.81, fixed=True)
+    Parameter(value=9.81, fixed=True)
+    >>> cf.Parameter(1.0, local=True, prior=cf.Normal(1.0, 0.2))
+    Parameter(value=1, local=True, prior=Normal(mean=1, deviation=0.2))
     """
 
     value: float | Mapping[str, float]

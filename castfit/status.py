@@ -8,7 +8,17 @@ from enum import Enum
 
 
 class Status(str, Enum):
-    """How a fit ended; the value is a stable key, `sentence` says it in words."""
+    """How a fit ended; the value is a stable key, `sentence` says it in words.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> cf.fit(problem).status
+    <Status.CONVERGED: 'converged'>
+    >>> cf.fit(problem, max_time=1e-9).status.success
+    False
+    """
 
     CONVERGED = "converged"
     ACCEPTABLE = "acceptable"
@@ -82,7 +92,14 @@ _REMEDIES = {
 
 
 class CastfitError(ValueError):
-    """Base of castfit's exceptions: they report misuse, never a fit that failed."""
+    """Base of castfit's exceptions: they report misuse, never a fit that failed.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> issubclass(cf.InputError, cf.CastfitError)
+    True
+    """
 
 
 class InputError(CastfitError):
@@ -92,6 +109,15 @@ class InputError(CastfitError):
     ----------
     problems : tuple of str
         One sentence per mistake, each naming the thing and the fix.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> try:
+    ...     cf.Experiment({"x": [1.0, 2.0]}, time=[1, 0], sigma=-1)
+    ... except cf.InputError as error:
+    ...     print(len(error.problems), "mistakes")
+    2 mistakes
     """
 
     def __init__(self, where: str, problems: Iterable[str]) -> None:
@@ -109,7 +135,8 @@ class InputError(CastfitError):
 def suggest(name: str, valid: Iterable[str]) -> str:
     """Return a hint such as ``did you mean 'k1'? (valid: k1, k2)``."""
     names = list(valid)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    alike = [n for n in names if n.casefold() == name.casefold()]
+    near = alike or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     listing = f"valid: {', '.join(names)}" if names else "there are none"
     return f"did you mean '{near[0]}'? ({listing})" if near else f"({listing})"
 

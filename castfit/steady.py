@@ -27,7 +27,19 @@ if TYPE_CHECKING:
 
 
 class SteadyStateError(CastfitError):
-    """There is no steady state, or none was found; the message says what the model does instead."""
+    """There is no steady state, or none was found; the message says what the model does instead.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: 1.0 + 0 * k}, parameters=[k], initial={x: 2.0})
+    >>> try:
+    ...     cf.steady_state(model, {"k": 4.0})
+    ... except cf.SteadyStateError as error:
+    ...     print(str(error)[:26])
+    No steady state was found:
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +60,15 @@ class SteadyState:
         The sums that the model conserves, such as ``"E + ES"``, and their values.
     eigenvalues : (n_x,) complex array
         Of the Jacobian along the states there, by increasing real part; one zero for every conserved sum.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: 1.0 - k * x}, parameters=[k], initial={x: 2.0})
+    >>> rest = cf.steady_state(model, {"k": 4.0})
+    >>> rest.states, rest.jacobian.round(4)
+    ({'x': 0.25}, array([[-0.0625]]))
     """
 
     states: dict[str, float]
@@ -129,8 +150,14 @@ def steady_state(
 
     Examples
     --------
-    >>> cf.steady_state(model, {"k": 0.3, "d": 0.1}, inputs={"u": 0}).states
-    >>> cf.Experiment(data, time, initial=cf.steady_state(inputs={"u": 0}), inputs={"u": 1})
+    >>> import castfit as cf
+    >>> x, u, k, d = cf.symbols("x u k d")
+    >>> model = cf.Model({x: k * u - d * x}, parameters=[k, d], inputs=[u])
+    >>> rest = cf.steady_state(model, {"k": 0.3, "d": 0.1}, inputs={"u": 2.0}, initial={"x": 0.0})
+    >>> round(rest.states["x"], 6)
+    6.0
+    >>> cf.Experiment({"x": [0.5, 1.0]}, time=[1, 5], initial=cf.steady_state(inputs={"u": 0}), inputs={"u": 1})
+    Experiment(2 values of x, times 1 to 5)
     """
     mistakes: list[str] = []
     if model is None:

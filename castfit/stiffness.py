@@ -71,6 +71,15 @@ class Stiffness:
         An integrator, as `IntegratorOptions` names it.
     sentence : str
         The verdict in words, with what to use and why.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, fast = cf.symbols("a b fast")
+    >>> model = cf.Model({a: -a, b: fast * (a - b)}, parameters=[fast], initial={a: 1, b: 0})
+    >>> found = cf.stiffness(model, {"fast": 1e4}, [0, 1, 2])
+    >>> round(found.ratio), found.suggested
+    (10000, 'cvodes')
     """
 
     name: str
@@ -171,7 +180,14 @@ def stiffness(
 
     Examples
     --------
-    >>> print(cf.stiffness(model, {"k": 0.3}, np.linspace(0, 10, 101), initial={"x": 1.0}))
+    >>> import castfit as cf
+    >>> a, b, fast = cf.symbols("a b fast")
+    >>> model = cf.Model({a: -a, b: fast * (a - b)}, parameters=[fast], initial={a: 1, b: 0})
+    >>> found = cf.stiffness(model, {"fast": 1e4}, [0, 1, 2])
+    >>> round(found.ratio)
+    10000
+    >>> found.suggested
+    'cvodes'
     """
     mistakes: list[str] = []
     given: Any = integrator

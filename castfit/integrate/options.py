@@ -43,6 +43,15 @@ class IntegratorOptions:
     ------
     InputError
         Listing every option that is out of range.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> tight = cf.IntegratorOptions(relative_tolerance=1e-10, absolute_tolerance=1e-12)
+    >>> print(cf.simulate(model, {"k": 1.0}, [0, 1.0], integrator=tight)["x"].round(9))
+    [2.         0.73575888]
     """
 
     method: str = "auto"

@@ -30,7 +30,19 @@ _UNSEEN = 1e-6  # part of a variance
 @brief
 @dataclass(frozen=True, eq=False)
 class Poisson(Noise):
-    """Counts whose expectation is the output, and so is their variance.  There is no `sigma`."""
+    """Counts whose expectation is the output, and so is their variance.  There is no `sigma`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 50.0})
+    >>> data = {"x": [40, 27, 26, 17, 21, 12]}
+    >>> experiment = cf.Experiment(data, time=[0.5, 1, 1.5, 2, 2.5, 3], noise={"x": cf.Poisson()})
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
+    >>> print(round(result.parameters["k"], 3), round(result.standard_errors["k"], 3))
+    0.454 0.05
+    """
 
     def option_mistakes(self) -> list[str]:
         """Say which options are out of range."""
@@ -97,6 +109,17 @@ class NegativeBinomial(Noise):
     ----------
     sigma : float, array, `unknown` or casadi.SX, optional
         The dispersion, without unit: the inverse of the size n of the usual (n, p); nothing means unknown.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 50.0})
+    >>> data = {"x": [40, 27, 26, 17, 21, 12]}
+    >>> experiment = cf.Experiment(data, time=[0.5, 1, 1.5, 2, 2.5, 3], noise={"x": cf.NegativeBinomial()})
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
+    >>> print(round(result.parameters["k"], 3), round(result.standard_errors["k"], 3))
+    0.454 0.055
     """
 
     def value_mistakes(self, values: Array) -> list[str]:

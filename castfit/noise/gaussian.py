@@ -176,8 +176,17 @@ class Gaussian(_Normal):
 
     Examples
     --------
-    >>> Gaussian(0.1, below=0.02).option_mistakes()
-    []
+    >>> import castfit as cf
+    >>> cf.Gaussian(0.1, below=0.02)
+    Gaussian(sigma=0.1, below=0.02)
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> detectable = cf.Gaussian(0.05, below=0.3)
+    >>> data = {"x": [1.2, 0.7, 0.45, 0.3, 0.3]}  # 0.3 stands for "less than 0.3"
+    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4, 5], noise=detectable)
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
+    >>> result["k"]
+    k = 0.5152 ± 0.021, 95 % interval [0.4735, 0.5569] (well determined)
     """
 
     def _axis(self, value: ca.SX) -> ca.SX:
@@ -206,6 +215,17 @@ class LogNormal(_Normal):
         Which logarithm: PEtab's observableTransformation "log" or "log10".
     below, above : float, optional
         Limits of detection, in the unit of the output.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> data = {"x": [1.6, 1.2, 0.9, 0.7, 2.5, 0.4]}
+    >>> experiment = cf.Experiment(data, time=[0.5, 1, 1.5, 2, 2.5, 3], noise={"x": cf.LogNormal(sigma=0.2)})
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
+    >>> print(round(result.parameters["k"], 3))
+    0.36
     """
 
     base: Any = field(default="e", kw_only=True)

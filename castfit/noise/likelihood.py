@@ -45,10 +45,17 @@ class Likelihood(Noise):
 
     Examples
     --------
-    >>> spread = ca.SX.sym("spread")
-    >>> noise = Likelihood(lambda y, m: abs(m - y) / spread + ca.log(2 * spread))
+    >>> import castfit as cf
+    >>> x, k, spread = cf.symbols("x k spread")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> noise = cf.Likelihood(lambda y, m: cf.fabs(m - y) / spread + cf.log(2 * spread))  # Laplace's
     >>> noise.names
     ('spread',)
+    >>> data = {"x": [1.6, 1.2, 0.9, 0.7, 0.5, 0.4]}
+    >>> experiment = cf.Experiment(data, time=[0.5, 1, 1.5, 2, 2.5, 3], noise={"x": noise})
+    >>> problem = cf.Problem(model, experiment, parameters={"k": 1.0, "spread": cf.Parameter(0.1, lower=1e-3)})
+    >>> cf.fit(problem, loss="linear").neg2loglik < 0
+    True
     """
 
     sigma: None = None

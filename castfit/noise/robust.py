@@ -103,6 +103,17 @@ class StudentT(Noise):
         it.
     df : float
         Degrees of freedom; 1 is Cauchy's distribution, 4 a usual choice.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> data = {"x": [1.6, 1.2, 0.9, 0.7, 2.5, 0.4]}
+    >>> experiment = cf.Experiment(data, time=[0.5, 1, 1.5, 2, 2.5, 3], noise={"x": cf.StudentT(df=3)})
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
+    >>> print(round(result.parameters["k"], 3))
+    0.522
     """
 
     df: float = field(default=4.0, kw_only=True)
@@ -174,6 +185,17 @@ class Laplace(Noise):
     sigma : float, array, `relative`, `unknown` or casadi.SX, optional
         Scale, the mean absolute deviation, in the unit of the output; nothing means unknown.  The standard deviation is
         sqrt 2 times it.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> data = {"x": [1.6, 1.2, 0.9, 0.7, 2.5, 0.4]}
+    >>> experiment = cf.Experiment(data, time=[0.5, 1, 1.5, 2, 2.5, 3], noise={"x": cf.Laplace(sigma=0.1)})
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
+    >>> print(round(result.parameters["k"], 3))
+    0.525
     """
 
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
@@ -282,6 +304,17 @@ class Huber(_Loss):
     f_scale : float
         Residual, in standard deviations, from which the loss is linear; 1.345 loses 5 % of the information that normal
         errors have.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> data = {"x": [1.6, 1.2, 0.9, 0.7, 2.5, 0.4]}
+    >>> experiment = cf.Experiment(data, time=[0.5, 1, 1.5, 2, 2.5, 3], noise={"x": cf.Huber(sigma=0.1)})
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
+    >>> print(round(result.parameters["k"], 3))
+    0.502
     """
 
     def _rho(self, z: ca.SX) -> ca.SX:
@@ -339,6 +372,17 @@ class SoftL1(_Loss):
         Standard deviation of what is no outlier, in the unit of the output; nothing means unknown.
     f_scale : float
         Residual, in standard deviations, about which the transition is.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> data = {"x": [1.6, 1.2, 0.9, 0.7, 2.5, 0.4]}
+    >>> experiment = cf.Experiment(data, time=[0.5, 1, 1.5, 2, 2.5, 3], noise={"x": cf.SoftL1(sigma=0.1)})
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
+    >>> print(round(result.parameters["k"], 3))
+    0.501
     """
 
     def _rho(self, z: ca.SX) -> ca.SX:
@@ -394,6 +438,17 @@ class Cauchy(_Loss):
         freedom.
     f_scale : float
         Residual, in standard deviations, from which the loss is about logarithmic.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> data = {"x": [1.6, 1.2, 0.9, 0.7, 2.5, 0.4]}
+    >>> experiment = cf.Experiment(data, time=[0.5, 1, 1.5, 2, 2.5, 3], noise={"x": cf.Cauchy(sigma=0.1)})
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
+    >>> print(round(result.parameters["k"], 3))
+    0.521
     """
 
     def _rho(self, z: ca.SX) -> ca.SX:

@@ -80,6 +80,17 @@ def unknown(
     ------
     InputError
         If `bounds` is no pair, or given beside `lower` or `upper`.  What else is wrong is found by `Experiment`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> data = {"x": [1.5, 1.0, 0.75, 0.5, 0.42, 0.24]}
+    >>> experiment = cf.Experiment(data, time=[0.5, 1, 1.5, 2, 2.5, 3], sigma=cf.unknown())
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
+    >>> round(result["sigma(x)"].value, 3)
+    0.038
     """
     if bounds is not None:
         lower, upper = both_bounds("unknown", -np.inf if lower == 0.0 else lower, upper, bounds)

@@ -66,8 +66,11 @@ def iterations(
 
     Examples
     --------
-    >>> states = list(cf.GaussNewton().iterate(problem, cf.MultipleShooting(17)))
-    >>> plots.iterations(states, problem, cf.MultipleShooting(17), choose=[0, 8, states[-1].iteration])
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> multiple = cf.MultipleShooting(5)
+    >>> states = list(cf.GaussNewton().iterate(problem, multiple))
+    >>> figure = cf.plots.iterations(states, problem, multiple, choose=[0, states[-1].iteration])
     """
     course = Course.of(states, problem, transcription)
     shown = course.chosen(choose)
@@ -115,6 +118,14 @@ def animate(
     -------
     Figure
         The last frame.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> multiple = cf.MultipleShooting(5)
+    >>> states = list(cf.GaussNewton().iterate(problem, multiple))
+    >>> figure = cf.plots.animate(states, problem, multiple, "course.gif")
     """
     mistakes = [] if Path(path).suffix.lower() == ".gif" else [f"path is '{path}'; animations end in .gif"]
     if not 0 < frames_per_second <= _FASTEST:

@@ -44,6 +44,13 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
     ------
     InputError
         For a loaded result without its problem.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> figure = cf.plots.residuals(result)
     """
     found, table = result.diagnostics, result.residual_table()
     residual = result.normalised_residuals

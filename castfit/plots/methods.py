@@ -30,6 +30,13 @@ def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
     result : ComparisonResult
     path : str or Path, optional
         Where to write the figure; the ending decides on the format.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> found = cf.compare(problem, ["single", "collocation"], starts=[{"k1": 1e-6}, {"k1": 1e-5}])
+    >>> figure = cf.plots.success(found)
     """
     from matplotlib.ticker import LogLocator
 

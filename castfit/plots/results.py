@@ -52,6 +52,13 @@ def fit(result: Result, path: str | Path | None = None, **bands: Any) -> Figure:
         Where to write the figure; the ending decides on the format.
     **bands
         Options of ``result.predict``: what bands about the curves are made of, whether with noise, their level.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> figure = cf.plots.fit(result)
     """
     if bands:
         result.predict({}, **bands)  # says what is wrong before anything is drawn
@@ -70,6 +77,12 @@ def comparison(results: Mapping[str, Result], path: str | Path | None = None) ->
     ----------
     results : mapping from label to Result
     path : str or Path, optional
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> figure = cf.plots.comparison({"collocation": cf.fit(problem), "single": cf.fit(problem, "single")})
     """
     return gallery({"": results}, path)
 
@@ -81,6 +94,14 @@ def gallery(groups: Mapping[str, Mapping[str, Result]], path: str | Path | None 
     ----------
     groups : mapping from title to mapping from label to Result
     path : str or Path, optional
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> other = cf.fit(cf.problems.load("gasoil").problem)
+    >>> figure = cf.plots.gallery({"bellman": {"default": result}, "gasoil": {"default": other}})
     """
     grids = [_Grid.of(_problem(next(iter(results.values())))) for results in groups.values()]
     widths = [grid.width for grid in grids]
@@ -98,6 +119,13 @@ def correlation(result: Result, path: str | Path | None = None) -> Figure:
     ----------
     result : Result
     path : str or Path, optional
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> figure = cf.plots.correlation(result)
     """
     names, count = result.names, len(result.names)
     size = 1.6 + 0.42 * min(count, 24)

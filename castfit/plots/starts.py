@@ -37,6 +37,13 @@ def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figur
     result : MultistartResult
     path : str or Path, optional
         Where to write the figure; the ending decides on the format.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> found = cf.multistart(problem, starts=3, limits={"k1": (0, 1e-4), "k2": (0, 1e-3)}, rng=0)
+    >>> figure = cf.plots.waterfall(found)
     """
     rows = sorted((row for row in result.starts if np.isfinite(row.chi2)), key=lambda row: (row.chi2, row.index))
     figure = new_figure(6.4, 3.6)
@@ -81,6 +88,13 @@ def parameters(result: MultistartResult, path: str | Path | None = None) -> Figu
     ------
     InputError
         If no start succeeded.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> found = cf.multistart(problem, starts=3, limits={"k1": (0, 1e-4), "k2": (0, 1e-3)}, rng=0)
+    >>> figure = cf.plots.parameters(found)
     """
     rows = {row.index: row for row in result.starts if row.success}
     if not rows:

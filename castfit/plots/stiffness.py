@@ -25,6 +25,13 @@ def stiffness(found: Stiffness, path: str | Path | None = None) -> Figure:
     found : Stiffness
     path : str or Path, optional
         Where to write the figure; the ending decides on the format.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> escep = cf.problems.load("escep")
+    >>> found = cf.stiffness(escep.problem.model, escep.reference.parameters, [0, 0.1, 1, 10])
+    >>> figure = cf.plots.stiffness(found)
     """
     figure = new_figure(8.4, 3.6)
     left, right = figure.subplots(1, 2)

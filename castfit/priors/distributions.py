@@ -194,6 +194,15 @@ class Normal(Scaled):
     on : {"value", "log", "log10"}
         Whether the value itself or its logarithm is normally distributed.  The density of the logarithm is largest at
         `mean`; that of the value, `LogNormal`, at a smaller value.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> prior = cf.priors.Normal(2.0, 0.5)
+    >>> [round(prior.ppf(u), 3) for u in (0.025, 0.5, 0.975)]
+    [1.02, 2.0, 2.98]
+    >>> cf.Parameter(1.0, prior=prior)
+    Parameter(value=1, prior=Normal(mean=2, deviation=0.5))
     """
 
     mean: float
@@ -228,6 +237,15 @@ class LogNormal(PriorDistribution):
     ----------
     mean, deviation : float
         Of the natural logarithm.  The median of the value is ``exp(mean)``, its mode ``exp(mean - deviation**2)``.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> prior = cf.priors.LogNormal(0.0, 0.5)
+    >>> [round(prior.ppf(u), 3) for u in (0.025, 0.5, 0.975)]
+    [0.375, 1.0, 2.664]
+    >>> cf.Parameter(1.0, prior=prior)
+    Parameter(value=1, prior=LogNormal(mean=0, deviation=0.5))
     """
 
     mean: float
@@ -273,6 +291,15 @@ class Uniform(Scaled):
     lower, upper : float
     on : {"value", "log", "log10"}
         Whether the value or its logarithm is uniformly distributed; `lower` and `upper` are then logarithms.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> prior = cf.priors.Uniform(0.0, 4.0)
+    >>> [round(prior.ppf(u), 3) for u in (0.025, 0.5, 0.975)]
+    [0.1, 2.0, 3.9]
+    >>> cf.Parameter(1.0, prior=prior)
+    Parameter(value=1, prior=Uniform(lower=0, upper=4))
     """
 
     lower: float
@@ -324,6 +351,15 @@ class Gamma(PriorDistribution):
         exponential distribution, the cost x / scale is straight and adds no information.
     scale : float
         In the unit of the quantity.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> prior = cf.priors.Gamma(2.0, 1.5)
+    >>> [round(prior.ppf(u), 3) for u in (0.025, 0.5, 0.975)]
+    [0.363, 2.518, 8.357]
+    >>> cf.Parameter(1.0, prior=prior)
+    Parameter(value=1, prior=Gamma(shape=2, scale=1.5))
     """
 
     shape: float
@@ -381,6 +417,15 @@ class Beta(PriorDistribution):
         At least 1: below that the density is infinite at an end.  With u = (x - lower) / (upper - lower) the density
         goes like u^(a - 1) (1 - u)^(b - 1).
     lower, upper : float
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> prior = cf.priors.Beta(2.0, 5.0)
+    >>> [round(prior.ppf(u), 3) for u in (0.025, 0.5, 0.975)]
+    [0.043, 0.264, 0.641]
+    >>> cf.Parameter(1.0, prior=prior)
+    Parameter(value=1, prior=Beta(a=2, b=5, lower=0, upper=1))
     """
 
     a: float
@@ -450,6 +495,13 @@ class Truncated(PriorDistribution):
     prior : PriorDistribution
     lower, upper : float
         Natural values, infinite for none.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> prior = cf.priors.Truncated(cf.Normal(0.0, 1.0), lower=0.0)
+    >>> [round(prior.ppf(u), 3) for u in (0.025, 0.5, 0.975)]
+    [0.031, 0.674, 2.241]
     """
 
     prior: PriorDistribution

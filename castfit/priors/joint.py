@@ -92,6 +92,18 @@ def multivariate_normal(mean: Any, covariance: Any, *, on: str = "value") -> Joi
     ------
     InputError
         If these are no means, or no covariance of as many quantities.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> s, i, b, g = cf.symbols("s i b g")
+    >>> model = cf.Model({s: -b * s * i, i: b * s * i - g * i}, parameters=[b, g], initial={s: 0.99, i: 0.01})
+    >>> experiment = cf.Experiment({"i": [0.02, 0.05, 0.10]}, time=[1, 2, 3], sigma=0.01)
+    >>> guess = {"b": 1.0, "g": cf.Parameter(0.3, lower=0)}
+    >>> known = cf.priors.multivariate_normal({"b": 1.1, "g": 0.3}, [[0.04, 0.03], [0.03, 0.04]])
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters=guess, priors=known))
+    >>> print(round(result.parameters["b"], 2), round(result.parameters["g"], 2))
+    1.11 0.28
     """
     mistakes: list[str] = []
     entries = named("mean", mean, mistakes)
@@ -167,6 +179,17 @@ def tikhonov(names: Any, weight: float, *, towards: Any = "guess", on: str = "va
     ------
     InputError
         If one of these is nothing of the kind; names are checked by `Problem`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> s, i, b, g = cf.symbols("s i b g")
+    >>> model = cf.Model({s: -b * s * i, i: b * s * i - g * i}, parameters=[b, g], initial={s: 0.99, i: 0.01})
+    >>> experiment = cf.Experiment({"i": [0.02, 0.05, 0.10]}, time=[1, 2, 3], sigma=0.01)
+    >>> guess = {"b": 1.0, "g": cf.Parameter(0.3, lower=0)}
+    >>> problem = cf.Problem(model, experiment, parameters=guess, priors=cf.tikhonov("g", weight=30.0))
+    >>> print(round(cf.fit(problem).parameters["g"], 2))
+    0.3
     """
     return penalty("tikhonov", names, weight, towards, on)
 
@@ -194,6 +217,17 @@ def lasso(names: Any, weight: float, *, towards: Any = "guess", on: str = "value
     ------
     InputError
         If one of these is nothing of the kind; names are checked by `Problem`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> s, i, b, g = cf.symbols("s i b g")
+    >>> model = cf.Model({s: -b * s * i, i: b * s * i - g * i}, parameters=[b, g], initial={s: 0.99, i: 0.01})
+    >>> experiment = cf.Experiment({"i": [0.02, 0.05, 0.10]}, time=[1, 2, 3], sigma=0.01)
+    >>> guess = {"b": 1.0, "g": cf.Parameter(0.3, lower=0)}
+    >>> problem = cf.Problem(model, experiment, parameters=guess, priors=cf.lasso("g", weight=100.0))
+    >>> print(cf.fit(problem).message)
+    The optimality conditions hold to the requested tolerance. At the kink of the prior: g.
     """
     return replace(penalty("lasso", names, weight, towards, on), absolute=True)
 

@@ -55,6 +55,15 @@ class Laplace(_AboutMean):
         The mean distance from the mean; data pull hard enough whose cost falls by more than 1 / scale per unit.
     on : {"value", "log", "log10"}
         Whether the value itself or its logarithm is so distributed.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> prior = cf.priors.Laplace(1.0, 0.5)
+    >>> [round(prior.ppf(u), 3) for u in (0.025, 0.5, 0.975)]
+    [-0.498, 1.0, 2.498]
+    >>> cf.Parameter(1.0, prior=prior)
+    Parameter(value=1, prior=Laplace(mean=1, scale=0.5))
     """
 
     def _row(self, z: float) -> Row:

@@ -83,6 +83,14 @@ class GaussNewton:
     regularisation : float
         Singular values of the scaled condensed Jacobian below this fraction of the largest are enlarged while
         iterating, so that directions that the data do not determine stay put (Peifer and Timmer 2007, Eq. 23).
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem, cf.Collocation(), cf.GaussNewton("levenberg_marquardt"))
+    >>> result.solver, result.success
+    ('Gauss-Newton (levenberg marquardt)', True)
     """
 
     step_control: str | StepControl = "natural_level"

@@ -129,6 +129,14 @@ class Ipopt:
     linear_solver : {"mumps", "spral"}
     options : mapping
         Further IPOPT options by their own names, for instance ``{"mu_strategy": "adaptive"}``.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem, cf.Collocation(), cf.Ipopt())
+    >>> result.solver, result.success
+    ('IPOPT', True)
     """
 
     hessian: str = "auto"

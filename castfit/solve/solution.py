@@ -42,6 +42,15 @@ class Iteration:
         All variables; the first entries are theta, in search scale.
     seconds : float
         Time since the solve began.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> seen = []
+    >>> result = cf.fit(problem, callback=lambda iteration: seen.append(iteration.cost))
+    >>> len(seen) > 2, seen[-1] < seen[0]
+    (True, False)
     """
 
     iteration: int

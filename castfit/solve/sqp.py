@@ -66,6 +66,14 @@ class Sqp:
     tolerance : float
         Converged when a full step promises to lower the cost by less than this fraction of half the squares of all
         rows.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("lotka_volterra").problem
+    >>> result = cf.fit(problem, cf.MultipleShooting(5), cf.Sqp())
+    >>> result.solver, result.success
+    ('SQP', True)
     """
 
     scalar: str = "rows"

@@ -60,6 +60,13 @@ class Collocation:
         guess, or ``{state: (times, values)}``.
     integrator : IntegratorOptions
         With which unmeasured states are simulated at the start, and elements checked, there with tighter tolerances.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> cf.fit(problem, cf.Collocation(degree=3, elements=20)).transcription
+    'collocation (radau 3, 20 elements)'
     """
 
     degree: int = 3

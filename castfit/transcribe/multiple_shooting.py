@@ -53,6 +53,13 @@ class MultipleShooting:
     ------
     InputError
         Listing every option that is wrong, or that does not go with another one.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> cf.fit(problem, cf.MultipleShooting(5)).transcription
+    'multiple shooting (5 intervals)'
     """
 
     intervals: int | str | NDArray[np.float64] = 20

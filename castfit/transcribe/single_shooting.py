@@ -30,6 +30,13 @@ class SingleShooting:
     Parameters
     ----------
     integrator : IntegratorOptions
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> cf.fit(problem, cf.SingleShooting()).transcription
+    'single shooting'
     """
 
     integrator: IntegratorOptions = field(default_factory=IntegratorOptions)

@@ -85,6 +85,14 @@ def compare(
     ------
     InputError
         For misuse: methods that do not exist, options out of range, what cannot be sent to other processes.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> found = cf.compare(problem, ["single", "collocation"], starts=[{"k1": 1e-6}, {"k1": 1e-5}])
+    >>> [(row.method, row.success_rate) for row in found.rows]
+    [('single', 1.0), ('collocation', 1.0)]
     """
     mistakes: list[str] = []
     chosen = methods_from(methods, mistakes)

@@ -178,6 +178,14 @@ class ComparisonResult(Found):
         How the run ended, in words; names what was lost.
     time : float
         Seconds that the run took.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> found = cf.compare(problem, ["single", "collocation"], starts=[{"k1": 1e-6}, {"k1": 1e-5}])
+    >>> [(row.method, row.success_rate) for row in found.rows]
+    [('single', 1.0), ('collocation', 1.0)]
     """
 
     rows: tuple[Row, ...]

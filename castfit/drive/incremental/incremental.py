@@ -126,6 +126,14 @@ def incremental(
     ------
     InputError
         For misuse: unknown names or values outside the bounds in `start`, horizons that do not increase, ...
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> course = cf.incremental(problem)
+    >>> course.result.success, len(course.horizons) > 1
+    (True, True)
     """
     run = RunOptions(max_time=max_time, callback=callback, verbose=verbose)
     mistakes: list[str] = []

@@ -70,6 +70,14 @@ class IncrementalResult(Found):
         In the order in which they were solved.
     time : float
         Seconds.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> course = cf.incremental(problem)
+    >>> [h.horizon for h in course.horizons][-1]
+    39.0
     """
 
     horizons: tuple[Horizon, ...]

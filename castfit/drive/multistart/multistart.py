@@ -105,6 +105,14 @@ def multistart(
     InputError
         For misuse: options out of range, limits that are infinite, what cannot be sent to other processes, a checkpoint
         that exists and is not to be continued, or that belongs to another problem.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> found = cf.multistart(problem, starts=3, limits={"k1": (0, 1e-4), "k2": (0, 1e-3)}, rng=0)
+    >>> found.success, len(found.starts)
+    (True, 3)
     """
     run = RunOptions(
         workers=workers, max_time=max_time, start_max_time=start_max_time, callback=callback,

@@ -137,6 +137,16 @@ class MultistartResult(Found):
         The problem's fingerprint and the options, for `save`.
     floor : float
         Differences of chi2 that are rounding.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> found = cf.multistart(problem, starts=3, limits={"k1": (0, 1e-4), "k2": (0, 1e-3)}, rng=0)
+    >>> found.best.success
+    True
+    >>> [round(row.chi2, 3) for row in found.starts]
+    [21.867, 21.867, 21.867]
     """
 
     starts: tuple[Start, ...]

@@ -108,6 +108,19 @@ class ScatterResult(Found):
         Quantities that the search moved in their logarithm.
     warnings : tuple of str
         What else went wrong: a checkpoint that could not be written.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> bounded = problem.replace(
+    ...     parameters={n: cf.Parameter(1e-4, bounds=(1e-8, 1e-1), scale="log") for n in problem.names}
+    ... )
+    >>> found = cf.scatter_search(bounded, rng=0, max_eval=200)
+    >>> round(found.chi2, 3)
+    21.867
+    >>> found.best.success
+    True
     """
 
     reason: str

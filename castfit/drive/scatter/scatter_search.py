@@ -162,6 +162,17 @@ def scatter_search(
     InputError
         For misuse: infinite bounds, options out of range, what cannot be sent to other processes, a checkpoint that
         exists and is not to be continued, or that belongs to another problem or other options.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> bounded = problem.replace(
+    ...     parameters={n: cf.Parameter(1e-4, bounds=(1e-8, 1e-1), scale="log") for n in problem.names}
+    ... )
+    >>> found = cf.scatter_search(bounded, rng=0, max_eval=200)
+    >>> round(found.chi2, 3)
+    21.867
     """
     run = RunOptions(
         workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint,

@@ -66,6 +66,12 @@ class Decomposed:
     ------
     InputError
         If `rng` is neither.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> cf.Decomposed()
+    Decomposed()
     """
 
     start: Mapping[str, float] = field(default_factory=dict[str, float])
