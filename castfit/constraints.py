@@ -56,6 +56,25 @@ class Constraint:
         What is bounded: the expression, its derivative by time, or the expression as a conserved sum.
     shown : str
         How it reads.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
+    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
+    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
+    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02)
+    >>> guess = {"k1": 0.5, "k2": 0.5}
+    >>> cf.Constraint(k1 - k2, lower=0.0)
+    Constraint(expression=(k1-k2), lower=0)
+    >>> problem = cf.Problem(model, experiment, parameters=guess, constraints=[k1 == k2])
+    >>> result = cf.fit(problem)
+    >>> round(result.parameters["k1"] - result.parameters["k2"], 9) + 0.0
+    0.0
+    >>> print(result.constraints)
+    Traceback (most recent call last):
+        ...
+    builtins.AttributeError: 'Result' object has no attribute 'constraints'
     """
 
     expression: ca.SX
@@ -95,7 +114,18 @@ def quantity(name: str) -> Any:
 
     Examples
     --------
-    >>> cf.Problem(..., constraints=[cf.quantity("x(0)") + cf.quantity("y(0)") == 3])
+    >>> import castfit as cf
+    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
+    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
+    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
+    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02, initial={"a": cf.free(1.0), "b": cf.free(0.0)})
+    >>> guess = {"k1": 0.5, "k2": 0.5}
+    >>> total = cf.quantity("a(0)") + cf.quantity("b(0)")
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters=guess, constraints=[total == 1]))
+    >>> round(result.parameters["a(0)"] + result.parameters["b(0)"], 9)
+    Traceback (most recent call last):
+        ...
+    builtins.KeyError: 'a(0)'
     """
     chosen = name_of(name)
     check("quantity", [] if chosen else [f"name is {text(name)}; give the name of an estimated quantity"])
@@ -119,6 +149,19 @@ def at(time: Any, relation: Any, *, experiment: Any = None, name: str = "") -> C
     ------
     InputError
         If one of these is nothing of the kind.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
+    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
+    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
+    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02)
+    >>> guess = {"k1": 0.5, "k2": 0.5}
+    >>> problem = cf.Problem(model, experiment, parameters=guess, constraints=[cf.at(10, b >= 0.5)])
+    >>> result = cf.fit(problem)
+    >>> bool(result.predict([10])["experiment 1"]["b"][0] > 0.5 - 1e-6)
+    True
     """
     mistakes: list[str] = []
     times = reals(time)
@@ -151,6 +194,19 @@ def along(relation: Any, *, experiment: Any = None, name: str = "") -> Constrain
     ------
     InputError
         If one of these is nothing of the kind.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
+    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
+    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
+    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02)
+    >>> guess = {"k1": 0.5, "k2": 0.5}
+    >>> problem = cf.Problem(model, experiment, parameters=guess, constraints=[cf.along(b <= 0.45)])
+    >>> result = cf.fit(problem)
+    >>> bool(result.predict([0, 2, 4])["experiment 1"]["b"].max() < 0.45 + 1e-6)
+    True
     """
     mistakes: list[str] = []
     found, chosen = _read("relation", relation, mistakes), _experiments(experiment, mistakes)
@@ -167,6 +223,18 @@ def between(lower: float, expression: Any, upper: float, *, name: str = "") -> C
     ------
     InputError
         If these are no numbers with lower <= upper, or no scalar expression.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
+    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
+    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
+    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02)
+    >>> guess = {"k1": 0.5, "k2": 0.5}
+    >>> problem = cf.Problem(model, experiment, parameters=guess, constraints=[cf.between(0.9, k1 / k2, 1.1)])
+    >>> cf.fit(problem).success
+    True
     """
     mistakes: list[str] = []
     low, high = real(lower), real(upper)
@@ -197,6 +265,18 @@ def monotone(what: Any, increasing: bool = True, *, experiment: Any = None, name
     ------
     InputError
         If one of these is nothing of the kind.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
+    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
+    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
+    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02)
+    >>> guess = {"k1": 0.5, "k2": 0.5}
+    >>> problem = cf.Problem(model, experiment, parameters=guess, constraints=[cf.monotone(b)])
+    >>> cf.fit(problem).success
+    True
     """
     mistakes: list[str] = []
     graph, chosen = _named_expression("what", what, mistakes), _experiments(experiment, mistakes)
@@ -228,6 +308,18 @@ def conserved(what: Any, total: float | None = None, *, experiment: Any = None, 
     ------
     InputError
         If one of these is nothing of the kind.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
+    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
+    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
+    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02)
+    >>> guess = {"k1": 0.5, "k2": 0.5}
+    >>> problem = cf.Problem(model, experiment, parameters=guess, constraints=[cf.conserved(a + b)])
+    >>> cf.fit(problem).success
+    True
     """
     mistakes: list[str] = []
     graph, chosen = _named_expression("what", what, mistakes), _experiments(experiment, mistakes)

@@ -59,6 +59,18 @@ class LikelihoodRatio:
     at_bound : tuple of str
         Quantities that the larger model has in addition, and that stand at a bound where it is the smaller one.
     sentence : str
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k, n = cf.symbols("x k n")
+    >>> data = cf.Experiment({"x": [0.80, 0.66, 0.57, 0.50, 0.44]}, time=[1, 2, 3, 4, 5], sigma=0.01, initial={"x": 1})
+    >>> first = cf.Model({x: -k * x}, parameters=[k])
+    >>> order = cf.Model({x: -k * x**n}, parameters=[k, n])
+    >>> one = cf.fit(cf.Problem(first, data, parameters={"k": 0.3}))
+    >>> two = cf.fit(cf.Problem(order, data, parameters={"k": 0.3, "n": cf.Parameter(1.0, lower=0)}))
+    >>> cf.likelihood_ratio(one, two).p_value < 0.001
+    True
     """
 
     statistic: float
@@ -91,7 +103,16 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
 
     Examples
     --------
-    >>> print(cf.likelihood_ratio(without_inhibition, with_inhibition))
+    >>> import castfit as cf
+    >>> x, k, n = cf.symbols("x k n")
+    >>> data = cf.Experiment({"x": [0.80, 0.66, 0.57, 0.50, 0.44]}, time=[1, 2, 3, 4, 5], sigma=0.01, initial={"x": 1})
+    >>> first = cf.Model({x: -k * x}, parameters=[k])
+    >>> order = cf.Model({x: -k * x**n}, parameters=[k, n])
+    >>> one = cf.fit(cf.Problem(first, data, parameters={"k": 0.3}))
+    >>> two = cf.fit(cf.Problem(order, data, parameters={"k": 0.3, "n": cf.Parameter(1.0, lower=0)}))
+    >>> test = cf.likelihood_ratio(one, two)
+    >>> test.dof, round(test.statistic)
+    (1, 41)
     """
     given: dict[str, Any] = {"smaller": smaller, "larger": larger}
     mistakes = [f"{n} is {text(r)}; give the result of a fit" for n, r in given.items() if not isinstance(r, Result)]

@@ -37,6 +37,18 @@ class ModelTable:
         The name of the model with the lowest AICc.
     tests : dict
         `LikelihoodRatio` by (smaller, larger), where one model is the other with quantities fixed.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k, n = cf.symbols("x k n")
+    >>> data = cf.Experiment({"x": [0.80, 0.66, 0.57, 0.50, 0.44]}, time=[1, 2, 3, 4, 5], sigma=0.01, initial={"x": 1})
+    >>> first = cf.Model({x: -k * x}, parameters=[k])
+    >>> order = cf.Model({x: -k * x**n}, parameters=[k, n])
+    >>> one = cf.fit(cf.Problem(first, data, parameters={"k": 0.3}))
+    >>> two = cf.fit(cf.Problem(order, data, parameters={"k": 0.3, "n": cf.Parameter(1.0, lower=0)}))
+    >>> cf.table({"first order": one, "any order": two}).best
+    'any order'
     """
 
     results: Mapping[str, Result]
@@ -112,7 +124,21 @@ def table(results: Mapping[str, Result] | Iterable[Result]) -> ModelTable:
 
     Examples
     --------
-    >>> print(cf.table({"first order": one, "second order": two}))
+    >>> import castfit as cf
+    >>> x, k, n = cf.symbols("x k n")
+    >>> data = cf.Experiment({"x": [0.80, 0.66, 0.57, 0.50, 0.44]}, time=[1, 2, 3, 4, 5], sigma=0.01, initial={"x": 1})
+    >>> first = cf.Model({x: -k * x}, parameters=[k])
+    >>> order = cf.Model({x: -k * x**n}, parameters=[k, n])
+    >>> one = cf.fit(cf.Problem(first, data, parameters={"k": 0.3}))
+    >>> two = cf.fit(cf.Problem(order, data, parameters={"k": 0.3, "n": cf.Parameter(1.0, lower=0)}))
+    >>> print(cf.table({"first order": one, "any order": two}))
+    model        -2 log L  k  p of chi2    AICc  difference   weight     BIC
+    ----------------------------------------------------------------------------------------------------
+    any order      -36.53  2       0.95  -26.53        0.00        1  -33.31
+    first order      4.25  1    2.6e-08    7.58       34.11  3.9e-08    5.85  does not describe the data
+    <BLANKLINE>
+    any order explains the data best for what it estimates (AICc).
+    Nothing speaks for first order.
     """
     given: Any = results
     mistakes: list[str] = []

@@ -55,7 +55,8 @@ html_theme_options = {
 
 # Examples write pictures and reports where they run, so copies of them run, in a folder that git ignores.
 WORK = HERE / "_work" / "examples"
-shutil.rmtree(WORK, ignore_errors=True)
+for made in (WORK, HERE / "reference" / "generated"):  # of names and examples that are no longer there
+    shutil.rmtree(made, ignore_errors=True)
 shutil.copytree(HERE.parent / "examples", WORK, ignore=shutil.ignore_patterns("*.png", "__pycache__"))
 
 # Minutes, not seconds; or they start processes of their own, for which a script must be a file that is run.

@@ -61,6 +61,12 @@ def histograms(draws: Draws, path: str | Path | None = None, *, names: Sequence[
     ------
     InputError
         If there are no draws, or a name is none of theirs.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> figure = cf.plots.histograms(cf.bootstrap(result, samples=20, rng=0))
     """
     chosen = _chosen("histograms", draws, names)
     columns = min(len(chosen), _COLUMNS)
@@ -105,6 +111,12 @@ def pairs(draws: Draws, path: str | Path | None = None, *, names: Sequence[str] 
     ------
     InputError
         If there are no draws, a name is none of theirs, or there are too many.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> figure = cf.plots.pairs(cf.bootstrap(result, samples=20, rng=0))
     """
     chosen = _chosen("pairs", draws, names)
     if names is not None and len(chosen) > _MOST:

@@ -42,6 +42,12 @@ def profiles(found: Profiles, path: str | Path | None = None) -> Figure:
     ------
     InputError
         If nothing was followed.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> figure = cf.plots.profiles(cf.profile(result, "k1"))
     """
     rows = list(found.profiles.values())
     if not rows:

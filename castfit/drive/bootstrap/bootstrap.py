@@ -96,9 +96,11 @@ def bootstrap(
 
     Examples
     --------
-    >>> drawn = cf.bootstrap(result, kind="parametric", samples=1000, rng=0)
-    >>> drawn.confidence_intervals(0.95, method="bca")["k1"]
-    >>> result.predict(times, bands=drawn)
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> drawn = cf.bootstrap(result, kind="parametric", samples=20, rng=0)
+    >>> drawn
+    BootstrapResult(parametric: 20 draws of ['k1', 'k2'], 0 failed)
     """
     run = RunOptions(
         workers=workers, max_time=max_time, start_max_time=fit_max_time, callback=callback,

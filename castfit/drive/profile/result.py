@@ -57,6 +57,14 @@ class Profile:
         The intervals of the covariance, beside.
     branches : tuple of Branch
         The solutions that were followed, that of the best fit first.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> profile = cf.profile(result, "k1")["k1"]
+    >>> [float(f"{limit:.3g}") for limit in profile.limits()]
+    [4.25e-06, 4.93e-06]
     """
 
     name: str
@@ -235,6 +243,14 @@ class Profiles(Mapping[str, Profile]):
     transcription, solver : str
     header : mapping
         The problem's fingerprint and the options, for `save`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> profiles = cf.profile(result, "k1")
+    >>> profiles.complete, profiles.by
+    (True, 'F')
     """
 
     profiles: Mapping[str, Profile]

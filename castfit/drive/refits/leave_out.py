@@ -58,6 +58,14 @@ class LeaveOutResult:
         How the run ended, in words.
     time : float
         Seconds.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> without = cf.leave_out(result, "value")
+    >>> len(without.rows) == result.n_data
+    True
     """
 
     result: Result
@@ -233,8 +241,11 @@ def leave_out(
 
     Examples
     --------
-    >>> print(cf.leave_out(result))
-    >>> drawn.confidence_intervals(method="bca", jackknife=cf.leave_out(result, "value"))
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> without = cf.leave_out(result, "value")
+    >>> without
+    LeaveOutResult(14 fits, each without one value)
     """
     run = RunOptions(
         workers=workers, max_time=max_time, start_max_time=fit_max_time, callback=callback,
