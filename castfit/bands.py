@@ -108,6 +108,28 @@ def _variance(
     theta: Array, covariance: Array, posed: Posed, condition: Condition, times: Array, options: IntegratorOptions
 ) -> Array:
     """Return the variances of all outputs at times, (n, n_outputs), by the covariance of the estimates."""
+    n_outputs = len(posed.model.output_names)
+    G = sensitivities(theta, posed, condition, times, options).reshape(times.size * n_outputs, theta.size)
+    slope = posed.natural_slope(theta)
+    free = np.isfinite(np.diag(covariance))
+    determined = covariance[np.ix_(free, free)] / np.outer(slope[free], slope[free])
+    variance: Array = np.einsum("ri,ij,rj->r", G[:, free], determined, G[:, free])
+    variance[(np.abs(G[:, np.isinf(np.diag(covariance))]) > 0.0).any(axis=1)] = np.inf
+    return variance.reshape(times.size, n_outputs)
+
+
+def sensitivities(theta: Array, posed: Posed, condition: Condition, times: Array, options: IntegratorOptions) -> Array:
+    """Return d y / d theta of all outputs at times along the model's equations, (n, n_outputs, n_theta), search scale.
+
+    Parameters
+    ----------
+    theta : (n_theta,) array
+    posed : Posed
+    condition : Condition
+        The experiment.
+    times : (n,) array
+    options : IntegratorOptions
+    """
     names = posed.model.output_names
     plain = Observed(Gaussian(), -1, ("",))
     unmeasured = Points(times, np.zeros((times.size, len(names))), np.ones((times.size, len(names))))
@@ -125,12 +147,7 @@ def _variance(
     (blocks,) = staged.linearize(theta).jacobians
     slopes = np.zeros((times.size * len(names), theta.size))
     slopes[:, staged.layout.chains[0].theta] = blocks.R_q[0]
-    slope = posed.natural_slope(theta)
-    free = np.isfinite(np.diag(covariance))
-    determined = covariance[np.ix_(free, free)] / np.outer(slope[free], slope[free])
-    variance: Array = np.einsum("ri,ij,rj->r", slopes[:, free], determined, slopes[:, free])
-    variance[(np.abs(slopes[:, np.isinf(np.diag(covariance))]) > 0.0).any(axis=1)] = np.inf
-    return variance.reshape(times.size, len(names))
+    return slopes.reshape(times.size, len(names), theta.size)
 
 
 def _deviation(

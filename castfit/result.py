@@ -12,7 +12,7 @@ import numpy as np
 
 from castfit._brief import listed, one_line
 from castfit._json import plain, rebuilt, restored
-from castfit._pictures import picture
+from castfit._pictures import page, picture
 from castfit._reading import is_one_of, option_mistakes, real, rng_mistakes, text
 from castfit._text import aligned, rounded
 from castfit.bands import bands_mistakes, read_outputs, with_bands
@@ -597,23 +597,38 @@ class Result:
         """Return the result with another status and message."""
         return replace(self, solution=replace(self.solution, status=status, message=message))
 
-    def plot(
-        self,
-        path: str | Path | None = None,
-        *,
-        bands: str | Ensemble | None = None,
-        noise: bool = False,
-        level: float | None = None,
-        rng: int | np.random.Generator = 0,
-    ) -> Figure:
+    def plot(self, path: str | Path | None = None, **options: Any) -> Figure:
         """Plot data, model and residuals; also write the figure to `path` if it is given.
 
-        Bands about the model's curves are those of `predict`, with the same options.
+        Parameters
+        ----------
+        path : str or Path, optional
+        **options
+            Of `castfit.plots.fit`: `bands`, `noise`, `level` and `rng` are those of `predict` and shade where the curve
+            lies; ``log=False`` keeps axes linear, ``share=False`` gives every panel its own scale.
         """
         self._owner("plot")
-        if bands is None and not (noise or level is not None):
-            return picture("fit")(self, path)
-        return picture("fit")(self, path, bands=bands, noise=noise, level=level, rng=rng)
+        return picture("fit")(self, path, **options)
+
+    def report(self, path: str | Path, **options: Any) -> Path:
+        """Write a page that tells the story of this fit: question, data, estimates, verdicts, residuals, the way there.
+
+        It is one file that needs no network: formulas are typeset, tables are sorted by a click, figures can be
+        enlarged and their curves switched off; it prints well.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to write the page; it ends in ``.html``.
+        **options
+            Of `castfit.report.report`: ``title=`` and ``notes=`` stand above the page.
+
+        Returns
+        -------
+        Path
+            Of the file.
+        """
+        return page("report")(self, path, **options)
 
     def with_problem(self, problem: Posable) -> Result:
         """Return the result together with the problem that it answers, after loading.

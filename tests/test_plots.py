@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit import plots
-from castfit.plots.results import _Grid
+from castfit.plots._grid import Grid
 
 RATES = {"k": 1.0, "m": 0.4}
 TIMES = np.linspace(0.5, 6.0, 8)
@@ -167,7 +167,8 @@ def test_comparison_draws_every_fit_over_the_same_data(two_doses, unknown_sigma)
         lines = [line for line in top.lines if len(line.get_xdata()) > TIMES.size]
         assert len({line.get_color() for line in lines}) == 2
         assert lines[0].get_linewidth() > lines[1].get_linewidth()  # so that the one behind shows
-        assert len([line for line in bottom.lines if line.get_marker() == "o"]) == 2
+        dots = [line for line in bottom.lines if line.get_linestyle() == "None"]
+        assert [line.get_marker() for line in dots] == ["s", "o"]  # to be told apart in grey as well
 
 
 def test_comparison_names_the_fit_that_failed(exploding):
@@ -258,7 +259,7 @@ def test_grid_places_every_panel_once_and_says_what_it_leaves_out(n_experiments,
         SimpleNamespace(name=f"e{i}", points=SimpleNamespace(mask=np.array([mask]))) for i, mask in enumerate(masks)
     ]
     problem = SimpleNamespace(conditions=conditions, outputs=[f"y{j}" for j in range(n_outputs)])
-    grid = _Grid.of(problem)
+    grid = Grid.of(problem)
     measured = [(f"e{i}", j) for i, mask in enumerate(masks) for j in range(n_outputs) if mask[j]]
     shown = [(panel.condition.name, panel.output) for panel in grid.panels]
     cells = [(panel.row, panel.column) for panel in grid.panels]

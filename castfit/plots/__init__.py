@@ -1,4 +1,4 @@
-"""Pictures: results with data and residuals, draws, iterations on their way there, many starts, methods compared.
+"""Pictures: results with their data and residuals, iterations on their way there, many starts, methods compared.
 
 Figures are made without pyplot, so that no window opens and no state is left behind; every function returns the
 figure, and also writes it to `path` if one is given.
@@ -7,9 +7,12 @@ figure, and also writes it to `path` if one is given.
 from castfit.plots.convergence import animate, iterations
 from castfit.plots.diagnostics import residuals
 from castfit.plots.draws import histograms, pairs
+from castfit.plots.history import history
 from castfit.plots.methods import success
 from castfit.plots.profiles import profiles
-from castfit.plots.results import comparison, correlation, fit, gallery
+from castfit.plots.relations import correlation, directions, ellipses
+from castfit.plots.results import comparison, fit, gallery
+from castfit.plots.sensitivities import sensitivities
 from castfit.plots.starts import parameters, waterfall
 from castfit.plots.stiffness import stiffness
 
@@ -17,14 +20,18 @@ __all__ = [
     "animate",
     "comparison",
     "correlation",
+    "directions",
+    "ellipses",
     "fit",
     "gallery",
     "histograms",
+    "history",
     "iterations",
     "pairs",
     "parameters",
     "profiles",
     "residuals",
+    "sensitivities",
     "stiffness",
     "success",
     "waterfall",

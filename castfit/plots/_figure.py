@@ -25,6 +25,19 @@ class Picture(Figure):
         FigureCanvasAgg(made)
         return made
 
+    def called(self, name: str, *artists: Any) -> None:
+        """Say what artists show, so that a page can switch it on and off; see castfit.report.figures."""
+        key = self.series.setdefault(name, f"series-{len(self.series)}")
+        for artist in artists:
+            artist.set_gid(key)
+
+    @property
+    def series(self) -> dict[str, str]:
+        """What is shown, by name, with the mark that it has in a vector graphic."""
+        if not hasattr(self, "_series"):
+            self._series: dict[str, str] = {}
+        return self._series
+
     def _repr_png_(self) -> bytes:
         return self._drawn()
 

@@ -8,7 +8,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import special
 
-from castfit.plots._canvas import BEHIND, BLUE, FAINT, INK, RED, SOFT, Axes, finish, new_figure, tidy
+from castfit.plots._canvas import (
+    BEHIND,
+    BLUE,
+    FAINT,
+    INK,
+    MARKERS,
+    RED,
+    SOFT,
+    Axes,
+    finish,
+    log_spaced,
+    new_figure,
+    plain,
+    tidy,
+)
+from castfit.plots._scales import owner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from castfit.diagnostics import Check
     from castfit.result import Result
 
     Array = NDArray[np.float64]
@@ -31,8 +47,9 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
 
     A row of panels per output: in time; against the size of the prediction; against the quantiles of the normal
     distribution, where normal residuals are on the line; and the correlation of residuals that are so many places
-    apart, where that of noise is within the grey band 19 times of 20.  Colours are experiments; outliers have a ring
-    and are left out of the correlation.
+    apart, where that of noise is within the grey band 19 times of 20.  Colours and markers are experiments; outliers
+    have a ring and are left out of the correlation.  In the corners stand the probabilities that noise looks like this
+    (see `Result.diagnostics`): by changes of sign in time, size with the prediction, normality, autocorrelation.
 
     Parameters
     ----------
@@ -54,7 +71,8 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
     """
     found, table = result.diagnostics, result.residual_table()
     residual = result.normalised_residuals
-    outputs = list(found.outputs)[:_MOST_OUTPUTS]
+    posed = owner(result).posed
+    outputs = [output for output in posed.outputs if output in found.outputs][:_MOST_OUTPUTS]
     experiments = list(dict.fromkeys(table["experiment"].tolist()))
     far = {(o.experiment, o.output, o.time, o.replicate) for o in found.outliers}
     figure = new_figure(4 * _PANEL[0], len(outputs) * _PANEL[1] + 0.7)
@@ -64,37 +82,56 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
         own = (table["output"] == output) & np.isfinite(residual)
         for axes in row:
             tidy(axes)
-        row[0].set_ylabel(f"{output}, residual / σ", fontsize=8, color=INK)
+        row[0].set_ylabel(plain(f"{output}, residual / σ"), fontsize=8, color=INK)
+        checks = found.outputs[output].checks
         series: list[Array] = []
         for i, experiment in enumerate(experiments):
             mask = own & (table["experiment"] == experiment)
             if not mask.any():
                 continue
-            r, colour = residual[mask], (BLUE, *BEHIND)[i % (1 + len(BEHIND))]
+            r, colour, marker = residual[mask], (BLUE, *BEHIND)[i % (1 + len(BEHIND))], MARKERS[i % len(MARKERS)]
             ringed = np.array([(experiment, output, *key) in far for key in _keys(table, mask)])
             series.append(r[~ringed])
             for axes, along in zip(row[:2], (table["time"][mask], np.abs(table["prediction"][mask])), strict=True):
-                (handles[experiment],) = axes.plot(along, r, "o", color=colour, markersize=3, markeredgewidth=0)
+                shape = {"marker": marker, "linestyle": "none", "markersize": 3.4, "markeredgewidth": 0}
+                (handles[experiment],) = axes.plot(along, r, color=colour, **shape)
                 (ring,) = axes.plot(along[ringed], r[ringed], "o", color="none", markeredgecolor=RED, markersize=8)
+                figure.called(experiment, handles[experiment])
                 if ringed.any():
                     handles["outlier"] = ring
         for axes in row[:2]:
             axes.axhspan(-2, 2, color=FAINT, linewidth=0, zorder=0)
             axes.axhline(0, color=SOFT, linewidth=0.6, zorder=1)
+        for axes, values in zip(row[:2], (table["time"][own], np.abs(table["prediction"][own])), strict=True):
+            if log_spaced([values]):
+                axes.set_xscale("log")
         _quantiles(row[2], residual[own])
         _autocorrelation(row[3], series)
+        for axes, test in zip(row, ("runs", "with_prediction", "normality", "autocorrelation"), strict=True):
+            _verdict(axes, checks[test])
     for axes, title in zip(panels[0], _TITLES, strict=True):
         axes.set_title(title, loc="left", fontsize=9, color=INK, pad=4)
+    panels[-1, 0].set_xlabel(plain(posed.label("time")), fontsize=8, color=INK, labelpad=1)
     hidden = len(found.outputs) - len(outputs)
     note = f" {len(outputs)} of {len(found.outputs)} outputs are shown." if hidden else ""
-    said, colour = textwrap.fill(found.sentence + note, 150), RED if found.suspicious else SOFT
+    said, colour = textwrap.fill(plain(found.sentence + note), 150), RED if found.suspicious else SOFT
     figure.supxlabel(said, x=0.01, ha="left", fontsize=8, color=colour)
     if len(handles) > 1:
         figure.legend(
-            handles.values(), handles.keys(), loc="outside upper left", ncols=min(len(handles), 6), fontsize=8,
+            handles.values(), map(plain, handles), loc="outside upper left", ncols=min(len(handles), 6), fontsize=8,
             frameon=False,
         )  # fmt: skip
     return finish(figure, path)
+
+
+def _verdict(axes: Axes, found: Check) -> None:
+    """Write the probability of a test in the corner, above what is drawn."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.12 * (high - low))
+    if np.isfinite(found.p_value):
+        chance = f"p = {found.p_value:.2g}" if found.p_value >= 1e-3 else "p < 0.001"
+        style = {"color": RED, "weight": "bold"} if found.found else {"color": SOFT}
+        axes.text(0.98, 0.98, chance, ha="right", va="top", fontsize=7, transform=axes.transAxes, **style)
 
 
 def _keys(table: dict[str, NDArray[Any]], mask: NDArray[np.bool_]) -> list[tuple[float, int]]:
@@ -125,4 +162,5 @@ def _autocorrelation(axes: Axes, series: list[Array]) -> None:
     axes.axhspan(-limit, limit, color=FAINT, linewidth=0, zorder=0)
     axes.axhline(0, color=SOFT, linewidth=0.6, zorder=1)
     axes.bar(list(lags), heights, width=0.35, color=INK)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(-1, 1)

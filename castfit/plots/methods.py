@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.plots._canvas import BEHIND, BLUE, INK, RED, finish, new_figure, tidy
+from castfit.plots._canvas import BEHIND, BLUE, INK, MARKERS, RED, STYLES, finish, new_figure, plain, tidy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from castfit.drive.compare.result import ComparisonResult
 
 _PALETTE = (BLUE, RED, *BEHIND)
-_STYLES = ("-", "--", ":")  # methods beyond the palette begin it anew in another style
 _ROOM = 1.5  # factor of time left of the first find and right of the last
 
 
@@ -51,18 +50,19 @@ def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
     for k, row in enumerate(result.rows):
         own = times[row.method]
         shares = 100 * np.arange(own.size + 1) / max(row.starts, 1)
-        axes.step(
+        (curve,) = axes.step(
             np.append(own[:1], own),
             shares[: own.size + 1] if own.size else [],
             where="post",
             color=_PALETTE[k % len(_PALETTE)],
-            linestyle=_STYLES[k // len(_PALETTE) % len(_STYLES)],
+            linestyle=STYLES[k % len(STYLES)],
             linewidth=1.8,
-            marker="o",
+            marker=MARKERS[k % len(MARKERS)],
             markevery=[-1] if own.size else [],  # curves end at their success rates, without covering each other
-            markersize=4,
-            label=f"{row.method}: {row.correct} of {row.starts}",
+            markersize=5,
+            label=plain(f"{row.method}: {row.correct} of {row.starts}"),
         )
+        figure.called(row.method, curve)
     axes.set_xscale("log")
     axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")

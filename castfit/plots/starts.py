@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.plots._canvas import BEHIND, BLUE, FAINT, INK, SOFT, Axes, finish, new_figure, tidy
+from castfit.plots._canvas import BEHIND, BLUE, FAINT, INK, MARKERS, SOFT, Axes, finish, new_figure, plain, tidy
 from castfit.status import InputError
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figur
     for k, optimum in enumerate(result.optima):
         at = [i for i, row in enumerate(rows) if row.index in optimum.starts]
         label = f"χ² = {optimum.chi2:.6g}: {_count(len(at))}" if k < _NAMED else None
-        axes.plot(at, [rows[i].chi2 for i in at], "o", color=colours[k], markersize=4, label=label)
+        marker = MARKERS[k % len(MARKERS)]
+        (dots,) = axes.plot(at, [rows[i].chi2 for i in at], marker, color=colours[k], markersize=4.5, label=label)
+        figure.called(label or "further optima", dots)
     failed = [i for i, row in enumerate(rows) if not row.success]
     if failed:
         label = f"without success: {_count(len(failed))}"
@@ -114,12 +116,12 @@ def parameters(result: MultistartResult, path: str | Path | None = None) -> Figu
         for i in result.optima[k].starts:
             heights = [spans[name].height(rows[i].values[name]) for name in names]
             wide = {"linewidth": 1.6, "alpha": 0.9} if k == 0 else {"linewidth": 0.9, "alpha": 0.6}
-            axes.plot(at, heights, "o-", color=colours[k], markersize=3, **wide)
+            axes.plot(at, heights, "-", marker=MARKERS[k % len(MARKERS)], color=colours[k], markersize=3.5, **wide)
     axes.set_yticks([])
     axes.set_xlim(-0.5, len(names) - 0.5)
     axes.set_ylim(-0.14, 1.14)
     turned = 90 if len(names) > 12 or max(map(len, names)) > 8 else 0
-    axes.set_xticks(at, [f"{name} (log)" if spans[name].log else name for name in names], rotation=turned)
+    axes.set_xticks(at, [plain(f"{name} (log)" if spans[name].log else name) for name in names], rotation=turned)
     for x, name in enumerate(names):
         for height, value, side in spans[name].ends:
             axes.text(x, height, f"{value:.3g}", ha="center", va=side, fontsize=7, color=SOFT)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castfit._brief import one_line
+from castfit._pictures import page
 from castfit._text import Column, Sheet
 from castfit.drive.optima import Merit, Optimum
 from castfit.drive.run.pool import LOST, lost
@@ -19,6 +20,8 @@ from castfit.result import Result
 from castfit.status import SOLVED, InputError, Status
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from typing_extensions import Self
 
 Row = TypeVar("Row")
@@ -161,6 +164,18 @@ class Found(ABC):
     def with_problem(self, problem: Posable) -> Self:
         """Return the result with the problem that it answers, after loading; see `Result.with_problem`."""
         return replace(self, best=None if self.best is None else self.best.with_problem(problem))
+
+    def report(self, path: str | Path, **options: Any) -> Path:
+        """Write a page that tells what was found, and the story of the best fit; see `Result.report`.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to write the page; it ends in ``.html``.
+        **options
+            Of `castfit.report.report`: ``title=`` and ``notes=`` stand above the page.
+        """
+        return page("report")(self, path, **options)
 
     @abstractmethod
     def summary(self) -> str:

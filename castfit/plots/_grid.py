@@ -1,0 +1,123 @@
+"""Panels of data and residuals, and how they are arranged."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.plots._canvas import FAINT, INK, SOFT, Axes, Canvas, plain, tidy
+
+if TYPE_CHECKING:
+    from castfit.conditions import Condition
+    from castfit.problem import Posable
+
+_MOST_COLUMNS, _MOST_PANELS = 4, 12
+_WIDTHS = (6.4, 4.6, 3.6, 2.9)  # of a panel in inches, by the number of columns
+_LETTERS = 13  # of a heading per inch
+_UNLIKE = 6.0  # ratio of the ranges of panels from which on each has its own scale
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One measured output of one experiment, and where it stands."""
+
+    row: int
+    column: int
+    condition: Condition
+    output: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The arrangement of panels; `note` says what was left out."""
+
+    panels: tuple[Panel, ...]
+    rows: int
+    columns: int
+    note: str
+
+    @classmethod
+    def of(cls, problem: Posable) -> Grid:
+        """Put experiments in columns and outputs in rows; wrap where there is only one of either."""
+        conditions, outputs = problem.conditions, range(len(problem.outputs))
+        measured = [(c, j) for c in conditions for j in outputs if c.points.mask[:, j].any()]
+        if len(conditions) == 1 or len(outputs) == 1:
+            shown = measured[:_MOST_PANELS]
+            rows = -(-len(shown) // _MOST_COLUMNS)
+            columns = -(-len(shown) // (3 if len(conditions) == 1 else rows))
+            panels = [Panel(*divmod(i, columns), *what) for i, what in enumerate(shown)]
+        else:
+            columns = min(len(conditions), _MOST_COLUMNS)
+            column = {c.name: i for i, c in enumerate(conditions[:columns])}
+            seen = sorted({j for c, j in measured if c.name in column})[: _MOST_PANELS // columns]
+            panels = [Panel(seen.index(j), column[c.name], c, j) for c, j in measured if c.name in column and j in seen]
+        note = f"{len(panels)} of {len(measured)} panels are shown." if len(panels) < len(measured) else ""
+        return cls(tuple(panels), 1 + max(panel.row for panel in panels), columns, note)
+
+    @property
+    def width(self) -> float:
+        """Width of all columns in inches."""
+        return self.columns * _WIDTHS[self.columns - 1]
+
+    def shows_time(self, panel: Panel) -> bool:
+        """Whether a panel labels its times: nothing right below has the same ones."""
+        return not any(
+            (p.row, p.column, p.condition) == (panel.row + 1, panel.column, panel.condition) for p in self.panels
+        )
+
+    def shows_values(self, panel: Panel) -> bool:
+        """Whether a panel labels its values: nothing right before it has the same ones."""
+        return not any((p.row, p.column, p.output) == (panel.row, panel.column - 1, panel.output) for p in self.panels)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The axes of a panel: data and model above, residuals below."""
+
+    panel: Panel
+    above: Axes
+    below: Axes
+
+
+def alike(grid: Grid) -> set[int]:
+    """Return the outputs that look well on one scale in all their panels."""
+    ranges: dict[int, list[float]] = {}
+    for panel in grid.panels:
+        values = panel.condition.points.values[:, panel.output]
+        ranges.setdefault(panel.output, []).append(float(np.ptp(values[np.isfinite(values)])))
+    return {j for j, sizes in ranges.items() if max(sizes) <= _UNLIKE * min(sizes)}
+
+
+def panels(canvas: Canvas, grid: Grid, problem: Posable, shared: set[int]) -> list[Pair]:
+    """Make the axes: panels of one experiment share their times, panels of a shared output their values."""
+    posed = problem.posed
+    cells = canvas.add_gridspec(2 * grid.rows, grid.columns, height_ratios=[2.8, 1] * grid.rows)
+    pairs: list[Pair] = []
+    for panel in grid.panels:
+        name, output = panel.condition.name, problem.outputs[panel.output]
+        time = next((p.above for p in pairs if p.panel.condition is panel.condition), None)
+        same = panel.output in shared
+        value = next((p.above for p in pairs if same and p.panel.output == panel.output), None)
+        above = canvas.add_subplot(cells[2 * panel.row, panel.column], sharex=time, sharey=value)
+        residual = pairs[0].below if pairs else None
+        below = canvas.add_subplot(cells[2 * panel.row + 1, panel.column], sharex=above, sharey=residual)
+        several = len(problem.conditions) > 1
+        heading = f"{posed.label(output)}, {name}" if several else posed.label(output)
+        folded = textwrap.fill(plain(heading), int(_LETTERS * grid.width / grid.columns))
+        above.set_title(folded, loc="left", fontsize=9, color=INK, pad=4)
+        for axes in (above, below):
+            tidy(axes)
+        above.tick_params(axis="x", length=0)
+        above.tick_params(labelbottom=False, labelleft=grid.shows_values(panel) or not same)
+        below.tick_params(labelbottom=grid.shows_time(panel), labelleft=panel.column == 0)
+        if grid.shows_time(panel):
+            below.set_xlabel(plain(posed.label("time")), fontsize=8, color=INK, labelpad=1)
+        if panel.column == 0:
+            below.set_ylabel("residual / σ", fontsize=7.5, color=INK)
+        below.axhspan(-2, 2, color=FAINT, linewidth=0, zorder=0)
+        below.axhline(0, color=SOFT, linewidth=0.6, zorder=1)
+        pairs.append(Pair(panel, above, below))
+    return pairs

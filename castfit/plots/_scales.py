@@ -1,0 +1,126 @@
+"""What is drawn in panels of data and residuals, and between which limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.plots._canvas import log_spaced
+from castfit.simulate import SimulationError
+from castfit.status import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.conditions import Condition
+    from castfit.plots._grid import Pair
+    from castfit.problem import Posable
+    from castfit.result import Result
+    from castfit.simulate import Prediction
+
+    Array = NDArray[np.float64]
+
+CURVE_POINTS = 600
+
+
+def owner(result: Result) -> Posable:
+    if result.problem is None:
+        raise InputError("plots", ["a loaded result does not know its data; use result.with_problem(problem) first"])
+    return result.problem
+
+
+def deviations(result: Result) -> Array:
+    """Return the standard deviations of the data, (n_data,); NaN where they are not known."""
+    if result.solution.deviations.size == result.n_data:
+        return result.solution.deviations
+    given = np.concatenate([c.points.sigma[c.points.mask] for c in owner(result).conditions])
+    return given * (1.0 if result.absolute_sigma else result.noise)  # saved by an earlier version
+
+
+def on_points(result: Result, values: Array) -> dict[str, Array]:
+    """Arrange what is known of measured values, (n_data,), on each experiment's points, (n_points, n_outputs)."""
+    conditions = owner(result).conditions
+    ends = np.cumsum([c.points.mask.sum() for c in conditions])
+    out: dict[str, Array] = {}
+    for condition, own in zip(conditions, np.split(values, ends[:-1]), strict=True):
+        table = np.full(condition.points.mask.shape, np.nan)
+        table[condition.points.mask] = own
+        out[condition.name] = table
+    return out
+
+
+def curves(result: Result) -> tuple[Prediction, list[str]]:
+    """Evaluate the model densely; where it cannot be integrated to the end, as far as it goes, and say so."""
+    times = {c.name: dense(c, CURVE_POINTS) for c in owner(result).conditions}
+    try:
+        return result.predict(times), []
+    except SimulationError:
+        stops: list[str] = []
+        curves: Prediction = {}
+        for name, t in times.items():
+            try:
+                curves.update(result.predict({name: t}))
+            except SimulationError as stop:
+                stops.append(str(stop))
+                before = t[t < stop.time][:-1]
+                with suppress(SimulationError):
+                    curves.update(result.predict({name: before}) if before.size > 1 else {})
+        return curves, stops
+
+
+def dense(condition: Condition, count: int) -> Array:
+    """Return times of a curve: evenly spaced, and where measurements are spread over decades so as well."""
+    times: Array = np.linspace(condition.start, condition.end, count)
+    first = condition.points.times[0]
+    if not log_spaced([condition.points.times]) or condition.start < 0.0:
+        return times
+    begin, end = float(np.log(max(0.5 * float(first), condition.start))), float(np.log(condition.end))
+    decades: Array = np.exp(np.linspace(begin, end, count))
+    return np.unique(np.clip(np.concatenate([times, decades]), condition.start, condition.end))
+
+
+def logarithmic(pairs: Sequence[Pair], log: bool | str, shared: set[int]) -> None:
+    """Make axes logarithmic, where data allow it."""
+    for pair in pairs:
+        points, j = pair.panel.condition.points, pair.panel.output
+        own = points.mask[:, j]
+        times = points.times[own]
+        if times[0] > 0.0 and (log in (True, "x") or (log == "auto" and log_spaced([points.times]))):
+            for axes in (pair.above, pair.below):
+                axes.set_xscale("log")
+            pair.above.set_xlim(0.6 * float(points.times[0]), 1.6 * float(points.times[-1]))
+        group = [p for p in pairs if p.panel.output == j] if j in shared else [pair]
+        every = np.concatenate([p.panel.condition.points.values[:, j] for p in group])
+        every = every[np.isfinite(every)]
+        if every.min() > 0.0 and (log in (True, "y") or (log == "auto" and log_spaced([every]))):
+            pair.above.set_yscale("log")
+            pair.above.set_ylim(0.6 * float(every.min()), 1.6 * float(every.max()))
+
+
+def limit(pairs: Sequence[Pair], results: Sequence[Result], curves: Sequence[Prediction], shared: set[int]) -> None:
+    """Show all data and residuals, and of curves that leave the data no more than their span on either side."""
+    result = results[0]
+    outputs = owner(result).outputs
+    groups = [[pair for pair in pairs if pair.panel.output == j] for j in sorted(shared)]
+    groups += [[pair] for pair in pairs if pair.panel.output not in shared]
+    for group in (g for g in groups if g):
+        j = group[0].panel.output
+        points = [pair.panel.condition.points for pair in group]
+        away = on_points(result, np.nan_to_num(deviations(result)))
+        names = [pair.panel.condition.name for pair in group]
+        ends = [p.values[:, j] + sign * away[n][:, j] for p, n in zip(points, names, strict=True) for sign in (-1, 1)]
+        low, high = np.nanmin(np.concatenate(ends)), np.nanmax(np.concatenate(ends))
+        span = high - low or abs(high) or 1.0
+        shown = set(names)
+        heights = [curve[name][outputs[j]] for curve in curves for name in shown & curve.keys()]
+        reach = np.clip(np.concatenate([*heights, [low, high]]), low - span, high + span)
+        low, high = np.nanmin(reach), np.nanmax(reach)
+        group[0].above.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
+    sizes = np.concatenate([np.abs(r.normalised_residuals) for r in results])
+    largest = 1.15 * max(2.6, np.max(sizes[np.isfinite(sizes)], initial=0.0))
+    pairs[0].below.set_ylim(-largest, largest)
+    if largest < 6:
+        pairs[0].below.set_yticks([-2, 0, 2])

@@ -1,0 +1,247 @@
+"""Pictures of how estimates hang together: correlations, pairs of quantities, directions."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._reading import is_count, text
+from castfit.plots._canvas import BLUE, INK, RED, SOFT, finish, new_figure, plain, tidy
+from castfit.status import check, suggest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from castfit.region import ConfidenceRegion
+    from castfit.result import Result
+
+_MOST_WRITTEN = 12  # a larger correlation matrix shows signs instead of numbers
+_WEAK = 0.3  # correlations whose sign does not matter
+_MOST_PAIRED = 6
+_SMALL = 0.05  # weights in a direction that are not shown
+
+
+def correlation(result: Result, path: str | Path | None = None) -> Figure:
+    """Plot the correlations between the estimates; grey where there is none, as at a bound.
+
+    Parameters
+    ----------
+    result : Result
+    path : str or Path, optional
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> figure = cf.plots.correlation(result)
+    """
+    names, count = result.names, len(result.names)
+    size = 1.6 + 0.42 * min(count, 24)
+    figure = new_figure(size + 0.8, size)
+    if count < 2 or not np.isfinite(result.correlation).any():
+        return _nothing(figure, f"There are no correlations. {result.identifiability.sentence}", path)
+    axes = figure.subplots()
+    # The matrix is symmetric: rows from the second, columns up to the last, and only what lies below the diagonal.
+    below = np.tri(count - 1, dtype=bool)
+    shown = result.correlation[1:, :-1]
+    axes.imshow(np.where(below, 0.0, np.nan), cmap="Greys", vmin=-1.0, vmax=12.0)
+    picture = axes.imshow(np.where(below, shown, np.nan), cmap="RdBu_r", vmin=-1.0, vmax=1.0)
+    axes.set_xticks(range(count - 1), list(map(plain, names[:-1])), rotation=90 if max(map(len, names)) > 5 else 0)
+    axes.set_yticks(range(count - 1), list(map(plain, names[1:])))
+    axes.tick_params(length=0, labelsize=9)
+    axes.spines[:].set_visible(False)
+    axes.set_xticks(np.arange(count) - 0.5, minor=True)
+    axes.set_yticks(np.arange(count) - 0.5, minor=True)
+    axes.grid(which="minor", color="white", linewidth=2)
+    axes.tick_params(which="minor", length=0)
+    for i, j in zip(*np.nonzero(below & np.isfinite(shown)), strict=True):
+        colour = "white" if abs(shown[i, j]) > 0.6 else INK
+        number = f"{shown[i, j]:.2f}".replace("-", "−")
+        sign = "" if abs(shown[i, j]) < _WEAK else "+" if shown[i, j] > 0 else "−"  # both ends are dark in grey
+        written = number if count <= _MOST_WRITTEN else sign
+        axes.text(j, i, written, ha="center", va="center", color=colour, fontsize=8)
+    bar = figure.colorbar(picture, ax=axes, shrink=0.7, aspect=24, ticks=[-1, -0.5, 0, 0.5, 1])
+    bar.set_label("correlation", size=9)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=0, labelsize=8)
+    return finish(figure, path)
+
+
+def directions(result: Result, path: str | Path | None = None, *, most: int = 6) -> Figure:
+    """Plot the principal axes of the confidence region as bars: which combinations are known, how well or badly.
+
+    A panel per axis, the worst known first: bars are the shares of the quantities in it, in relative changes; above
+    stands how well the combination is known.  Directions that the data leave open are in red, and hatched.
+
+    Parameters
+    ----------
+    result : Result
+    path : str or Path, optional
+    most : int
+        How many axes to show: the worst known ones.
+
+    Raises
+    ------
+    InputError
+        For a fit that failed.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> figure = cf.plots.directions(result)
+    """
+    check("plots.directions", [] if is_count(most, 1) else [f"most is {text(most)}; give a positive number"])
+    region = result.confidence_region()
+    axes_of = region.axes[::-1][:most]
+    names = [n for n in region.names if any(abs(a.weights.get(n, 0.0)) > _SMALL for a in axes_of)] or [*region.names]
+    longest = max(map(len, names))
+    height = 0.55 + 0.2 * len(names)
+    figure = new_figure(7.4, max(len(axes_of), 1) * height + 0.4)
+    if not axes_of:
+        return _nothing(figure, f"There are no directions. {result.identifiability.sentence}", path)
+    panels = figure.subplots(len(axes_of), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, axis in zip(panels, axes_of, strict=True):
+        tidy(axes)
+        axes.grid(visible=False, axis="y")
+        weights = [axis.weights.get(n, 0.0) for n in names]
+        unbounded = np.isinf(axis.standard_error)
+        style = {"color": "white", "edgecolor": RED, "hatch": "////"} if unbounded else {"color": BLUE}
+        axes.barh(range(len(names)), weights, height=0.62, **style)
+        axes.axvline(0, color=SOFT, linewidth=0.8)
+        axes.set_yticks(range(len(names)), map(plain, names), fontsize=8 if longest < 16 else 7)
+        axes.invert_yaxis()
+        axes.set_xlim(-1.05, 1.05)
+        said = plain(textwrap.shorten(axis.sentence, 100, placeholder=" ..."))
+        axes.set_title(said, loc="left", fontsize=9, color=RED if unbounded else INK, pad=3)
+    panels[-1].set_xlabel("weight in the combination, as relative change", fontsize=8, color=INK)
+    return finish(figure, path)
+
+
+def ellipses(
+    result: Result,
+    path: str | Path | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    level: float | None = None,
+    contours: Mapping[tuple[str, str], Sequence[NDArray[np.float64]]] | None = None,
+) -> Figure:
+    """Plot the confidence ellipses of all pairs of quantities, in the linear approximation; the cross is the estimate.
+
+    The inner ellipse is where one quantity by itself would be looked for: its shadow on an axis is the quantity's
+    interval.  The outer one, dashed, holds both quantities together with the given probability.
+
+    Parameters
+    ----------
+    result : Result
+    path : str or Path, optional
+    names : sequence of str, optional
+        Which quantities; by default all that have a standard error, at most six: those that are correlated most.
+    level : float, optional
+        By default the result's `confidence_level`.
+    contours : mapping from pair of names to curves, optional
+        Curves (n, 2) to be drawn over the ellipses in natural scale, such as those of two-dimensional profiles.
+
+    Raises
+    ------
+    InputError
+        For a fit that failed, and unknown names.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> figure = cf.plots.ellipses(result)
+    """
+    region = result.confidence_region(level)
+    finite = [n for n, e in zip(region.names, region.standard_errors, strict=True) if np.isfinite(e) and e > 0.0]
+    given = finite if names is None else list(names)
+    mistakes = [f"'{n}' was not estimated: {suggest(str(n), region.names)}" for n in given if n not in region.names]
+    mistakes += [f"'{n}' has no standard error; leave it out" for n in given if n in region.names and n not in finite]
+    check("plots.ellipses", mistakes)
+    if names is None and len(given) > _MOST_PAIRED:
+        strongest = np.nanmax(np.where(np.eye(len(region.names)) > 0, 0.0, np.abs(region.correlation)), axis=1)
+        order = sorted(given, key=lambda n: -strongest[region.names.index(n)])[:_MOST_PAIRED]
+        given = [n for n in given if n in order]
+    if len(given) < 2:
+        return _nothing(new_figure(4.4, 2.2), "There are no pairs of quantities with standard errors.", path)
+    return _pairs(result, region, given, contours or {}, path)
+
+
+def _pairs(
+    result: Result,
+    region: ConfidenceRegion,
+    names: Sequence[str],
+    contours: Mapping[tuple[str, str], Sequence[NDArray[np.float64]]],
+    path: str | Path | None,
+) -> Figure:
+    """Draw the ellipses of all pairs below a diagonal."""
+    count = len(names) - 1
+    size = 2.1 if count < 4 else 1.7
+    figure = new_figure(0.6 + max(count * size, 3.4), 0.8 + max(count * size, 2.6))
+    panels = figure.subplots(count, count, squeeze=False, sharex="col", sharey="row")
+    turn = np.linspace(0.0, 2.0 * np.pi, 181)
+    handles: dict[str, Any] = {}
+    posed = None if result.problem is None else result.problem.posed
+    together = f"both together, {100 * region.level:g} %"
+    for (i, row), (j, column) in product(enumerate(names[1:]), enumerate(names[:-1])):
+        axes = panels[i, j]
+        if j > i:
+            axes.axis("off")
+            continue
+        tidy(axes)
+        axes.tick_params(labelsize=7)
+        at = [region.names.index(column), region.names.index(row)]
+        errors = region.standard_errors[at]
+        C = region.correlation[np.ix_(at, at)] * np.outer(errors, errors)
+        values, vectors = np.linalg.eigh(C)
+        circle = (vectors * np.sqrt(np.maximum(values, 0.0))) @ np.array([np.cos(turn), np.sin(turn)])
+        for label, radius, style in (
+            ("one by itself", region.factor, {"color": BLUE, "linewidth": 1.4}),
+            (together, region.radius_of(2), {"color": SOFT, "linewidth": 1.0, "linestyle": "--"}),
+        ):
+            x, y = (_natural(region, k, radius * part) for k, part in zip(at, circle, strict=True))
+            (handles[label],) = axes.plot(x, y, **style)
+            figure.called(label, handles[label])
+        axes.plot(region.values[at[0]], region.values[at[1]], "+", color=INK, markersize=6)
+        for pair, flip in (((column, row), 1), ((row, column), -1)):
+            for curve in contours.get(pair, ()):
+                x, y = np.asarray(curve, dtype=float).T[::flip]
+                (handles["profile"],) = axes.plot(x, y, color=RED, linewidth=1.2, linestyle=(0, (1.5, 1.2)))
+                figure.called("profile", handles["profile"])
+        axes.ticklabel_format(axis="both", style="sci", scilimits=(-3, 4), useMathText=True)
+        axes.xaxis.get_offset_text().set_fontsize(7)
+        axes.yaxis.get_offset_text().set_fontsize(7)
+        axes.locator_params(nbins=4)
+        if i == count - 1:
+            axes.set_xlabel(plain(column if posed is None else posed.label(column)), fontsize=8, color=INK)
+        if j == 0:
+            axes.set_ylabel(plain(row if posed is None else posed.label(row)), fontsize=8, color=INK)
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside upper left", ncols=len(handles), fontsize=8, frameon=False
+    )
+    return finish(figure, path)
+
+
+def _natural(region: ConfidenceRegion, k: int, away: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return natural values of a quantity so far from its estimate in search scale."""
+    value = region.values[k]
+    return value * np.exp(away) if region.log[k] else value + away
+
+
+def _nothing(figure: Any, reason: str, path: str | Path | None) -> Figure:
+    """Say in the middle of a figure why it is empty."""
+    axes = figure.subplots()
+    axes.axis("off")
+    axes.text(0.5, 0.5, textwrap.fill(plain(reason), 40), ha="center", va="center", color=SOFT)
+    return finish(figure, path)

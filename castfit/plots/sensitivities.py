@@ -1,0 +1,98 @@
+"""A picture of what moves what: the effects of all quantities on the outputs over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit.bands import sensitivities as slopes
+from castfit.plots._canvas import BEHIND, BLUE, INK, RED, SOFT, STYLES, finish, new_figure, plain, tidy
+from castfit.plots._grid import Grid
+from castfit.plots._scales import dense, owner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from castfit.result import Result
+
+_POINTS = 200
+_MOST_LINES = 8
+_PALETTE = (BLUE, RED, *BEHIND[3:4], *BEHIND[:3], "0.2")
+_HEIGHT, _HEADING = 2.0, 0.7
+
+
+def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
+    """Plot how much each quantity moves each measured output over time.
+
+    A line is |p| dy / dp, the change of the output, in its own unit, that a relative change of the quantity p of 1
+    would make if effects were linear.  Lines of the same shape belong to quantities that these data hardly tell apart;
+    times at which lines differ are worth measuring at.  Dots are where something was measured.
+
+    Parameters
+    ----------
+    result : Result
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+
+    Raises
+    ------
+    InputError
+        For a loaded result without its problem.
+    SimulationError
+        If the model cannot be integrated.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> figure = cf.plots.sensitivities(result)
+    """
+    posed = owner(result).posed
+    grid = Grid.of(posed)
+    figure: Any = new_figure(grid.width, grid.rows * _HEIGHT + _HEADING)
+    values = np.array(list(result.values.values()))
+    unit = np.where(posed.log, 1.0, np.where(values != 0.0, np.abs(values), 1.0))  # d theta of a relative change of 1
+    times = {c.name: dense(c, _POINTS) for c in posed.conditions if any(p.condition is c for p in grid.panels)}
+    found = {
+        c.name: slopes(result.theta, posed, c, times[c.name], result.integrator) * unit
+        for c in posed.conditions
+        if c.name in times
+    }
+    names, outputs = result.names, posed.model.output_names
+    peaks = np.max([np.max(np.abs(s), axis=(0, 1)) / max(float(np.abs(s).max()), 1e-300) for s in found.values()], 0)
+    chosen = sorted(np.argsort(-peaks, kind="stable")[:_MOST_LINES].tolist())
+    cells = figure.add_gridspec(grid.rows, grid.columns)
+    handles: dict[str, Any] = {}
+    for panel in grid.panels:
+        axes = figure.add_subplot(cells[panel.row, panel.column])
+        tidy(axes)
+        output = posed.outputs[panel.output]
+        S, t = found[panel.condition.name][:, outputs.index(output)], times[panel.condition.name]
+        axes.axhline(0, color=SOFT, linewidth=0.6)
+        for k, j in enumerate(chosen):
+            style = {"color": _PALETTE[k % len(_PALETTE)], "linestyle": STYLES[k % len(STYLES)], "linewidth": 1.4}
+            (handles[names[j]],) = axes.plot(t, S[:, j], **style)
+            figure.called(names[j], handles[names[j]])
+        measured = panel.condition.points.times[panel.condition.points.mask[:, panel.output]]
+        axes.plot(measured, np.zeros(measured.size), "o", color=INK, markersize=2.5, clip_on=False)
+        title = f"{posed.label(output)}, {panel.condition.name}" if len(posed.conditions) > 1 else posed.label(output)
+        axes.set_title(plain(title), loc="left", fontsize=9, color=INK, pad=4)
+        axes.set_xlabel(plain(posed.label("time")), fontsize=8, color=INK, labelpad=1)
+    hidden = len(names) - len(chosen)
+    legend = figure.legend(
+        handles.values(),
+        map(plain, handles),
+        loc="outside upper left",
+        ncols=min(len(handles), 8),
+        fontsize=8,
+        frameon=False,
+        handlelength=2.6,
+    )
+    more = f" (the {len(chosen)} largest of {len(names)})" if hidden else ""
+    legend.set_title(f"change of the output for a relative change of 1{more}", prop={"size": 9})
+    legend.set_alignment("left")
+    return finish(figure, path)

@@ -1,0 +1,303 @@
+"""Formulas typeset: MathML from CasADi graphs, which browsers show without any script or font.
+
+A graph is read by its instructions, each once.  What appears more than once and is long gets a name of its own,
+v₁, v₂, ..., defined beside it; so the text grows with the graph, not with the tree that it unfolds to.  Sums are
+returned term by term, so that a page can break the line between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import casadi as ca
+
+from castfit.report.letters import is_letter, name, number
+from castfit.report.markup import Markup, joined, tag
+
+# How firmly the parts of a formula hold together; a weaker one gets brackets.
+_SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
+_LONG = 12  # operations from which on what appears twice gets a name
+_INPUTS = (ca.OP_INPUT, ca.OP_PARAMETER)
+_SUMS = (ca.OP_ADD, ca.OP_SUB, ca.OP_NEG)
+_POWERS = (ca.OP_SQ, ca.OP_POW, ca.OP_CONSTPOW)
+_FUNCTIONS = {
+    ca.OP_LOG: "ln", ca.OP_SIN: "sin", ca.OP_COS: "cos", ca.OP_TAN: "tan", ca.OP_ASIN: "arcsin", ca.OP_ACOS: "arccos",
+    ca.OP_ATAN: "arctan", ca.OP_SINH: "sinh", ca.OP_COSH: "cosh", ca.OP_TANH: "tanh", ca.OP_ASINH: "arsinh",
+    ca.OP_ACOSH: "arcosh", ca.OP_ATANH: "artanh", ca.OP_ERF: "erf", ca.OP_ERFINV: "erfinv", ca.OP_SIGN: "sign",
+    ca.OP_FMIN: "min", ca.OP_FMAX: "max", ca.OP_ATAN2: "atan2", ca.OP_FMOD: "mod", ca.OP_COPYSIGN: "copysign",
+    ca.OP_HYPOT: "hypot", ca.OP_REMAINDER: "remainder",
+}  # fmt: skip
+_BETWEEN = {ca.OP_FABS: "||", ca.OP_FLOOR: "⌊⌋", ca.OP_CEIL: "⌈⌉"}
+_RELATIONS = {ca.OP_LT: "<", ca.OP_LE: "≤", ca.OP_EQ: "=", ca.OP_NE: "≠"}
+_DENIED = {ca.OP_LT: "≥", ca.OP_LE: ">", ca.OP_EQ: "≠", ca.OP_NE: "="}
+_TURNED = {"<": ">", "≤": "≥", ">": "<", "≥": "≤"}
+_LOGIC = {ca.OP_AND: "and", ca.OP_OR: "or"}
+
+
+@dataclass(frozen=True)
+class Equation:
+    """A left side, and the terms of the right side; each is the inside of a `math` element."""
+
+    left: Markup
+    terms: tuple[Markup, ...]
+
+    @property
+    def html(self) -> Markup:
+        """Both sides as a row of a table: the right one may be broken between its terms."""
+        left, *right = (tag("math", side, displaystyle="true") for side in (self.left, *self.terms))
+        return tag("tr", tag("td", left), tag("td", "="), tag("td", [part for term in right for part in (term, " ")]))
+
+
+def table(equations: Iterable[Equation]) -> Markup:
+    """Return equations below each other, aligned at their relation."""
+    return tag("table", (e.html for e in equations), class_="equations")
+
+
+def formula(graph: ca.SX) -> Markup:
+    """Typeset one expression as part of a sentence."""
+    typeset = Typesetter([graph])
+    where = [(", where ", tag("math", e.left, tag("mo", "="), e.terms)) for e in typeset.definitions]
+    return joined(tag("math", typeset.terms(0)), *where)
+
+
+@dataclass(frozen=True)
+class _Node:
+    """An operation of a graph; its arguments are positions of nodes before it."""
+
+    op: int
+    arguments: tuple[int, ...] = ()
+    constant: float = 0.0
+    symbol: Markup | None = None
+    letter: bool = False
+
+
+class Typesetter:
+    """Typesets expressions that may share parts, which it names.
+
+    Parameters
+    ----------
+    expressions : sequence of scalar casadi.SX
+    symbols : mapping from the hash of a symbol to Markup
+        How symbols are shown that do not go by their own name.
+    """
+
+    def __init__(self, expressions: Sequence[ca.SX], symbols: Mapping[int, Markup] | None = None) -> None:
+        self.definitions: list[Equation] = []
+        """What was named, in the order in which it is needed."""
+        self._nodes, self._ends = _read(expressions, symbols or {})
+        self._named: dict[int, Markup] = {}
+        uses, sizes = [0] * len(self._nodes), [1.0] * len(self._nodes)
+        for i, node in enumerate(self._nodes):
+            sizes[i] += sum(sizes[j] for j in node.arguments)
+            for j in node.arguments:
+                uses[j] += 1
+        for i in self._ends:
+            uses[i] += 1
+        for i, node in enumerate(self._nodes):  # arguments come first
+            if uses[i] > 1 and sizes[i] >= _LONG and node.op != ca.OP_IF_ELSE_ZERO:
+                terms = tuple(self._terms(i))
+                self._named[i] = name(f"v{len(self.definitions) + 1}")
+                self.definitions.append(Equation(self._named[i], terms))
+
+    def terms(self, k: int) -> tuple[Markup, ...]:
+        """Return the terms of the k-th expression."""
+        return tuple(self._terms(self._ends[k]))
+
+    def _terms(self, i: int) -> list[Markup]:
+        """Return the terms of a sum, each with its sign; of anything else itself."""
+        found: list[Markup] = []
+        for sign, j in self._summands(i):
+            shown = self._at_least(j, _PRODUCT) if sign < 0 or found else self._written(j)[0]
+            form = "infix" if found else "prefix"
+            mark = tag("mo", "−" if sign < 0 else "+", form=form) if sign < 0 or found else None
+            found.append(tag("mrow", mark, shown))
+        return found
+
+    def _summands(self, i: int, sign: int = 1) -> list[tuple[int, int]]:
+        """Return the summands of a node with their signs."""
+        node = self._nodes[i]
+        if i in self._named or node.op not in _SUMS or self._cases(node):
+            return [(sign, i)]
+        if node.op == ca.OP_NEG:
+            return self._summands(node.arguments[0], -sign)
+        first, second = node.arguments
+        return [*self._summands(first, sign), *self._summands(second, -sign if node.op == ca.OP_SUB else sign)]
+
+    def _at_least(self, i: int, firmness: int) -> Markup:
+        """Typeset a node, in brackets if it holds together less firmly."""
+        shown, own = self._written(i)
+        return shown if own >= firmness else _bracketed(shown)
+
+    def _written(self, i: int) -> tuple[Markup, int]:
+        """Typeset a node; return how firmly it holds together, too."""
+        node = self._nodes[i]
+        if i in self._named:
+            return self._named[i], _ATOM
+        if node.op in _INPUTS:
+            assert node.symbol is not None
+            return node.symbol, _ATOM
+        if node.op == ca.OP_CONST:
+            shown = number(node.constant)
+            return tag("mrow", shown), _SUM if node.constant < 0 else _PRODUCT if "msup" in shown else _ATOM
+        if node.op in _SUMS:
+            cases = self._cases(node)
+            return (_braces(cases), _SUM) if cases else (tag("mrow", self._terms(i)), _SUM)
+        if node.op == ca.OP_MUL:
+            return tag("mrow", self._product(self._factors(i))), _PRODUCT
+        if node.op == ca.OP_DIV:
+            return tag("mfrac", *(tag("mrow", self._written(j)[0]) for j in node.arguments)), _POWER
+        return self._power(node) or self._call(i, node)
+
+    def _power(self, node: _Node) -> tuple[Markup, int] | None:
+        """Typeset powers, roots, exponentials."""
+        op, arguments = node.op, node.arguments
+        if op in _POWERS:
+            power = tag("mn", "2") if op == ca.OP_SQ else tag("mrow", self._written(arguments[1])[0])
+            return tag("msup", self._at_least(arguments[0], _ATOM), power), _POWER
+        if op in (ca.OP_EXP, ca.OP_EXPM1):
+            grown = tag("msup", tag("mi", "e"), tag("mrow", self._written(arguments[0])[0]))
+            less = tag("mrow", grown, tag("mo", "−"), tag("mn", "1"))
+            return (grown, _POWER) if op == ca.OP_EXP else (less, _SUM)
+        return (tag("msqrt", self._written(arguments[0])[0]), _ATOM) if op == ca.OP_SQRT else None
+
+    def _call(self, i: int, node: _Node) -> tuple[Markup, int]:
+        """Typeset functions and relations."""
+        op, arguments = node.op, node.arguments
+        if op in _BETWEEN:
+            left, right = _BETWEEN[op]
+            return tag("mrow", tag("mo", left), self._written(arguments[0])[0], tag("mo", right)), _ATOM
+        if op == ca.OP_LOG1P:
+            inside = _bracketed(joined(tag("mn", "1"), tag("mo", "+"), self._written(arguments[0])[0]))
+            return tag("mrow", tag("mi", "ln"), inside), _POWER
+        if op == ca.OP_IF_ELSE_ZERO:
+            condition, value = arguments
+            return _braces([(self._written(value)[0], self._if(condition)), (tag("mn", "0"), _OTHERWISE)]), _SUM
+        if op in _RELATIONS or op in _LOGIC or op == ca.OP_NOT:  # as a number: 1 where it holds, else 0
+            return tag("mrow", tag("mo", "["), self._holds(i), tag("mo", "]")), _ATOM
+        listed = [part for j in arguments for part in (tag("mo", ","), self._written(j)[0])][1:]
+        called = _FUNCTIONS.get(op, f"f{op}")
+        return tag("mrow", tag("mi", called, mathvariant="normal"), _bracketed(joined(listed))), _POWER
+
+    def _factors(self, i: int) -> list[int]:
+        node = self._nodes[i]
+        if i in self._named or node.op != ca.OP_MUL:
+            return [i]
+        return [j for a in node.arguments for j in self._factors(a)]
+
+    def _product(self, factors: Sequence[int]) -> list[Markup]:
+        """Typeset a product: letters beside each other, a dot where that could be misread."""
+        out: list[Markup] = []
+        last = ""
+        for j in factors:
+            kind = self._kind(j)
+            if out:
+                close = "bracket" in (last, kind) or (kind == "letter" and last in ("letter", "number"))
+                thin = close and kind != "number"
+                out.append(tag("mspace", width="0.17em") if thin else tag("mo", "·"))
+            out.append(self._at_least(j, _PRODUCT))
+            last = kind
+        return out
+
+    def _kind(self, i: int) -> str:
+        """Tell what a factor looks like: a letter, a number, brackets, or anything else."""
+        node = self._nodes[i]
+        if i in self._named or node.letter or node.op == ca.OP_DIV:
+            return "letter"
+        if node.op == ca.OP_CONST:
+            return "number" if node.constant >= 0 else "bracket"
+        if node.op in _POWERS:
+            base = self._kind(node.arguments[0])
+            return base if base != "number" else "other"
+        return "bracket" if self._written(i)[1] < _PRODUCT else "other"
+
+    def _cases(self, node: _Node) -> list[tuple[Markup, Markup]]:
+        """Return (value, condition) of what was said by `if_else`; empty if it was not."""
+        if node.op != ca.OP_ADD:
+            return []
+        yes, no = (self._nodes[j] for j in node.arguments)
+        if not yes.op == no.op == ca.OP_IF_ELSE_ZERO:
+            return []
+        denied = self._nodes[no.arguments[0]]
+        if denied.op != ca.OP_NOT or denied.arguments[0] != yes.arguments[0]:
+            return []
+        first = (self._written(yes.arguments[1])[0], self._if(yes.arguments[0]))
+        return [first, (self._written(no.arguments[1])[0], _OTHERWISE)]
+
+    def _if(self, i: int) -> Markup:
+        return tag("mrow", tag("mtext", "if\u00a0"), self._holds(i))
+
+    def _holds(self, i: int) -> Markup:
+        """Typeset a condition."""
+        node = self._nodes[i]
+        if node.op == ca.OP_NOT:
+            inner = self._nodes[node.arguments[0]]
+            if inner.op in _DENIED:
+                return self._related(inner, _DENIED[inner.op])
+            return tag("mrow", tag("mtext", "not\u00a0"), self._holds(node.arguments[0]))
+        if node.op in _LOGIC:
+            first, second = (self._holds(j) for j in node.arguments)
+            return tag("mrow", first, tag("mtext", f"\u00a0{_LOGIC[node.op]}\u00a0"), second)
+        return self._related(node, _RELATIONS[node.op]) if node.op in _RELATIONS else self._written(i)[0]
+
+    def _related(self, node: _Node, sign: str) -> Markup:
+        first, second = (self._written(j)[0] for j in node.arguments)
+        if sign in _TURNED and self._nodes[node.arguments[0]].op == ca.OP_CONST:  # 1 < x is x > 1
+            first, second, sign = second, first, _TURNED[sign]
+        return tag("mrow", first, tag("mo", sign), second)
+
+
+_OTHERWISE = tag("mtext", "otherwise")
+
+
+def _bracketed(inside: Markup) -> Markup:
+    tall = None if "<mfrac>" in inside or "<mtable>" in inside else "false"  # as fonts differ, only where it must be
+    return tag("mrow", tag("mo", "(", stretchy=tall), inside, tag("mo", ")", stretchy=tall))
+
+
+def _braces(cases: Iterable[tuple[Markup, Markup]]) -> Markup:
+    rows = [tag("mtr", tag("mtd", value), tag("mtd", condition)) for value, condition in cases]
+    return tag("mrow", tag("mo", "{"), tag("mtable", rows))
+
+
+def _read(expressions: Sequence[ca.SX], symbols: Mapping[int, Markup]) -> tuple[list[_Node], list[int]]:
+    """Return the operations of expressions, arguments first, and the positions at which the expressions end."""
+    column = ca.densify(ca.vertcat(*expressions)) if expressions else ca.SX(0, 1)
+    free = ca.symvar(column)
+    graph = ca.Function("graph", free, [column])
+    nodes: list[_Node] = []
+    work: dict[int, int] = {}
+    ends = [0] * len(expressions)
+    for k in range(graph.n_instructions()):
+        op, taken, given = graph.instruction_id(k), graph.instruction_input(k), graph.instruction_output(k)
+        if op == ca.OP_OUTPUT:
+            ends[given[1]] = work[taken[0]]
+            continue
+        if op == ca.OP_INPUT:
+            symbol = free[taken[0]]
+            shown = symbols.get(hash(symbol))
+            letter = shown is None and is_letter(symbol.name())
+            node = _Node(op, symbol=name(symbol.name()) if shown is None else shown, letter=letter)
+        elif op == ca.OP_CONST:
+            value = float(graph.instruction_constant(k))
+            node = _Node(op, constant=abs(value))
+            if value < 0.0:
+                nodes.append(node)
+                node = _Node(ca.OP_NEG, (len(nodes) - 1,))
+        elif op in (ca.OP_TWICE, ca.OP_INV):  # 2 x and 1 / x
+            nodes.append(_Node(ca.OP_CONST, constant=2.0 if op == ca.OP_TWICE else 1.0))
+            node = _Node(ca.OP_MUL if op == ca.OP_TWICE else ca.OP_DIV, (len(nodes) - 1, work[taken[0]]))
+        elif op == ca.OP_ASSIGN:
+            work[given[0]] = work[taken[0]]
+            continue
+        else:
+            arguments = [work[j] for j in taken]
+            signs = [nodes[j].op == ca.OP_NEG for j in arguments] if op in (ca.OP_MUL, ca.OP_DIV) else []
+            bare = [nodes[j].arguments[0] if s else j for j, s in zip(arguments, signs, strict=False)] or arguments
+            node = _Node(op, tuple(bare))
+            if sum(signs) == 1:  # the sign of a product stands before it
+                nodes.append(node)
+                node = _Node(ca.OP_NEG, (len(nodes) - 1,))
+        work[given[0]] = len(nodes)
+        nodes.append(node)
+    return nodes, ends

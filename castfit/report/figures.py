@@ -1,0 +1,95 @@
+"""Figures in a page: vector graphics whose parts can be switched on and off, and enlarged."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from castfit.report.markup import Content, Markup, tag
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_PIXELS = 112  # per inch: text of 8 points is then 12 pixels high
+_LARGEST = 600_000  # characters of a vector graphic; beyond that a figure becomes an image
+_FINE = 110  # dots per inch of such an image
+_LABELLED = re.compile(r'\b(id|xlink:href|href)="(#?)([^"]+)"')
+_STYLE = re.compile(r"<style[^>]*>.*?</style>|<metadata>.*?</metadata>", re.DOTALL)
+
+
+def figure(picture: Figure, number: int, caption: Content) -> Markup:
+    """Return a figure with its caption, its switches and its buttons.
+
+    Parameters
+    ----------
+    picture : Figure
+        One of castfit.plots, whose parts have names.
+    number : int
+        Its number in the page; what is inside is told apart from that of other figures by it.
+    caption : str or Markup
+    """
+    drawn: Any = picture
+    width, _ = drawn.get_size_inches()
+    graphic = _vector(drawn, number) or _image(drawn)
+    switches = [
+        tag("label", tag("input", type="checkbox", checked=True, data_series=f"f{number}-{key}"), " ", name)
+        for name, key in _names(drawn).items()
+    ]
+    buttons = [
+        tag("button", sign, type="button", data_zoom=what, title=title, aria_label=title)
+        for sign, what, title in (("+", "in", "enlarge"), ("−", "out", "reduce"), ("⟲", "reset", "as it was"))
+    ]
+    tools = tag(
+        "div",
+        tag("div", switches if len(switches) > 1 else [], class_="switches"),
+        tag("div", buttons, class_="zoom"),
+        class_="tools",
+    )
+    about = tag("figcaption", tag("b", f"Figure {number}. "), caption)
+    view = tag("div", graphic, class_="view")
+    size = f"--natural: {width * _PIXELS:.0f}px"
+    return tag("figure", tools, view, about, id=f"figure-{number}", style=size)
+
+
+def is_picture(thing: object) -> bool:
+    """Tell whether something is a figure, of ours or any of matplotlib's."""
+    return any(kind.__module__ == "matplotlib.figure" and kind.__name__ == "Figure" for kind in type(thing).__mro__)
+
+
+def _names(picture: Any) -> dict[str, str]:
+    """Return the parts of a figure that have names; those of others have none."""
+    return picture.series if hasattr(picture, "series") else {}
+
+
+def _vector(picture: Any, number: int) -> Markup | None:
+    """Return a figure as SVG; None if it is too large."""
+    library: Any = import_module("matplotlib")
+    out = io.StringIO()
+    with library.rc_context({"svg.fonttype": "none", "svg.hashsalt": "castfit"}):
+        picture.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
+    text = out.getvalue()
+    if len(text) > _LARGEST:
+        return None
+    text = _STYLE.sub("", text[text.index("<svg") :])
+    series = set(_names(picture).values())
+
+    def renamed(found: re.Match[str]) -> str:
+        attribute, mark, name = found.groups()
+        if attribute == "id" and name in series:  # several parts may show the same
+            return f'class="f{number}-{name}"'
+        return f'{attribute}="{mark}f{number}-{name}"' if mark or attribute == "id" else found[0]
+
+    text = _LABELLED.sub(renamed, text)
+    text = text.replace("url(#", f"url(#f{number}-")
+    head, rest = text.split(">", 1)
+    head = re.sub(r' (width|height)="[^"]*"', "", head)
+    return Markup(f'{head} role="img" preserveAspectRatio="xMidYMid meet">{rest}')
+
+
+def _image(picture: Any) -> Markup:
+    out = io.BytesIO()
+    picture.savefig(out, format="png", dpi=_FINE, facecolor="white")
+    return tag("img", alt="figure", src=f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}")

@@ -1,0 +1,84 @@
+"""A page by itself: one file with everything in it, read without a network, printed well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import castfit
+from castfit.report.markup import Content, Markup, joined, tag
+
+
+@dataclass(frozen=True)
+class Section:
+    """A chapter of a page: `mark` is what its address ends with, `short` what the list of contents calls it."""
+
+    mark: str
+    title: str
+    content: Markup
+    short: str = ""
+
+
+@dataclass(frozen=True)
+class Lead:
+    """What stands above all: the title, the verdict in a sentence, and the figures that matter most.
+
+    `mood` is "good", "doubtful" or "bad".
+    """
+
+    title: str
+    kind: str
+    mood: str
+    verdict: str
+    figures: Sequence[tuple[str, Content]]
+    notes: str = ""
+
+
+def page(lead: Lead, sections: Sequence[Section]) -> str:
+    """Return the page as HTML."""
+    contents = [tag("li", tag("a", s.short or s.title, href=f"#{s.mark}")) for s in sections]
+    head = [
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="generator", content=f"castfit {castfit.__version__}"),
+        tag("title", f"{lead.title}: {lead.kind}"),
+        tag("style", _asset("page.css")),
+        tag("link", rel="icon", href="data:,"),  # so that a browser asks nobody for one
+    ]
+    main = [
+        tag("header", _top(lead), id="top"),
+        *(tag("section", tag("h2", s.title), s.content, id=s.mark) for s in sections),
+        tag("footer", f"Written by castfit {castfit.__version__}. This file needs nothing else to be read."),
+    ]
+    navigation = tag(
+        "nav", tag("a", lead.title, href="#top", class_="title"), tag("ul", contents), aria_label="Contents"
+    )
+    body = [navigation, tag("main", main), tag("script", _asset("page.js"))]
+    inside = joined(tag("head", head), "\n", tag("body", body))
+    return f'<!DOCTYPE html>\n<html lang="en">\n{inside}\n</html>\n'
+
+
+def write(path: str | Path, lead: Lead, sections: Sequence[Section]) -> Path:
+    """Write a page to a file, and return where it is."""
+    target = Path(path)
+    target.write_text(page(lead, sections), encoding="utf-8")
+    return target
+
+
+def _top(lead: Lead) -> Markup:
+    figures = [tag("div", tag("dt", name), tag("dd", value)) for name, value in lead.figures if value]
+    notes = [tag("p", paragraph) for paragraph in lead.notes.split("\n\n") if paragraph.strip()]
+    return joined(
+        tag("p", lead.kind, class_="kind"),
+        tag("h1", lead.title),
+        tag("p", lead.verdict, class_=f"verdict {lead.mood}"),
+        tag("dl", figures, class_="key"),
+        notes,
+    )
+
+
+def _asset(name: str) -> Markup:
+    """Return a file beside this one; it is ours, and goes into the page as it is."""
+    return Markup(resources.files("castfit.report").joinpath(name).read_text(encoding="utf-8"))

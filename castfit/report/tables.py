@@ -1,0 +1,67 @@
+"""Tables of a page: sorted by a click on a head, wide ones scroll by themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from castfit.report.markup import Content, Markup, joined, tag
+
+if TYPE_CHECKING:
+    from castfit._text import Sheet
+
+_LONG = 40  # letters from which on a cell is broken into lines
+_NUMBER = re.compile(r"[-+−]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Content]], *, caption: Content = None) -> Markup:
+    """Return a table.
+
+    Parameters
+    ----------
+    heads : sequence of str
+        Of columns; one that begins with > is of numbers.
+    rows : iterable of sequences of str or Markup
+    caption : str or Markup, optional
+    """
+    numeric = [head.startswith(">") for head in heads]
+    top = [
+        tag("th", tag("button", head.removeprefix(">"), type="button"), class_="number" if right else None, scope="col")
+        for head, right in zip(heads, numeric, strict=True)
+    ]
+    body = [tag("tr", (_cell(c, right) for c, right in zip(row, numeric, strict=True))) for row in rows]
+    inside = [tag("caption", caption) if caption else None, tag("thead", tag("tr", top)), tag("tbody", body)]
+    return tag("div", tag("table", inside, class_="sortable"), class_="scroll")
+
+
+def sheet(found: Sheet) -> Markup:
+    """Return what a terminal shows as a table."""
+    return table(found.heads, found.rows, caption=found.title or None)
+
+
+def facts(pairs: Iterable[tuple[str, Content]]) -> Markup:
+    """Return names and what is to be said of each, below each other."""
+    rows = [tag("tr", tag("th", name, scope="row"), tag("td", _shown(value))) for name, value in pairs if value]
+    return tag("div", tag("table", rows, class_="facts"), class_="scroll")
+
+
+def _cell(content: Content, numeric: bool) -> Markup:
+    """Return a cell with the number that it is sorted by, if it begins with one."""
+    sort = None
+    if isinstance(content, str) and not isinstance(content, Markup):
+        found = _NUMBER.match(content.strip().lstrip("[("))
+        words = {"inf": "1e308", "-inf": "-1e308", "never": "1e308"}
+        sort = found[0].replace("−", "-") if found else words.get(content.strip())
+    shown = joined(_shown(content))
+    kind = "number" if numeric else "text" if len(re.sub(r"<[^>]*>", "", shown)) > _LONG else None
+    return tag("td", shown, class_=kind, data_sort=sort)
+
+
+def _shown(content: Content) -> Content:
+    return _minus(content) if isinstance(content, str) and not isinstance(content, Markup) else content
+
+
+def _minus(text: str) -> str:
+    """Write a minus sign where a number begins with a hyphen."""
+    return re.sub(r"(?<![\w.)])-(?=\d)", "−", text)

@@ -1,0 +1,50 @@
+"""Pages opened in a browser: what it says, shows, and prints."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_OPTIONS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+    "--enable-logging=stderr", "--v=0",
+)  # fmt: skip
+
+
+def browser() -> str:
+    """Return where a browser is; skip the test, with the reason, where there is none."""
+    found = os.environ.get("CASTFIT_BROWSER") or next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        pytest.skip(f"no browser: none of {', '.join(_NAMES)} is there, and CASTFIT_BROWSER names none")
+    return found
+
+
+def opened(page: Path, *options: str, profile: Path) -> tuple[str, list[str]]:
+    """Open a page; return what the browser prints, and the lines of its console."""
+    done = subprocess.run(
+        [browser(), *_OPTIONS, f"--user-data-dir={profile}", *options, page.as_uri()],
+        capture_output=True, encoding="utf-8", errors="replace", timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def asked(page: Path, script: str, *, profile: Path, width: int = 1280) -> tuple[dict[str, str], list[str]]:
+    """Run a script in a page, which calls ``say(name, value)``; return what it said, and the lines of the console."""
+    told = (
+        "<script>const say = (name, value) => { const p = document.createElement('output'); p.className = 'told';"
+        f"p.title = name; p.textContent = String(value); document.body.append(p); }};{script}</script>"
+    )
+    copy = page.with_name(f"asked-{page.name}")
+    copy.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{told}</body>"), encoding="utf-8")
+    dom, console = opened(copy, f"--window-size={width},900", "--dump-dom", profile=profile)
+    said = re.findall(r'<output class="told" title="([^"]*)">(.*?)</output>', dom, re.DOTALL)
+    return {html.unescape(name): html.unescape(value) for name, value in said}, console

@@ -1,0 +1,252 @@
+"""Pages of results: whole by themselves, safe from names, right in a browser and on paper."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from tests.report.chromium import asked, opened
+
+EVIL = "<script>alert(1)</script>"
+VOID = {"br", "img", "input", "link", "meta"}
+
+
+def problem(name="dose", *, units=None, output="y", several=(1.0, 2.0)):
+    x, k, m = cf.symbols("x k_1 m")
+    model = cf.Model({x: -k * x}, parameters=[k, m], outputs={output: m * x})
+    t = np.linspace(0.5, 4, 8)
+    experiments = [
+        cf.Experiment(
+            {output: 2 * x0 * np.exp(-0.7 * t) + 0.03 * np.sin(9 * t + x0)},
+            time=t, sigma=0.03, initial={"x": x0}, name=f"{name} {x0:g}",
+        )
+        for x0 in several
+    ]  # fmt: skip
+    guess = {"k_1": cf.Parameter(0.5, bounds=(0.01, 10.0), prior=cf.Normal(0.6, 1)),
+             "m": cf.Parameter(1.5, lower=0.1, upper=9, scale="log")}  # fmt: skip
+    return cf.Problem(model, experiments, parameters=guess, units=units)
+
+
+@pytest.fixture(scope="module")
+def result():
+    return cf.fit(problem(units={"time": "h", "y": "mg"}), cf.MultipleShooting(3))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.fixture(scope="module")
+def page(result, folder):
+    return result.report(folder / "fit.html", title="Decay", notes="First.\n\nSecond.", command="castfit report x")
+
+
+class Checker(HTMLParser):
+    """Finds elements that are not closed, marks that are there twice, and links that lead nowhere or outside."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.wrong, self.marks, self.links = [], [], [], []
+        self.feed(text)
+        self.wrong += [f"{name} is not closed" for name in self.open]
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.marks += [given["id"]] if "id" in given else []
+        self.links += [given[key] for key in ("href", "src", "xlink:href") if given.get(key)]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open[-1] != tag:
+            self.wrong.append(f"{tag} ends within {self.open[-3:]}")
+        else:
+            self.open.pop()
+
+
+def test_a_page_is_whole_by_itself(page):
+    text = page.read_text(encoding="utf-8")
+    found = Checker(text)
+    assert found.wrong == []
+    assert len(found.marks) == len(set(found.marks))
+    assert all(link.startswith(("#", "data:")) for link in found.links)
+    assert {link[1:] for link in found.links if link.startswith("#")} <= set(found.marks)
+    assert not re.search(r"https?://(?!www\.w3\.org)", text)
+    assert len(text.encode()) < 2_000_000
+
+
+def test_it_tells_the_story_in_order(page, result):
+    text = page.read_text(encoding="utf-8")
+    titles = re.findall(r"<h2>(.*?)</h2>", text)
+    assert titles == [
+        "The question", "Data and fit", "Estimates", "What the data determine", "Do the residuals look like noise?",
+        "How it was solved", "How to repeat it",
+    ]  # fmt: skip
+    for what in ("<p>First.</p><p>Second.</p>", "castfit report x", result.transcription, "time (h)", "y (mg)"):
+        assert what in text
+    for one in result:
+        assert f"{result.standard_errors[one]:.2g}" in text
+    for package, version in result.versions.items():
+        assert re.search(rf"{package}</th><td>{re.escape(version)}", text)
+
+
+def test_the_files_in_it_can_be_read_again(page, result, tmp_path):
+    text = page.read_text(encoding="utf-8")
+    saved = base64.b64decode(re.search(r"data:application/json;base64,([^\"]+)", text)[1])
+    (tmp_path / "result.json").write_bytes(saved)
+    again = cf.Result.load(tmp_path / "result.json").with_problem(result.problem)
+    assert again.parameters == result.parameters
+    assert json.loads(saved)["question"]
+    lines = base64.b64decode(re.search(r"data:text/csv;base64,([^\"]+)", text)[1]).decode().splitlines()
+    assert lines[0].startswith("experiment,output,time,replicate,value,prediction")
+    assert len(lines) == 1 + result.n_data
+
+
+def test_no_name_becomes_a_part_of_the_page(tmp_path):
+    asked_ = problem(EVIL, output="y", units={"y": EVIL, "time": EVIL})
+    found = cf.fit(asked_, cf.SingleShooting())
+    text = found.report(tmp_path / "evil.html", title=EVIL, notes=EVIL, command=EVIL, source=EVIL,
+                        further={EVIL: EVIL}).read_text(encoding="utf-8")  # fmt: skip
+    assert text.count("<script>") == 1  # ours
+    assert "alert(1)</script>" not in text
+    assert Checker(text).wrong == []
+    said, console = asked(tmp_path / "evil.html", "say('alive', 1)", profile=tmp_path / "profile")
+    assert said == {"alive": "1"}
+    assert console == []
+
+
+def test_figures_are_vectors_without_marks_in_common(page):
+    drawn = re.findall(r"<svg.*?</svg>", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(drawn) >= 5
+    for graphic in drawn:
+        root = ET.fromstring(graphic)
+        marks = {e.get("id") for e in root.iter() if e.get("id")}
+        used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', graphic))
+        assert {a or b for a, b in used} <= marks
+
+
+def test_a_browser_opens_it_without_complaint(page, folder):
+    script = """
+      say('switches', document.querySelectorAll('.switches input').length);
+      say('broken', [...document.images].filter((i) => !i.complete || !i.naturalWidth).length);
+      say('overflow', document.documentElement.scrollWidth - innerWidth);
+      const drawn = [...document.querySelectorAll('figure svg')];
+      say('flat', drawn.filter((s) => s.getBoundingClientRect().height < 60).length);
+      say('formulas', [...document.querySelectorAll('math')].every((m) => m.getBoundingClientRect().width > 4));
+    """
+    for width in (1280, 400):
+        said, console = asked(page, script, profile=folder / "profile", width=width)
+        assert console == []
+        assert int(said["switches"]) > 5
+        assert (said["broken"], said["flat"], said["formulas"]) == ("0", "0", "true")
+        assert int(said["overflow"]) <= 0
+
+
+def test_tables_sort_curves_switch_and_figures_grow(page, folder):
+    script = """
+      const table = document.querySelector('#estimates table.sortable');
+      const column = (j) => [...table.tBodies[0].rows].map((r) => r.cells[j].textContent).join();
+      const button = (j) => table.querySelectorAll('thead button')[j];
+      button(0).click(); say('up', column(0)); button(0).click(); say('down', column(0));
+      button(1).click(); say('values', column(1)); say('order', button(1).parentNode.getAttribute('aria-sort'));
+      const box = [...document.querySelectorAll('#fit .switches label')].find((l) => l.textContent.trim() === 'model');
+      const parts = document.getElementsByClassName(box.firstChild.dataset.series);
+      say('parts', parts.length);
+      box.firstChild.click(); say('hidden', [...parts].every((p) => p.style.display === 'none'));
+      box.firstChild.click(); say('shown', [...parts].every((p) => p.style.display === ''));
+      const svg = document.querySelector('#fit svg'), before = svg.getAttribute('viewBox');
+      document.querySelector('#fit [data-zoom=in]').click();
+      say('zoomed', svg.viewBox.baseVal.width < +before.split(' ')[2]);
+      document.querySelector('#fit [data-zoom=reset]').click(); say('back', svg.getAttribute('viewBox') === before);
+    """
+    said, console = asked(page, script, profile=folder / "profile")
+    assert console == []
+    assert (said["up"], said["down"]) == ("k_1,m", "m,k_1")
+    assert [float(v) for v in said["values"].split(",")] == sorted(float(v) for v in said["values"].split(","))
+    assert said["order"] == "ascending"
+    assert int(said["parts"]) == 2  # a curve in each of two panels
+    assert (said["hidden"], said["shown"], said["zoomed"], said["back"]) == ("true",) * 4
+
+
+def test_it_prints(page, folder):
+    target = folder / "fit.pdf"
+    _, console = opened(page, f"--print-to-pdf={target}", "--no-pdf-header-footer", profile=folder / "profile")
+    assert console == []
+    printed = target.read_bytes()
+    assert printed.startswith(b"%PDF")
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 12
+
+
+def test_many_fits_have_pages_too(folder):
+    asked_ = problem(several=(1.0,))
+    many = cf.multistart(asked_, cf.SingleShooting(), starts=4, rng=1)
+    few = cf.compare(asked_, ["single", "multiple"], starts=2, rng=1)
+    grown = cf.incremental(asked_)
+    searched = cf.scatter_search(asked_, rng=1, max_eval=150)
+    expected = {"many": "What the starts found", "few": "How the methods did", "grown": "Horizon by horizon",
+                "searched": "The search"}  # fmt: skip
+    for (name, title), found in zip(expected.items(), (many, few, grown, searched), strict=True):
+        page = found.report(folder / f"{name}.html")
+        text = page.read_text(encoding="utf-8")
+        titles = re.findall(r"<h2>(.*?)</h2>", text)
+        assert title in titles[:2]
+        assert titles[-1] == "How to repeat it"
+        assert Checker(text).wrong == []
+        assert len(text.encode()) < 2_000_000
+    _, console = asked(folder / "few.html", "say('a', 1)", profile=folder / "profile")
+    assert console == []
+
+
+def test_fits_that_failed_and_loaded_results_tell_what_they_can(tmp_path, result):
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: k * x**2}, parameters=[k], initial={x: 1})  # has a pole at t = 1 / k
+    exploding = cf.Problem(model, cf.Experiment({"x": [1.1, 1.3, 1.6]}, time=[1, 2, 3]), parameters={"k": 0.5})
+    failed = cf.fit(exploding, cf.SingleShooting(), cf.GaussNewton(max_iter=1))
+    assert not failed.success
+    text = failed.report(tmp_path / "failed.html").read_text(encoding="utf-8")
+    assert "No solution was found" in text
+    assert Checker(text).wrong == []
+    result.save(tmp_path / "saved.json")
+    text = cf.Result.load(tmp_path / "saved.json").report(tmp_path / "loaded.html").read_text(encoding="utf-8")
+    assert "Estimates" in text
+    assert "The question" not in text
+
+
+def test_further_chapters_come_before_the_residuals(tmp_path, result):
+    class Other:
+        def summary(self):
+            return "a < b"
+
+        def plot(self):
+            return result.plot()
+
+    further = {"Words": "One.\n\nTwo.", "A picture": result.plot(), "Both": Other()}
+    text = result.report(tmp_path / "more.html", further=further).read_text(encoding="utf-8")
+    titles = re.findall(r"<h2>(.*?)</h2>", text)
+    assert titles[4:8] == ["Words", "A picture", "Both", "Do the residuals look like noise?"]
+    assert "<pre>a &lt; b</pre>" in text
+    assert Checker(text).wrong == []
+
+
+def test_mistakes_are_listed_before_anything_is_written(tmp_path, result):
+    with pytest.raises(cf.InputError, match="4 mistakes") as caught:
+        result.report(tmp_path / "fit.pdf", title=3, notes=None, further={"a": 1})
+    assert "let it end in .html" in str(caught.value)
+    with pytest.raises(cf.InputError, match="there is no folder"):
+        result.report(tmp_path / "nowhere" / "fit.html")
+    with pytest.raises(TypeError):
+        result.report(tmp_path / "fit.html", colour="red")
+    assert list(tmp_path.iterdir()) == []
