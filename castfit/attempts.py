@@ -29,7 +29,8 @@ import numpy as np
 
 from castfit._reading import is_one_of
 from castfit._watch import Stopped, unwatched
-from castfit.simulate import Nodes, trace
+from castfit.kept import lapse
+from castfit.simulate import Nodes, SimulationError, trace
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.plausible import suspicious
 from castfit.solve.solution import Control, Iteration, Solution, infeasibility
@@ -51,6 +52,7 @@ _MAX_REFINEMENTS = 8
 _AMPLIFIED_ROUNDING = 0.1  # standard deviations by which rounding theta may move a residual
 _ENDED = (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)
 _BETTER = 1e-3  # relative difference of the cost
+_EXCHANGES = 8  # searches more, at most, until constraints are kept between points
 _CONNECTED = 1e-6  # gaps, in units of the states
 _MATCHED = 10  # intervals of multiple shooting where collocation fails
 
@@ -137,7 +139,47 @@ class Search:
         second_start: Callable[[], Array] | None = None,
         warm: bool = False,
     ) -> Attempt:
-        """Solve, refine, solve again; then judge.  `warm` says that the start is nearly optimal."""
+        """Solve, refine, solve again, until constraints are kept between points, too; then judge.
+
+        `warm` says that the start is nearly optimal.
+        """
+        found = self._attempt(transcription, staged, what, second_start=second_start, warm=warm)
+        for last in (False,) * _EXCHANGES + (True,):
+            if not found.solution.status.success or not self.verify:
+                break
+            v, integrator = found.solution.v, transcription.integrator
+            try:
+                missed = lapse(self.problem, found.staged, v, integrator)
+                if missed is None:
+                    break
+                if last:
+                    solution = replace(found.solution, status=Status.INACCURATE, detail=missed.sentence)
+                    return replace(found, solution=solution)
+                self.problem = self.problem.watching(missed.times)
+                self.say(f"{missed.sentence} Held there as well.")
+                theta = found.staged.layout.theta(v)
+                known = zip(found.staged.times(v), found.staged.node_states(v), strict=True)
+                nodes = [Nodes(times[:-1], states) for times, states in known]
+                near = started_from(self.problem, transcription, theta, nodes)
+                found = self._attempt(near, near.transcribe(self.problem, theta), what, warm=True)
+                found = replace(found, transcription=transcription)
+            except SimulationError as error:
+                solution = replace(found.solution, status=Status.INACCURATE, detail=str(error))
+                return replace(found, solution=solution)
+            except Stopped as stopped:
+                return replace(found, solution=replace(found.solution, status=stopped.status))
+        return found
+
+    def _attempt(
+        self,
+        transcription: Transcription,
+        staged: StagedProblem,
+        what: str = "",
+        *,
+        second_start: Callable[[], Array] | None = None,
+        warm: bool = False,
+    ) -> Attempt:
+        """Solve, refine, solve again; then judge."""
         refinement, staged = 0, staged.in_units()
         while True:
             control = Control(self.remaining, self.report, second_start if refinement == 0 else None, self.rough)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit.constraint_table import ConstraintTable, constraint_table
 from castfit.criteria import Criteria
 from castfit.goodness import UNKNOWN, goodness
 from castfit.identifiability import judge, no_verdict
@@ -102,6 +103,9 @@ def estimate(
             )
         except (np.linalg.LinAlgError, RuntimeError):  # derivatives that are not finite, or multipliers not found
             unknown = unknown or "the linear algebra of the statistics failed"
+    constraints = ConstraintTable()
+    if isinstance(at, Linearization) and at.ok:
+        constraints = constraint_table(posed, staged, at, success=status.success)
     trusted = found if status.success else None
     none = np.full((n_theta, n_theta), np.nan)
     covariance, errors, numerical = none, np.full(n_theta, np.nan), np.full(n_theta, np.nan)
@@ -177,6 +181,7 @@ def estimate(
         smoothness={term.label: term.weight for term in posed.smooth},
         effective=_effective(posed, held, None if found is None else found.held_back),
         inflation=1.0 if found is None else found.inflation,
+        constraints=constraints,
         identifiability=judge(names, natural, slope, held, found, unknown=unknown) if found is not None else none_known,
     )
     heavy = any(o is not None and o.noise.heavy for c in posed.conditions for o in c.observed)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castfit._brief import brief
+from castfit.constraint_table import ConstraintTable
 from castfit.identifiability import Identifiability
 from castfit.integrate import IntegratorOptions
 from castfit.simulate import Nodes
@@ -148,6 +149,8 @@ class Uncertainty:
         The part of `neg2loglik` that is the priors'.
     n_estimated : float
         How many numbers the data determine, unknown deviations of the noise included; see castfit.criteria.
+    constraints : ConstraintTable
+        What constraints did to the estimates, and what they cost.
     """
 
     dof: int
@@ -176,6 +179,7 @@ class Uncertainty:
     inflation: float = 1.0
     neg2logprior: float = 0.0
     n_estimated: float = np.nan
+    constraints: ConstraintTable = field(default_factory=ConstraintTable)
 
 
 @brief

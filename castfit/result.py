@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from castfit.constraint_table import ConstraintTable
     from castfit.posed import Posed
     from castfit.problem import Posable
 
@@ -330,6 +331,11 @@ class Result:
     def confidence_level(self) -> float:
         """Confidence level of the intervals in the table."""
         return self.statistics.confidence_level
+
+    @property
+    def constraints(self) -> ConstraintTable:
+        """What constraints did to the estimates, and what each costs: ``print(result.constraints)``."""
+        return self.statistics.constraints
 
     @property
     def identifiability(self) -> Identifiability:
@@ -834,6 +840,16 @@ def _suspicions(result: Result) -> tuple[str, ...]:
     return _examined(result, result.problem.posed, by_experiment=False).sentences
 
 
+def _held(result: Result) -> list[str]:
+    """Say which constraints hold the estimates back, and that errors are those along them."""
+    holding = result.constraints.active
+    if not holding or not result.success:
+        return []
+    count = "1 constraint holds" if len(holding) == 1 else f"{len(holding)} constraints hold"
+    lines = [f"{count} the estimates; standard errors are those along {'it' if len(holding) == 1 else 'them'}:"]
+    return [*lines, *(f"  {row.sentence}" for row in holding)]
+
+
 def _footer(result: Result) -> list[str]:
     noise = "" if result.absolute_sigma or np.isnan(result.noise) else f", estimated noise {result.noise:.3g}"
     failed = ", ".join(f"{count} {cause}" for cause, count in result.failures.items())
@@ -848,6 +864,7 @@ def _footer(result: Result) -> list[str]:
         *_suspicions(result),
         result.identifiability.sentence,
         *(f"  {combination}" for combination in result.identifiability.combinations),
+        *_held(result),
         f"{_verdict(result)}: {result.message}",
         f"{result.transcription}, {result.solver}: {result.iterations} iterations, {result.time:.2f} s",
     ]

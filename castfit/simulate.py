@@ -479,6 +479,20 @@ def _outputs(model: Model, case: Case, nodes: Nodes, times: Array, options: Inte
     return {"time": times, **dict(zip(model.output_names, np.asarray(y, dtype=float), strict=True))}
 
 
+def states_at(
+    problem: Posed, condition: Condition, theta: Array, nodes: Nodes, times: Array, options: IntegratorOptions
+) -> tuple[Array, Array, Array]:
+    """Return the states (n, n_x), (n, n_z) and parameters (n, n_p) of an experiment at times, from node to node.
+
+    Raises
+    ------
+    SimulationError
+        If the integration stops.
+    """
+    case = Case.until(problem.model, condition, theta, float(times[-1]), options)
+    return _states(problem.model, case, nodes, times, options)
+
+
 def _states(
     model: Model, case: Case, nodes: Nodes, times: Array, options: IntegratorOptions
 ) -> tuple[Array, Array, Array]:

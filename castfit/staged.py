@@ -105,8 +105,10 @@ class Chain:
         Bounds of the path constraints; a padded row has (-inf, inf), an equality has equal bounds.
     constraint_unit : (K, n_c) array
         By what violations of them are measured.
-    n_kinds : int
-        Path constraints come by point and kind: row i of a stage is of kind i % n_kinds.
+    kinds : tuple of str
+        Names of the path constraints, which come by point and kind: row i of a stage is of kind i % len(kinds).
+    point_times : (K, M) array
+        Times of the points.
     times : (K + 1,) array
         Stage boundaries, in the experiment's time.
     state_names : tuple of str
@@ -126,7 +128,20 @@ class Chain:
     times: Array
     state_names: tuple[str, ...]
     constraint_unit: Array
-    n_kinds: int = 1
+    kinds: tuple[str, ...] = ()
+    point_times: Array = field(default_factory=lambda: np.empty((0, 0)))
+
+    @property
+    def n_kinds(self) -> int:
+        """Number of kinds of path constraints, at least 1."""
+        return max(len(self.kinds), 1)
+
+    def describe_constraint(self, k: int, j: int) -> str:
+        """Say which path constraint row j of stage k is, and when."""
+        if not self.kinds:
+            return f"path constraint {j + 1} near t = {self.times[k]:g} ({self.name})"
+        time = self.point_times[k, j // self.n_kinds]
+        return f"'{self.kinds[j % self.n_kinds]}' at t = {time:.4g} ({self.name})"
 
     @property
     def n_stages(self) -> int:
@@ -281,7 +296,8 @@ class Specification:
     group: Index | None = None
     datum_mask: Mask | None = None
     spread: Index | None = None
-    n_kinds: int = 1
+    kinds: tuple[str, ...] = ()
+    point_times: Array = field(default_factory=lambda: np.empty((0, 0)))
 
 
 def lay_out(
@@ -314,7 +330,8 @@ def lay_out(
                 spec.times,
                 spec.state_names,
                 np.ones(spec.constraint_lower.shape),
-                max(spec.n_kinds, 1),
+                spec.kinds,
+                spec.point_times,
             )
         )
     groups = np.concatenate([np.empty(0, dtype=np.intp), *(chain.group.ravel() for chain in chains)])
@@ -631,6 +648,28 @@ def _power_of_ten(size: Array) -> Array:
     """Round sizes to powers of ten, 1 where there is none."""
     good = np.isfinite(size) & (size > 0.0)
     return np.where(good, 10.0 ** np.round(np.log10(np.where(good, size, 1.0))), 1.0)
+
+
+def violated(layout: Layout, evaluation: Evaluation, least: float) -> list[tuple[str, float]]:
+    """Name constraints that are violated by more than `least` of their units, with by how much, the worst first.
+
+    Of one constraint in one experiment only the worst time is named.
+    """
+    found: list[tuple[float, str, float]] = []
+    for chain, values in zip(layout.chains, evaluation.values, strict=True):
+        excess = np.fmax(np.fmax(chain.constraint_lower - values.c, values.c - chain.constraint_upper), 0.0)
+        for kind in range(chain.n_kinds if excess.size else 0):
+            column = np.arange(excess.shape[1], dtype=np.intp)
+            own = excess * (column % chain.n_kinds == kind)
+            k, j = np.unravel_index(int(np.argmax(own)), own.shape)
+            size = float(own[k, j] / chain.constraint_unit[k, j])
+            found.append((size, chain.describe_constraint(int(k), int(j)), float(own[k, j])))
+    of = layout.relations
+    beyond = np.fmax(of.lower - evaluation.related, evaluation.related - of.upper)
+    found += [
+        (float(b / u), f"'{n}'", float(b)) for n, b, u in zip(of.names, beyond, of.unit, strict=True) if np.isfinite(b)
+    ]
+    return [(name, by) for size, name, by in sorted(found, reverse=True) if size > least]
 
 
 def gaps(layout: Layout, evaluation: Evaluation) -> tuple[Array, ...]:

@@ -233,3 +233,141 @@ def test_results_know_of_their_constraints(tmp_path):
     cf.Result.load(tmp_path / "fit.json").with_problem(chain([k1 == 2 * k2]))
     with pytest.raises(cf.InputError, match="constraints"):
         cf.Result.load(tmp_path / "fit.json").with_problem(chain([k1 == 3 * k2]))
+
+
+# --------------------------------------------------------------------------------------------------- what they cost
+
+
+@pytest.mark.parametrize(
+    ("hold", "name", "bound", "side"),
+    [
+        (lambda b: [k1 == b * k2], "k1 == 2.2*k2", 2.2, "equal"),
+        (lambda b: [Constraint(k1 - 2.2 * k2, b, b, "tie")], "tie", 0.0, "equal"),
+        (lambda b: [k1 + cf.quantity("x(0)") <= b], "k1+x(0) <= 2.69", 2.69, "upper"),
+        (lambda b: [cf.at(3.3, x >= b)], "x >= 0.21 at t = 3.3", 0.21, "lower"),
+        (lambda b: [cf.at(8, x == b)], "x == 0.0073 at t = 8", 0.0073, "equal"),
+        (lambda b: [cf.along(y <= b)], "y <= 0.985 along", 0.985, "upper"),
+    ],
+)
+def test_multipliers_are_slopes_of_the_optimal_cost_from_both_solvers(hold, name, bound, side):
+    found = [cf.fit(chain(hold(bound)), method) for method in ("single/gauss_newton", "collocation/ipopt")]
+    rows = [f.constraints[name] for f in found]
+    for row in rows:
+        assert row.active == side
+        assert row.value == pytest.approx(0.0 if "==" in name and "t =" not in name else bound, abs=1e-6)
+        assert row.multiplier == pytest.approx(rows[0].multiplier, rel=1e-4)
+    if name == "k1 == 2.2*k2":  # its number is no bound: the bound is that of k1 - 2.2 k2, which is 0
+        return
+    h = 1e-3 * max(bound, 0.1)
+    above, below = (cf.fit(chain(hold(bound + s * h)), "single/gauss_newton").chi2 for s in (1, -1))
+    assert rows[0].multiplier == pytest.approx((above - below) / (2 * h), rel=2e-2)
+    if side != "equal":
+        assert (rows[0].multiplier < 0) == (side == "upper")  # relaxing a bound that holds lowers chi2
+        assert rows[0].sentence.startswith(f"Relaxing '{name}' by")
+
+
+def test_multipliers_with_unknown_sigma_are_of_the_likelihood():
+    def held(bound):
+        return cf.fit(chain([cf.at(3.3, x >= bound)], sigma=None), "single/gauss_newton")
+
+    row = held(0.21).constraints["x >= 0.21 at t = 3.3"]
+    h = 1e-4
+    slope = (held(0.21 + h).neg2loglik - held(0.21 - h).neg2loglik) / (2 * h)
+    assert row.multiplier == pytest.approx(slope, rel=1e-2)
+    assert "-2 log likelihood" in row.sentence
+
+
+def test_the_table_says_what_holds_and_what_does_not(tmp_path):
+    found = cf.fit(chain([k1 == 2.2 * k2, k1 <= 3, cf.at(2, y >= 0)]))
+    table = found.constraints
+    assert table.names == ("y >= 0 at t = 2", "k1 == 2.2*k2", "k1 <= 3")
+    assert [row.name for row in table.active] == ["k1 == 2.2*k2"]
+    assert table["k1 <= 3"].slack == pytest.approx(3 - found.values["k1"])
+    assert table["k1 <= 3"].multiplier == 0.0
+    assert "k1 == 2.2*k2" in str(table)
+    assert "1 constraint holds the estimates" in str(found)
+    found.save(tmp_path / "fit.json")
+    assert cf.Result.load(tmp_path / "fit.json").constraints == table
+    with pytest.raises(cf.InputError, match="there is no constraint 'k'"):
+        _ = table["k"]
+    assert not cf.fit(chain()).constraints.rows
+
+
+# ---------------------------------------------------------------------------------------------------- along the path
+
+
+@pytest.mark.parametrize("method", ["single/ipopt", "multiple/gauss_newton", "collocation/gauss_newton"])
+def test_a_constraint_along_the_path_is_kept_between_points(method):
+    found = cf.fit(chain([cf.along(y <= 0.985)]), method)
+    assert found.success, found.message
+    fine = cf.simulate(found.problem, found.values, times=np.linspace(0, 6, 6001))["a"]
+    assert fine["y"].max() <= 0.985 + 1e-5
+    assert fine["y"].max() >= 0.985 - 1e-4
+
+
+def test_a_pulse_between_the_points_is_found():
+    """A constraint is held first at 25 times and where something is measured; what happens between is looked for."""
+    u, k = cf.symbols("u k")
+    model = cf.Model({x: k * u - 5 * x}, parameters=[k], inputs=[u])
+    t = np.array([0.0, 10.0])
+    pulse = cf.Input.linear([0, 4.05, 4.1, 4.15, 10], [0, 0, 1, 0, 0])
+    said = cf.Experiment(
+        {
+            "x": [0.0, 0.0],
+        },
+        time=t,
+        sigma=0.1,
+        initial={"x": 0.0},
+        inputs={"u": pulse},
+    )
+    prior = cf.Parameter(50.0, prior=cf.Normal(50.0, 5.0))
+    free = cf.fit(cf.Problem(model, said, parameters={"k": prior}))
+    assert free.values["k"] == pytest.approx(50, rel=1e-3)
+    held = cf.fit(cf.Problem(model, said, parameters={"k": prior}, constraints=[cf.along(x <= 1.0)]))
+    assert held.success, held.message
+    fine = cf.simulate(held.problem, held.values, times=np.linspace(0, 10, 20001))[held.problem.experiments[0].name]
+    assert fine["x"].max() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_monotone_outputs():
+    t = np.linspace(0, 6, 7)
+    values = np.array([0.0, 0.9, 0.95, 1.1, 0.9, 1.0, 0.8])
+    a, b, s = cf.symbols("a b s")
+    model = cf.Model({s: a * cf.exp(-s) - b}, parameters=[a, b])
+    said = cf.Experiment({"s": values}, time=t, sigma=0.1, initial={"s": 0.0})
+    given = {"a": cf.Parameter(1.0, lower=0), "b": 0.1}
+    for up in (True, False):
+        problem = cf.Problem(model, said, parameters=given, constraints=[cf.monotone(s, increasing=up)])
+        for method in ("single/gauss_newton", "collocation/ipopt"):
+            found = cf.fit(problem, method)
+            assert found.success, found.message
+            path = cf.simulate(problem, found.values, times=np.linspace(0, 6, 601))["experiment 1"]["s"]
+            assert (np.diff(path) * (1 if up else -1)).min() > -1e-6
+
+
+def test_conserved_sums():
+    k3 = cf.symbols("k3")
+    closed = cf.Model({x: -k1 * x + k2 * y, y: k1 * x - k2 * y}, parameters=[k1, k2])
+    leaking = cf.Model({x: -k1 * x + k2 * y, y: k1 * x - k3 * y}, parameters=[k1, k2, k3])
+    t = np.linspace(0, 4, 9)
+    rng = np.random.default_rng(2)
+    data = {"x": 0.5 + 1.5 * np.exp(-2 * t) + 0.01 * rng.standard_normal(9), "y": 1.5 - 1.5 * np.exp(-2 * t)}
+    said = cf.Experiment(data, time=t, sigma=0.01, initial={"x": cf.free(1.9), "y": cf.free(0.1)})
+
+    def problem(model, *constraints):
+        guess = {"k1": 1.0, "k2": 0.6, "k3": 0.5}
+        given = {n: guess[n] for n in model.parameters}
+        return cf.Problem(model, said, parameters=given, constraints=constraints)
+
+    assert not problem(closed, cf.conserved(x + y)).posed.path
+    assert not problem(closed, cf.conserved(x + y)).posed.relations
+    total = cf.fit(problem(closed, cf.conserved(x + y, total=2.01)))
+    assert total.values["x(0)"] + total.values["y(0)"] == pytest.approx(2.01, abs=1e-8)
+    (relation,) = problem(leaking, cf.conserved(x + y)).posed.relations
+    assert relation.name == "x+y is conserved: k2-k3 == 0"
+    held, reduced = cf.fit(problem(leaking, cf.conserved(x + y))), cf.fit(problem(closed))
+    assert held.chi2 == pytest.approx(reduced.chi2, rel=1e-5)
+    assert held.values["k2"] == pytest.approx(held.values["k3"], abs=1e-9)
+    fed = cf.Model({x: 1 - k1 * x, y: k1 * x - k2 * y}, parameters=[k1, k2])
+    with refused("it changes whatever the parameters"):
+        problem(fed, cf.conserved(x + y))

@@ -109,6 +109,8 @@ class ConstraintRows:
                 hit = np.argwhere(index == row)
                 if hit.size:
                     k, j = (int(h) for h in hit[0])
+                    if kind == "path constraint":
+                        return chain.describe_constraint(k, j)
                     return f"{kind} {j + 1} near t = {chain.times[k]:g} ({chain.name})"
             hit = np.argwhere(self.matching[i] == row)
             if hit.size:

@@ -570,7 +570,8 @@ def _layout(problem: Posed, elements: Sequence[Elements], chosen: Table) -> Layo
                 group=of.measured.groups,
                 datum_mask=of.measured.datum_mask,
                 spread=of.measured.spreads,
-                n_kinds=limits.shape[0],
+                kinds=tuple(c.name for c in problem.path),
+                point_times=of.edges[:-1, None] + of.tau * np.diff(of.edges)[:, None],
             )
         )
     return lay_out(problem.names, tuple(specifications), len(problem.groups), relations_of(problem))

@@ -146,11 +146,6 @@ class Observer:
         self._n_g = len(problem.outputs) + len(problem.spreads)
 
     @property
-    def n_kinds(self) -> int:
-        """Number of path constraints at a point."""
-        return len(self._rows.names)
-
-    @property
     def constraint_names(self) -> tuple[str, ...]:
         """What the path constraints at a point are."""
         return self._rows.names

@@ -304,7 +304,8 @@ class ShootingProblem(StagedProblem):
             group=chain.measured.groups,
             datum_mask=chain.measured.datum_mask,
             spread=chain.measured.spreads,
-            n_kinds=self._observer.n_kinds,
+            kinds=self._observer.constraint_names,
+            point_times=chain.staging.times,
         )
 
     def _place(self, theta: Array, trajectory: Trajectory) -> None:
