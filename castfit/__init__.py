@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from castfit import priors
+from castfit.checkup import Checkup, check
 from castfit.constraints import along, at, between, conserved, monotone, quantity
 from castfit.delay import delay
 from castfit.drive.bootstrap.bootstrap import bootstrap
@@ -101,6 +102,7 @@ __all__ = [
     "BootstrapResult",
     "CastfitError",
     "Cauchy",
+    "Checkup",
     "Collocation",
     "ComparisonResult",
     "ConfidenceRegion",
@@ -158,6 +160,7 @@ __all__ = [
     "between",
     "bootstrap",
     "ceil",
+    "check",
     "compare",
     "conserved",
     "cos",

@@ -127,13 +127,13 @@ def structure(
     names = tuple(q.name for q, keep in zip(posed.quantities, kept, strict=True) if keep)
     fine = replace(options, relative_tolerance=_TOLERANCE, absolute_tolerance=1e-2 * _TOLERANCE)
     rough = replace(fine, relative_tolerance=10 * _TOLERANCE, absolute_tolerance=1e-1 * _TOLERANCE)
-    magnitudes = _magnitudes(posed, theta, rough)
+    magnitudes = magnitudes_of(posed, theta, rough)
     found: list[_Rank] = []
     width = _WIDTH
     for _ in range(_TRIES):
         if len(found) == DRAWS or (found and not wanted()):
             break
-        at = _draw(posed, theta, magnitudes, rng, width)
+        at = random_values(posed, theta, magnitudes, rng, width)
         J, other = (_jacobian(posed, at, chosen) for chosen in (fine, rough))
         if J is None or other is None:
             width *= 0.5
@@ -176,7 +176,7 @@ def _rank(posed: Posed, names: tuple[str, ...], theta: Array, J: Array, e: Array
     return _Rank(known.rank, smallest / max(error, np.finfo(float).eps * largest), tolerance, hidden)
 
 
-def _draw(posed: Posed, theta: Array, magnitudes: Array, rng: np.random.Generator, width: float) -> Array:
+def random_values(posed: Posed, theta: Array, magnitudes: Array, rng: np.random.Generator, width: float) -> Array:
     """Draw theta: values within a factor of exp(width), those at zero within their magnitude; between the bounds."""
     lower, upper = posed.bounds
     away = width * rng.uniform(-1.0, 1.0, theta.size)
@@ -194,7 +194,7 @@ def _draw(posed: Posed, theta: Array, magnitudes: Array, rng: np.random.Generato
     return np.where(stuck, (1 - part) * np.where(stuck, lower, 0.0) + part * np.where(stuck, upper, 0.0), out)
 
 
-def _magnitudes(posed: Posed, theta: Array, options: IntegratorOptions) -> Array:
+def magnitudes_of(posed: Posed, theta: Array, options: IntegratorOptions) -> Array:
     """Return the sizes of quantities, natural scale: those at zero by what they do to the outputs."""
     natural, slope = posed.to_natural(theta), posed.natural_slope(theta)
     size = np.abs(natural)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,6 @@ import numpy as np
 
 from castfit._text import Sheet
 from castfit.benchmark.table import Kind, Progress, Report, number_mistakes, record
-from castfit.drive.profile.excess import excess
-from castfit.drive.profile.limits import threshold
 from castfit.drive.run.pool import Pool, lost
 from castfit.experiment import Experiment
 from castfit.fit import fit
@@ -27,7 +25,6 @@ from castfit.noise.counts import Poisson
 from castfit.noise.gaussian import Gaussian
 from castfit.problem import Problem
 from castfit.simulate import simulate
-from castfit.solve.gauss_newton import GaussNewton
 from castfit.statement import Parameter
 from castfit.status import check
 from castfit.transcribe.single_shooting import SingleShooting
@@ -58,9 +55,6 @@ class Coverage:
         Fits that succeeded with an interval for every quantity.
     ends : mapping
         How the others ended, and how often.
-    inside_profiles : mapping
-        As `inside`, of the intervals by profile likelihood, that is by the test of its ratio at the truth; empty if
-        these were not asked for.
     """
 
     name: str
@@ -68,7 +62,6 @@ class Coverage:
     inside: Mapping[str, int]
     fitted: int
     ends: Mapping[str, int]
-    inside_profiles: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def shares(self) -> dict[str, float]:
@@ -79,13 +72,6 @@ class Coverage:
     def share(self) -> float:
         """The same, of all quantities together."""
         return float(np.mean(list(self.shares.values())))
-
-    @property
-    def profile_share(self) -> float:
-        """The part of the intervals by profile likelihood that contains the truth; NaN if these were not asked for."""
-        if not self.inside_profiles or not self.fitted:
-            return np.nan
-        return float(np.mean(list(self.inside_profiles.values()))) / self.fitted
 
 
 def coverage(
@@ -98,7 +84,6 @@ def coverage(
     level: float = 0.95,
     transcription: Transcription | None = None,
     solver: Solver | None = None,
-    profiles: bool = False,
     workers: int | cf.Executor = 1,
     progress: Progress = lambda _: None,
 ) -> Coverage:
@@ -118,8 +103,6 @@ def coverage(
     transcription : Transcription, optional
         By default single shooting.
     solver : Solver, optional
-    profiles : bool
-        Whether to count intervals by profile likelihood too: one constrained fit per quantity, held at its truth.
     workers : int or concurrent.futures.Executor
     progress : callable, optional
         Told how far it is.
@@ -131,17 +114,16 @@ def coverage(
     """
     check("coverage", number_mistakes(seed=seed, trials=trials))
     seeds = np.random.SeedSequence(seed).spawn(trials)
-    parts = (draw, dict(truth), level, transcription or SingleShooting(), solver or GaussNewton(), bool(profiles))
+    parts = (draw, dict(truth), level, transcription or SingleShooting(), solver)
     tasks = deque((i, (*parts, s)) for i, s in enumerate(seeds))
-    outcomes: dict[int, Mapping[str, tuple[bool, bool]] | str] = {}
+    outcomes: dict[int, Mapping[str, bool] | str] = {}
     with Pool(workers) as pool:
         for key, outcome in pool.run(_trial, tasks):
             outcomes[key] = outcome if isinstance(outcome, (Mapping, str)) else lost(outcome)[0]
             progress(f"{name}: {len(outcomes)} of {trials} fits")
     found = [o for o in outcomes.values() if not isinstance(o, str)]
     ends = Counter(o for o in outcomes.values() if isinstance(o, str))
-    linear, by_profile = ({n: sum(o[n][i] for o in found) for n in truth} for i in (0, 1))
-    return Coverage(name, level, linear, len(found), dict(ends), by_profile if profiles else {})
+    return Coverage(name, level, {n: sum(o[n] for o in found) for n in truth}, len(found), dict(ends))
 
 
 def _trial(
@@ -149,11 +131,10 @@ def _trial(
     truth: Mapping[str, float],
     level: float,
     transcription: Transcription,
-    solver: Solver,
-    profiles: bool,
+    solver: Solver | None,
     seed: np.random.SeedSequence,
-) -> Mapping[str, tuple[bool, bool]] | str:
-    """Fit one data set; return whether each interval, linear and by profile, contains the truth, or why none does."""
+) -> Mapping[str, bool] | str:
+    """Fit one data set; return whether each interval contains the truth, or why there is none."""
     try:
         result = fit(draw(np.random.default_rng(seed)), transcription, solver)
     except Exception as error:  # whatever a drawn problem raises; the others go on
@@ -163,15 +144,7 @@ def _trial(
     intervals = result.confidence_intervals(level)
     if any(not np.isfinite(intervals[name]).all() for name in truth):
         return "no interval"
-    linear = {name: bool(intervals[name][0] <= value <= intervals[name][1]) for name, value in truth.items()}
-    if not profiles:
-        return {name: (inside, False) for name, inside in linear.items()}
-    by = "chi2" if result.absolute_sigma else "F"
-    top = threshold(level, n_data=result.n_data, dof=result.dof, by=by)
-    rises = excess(result, truth, transcription, solver)
-    if np.isnan(list(rises.values())).any():
-        return "no fit at the truth"
-    return {name: (inside, bool(rises[name] <= top)) for name, inside in linear.items()}
+    return {name: bool(intervals[name][0] <= value <= intervals[name][1]) for name, value in truth.items()}
 
 
 # Lotka and Volterra's predators and prey
@@ -228,16 +201,7 @@ KINDS: Mapping[str, tuple[Draw, Mapping[str, float]]] = {
 
 def _run(name: str, progress: Progress, seed: int = 0, starts: int = _TRIALS, workers: int = 1) -> Report:
     rows = [
-        coverage(
-            f"lotka_volterra, {kind}",
-            draw,
-            truth,
-            trials=starts,
-            seed=seed,
-            profiles=True,
-            workers=workers,
-            progress=progress,
-        )
+        coverage(f"lotka_volterra, {kind}", draw, truth, trials=starts, seed=seed, workers=workers, progress=progress)
         for kind, (draw, truth) in KINDS.items()
     ]
     sheet = Sheet.of(
@@ -245,7 +209,6 @@ def _run(name: str, progress: Progress, seed: int = 0, starts: int = _TRIALS, wo
         ("problem", lambda r: r.name),
         (">fits", lambda r: f"{r.fitted}"),
         (">inside", lambda r: f"{100 * r.share:.1f} %"),
-        (">by profile", lambda r: f"{100 * r.profile_share:.1f} %"),
         ("of each", lambda r: ", ".join(f"{n} {100 * share:.1f} %" for n, share in r.shares.items())),
         ("other ends", lambda r: ", ".join(f"{count} {end}" for end, count in r.ends.items())),
         title=f"Intervals of nominal {100 * rows[0].level:g} % that contain the truth",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from castfit._json import finite
 from castfit._reading import option_mistakes
 from castfit._text import Column, Sheet
 from castfit.drive.compare.result import MethodTrial
-from castfit.problems import Benchmark, PaperRow
+from castfit.problems import PaperRow
 from castfit.status import Status
 
 Item = TypeVar("Item")
@@ -68,9 +68,18 @@ def number_mistakes(*, seed: int | None = None, max_time: float = 1.0, **counts:
     )
 
 
-def drawn_starts(benchmark: Benchmark, count: int, seed: int) -> list[dict[str, float]]:
+class Drawn(Protocol):
+    """What starts can be drawn for, as for a `Benchmark`."""
+
+    @property
+    def draw_start(self) -> Callable[[int | np.random.Generator], Mapping[str, float]]:
+        """Draw a start."""
+        ...
+
+
+def drawn_starts(benchmark: Drawn, count: int, seed: int) -> list[dict[str, float]]:
     """Draw starts, each from a random stream of its own."""
-    return [benchmark.draw_start(np.random.default_rng(s)) for s in np.random.SeedSequence(seed).spawn(count)]
+    return [dict(benchmark.draw_start(np.random.default_rng(s))) for s in np.random.SeedSequence(seed).spawn(count)]
 
 
 def teller(what: str, total: int, progress: Progress) -> Callable[[MethodTrial], None]:

@@ -10,12 +10,9 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-from castfit.status import InputError, check
-
-if TYPE_CHECKING:
-    from castfit.problems import Benchmark
+from castfit.status import check
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 
@@ -68,23 +65,11 @@ def option(name: str) -> str:
 
 
 def add_problem(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that name a problem, for `load`."""
-    parser.add_argument("name", metavar="NAME", help="problem of the library; see castfit list")
+    """Add the arguments that name a problem, for `castfit.cli.source.load`."""
+    words = "problem of the library, see castfit list; or a Python file that defines problem, or FILE.py:name"
+    parser.add_argument("name", metavar="NAME|FILE.py", help=words)
     words = "options of the problem, such as mu=20"
     parser.add_argument("--option", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help=words)
-
-
-def load(name: str, options: Sequence[str]) -> Benchmark:
-    """Load a benchmark with its options given as key=value."""
-    from castfit import problems
-
-    given = assignments(options, "--option")
-    try:
-        return problems.load(name, **{key: literal(text) for key, text in given.items()})
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InputError) or not given:
-            raise
-        raise InputError("--option", [f"problem '{name}' does not take {', '.join(options)}: {error}"]) from error
 
 
 def check_outputs(arguments: argparse.Namespace) -> None:

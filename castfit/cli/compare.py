@@ -13,54 +13,53 @@ from castfit.cli.command import (
     add_options,
     add_problem,
     check_outputs,
-    load,
     write_json,
 )
+from castfit.cli.source import load
 from castfit.status import Status, check
 
 _METHODS = "single,multiple,collocation,incremental"
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "castfit compare NAME [options]"
+    parser.usage = "castfit compare NAME|FILE.py [options]"
     add_problem(parser)
     add_options(parser, methods=_METHODS, starts=20, seed=0, workers=1, max_time=math.inf, start_max_time=60.0)
     add_options(parser, "json", "csv", "plot")
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    """Compare methods on a problem of the library, each with the settings that it recommends."""
+    """Compare methods on a problem; of the library each with the settings that it recommends."""
     import castfit
     from castfit import _console
-    from castfit.benchmark import recommended
     from castfit.benchmark.table import drawn_starts, teller
     from castfit.drive.compare.methods import methods_from
     from castfit.drive.compare.result import correct_at, legend
 
     check_outputs(arguments)
-    benchmark = load(arguments.name, arguments.option)
+    source = load(arguments.name, arguments.option)
     mistakes: list[str] = []
-    methods = methods_from(arguments.methods, mistakes, recommended(benchmark))
+    methods = methods_from(arguments.methods, mistakes, source.recommended)
     seed, starts = arguments.seed, arguments.starts
     mistakes += [f"--seed is {seed}; give a number that is not negative"] if seed < 0 else []
     mistakes += [f"--starts is {starts}; give at least 1"] if starts < 1 else []
     check("compare", mistakes)
     with _console.progress() as show:
         found = castfit.compare(
-            benchmark.problem,
+            source.problem,
             methods,
-            starts=drawn_starts(benchmark, starts, seed),
-            reference=benchmark.reference.objective,
+            starts=drawn_starts(source, starts, seed),
+            reference=None if source.reference is None else source.reference.objective,
             workers=arguments.workers,
             max_time=arguments.max_time,
             start_max_time=arguments.start_max_time,
-            callback=teller(arguments.name, starts * len(methods), show),
+            callback=teller(source.name, starts * len(methods), show),
         )
     console = _console.console(stderr=arguments.json == "-")
-    rows = found.sheet(f"{arguments.name}, {starts} starts, seed {seed}")
+    rows = found.sheet(f"{source.name}, {starts} starts, seed {seed}")
     below = (legend(found.descriptions), correct_at(found.best_chi2), found.message)
     console.print(_console.shown(rows, "", *below))
-    write_json({"problem": arguments.name, "seed": seed, **found.record()}, arguments.json)
+    write_json({"problem": source.name, "seed": seed, **found.record()}, arguments.json)
     if arguments.csv:
         found.to_csv(Path(arguments.csv))
     if arguments.plot:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from castfit.cli.command import Command, add_options, check_outputs, load
-from castfit.cli.fit import exit_status, fit_benchmark, make_transcription, read_start
+from castfit.cli.command import Command, add_options, check_outputs
+from castfit.cli.fit import exit_status, fit_source, make_transcription, read_start
+from castfit.cli.source import load
 from castfit.methods import TRANSCRIPTIONS
 from castfit.status import Status
 
@@ -25,11 +26,11 @@ def _demo(arguments: argparse.Namespace) -> int:
     check_outputs(arguments)
     results: dict[str, dict[str, Result]] = {}
     for name in ("stat5", "alpha_pinene"):
-        benchmark = load(name, [])
+        source = load(name, [])
         for kind in TRANSCRIPTIONS:
-            transcription = make_transcription(benchmark, kind, {})
+            transcription = make_transcription(source, kind, {})
             label = transcription.label.partition(" (")[0]
-            result = fit_benchmark(benchmark, transcription, read_start(benchmark, kind, None, 0), "gauss-newton")
+            result = fit_source(source, transcription, read_start(source, kind, None, 0), "gauss-newton")
             if result.status is Status.INTERRUPTED:
                 raise KeyboardInterrupt
             results.setdefault(name, {})[label] = result

@@ -1,4 +1,4 @@
-"""``castfit fit``: one problem, one method, against its reference optimum."""
+"""``castfit fit``: one problem, one method, against its reference optimum if it has one."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ from castfit.cli.command import (
     assignments,
     check_outputs,
     literal,
-    load,
     write_json,
 )
+from castfit.cli.source import Source, load
 from castfit.methods import SOLVERS, TRANSCRIPTIONS
 from castfit.status import InputError, Status, check, suggest
 
 if TYPE_CHECKING:
     from castfit.methods import Transcription
-    from castfit.problems import Benchmark
     from castfit.result import Result
 
 _SETTINGS = ("intervals", "elements", "degree", "states")  # of transcriptions
 
 
 def _configure_fit(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "castfit fit NAME [options]"
+    parser.usage = "castfit fit NAME|FILE.py [options]"
     add_problem(parser)
     method = parser.add_argument_group("method")
     method.add_argument("--transcription", choices=TRANSCRIPTIONS, default="collocation", help="(default: %(default)s)")
@@ -69,21 +68,19 @@ def _fit(arguments: argparse.Namespace) -> int:
     from castfit import _console
 
     check_outputs(arguments)
-    benchmark = load(arguments.name, arguments.option)
-    transcription = make_transcription(benchmark, arguments.transcription, vars(arguments))
-    start = read_start(benchmark, arguments.transcription, arguments.start, arguments.seed)
+    source = load(arguments.name, arguments.option)
+    transcription = make_transcription(source, arguments.transcription, vars(arguments))
+    start = read_start(source, arguments.transcription, arguments.start, arguments.seed)
     verbose = min(arguments.verbose, 2)
-    result = fit_benchmark(
-        benchmark, transcription, start, arguments.solver, max_time=arguments.max_time, verbose=verbose
-    )
+    result = fit_source(source, transcription, start, arguments.solver, max_time=arguments.max_time, verbose=verbose)
     console = _console.console(stderr=arguments.json == "-")
     console.print(result.summary(), markup=False, soft_wrap=True)
-    if math.isfinite(result.chi2):
-        sentence, table = _console.against_reference(result, benchmark.reference)
+    if source.reference is not None and math.isfinite(result.chi2):
+        sentence, table = _console.against_reference(result, source.reference)
         console.print()
         console.print(_console.shown(table))
         console.print(sentence, markup=False)
-    write_json(_record(arguments.name, arguments.solver, result), arguments.json)
+    write_json(_record(source.name, arguments.solver, result), arguments.json)
     if arguments.plot:
         result.plot(arguments.plot)
     if arguments.save:
@@ -91,39 +88,37 @@ def _fit(arguments: argparse.Namespace) -> int:
     return exit_status([result])
 
 
-def make_transcription(benchmark: Benchmark, kind: str, given: Mapping[str, Any]) -> Transcription:
-    """Make a transcription from what the user gave, what the benchmark recommends, and defaults, in this order."""
-    from castfit.benchmark import recommended
-
+def make_transcription(source: Source, kind: str, given: Mapping[str, Any]) -> Transcription:
+    """Make a transcription from what the user gave, what the library recommends, and defaults, in this order."""
     chosen = {option: given[option] for option in _SETTINGS if given.get(option) is not None}
     accepted = [option for option in _SETTINGS if option in inspect.signature(TRANSCRIPTIONS[kind]).parameters]
     takes = f"it takes {', '.join(f'--{o}' for o in accepted)}" if accepted else "it has no such options"
     check("options", [f"--transcription {kind} does not take --{o}; {takes}" for o in chosen if o not in accepted])
-    return TRANSCRIPTIONS[kind](**{**recommended(benchmark)[kind], **chosen})
+    return TRANSCRIPTIONS[kind](**{**source.recommended.get(kind, {}), **chosen})
 
 
-def read_start(benchmark: Benchmark, kind: str, text: str | None, seed: int) -> Mapping[str, float]:
-    """Read a start: by default the benchmark's own for this transcription."""
-    own = benchmark.starts.get(kind, benchmark.starts["reference"])
+def read_start(source: Source, kind: str, text: str | None, seed: int) -> Mapping[str, float]:
+    """Read a start: by default the problem's own for this transcription."""
+    own = source.starts.get(kind, source.starts["reference"])
     if text is None:
         return own
     if text == "random":
         import numpy as np
 
         check("--seed", [f"the seed is {seed}; give a number that is not negative"] if seed < 0 else [])
-        return benchmark.draw_start(np.random.default_rng(seed))
-    if text in benchmark.starts:
-        return benchmark.starts[text]
+        return source.draw_start(np.random.default_rng(seed))
+    if text in source.starts:
+        return source.starts[text]
     if "=" not in text:
-        known = [*benchmark.starts, "random", "name=value,..."]
-        raise InputError("--start", [f"'{text}' is no start of '{benchmark.name}': {suggest(text, known)}"])
+        known = [*source.starts, "random", "name=value,..."]
+        raise InputError("--start", [f"'{text}' is no start of '{source.name}': {suggest(text, known)}"])
     given = {name: literal(value) for name, value in assignments(text.split(","), "--start").items()}
     check("--start", [f"'{n}' is {v!r}; give a number" for n, v in given.items() if not isinstance(v, (int, float))])
     return {**own, **given}
 
 
-def fit_benchmark(
-    benchmark: Benchmark,
+def fit_source(
+    source: Source,
     transcription: Transcription,
     start: Mapping[str, float],
     solver: str,
@@ -131,15 +126,15 @@ def fit_benchmark(
     max_time: float = math.inf,
     verbose: int = 0,
 ) -> Result:
-    """Fit a benchmark, with progress on standard error."""
+    """Fit a problem, with progress on standard error."""
     from castfit import _console
 
-    what = f"{benchmark.name}, {transcription.label}"
+    what = f"{source.name}, {transcription.label}"
     # Lines of progress would spoil the moving one, and must not mix with JSON.
     with _console.progress(silent=verbose > 0) as show, contextlib.redirect_stdout(sys.stderr):
         show(what)
         return castfit.fit(
-            benchmark.problem,
+            source.problem,
             transcription,
             SOLVERS[solver.replace("-", "_")](),
             start=start,
@@ -185,12 +180,13 @@ def exit_status(results: Sequence[Result]) -> int:
 
 COMMAND = Command(
     "fit",
-    "fit one problem and compare with its reference optimum",
+    "fit one problem, and compare with its reference optimum if it has one",
     _configure_fit,
     _fit,
     (
         "castfit fit stat5 --plot stat5.png",
         "castfit fit calcium --transcription multiple --intervals 25 --start random --rng 3",
+        "castfit fit decay.py --save decay.json",
         "castfit fit notorious --option mu=20 --start p=100 --transcription collocation",
     ),
 )

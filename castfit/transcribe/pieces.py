@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.integrate import Integrator, IntegratorOptions
-    from castfit.integrate.integrators import Integrable
     from castfit.posed import Posed
     from castfit.transcribe.division import Division
 
@@ -158,8 +157,8 @@ class Arranged:
     rounds: tuple[tuple[Group, ...], ...]
 
 
-def arranged(model: Integrable, chains: Sequence[Pieces], options: IntegratorOptions, *, nodes: bool) -> Arranged:
-    """Sort pieces into rounds and groups, with the integrators of a model."""
+def arranged(problem: Posed, chains: Sequence[Pieces], options: IntegratorOptions, *, nodes: bool) -> Arranged:
+    """Sort pieces into rounds and groups."""
     rounds: dict[int, dict[tuple[float, ...], list[tuple[int, int]]]] = {}
     for i, chain in enumerate(chains):
         for k, piece in enumerate(chain.pieces):
@@ -168,7 +167,7 @@ def arranged(model: Integrable, chains: Sequence[Pieces], options: IntegratorOpt
     return Arranged(
         tuple(chains),
         tuple(
-            tuple(Group(integrator_of(model, grid, options), tuple(m)) for grid, m in groups.items())
+            tuple(Group(integrator_of(problem.model, grid, options), tuple(m)) for grid, m in groups.items())
             for _, groups in sorted(rounds.items())
         ),
     )

@@ -51,8 +51,6 @@ _GROWTH = 3.0  # a step may be this many times the last one
 _SHORTEST = 1e-3  # of a step's usual length: what still jumps then is a jump
 _MOST_SPOTS = 400
 _TRIES = 12  # of a step
-_NEAR_ZERO = 0.1  # of the estimate: where steps that are to cross 0 fail, 0 is no value like others
-_THOROUGH = 200  # iterations, held back after Levenberg and Marquardt, where a branch ended
 _ITERATIONS = 25  # of a solve on the way; two or three are usual
 _ROUNDS = 7  # of refinement and rescue
 _LIMIT = 2e-3  # relative: a solution is at a threshold
@@ -155,17 +153,15 @@ class Tracer:
         if isinstance(self.solver, GaussNewton):
             self.solver = replace(self.solver, max_iter=min(self.solver.max_iter, _ITERATIONS))
 
-    def spot(
-        self, target: Target, c: float, v: Array, h: float, *, check: bool = False, thorough: bool = False
-    ) -> Spot | Status:
+    def spot(self, target: Target, c: float, v: Array, h: float, *, check: bool = False) -> Spot | Status:
         """Solve with the coordinate held at c, from v; h is a typical step, with its sign.
 
         `check` says whether elements are looked at, and refined if they are too coarse here: it takes as long as an
-        iteration, and is done where numbers are read off.  `thorough` says that the solution may be far.
+        iteration, and is done where numbers are read off.
         """
         for _ in range(_ROUNDS):
             held = started(target.held(self.staged, c), v)
-            found = self._solved(held, thorough=thorough)
+            found = self._solved(held)
             try:
                 if not found.status.success:
                     if found.status in _ENDED or not self._by_shooting(v):
@@ -193,15 +189,12 @@ class Tracer:
         self.staged = whole.explicit() if self.explicit else whole
         return True
 
-    def _solved(self, held: StagedProblem, *, thorough: bool) -> Solution:
+    def _solved(self, held: StagedProblem) -> Solution:
         first = held.evaluate(np.clip(held.start, held.lower, held.upper))
         size = first.informing_square if first.ok and first.informing_square > 0 else 1.0
         rough = float(np.clip(_PRECISE / size, 1e-10, 1e-6))
         left = max(self.deadline - time.time(), 1e-3)
-        solver = self.solver
-        if thorough and isinstance(solver, GaussNewton):
-            solver = replace(solver, step_control="levenberg_marquardt", max_iter=_THOROUGH)
-        found = solver.solve(held, Control(left, None, None, rough), warm=True)
+        found = self.solver.solve(held, Control(left, None, None, rough), warm=True)
         self.solves += 1
         self.evaluations.update(found.evaluations)
         self.failures.update(found.failures)
@@ -317,26 +310,20 @@ class _Walk:
                 if isinstance(found, Status):
                     if found in _ENDED:
                         return spots, CUT if found is Status.MAX_TIME else INTERRUPTED, None
-                    shorter = self._shorter(at, c, h, shortest)
                     if h < shortest and not self.singular:
                         break
-                    h = shorter
+                    h = self._shorter(at, c, h)
                     continue
                 now, surprise = found, self._surprise(before, found)
                 if not surprise:
                     outcome = ""
                     break
-                shorter = self._shorter(at, c, h, shortest)
                 if h < shortest and not self.singular:
                     outcome = JUMP
                     break
-                h = shorter
-            if outcome == LOST:
-                now = self._beyond(before, h)
-                if now is None:
-                    return spots, LOST, None
-                outcome = JUMP if self._surprise(before, now) else ""
-            assert now is not None
+                h = self._shorter(at, c, h)
+            if now is None or outcome == LOST:
+                return spots, LOST, None
             if outcome == JUMP:
                 return spots, JUMP, now
             if self.side * before.slope < 0.0 < self.side * now.slope and len(spots) > 1:
@@ -348,24 +335,9 @@ class _Walk:
             spots.append(now)
         return spots, LOST, None
 
-    def _beyond(self, at: Spot, h: float) -> Spot | None:
-        """Return the solution beyond the end of a branch, wherever it is; None if there is none."""
-        size = self.tracer.staged.layout.n_v
-        for factor in (1.0, 16.0, 256.0):
-            c = at.c + self.side * factor * h
-            if self.side * (self.end - c) < 0.0:
-                break
-            v = at.v if at.v.size == size else self.tracer.staged.start
-            found = self.tracer.spot(self.target, c, v, self.side * h, thorough=True)
-            if isinstance(found, Spot):
-                return found
-        return None
-
-    def _shorter(self, at: Spot, c: float, h: float, shortest: float) -> float:
-        """Return a shorter step; close to 0, one that leads there or beyond goes a part of the way."""
-        ratio = at.c / self.origin.c if self.origin.c != 0.0 else -1.0
-        near = 0.0 < ratio < (1.0 if h < shortest else _NEAR_ZERO)
-        if not self.target.log and near and at.c * c <= 0.0:
+    def _shorter(self, at: Spot, c: float, h: float) -> float:
+        """Return a shorter step; one that leads to 0 or beyond goes a part of the way there."""
+        if not self.target.log and at.c * c <= 0.0 and at.c * self.origin.c > 0.0:
             self.singular = True
             return 0.75 * abs(at.c)
         return 0.25 * h
@@ -384,12 +356,6 @@ class _Walk:
             gap = at.c - spots[-2].c
             if gap != 0.0:
                 half = max(0.5 * (at.slope - spots[-2].slope) / gap, 0.1 * half)
-        part = np.sqrt(top) / _PARTS
-        if slope < 0.0 < half and len(spots) > 1 and root > part:  # downhill, if the bottom is not reached yet
-            lower = root - part if at.delta <= 4.0 * top else root / 1.5
-            square = slope**2 - 4.0 * half * (at.delta - lower**2)
-            if square > 0.0 and last > 0.0:
-                return float(min((-slope - np.sqrt(square)) / (2.0 * half), _GROWTH * last))
         rise = aim**2 - at.delta
         root_of = slope**2 + 4.0 * half * rise
         with np.errstate(all="ignore"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,10 +10,8 @@ import numpy as np
 from castfit._watch import Stopped
 from castfit.attempts import has_states, started_from
 from castfit.drive.profile.path import Spot, Tracer
-from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Control
 from castfit.status import Status
-from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from castfit.staged import Array, StagedProblem
 
 _ROUNDS = 8  # of refinement
-_ITERATIONS = 40  # from the solution back to it
 _STIFFENED = 4  # rounds in which the row that holds an expression finds its weight
 _PROBE = 1e-3  # of a target's scale: the step by which derivatives at the best fit are found
 
@@ -80,24 +77,13 @@ class Setting:
         return self._prepared
 
     def _prepare(self) -> Prepared | Status:
-        found = self._solved()
-        if isinstance(found, Status) and has_states(self.transcription):
-            # Where states are variables of their own the valley may be too narrow to go along (see `Tracer`).
-            self.transcription = SingleShooting(self.transcription.integrator)
-            found = self._solved()
-        return found
-
-    def _solved(self) -> Prepared | Status:
         at = self.transcription
         if self.nodes and has_states(at):
             at = started_from(self.posed, at, self.theta, list(self.nodes))
         staged = at.transcribe(self.posed, self.theta)
         staged = staged.explicit() if self.explicit else staged
-        solver = self.solver
-        if isinstance(solver, GaussNewton):
-            solver = replace(solver, max_iter=min(solver.max_iter, _ITERATIONS))
         for _ in range(_ROUNDS):
-            found = solver.solve(staged, Control(), warm=True)
+            found = self.solver.solve(staged, Control(), warm=True)
             if found.status in (Status.INTERRUPTED, Status.MAX_TIME):
                 raise Stopped(found.status)
             if not found.status.success:

@@ -58,10 +58,6 @@ class Target(ABC):
     def coordinate(self, at: Evaluation) -> float:
         """Return the coordinate at a point, of the problem that holds it or of the one inside."""
 
-    def coordinate_of(self, theta: Array) -> float:
-        """Return the coordinate at theta (n_theta,); NaN where theta does not say it."""
-        return np.nan
-
     def own_cost(self, at: Evaluation) -> float:
         """Return what holding it adds to the cost."""
         return 0.0
@@ -97,10 +93,6 @@ class OfQuantity(Target):
     def coordinate(self, at: Evaluation) -> float:
         """Return the entry of theta."""
         return float(at.v[self.at])
-
-    def coordinate_of(self, theta: Array) -> float:
-        """Return the entry of theta."""
-        return float(theta[self.at])
 
     @property
     def needs_explicit(self) -> frozenset[int]:
@@ -163,10 +155,6 @@ class OfExpression(Target):
     def coordinate(self, at: Evaluation) -> float:
         """Return the expression at the point, which is where it is held up to a millionth."""
         return self.value(at.v[: len(self.theta_log)])[0]
-
-    def coordinate_of(self, theta: Array) -> float:
-        """Return the expression at theta."""
-        return self.value(theta)[0]
 
     def own_cost(self, at: Evaluation) -> float:
         """Return half the square of the row."""

@@ -1,0 +1,169 @@
+"""What a command works on: a problem of the library by its name, or one that a Python file defines.
+
+``FILE.py`` defines ``problem``; ``FILE.py:name`` names another problem in it, or a function without arguments that
+returns one.  The file runs as a script that is imported: what stands below ``if __name__ == "__main__":`` does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from castfit.cli.command import assignments, literal
+from castfit.status import InputError, check, suggest
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from castfit.problem import Problem
+    from castfit.problems import Benchmark, Reference
+
+_DEFAULT = "problem"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A problem, and what is known of it: of the library more than of a file.
+
+    name : str
+    problem : Problem
+    starts : mapping from a name to a start; "reference" is the problem's own guess
+    draw_start : callable
+    recommended : mapping from a transcription to keyword arguments
+    reference : Reference or None
+    """
+
+    name: str
+    problem: Problem
+    starts: Mapping[str, Mapping[str, float]]
+    draw_start: Callable[[int | np.random.Generator], Mapping[str, float]]
+    recommended: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    reference: Reference | None = None
+
+
+def load(name: str, options: Sequence[str]) -> Source:
+    """Load a problem of the library with its options given as key=value, or one from a file.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, options that the problem does not take, or a file that cannot be run or has no problem.
+    """
+    path, wanted = _split(name)
+    if path is not None:
+        check("--option", [f"'{path}' is a file, which takes no options; leave --option out"] if options else [])
+        return _of_file(path, wanted)
+    from castfit.benchmark import recommended
+
+    benchmark = _benchmark(name, options)
+    return Source(
+        benchmark.name, benchmark.problem, benchmark.starts, benchmark.draw_start, recommended(benchmark),
+        benchmark.reference,
+    )  # fmt: skip
+
+
+def _benchmark(name: str, options: Sequence[str]) -> Benchmark:
+    from castfit import problems
+
+    given = assignments(options, "--option")
+    try:
+        return problems.load(name, **{key: literal(text) for key, text in given.items()})
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError) or not given:
+            raise
+        raise InputError("--option", [f"problem '{name}' does not take {', '.join(options)}: {error}"]) from error
+
+
+def _split(name: str) -> tuple[Path | None, str]:
+    """Return a file, and the name of what it defines; None if a name is none of a file."""
+    if name.endswith(".py"):
+        return Path(name), _DEFAULT
+    path, mark, wanted = name.rpartition(".py:")
+    return (Path(f"{path}.py"), wanted or _DEFAULT) if mark else (None, "")
+
+
+def _of_file(path: Path, wanted: str) -> Source:
+    from castfit.problem import Problem
+    from castfit.result import Result
+
+    check("file", [] if path.is_file() else [f"there is no file '{path}'; name a Python file, or see castfit list"])
+    defined = _run(path)
+    found: Any = defined.get(wanted)
+    if callable(found) and not isinstance(found, (type, Problem)):
+        found = _called(path, wanted, found)
+    if isinstance(found, Result):
+        found = found.problem
+    if not isinstance(found, Problem):
+        known = [n for n, value in defined.items() if isinstance(value, Problem)]
+        what = "does not define" if wanted not in defined else "has no Problem called"
+        if known:
+            remedy = f"{suggest(wanted, known)}; write {path}:{known[0]}"
+        else:
+            remedy = f"give it {_DEFAULT} = cf.Problem(...), outside of if __name__ == '__main__'"
+        raise InputError("file", [f"'{path}' {what} '{wanted}': {remedy}"])
+    label = path.name if wanted == _DEFAULT else f"{path.name}:{wanted}"
+    guess = dict(zip(found.names, found.to_natural(found.guess).tolist(), strict=True))
+    return Source(label, found, {"reference": guess}, _draws(found))
+
+
+def _run(path: Path) -> dict[str, Any]:
+    """Run a file, with its folder importable as Python does it, and what it prints on standard error."""
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return runpy.run_path(str(path), run_name=path.stem)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError("file", [_stopped(path, error)]) from error
+    except SystemExit as error:
+        raise InputError(
+            "file", [f"'{path}' ended itself ({error}); guard that by if __name__ == '__main__'"]
+        ) from None
+    finally:
+        sys.path.remove(folder)
+
+
+def _called(path: Path, wanted: str, function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError("file", [_stopped(path, error)]) from error
+
+
+def _stopped(path: Path, error: Exception) -> str:
+    """Say where a file stopped."""
+    own = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
+    line = own[-1].lineno if own else getattr(error, "lineno", None)
+    return f"'{path}' stopped{'' if line is None else f' in line {line}'}: {type(error).__name__}: {error}"
+
+
+def _draws(problem: Problem) -> Callable[[int | np.random.Generator], Mapping[str, float]]:
+    """Return what draws starts: between bounds where these are finite, else within a factor of ten of the guess."""
+
+    def draw(rng: int | np.random.Generator) -> Mapping[str, float]:
+        import numpy as np
+
+        generator, out = np.random.default_rng(rng), dict[str, float]()
+        for q in problem.quantities:
+            u = float(generator.uniform())
+            finite = np.isfinite(q.lower) and np.isfinite(q.upper)
+            if finite and q.scale == "log" and q.lower > 0.0:
+                value = q.lower * (q.upper / q.lower) ** u
+            elif finite:
+                value = q.lower + u * (q.upper - q.lower)
+            else:
+                value = q.guess * 10.0 ** (2 * u - 1) if q.guess != 0.0 else 2 * u - 1
+            out[q.name] = float(min(max(value, q.lower), q.upper))
+        return out
+
+    return draw
