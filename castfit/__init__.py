@@ -12,6 +12,8 @@ from castfit.drive.bootstrap.bootstrap import bootstrap
 from castfit.drive.bootstrap.result import BootstrapResult
 from castfit.drive.compare.compare import compare
 from castfit.drive.compare.result import ComparisonResult
+from castfit.drive.coverage.coverage import coverage
+from castfit.drive.coverage.result import CoverageResult
 from castfit.drive.incremental.incremental import incremental
 from castfit.drive.incremental.result import IncrementalResult
 from castfit.drive.multistart.multistart import multistart
@@ -19,6 +21,8 @@ from castfit.drive.multistart.result import MultistartResult
 from castfit.drive.profile.profile import profile
 from castfit.drive.profile.result import Profile, Profiles
 from castfit.drive.refits.leave_out import LeaveOutResult, leave_out
+from castfit.drive.sample.result import SampleResult
+from castfit.drive.sample.sample import sample
 from castfit.drive.scatter.result import ScatterResult
 from castfit.drive.scatter.scatter_search import scatter_search
 from castfit.earlier import prior_from as Prior
@@ -107,6 +111,7 @@ __all__ = [
     "ComparisonResult",
     "ConfidenceRegion",
     "Constraint",
+    "CoverageResult",
     "Decomposed",
     "Doses",
     "Estimate",
@@ -141,6 +146,7 @@ __all__ = [
     "Profile",
     "Profiles",
     "Result",
+    "SampleResult",
     "ScatterResult",
     "SimulationError",
     "SingleShooting",
@@ -165,6 +171,7 @@ __all__ = [
     "conserved",
     "cos",
     "cosh",
+    "coverage",
     "delay",
     "erf",
     "exp",
@@ -197,6 +204,7 @@ __all__ = [
     "quantity",
     "relative",
     "relative_to_first",
+    "sample",
     "scaled",
     "scatter_search",
     "sign",

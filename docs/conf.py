@@ -25,7 +25,6 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "command_page",
     "mathml",
-    "outcomes_page",
     "problem_pages",
 ]
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]

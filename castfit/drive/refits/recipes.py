@@ -118,24 +118,15 @@ def redrawn(kind: str, posed: Posed, result: Result, seed: int) -> Redrawn:
 
 def kind_mistakes(kind: str, posed: Posed, result: Result) -> list[str]:
     """Say why data cannot be drawn in this way."""
-    said: dict[str, str] = {}
-    every = places(posed)
     if kind == "parametric":
-        for place in every:
-            if isinstance(place.noise, Likelihood):
-                name = posed.outputs[place.output]
-                said[name] = (
-                    f"values of '{name}' cannot be drawn from a cost that you wrote; use a noise model of castfit"
-                )
-            elif not _samples(place.noise):
-                name, what = posed.outputs[place.output], type(place.noise).__name__
-                said[name] = f"values of '{name}' cannot be drawn: {what} with these options is no density"
+        mistakes = undrawable(posed)
     else:
-        for place in every:
+        said: dict[str, str] = {}
+        for place in places(posed):
             name, noise = posed.outputs[place.output], place.noise
             if not noise.additive:
                 said[name] = f"residuals of '{name}' cannot stand for errors: {_reason(noise)}; use kind='parametric'"
-    mistakes = list(said.values())
+        mistakes = list(said.values())
     if not mistakes and not np.isfinite(unit_spreads(posed, result)).all():
         mistakes.append("there are as many estimates as data, so that nothing is known of the noise; give sigma")
     if not mistakes and kind == "residual":
@@ -146,6 +137,18 @@ def kind_mistakes(kind: str, posed: Posed, result: Result) -> list[str]:
             if (1.0 - leverage[own] <= ALONE).all()
         ]
     return mistakes
+
+
+def undrawable(posed: Posed) -> list[str]:
+    """Say of which outputs no values can be drawn."""
+    said: dict[str, str] = {}
+    for place in places(posed):
+        name, what = posed.outputs[place.output], type(place.noise).__name__
+        if isinstance(place.noise, Likelihood):
+            said[name] = f"values of '{name}' cannot be drawn from a cost that you wrote; use a noise model of castfit"
+        elif not _samples(place.noise):
+            said[name] = f"values of '{name}' cannot be drawn: {what} with these options is no density"
+    return list(said.values())
 
 
 def _by_output(posed: Posed) -> dict[int, NDArray[np.intp]]:
