@@ -28,7 +28,7 @@ from castfit.drive.scatter.scatter_search import scatter_search
 from castfit.earlier import prior_from as Prior
 from castfit.estimated import Estimate
 from castfit.events import Doses, Event
-from castfit.experiment import Experiment, free, relative
+from castfit.experiment import Experiment, consistent, free, relative
 from castfit.fit import fit
 from castfit.functions import (
     acos,
@@ -169,6 +169,7 @@ __all__ = [
     "check",
     "compare",
     "conserved",
+    "consistent",
     "cos",
     "cosh",
     "coverage",

@@ -10,10 +10,11 @@ import numpy as np
 
 from castfit._bounds import bound_mistakes
 from castfit._event_mistakes import event_guess_mistakes, event_mistakes
+from castfit._index import unmatched_parts
 from castfit._input_mistakes import input_mistakes
 from castfit._reading import is_one_of, named, text
 from castfit.constraints import repeated_names
-from castfit.experiment import Experiment, Free
+from castfit.experiment import Consistent, Experiment, Free
 from castfit.held import shape_mistakes, symbol_mistakes
 from castfit.model import Model
 from castfit.observed import unknowns
@@ -178,11 +179,7 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
     mistakes += _circles(own)
     known = (*model.own_states, *model.algebraic_states)
     mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in initial if n not in known]
-    mistakes += [
-        f"the initial value of the algebraic state '{n}' follows from the equations; give at most a guess, a number"
-        for n in model.algebraic_states
-        if isinstance(initial.get(n), (Free, ca.SX))
-    ]
+    mistakes += _consistency_mistakes(model, experiment, initial)
     mistakes += [
         f"state '{n}' has no initial value; give a number, free(guess) or an expression"
         for n in model.own_states
@@ -191,7 +188,7 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
     for name, value in initial.items():
         if isinstance(value, ca.SX):
             mistakes += _unknown(f"the initial value of '{name}'", value, parameters)
-        elif not isinstance(value, Free) and name in said.state_bounds:
+        elif not isinstance(value, (Free, Consistent)) and name in said.state_bounds:
             lower, upper = said.state_bounds[name]
             if not lower <= value <= upper:
                 mistakes.append(
@@ -218,6 +215,42 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
     if end <= start:
         mistakes.append(f"nothing is measured after the start {start:g}; estimation needs later times")
     return mistakes
+
+
+def _consistency_mistakes(model: Model, experiment: Experiment, initial: Mapping[str, Any]) -> list[str]:
+    """Find what is wrong with initial values of algebraic states, and with differential ones that follow from them."""
+    follow = [n for n in model.own_states if isinstance(initial.get(n), Consistent)]
+    given = [n for n in model.algebraic_states if n in initial and not isinstance(initial[n], Consistent)]
+    if not follow:
+        return [
+            f"the initial value of the algebraic state '{n}' follows from the equations; give at most a guess, a "
+            "number, or say consistent(guess) of a differential state that follows from it"
+            for n in given
+            if isinstance(initial[n], (Free, ca.SX))
+        ]
+    listed = " and ".join(f"'{n}'" for n in follow)
+    if experiment.steady is not None:
+        return [f"the initial value of {listed} cannot be consistent(...) beside a steady state; leave one of them out"]
+    if model.lines:
+        return [f"the initial value of {listed} cannot be consistent(...) in a model with delays; give a number"]
+    if len(given) != len(follow):
+        have = ", ".join(f"'{n}'" for n in given) or "none"
+        return [
+            f"the initial value of {listed} is to follow from the algebraic equations, so {len(follow)} algebraic "
+            f"{'state needs a value' if len(follow) == 1 else 'states need values'}, but {have} has; give as many"
+        ]
+    system = model.system
+    unknown = [s for s in ca.vertsplit(system.x) if s.name() in follow]
+    unknown += [s for s in ca.vertsplit(system.z) if s.name() not in given]
+    parts = unmatched_parts(_pattern(system.alg, ca.vertcat(*unknown)))
+    if not parts.over_equations:
+        return []
+    which = ", ".join(model.algebraic_states[i] for i in parts.over_equations)
+    free = ", ".join(unknown[j].name() for j in parts.under_states)
+    return [
+        f"the algebraic equations do not determine the initial value of {free}, and the equations of {which} have too "
+        "few unknowns; let other states be consistent(...), or give other algebraic states a value"
+    ]
 
 
 def _steady_mistakes(model: Model, experiment: Experiment, parameters: Sequence[str]) -> list[str]:

@@ -13,8 +13,9 @@ import numpy as np
 from castfit._brief import brief
 from castfit._casadi import Built
 from castfit.at_rest import AtRest
+from castfit.consistent import ConsistentStart
 from castfit.events import DIRECTIONS, Doses, Event, Occurrence, occurrences
-from castfit.experiment import Experiment, Free, Points
+from castfit.experiment import Consistent, Experiment, Free, Points
 from castfit.input_pieces import with_pieces
 from castfit.inputs import Input
 from castfit.link import Expressions, Link, Natural
@@ -151,6 +152,11 @@ def _condition(
     plans = [_Plan.of(model, experiment, graphs, tuple(happens.values), tuple(happens.what))]
     if experiment.steady is not None:
         plans.append(_Plan.of(model, experiment.before, graphs))
+    follow = tuple(n for n in model.own_states if isinstance(initial.get(n), Consistent))
+    given = tuple(n for n in model.algebraic_states if n in initial and not isinstance(initial[n], Consistent))
+    if follow:
+        what = tuple(f"the initial value of '{n}'" for n in given)
+        plans.append(_Plan.of(model, experiment, graphs, tuple(initial[n] for n in given), what))
     own = [
         j
         for j, q in enumerate(quantities)
@@ -161,6 +167,21 @@ def _condition(
     link = plans[0].link(said, known)
     if experiment.steady is not None:
         link = replace(link, parts=(*link.parts, _at_rest(said, experiment, plans[1], known)))
+    z_guess = np.array([_guess(initial.get(n, 1.0)) for n in model.algebraic_states])
+    if follow:
+        inner = plans[1].link(said, known, algebraic=given)
+        guess = [*(initial[n].guess for n in follow), *z_guess[[n not in given for n in model.algebraic_states]]]
+        inputs = np.array([float(experiment.inputs[n](experiment.start)) for n in model.inputs])
+        part = ConsistentStart.of(
+            model.system,
+            inner,
+            time=experiment.start,
+            u=inputs,
+            open_states=follow,
+            given=given,
+            guess=np.array(guess, dtype=float),
+        )
+        link = replace(link, parts=(*link.parts, part))
     endless = any(isinstance(event, Doses) and event.endless for event in experiment.events)
     return Condition(
         experiment.name,
@@ -170,10 +191,17 @@ def _condition(
         tuple(experiment.inputs[n] for n in model.inputs),
         np.array(own, dtype=np.intp),
         link,
-        np.array([float(initial.get(n, 1.0)) for n in model.algebraic_states]),
+        z_guess,
         happens.schedule(link, experiment.end if endless else np.inf),
         experiment.settled,
     )
+
+
+def _guess(value: Any) -> float:
+    """Return where the search for an algebraic state begins."""
+    if isinstance(value, (Free, Consistent)):
+        return value.guess
+    return 1.0 if isinstance(value, ca.SX) else float(value)
 
 
 def _at_rest(said: Statement, experiment: Experiment, plan: _Plan, known: Sequence[Quantity]) -> AtRest:
@@ -244,15 +272,19 @@ class _Plan:
         inside = () if self.graph is None else self.graph.names
         return {*self.model.parameters, *inside} - {*self.experiment.parameters}
 
-    def link(self, said: Statement, known: Sequence[Quantity], *, before: bool = False) -> Link:
+    def link(
+        self, said: Statement, known: Sequence[Quantity], *, before: bool = False, algebraic: tuple[str, ...] = ()
+    ) -> Link:
         """Return the link from quantities q.
 
-        What holds `before` an experiment depends on none of its initial states, and is a function of natural values.
+        What holds `before` an experiment depends on none of its initial states, and is a function of natural values;
+        so is one whose last rows are initial values of `algebraic` states.
         """
         model, experiment = self.model, self.experiment
         n_p = len(model.parameters)
         row_of = {("parameter", n): i for i, n in enumerate(model.parameters) if n not in experiment.parameters}
         row_of |= {} if before else {("initial state", n): n_p + i for i, n in enumerate(model.states)}
+        row_of |= {("initial state", n): n_p + len(model.states) + k for k, n in enumerate(algebraic)}
         of = np.array([row_of.get((q.kind, q.of), -1) for q in known], dtype=np.intp)
         # Of initial states too: delay lines may begin at them.
         entry = {q.of: i for i, q in enumerate(known) if q.kind == "parameter" or not before}
@@ -268,10 +300,10 @@ class _Plan:
         for i, (name, value) in enumerate(self.named):
             if i < n_p:
                 base[i] = number.get(name, 0.0)
-            elif not isinstance(value, (ca.SX, Free)):
+            elif not isinstance(value, (ca.SX, Free, Consistent)):
                 base[i] = float(value)
         parts = () if self.graph is None else (self.graph.part(self.computed, self.what, entry, number, len(known)),)
-        log = np.array([q.scale == "log" and not before for q in known], dtype=bool)
+        log = np.array([q.scale == "log" and not (before or algebraic) for q in known], dtype=bool)
         return Link(n_p, base, of, log, parts, model.flow_parameters, self.n_e)
 
 

@@ -88,6 +88,39 @@ def free(
     return Free(guess, *both_bounds("free", lower, upper, bounds), scale, prior)
 
 
+@dataclass(frozen=True)
+class Consistent:
+    """An initial state that follows from the algebraic equations; create it with `consistent`."""
+
+    guess: float
+
+
+def consistent(guess: float) -> Consistent:
+    """Say that the initial value of a state follows from the algebraic equations.
+
+    As many algebraic states then have a value of their own in `initial`: a number, ``free(guess)``, or an expression
+    of parameters.  Of an algebraic state it means that its value follows, too, which it does unless one is given.
+
+    Parameters
+    ----------
+    guess : float
+        Where the search for it begins, in the state's unit.
+
+    Examples
+    --------
+    The pH at the start is known, the base that was added before follows from it:
+
+    >>> import castfit as cf
+    >>> base, pH, rate = cf.symbols("base pH rate")
+    >>> model = cf.Model({base: rate}, algebraic={pH: base - cf.exp(pH - 7)}, parameters=[rate])
+    >>> experiment = cf.Experiment({"pH": [7.4]}, [1.0], initial={"pH": 7.0, "base": cf.consistent(0.5)})
+    >>> problem = cf.Problem(model, experiment, parameters={"rate": 0.5})
+    >>> round(float(cf.simulate(problem, times=[0.0])["experiment 1"]["base"][0]), 6)
+    1.0
+    """
+    return Consistent(guess)
+
+
 def relative(fraction: float, *, floor: float = 0.0) -> Relative:
     """Say that sigma = max(fraction * abs(value), floor).
 
@@ -102,7 +135,7 @@ def relative(fraction: float, *, floor: float = 0.0) -> Relative:
 
 
 Sigma = Union[float, Relative, Unknown, ca.SX, "Mapping[str, Any]", "ArrayLike", None]
-InitialValue = float | Free | ca.SX
+InitialValue = float | Free | Consistent | ca.SX
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +165,8 @@ class Experiment:
     initial : mapping, optional
         For each state a number, ``free(guess)``, or a CasADi expression of the model's parameters.  States that are
         left out take the model's own initial value.  For an algebraic state a number: a guess from which its
-        consistent value is sought (1 by default).  Or ``castfit.steady_state(...)``: the steady state that the model
+        consistent value is sought (1 by default); or its value, where ``consistent(guess)`` says that a differential
+        state follows from it.  Or ``castfit.steady_state(...)``: the steady state that the model
         had before the experiment.
     parameters : mapping, optional
         Parameters of the model that have another value in this experiment: a number, or a CasADi expression of other
@@ -569,6 +603,11 @@ def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
         if found:
             return value
         return Free(float(value.guess), float(value.lower), float(value.upper), value.scale, value.prior)
+    if isinstance(value, Consistent):
+        guess = real(value.guess)
+        if guess is None or not np.isfinite(guess):
+            mistakes.append(f"initial state '{name}' is consistent({text(value.guess)}); give a finite number as guess")
+        return Consistent(np.nan if guess is None else guess)
     if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant() and holds_nan(value):
         mistakes.append(f"initial state '{name}' {NOT_A_NUMBER}")
         return np.nan

@@ -14,6 +14,7 @@ import numpy as np
 
 from castfit._casadi import Built
 from castfit.at_rest import AtRest
+from castfit.consistent import ConsistentStart
 from castfit.link import Expressions, Link
 from castfit.posed import Posed
 
@@ -134,6 +135,9 @@ def _parts(link: Link) -> list[Any]:
         if isinstance(part, AtRest):
             inner = part.before
             out += [part.rows, part.rest.u, part.rest.z_guess, inner.base, inner.of, *_parts(inner)]
+        if isinstance(part, ConsistentStart):
+            inner = part.inner
+            out += [part.rows, part.guess, inner.base, inner.of, *_graph(part.equations), *_parts(inner)]
     return out
 
 

@@ -226,7 +226,7 @@ class Link:
         """Say which part could not be computed at q, or whose derivative could not; empty if none is missing."""
         if not self.parts:
             return ""
-        y, dy = np.concatenate([at.p, at.a, at.e]), np.concatenate([at.dp, at.da, at.de.reshape(-1, q.size)])
+        y, dy = np.concatenate([at.p, at.a, at.e]), np.concatenate([at.dp, at.da, at.de.reshape(at.e.size, q.size)])
         for part in self.parts:
             good = np.isfinite(dy[part.rows]).all(axis=1) if slopes else np.isfinite(y[part.rows])
             if not good.all():

@@ -58,7 +58,8 @@ def symbols(names: str | Iterable[str]) -> Any:
     given: Any = names
     parts = given.replace(",", " ").split() if isinstance(given, str) else items(given) or []
     mistakes = [f"{text(name)} is no name" for name in parts if not isinstance(name, str) or not name.strip()]
-    mistakes += [f"the name '{name}' is given twice" for name in dict.fromkeys(parts) if parts.count(name) > 1]
+    known = [name for name in parts if isinstance(name, str)]
+    mistakes += [f"the name '{name}' is given twice" for name in dict.fromkeys(known) if known.count(name) > 1]
     if not parts:
         mistakes.append(f"{text(given)} contains no name; write for example symbols('x y')")
     check("symbols", mistakes)

@@ -20,7 +20,7 @@ from castfit._casadi import Built
 from castfit._mistakes import point_mistakes, tau_mistakes
 from castfit._reading import named, real, reals, text
 from castfit.delay import LADDER, Line
-from castfit.experiment import as_input
+from castfit.experiment import Consistent, as_input
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.grids import merge, snap
 from castfit.integrate.march import Course, Stretch, march
@@ -355,7 +355,8 @@ def read_model(
     for line in model.lines:
         held = {n: at_start(first[n], model, begin, signals, before) for n in line.nodes}
         x0 += [_initial(n, value, model, p, mistakes) for n, value in held.items()]
-    z0 = [_initial(n, first.get(n, 1.0), model, p, mistakes) for n in model.algebraic_states]
+    guesses = {n: v.guess if isinstance(v, Consistent) else v for n, v in first.items()}
+    z0 = [_initial(n, guesses.get(n, 1.0), model, p, mistakes) for n in model.algebraic_states]
     mistakes += tau_mistakes(model, p) if np.isfinite(p).all() else []
     check(where, mistakes)
     return tuple(signals[n] for n in model.inputs), p, np.array(x0), np.array(z0)
