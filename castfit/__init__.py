@@ -18,7 +18,8 @@ from castfit.drive.incremental.incremental import incremental
 from castfit.drive.incremental.result import IncrementalResult
 from castfit.drive.multistart.multistart import multistart
 from castfit.drive.multistart.result import MultistartResult
-from castfit.drive.profile.profile import profile
+from castfit.drive.profile.predicted import OutputAt
+from castfit.drive.profile.profile import profile, profile_limits
 from castfit.drive.profile.result import Profile, Profiles
 from castfit.drive.refits.leave_out import LeaveOutResult, leave_out
 from castfit.drive.sample.result import SampleResult
@@ -138,6 +139,7 @@ __all__ = [
     "MultistartResult",
     "NegativeBinomial",
     "Normal",
+    "OutputAt",
     "Parameter",
     "Poisson",
     "Prior",
@@ -202,6 +204,7 @@ __all__ = [
     "priors",
     "problems",
     "profile",
+    "profile_limits",
     "quantity",
     "relative",
     "relative_to_first",

@@ -1,4 +1,4 @@
-"""Pictures and pages by name, imported when one is wanted: a result can be shown without knowing how."""
+"""Pictures, pages and drivers by name, imported when wanted: a result can be shown, and more, without knowing how."""
 
 from __future__ import annotations
 
@@ -15,3 +15,9 @@ def picture(name: str) -> Any:
 def page(name: str) -> Any:
     """Return a function of `castfit.report`, such as ``"report"``."""
     return getattr(import_module("castfit.report"), name)
+
+
+def made(name: str) -> Any:
+    """Return a function of `castfit.drive`, such as ``"profile.bands.prediction_bands"``."""
+    *room, function = name.split(".")
+    return getattr(import_module(".".join(["castfit.drive", *room])), function)

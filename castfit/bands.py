@@ -67,7 +67,7 @@ def with_bands(
         for j, output in enumerate(posed.model.output_names):
             value, spread = np.asarray(columns[output]), variance[:, j]
             if noise:
-                spread = spread + _deviation(known, posed, condition, output, columns) ** 2
+                spread = spread + deviation(known, posed, condition, output, columns) ** 2
             reach = factor * np.sqrt(spread)
             out[name] |= {output: value, f"{output} lower": value - reach, f"{output} upper": value + reach}
     return out
@@ -75,12 +75,12 @@ def with_bands(
 
 def bands_mistakes(bands: Any, names: Sequence[str]) -> list[str]:
     """Say what is wrong with what bands are to be made of, for estimates of these quantities."""
-    if bands is None or is_one_of(bands, "linear"):
+    if bands is None or is_one_of(bands, "linear", "profile"):
         return []
     if is_one_of(bands, "bootstrap", "sample"):
         return [f"bands='{bands}' needs draws; give what castfit.{bands}(result) returned: bands=drawn"]
     if not isinstance(bands, Ensemble):
-        return [f"bands is {text(bands)}; choose 'linear', or give a bootstrap or a sample, or None"]
+        return [f"bands is {text(bands)}; choose 'linear' or 'profile', or give a bootstrap or a sample, or None"]
     if tuple(bands.names) != tuple(names):
         return ["bands are draws of another fit; give those of this result"]
     return [] if len(bands.thetas) else ["bands hold no draws: none of their fits succeeded"]
@@ -150,9 +150,7 @@ def sensitivities(theta: Array, posed: Posed, condition: Condition, times: Array
     return slopes.reshape(times.size, len(names), theta.size)
 
 
-def _deviation(
-    known: Uncertainty, posed: Posed, condition: Condition, output: str, columns: Mapping[str, Any]
-) -> Array:
+def deviation(known: Uncertainty, posed: Posed, condition: Condition, output: str, columns: Mapping[str, Any]) -> Array:
     """Return the standard deviation of a new value of an output, (n,); NaN where nothing is said of it."""
     times: Array = np.asarray(columns["time"])
     j = posed.outputs.index(output) if output in posed.outputs else -1

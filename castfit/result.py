@@ -12,7 +12,7 @@ import numpy as np
 
 from castfit._brief import listed, one_line
 from castfit._json import plain, rebuilt, restored
-from castfit._pictures import page, picture
+from castfit._pictures import made, page, picture
 from castfit._reading import is_one_of, option_mistakes, real, rng_mistakes, text
 from castfit._text import aligned, rounded
 from castfit.bands import bands_mistakes, read_outputs, with_bands
@@ -505,9 +505,10 @@ class Result:
             By default the measured times.
         outputs : mapping from name to expression, optional
             What else to evaluate: CasADi expressions of states, parameters, inputs, outputs and time, matched by name.
-        bands : {None, "linear"}, BootstrapResult or SampleResult
-            Whether to add limits between which the prediction lies: "linear" from the covariance of the estimates, or
-            quantiles of the predictions of all draws of a bootstrap or a sampler.
+        bands : {None, "linear", "profile"}, BootstrapResult or SampleResult
+            Whether to add limits between which the prediction lies: "linear" from the covariance of the estimates,
+            "profile" from a profile of every value by itself (some constrained fits each; by collocation), or quantiles
+            of the predictions of all draws of a bootstrap or a sampler.
         noise : bool
             Whether the limits are those of a new measured value, its noise included.
         level : float, optional
@@ -538,7 +539,7 @@ class Result:
         added, wrong = read_outputs(outputs, problem.posed.model)
         mistakes += wrong
         if noise is True and bands is None:
-            mistakes.append("noise=True widens bands; choose bands='linear'")
+            mistakes.append("noise=True widens bands; choose bands='linear' or 'profile'")
         if bands is not None and not self.success:
             mistakes.append("a fit that failed has no covariance, and so no bands")
         check("predict", mistakes)
@@ -550,7 +551,11 @@ class Result:
             return found
         if isinstance(bands, str):
             parts = (self.solution, self.statistics, posed, found, self.integrator)
-            return with_bands(*parts, chosen, noise=noise)
+            profiled = is_one_of(bands, "profile")
+            linear = with_bands(*parts, chosen, noise=noise and not profiled)
+            return (
+                made("profile.bands.prediction_bands")(self, posed, linear, chosen, noise=noise) if profiled else linear
+            )
         drawn = (bands, self.statistics, posed, self.theta, found, self.integrator)
         return with_ensemble(*drawn, chosen, np.random.default_rng(rng), noise=noise)
 

@@ -13,11 +13,20 @@ import sys
 from collections.abc import Sequence
 
 import castfit
-from castfit.cli import bench, compare, demo, doctor, fit, library, new
+from castfit.cli import bench, compare, demo, doctor, fit, library, new, profile
 from castfit.cli.command import INTERRUPTED, MISUSE, say
 from castfit.status import CastfitError
 
-COMMANDS = (library.COMMAND, fit.COMMAND, compare.COMMAND, doctor.COMMAND, bench.COMMAND, new.COMMAND, demo.COMMAND)
+COMMANDS = (
+    library.COMMAND,
+    fit.COMMAND,
+    profile.COMMAND,
+    compare.COMMAND,
+    doctor.COMMAND,
+    bench.COMMAND,
+    new.COMMAND,
+    demo.COMMAND,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from scipy import optimize, stats
 
 import castfit as cf
+from castfit.cli import main
 from castfit.status import InputError
 from tests.builders import refused
 
@@ -155,8 +161,17 @@ def test_an_eliminated_sigma_has_the_profile_of_its_likelihood():
     np.testing.assert_allclose(found.limits(), (low, high), rtol=2e-3)
 
 
-@pytest.mark.parametrize("transcription", ["collocation", "single"])
-@pytest.mark.parametrize(("scale", "lower"), [("linear", -np.inf), ("linear", 0.0), ("log", 0.0)])
+@pytest.mark.parametrize(
+    ("transcription", "scale", "lower"),
+    [
+        ("collocation", "linear", -np.inf),
+        ("collocation", "log", 0.0),
+        ("single", "log", 0.0),
+        pytest.param("collocation", "linear", 0.0, marks=pytest.mark.slow),
+        pytest.param("single", "linear", -np.inf, marks=pytest.mark.slow),
+        pytest.param("single", "linear", 0.0, marks=pytest.mark.slow),
+    ],
+)
 def test_what_only_enters_as_a_product_is_flat(transcription, scale, lower):
     result = cf.fit(product(lower, scale))
     found = cf.profile(result, ["k1", "k2", "k1 * k2"], transcription)
@@ -286,3 +301,138 @@ def test_misuse_is_refused(bent):
         cf.profile(bent, "2 + 1")
     with pytest.raises(InputError, match=r"followed for 0\.95"):
         cf.profile(bent, "k")["k"].limits(0.5)
+
+
+CENTRES = {"u": 1.0, "v": 1.2, "w": 1.0}
+
+
+def two_valleys(spread):
+    """a + b and b^2 are measured: b = 1 and b = -1 are two optima, the latter less likely by what is known of b."""
+    x, a, b = cf.symbols("x a b")
+    model = cf.Model({x: 0 * x}, parameters=[a, b], outputs={"u": b**2, "v": a + b, "w": b}, initial={x: 1.0})
+    sigma = {"u": spread, "v": 0.3, "w": 2.0}
+    experiment = cf.Experiment({n: [value] for n, value in CENTRES.items()}, time=[1.0], sigma=sigma)
+    parameters = {"a": cf.Parameter(0.2, bounds=(-3.0, 6.0)), "b": cf.Parameter(0.9, bounds=(-4.0, 4.0))}
+    return cf.Problem(model, experiment, parameters=parameters)
+
+
+def scan(spread, a):
+    """Return chi2 minimised over b by trying all, for each a."""
+    b = np.linspace(-4.0, 4.0, 16001)
+    fixed = ((b**2 - CENTRES["u"]) / spread) ** 2 + ((b - CENTRES["w"]) / 2.0) ** 2
+    return np.array([np.min(fixed + ((value + b - CENTRES["v"]) / 0.3) ** 2) for value in a])
+
+
+def within(spread, top):
+    """Return the intervals of a that the scan does not exclude."""
+    a = np.linspace(-3.0, 6.0, 3601)
+    inside = a[scan(spread, a) <= top]
+    parts = np.split(inside, np.flatnonzero(np.diff(inside) > 0.01) + 1)
+    return [(part[0], part[-1]) for part in parts]
+
+
+def test_another_optimum_takes_over_where_the_first_one_ends():
+    found = cf.profile(cf.fit(two_valleys(0.3)), "a", everywhere=True)["a"]
+    expected = within(0.3, found.threshold())
+    assert len(expected) == 2
+    np.testing.assert_allclose(found.regions(), expected, atol=6e-3)
+    np.testing.assert_allclose(found.objective, scan(0.3, found.values), atol=5e-3)
+    assert set(found.optimum) > {0}
+
+
+def test_a_lower_branch_is_learnt_of_from_other_profiles():
+    """The profile of b passes both optima; that of a, followed from one, would not know of the other."""
+    found = cf.profile(cf.fit(two_valleys(0.5)), ["a", "b"], levels=0.99)
+    expected = within(0.5, found["a"].threshold())
+    assert len(found["a"].regions()) == len(expected)
+    np.testing.assert_allclose(found["a"].regions(), expected, atol=6e-3)
+    np.testing.assert_allclose(found["a"].objective, scan(0.5, found["a"].values), atol=5e-3)
+    assert min(o.values["b"] for o in found.optima) < -0.9
+
+
+def test_the_command_line_profiles_a_problem_of_the_library(tmp_path, capsys):
+    files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "png", "save")}
+    said = ["--names", "p1,p1/p2", "--levels", "0.68,0.95", "--json", str(files["json"]), "--plot", str(files["png"])]
+    assert main(["profile", "lotka_volterra", *said, "--save", str(files["save"])]) == 0
+    assert "p1/p2" in capsys.readouterr().out
+    found = json.loads(files["json"].read_text())["profiles"]
+    assert cf.Profiles.load(files["save"])["p1"].limits(0.68) == tuple(found["p1"]["limits"]["0.68"])
+    assert files["png"].stat().st_size > 10_000
+    assert main(["profile", "lotka_volterra", "--names", "p9"]) == 2
+    assert main(["profile", "lotka_volterra", "--levels", "high"]) == 2
+
+
+KILLED = """
+import sys
+import castfit as cf
+from tests.drive.test_profile import banana
+
+result = cf.fit(banana())
+cf.profile(result, checkpoint=sys.argv[1], resume=True, callback=lambda now: print(now.finished, flush=True))
+"""
+
+
+def test_a_run_that_was_killed_goes_on_to_the_same_numbers(bent, tmp_path):
+    path = tmp_path / "run.json"
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "1\n"
+        run.send_signal(signal.SIGKILL)
+    resumed, whole = cf.profile(bent, checkpoint=path, resume=True), cf.profile(bent)
+    assert numbers(resumed) == numbers(whole)
+    assert resumed.solves == whole.solves
+
+
+def test_bands_of_a_linear_model_are_the_linear_ones():
+    for sigma in (None, 0.1):
+        result = cf.fit(line(sigma))
+        for noise in (False, True):
+            times = np.array([0.0, 1.7, 4.0, 6.0])
+            linear = result.predict(times, bands="linear", noise=noise)["experiment 1"]
+            found = result.predict(times, bands="profile", noise=noise)["experiment 1"]
+            for key in ("x lower", "x upper"):
+                np.testing.assert_allclose(found[key], linear[key], rtol=1e-3)
+
+
+def test_bands_of_a_banana_agree_with_a_scan(bent):
+    """What all (A, k) that are not excluded predict; new values scatter about that."""
+    times = np.array([0.0, 1.0, 6.0])
+    found = bent.predict(times, bands="profile")["experiment 1"]
+    A, k = np.meshgrid(np.geomspace(1.5, 40, 1500), np.geomspace(0.01, 2.0, 1500))
+    shape = 1.0 - np.exp(-np.multiply.outer(k, TIMES))
+    chi2 = np.sum(((A[..., None] * shape - VALUES) / SIGMA) ** 2, axis=-1)
+    rise = chi2 - chi2.min()
+    inside = rise <= stats.chi2.ppf(0.95, 1)
+    assert found["x lower"][0] == found["x upper"][0] == 0.0  # known
+    for i in (1, 2):
+        y = (A * (1 - np.exp(-k * times[i])))[inside]
+        np.testing.assert_allclose((found["x lower"][i], found["x upper"][i]), (y.min(), y.max()), rtol=4e-3)
+    new = bent.predict(times, bands="profile", noise=True)["experiment 1"]
+    y = A * (1 - np.exp(-k * times[2]))
+    z = np.linspace(1.0, 12.0, 2201)
+    near = rise < 12.0
+    least = np.array([np.min(rise[near] + ((value - y[near]) / SIGMA) ** 2) for value in z])
+    expected = z[least <= stats.chi2.ppf(0.95, 1)]
+    np.testing.assert_allclose((new["x lower"][2], new["x upper"][2]), (expected[0], expected[-1]), rtol=1e-2)
+    reach = stats.norm.ppf(0.975) * SIGMA
+    np.testing.assert_allclose((new["x lower"][0], new["x upper"][0]), (-reach, reach), rtol=1e-6)
+
+
+@pytest.mark.parametrize("transcription", ["collocation", "multiple", "single"])
+def test_a_prediction_is_profiled_like_a_quantity(bent, transcription):
+    found = cf.profile(bent, [cf.OutputAt("x", 6.0), "A", cf.OutputAt("x", 1.0)], transcription)
+    assert list(found) == ["x(t = 6)", "A", "x(t = 1)"]
+    band = bent.predict(np.array([1.0, 6.0]), bands="profile")["experiment 1"]
+    for i, name in enumerate(("x(t = 1)", "x(t = 6)")):
+        np.testing.assert_allclose(found[name].limits(), (band["x lower"][i], band["x upper"][i]), rtol=1e-3)
+    np.testing.assert_allclose(found["A"].limits(), cf.profile(bent, "A")["A"].limits(), rtol=1e-3)
+    with refused("'y' is no output", "'b' is no experiment", "begins at 0", "does not depend"):
+        cf.profile(bent, [cf.OutputAt("y", 1), cf.OutputAt("x", 1, "b"), cf.OutputAt("x", -1), cf.OutputAt("x", 0.0)])
+
+
+def test_limits_of_all_for_coverage(bent):
+    limits = cf.profile_limits(bent, 0.9)
+    assert limits == cf.profile(bent, levels=0.9).limits()
+    found = cf.coverage(bent, samples=3, intervals=cf.profile_limits)
+    assert found.fitted == 3
+    assert found.table["k lower"][0] > 0.0

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ import numpy as np
 from castfit._array import Array
 from castfit._watch import Stopped
 from castfit.attempts import has_states
-from castfit.drive.profile.pinned import started
+from castfit.drive.profile.pinned import bare, started
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.local import LocalProblem
 from castfit.solve.solution import Control, Solution
@@ -46,11 +47,12 @@ if TYPE_CHECKING:
 
 BETTER = 1e-2  # delta below minus this is another, better fit
 _PRECISE = 2e-5  # of the cost: what a solution on the path may be off
-_PARTS = 4  # steps in which the root of the objective comes to that of the highest threshold
 _GROWTH = 3.0  # a step may be this many times the last one
 _SHORTEST = 1e-3  # of a step's usual length: what still jumps then is a jump
 _MOST_SPOTS = 400
 _TRIES = 12  # of a step
+_NEAR_ZERO = 0.1  # of the estimate: where steps that are to cross 0 fail, 0 is no value like others
+_THOROUGH = 200  # iterations, held back after Levenberg and Marquardt, where a branch ended
 _ITERATIONS = 25  # of a solve on the way; two or three are usual
 _ROUNDS = 7  # of refinement and rescue
 _LIMIT = 2e-3  # relative: a solution is at a threshold
@@ -117,12 +119,14 @@ class Goal:
 
     thresholds : ascending, of delta
     everywhere : whether to go on beyond them, to the bounds
-    factor : how far is far: so many times the scale, e^that for logarithms
+    reach : how far is far: so many times the value, or by this factor of it
+    parts : in how many steps the root of the objective comes to that of the highest threshold
     """
 
     thresholds: tuple[float, ...]
     everywhere: bool = False
     reach: float = 1e4
+    parts: int = 4
 
     @property
     def top(self) -> float:
@@ -130,11 +134,15 @@ class Goal:
         return self.thresholds[-1]
 
 
+def _as_it_is(staged: StagedProblem) -> StagedProblem:
+    return staged
+
+
 @dataclass
 class Tracer:
     """What follows paths: the staged problem, refined as it goes, the solver, and counts.
 
-    `cost` is that of the best fit; `explicit` says that nothing of theta is eliminated.
+    `cost` is that of the best fit; `wrap` does what has to be done to every staged problem that is made on the way.
     """
 
     posed: Posed
@@ -142,7 +150,7 @@ class Tracer:
     solver: Solver
     staged: StagedProblem
     cost: float
-    explicit: bool = False
+    wrap: Callable[[StagedProblem], StagedProblem] = _as_it_is
     deadline: float = np.inf
     solves: int = 0
     evaluations: Counter[str] = field(default_factory=Counter[str])
@@ -153,27 +161,29 @@ class Tracer:
         if isinstance(self.solver, GaussNewton):
             self.solver = replace(self.solver, max_iter=min(self.solver.max_iter, _ITERATIONS))
 
-    def spot(self, target: Target, c: float, v: Array, h: float, *, check: bool = False) -> Spot | Status:
+    def spot(
+        self, target: Target, c: float, v: Array, h: float, *, check: bool = False, thorough: bool = False
+    ) -> Spot | Status:
         """Solve with the coordinate held at c, from v; h is a typical step, with its sign.
 
         `check` says whether elements are looked at, and refined if they are too coarse here: it takes as long as an
-        iteration, and is done where numbers are read off.
+        iteration, and is done where numbers are read off.  `thorough` says that the solution may be far.
         """
         for _ in range(_ROUNDS):
             held = started(target.held(self.staged, c), v)
-            found = self._solved(held)
+            found = self._solved(held, thorough=thorough)
             try:
                 if not found.status.success:
                     if found.status in _ENDED or not self._by_shooting(v):
                         return found.status
                     v = self.staged.layout.theta(v)
                     continue
-                finer = self.transcription.refine(self.posed, self.staged, found.v) if check else None
+                finer = self.transcription.refine(self.posed, bare(self.staged), found.v) if check else None
             except Stopped as stopped:
                 return stopped.status
             if finer is None:
                 return self.measured(target, held, found.v, c, h)
-            self.staged, v = (finer.explicit() if self.explicit else finer), finer.start
+            self.staged, v = self.wrap(finer), finer.start
         return Status.INACCURATE
 
     def _by_shooting(self, v: Array) -> bool:
@@ -186,15 +196,18 @@ class Tracer:
             return False
         self.transcription = SingleShooting(self.transcription.integrator)
         whole = self.transcription.transcribe(self.posed, self.staged.layout.theta(v))
-        self.staged = whole.explicit() if self.explicit else whole
+        self.staged = self.wrap(whole)
         return True
 
-    def _solved(self, held: StagedProblem) -> Solution:
+    def _solved(self, held: StagedProblem, *, thorough: bool) -> Solution:
         first = held.evaluate(np.clip(held.start, held.lower, held.upper))
         size = first.informing_square if first.ok and first.informing_square > 0 else 1.0
         rough = float(np.clip(_PRECISE / size, 1e-10, 1e-6))
         left = max(self.deadline - time.time(), 1e-3)
-        found = self.solver.solve(held, Control(left, None, None, rough), warm=True)
+        solver = self.solver
+        if thorough and isinstance(solver, GaussNewton):
+            solver = replace(solver, step_control="levenberg_marquardt", max_iter=_THOROUGH)
+        found = solver.solve(held, Control(left, None, None, rough), warm=True)
         self.solves += 1
         self.evaluations.update(found.evaluations)
         self.failures.update(found.failures)
@@ -210,12 +223,15 @@ class Tracer:
         if not local.finite:
             return Status.LINEAR_ALGEBRA_FAILED
         step = local.direction()
-        rows, response = target.own_rows(local.condensed.u), target.own_rows(step.residuals - local.condensed.u) / h
+        rows, response = (
+            target.own_rows(local.condensed.u, moved),
+            target.own_rows(step.residuals - local.condensed.u, moved) / h,
+        )
         known = target.slope(self.staged, at)
         slope, curvature = known if known is not None else (float(rows @ response), float(response @ response))
         return Spot(
-            target.coordinate(at),
-            2.0 * (at.cost - target.own_cost(at) - self.cost),
+            target.coordinate(at, held),
+            2.0 * (at.cost - target.own_cost(at, held) - self.cost),
             2.0 * slope,
             2.0 * curvature,
             self.staged.layout.theta(at.v).copy(),
@@ -310,20 +326,26 @@ class _Walk:
                 if isinstance(found, Status):
                     if found in _ENDED:
                         return spots, CUT if found is Status.MAX_TIME else INTERRUPTED, None
+                    shorter = self._shorter(at, c, h, shortest)
                     if h < shortest and not self.singular:
                         break
-                    h = self._shorter(at, c, h)
+                    h = shorter
                     continue
                 now, surprise = found, self._surprise(before, found)
                 if not surprise:
                     outcome = ""
                     break
+                shorter = self._shorter(at, c, h, shortest)
                 if h < shortest and not self.singular:
                     outcome = JUMP
                     break
-                h = self._shorter(at, c, h)
-            if now is None or outcome == LOST:
-                return spots, LOST, None
+                h = shorter
+            if outcome == LOST:
+                now = self._beyond(before, h)
+                if now is None:
+                    return spots, LOST, None
+                outcome = JUMP if self._surprise(before, now) else ""
+            assert now is not None
             if outcome == JUMP:
                 return spots, JUMP, now
             if self.side * before.slope < 0.0 < self.side * now.slope and len(spots) > 1:
@@ -335,9 +357,24 @@ class _Walk:
             spots.append(now)
         return spots, LOST, None
 
-    def _shorter(self, at: Spot, c: float, h: float) -> float:
-        """Return a shorter step; one that leads to 0 or beyond goes a part of the way there."""
-        if not self.target.log and at.c * c <= 0.0 and at.c * self.origin.c > 0.0:
+    def _beyond(self, at: Spot, h: float) -> Spot | None:
+        """Return the solution beyond the end of a branch, wherever it is; None if there is none."""
+        size = self.tracer.staged.layout.n_v
+        for factor in (1.0, 16.0, 256.0):
+            c = at.c + self.side * factor * h
+            if self.side * (self.end - c) < 0.0:
+                break
+            v = at.v if at.v.size == size else self.tracer.staged.start
+            found = self.tracer.spot(self.target, c, v, self.side * h, thorough=True)
+            if isinstance(found, Spot):
+                return found
+        return None
+
+    def _shorter(self, at: Spot, c: float, h: float, shortest: float) -> float:
+        """Return a shorter step; close to 0, one that leads there or beyond goes a part of the way."""
+        ratio = at.c / self.origin.c if self.origin.c != 0.0 else -1.0
+        near = 0.0 < ratio < (1.0 if h < shortest else _NEAR_ZERO)
+        if not self.target.log and near and at.c * c <= 0.0:
             self.singular = True
             return 0.75 * abs(at.c)
         return 0.25 * h
@@ -346,8 +383,8 @@ class _Walk:
         """Return the length of the next step."""
         at, top = spots[-1], self.goal.top
         root = np.sqrt(max(at.delta, 0.0))
-        aim = root + np.sqrt(top) / _PARTS
-        if root < np.sqrt(top) < aim + 0.1 * np.sqrt(top) / _PARTS:
+        aim = root + np.sqrt(top) / self.goal.parts
+        if root < np.sqrt(top) < aim + 0.1 * np.sqrt(top) / self.goal.parts:
             aim = 1.05 * np.sqrt(top)
         if self.goal.everywhere and at.delta > top:
             aim = max(aim, 1.5 * root)
@@ -356,6 +393,12 @@ class _Walk:
             gap = at.c - spots[-2].c
             if gap != 0.0:
                 half = max(0.5 * (at.slope - spots[-2].slope) / gap, 0.1 * half)
+        part = np.sqrt(top) / self.goal.parts
+        if slope < 0.0 < half and len(spots) > 1 and root > part:  # downhill, if the bottom is not reached yet
+            lower = root - part if at.delta <= 4.0 * top else root / 1.5
+            square = slope**2 - 4.0 * half * (at.delta - lower**2)
+            if square > 0.0 and last > 0.0:
+                return float(min((-slope - np.sqrt(square)) / (2.0 * half), _GROWTH * last))
         rise = aim**2 - at.delta
         root_of = slope**2 + 4.0 * half * rise
         with np.errstate(all="ignore"):

@@ -104,6 +104,11 @@ class Dressed(StagedProblem):
         return other
 
 
+def bare(staged: StagedProblem) -> StagedProblem:
+    """Return a staged problem without what was done to it."""
+    return bare(staged.inner) if isinstance(staged, Dressed) else staged
+
+
 def started(staged: StagedProblem, v: Array) -> StagedProblem:
     """Return a staged problem with another start (n_v,)."""
     other = copy(staged)
@@ -172,6 +177,15 @@ class Tie(Dress):
             prior_jacobian=np.vstack([at.prior_jacobian, self.w * slope]),
             prior_curved=curved,
         )
+
+
+def scaled_rows(at: E, factors: list[Array], shift: list[Array]) -> E:
+    """Return an evaluation with rows, and their derivatives, multiplied; what is then added moves only the rows."""
+    values = tuple(replace(of, r=of.r * f + s) for of, f, s in zip(at.values, factors, shift, strict=True))
+    changed = replace(at, values=values)
+    if isinstance(changed, Linearization):
+        changed = replace(changed, jacobians=_slopes(changed.jacobians, factors))
+    return changed
 
 
 def _rows(values: tuple[Values, ...], factors: list[Array]) -> tuple[Values, ...]:

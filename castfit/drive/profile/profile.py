@@ -28,12 +28,14 @@ from castfit._array import Array
 from castfit._json import rebuilt
 from castfit._reading import flag_mistakes, is_one_of, items, option_mistakes, real, text
 from castfit.drive.profile.limits import joined, merged, threshold
+from castfit.drive.profile.patches import patches
 from castfit.drive.profile.path import BETTER, Branch, Goal
+from castfit.drive.profile.predicted import OfPrediction, augmented
 from castfit.drive.profile.reading import read_targets
 from castfit.drive.profile.result import Other, Profile, Profiles
 from castfit.drive.profile.setting import Setting, nodes_of
 from castfit.drive.profile.targets import Target
-from castfit.drive.profile.tasks import Followed, one_side
+from castfit.drive.profile.tasks import Followed, from_there, one_side
 from castfit.drive.run.checkpoint import run_header
 from castfit.drive.run.found import STOPS
 from castfit.drive.run.loop import Told, carry_out
@@ -48,6 +50,7 @@ from castfit.result import Result
 from castfit.status import InputError, Status, check
 
 _RESTARTS = 5
+_PATCHES = 2  # rounds in which profiles are compared with points of the others
 _SAME = 1e-2  # of -2 log L: optima closer than that are one
 
 
@@ -90,8 +93,9 @@ def profile(
     result : Result
         A fit that succeeded, with its problem.
     names : str, expression, sequence or mapping, optional
-        What is profiled: names of estimated quantities, of sigmas that were eliminated (as in ``result.sigmas``), and
-        expressions of quantities, as text such as ``"k1 / k2"`` or of CasADi's symbols, or ``{name: expression}``.
+        What is profiled: names of estimated quantities, of sigmas that were eliminated (as in ``result.sigmas``),
+        expressions of quantities, as text such as ``"k1 / k2"`` or of CasADi's symbols, or ``{name: expression}``, and
+        predictions, ``OutputAt("x", 3.0)``.
         By default every estimated quantity.
     transcription, solver : optional
         As for `fit`.
@@ -179,6 +183,24 @@ def profile(
         )  # fmt: skip
 
 
+def profile_limits(result: Result, level: float = 0.95) -> dict[str, tuple[float, float]]:
+    """Return the confidence interval of every estimated quantity by its profile.
+
+    For what asks for intervals by a function, as ``castfit.coverage(problem, intervals=castfit.profile_limits)``.
+
+    Parameters
+    ----------
+    result : Result
+    level : float
+
+    Raises
+    ------
+    InputError
+        As `profile`.
+    """
+    return profile(result, levels=level).limits()
+
+
 def owner(result: Any, mistakes: list[str]) -> Posable | None:
     """Return the problem of a result that can be profiled."""
     if not isinstance(result, Result):
@@ -231,6 +253,7 @@ class _Session:
     file: Any = None
     known: dict[str, Followed] = field(default_factory=dict[str, Followed])
     fits: dict[str, Result] = field(default_factory=dict[str, Result])
+    target_of: dict[int, int] = field(default_factory=dict[int, int])
 
     @property
     def posed(self) -> Posed:
@@ -258,8 +281,23 @@ class _Session:
         """Follow all sides, again from any better fit that they find; return it, the sides, and what stopped it."""
         best, sides, stopped = result, dict[int, Followed | None](), None
         for generation in range(_RESTARTS + 1):
-            sides, stopped = self._round(best, self.targets(best, names), generation)
-            better = next((f.better for _, f in sorted(sides.items()) if f is not None and f.better is not None), None)
+            targets = self.targets(best, names)
+            work = self._job(best, targets)
+            total = 2 * len(targets)
+            whole = {i: (one_side, (work, i // 2, 1 if i % 2 else -1, self.run.deadline)) for i in range(total)}
+            sides, stopped = self._round(targets, whole, generation)
+            for _ in range(_PATCHES):
+                if stopped is not None or _first_better(sides) is not None:
+                    break
+                lower = patches(targets, sides, self.goal.top)
+                more = {max(sides) + 1 + n: (from_there, (work, k, theta, self.run.deadline))
+                        for n, (k, theta) in enumerate(lower)}  # fmt: skip
+                self.target_of |= {i: k for i, (k, _) in zip(more, lower, strict=True)}
+                if not more:
+                    break
+                found, stopped = self._round(targets, more, generation)
+                sides |= found
+            better = _first_better(sides)
             if better is None or stopped is not None or generation == _RESTARTS:
                 break
             again = self._fitted(best, better, f"better {generation}")
@@ -286,20 +324,22 @@ class _Session:
         found = self.fits[key]
         return found if found.success else None
 
-    def _round(
-        self, best: Result, targets: Sequence[Target], generation: int
-    ) -> tuple[dict[int, Followed | None], Status | None]:
-        """Follow both sides of every target from one fit; sides 2k and 2k + 1 are those of target k."""
+    def _job(self, best: Result, targets: Sequence[Target]) -> Any:
+        """Return what all tasks from one fit share."""
         explicit = bool(frozenset[int]().union(*(t.needs_explicit for t in targets)))
-        posed = (
-            self.posed.assuming(absolute_sigma=best.absolute_sigma) if not self.posed.noise_parameters else self.posed
-        )
-        setting = Setting(
-            posed, self.transcription, self.solver, best.theta, nodes_of(posed, best.trajectories), explicit
-        )
-        job = self.run.freeze("profile", "problem, transcription and solver", (setting, tuple(targets), self.goal))
-        total = 2 * len(targets)
-        sides: dict[int, Followed | None] = dict.fromkeys(range(total))
+        asked = tuple(t.asked for t in targets if isinstance(t, OfPrediction) and t.asked is not None)
+        posed = self._as_fitted(best)
+        nodes = nodes_of(posed, best.trajectories)
+        posed = augmented(posed, asked) if asked else posed
+        setting = Setting(posed, self.transcription, self.solver, best.theta, nodes, explicit or bool(asked), asked)
+        return self.run.freeze("profile", "problem, transcription and solver", (setting, tuple(targets), self.goal))
+
+    def _round(
+        self, targets: Sequence[Target], work: Mapping[int, tuple[Any, tuple[Any, ...]]], generation: int
+    ) -> tuple[dict[int, Followed | None], Status | None]:
+        """Run tasks; sides 2k and 2k + 1 are those of target k, what comes later are branches from elsewhere."""
+        sides: dict[int, Followed | None] = dict.fromkeys(work)
+        tasks: deque[tuple[int, tuple[Any, ...]]] = deque((i, arguments) for i, (_, arguments) in work.items())
 
         def enter(i: int, outcome: Any) -> Told | None:
             if isinstance(outcome, InputError):
@@ -313,19 +353,20 @@ class _Session:
             if outcome.cut == Status.INTERRUPTED.value:
                 raise KeyboardInterrupt
             done = sum(f is not None for f in sides.values())
-            last = f"{targets[i // 2].name} {'above' if i % 2 else 'below'}"
-            now = ProfileProgress(done, total, last, self.run.seconds)
-            return Told(now, now.sentence, last, done, total)
+            k = self.target_of.get(i, i // 2)
+            last = f"{targets[k].name} {'beside' if i in self.target_of else 'above' if i % 2 else 'below'}"
+            now = ProfileProgress(done, len(work), last, self.run.seconds)
+            return Told(now, now.sentence, last, done, len(work))
 
-        tasks: deque[tuple[int, tuple[Any, ...]]] = deque()
-        for i in range(total):
-            tasks.append((i, (job, i // 2, 1 if i % 2 else -1, self.run.deadline)))
-        for i in range(total):
+        for i in work:
             known = self.known.get(f"{generation}/{i}")
             if known is not None and any(key == i for key, _ in tasks):
-                tasks = deque((k, a) for k, a in tasks if k != i)
+                kept = [entry for entry in tasks if entry[0] != i]
+                tasks.clear()
+                tasks.extend(kept)
                 self._enter(i, known, sides, tasks)
-        stopped = carry_out(self.run, one_side, tasks, enter, limit=np.inf)
+        functions = {function for function, _ in work.values()}
+        stopped = carry_out(self.run, functions.pop(), tasks, enter, limit=np.inf) if functions else None
         finds = [i for i, f in sides.items() if f is not None and f.better is not None]
         if finds:  # what comes after the first of them was followed or not, as workers happened to be free
             sides = {i: f if i <= min(finds) else None for i, f in sides.items()}
@@ -353,7 +394,9 @@ class _Session:
             both = [sides.get(2 * k), sides.get(2 * k + 1)]
             have = [f for f in both if f is not None and f.branches]
             if have:
-                out[target.name] = _assembled(best, target, both, have[0], thresholds)
+                beside = [sides[i] for i, of in self.target_of.items() if of == k and i in sides]
+                more = [branch for f in beside if f is not None for branch in f.branches]
+                out[target.name] = _assembled(best, target, both, have[0], thresholds, more)
         return out
 
     def others(self, best: Result, sides: Mapping[int, Followed | None]) -> tuple[Other, ...]:
@@ -371,6 +414,11 @@ class _Session:
         return tuple(sorted(found, key=lambda o: o.objective))
 
 
+def _first_better(sides: Mapping[int, Followed | None]) -> Array | None:
+    """Return where the first task that found a better fit found it."""
+    return next((f.better for _, f in sorted(sides.items()) if f is not None and f.better is not None), None)
+
+
 def _close(a: Mapping[str, float], b: Mapping[str, float]) -> bool:
     return all(abs(a[n] - b[n]) <= 1e-2 * max(abs(a[n]), abs(b[n])) for n in a)
 
@@ -381,10 +429,11 @@ def _assembled(
     both: Sequence[Followed | None],
     have: Followed,
     thresholds: Mapping[str, float],
+    beside: Sequence[Branch],
 ) -> Profile:
     """Put both sides of a target together; a side that is missing ends at the estimate."""
     halves: list[Branch] = []
-    more: list[Branch] = []
+    more: list[Branch] = list(beside)
     for which, side in enumerate(both):
         if side is None or not side.branches:
             centre = have.branches[0]
@@ -416,8 +465,9 @@ def _linear(best: Result, target: Target, at: Followed, level: float, top: float
 
 def _message(stopped: Status | None, sides: Mapping[int, Followed | None], n_targets: int, trouble: str) -> str:
     """Say how the run ended."""
-    done = sum(f is not None and not f.cut and not f.status for f in sides.values())
     total = 2 * n_targets
+    sides = {i: f for i, f in sides.items() if i < total}
+    done = sum(f is not None and not f.cut and not f.status for f in sides.values())
     count = f"All {total} sides were followed." if done == total else f"{done} of {total} sides were followed."
     lost = sorted({f.status for f in sides.values() if f is not None and f.status and not f.cut})
     said = [STOPS[stopped]] if stopped is not None else []

@@ -10,8 +10,9 @@ import casadi as ca
 import numpy as np
 
 from castfit import functions
-from castfit._reading import items, text
+from castfit._reading import is_one_of, items, real, text
 from castfit.conditions import Graph
+from castfit.drive.profile.predicted import Asked, OfPrediction, OutputAt, numbered
 from castfit.drive.profile.targets import OfExpression, OfQuantity, OfSigma, Target
 from castfit.quantities import fixed_value
 from castfit.status import suggest
@@ -47,7 +48,7 @@ def read_targets(result: Result, posed: Posed, names: Any, mistakes: list[str]) 
     if names is None:
         return tuple(_of_quantity(posed, result, j) for j in range(len(posed.names)))
     given: list[tuple[str, Any]] = []
-    if isinstance(names, (str, ca.SX)):
+    if isinstance(names, (str, ca.SX, OutputAt)):
         given = [(_label(names), names)]
     elif isinstance(names, Mapping):
         given = [(str(n), e) for n, e in names.items()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
@@ -60,6 +61,8 @@ def read_targets(result: Result, posed: Posed, names: Any, mistakes: list[str]) 
     found: list[Target] = []
     for label, entry in given:
         target = _read(result, posed, label, entry, mistakes)
+        if isinstance(target, OfPrediction):
+            target = numbered(target, sum(isinstance(other, OfPrediction) for other in found))
         if target is not None and any(target.name == other.name for other in found):
             mistakes.append(f"names holds '{target.name}' twice; leave one out")
         elif target is not None:
@@ -68,7 +71,7 @@ def read_targets(result: Result, posed: Posed, names: Any, mistakes: list[str]) 
 
 
 def _label(entry: Any) -> str:
-    return entry if isinstance(entry, str) else str(entry)
+    return entry.label if isinstance(entry, OutputAt) else entry if isinstance(entry, str) else str(entry)
 
 
 def _read(result: Result, posed: Posed, label: str, entry: Any, mistakes: list[str]) -> Target | None:
@@ -77,6 +80,8 @@ def _read(result: Result, posed: Posed, label: str, entry: Any, mistakes: list[s
     if isinstance(entry, str) and entry in result.sigmas:
         return _of_sigma(result, entry)
     known = (*posed.names, *result.sigmas)
+    if isinstance(entry, OutputAt):
+        return _of_prediction(result, posed, label, entry, mistakes)
     if isinstance(entry, str):
         graph = _parsed(entry, posed, mistakes, known)
         if graph is None:
@@ -98,6 +103,40 @@ def _of_quantity(posed: Posed, result: Result, j: int) -> OfQuantity:
     sizes = [abs(theta), error if np.isfinite(error) else 0.0]
     scale = 1.0 if log else max(sizes) or (0.1 * width if np.isfinite(width) else 1.0) or 1.0
     return OfQuantity(quantity.name, quantity.kind, log, float(lower[j]), float(upper[j]), scale, at=j)
+
+
+def _of_prediction(
+    result: Result, posed: Posed, label: str, entry: OutputAt, mistakes: list[str]
+) -> OfPrediction | None:
+    """Read an output at a time."""
+    conditions, outputs, wrong = [c.name for c in posed.conditions], posed.model.output_names, list[str]()
+    if not is_one_of(entry.output, *outputs):
+        wrong.append(f"{label}: {text(entry.output)} is no output: {suggest(str(entry.output), outputs)}")
+    if entry.experiment is None and len(conditions) > 1:
+        wrong.append(f"{label}: there are several experiments; give experiment= one of {', '.join(conditions)}")
+    elif entry.experiment is not None and not is_one_of(entry.experiment, *conditions):
+        wrong.append(
+            f"{label}: {text(entry.experiment)} is no experiment: {suggest(str(entry.experiment), conditions)}"
+        )
+    time = real(entry.time)
+    if time is None or not np.isfinite(time):
+        wrong.append(f"{label}: the time is {text(entry.time)}; give a number")
+    mistakes += wrong
+    if wrong or time is None:
+        return None
+    i = 0 if entry.experiment is None else conditions.index(entry.experiment)
+    if time < posed.conditions[i].start:
+        mistakes.append(f"{label}: the experiment begins at {posed.conditions[i].start:g}; give a later time")
+        return None
+    when = np.unique([time, max(time, posed.conditions[i].end)])  # beyond the start, where nothing moves yet
+    linear = result.predict({conditions[i]: when}, bands="linear")[conditions[i]]
+    value = float(linear[entry.output][0])
+    if not linear[f"{entry.output} upper"][0] > value:
+        mistakes.append(f"{label} does not depend on anything that is estimated; leave it out")
+        return None
+    size = abs(value) or 1.0
+    asked = Asked(i, entry.output, time, value, size)
+    return OfPrediction(label, "prediction", False, -np.inf, np.inf, size, asked=asked)
 
 
 def _of_sigma(result: Result, name: str) -> OfSigma:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +10,12 @@ import numpy as np
 from castfit._watch import Stopped
 from castfit.attempts import has_states, started_from
 from castfit.drive.profile.path import Spot, Tracer
+from castfit.drive.profile.pinned import bare
+from castfit.drive.profile.predicted import Asked, unheld
+from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Control
 from castfit.status import Status
+from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from castfit.staged import Array, StagedProblem
 
 _ROUNDS = 8  # of refinement
+_ITERATIONS = 40  # from the solution back to it
 _STIFFENED = 4  # rounds in which the row that holds an expression finds its weight
 _PROBE = 1e-3  # of a target's scale: the step by which derivatives at the best fit are found
 
@@ -50,6 +55,8 @@ class Setting:
         The trajectory, per experiment; empty if it is to be simulated.
     explicit : bool
         Whether nothing may be eliminated, because something that would be is profiled.
+    asked : tuple of Asked
+        Predictions for which the problem has rows.
     """
 
     posed: Posed
@@ -58,6 +65,7 @@ class Setting:
     theta: Array
     nodes: Sequence[Nodes]
     explicit: bool = False
+    asked: tuple[Asked, ...] = ()
     _prepared: Prepared | Status | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -77,23 +85,39 @@ class Setting:
         return self._prepared
 
     def _prepare(self) -> Prepared | Status:
+        found = self._solved()
+        if isinstance(found, Status) and has_states(self.transcription):
+            # Where states are variables of their own the valley may be too narrow to go along (see `Tracer`).
+            self.transcription = SingleShooting(self.transcription.integrator)
+            found = self._solved()
+        return found
+
+    def _solved(self) -> Prepared | Status:
         at = self.transcription
         if self.nodes and has_states(at):
             at = started_from(self.posed, at, self.theta, list(self.nodes))
         staged = at.transcribe(self.posed, self.theta)
-        staged = staged.explicit() if self.explicit else staged
+        staged = self.wrapped(staged)
+        solver = self.solver
+        if isinstance(solver, GaussNewton):
+            solver = replace(solver, max_iter=min(solver.max_iter, _ITERATIONS))
         for _ in range(_ROUNDS):
-            found = self.solver.solve(staged, Control(), warm=True)
+            found = solver.solve(staged, Control(), warm=True)
             if found.status in (Status.INTERRUPTED, Status.MAX_TIME):
                 raise Stopped(found.status)
             if not found.status.success:
                 return found.status
-            finer = at.refine(self.posed, staged, found.v)
+            finer = at.refine(self.posed, bare(staged), found.v)
             if finer is None:
                 there = staged.linearize(found.v)
                 return Prepared(staged, there.v, there.cost) if there.ok else Status.EVALUATION_FAILED
-            staged = finer.explicit() if self.explicit else finer
+            staged = self.wrapped(finer)
         return Status.INACCURATE
+
+    def wrapped(self, staged: StagedProblem) -> StagedProblem:
+        """Return a staged problem with what is wanted of every one."""
+        staged = staged.explicit() if self.explicit else staged
+        return unheld(staged, self.asked) if self.asked else staged
 
     def tracer(self, deadline: float) -> Tracer | Status:
         """Return what follows paths from here; the deadline is one of `time.time`."""
@@ -101,7 +125,7 @@ class Setting:
         if isinstance(ready, Status):
             return ready
         return Tracer(
-            self.posed, self.transcription, self.solver, ready.staged, ready.cost, self.explicit, deadline=deadline
+            self.posed, self.transcription, self.solver, ready.staged, ready.cost, self.wrapped, deadline=deadline
         )
 
     def first(self, target: Target) -> tuple[Target, Spot] | Status:
@@ -109,8 +133,8 @@ class Setting:
         ready = self.prepared()
         if isinstance(ready, Status):
             return ready
-        tracer = Tracer(self.posed, self.transcription, self.solver, ready.staged, ready.cost, self.explicit)
-        c, h = target.coordinate(ready.staged.linearize(ready.v)), _PROBE * target.scale
+        tracer = Tracer(self.posed, self.transcription, self.solver, ready.staged, ready.cost, self.wrapped)
+        c, h = target.coordinate(ready.staged.linearize(ready.v), ready.staged), _PROBE * target.scale
         h = -h if c + h > target.upper else h
         spot: Spot | Status = Status.EVALUATION_FAILED
         for _ in range(_STIFFENED):

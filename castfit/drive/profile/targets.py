@@ -55,14 +55,18 @@ class Target(ABC):
         """Return the staged problem with the coordinate held at a number."""
 
     @abstractmethod
-    def coordinate(self, at: Evaluation) -> float:
+    def coordinate(self, at: Evaluation, held: StagedProblem) -> float:
         """Return the coordinate at a point, of the problem that holds it or of the one inside."""
 
-    def own_cost(self, at: Evaluation) -> float:
+    def coordinate_of(self, theta: Array) -> float:
+        """Return the coordinate at theta (n_theta,); NaN where theta does not say it."""
+        return np.nan
+
+    def own_cost(self, at: Evaluation, held: StagedProblem) -> float:
         """Return what holding it adds to the cost."""
         return 0.0
 
-    def own_rows(self, rows: Array) -> Array:
+    def own_rows(self, rows: Array, held: StagedProblem) -> Array:
         """Return what the condensed problem's rows (m,) are without the ones that hold."""
         return rows
 
@@ -90,9 +94,13 @@ class OfQuantity(Target):
         """Return the staged problem with both bounds at c."""
         return boxed(staged, {self.at: c})
 
-    def coordinate(self, at: Evaluation) -> float:
+    def coordinate(self, at: Evaluation, held: StagedProblem) -> float:
         """Return the entry of theta."""
         return float(at.v[self.at])
+
+    def coordinate_of(self, theta: Array) -> float:
+        """Return the entry of theta."""
+        return float(theta[self.at])
 
     @property
     def needs_explicit(self) -> frozenset[int]:
@@ -110,7 +118,7 @@ class OfSigma(Target):
         """Return the staged problem with the sigma known."""
         return Dressed(staged, FixedSigma(staged.layout, self.group, float(np.exp(c))))
 
-    def coordinate(self, at: Evaluation) -> float:
+    def coordinate(self, at: Evaluation, held: StagedProblem) -> float:
         """Return the logarithm of the sigma."""
         return float(np.log(at.sigma[self.group]))
 
@@ -152,15 +160,19 @@ class OfExpression(Target):
         """Return the staged problem with the row."""
         return Dressed(staged, Tie(staged.layout, self.value, c, self.weight))
 
-    def coordinate(self, at: Evaluation) -> float:
+    def coordinate(self, at: Evaluation, held: StagedProblem) -> float:
         """Return the expression at the point, which is where it is held up to a millionth."""
         return self.value(at.v[: len(self.theta_log)])[0]
 
-    def own_cost(self, at: Evaluation) -> float:
+    def coordinate_of(self, theta: Array) -> float:
+        """Return the expression at theta."""
+        return self.value(theta)[0]
+
+    def own_cost(self, at: Evaluation, held: StagedProblem) -> float:
         """Return half the square of the row."""
         return 0.5 * float(at.prior[-1]) ** 2
 
-    def own_rows(self, rows: Array) -> Array:
+    def own_rows(self, rows: Array, held: StagedProblem) -> Array:
         """Leave out the row, which is the last."""
         return rows[:-1]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from castfit._array import Array
 from castfit._watch import Stopped, watched
+from castfit.attempts import has_states, with_states
 from castfit.drive.profile.path import Branch, Goal, Traced, follow
 from castfit.drive.profile.setting import Setting
 from castfit.drive.profile.targets import Target
@@ -87,6 +88,39 @@ def one_side(job: bytes | Parts, k: int, side: int, deadline: float) -> Followed
     )
 
 
-def elsewhere(setting: Setting, theta: Array) -> Setting:
-    """Return the setting of another solution, whose trajectory is simulated."""
-    return replace(setting, theta=theta, nodes=())
+@task
+def from_there(job: bytes | Parts, k: int, theta: Array, deadline: float) -> Followed | None:
+    """Follow both sides of target k from another point, where the objective is lower than on the branches known."""
+    setting, targets, goal = thaw(job)
+    left = deadline - time.time()
+    if left <= 0.0:
+        return None
+    try:
+        with watched(left):
+            first, tracer = setting.first(targets[k]), setting.tracer(deadline)
+            if isinstance(first, Status) or isinstance(tracer, Status):
+                return Followed()
+            target, best = first
+            c = target.coordinate_of(theta)
+            at = setting.transcription
+            at = with_states(at, "simulation") if has_states(at) else at
+            staged = at.transcribe(setting.posed, theta)
+            tracer.staged = setting.wrapped(staged)
+            spot = tracer.spot(target, c, tracer.staged.start, 1e-3 * target.scale, check=True)
+            if isinstance(spot, Status):
+                return Followed()
+            sides = [follow(tracer, target, spot, side, goal) for side in (-1, 1)]
+    except Stopped as stopped:
+        return Followed(status=stopped.status.value)
+    better = [found.better for found in sides if found.better is not None]
+    valley = () if spot.delta > goal.top else sides[0].valleys + sides[1].valleys
+    return Followed(
+        tuple(branch for found in sides for branch in found.branches),
+        best.c,
+        best.curvature,
+        better[0] if better else None,
+        valley,
+        solves=tracer.solves,
+        evaluations=tracer.evaluations["values"],
+        jacobians=tracer.evaluations["jacobians"],
+    )
