@@ -396,7 +396,7 @@ def _verified(
 
 def _remedy(staged: StagedProblem) -> str:
     """Say what to try after a solution that is none."""
-    if any(chain.n_w for chain in staged.layout.chains):
+    if not staged.integrated:
         return "Use more elements, elements='auto', or another start."
     if staged.layout.chains[0].n_s:
         return "Use another start, bounds, or tighter tolerances of the integrator."

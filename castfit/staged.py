@@ -581,6 +581,10 @@ class StagedProblem(ABC):
         """Return the states at the start of every stage, per chain (K, n_x): the nodes, where there are any."""
         return tuple(v[chain.nodes] for chain in self.layout.chains)
 
+    def algebraic_states(self, v: Array) -> tuple[Array, ...]:
+        """Return algebraic states near the start of every stage, per condition (K, n_z)."""
+        return tuple(np.empty((chain.n_stages, 0)) for chain in self.layout.chains)
+
     def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
         """Return per chain prediction, spread (1 where unknown), and residual of each measured value, (n,) each.
 

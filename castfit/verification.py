@@ -118,12 +118,14 @@ def _shooting(
     """Return the problem as single shooting, or as multiple shooting from some of its stages, with its units."""
     chains, theta = staged.layout.chains, staged.layout.theta(at.v)
     all_ = begins is None or all(k.size == c.n_stages for k, c in zip(begins, chains, strict=True))
-    if isinstance(staged, ShootingProblem) and all_ and bool(chains[0].n_s) == (begins is not None):
+    same = bool(chains[0].n_s) == (begins is not None) and not chains[0].n_w  # nothing is relaxed here
+    if isinstance(staged, ShootingProblem) and all_ and same:
         return staged.explicit().integrated_by(options)
     times = staged.times(at.v)
+    algebraic = staged.algebraic_states(at.v)
     tables = [
-        (t, np.vstack([s, s[-1:]]), np.repeat(condition.z_guess[None], t.size, axis=0))
-        for t, s, condition in zip(times, staged.node_states(at.v), problem.conditions, strict=True)
+        (t, np.vstack([s, s[-1:]]), np.vstack([z, z[-1:]]))
+        for t, s, z in zip(times, staged.node_states(at.v), algebraic, strict=True)
     ]
     if isinstance(staged, ShootingProblem):
         held = Trajectory(tuple(tables), staged.units)

@@ -85,7 +85,7 @@ class AlgebraicEquations:
         """
         if self.n_z == 0:
             return np.zeros((z.shape[0], 0, dx.shape[-1]))
-        g_z, g_x, g_p, g_t, g_u = self._evaluate(self._blocks, at, z)
+        g_z, g_x, g_p, g_t, g_u = self.slopes(at, z)
         with np.errstate(invalid="ignore", over="ignore"):  # lanes that failed hold NaN
             right = g_x @ dx + g_p @ dp
             if dt is not None and du is not None:
@@ -95,6 +95,10 @@ class AlgebraicEquations:
     def residual(self, at: Points, z: Array) -> Array:
         """Return alg (N, n_z)."""
         return self._evaluate(self._residual, at, z)[0][..., 0]
+
+    def slopes(self, at: Points, z: Array) -> list[Array]:
+        """Return the derivatives of alg by z, x, p, t, u, (N, n_z, ...) each."""
+        return self._evaluate(self._blocks, at, z)
 
     def _damped(self, at: Points, z: Array, step: Array, size: Array) -> Array:
         """Halve each point's step until the residual, of maximum norm `size` (N,), becomes smaller."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -12,11 +12,21 @@ from castfit.integrate import Integrator, IntegratorOptions, SharedGrids
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from castfit.model import Model
+    from castfit.model import Model, System
 
     Array = NDArray[np.float64]
 
-_BUILT: Built[Model, dict[tuple[tuple[float, ...], IntegratorOptions], Integrator]] = Built()
+
+class Integrable(Protocol):
+    """A model, or what else has a system."""
+
+    @property
+    def system(self) -> System:
+        """What is integrated."""
+        ...
+
+
+_BUILT: Built[Integrable, dict[tuple[tuple[float, ...], IntegratorOptions], Integrator]] = Built()
 _GRIDS: Built[Model, SharedGrids] = Built()
 
 
@@ -25,7 +35,7 @@ def relative_grid(model: Model, times: Array) -> Array:
     return np.array(_GRIDS.get(model, lambda _: SharedGrids()).share(times))
 
 
-def integrator_of(model: Model, grid: ArrayLike, options: IntegratorOptions) -> Integrator:
+def integrator_of(model: Integrable, grid: ArrayLike, options: IntegratorOptions) -> Integrator:
     """Return the integrator of a model over relative output times (m,); every thread has its own.
 
     Raises

@@ -225,6 +225,13 @@ class CollocationProblem(StagedProblem):
         """Typical magnitudes of states and algebraic states, (n_e,)."""
         return self.scale[self.layout.chains[0].inner[0, : self.elements[0].n_e]]
 
+    def algebraic_states(self, v: Array) -> tuple[Array, ...]:
+        """Return the algebraic states at the first collocation point of every element, (K, n_z) per experiment."""
+        found = (
+            e.states(*c.local(v)[1:])[:, 1, e.n_x :] for e, c in zip(self.elements, self.layout.chains, strict=True)
+        )
+        return tuple(found)
+
     def data_sizes(self) -> tuple[Array, ...]:
         """Return the size of every measured value in its own standard deviation, (K, n_r) per chain."""
         return tuple(e.measured.sizes for e in self.elements)

@@ -49,6 +49,12 @@ class MultipleShooting:
         or, with ``derivatives="adjoint"``, "scalar", the square of the distance, which takes a single adjoint state per
         interval but whose gradient vanishes at the solution (see `Sqp`).
 
+    algebraic : {"consistent", "relaxed"}
+        What algebraic states are at nodes: "consistent" with the differential ones, sought by Newton's method in every
+        evaluation; or "relaxed", variables that satisfy their equations in the end only, so that nodes may be where
+        there are no consistent values yet (see castfit.transcribe.relaxed).  Models without algebraic states have
+        nothing to relax.
+
     Raises
     ------
     InputError
@@ -67,6 +73,7 @@ class MultipleShooting:
     integrator: IntegratorOptions = field(default_factory=IntegratorOptions)
     derivatives: str = "auto"
     matching: str = "vector"
+    algebraic: str = "consistent"
 
     def __post_init__(self) -> None:
         mistakes = interval_mistakes("intervals", self.intervals)
@@ -81,16 +88,21 @@ class MultipleShooting:
             mistakes.append(f"matching is {text(self.matching)}; choose 'vector' or 'scalar'")
         elif self.matching == "scalar" and not backward:
             mistakes.append("matching='scalar' is for adjoint states; give derivatives='adjoint' as well")
+        if not is_one_of(self.algebraic, "consistent", "relaxed"):
+            mistakes.append(f"algebraic is {text(self.algebraic)}; choose 'consistent' or 'relaxed'")
+        elif self.algebraic == "relaxed" and backward:
+            mistakes.append("algebraic='relaxed' is differentiated forwards; leave derivatives='adjoint' out")
         check("MultipleShooting", mistakes)
 
     @property
     def label(self) -> str:
         """Name in tables."""
+        relaxed = ", relaxed" if self.algebraic == "relaxed" else ""
         if isinstance(self.intervals, str):
             how = {"adjoint": ", adjoint", "forward": ", forward"}.get(self.derivatives, "")
-            return f"multiple shooting (at data{how}{', scalar' if self.matching == 'scalar' else ''})"
+            return f"multiple shooting (at data{how}{', scalar' if self.matching == 'scalar' else ''}{relaxed})"
         count = "given" if np.ndim(self.intervals) else f"{self.intervals}"
-        return f"multiple shooting ({count} intervals)"
+        return f"multiple shooting ({count} intervals{relaxed})"
 
     @property
     def demand(self) -> str:
@@ -124,12 +136,13 @@ class MultipleShooting:
             options=self.integrator,
             backward=backward,
             matching=self.matching,
+            relaxed=self.algebraic == "relaxed",
         )
 
     def _backward(self, posed: Posed) -> bool:
         """Whether adjoint states are integrated."""
         if self.derivatives == "auto":
-            return is_one_of(self.intervals, "data") and adjoint_pays(posed)
+            return self.algebraic == "consistent" and is_one_of(self.intervals, "data") and adjoint_pays(posed)
         return self.derivatives == "adjoint"
 
     def refine(self, problem: Posable, staged: StagedProblem, v: NDArray[np.float64]) -> StagedProblem | None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.integrate import Integrator, IntegratorOptions
+    from castfit.integrate.integrators import Integrable
     from castfit.posed import Posed
     from castfit.transcribe.division import Division
 
@@ -157,8 +158,8 @@ class Arranged:
     rounds: tuple[tuple[Group, ...], ...]
 
 
-def arranged(problem: Posed, chains: Sequence[Pieces], options: IntegratorOptions, *, nodes: bool) -> Arranged:
-    """Sort pieces into rounds and groups."""
+def arranged(model: Integrable, chains: Sequence[Pieces], options: IntegratorOptions, *, nodes: bool) -> Arranged:
+    """Sort pieces into rounds and groups, with the integrators of a model."""
     rounds: dict[int, dict[tuple[float, ...], list[tuple[int, int]]]] = {}
     for i, chain in enumerate(chains):
         for k, piece in enumerate(chain.pieces):
@@ -167,7 +168,7 @@ def arranged(problem: Posed, chains: Sequence[Pieces], options: IntegratorOption
     return Arranged(
         tuple(chains),
         tuple(
-            tuple(Group(integrator_of(problem.model, grid, options), tuple(m)) for grid, m in groups.items())
+            tuple(Group(integrator_of(model, grid, options), tuple(m)) for grid, m in groups.items())
             for _, groups in sorted(rounds.items())
         ),
     )

@@ -5,7 +5,10 @@ derivatives follow from the states and forward sensitivities there.  Stages whos
 one integrator.  Single shooting is the case of one stage per experiment whose start is a(q): no nodes, no matching.
 Where events happen inside a stage it is integrated in pieces (castfit.transcribe.pieces).
 
-Notation: K stages, M points per stage, n_y outputs, m grid times of an integrator, n_d sensitivity directions.
+Where algebraic equations are relaxed, algebraic states at nodes are inner variables w (castfit.transcribe.relaxed).
+
+Notation: K stages, M points per stage, n_y outputs, m grid times of an integrator, n_d sensitivity directions: those of
+the node (n_s), of relaxed algebraic states there (n_w), and of q.
 """
 
 from __future__ import annotations
@@ -51,6 +54,7 @@ from castfit.transcribe.measure import (
 from castfit.transcribe.measured import Measured
 from castfit.transcribe.pieces import Arranged, Group, Pieces, arranged, cut
 from castfit.transcribe.projection import NOTHING, projection_of
+from castfit.transcribe.relaxed import Relaxed, gains
 from castfit.transcribe.sweep import Run, Seeds, Slopes, Sweep
 from castfit.transcribe.trajectory import every_state_measured, known_states
 
@@ -99,6 +103,8 @@ class ShootingProblem(StagedProblem):
         differentiated, by adjoint states.
     matching : {"vector", "scalar"}
         What `matching` of a staged problem says.
+    relaxed : bool
+        Whether algebraic states at nodes are variables, by which the algebraic equations are relaxed.
     """
 
     integrated = True
@@ -114,12 +120,17 @@ class ShootingProblem(StagedProblem):
         options: IntegratorOptions,
         backward: bool = False,
         matching: str = "vector",
+        relaxed: bool = False,
     ) -> None:
         self.problem = problem = problem.posed
         self._choose(options)
         self._nodes, self._backward, self.matching = nodes, backward, matching
         system = problem.model.system
-        self._n_x, self._n_z = system.x.numel(), system.z.numel()
+        self._n_x, self._n_z, self._n_p = system.x.numel(), system.z.numel(), system.p.numel()
+        self._n_s = self._n_x if nodes else 0
+        self._relaxed = Relaxed.of(problem.model, options) if relaxed and nodes and self._n_z else None
+        self._n_w = self._n_z if self._relaxed else 0
+        self._gains: list[Array] = []
         self._observer = Observer(problem, state_bounds=not nodes)
         self._laid: dict[tuple[int, ...], Arranged] = {}
         self._happened: OrderedDict[bytes, list[Array]] = OrderedDict()
@@ -204,7 +215,7 @@ class ShootingProblem(StagedProblem):
         if key not in self._laid:
             if len(self._laid) >= _REMEMBERED:
                 self._laid.clear()
-            self._laid[key] = arranged(self.problem, self._here, self.options, nodes=self._nodes)
+            self._laid[key] = arranged(self._relaxed or self.problem.model, self._here, self.options, nodes=self._nodes)
         return self._laid[key]
 
     def times(self, v: Array) -> tuple[Array, ...]:
@@ -271,7 +282,7 @@ class ShootingProblem(StagedProblem):
         scale = self.scale.copy()
         for chain, unit in zip(self.layout.chains, other._units, strict=True):
             if self._nodes:
-                scale[chain.nodes] = unit[: self._n_x]
+                scale[chain.nodes], scale[chain.inner] = unit[: self._n_x], unit[self._n_x :][: self._n_w]
         other.start, other.scale = locked(v.copy()), locked(scale)
         other._laid, other._here, other._happened = dict(self._laid), list(self._here), OrderedDict()
         other._memory, other._linear = OrderedDict(), None
@@ -283,8 +294,8 @@ class ShootingProblem(StagedProblem):
         return Specification(
             condition.name,
             condition.theta,
-            self._n_x if self._nodes else 0,
-            0,
+            self._n_s,
+            self._n_w,
             chain.measured.row_mask,
             lower,
             upper,
@@ -321,9 +332,13 @@ class ShootingProblem(StagedProblem):
                 nodes = chain.nodes[int(condition.link.given[j]) :, j]
                 self.lower[nodes], self.upper[nodes] = low, high
             self.scale[chain.nodes] = self._units[i][: self._n_x]
+            self.scale[chain.inner] = self._units[i][self._n_x :][: self._n_w]
             starts.append(np.clip(x, self.lower[chain.nodes], self.upper[chain.nodes]))
-        empty = tuple(np.empty((chain.n_stages, 0)) for chain in layout.chains)
-        self.start = locked(layout.pack(theta, tuple(starts), empty))
+        inner = tuple(z[:, : self._n_w] for z in self._z_start)
+        self.start = locked(layout.pack(theta, tuple(starts), inner))
+        if self._relaxed is not None:
+            for lanes, unit in zip(self._at_nodes(self.start, self._naturals(self.start)), self._units, strict=True):
+                self._gains.append(gains(self._relaxed, lanes, unit[self._n_x :]))
         self.lower, self.upper, self.scale = locked(self.lower), locked(self.upper), locked(self.scale)
 
     def data_sizes(self) -> tuple[Array, ...]:
@@ -335,6 +350,10 @@ class ShootingProblem(StagedProblem):
         if self._nodes:
             return super().node_states(v)
         return tuple(n.a[None, :] for n in self._naturals(v))
+
+    def algebraic_states(self, v: Array) -> tuple[Array, ...]:
+        """Return the algebraic states of the nodes, or from where they are sought, (K, n_z) per condition."""
+        return tuple(v[of.inner] for of in self.layout.chains) if self._n_w else tuple(self._z_start)
 
     def _naturals(self, v: Array) -> list[Natural]:
         found = [c.link.natural(v[c.theta]) for c in self.problem.conditions]
@@ -386,7 +405,7 @@ class ShootingProblem(StagedProblem):
                 Values(
                     seen.r,
                     natural.a if self._nodes else np.empty(0),
-                    np.empty((stages, 0)),
+                    np.empty((stages, 0)) if self._relaxed is None else self._defects(i, v, natural),
                     sweep.end[i] if self._nodes else np.empty((stages, 0)),
                     seen.c,
                     seen.excess,
@@ -445,6 +464,8 @@ class ShootingProblem(StagedProblem):
                 chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], p, chain.inputs
             )
             j = self._jacobians(i, natural, dp, seen, dx[i], dz[i], end[i])
+            if self._relaxed is not None:
+                j = self._with_defects(i, evaluation.v, natural, j)
             rows = (np.concatenate(b, axis=2) for b in ((j.R_s, j.R_q), (j.C_s, j.C_q)))
             r, c = (np.logical_and.reduce(np.isfinite(b), axis=2) for b in rows)
             failures += self._unobservable(i, failures, r, c, "a derivative of ")
@@ -498,39 +519,79 @@ class ShootingProblem(StagedProblem):
         dp (n_p, n_q), or of each point (K, M, n_p, n_q).
         """
         stages, points = dx.shape[:2]
-        n_s, n_q = (self._n_x if self._nodes else 0), natural.dp.shape[1]
-        moving = self._moving[i]
+        n_s, n_w, n_q = self._n_s, self._n_w, natural.dp.shape[1]
+        own, moving = n_s + n_w, self._moving[i]
 
-        def rows(d_x: Array, d_z: Array, d_p: Array) -> tuple[Array, Array]:
+        def rows(d_x: Array, d_z: Array, d_p: Array) -> tuple[Array, Array, Array]:
             n = d_x.shape[2]
             with np.errstate(invalid="ignore", over="ignore"):  # reported as failures where it matters
                 by_direction = d_x @ dx + d_z @ dz  # (K, M, n, n_d)
                 by_q = d_p @ dp  # (K, M, n, n_q): explicit dependence of outputs on parameters
-                by_q[..., moving] += by_direction[..., n_s:]
-            flat = (stages, points * n)
-            return by_direction[..., :n_s].reshape(*flat, n_s), by_q.reshape(*flat, n_q)
+                by_q[..., moving] += by_direction[..., own:]
+            flat = by_direction[..., :own].reshape(stages, points * n, own)
+            return flat[..., :n_s], flat[..., n_s:], by_q.reshape(stages, points * n, n_q)
 
-        R_s, R_q = rows(seen.r_x, seen.r_z, seen.r_p)
-        C_s, C_q = rows(seen.c_x, seen.c_z, seen.c_p)
+        R_s, R_w, R_q = rows(seen.r_x, seen.r_z, seen.r_p)
+        C_s, C_w, C_q = rows(seen.c_x, seen.c_z, seen.c_p)
         X_q = np.zeros((stages, end.shape[1] if self._nodes else 0, n_q))
         if self._nodes:
-            X_q[..., moving] = end[..., n_s:]
+            X_q[..., moving] = end[..., own:]
         none = np.empty
         return Jacobians(
             R_s=R_s,
-            R_w=none((*R_s.shape[:2], 0)),
+            R_w=R_w,
             R_q=R_q,
             D_s=none((stages, 0, n_s)),
             D_w=none((stages, 0, 0)),
             D_q=none((stages, 0, n_q)),
             X_s=end[:, :, :n_s] if self._nodes else none((stages, 0, 0)),
-            X_w=none((stages, X_q.shape[1], 0)),
+            X_w=end[:, :, n_s:own] if self._nodes else none((stages, 0, 0)),
             X_q=X_q,
             C_s=C_s,
-            C_w=none((*C_s.shape[:2], 0)),
+            C_w=C_w,
             C_q=C_q,
             A=natural.da if self._nodes else none((0, n_q)),
         )
+
+    def _at_nodes(self, v: Array, naturals: Sequence[Natural]) -> list[Lanes]:
+        """Return per condition lanes from every node, with the inputs on the intervals that begin there."""
+        found: list[Lanes] = []
+        for chain, of, at, unit in zip(self._here, self.layout.chains, naturals, self._units, strict=True):
+            edges = chain.division.at(at.e)
+            u = [_shifted(chain, j, edges)[int(piece.grid[0] == 0.0)][None] for j, piece in enumerate(chain.pieces)]
+            found.append(
+                Lanes(
+                    start=edges[:-1],
+                    duration=np.diff(edges),
+                    x0=v[of.nodes],
+                    p=chain.division.stage_parameters(at.p, at.e),
+                    u=np.array(u),
+                    z0=v[of.inner],
+                    unit=np.repeat(unit[None], of.n_stages, axis=0),
+                )
+            )
+        return found
+
+    def _defects(self, i: int, v: Array, natural: Natural) -> Array:
+        """Return what the algebraic equations of the nodes of condition i are off by, (K, n_w)."""
+        assert self._relaxed is not None
+        lanes = self._at_nodes(v, [natural if k == i else at for k, at in enumerate(self._naturals(v))])[i]
+        return self._gains[i] * self._relaxed.residual(lanes, 0)
+
+    def _with_defects(self, i: int, v: Array, natural: Natural, of: Jacobians) -> Jacobians:
+        """Add the derivatives of these."""
+        assert self._relaxed is not None
+        lanes, division = self._at_nodes(v, self._naturals(v))[i], self._here[i].division
+        stages, n_s, n_w, n_q = lanes.size, self._n_s, self._n_w, natural.dp.shape[1]
+        dx, dz = np.zeros((stages, n_s, n_s + n_w + n_q)), np.zeros((stages, n_w, n_s + n_w + n_q))
+        dx[:, :, :n_s], dz[:, :, n_s : n_s + n_w] = np.eye(n_s), np.eye(n_w)
+        dp = np.zeros((stages, lanes.p.shape[1], n_s + n_w + n_q))
+        own = slice(n_s + n_w, None)
+        dp[:, :, own] = division.stage_slopes(natural.dp, natural.de) if any(division.levels) else natural.dp
+        d_start = np.zeros((stages, n_s + n_w + n_q))
+        d_start[:, own] = (division.weight @ natural.de)[:-1]
+        d = self._gains[i][:, None] * self._relaxed.residual_slopes(lanes, 0, dx, dz, dp, d_start)
+        return replace(of, D_s=d[..., :n_s], D_w=d[..., n_s : n_s + n_w], D_q=d[..., own])
 
     def _unobservable(self, i: int, failures: Sequence[Failure], r: Mask, c: Mask, what: str) -> list[Failure]:
         """Report rows that are not finite (where r, c are False) although their stage could be integrated."""
@@ -567,7 +628,8 @@ class ShootingProblem(StagedProblem):
         edges = [c.division.at(at.e) for c, at in zip(chains, naturals, strict=True)]
         parameters = [c.division.stage_parameters(at.p, at.e) for c, at in zip(chains, naturals, strict=True)]
         begun = [s.copy() for s in starts]  # per condition and stage, where the next piece begins
-        z_begun = [s.copy() for s in self._z_start]
+        of_nodes = zip(self.layout.chains, self._z_start, strict=True)
+        z_begun = [v[of.inner].copy() if self._n_w else z.copy() for of, z in of_nodes]
         runs: list[Run] = []
         failures: list[Failure] = []
         lost: set[tuple[int, int]] = set()
@@ -577,6 +639,8 @@ class ShootingProblem(StagedProblem):
                 if not member:
                     continue
                 lanes = self._lanes(chains, member, edges, parameters, begun, z_begun)
+                if self._relaxed is not None:
+                    lanes = self._relaxed.lanes(lanes, int(group.integrator.grid[0] == 0.0))
                 found = group.integrator.values(lanes)
                 runs.append(Run(group.integrator, member, lanes, found))
                 for lane, (i, j) in enumerate(member):
@@ -624,8 +688,8 @@ class ShootingProblem(StagedProblem):
 
     def _sensitivities(self, sweep: Sweep, naturals: list[Natural]) -> Slopes:
         """Differentiate what a sweep found, by forward sensitivities."""
-        n_s, chains = self._n_x if self._nodes else 0, sweep.laid.chains
-        widths = [n_s + columns.size for columns in self._moving]
+        n_s, own, chains = self._n_s, self._n_s + self._n_w, sweep.laid.chains
+        widths = [own + columns.size for columns in self._moving]
         shapes = [(*c.staging.tau.shape, w) for c, w in zip(chains, widths, strict=True)]
         dx = [np.full((k, m, self._n_x, w), np.nan) for k, m, w in shapes]
         dz = [np.full((k, m, self._n_z, w), np.nan) for k, m, w in shapes]
@@ -636,7 +700,7 @@ class ShootingProblem(StagedProblem):
         self._taken_over = 0
         for run in sweep.runs:
             count, width = len(run.members), max(widths[i] for i, _ in run.members)
-            dx0, dp = np.zeros((count, self._n_x, width)), np.zeros((count, run.lanes.p.shape[1], width))
+            dx0, dp = np.zeros((count, self._n_x, width)), np.zeros((count, self._n_p, width))
             spans = np.zeros((2, count, width))  # how start and duration move
             # Seeds as large as what they perturb: sensitivities have the tolerances of the states.
             size = np.ones((count, 1, width))
@@ -644,11 +708,17 @@ class ShootingProblem(StagedProblem):
                 w, seed, k = widths[i], seeds[i], chains[i].pieces[j].stage
                 broken_here = (i, k) in broken
                 dx0[lane, :, :w] = 0.0 if broken_here else seed.x[k]
-                dp[lane, :, n_s:w] = seed.of_piece(j)
+                dp[lane, :, own:w] = seed.of_piece(j)
                 if seed.edges is not None:
-                    spans[:, lane, n_s:w] = seed.edges[j], seed.edges[j + 1] - seed.edges[j]
+                    spans[:, lane, own:w] = seed.edges[j], seed.edges[j + 1] - seed.edges[j]
                 theta = self.scale[self.layout.chains[i].theta][self._moving[i]]
-                size[lane, 0, :w] = np.concatenate([self._units[i][:n_s], theta])
+                units = self._units[i][:n_s], self._units[i][self._n_x :][: self._n_w]
+                size[lane, 0, :w] = np.concatenate([*units, theta])
+            if self._relaxed is not None:
+                dz0 = np.zeros((count, self._n_w, width))
+                dz0[:, :, n_s:own] = np.eye(self._n_w)
+                skip = int(run.integrator.grid[0] == 0.0)
+                dp = self._relaxed.parameter_slopes(run.lanes, skip, dx0, dz0, dp, spans[0])
             moved = (spans * size[None, :, 0]) if spans.any() else None
             found = run.integrator.sensitivities(run.lanes, run.found, dx0 * size, dp * size, moved)
             found = replace(found, dx=found.dx / size[:, None], dz=found.dz / size[:, None])
@@ -666,7 +736,7 @@ class ShootingProblem(StagedProblem):
                         seeds[i] = replace(seeds[i], edges=edges)
                     _, by_x, by_e = crossing.slopes(run.found.x[lane, -1], naturals[i].e, u, du)
                     last = by_x @ last
-                    last[:, n_s:] += by_e @ naturals[i].de[:, self._moving[i]]
+                    last[:, own:] += by_e @ naturals[i].de[:, self._moving[i]]
                 end[i][k] = seeds[i].x[k] = last
             self._taken_over += len({*run.found.rescued, *found.rescued})
             known = {failure.lane for failure in run.found.failures}
@@ -704,8 +774,8 @@ class ShootingProblem(StagedProblem):
 
     def _seeds(self, chain: Pieces, natural: Natural, moving: NDArray[np.intp]) -> Seeds:
         """Return how an experiment's pieces move with its directions."""
-        stages, n_s = chain.staging.duration.size, self._n_x if self._nodes else 0
-        x = np.zeros((stages, self._n_x, n_s + moving.size))
+        stages, n_s = chain.staging.duration.size, self._n_s
+        x = np.zeros((stages, self._n_x, n_s + self._n_w + moving.size))
         x[:, :, :n_s] = np.eye(self._n_x)[:, :n_s]
         if not self._nodes:
             x[:] = natural.da[:, moving]
