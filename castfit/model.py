@@ -19,6 +19,7 @@ import numpy as np
 
 from castfit._brief import brief, listed, one_line
 from castfit._index import index_mistakes
+from castfit._pictures import page
 from castfit._reading import items, named, text
 from castfit.delay import Delayed, Line, Lines, delays_in, lay_out, restated, revived, substituted
 from castfit.intervals import Memory, reduced
@@ -451,6 +452,9 @@ class Model:
         """Names of the states of which delayed values are taken."""
         inside = {s.name() for d in self._said.delayed for s in ca.symvar(d.expression)}
         return frozenset(n for n in self.own_states if n in inside)
+
+    def _repr_html_(self) -> str:
+        return page("card")(self)
 
     def __repr__(self) -> str:
         kind = "DAE" if self.algebraic_states else "ODE"

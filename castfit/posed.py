@@ -21,6 +21,7 @@ import numpy as np
 
 from castfit._bounds import bound_mistakes
 from castfit._brief import listed, one_line
+from castfit._pictures import page
 from castfit._reading import is_one_of, items, named, real, reals, text
 from castfit.conditions import Condition, conditions_of, in_time
 from castfit.constraints import read_constraints, repeated_names
@@ -275,6 +276,9 @@ class Posed:
         """Return a name with its unit, as on an axis: ``time (min)``."""
         unit = self.unit(name)
         return f"{name} ({unit})" if unit else name
+
+    def _repr_html_(self) -> str:
+        return page("card")(self)
 
     def __repr__(self) -> str:
         return described("Posed", self)

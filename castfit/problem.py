@@ -21,6 +21,7 @@ from castfit._mistakes import (
     statement_mistakes,
     support_mistakes,
 )
+from castfit._pictures import page
 from castfit._reading import is_one_of, items, named, reals, text
 from castfit.conditions import Condition
 from castfit.constraints import Constraint, read_constraints
@@ -297,6 +298,9 @@ class Problem:
         unknown = [f"unknown argument '{n}': {suggest(n, same)}" for n in changes if n not in same]
         check("Problem.replace", unknown)
         return Problem(**{**same, **changes})
+
+    def _repr_html_(self) -> str:
+        return page("card")(self)
 
     def __repr__(self) -> str:
         return described("Problem", self.posed)

@@ -746,6 +746,9 @@ class Result:
 
     __str__ = summary
 
+    def _repr_html_(self) -> str:
+        return page("card")(self)
+
     def __repr__(self) -> str:
         shown = listed((f"{name} = {value:.4g}" for name, value in self.values.items()), 60)
         how = self.transcription.partition(" (")[0]

@@ -44,3 +44,45 @@ def test_no_figure_needs_pyplot():
         "assert 'matplotlib' not in sys.modules; r.plot()._repr_html_(); assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_results_problems_and_models_are_tables_and_formulas(result):
+    problem = result.problem
+    assert "<table" in shown(result)["text/html"]
+    assert f"{result.standard_errors['k']:.2g}" in shown(result)["text/html"]
+    for thing in (problem, problem.posed, problem.model):
+        assert "<math" in shown(thing)["text/html"]
+        assert shown(thing)["text/plain"] == repr(thing)
+    assert "experiment 1" in shown(problem)["text/html"]
+
+
+def test_what_many_fits_found_is_a_table_too(result):
+    problem = result.problem.replace(parameters={"k": cf.Parameter(0.5, bounds=(0.1, 2.0))})
+    many = cf.multistart(problem, cf.SingleShooting(), starts=3, rng=0)
+    few = cf.compare(problem, ["single", "multiple"], starts=2, rng=0)
+    for found, words in (
+        (many, ("Optima", "3 of 3", "The best fit")),
+        (few, ("single", "multiple", "2 methods from 2 starts")),
+        (cf.incremental(problem), ("horizon", "The best fit")),
+        (cf.scatter_search(problem, rng=0, max_eval=100), ("simulations", "The best fit")),
+    ):
+        html = shown(found)["text/html"]
+        assert all(word in html for word in words)
+        assert html.count("<table") == html.count("</table>")
+
+
+def test_names_are_no_html(result):
+    evil = "<b>x</b>"
+    again = result.problem.replace(experiments=[result.problem.experiments[0].called(evil)], units={"x": evil})
+    for thing in (again, cf.fit(again)):
+        assert evil not in shown(thing)["text/html"]
+
+
+def test_a_notebook_shows_a_fit_that_failed():
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: k * x**2}, parameters=[k], initial={x: 1})
+    experiment = cf.Experiment({"x": [1.1, 1.3, 1.6]}, time=[1, 2, 3])
+    failed = cf.fit(
+        cf.Problem(model, experiment, parameters={"k": 0.5}), cf.SingleShooting(), cf.GaussNewton(max_iter=1)
+    )
+    assert "No solution" in shown(failed)["text/html"]

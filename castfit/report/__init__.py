@@ -4,6 +4,7 @@ Everything that is text is escaped; formulas are MathML, figures SVG, and a shor
 and enlarges figures.
 """
 
+from castfit.report.cards import card
 from castfit.report.story import report
 
-__all__ = ["report"]
+__all__ = ["card", "report"]

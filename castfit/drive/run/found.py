@@ -181,6 +181,9 @@ class Found(ABC):
     def summary(self) -> str:
         """Return the text that `print` shows."""
 
+    def _repr_html_(self) -> str:
+        return page("card")(self)
+
     def __str__(self) -> str:
         return self.summary()
 

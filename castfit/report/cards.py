@@ -1,0 +1,118 @@
+"""What notebooks show of results, problems and models: tables and formulas instead of a line of text."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from castfit._text import rounded
+from castfit.drive.compare.result import ComparisonResult
+from castfit.drive.multistart.result import MultistartResult
+from castfit.drive.run.found import Found
+from castfit.model import Model
+from castfit.posed import Posed
+from castfit.problem import Problem
+from castfit.report import answer, many, question
+from castfit.report.markup import Content, Markup, joined, tag
+from castfit.report.tables import table
+from castfit.result import Result
+
+_STYLE = Markup(
+    ".castfit{font-size:.92em;line-height:1.45}.castfit p{margin:.35em 0;max-width:60em}.castfit table{border-collapse:"
+    "collapse;margin:.5em 0}.castfit th,.castfit td{padding:.15em .8em .15em 0;text-align:left;border:0}"
+    ".castfit thead th{border-bottom:1px solid currentColor}.castfit thead button{all:unset;font-weight:600}"
+    ".castfit .number{text-align:right;font-variant-numeric:tabular-nums}.castfit h3{font-size:1em;margin:.7em 0 .1em}"
+    ".castfit .groups{display:flex;flex-wrap:wrap;gap:0 3em}.castfit .scroll{overflow-x:auto}"
+    ".castfit table.equations td:first-child{text-align:right}"
+)
+
+
+def card(thing: Result | Found | Problem | Posed | Model) -> str:
+    """Return HTML for a notebook.
+
+    Parameters
+    ----------
+    thing : Result, MultistartResult, ComparisonResult, any other result of a driver, Problem or Model
+    """
+    content = _content(thing)
+    return tag("div", tag("style", _STYLE), content, class_="castfit")
+
+
+def _content(thing: Result | Found | Problem | Posed | Model) -> Markup:
+    if isinstance(thing, Result):
+        return _result(thing)
+    if isinstance(thing, MultistartResult):
+        return _multistart(thing)
+    if isinstance(thing, ComparisonResult):
+        return _comparison(thing)
+    if isinstance(thing, Found):
+        return _found(thing)
+    return _model(thing) if isinstance(thing, Model) else _problem(thing)
+
+
+def _headline(bold: str, *rest: Content) -> Markup:
+    return tag("p", tag("b", bold), *rest)
+
+
+def _result(found: Result) -> Markup:
+    level = f"{100 * found.confidence_level:g} %"
+    units = any(found[name].unit for name in found)
+    heads = ["", *(["unit"] if units else []), ">value", ">std. error", f"{level} interval", "remark"]
+    rows: list[list[Content]] = []
+    for name in (*found.names, *(n for n in found.sigmas if n not in found.names and n != "sigma")):
+        one = found[name]
+        error, (low, high) = one.standard_error, one.interval
+        known = bool(np.isfinite(error))
+        cells = (f"{error:.2g}", f"[{rounded(low, error)}, {rounded(high, error)}]") if known else ("–", "–")
+        rows.append([name, *([one.unit] if units else []), rounded(one.value, error), *cells, one.verdict])
+    how = f"{found.transcription}, {found.solver}: {found.iterations} iterations, {found.time:.2f} s"
+    facts = f": χ² = {found.chi2:.6g} from {found.n_data} data, {found.dof} degrees of freedom"
+    kind = "Result" if found.success else "No solution"
+    return joined(
+        _headline(kind, facts), table(heads, rows), tag("p", answer.verdict(found)), tag("p", tag("small", how))
+    )
+
+
+def _best(found: Found) -> Markup | None:
+    if found.best is None:
+        return None
+    return joined(tag("h3", "The best fit" if found.success else "The best point"), _result(found.best))
+
+
+def _multistart(found: MultistartResult) -> Markup:
+    above = many.multistart_lead(found, "", "")
+    return joined(
+        _headline("Multistart", f": {len(found.starts)} starts"),
+        tag("p", above.verdict),
+        many.optima(found.optima, len(found.starts), found.best),
+        _best(found),
+    )
+
+
+def _comparison(found: ComparisonResult) -> Markup:
+    above, rows = many.comparison_lead(found, "", ""), found.sheet()
+    return joined(
+        _headline(
+            "Comparison", f": {len(found.rows)} methods from {len(found.drawn)} starts, χ² = {found.best_chi2:.6g}"
+        ),
+        tag("p", above.verdict),
+        table(rows.heads, rows.rows),
+    )
+
+
+def _found(found: Found) -> Markup:
+    return joined(tag("p", repr(found)), *map(_paragraph, found.misfit()), _best(found))
+
+
+def _paragraph(text: str) -> Markup:
+    return tag("p", text)
+
+
+def _model(asked: Model) -> Markup:
+    kind = "Differential-algebraic equations" if asked.algebraic_states else "Ordinary differential equations"
+    named = f" with the parameters {', '.join(asked.parameters)}" if asked.parameters else " without parameters"
+    inputs = f" and the inputs {', '.join(asked.inputs)}" if asked.inputs else ""
+    return joined(_headline(kind, named, inputs), question.model(asked))
+
+
+def _problem(asked: Problem | Posed) -> Markup:
+    return joined(_headline("Problem"), question.question(asked))
