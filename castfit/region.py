@@ -273,7 +273,7 @@ class ConfidenceRegion:
                 )
         found += [f"{axis.sentence}." for axis in self.axes if np.isinf(axis.standard_error)]
         gains = np.nan_to_num(np.where(np.isfinite(self.gains), self.gains, 0.0))
-        if gains.max(initial=0.0) >= _FLAT:
+        if gains.size > 1 and gains.max(initial=0.0) >= _FLAT:
             j = int(np.argmax(gains))
             row = np.nan_to_num(np.where(np.arange(gains.size) == j, 0.0, self.correlation[j]))
             i = int(np.argmax(np.abs(row)))
@@ -353,7 +353,10 @@ def confidence_region(found: Estimates, known: Uncertainty, level: float) -> Con
     open_ = np.isinf(np.diag(known.covariance))
     errors = np.where(held, np.nan, np.where(open_, np.inf, errors))
     with np.errstate(divide="ignore"):
-        alone = 1.0 / np.sqrt(np.maximum(np.diag(known.information), 0.0))  # errors if all others were known
+        alone = 1.0 / np.sqrt(np.maximum(np.diag(known.information), 0.0))  # errors if all others were known ...
+        numerical = np.array([known.numerical_errors[n] for n in found.names]) / np.abs(slope)
+    numerical = np.where(np.isfinite(numerical), numerical, 0.0)  # ... the integration's stay
+    alone = np.fmin(np.hypot(alone, numerical), np.where(errors > 0.0, errors, np.inf))
     either = np.zeros(values.size, dtype=np.bool_)  # whether bounds say that a quantity may have either sign
     if found.bounds.shape[0] == values.size:
         low, high = found.bounds.T
