@@ -60,6 +60,14 @@ def test_other_intervals_and_a_word_for_those_that_fail():
     assert "too_narrow" in found.intervals
 
 
+def test_intervals_of_profiles():
+    found = cf.coverage(decay(), samples=3, intervals="profile", transcription=SINGLE)
+    k = found.quantities["k"]
+    assert k.intervals == 3
+    assert k.width == pytest.approx(2 * 1.96 * k.standard_error, rel=0.05)
+    assert "coverage of profile intervals" in str(found)
+
+
 def test_a_result_is_a_design_with_its_estimates_as_truth():
     result = cf.fit(decay(), SINGLE)
     found = cf.coverage(result, samples=30, transcription=SINGLE)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 import castfit
-from castfit.cli import bench, compare, demo, doctor, fit, library, new, profile
+from castfit.cli import bench, bootstrap, compare, demo, doctor, fit, library, new, profile
 from castfit.cli.command import INTERRUPTED, MISUSE, say
 from castfit.status import CastfitError
 
@@ -21,6 +21,7 @@ COMMANDS = (
     library.COMMAND,
     fit.COMMAND,
     profile.COMMAND,
+    bootstrap.COMMAND,
     compare.COMMAND,
     doctor.COMMAND,
     bench.COMMAND,

@@ -326,6 +326,14 @@ class BootstrapResult:
             said.append(
                 "Priors were not drawn anew: where they hold information, more is unknown than estimates scatter."
             )
+        if posed is not None and len(self.solved) >= fewest:
+            both = self.confidence_intervals(), self.confidence_intervals(method="percentile")
+            none = [n for n in self.names if np.isnan(both[0][n]).any() and np.isfinite(both[1][n]).all()]
+            if none:
+                said.append(
+                    f"BCa limits of {', '.join(none)} are quantiles that {len(self.solved)} draws do not tell; raise "
+                    "samples."
+                )
         if posed is not None:
             said.append("BCa: acceleration from values left out one by one, linearly at the estimate.")
         return said

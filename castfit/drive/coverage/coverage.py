@@ -15,6 +15,7 @@ import numpy as np
 
 from castfit._reading import is_count, is_one_of, named, option_mistakes, real, rng_mistakes, text
 from castfit.drive.coverage.result import CoverageResult
+from castfit.drive.profile.profile import profile
 from castfit.drive.refits.asked import asked_of, seeded
 from castfit.drive.refits.recipes import Redrawn, kind_mistakes, redrawn, undrawable
 from castfit.drive.refits.row import Refit
@@ -71,9 +72,9 @@ def coverage(
         How many data sets: with 500, shares are known to one part in a hundred.
     level : float
         The nominal probability.
-    intervals : "linear" or callable
-        "linear" are those of ``result.confidence_intervals``; or a function of a `Result` and a level that returns
-        ``{name: (lower, upper)}``, defined in a module.
+    intervals : {"linear", "profile"} or callable
+        "linear" are those of ``result.confidence_intervals``, "profile" those of `castfit.profile`; or a function of a
+        `Result` and a level that returns ``{name: (lower, upper)}``, defined in a module.
     start : {"truth", "guess"}
         Where fits begin.
     rng, transcription, solver, workers, max_time, fit_max_time, checkpoint, resume, callback, verbose
@@ -104,8 +105,8 @@ def coverage(
     mistakes += option_mistakes(
         ("samples", samples, is_count(samples, 1), "give at least 1"),
         ("level", level, number is not None and 0.0 < number < 1.0, "it lies between 0 and 1"),
-        ("intervals", intervals, is_one_of(intervals, "linear") or (callable(intervals)),
-         "choose 'linear', or give a function of a Result and a level"),
+        ("intervals", intervals, is_one_of(intervals, *KINDS) or callable(intervals),
+         "choose 'linear' or 'profile', or give a function of a Result and a level"),
         ("start", start, is_one_of(start, "truth", "guess"), "choose 'truth' or 'guess'"),
     )  # fmt: skip
     mistakes += wrong + [m.replace("start_max_time", "fit_max_time") for m in run.file_mistakes() + run.mistakes()]
@@ -127,8 +128,7 @@ def coverage(
     run = run.cleaned()
     assert number is not None
     values = dict(zip(posed.names, posed.to_natural(theta).tolist(), strict=True))
-    linear = isinstance(intervals, str)
-    reads = partial(_ends, None if linear else intervals, number)
+    reads = partial(_ends, KINDS[intervals] if isinstance(intervals, str) else intervals, number)
     near = values if start == "truth" else {}
     if isinstance(problem, Result) and start == "truth":
         plan = Plan.at(problem, posed, asked, chosen, recipe, reads=reads)
@@ -144,9 +144,22 @@ def coverage(
     return CoverageResult(posed, values, number, label, ended.rows, ended.message, ended.time)
 
 
-def _ends(intervals: Intervals | None, level: float, result: Result) -> dict[str, tuple[float, float]]:
+def _linear(result: Result, level: float) -> Mapping[str, tuple[float, float]]:
+    return result.confidence_intervals(level)
+
+
+def _profiled(result: Result, level: float) -> Mapping[str, tuple[float, float]]:
+    """Return limits by profiles; one that is open is at infinity, or at the bound up to which it was followed."""
+    return profile(result, levels=level).limits(level)
+
+
+KINDS: Mapping[str, Intervals] = {"linear": _linear, "profile": _profiled}
+"""Intervals by their names."""
+
+
+def _ends(intervals: Intervals, level: float, result: Result) -> dict[str, tuple[float, float]]:
     """Read intervals and standard errors from a fit."""
-    found = result.confidence_intervals(level) if intervals is None else intervals(result, level)
+    found = intervals(result, level)
     errors = {f"standard error of {n}": (e, e) for n, e in result.standard_errors.items()}
     return {name: (float(low), float(high)) for name, (low, high) in found.items()} | errors
 

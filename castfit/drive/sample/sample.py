@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,8 +181,7 @@ _Parts = tuple[Posed, Any, int, int, int]
 @task
 def _chain(job: bytes | _Parts, index: int, seed: int, deadline: float) -> Ensemble | None:
     """Run the walkers of one chain, wherever this is called; None if there is no time."""
-    import emcee  # pyright: ignore[reportMissingTypeStubs]
-
+    emcee: Any = import_module("emcee")
     posed, result, walkers, tune, steps = thaw(job)
     if deadline <= time.time():
         return None
@@ -223,10 +223,15 @@ def _chain(job: bytes | _Parts, index: int, seed: int, deadline: float) -> Ensem
     thetas = white.centre + chain @ white.root.T
     kept = max(done - tune, 1)
     blob = sampler.get_blobs()[tune:done]
-    likely = cast("Any", blob["sigma"] if blob.dtype.names else blob)
-    sigmas = np.asarray(likely, dtype=float).reshape(*chain.shape[:2], n_groups)
-    share = float(np.mean((sampler.backend.accepted - accepted) / kept)) if done > tune else np.nan
+    sigmas = _unnamed(blob).reshape(*chain.shape[:2], n_groups)
+    moved: Any = sampler.backend.accepted
+    share = float(moved.mean() - accepted.mean()) / kept if done > tune else np.nan
     return Ensemble(thetas, sampler.get_log_prob()[tune:done], sigmas, share, count, cut)
+
+
+def _unnamed(blobs: Any) -> Array:
+    """Return what emcee keeps beside, with or without the name of its only field."""
+    return (blobs["sigma"] if blobs.dtype.names else blobs).astype(float)
 
 
 def _first(value: Callable[[Array], tuple[float, Array]], rng: np.random.Generator, n: int) -> Array:

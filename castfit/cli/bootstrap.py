@@ -1,0 +1,79 @@
+"""``castfit bootstrap``: how the estimates of a problem scatter when its data are drawn anew."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from castfit.cli.command import FAILED, Command, add_options, add_problem, check_outputs, say, write_json
+
+_KINDS = ("residual", "wild", "parametric")
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "castfit bootstrap NAME|FILE.py [options]"
+    add_problem(parser)
+    words = "how data are drawn (default: %(default)s)"
+    parser.add_argument("--kind", choices=_KINDS, default="residual", help=words)
+    parser.add_argument("--samples", type=int, metavar="N", default=1000, help="data sets (default: %(default)s)")
+    add_options(parser, "json", "plot", "save", max_time=float("inf"), seed=0, workers=1)
+
+
+def _bootstrap(arguments: argparse.Namespace) -> int:
+    """Fit, draw data about the fit, and fit these; return 1 if the first fit or every other one failed."""
+    import castfit
+    from castfit import _console
+    from castfit._json import finite
+    from castfit.cli.source import load
+
+    check_outputs(arguments)
+    source = load(arguments.name, arguments.option)
+    options = source.recommended.get("collocation")
+    method = None if options is None else castfit.Collocation(**options)
+    start = source.starts.get("collocation", source.starts["reference"])
+    result = castfit.fit(source.problem, method, start=start)
+    console = _console.console(stderr=arguments.json == "-")
+    if not result.success:
+        say(result.summary(), sys.stderr)
+        return FAILED
+    with _console.progress() as show:
+
+        def told(now: Any) -> None:
+            show(f"{source.name}: {now.sentence('data sets')}")
+
+        drawn = castfit.bootstrap(
+            result,
+            arguments.kind,
+            samples=arguments.samples,
+            rng=arguments.seed,
+            transcription=method,
+            workers=arguments.workers,
+            max_time=arguments.max_time,
+            callback=told,
+        )
+    console.print(drawn.summary(), markup=False, soft_wrap=True)
+    intervals = {"percentile": drawn.confidence_intervals(method="percentile"), "bca": drawn.confidence_intervals()}
+    figures = {"standard_errors": drawn.standard_errors, "bias": drawn.bias, "intervals": intervals}
+    counts = {"samples": len(drawn.rows), "fitted": len(drawn.solved), "failures": drawn.failures}
+    record = {"problem": source.name, "kind": drawn.kind, "level": result.confidence_level, **counts, **figures}
+    write_json(finite(record), arguments.json)
+    if not drawn.solved:
+        return FAILED
+    if arguments.plot:
+        drawn.plot(arguments.plot)
+    if arguments.save:
+        drawn.save(arguments.save)
+    return 0
+
+
+COMMAND = Command(
+    "bootstrap",
+    "draw data about a fit again and again: errors and intervals without linearisation",
+    _configure,
+    _bootstrap,
+    (
+        "castfit bootstrap bellman --samples 200 --workers 2",
+        "castfit bootstrap decay.py --kind wild --plot k.png",
+    ),
+)
