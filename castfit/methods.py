@@ -143,6 +143,11 @@ DEMANDS: dict[str, Demand] = {
         "use Sqp() or Ipopt(), or matching='vector'",
         Sqp,
     ),
+    "gradients": Demand(
+        "derivatives='adjoint' gives the gradient of the cost alone",
+        "use Ipopt(), or derivatives='forward'",
+        Ipopt,
+    ),
 }
 """What transcriptions may demand of a solver, by the word that both declare."""
 

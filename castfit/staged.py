@@ -472,6 +472,13 @@ class Linearization(Evaluation):
     information: Callable[[], tuple[Array, ...]] | None = None
 
 
+@dataclass(frozen=True)
+class Graded(Evaluation):
+    """An evaluation with the gradient of the cost, (n_v,); NaN where `ok` is False."""
+
+    gradient: Array = field(default_factory=lambda: np.empty(0), kw_only=True)
+
+
 class StagedProblem(ABC):
     """A staged estimation problem: layout, bounds, start, and its functions at a point.
 
@@ -495,6 +502,9 @@ class StagedProblem(ABC):
         As what solvers are to see matching conditions: "vector", n_s equations per stage, of which `linearize` gives
         the derivatives; or "scalar", where only the derivatives of one product per stage are to be asked for, by
         `linearize_along`, for instance of  h_k = |x_k - s_{k+1}|^2.
+    by_gradient : {"no", "better", "only"}
+        Whether `gradient` gives that of the cost by a few integrations, whatever the number of quantities: then solvers
+        should prefer it to Jacobians, or are to ask for nothing else.
     integrated : bool
         Whether stages are integrated: then what decays within a stage leaves no trace in any derivative.
     jitter : float
@@ -516,6 +526,7 @@ class StagedProblem(ABC):
     least_sigma: Array
     exact_hessian: bool = False
     matching: str = "vector"
+    by_gradient: str = "no"
     least_squares: bool = True
     forgiving: bool = False
     integrated: bool = False
@@ -541,6 +552,13 @@ class StagedProblem(ABC):
             for j, d in zip(full.jacobians, directions, strict=True)
         ]
         return replace(full, jacobians=tuple(products))
+
+    def gradient(self, v: Array, weight: Array | None = None) -> Graded:
+        """Return the values at v with the gradient of  sum_g weight_g 1/2 |r_g|^2, unknown sigmas held; as `hessian`.
+
+        Only where `by_gradient` says so.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no gradients but those of its Jacobians")
 
     def restricted(
         self, *, lower: Array | None = None, upper: Array | None = None, scale: Array | None = None

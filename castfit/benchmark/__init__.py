@@ -1,11 +1,19 @@
 """Benchmarks: published tables repeated with their methods and ours, and how the linear algebra scales."""
 
-from castfit.benchmark import against, coverage, published, scaling, searches
+from castfit.benchmark import adjoint_scaling, adjoint_table, against, coverage, published, scaling, searches
 from castfit.benchmark.methods import INTEGRATOR, METHODS, recommended
 from castfit.benchmark.published import TableResult, run_table
 from castfit.benchmark.scaling import Scaling, condensing_scaling
 
-KINDS = (published.KIND, scaling.KIND, searches.KIND, against.KIND, coverage.KIND)
+KINDS = (
+    published.KIND,
+    scaling.KIND,
+    searches.KIND,
+    against.KIND,
+    coverage.KIND,
+    adjoint_table.KIND,
+    adjoint_scaling.KIND,
+)
 """The kinds of tables that ``castfit bench`` knows."""
 
 __all__ = [

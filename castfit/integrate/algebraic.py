@@ -92,6 +92,15 @@ class AlgebraicEquations:
                 right = right + g_t @ dt + g_u @ du
             return -_solve(g_z, right)  # g_x dx + g_z dz + g_p dp + g_t dt + g_u du = 0
 
+    def pull(self, at: Points, z: Array, z_bar: Array) -> tuple[Array, Array]:
+        """Return the gradients of  sum z_bar (N, n_z) * z  by x and p, (N, n_x) and (N, n_p)."""
+        if self.n_z == 0:
+            return np.zeros(at.x.shape), np.zeros(at.p.shape)
+        g_z, g_x, g_p, *_ = self._evaluate(self._blocks, at, z)
+        with np.errstate(invalid="ignore", over="ignore"):  # lanes that failed hold NaN
+            mu = -_solve(g_z.transpose(0, 2, 1), z_bar[:, :, None])
+            return (g_x.transpose(0, 2, 1) @ mu)[..., 0], (g_p.transpose(0, 2, 1) @ mu)[..., 0]
+
     def residual(self, at: Points, z: Array) -> Array:
         """Return alg (N, n_z)."""
         return self._evaluate(self._residual, at, z)[0][..., 0]

@@ -332,6 +332,13 @@ class Integrator:
         points = self._output_points(lanes, at.x)
         return self._algebra.differentiate(points, at.z.reshape(-1, self.n_z), *flat).reshape(shape)
 
+    def algebraic_products(self, lanes: Lanes, at: Trajectories, z_bar: Array) -> tuple[Array, Array]:
+        """Return the gradients of  sum z_bar (L, m, n_z) * z  by the states there (L, m, n_x), and by p (L, n_p)."""
+        count, outputs = at.x.shape[:2]
+        flat = z_bar.reshape(-1, self.n_z)
+        by_x, by_p = self._algebra.pull(self._output_points(lanes, at.x), at.z.reshape(-1, self.n_z), flat)
+        return by_x.reshape(count, outputs, -1), by_p.reshape(count, outputs, -1).sum(axis=1)
+
     def locate_failure(self, lanes: Lanes, lane: int) -> Stop:
         """Find out how far a lane that failed can be integrated, and say so in a sentence.
 

@@ -92,6 +92,11 @@ _UNRESOLVED = 1e-10  # of the variance that the signal suggests: so small a one 
 _JITTERY = {"acceptable_iter": 8}
 """Integrated derivatives may jump by more than the tolerance: then no more than these iterations are spent on that."""
 
+_LIMITED = {"hessian_approximation": "limited-memory", "limited_memory_max_history": 20}
+
+_LAST_STEPS = 3
+"""Of Gauss and Newton, after a solve by gradients of the cost."""
+
 _PROMISED = 1e-12
 """Of half the squares: a step that promises less leaves a likelihood as it is."""
 
@@ -120,9 +125,11 @@ class Ipopt:
 
     Parameters
     ----------
-    hessian : {"auto", "exact", "gauss-newton"}
+    hessian : {"auto", "exact", "gauss-newton", "limited-memory"}
         "auto" takes the exact Hessian of the Lagrangian where the transcription has one (collocation), and otherwise
-        the Gauss-Newton approximation.
+        the Gauss-Newton approximation; where the transcription gives only the gradient of the cost
+        (``SingleShooting(derivatives="adjoint")``), or gives it much faster than Jacobians, "limited-memory": updates
+        from the last gradients (L-BFGS), and at the end, with all derivatives, a few steps of Gauss and Newton.
     max_iter : int
     tolerance : float
         IPOPT's ``tol``, on the scaled optimality error.
@@ -147,8 +154,9 @@ class Ipopt:
 
     def __post_init__(self) -> None:
         mistakes: list[str] = []
-        if not is_one_of(self.hessian, "auto", "exact", "gauss-newton"):
-            mistakes.append(f"hessian is {text(self.hessian)}; choose 'auto', 'exact' or 'gauss-newton'")
+        if not is_one_of(self.hessian, "auto", "exact", "gauss-newton", "limited-memory"):
+            choices = "'auto', 'exact', 'gauss-newton' or 'limited-memory'"
+            mistakes.append(f"hessian is {text(self.hessian)}; choose {choices}")
         if not is_one_of(self.linear_solver, "mumps", "spral"):
             mistakes.append(f"linear_solver is {text(self.linear_solver)}; choose 'mumps' or 'spral'")
         if not is_count(self.max_iter):
@@ -162,7 +170,8 @@ class Ipopt:
     @property
     def meets(self) -> tuple[str, ...]:
         """Which demands of transcriptions it meets; see castfit.methods."""
-        return ("scalar matching",)
+        demands = {"auto": ("scalar matching", "gradients"), "gauss-newton": ("scalar matching",)}
+        return demands.get(self.hessian, ("gradients",) if self.hessian == "limited-memory" else ())
 
     @property
     def label(self) -> str:
@@ -174,14 +183,21 @@ class Ipopt:
         if self.hessian == "exact" and not staged.exact_hessian:
             check("Ipopt", ["this transcription has no exact Hessian; choose hessian='gauss-newton' or Collocation"])
         exact = staged.exact_hessian if self.hessian == "auto" else self.hessian == "exact"
+        may = self.hessian in ("auto", "limited-memory")
+        if staged.by_gradient == "only" and not may:
+            check("Ipopt", ["this transcription gives only the gradient of the cost; choose hessian='limited-memory'"])
+        graded = staged.by_gradient != "no" and may
         ledger = Ledger(staged, control)
         start = np.clip(staged.start, staged.lower, staged.upper)
         history: list[dict[str, float]] = []
         with watched(control.max_time) as watch:
             try:
-                if not (ledger.evaluate(start).ok and ledger.linearize(start).ok):
+                linearizable = (ledger.gradient if graded else ledger.linearize)(start).ok
+                if not (ledger.evaluate(start).ok and linearizable):
                     return ledger.solution(start, Status.START_FAILED, detail=staged.explain(start))
-                return _Run(self, staged, ledger, watch, exact, history).solve(start, warm=warm)
+                run = _Run(self, staged, ledger, watch, exact, history, graded=graded)
+                found = run.solve(start, warm=warm)
+                return run.finish(found) if graded else found
             except Stopped as stopped:  # within an iteration
                 best = start if ledger.best is None else np.clip(ledger.best, staged.lower, staged.upper)
                 return ledger.solution(
@@ -239,7 +255,10 @@ class _Run:
         watch: Watch,
         exact: bool,
         history: list[dict[str, float]],
+        *,
+        graded: bool = False,
     ) -> None:
+        self.graded, self.limited = graded, graded or options.hessian == "limited-memory"
         self.options, self.staged, self.ledger = options, staged, ledger
         self.control, self.watch, self.exact = ledger.control, watch, exact
         self.history = history
@@ -325,6 +344,7 @@ class _Run:
             "linear_solver": self.options.linear_solver,
             **(_ROUGH if self.control.rough else {}),
             **(_JITTERY if staged.jitter else {}),
+            **(_LIMITED if self.limited else {}),
             **first,
             **{str(name): value for name, value in self.options.options.items()},
         }
@@ -375,7 +395,7 @@ class _Run:
         given: dict[str, Any] = {
             "grad_f": gradient,
             "jac_g": jacobian,
-            "hess_lag": hessian,
+            **({} if self.limited else {"hess_lag": hessian}),
             "iteration_callback": report,
             "no_nlp_grad": True,
             "print_time": False,
@@ -398,7 +418,7 @@ class _Run:
     def _promises_nothing(self, v: Array) -> bool:
         """Tell whether a Gauss-Newton step from v promises nothing; then remember the end."""
         staged = self.staged
-        if not self.by_promise or self.scalar:
+        if not self.by_promise or self.scalar or self.graded:
             return False
         linear = self.ledger.linearize(v)
         gap = GAP if staged.integrated else _SHARP  # polynomials have no errors that would keep gaps open
@@ -437,6 +457,41 @@ class _Run:
             to, Status.CONVERGED, active=active, iterations=self.iterations, history=tuple(self.history)
         )
 
+    def finish(self, found: Solution) -> Solution:
+        """Let Gauss and Newton do the last steps, with the derivatives that statistics want anyway, and judge the end.
+
+        Updated Hessians leave long tails; these steps have none.
+        """
+        if found.status not in (Status.CONVERGED, Status.ACCEPTABLE, Status.STEP_TOO_SMALL, Status.MAX_ITERATIONS):
+            return found
+        staged, v, status = self.staged, found.v, found.status
+        bounds = np.zeros(v.size)
+        for left in reversed(range(_LAST_STEPS + 1)):
+            linear = self.ledger.linearize(v)
+            if not linear.ok:
+                return found
+            with np.errstate(over="ignore", invalid="ignore"):
+                local = LocalProblem(staged, linear, regularisation=_REGULARISED)
+                if not local.finite:
+                    return found
+                step = local.direction()
+            bounds = step.bound_multipliers
+            if small(staged, linear, step.decrease, RESCUE.noisy_decrease):
+                status = Status.CONVERGED
+                break
+            if status is Status.CONVERGED:  # as far as gradients tell
+                status = Status.ACCEPTABLE
+            to = self.ledger.evaluate(np.clip(v + step.dv, staged.lower, staged.upper))
+            if left == 0 or not to.ok or to.cost >= linear.cost:
+                break
+            v = to.v
+        active = active_bounds(staged, v, bounds) if status.success else np.zeros(v.size, dtype=np.int8)
+        v = np.where(active < 0, staged.lower, np.where(active > 0, staged.upper, v))
+        detail = found.detail if not status.success else ""
+        return self.ledger.solution(
+            v, status, detail=detail, active=active, iterations=found.iterations, history=found.history
+        )
+
     def _violations(self, v: Array) -> str:
         """Name the worst violated constraints at v."""
         evaluation = self.ledger.evaluate(v)
@@ -469,12 +524,18 @@ class _Run:
         return self._along
 
     def _gradient(self, x: Array, p: Array) -> Sequence[Any]:
+        if self.graded:
+            at = self.ledger.evaluate(x * self.staged.scale)
+            found = self.ledger.gradient(x * self.staged.scale, self.objective.weight(at))
+            return self.objective.value(self.staged.layout, found), found.gradient * self.staged.scale
         linear = self._linearize(x * self.staged.scale)
         layout, objective = self.staged.layout, self.objective
         gradient = cost_gradient(layout, linear, objective.weight(linear))
         return objective.value(layout, linear), gradient * self.staged.scale
 
     def _jacobian(self, x: Array, p: Array) -> Sequence[Any]:
+        if self.graded:  # there are no constraints
+            return np.empty(0), np.empty(0)
         linear = self._linearize(x * self.staged.scale)
         directions = self.rows.directions(linear) if self.scalar else None
         return (

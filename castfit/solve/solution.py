@@ -14,7 +14,7 @@ import numpy as np
 
 from castfit._brief import brief
 from castfit._watch import Stopped, look
-from castfit.staged import Evaluation, Layout, Linearization, StagedProblem, gaps
+from castfit.staged import Evaluation, Graded, Layout, Linearization, StagedProblem, gaps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -91,7 +91,8 @@ class Solution:
         -1 where the lower bound is active, +1 the upper, 0 neither.
     iterations : int
     evaluations : dict
-        Number of evaluations of "values" and "jacobians" (and "hessians"; "products" of Jacobians, one per stage).
+        Number of evaluations of "values" and "jacobians" (and "hessians", "gradients" of the cost, "products" of
+        Jacobians, one per stage).
     failures : dict
         Causes of failed evaluations and their counts.
     history : tuple of dict
@@ -191,6 +192,14 @@ class Ledger:
         self.evaluations["products"] += 1
         self._record(linear)
         return linear
+
+    def gradient(self, v: Array, weight: Array | None = None) -> Graded:
+        """Return the values at v with the gradient of the cost, see `StagedProblem.gradient`."""
+        look()
+        graded = self.staged.gradient(v, weight)
+        self.evaluations["gradients"] += 1
+        self._record(graded)
+        return graded
 
     def _same(self, at: Evaluation, v: Array, asked: Array | None) -> bool:
         """Whether v is a known point: as it is, or as it was asked for before something was eliminated."""

@@ -1,8 +1,8 @@
-"""Derivatives of matching conditions by backward integration, where data are read from the nodes themselves.
+"""Derivatives by backward integration: of matching conditions, and of the cost in single shooting.
 
-Where every measured time is a node, rows depend on nodes and parameters alone, and only the ends of the stages have to
-be differentiated.  For a direction d of the states at the end of stage k (Aydogmus and Tor 2018, Eqs. 16 and 17, with
-the signs that agree with finite differences)
+**Matching conditions.**  Where every measured time is a node, rows depend on nodes and parameters alone, and only the
+ends of the stages have to be differentiated.  For a direction d of the states at the end of stage k (Aydogmus and Tor
+2018, Eqs. 16 and 17, with the signs that agree with finite differences)
 
     lambda' = -lambda f_x,   lambda(t_{k+1}) = d,      d . dx/ds_k = lambda(t_k),      d . dx/dp = int lambda f_p dt
 
@@ -10,6 +10,9 @@ is one backward integration, whatever the number of parameters.  All n_x unit ve
 direction per stage the gradient of a scalar such as h_k = |x_k - s_{k+1}|^2, for which d = 2 (x_k - s_{k+1}).
 
 Jumps at the end of a stage come after the integration: d is carried back through them.
+
+**The cost** of single shooting is one number: adjoint states start at zero behind the last datum, grow by  r . dr/dx
+at every datum on the way back, and end as the gradient.
 """
 
 from __future__ import annotations
@@ -120,3 +123,63 @@ def _at_nodes(run: Run, seeds: Sequence[Seeds], width: int) -> Array:
         own = seeds[i].of_piece(j)
         dp[lane, :, n_x : n_x + own.shape[1]] = own
     return run.integrator.algebraic_slopes(run.lanes, run.found, dx, dp)
+
+
+def gradient_by_adjoint(
+    sweep: Sweep,
+    chains: Sequence[Chain],
+    naturals: Sequence[Natural],
+    seeds: Sequence[Seeds],
+    moving: Sequence[Index],
+    enters: Sequence[tuple[Array, Array]],
+) -> tuple[list[Array], tuple[Failure, ...]]:
+    """Differentiate a sum over the points of whole experiments by q, but not what depends on q there directly.
+
+    Parameters
+    ----------
+    sweep : Sweep
+    chains : of the layout
+    naturals, seeds : per condition
+    moving : per condition
+        The columns of q that move anything.
+    enters : per condition
+        The derivatives of the sum by states (1, M, n_x) and algebraic states (1, M, n_z) at the points.
+
+    Returns
+    -------
+    per condition (n_q,), and why some could not be integrated
+    """
+    out = [np.zeros(at.dp.shape[1]) for at in naturals]
+    behind = [np.zeros(at.a.size) for at in naturals]  # by the states after each piece's end
+    failures: list[Failure] = []
+    for run in reversed(sweep.runs):
+        count, outputs, n_x = run.found.x.shape
+        by_x, by_z = np.zeros((count, outputs, n_x)), np.zeros((count, outputs, run.found.z.shape[2]))
+        for lane, (i, j) in enumerate(run.members):
+            piece = sweep.laid.chains[i].pieces[j]
+            np.add.at(by_x[lane], piece.at, enters[i][0][0, piece.points])
+            np.add.at(by_z[lane], piece.at, enters[i][1][0, piece.points])
+            before, by_e = _through_jumps(sweep, run, lane, naturals[i], behind[i])
+            by_x[lane, -1] += before[0]
+            out[i][moving[i]] += by_e[0] @ naturals[i].de[:, moving[i]]
+        by_p = np.zeros(run.lanes.p.shape)
+        if by_z.size:
+            through, by_p = run.integrator.algebraic_products(run.lanes, run.found, by_z)
+            by_x = by_x + through
+        found = run.integrator.adjoint(run.lanes, run.found, by_x[:, None])
+        for lane, (i, j) in enumerate(run.members):
+            seed = seeds[i]
+            behind[i] = found.x0[lane, 0]
+            out[i][moving[i]] += (found.p[lane, 0] + by_p[lane]) @ seed.of_piece(j)
+            if seed.edges is not None:
+                length = seed.edges[j + 1] - seed.edges[j]
+                out[i][moving[i]] += found.start[lane, 0] * seed.edges[j] + found.duration[lane, 0] * length
+        known = {failure.lane for failure in run.found.failures}
+        for failure in found.failures:
+            i, _ = run.members[failure.lane]
+            if failure.lane not in known:
+                detail = f"the adjoint states could not be integrated ({failure.detail})"
+                failures.append(Failure(chains[i].name, 0, failure.cause, detail))
+    for i, natural in enumerate(naturals):
+        out[i][moving[i]] += behind[i] @ natural.da[:, moving[i]]
+    return out, tuple(failures)

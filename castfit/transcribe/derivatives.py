@@ -9,6 +9,18 @@ from castfit._reading import is_one_of, text
 if TYPE_CHECKING:
     from castfit.posed import Posed
 
+_MANY = 500
+"""Quantities from which gradients of the cost pay for the slower convergence of a Hessian that is only approximated.
+
+One gradient takes 3 to 9 simulations and pays from about ten quantities.  CPU seconds of whole fits of networks, by
+gradients (iterations) / by IPOPT with Jacobians / by Gauss-Newton:
+
+    20 states, 100 parameters   3.2 (104) / 0.4 (8) / 0.3 (4)
+    20 states, 300 parameters   3.6 (56)  / 2.3 (7) / 1.6 (4)
+    20 states, 600 parameters   5.4 (36)  / 6.0 (6) / 4.5 (3)
+     5 states, 600 parameters   3.3 (18)  / 3.9 (5) / 3.3 (3)
+"""
+
 DERIVATIVES = ("auto", "forward", "adjoint")
 
 _PER_STATE, _AT_ALL = 2.5, 10.0
@@ -30,3 +42,21 @@ def adjoint_pays(problem: Posed) -> bool:
     n_x = len(problem.model.states)
     directions = max(int(c.link.moving.sum()) for c in problem.conditions) + n_x
     return not problem.model.algebraic_states and directions > _AT_ALL + _PER_STATE * n_x
+
+
+def gradient_pays(problem: Posed) -> bool:
+    """Whether a fit by gradients of the cost takes less time than one by the derivatives of all residuals.
+
+    Never for a DAE, as above.
+    """
+    return not problem.model.algebraic_states and len(problem.names) >= _MANY
+
+
+def adjoint_obstacle(problem: Posed) -> str:
+    """Say what about a problem the gradient of its cost does not tell; empty if it is all there is."""
+    triggered = [c.name for c in problem.conditions if c.schedule.triggers]
+    if triggered:
+        return f"states trigger events in '{triggered[0]}', which adjoint states cannot follow"
+    if problem.constraints or problem.relations or problem.state_bounds:
+        return "constraints and bounds of states have derivatives of their own, which the gradient of the cost has not"
+    return ""

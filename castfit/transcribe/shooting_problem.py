@@ -32,6 +32,7 @@ from castfit.integrate.units import mean_magnitude
 from castfit.staged import (
     Evaluation,
     Failure,
+    Graded,
     Jacobians,
     Linearization,
     Specification,
@@ -40,7 +41,7 @@ from castfit.staged import (
     lay_out,
     locked,
 )
-from castfit.transcribe.backward import by_adjoint
+from castfit.transcribe.backward import by_adjoint, gradient_by_adjoint
 from castfit.transcribe.division import Division, divide
 from castfit.transcribe.measure import (
     Observation,
@@ -101,8 +102,8 @@ class ShootingProblem(StagedProblem):
     backward : bool
         Whether data are read from the nodes, as divisions with `starts` have it, so that matching conditions alone are
         differentiated, by adjoint states.
-    matching : {"vector", "scalar"}
-        What `matching` of a staged problem says.
+    matching, by_gradient : str
+        What these of a staged problem say.
     relaxed : bool
         Whether algebraic states at nodes are variables, by which the algebraic equations are relaxed.
     """
@@ -121,10 +122,11 @@ class ShootingProblem(StagedProblem):
         backward: bool = False,
         matching: str = "vector",
         relaxed: bool = False,
+        by_gradient: str = "no",
     ) -> None:
         self.problem = problem = problem.posed
         self._choose(options)
-        self._nodes, self._backward, self.matching = nodes, backward, matching
+        self._nodes, self._backward, self.matching, self.by_gradient = nodes, backward, matching, by_gradient
         system = problem.model.system
         self._n_x, self._n_z, self._n_p = system.x.numel(), system.z.numel(), system.p.numel()
         self._n_s = self._n_x if nodes else 0
@@ -448,6 +450,50 @@ class ShootingProblem(StagedProblem):
         if not self._backward:
             return super().linearize_along(v, directions)
         return self._linearize(self.evaluate(v).v if self.eliminated.size else v, directions)
+
+    def gradient(self, v: Array, weight: Array | None = None) -> Graded:
+        """Integrate all experiments, and one adjoint state of each back from its last datum to its start."""
+        v = self.evaluate(v).v if self.eliminated.size else v
+        evaluation, sweep = self._evaluate(v)
+        naturals = self._naturals(v)
+        factor = np.ones(self.layout.n_groups + 1) if weight is None else weight
+        unlinked = [] if evaluation.failures else self._unlinked(v, naturals, slopes=True)
+        failures = [*evaluation.failures, *unlinked]
+        gradient = np.zeros(self.layout.n_v)
+        gradient[: self.layout.n_theta] = factor[-1] * (evaluation.prior_jacobian.T @ evaluation.prior)
+        if not failures:
+            enters: list[tuple[Array, Array]] = []
+            inverse = self.layout.of_rows(1.0 / evaluation.sigma)
+            for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
+                p, dp = _at_points(chain, natural.p, natural.e), _at_points(chain, natural.dp, natural.de)
+                times, of = chain.staging.times, self.layout.chains[i]
+                seen = self._observer.jacobians(chain.measured, times, sweep.x[i], sweep.z[i], p, chain.inputs)
+                r = evaluation.values[i].r * factor[of.group] * inverse[i]
+                r = r.reshape(*times.shape, 1, -1)
+                enters.append(((r @ seen.r_x)[:, :, 0], (r @ seen.r_z)[:, :, 0]))
+                gradient[of.theta] += ((r @ seen.r_p) @ dp).sum(axis=(0, 1, 2))
+            seeds = [self._seeds(c, at, m) for c, at, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]
+            with captured():
+                found, stopped = gradient_by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving, enters)
+            failures += stopped
+            for of, part in zip(self.layout.chains, found, strict=True):
+                np.add.at(gradient, of.theta, part)
+            gradient[self.eliminated] = 0.0
+        if not failures and not np.isfinite(gradient).all():
+            failures.append(Failure(self.layout.chains[0].name, 0, "not_finite", "the gradient is not finite"))
+        return Graded(
+            evaluation.v,
+            evaluation.values,
+            evaluation.prior,
+            evaluation.prior_jacobian,
+            tuple(failures),
+            gradient=np.full(self.layout.n_v, np.nan) if failures else gradient,
+            sigma=evaluation.sigma,
+            excess=evaluation.excess,
+            surplus=evaluation.surplus,
+            prior_excess=evaluation.prior_excess,
+            prior_curved=evaluation.prior_curved,
+        )
 
     def _linearize(self, v: Array, directions: Sequence[Array] | None = None) -> Linearization:
         evaluation, sweep = self._evaluate(v)

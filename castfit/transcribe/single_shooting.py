@@ -11,6 +11,7 @@ from castfit._brief import brief
 from castfit._reading import text
 from castfit.integrate import IntegratorOptions
 from castfit.status import check
+from castfit.transcribe.derivatives import adjoint_obstacle, derivative_mistakes, gradient_pays
 from castfit.transcribe.division import divided
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.trajectory import States, still_trajectory
@@ -30,6 +31,16 @@ class SingleShooting:
     Parameters
     ----------
     integrator : IntegratorOptions
+    derivatives : {"auto", "forward", "adjoint"}
+        What solvers are given: the derivatives of all residuals, by forward sensitivities, one per quantity; or the
+        gradient of the cost alone, by one adjoint state, whatever the number of quantities, with which IPOPT
+        approximates the Hessian.  "auto" takes that for hundreds of quantities, if the solver is IPOPT.  Statistics
+        come from all derivatives, which are computed once more at the end in any case.
+
+    Raises
+    ------
+    InputError
+        Listing every option that is wrong.
 
     Examples
     --------
@@ -40,16 +51,24 @@ class SingleShooting:
     """
 
     integrator: IntegratorOptions = field(default_factory=IntegratorOptions)
+    derivatives: str = "auto"
 
     def __post_init__(self) -> None:
         given: Any = self.integrator
+        mistakes = derivative_mistakes(self.derivatives)
         if not isinstance(given, IntegratorOptions):
-            check("SingleShooting", [f"integrator is {text(given)}; give IntegratorOptions(...)"])
+            mistakes.insert(0, f"integrator is {text(given)}; give IntegratorOptions(...)")
+        check("SingleShooting", mistakes)
 
     @property
     def label(self) -> str:
         """Name in tables."""
-        return "single shooting"
+        return "single shooting (adjoint)" if self.derivatives == "adjoint" else "single shooting"
+
+    @property
+    def demand(self) -> str:
+        """What not every solver can do that this needs; see castfit.methods."""
+        return "gradients" if self.derivatives == "adjoint" else ""
 
     @property
     def accuracy(self) -> float:
@@ -62,8 +81,23 @@ class SingleShooting:
         return "data"
 
     def transcribe(self, problem: Posable, theta: NDArray[np.float64]) -> ShootingProblem:
-        """Lay the problem out as stages, starting from theta (n_theta,)."""
+        """Lay the problem out as stages, starting from theta (n_theta,).
+
+        Raises
+        ------
+        InputError
+            If the problem has what adjoint states cannot follow.
+        """
         posed = problem.posed
+        obstacle = adjoint_obstacle(posed)
+        if self.derivatives == "adjoint":
+            remedy = "give derivatives='forward'"
+            check("SingleShooting(derivatives='adjoint')", [f"{obstacle}; {remedy}"] if obstacle else [])
+        by_gradient = {
+            "adjoint": "only",
+            "forward": "no",
+            "auto": "better" if not obstacle and gradient_pays(posed) else "no",
+        }[self.derivatives]
         edges = [np.array([c.start, c.end]) for c in posed.conditions]
         staged = ShootingProblem(
             posed,
@@ -72,6 +106,7 @@ class SingleShooting:
             theta=theta,
             trajectory=still_trajectory(posed, theta),
             options=self.integrator,
+            by_gradient=by_gradient,
         )
         staged.settle_units()
         return staged

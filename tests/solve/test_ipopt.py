@@ -504,7 +504,7 @@ def test_a_solver_that_breaks_is_a_status(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "phrase"),
     [
-        ({"hessian": "exakt"}, "hessian is 'exakt'; choose 'auto', 'exact' or 'gauss-newton'"),
+        ({"hessian": "exakt"}, "hessian is 'exakt'; choose 'auto', 'exact', 'gauss-newton' or 'limited-memory'"),
         ({"linear_solver": "ma57"}, "linear_solver is 'ma57'; choose 'mumps' or 'spral'"),
         ({"max_iter": -1}, "max_iter is -1"),
         ({"max_iter": 1.5}, "max_iter is 1.5"),

@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import castfit as cf
-from castfit.integrate import IntegratorOptions
-from castfit.staged import gaps
-from tests.builders import everything, jacobian_error, lotka_volterra, refused
+from castfit.benchmark.adjoint_scaling import network
+from castfit.integrate import Integrator, IntegratorOptions
+from castfit.solve.assembly import cost_gradient
+from castfit.solve.solution import Control
+from castfit.staged import gaps, rows_in_units
+from tests.builders import LOTKA_VOLTERRA_SSE, everything, lotka_volterra, refused
 from tests.test_events import eventful, oral
 
 TIGHT = IntegratorOptions(relative_tolerance=1e-11, absolute_tolerance=1e-13)
@@ -52,12 +55,30 @@ def test_rows_are_those_of_forward_multiple_shooting(problem):
             np.testing.assert_allclose(np.sort(mine), np.sort(its), rtol=1e-8)
 
 
+def along(staged, linear, dv):
+    """Return how rows, initial values, ends of stages and constraints move along dv, per chain."""
+    for chain, j in zip(staged.layout.chains, linear.jacobians, strict=True):
+        dq, ds, _ = chain.local(dv)
+        yield {name: np.einsum("krs,ks->kr", getattr(j, f"{name.upper()}_s"), ds) + getattr(j, f"{name.upper()}_q") @ dq
+               for name in "rxc"} | {"a": j.A @ dq}  # fmt: skip
+
+
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.__name__)
 def test_adjoint_blocks_equal_finite_differences(problem):
     staged = ADJOINT.transcribe(problem(), problem().guess)
     rng = np.random.default_rng(1)
     v = staged.start + 0.01 * staged.scale * rng.standard_normal(staged.layout.n_v)
-    assert jacobian_error(staged, v) < 1e-6
+    linear, h = staged.linearize(v), 2e-3
+    for _ in range(2):
+        dv = staged.scale * rng.standard_normal(v.size)
+        near = [staged.evaluate(v + m * h * dv) for m in (-2, -1, 1, 2)]
+        for c, moved in enumerate(along(staged, linear, dv)):
+            for name, exact in moved.items():
+                # Derivatives of rows are those with unknown sigmas held.
+                g = [rows_in_units(staged.layout, e, linear.sigma)[c] if name == "r" else getattr(e.values[c], name)
+                     for e in near]  # fmt: skip
+                slope = (g[0] - 8 * g[1] + 8 * g[2] - g[3]) / (12 * h)
+                np.testing.assert_allclose(slope, exact, rtol=1e-6, atol=1e-6 * max(np.abs(exact).max(initial=0), 1))
 
 
 def test_rows_depend_on_no_integration():
@@ -132,3 +153,131 @@ def test_options_that_do_not_go_together_are_refused():
         cf.MultipleShooting("data", matching="scalar")
     with refused("intervals is 'dta'", "intervals='data'"):
         cf.MultipleShooting("dta", derivatives="adjoint", matching="scalar")
+
+
+# Single shooting: the gradient of the cost
+
+
+def unconstrained() -> cf.Problem:
+    return everything(constraints=[], state_bounds={})
+
+
+def counts() -> cf.Problem:
+    """Poisson counts, whose cost is no sum of squares, with a replicate and an input that jumps at data."""
+    x, k, u = cf.symbols("x k u")
+    model = cf.Model({x: u - k * x}, parameters=[k], inputs=[u], outputs={"n": 20 * x})
+    data = cf.Experiment(
+        {"n": [20, 31, 30, 8, 3]},
+        time=[0, 1, 1, 2, 4],
+        noise=cf.Poisson(),
+        initial={"x": cf.free(1.0)},
+        inputs={"u": cf.Input.piecewise_constant([0, 1], [1.5, 0.0])},
+    )
+    return cf.Problem(model, data, parameters={"k": cf.Parameter(0.6, scale="log", prior=cf.Normal(0.8, 0.3))})
+
+
+SUMS = [lotka_volterra, unconstrained, eventful, oral, counts]
+GRADIENT = cf.SingleShooting(TIGHT, derivatives="adjoint")
+
+
+@pytest.mark.parametrize("problem", SUMS, ids=lambda p: p.__name__)
+def test_the_gradient_of_the_cost_equals_finite_differences_and_that_of_the_jacobian(problem):
+    staged = GRADIENT.transcribe(problem(), problem().guess)
+    rng = np.random.default_rng(4)
+    v = staged.start + 0.02 * staged.scale * rng.standard_normal(staged.layout.n_v)
+    found, linear = staged.gradient(v), staged.linearize(v)
+    by_rows = cost_gradient(staged.layout, linear, np.ones(staged.layout.n_groups + 1))
+    size = np.abs(by_rows).max()
+    np.testing.assert_allclose(found.gradient, by_rows, atol=1e-6 * size)
+    assert found.cost == linear.cost
+    for _ in range(2):
+        dv = staged.scale * rng.standard_normal(v.size)
+        costs = [staged.evaluate(v + m * 1e-3 * dv).cost for m in (-2, -1, 1, 2)]
+        slope = (costs[0] - 8 * costs[1] + 8 * costs[2] - costs[3]) / 12e-3
+        assert found.gradient @ dv == pytest.approx(slope, rel=1e-6, abs=1e-6 * size)
+
+
+def test_weights_of_groups_multiply_their_squares():
+    staged = GRADIENT.transcribe(lotka_volterra(), lotka_volterra().guess)
+    weight = np.array([0.3, 2.0])
+    found, linear = staged.gradient(staged.start, weight), staged.linearize(staged.start)
+    np.testing.assert_allclose(found.gradient, cost_gradient(staged.layout, linear, weight), rtol=1e-5)
+
+
+@pytest.mark.parametrize("problem", [lotka_volterra, oral, counts], ids=lambda p: p.__name__)
+def test_fits_by_gradients_have_the_statistics_of_others(problem):
+    ours, theirs = cf.fit(problem(), cf.SingleShooting(derivatives="adjoint")), cf.fit(problem(), cf.SingleShooting())
+    assert ours.success
+    assert ours.solver == "IPOPT"  # Gauss-Newton cannot
+    assert ours.evaluations["gradients"] > ours.evaluations["jacobians"]
+    assert ours.cost == pytest.approx(theirs.cost, rel=1e-7, abs=1e-9)
+    for name, value in theirs.values.items():
+        assert ours.values[name] == pytest.approx(value, abs=1e-3 * theirs.standard_errors[name])
+        assert ours.standard_errors[name] == pytest.approx(theirs.standard_errors[name], rel=1e-4)
+
+
+def test_bounds_by_gradients():
+    problem = lotka_volterra((0.8, 0.8, 0.9, 0.9), upper=1.0)
+    ours = cf.fit(problem, cf.SingleShooting(derivatives="adjoint"))
+    theirs = cf.fit(problem, cf.SingleShooting(), cf.GaussNewton())
+    assert ours.success
+    assert ours.active == theirs.active
+    assert ours.cost == pytest.approx(theirs.cost, rel=1e-7)
+
+
+def test_a_gradient_takes_no_forward_sensitivities(monkeypatch):
+    """However many parameters there are; the forward sweep comes once, at the end."""
+    problem = network_problem(3, 40)
+    sweeps: list[int] = []
+    forward = Integrator.sensitivities
+    monkeypatch.setattr(Integrator, "sensitivities", lambda *a, **k: (sweeps.append(1), forward(*a, **k))[1])
+    result = cf.fit(problem, cf.SingleShooting(derivatives="adjoint"))
+    assert result.success
+    assert len(sweeps) == result.evaluations["jacobians"] <= 4
+    assert np.isfinite(list(result.standard_errors.values())).all()
+
+
+def network_problem(n_x: int, n_p: int) -> cf.Problem:
+    model, rng = network(n_x, n_p), np.random.default_rng(0)
+    times, initial = np.linspace(0.5, 4, 8), dict.fromkeys(model.states, 1.0)
+    truth = dict(zip(model.parameters, rng.uniform(0.2, 1, n_p), strict=True))
+    exact = cf.simulate(model, truth, times, initial=initial)
+    data = {n: exact[n] + 0.02 * rng.standard_normal(times.size) for n in model.states}
+    experiment = cf.Experiment(data, time=times, sigma=0.02, initial=initial)
+    priors = {n: cf.Parameter(0.6, prior=cf.Normal(0.6, 0.3)) for n in model.parameters}
+    return cf.Problem(model, experiment, parameters=priors)
+
+
+def test_auto_takes_what_is_faster():
+    few, many = network_problem(2, 3), network_problem(2, 500)
+    for problem, expected in ((few, "no"), (many, "better")):
+        assert cf.SingleShooting().transcribe(problem, problem.guess).by_gradient == expected
+    for problem, stages in ((few, 8), (network_problem(2, 30), 9)):  # 9: data have nodes of their own
+        staged = cf.MultipleShooting("data").transcribe(problem, problem.guess)
+        assert staged.layout.chains[0].n_stages == stages
+
+
+def test_what_adjoint_states_cannot_do_is_refused():
+    with refused("constraints and bounds of states have derivatives of their own"):
+        cf.fit(everything(), cf.SingleShooting(derivatives="adjoint"))
+    with refused("derivatives='adjoint' gives the gradient of the cost alone, of which GaussNewton can make nothing"):
+        cf.fit(lotka_volterra(), cf.SingleShooting(derivatives="adjoint"), cf.GaussNewton())
+    with refused("of which Ipopt can make nothing; use Ipopt(), or derivatives='forward'"):
+        cf.fit(lotka_volterra(), cf.SingleShooting(derivatives="adjoint"), cf.Ipopt(hessian="gauss-newton"))
+    staged = GRADIENT.transcribe(lotka_volterra(), lotka_volterra().guess)
+    with refused("hessian='limited-memory'"):
+        cf.Ipopt(hessian="gauss-newton").solve(staged, Control())
+    with refused("derivatives is 'reverse'"):
+        cf.SingleShooting(derivatives="reverse")
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k])
+    data = cf.Experiment(
+        {"x": [1.0, 0.5]}, time=[1, 2], initial={"x": 2}, events=[cf.Event(changes={x: 2}, when=x - 0.7)]
+    )
+    with refused("states trigger events"):
+        cf.fit(cf.Problem(model, data, parameters={"k": 0.5}), cf.SingleShooting(derivatives="adjoint"))
+
+
+def test_an_approximated_hessian_with_any_transcription():
+    result = cf.fit(lotka_volterra(), cf.MultipleShooting(5), cf.Ipopt(hessian="limited-memory"))
+    assert result.chi2 == pytest.approx(LOTKA_VOLTERRA_SSE, rel=1e-4)
