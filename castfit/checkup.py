@@ -56,6 +56,19 @@ class Checkup:
         The fit that was examined.
     time : float
         Seconds.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k1, k2 = cf.symbols("x k1 k2")
+    >>> model = cf.Model({x: -k1 * k2 * x}, parameters=[k1, k2])
+    >>> experiment = cf.Experiment({"x": [0.55, 0.3, 0.17]}, time=[1, 2, 3], sigma=0.02, initial={"x": 1})
+    >>> problem = cf.Problem(model, experiment, parameters={"k1": 0.5, "k2": 1.0})
+    >>> found = cf.check(problem, starts=0)
+    >>> found.fine
+    False
+    >>> found.advice[0]
+    'redundant parameters: Fix one of them, write the model with the combination, or measure another output.'
     """
 
     lines: tuple[Line, ...]
@@ -128,7 +141,13 @@ def check(
 
     Examples
     --------
-    >>> print(cf.check(problem))
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> found = cf.check(problem, starts=0)
+    >>> found.fine
+    True
+    >>> print(found["redundant parameters"])
+    fine  redundant parameters: none (rank 2 of 2 at random values).
     """
     began, limit = time.perf_counter(), real(max_time)
     given: Any = problem
