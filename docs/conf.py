@@ -23,6 +23,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
+    "architecture",
     "command_page",
     "mathml",
     "problem_pages",

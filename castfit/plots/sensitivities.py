@@ -27,7 +27,7 @@ _HEIGHT, _HEADING = 2.0, 0.7
 def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
     """Plot how much each quantity moves each measured output over time.
 
-    A line is |p| dy / dp, the change of the output, in its own unit, that a relative change of the quantity p of 1
+    A line is ``|p| dy / dp``, the change of the output, in its own unit, that a relative change of the quantity p of 1
     would make if effects were linear.  Lines of the same shape belong to quantities that these data hardly tell apart;
     times at which lines differ are worth measuring at.  Dots are where something was measured.
 
