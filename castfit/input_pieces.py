@@ -186,10 +186,6 @@ def with_pieces(said: Statement) -> Statement:
         said,
         model=built[forms],
         experiments=tuple(_reduced(e, forms) for e in said.experiments),
-        constraints=tuple(
-            replace(c, expression=_exchanged(c.expression, {f.called: values[f.called] for f in forms}))
-            for c in said.constraints
-        ),
     )
 
 

@@ -167,7 +167,11 @@ class Input:
 
         Examples
         --------
-        >>> cf.Input.estimated(np.linspace(0, 60, 21), "cubic_spline", guess=1.0, scale="log")
+        >>> import numpy as np
+        >>> import castfit as cf
+        >>> u = cf.Input.estimated(np.linspace(0, 60, 21), "cubic_spline", guess=1.0, scale="log")
+        >>> u.names("u")[:3]
+        ('u(0)', 'u(3)', 'u(6)')
         """
         low, high = both_bounds("Input.estimated", lower, upper, bounds)
         weight: Any = 0.0 if smoothness is None else smoothness

@@ -230,7 +230,9 @@ class Model:
         self.switches: tuple[Switch, ...] = ()
         """Those of its parameters that are 0 before a time and 1 after it."""
         self.generated: frozenset[str] = frozenset()
-        """Those of its parameters that experiments set: switches, and rates of infusions."""
+        """Those of its parameters that experiments set: switches, rates of infusions, and pieces of inputs."""
+        self.added: dict[str, ca.SX] = {}
+        """What equations and outputs add to inputs that are estimated, by name, over these parameters and time."""
 
     @classmethod
     def from_dae(
@@ -370,7 +372,8 @@ class Model:
             system, p=_vector([*_split(system.p), *added]), parameter_names=(*system.parameter_names, *parameters)
         )
         out.outputs = dict(self.outputs)
-        for name, expression in outputs.items():
+        for name, given in outputs.items():
+            expression = self.told(given)
             meant = [s for s in ca.symvar(expression) if s.name() in self.outputs and s.name() not in self._state_names]
             graphs = [self.outputs[s.name()] for s in meant]
             put = ca.substitute([expression], [ca.vertcat(*meant)], [ca.vertcat(*graphs)])[0] if meant else expression
@@ -417,7 +420,17 @@ class Model:
         columns = [dict(zip(group, substituted(list(group.values()), old, new), strict=True)) for group in said.groups]
         right, residual, extra = (_exchanged(said.delayed, delayed, group) for group in columns)
         anew = replace(said, right=right, residual=residual, extra=extra, delayed=delayed)
-        return self._restated(anew, parameters)
+        out = self._restated(anew, parameters)
+        out.added = dict(values)
+        return out
+
+    def told(self, expression: ca.SX) -> ca.SX:
+        """Return an expression of the model's symbols, known by name, with what was added to its inputs."""
+        meant = [s for s in ca.symvar(expression) if s.name() in self.added]
+        if not meant:
+            return expression
+        whole = [s + self.added[s.name()] for s in meant]
+        return ca.substitute([expression], [ca.vertcat(*meant)], [ca.vertcat(*whole)])[0]
 
     def with_switches(self) -> Model:
         """Return the model with a parameter, 0 or 1, for everything in it that changes at a time (castfit.switches)."""
@@ -439,6 +452,7 @@ class Model:
         out.scalings = self.scalings
         out.switches = (*self.switches, *switches)
         out.generated = self.generated | {s.name() for s in parameters}
+        out.added = self.added
         return out
 
     def remembering(self, memories: tuple[Memory, ...]) -> Model:
@@ -482,11 +496,20 @@ class Model:
             self.scalings,
         )
         times = ca.Function("times", [system.p], [_vector(s.time for s in self.switches)])
-        return _restore, built_from, (self.generated, tuple(s.name for s in self.switches), times)
+        added = ca.Function("added", [system.t, system.p], [_vector(self.added.values())])
+        return (
+            _restore,
+            built_from,
+            (self.generated, tuple(s.name for s in self.switches), times, (*self.added,), added),
+        )
 
-    def __setstate__(self, state: tuple[frozenset[str], tuple[str, ...], ca.Function]) -> None:
+    def __setstate__(
+        self, state: tuple[frozenset[str], tuple[str, ...], ca.Function, tuple[str, ...], ca.Function]
+    ) -> None:
         """Take up what experiments set of a pickled model."""
-        self.generated, names, times = state
+        self.generated, names, times, inputs, added = state
+        whole = _split(ca.SX(added.call([self.system.t, self.system.p])[0]))
+        self.added = dict(zip(inputs, whole, strict=True))
         symbol = {s.name(): s for s in _split(self.system.p)}
         found = _split(ca.SX(times.call([self.system.p])[0]))
         self.switches = tuple(Switch(symbol[n], time) for n, time in zip(names, found, strict=True))

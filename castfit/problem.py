@@ -152,6 +152,10 @@ class Problem:
         self.posed: Posed = posed
         """What follows from all this: what transcriptions, solvers and drivers work with."""
 
+    def with_nodes(self, order: int) -> Problem:
+        """Return the problem with so many nodes in each delay line of its model."""
+        return self.replace(model=self._model.with_order(order))  # as it was given: what was added is added anew
+
     @property
     def model(self) -> Model:
         """The model; where spreads of the noise are computed they are outputs of it, and their parameters its own."""
@@ -344,7 +348,7 @@ def with_nodes(problem: Posable, order: int) -> Posable | None:
     """Return the problem with so many nodes in each delay line; None where what is posed cannot be posed anew."""
     if isinstance(problem, Posed):
         return problem.with_order(order)
-    return problem.replace(model=problem.model.with_order(order))
+    return problem.with_nodes(order)
 
 
 def _unit_mistakes(units: Mapping[str, Any], model: Model, parameters: Mapping[str, Any]) -> list[str]:

@@ -34,7 +34,7 @@ def graph_of(constraint: Constraint, model: Model) -> ca.SX:
 
 def value_of(constraint: Constraint, model: Model) -> ca.SX:
     """Return a constraint's expression over the model's symbols."""
-    graph, own = constraint.expression, symbols_in(model)
+    graph, own = model.told(constraint.expression), symbols_in(model)
     outputs = [s for s in ca.symvar(graph) if s.name() not in own and s.name() in model.outputs]
     if outputs:
         inside = [model.outputs[s.name()] for s in outputs]

@@ -23,6 +23,7 @@ from castfit.estimated import Estimate
 from castfit.fingerprint import changed, question
 from castfit.goodness import EXACT, UNKNOWN, Goodness
 from castfit.identifiability import NUMERICAL, Identifiability
+from castfit.input_bands import input_bands
 from castfit.integrate import IntegratorOptions
 from castfit.leverage import Influence, influence, named_influential
 from castfit.outcome import Estimates, Provenance, Uncertainty
@@ -558,6 +559,36 @@ class Result:
             )
         drawn = (bands, self.statistics, posed, self.theta, found, self.integrator)
         return with_ensemble(*drawn, chosen, np.random.default_rng(rng), noise=noise)
+
+    def estimated_inputs(self, times: Times = None, *, level: float | None = None) -> Prediction:
+        """Return every estimated input as a function of time, with its band.
+
+        Parameters
+        ----------
+        times : (n,) array, or mapping from experiment to array, optional
+            Between the first and the last knot; by default evenly from the start of each experiment to its end, and the
+            knots.
+        level : float, optional
+            Probability that the band covers the input, at each time by itself; by default the result's
+            `confidence_level`.
+
+        Returns
+        -------
+        dict
+            Per experiment ``{"time": (n,), u: (n,), "u lower": (n,), "u upper": (n,)}``; limits are infinite where the
+            data leave the input open, NaN after a fit that failed.  With smoothness a band holds on average over time,
+            for inputs as smooth as was found: sharp peaks are rounded.
+
+        Raises
+        ------
+        InputError
+            If no input is estimated, for times beyond the knots, and for a loaded result without its problem.
+        """
+        problem, chosen = self._owner("estimated_inputs"), self.confidence_level if level is None else real(level)
+        wrong = chosen is None or not 0 < chosen < 1
+        check("estimated_inputs", [f"level is {text(level)}; it lies between 0 and 1"] if wrong else [])
+        assert chosen is not None
+        return input_bands(self.solution, self.statistics, problem.posed, times, chosen)
 
     def residual_table(self) -> dict[str, NDArray[Any]]:
         """Return one row per measured value, as columns: ``pandas.DataFrame(result.residual_table())`` is a frame.

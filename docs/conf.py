@@ -26,6 +26,7 @@ extensions = [
     "architecture",
     "command_page",
     "mathml",
+    "outcomes_page",
     "problem_pages",
 ]
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -221,3 +223,210 @@ def test_simulations_follow_the_values_at_the_knots(scale):
     assert problem.names == ("u(0)", "u(2)", "u(5)", "u(10)")
     found = cf.simulate(problem, dict(zip(problem.names, values, strict=True)))["experiment 1"]["x"]
     assert_allclose(found, scipy_course(knots, values, scale == "log"), rtol=1e-5)
+
+
+def two_experiments(u, v, **more) -> cf.Problem:
+    x, s, k = cf.symbols("x u k")
+    model = cf.Model({x: s - k * x}, parameters=[k], inputs=[s], initial={x: 1.0}, **more)
+    data = [cf.Experiment({"x": measured(seed)}, TIMES, sigma=0.03, inputs={"u": w}) for seed, w in ((1, u), (2, v))]
+    return cf.Problem(model, data, parameters={"k": cf.Parameter(K, fixed=True)})
+
+
+def test_experiments_share_an_input_or_have_their_own():
+    knots = knots_of("linear", 8)
+    shared = cf.Input.estimated(knots, guess=1.0)
+    together = two_experiments(shared, cf.Input.estimated(knots, guess=1.0))
+    assert len(together.names) == 9
+    own = [cf.Input.estimated(knots, guess=1.0, per_experiment=True) for _ in range(2)]
+    apart = two_experiments(*own)
+    assert len(apart.names) == 18
+    assert apart.names[:2] == ("u(0)[experiment 1]", "u(1.25)[experiment 1]")
+    named = two_experiments(shared, cf.Input.estimated(knots[::2], guess=1.0, name="other"))
+    assert len(named.names) == 14
+    assert "other(2.5)" in named.names
+    found = cf.fit(apart)
+    assert set(found.smoothness) == {"u"}  # one weight for both
+    bands = found.estimated_inputs([0.0, 5.0])
+    assert bands["experiment 1"]["u"][1] == pytest.approx(found.values["u(5)[experiment 1]"])
+    assert bands["experiment 2"]["u"][1] == pytest.approx(found.values["u(5)[experiment 2]"])
+    with refused("the estimated input 'u' is given in different ways"):
+        two_experiments(shared, cf.Input.estimated(knots[::2], guess=1.0))
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_one_experiment_may_know_what_another_estimates(scale):
+    knots = knots_of("linear", 8)
+    signal = cf.Input.linear(np.linspace(0, 10, 51), 1.0 + np.sin(np.linspace(0, 10, 51)) ** 2)
+    mixed = two_experiments(cf.Input.estimated(knots, guess=1.0, scale=scale), signal)
+    alone = mixed.posed.only(["experiment 1"])
+    assert_allclose(cf.fit(mixed).theta, cf.fit(alone).theta, atol=2e-4)
+    found = cf.simulate(mixed, {n: 2.0 for n in mixed.names})
+    direct = cf.simulate(driven(), {"k": K}, TIMES, inputs={"u": signal})["x"]
+    assert_allclose(found["experiment 2"]["x"], direct, rtol=1e-6)
+    constant = cf.simulate(driven(), {"k": K}, TIMES, inputs={"u": 2.0})["x"]
+    assert_allclose(found["experiment 1"]["x"], constant, rtol=1e-6)
+
+
+def test_bands_follow_from_the_covariance_of_the_values():
+    said = cf.Input.estimated(knots_of("cubic_spline", 8), "cubic_spline", guess=1.0)
+    result = cf.fit(asked(said))
+    t = np.linspace(0, 10, 7)
+    (band,) = result.estimated_inputs(t, level=0.9).values()
+    basis = said.interpolation(t)
+    assert_allclose(band["u"], basis @ result.theta, rtol=1e-9)
+    half = 1.6448536 * np.sqrt(np.diag(basis @ result.covariance @ basis.T))
+    assert_allclose(band["u upper"] - band["u"], half, rtol=1e-6)
+    assert_allclose(band["u"] - band["u lower"], half, rtol=1e-6)
+    positive = cf.fit(asked(cf.Input.estimated(knots_of("linear", 8), guess=1.0, scale="log")))
+    (band,) = positive.estimated_inputs().values()
+    assert (band["u lower"] > 0).all()
+    assert_allclose(band["u upper"] * band["u lower"], band["u"] ** 2, rtol=1e-9)
+    low, high = positive.confidence_intervals()["u(5)"]
+    at = int(np.argmin(np.abs(band["time"] - 5.0)))
+    assert_allclose((band["u lower"][at], band["u upper"][at]), (low, high), rtol=1e-9)
+    with refused("reach from -1 to 5"):
+        positive.estimated_inputs([-1, 5])
+    with refused("no input of the problem is estimated"):
+        cf.fit(asked(cf.Input.constant(1.0), k=cf.Parameter(0.4))).estimated_inputs()
+
+
+def test_a_value_may_be_fixed_bounded_and_known_beforehand():
+    said = cf.Input.estimated(knots_of("linear", 8), guess=1.0)
+    x, u, k = cf.symbols("x u k")
+    model = cf.Model({x: u - k * x}, parameters=[k], inputs=[u], initial={x: 1.0})
+    data = cf.Experiment({"x": measured()}, TIMES, sigma=0.03, inputs={"u": said})
+    fixed = cf.Problem(
+        model,
+        data,
+        parameters={"k": cf.Parameter(K, fixed=True), "u(0)": cf.Parameter(0.7, fixed=True)},
+        priors={"u(10)": cf.Normal(0.0, 1e-3)},
+    )
+    assert "u(0)" not in fixed.names
+    result = cf.fit(fixed)
+    (band,) = result.estimated_inputs([0.0, 10.0]).values()
+    assert band["u"][0] == band["u lower"][0] == 0.7
+    assert abs(band["u"][1]) < 0.01
+    held = cf.fit(asked(cf.Input.estimated(knots_of("linear", 8), guess=1.0, lower=0.9)))
+    assert held.active
+    assert min(held.values.values()) == pytest.approx(0.9)
+    influence = cf.prior_influence(result)
+    assert influence.likelihood.smoothness == result.smoothness  # the penalty stays: it is no prior
+    assert influence.likelihood.values["u(10)"] != pytest.approx(0.0, abs=0.05)
+    with refused("the problem has no priors (how smooth an estimated input is, stays)"):
+        cf.prior_influence(held)
+
+
+def test_a_steady_state_before_sees_the_input_at_the_start():
+    x, u, k = cf.symbols("x u k")
+    model = cf.Model({x: u - k * x}, parameters=[k], inputs=[u])
+    knots, values = np.array([-2.0, 1.0, 4.0, 10.0]), np.array([1.0, 2.5, 0.5, 1.5])
+    for scale, before in (("linear", {}), ("log", {}), ("linear", {"u": 0.3})):
+        said = cf.Input.estimated(knots, guess=1.0, scale=scale)
+        start = cf.steady_state(inputs=before, initial={"x": 1.0})
+        data = cf.Experiment({"x": measured()}, TIMES, sigma=0.03, inputs={"u": said}, initial=start)
+        problem = cf.Problem(model, data, parameters={"k": cf.Parameter(K, fixed=True)})
+        found = cf.simulate(problem, dict(zip(problem.names, values, strict=True)), np.array([0.0, 1.0]))
+        first = float((np.exp if scale == "log" else np.asarray)(
+            np.interp(0.0, knots, np.log(values) if scale == "log" else values)))  # fmt: skip
+        assert found["experiment 1"]["x"][0] == pytest.approx((before.get("u", first)) / K, rel=1e-6)
+
+
+def test_delays_events_and_constraints_know_an_estimated_input():
+    x, u, y = cf.symbols("x u y")
+    model = cf.Model(
+        {x: cf.delay(u, 1.0, order=8) - 0.5 * x, y: 0.0 * y},
+        inputs=[u],
+        initial={x: 1.0, y: 0.0},
+        outputs={"now": 2 * u},
+    )
+    knots, values = np.array([0.0, 2.0, 6.0, 10.0]), np.array([1.0, 2.5, 0.5, 1.5])
+    known = cf.Input.linear(knots, values)
+    found = []
+    for signal in (known, cf.Input.estimated(knots, guess=values, smoothness=None)):
+        data = cf.Experiment(
+            {"x": measured()}, TIMES, sigma=0.03, inputs={"u": signal}, events=[cf.Event(3.0, {y: y + 10 * u})]
+        )
+        problem = cf.Problem(model, data, constraints=[cf.Constraint(u, upper=50.0)])
+        found.append(cf.simulate(problem)["experiment 1"])
+    for name in ("x", "y", "now"):
+        assert_allclose(found[1][name], found[0][name], rtol=1e-5, atol=1e-7)
+    u = cf.symbols("u")
+    limited = asked(cf.Input.estimated(knots, guess=1.0), constraints=[cf.Constraint(u, upper=1.2)])
+    result = cf.fit(limited, "collocation", cf.Ipopt())
+    (band,) = result.estimated_inputs(TIMES).values()
+    assert band["u"].max() == pytest.approx(1.2, abs=1e-4)
+
+
+def test_the_receptor_of_stat5_is_stationary_by_another_integration():
+    benchmark = cf.problems.load("stat5", receptor="estimated")
+    result = cf.fit(benchmark.problem)
+    assert benchmark.reference.is_matched({**result.parameters, **result.initial_states})
+    table, p = benchmark.problem.experiments[0], np.array([benchmark.reference.parameters[n] for n in result.names])
+    t, (absolute, relative) = table.data["receptor"][0], (0.0274, 0.1)
+    receptor = table.data["receptor"][1].ravel()
+
+    def chi2(p: np.ndarray) -> float:
+        at = dict(zip(result.names, p, strict=True))
+        u = np.array([at[f"u({s:g})"] for s in t])
+
+        def rates(s, y):
+            x1, x2, x3, _, *q = y
+            active = at["k1"] * x1 * np.interp(s, t, u)
+            filters = 8 / at["tau"] * (np.array([x3, *q[:-1]]) - q)
+            back = at["k2"] * q[-1]
+            return [back - active, active - x2**2, x2**2 - at["k2"] * x3, at["k2"] * x3 - back, *filters]
+
+        y = np.zeros((t.size, 12))
+        y[0, 0] = at["x1(0)"]
+        for i, (a, b) in enumerate(itertools.pairwise(t)):  # the input has a kink at every time
+            y[i + 1] = solve_ivp(rates, (a, b), y[i], rtol=1e-9, atol=1e-11, method="DOP853").y[:, -1]
+        seen = {"y1": 0.33 * (y[:, 1] + y[:, 2]), "y2": 0.26 * y[:, :3].sum(axis=1)}
+        total = np.sum(((u - receptor) / (absolute + relative * receptor)) ** 2)
+        for name, prediction in seen.items():
+            times, values = table.data[name]
+            rows = np.searchsorted(t, times)
+            total += np.nansum(((prediction[rows] - values.ravel()) / table.sigma[name].ravel()) ** 2)
+        return float(total)
+
+    assert chi2(p) == pytest.approx(benchmark.reference.objective, rel=1e-5)
+    errors = np.array([result.standard_errors[n] for n in result.names])
+    for j in range(p.size):
+        step = 0.05 * errors[j] * (np.arange(p.size) == j)
+        slope = (chi2(p + step) - chi2(p - step)) / 0.1  # by standard errors; the curvature is at least 2
+        assert abs(slope) < 0.02, result.names[j]
+
+
+def test_predictions_of_expressions_know_the_input():
+    problem = asked(cf.Input.estimated(knots_of("linear", 8), guess=1.0))
+    result = cf.fit(problem)
+    u, x = cf.symbols("u x")
+    (found,) = result.predict(TIMES, outputs={"gain": 3 * u + x}, bands="linear").values()
+    (band,) = result.estimated_inputs(TIMES).values()
+    assert_allclose(found["gain"], 3 * band["u"] + found["x"], rtol=1e-6)
+    again = pickle.loads(pickle.dumps(problem.posed))
+    assert again.model.added.keys() == {"u"}
+
+
+def test_pictures_show_the_input(tmp_path):
+    result = cf.fit(asked(cf.Input.estimated(knots_of("piecewise_constant", 8), "piecewise_constant", guess=1.0)))
+    figure = result.plot(tmp_path / "fit.png")
+    titles = [axes.get_title(loc="left") for axes in figure.get_axes()]
+    assert any(title.startswith("u: ") and "effective" in title for title in titles)
+    assert len(cf.plots.inputs(result).get_axes()) == 1
+
+
+@pytest.mark.slow
+def test_bands_of_the_epidemic_cover_the_truth():
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+    try:
+        import unknown_infectivity as example
+    finally:
+        sys.path.pop(0)
+    inside = []
+    for seed in range(50):
+        result = cf.fit(example.problem(example.draw(np.random.default_rng(seed))))
+        assert result.success, result.message
+        inside.append(example.inside(result))
+    shares = np.array(inside)
+    assert shares.mean() >= 0.9  # of all times and data sets; 95 % are asked for
+    assert shares.mean(axis=0).min() >= 0.8  # of the data sets, at the time at which the truth bends most

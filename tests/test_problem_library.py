@@ -314,6 +314,7 @@ def test_unknown_options_are_all_named():
         ("stat5", {"u_60": 0.04}, r"u_60 is 0.04; choose one of 0.04243, 0.01163"),
         ("stat5", {"delay": 12}, r"delay is 12; choose one of 8, 20, 50, 'line'"),
         ("stat5", {"delay": 20, "interpolation": "pchip"}, "delay is 20; choose one of 8"),
+        ("stat5", {"receptor": "estimated", "u_60": 0.01163}, "receptor is 'estimated'; choose one of 'given'"),
         ("alpha_pinene", {"scale": "log10"}, "scale is 'log10'"),
         ("calcium", {"noise": 0}, "noise is 0; give a positive number"),
         ("calcium", {"noise": "5 %"}, "noise is '5 %'"),

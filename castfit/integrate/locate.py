@@ -33,7 +33,7 @@ _CAUSES = (  # searched for in this order: first in CasADi's error, then in what
     ("consistent_initialisation", r"IDACalcIC"),
     ("newton", r"rootfinder"),
 )
-_REASONS = {
+REASONS = {
     "step_size": "the steps became too short",
     "too_many_steps": "too many steps are needed",
     "not_finite": "the right-hand side is not finite",
@@ -76,7 +76,7 @@ def diagnose(error: str, log: list[str], start: float, duration: float, integrat
     times = re.findall(r"At t = ([-+.\deE]+)", printed)
     if times:
         details.append(f"at t = {start + duration * float(times[-1].rstrip('.')):g}")
-    return cause, ", ".join(details) or _REASONS.get(cause, error.splitlines()[-1])
+    return cause, ", ".join(details) or REASONS.get(cause, error.splitlines()[-1])
 
 
 def locate(probe: Integrates, lane: Lanes, grid: Array, failure: LaneFailure) -> Stop:
@@ -126,7 +126,7 @@ def _explain(probe: Integrates, stop: Lanes, failure: LaneFailure) -> Stop:
     """Name the state that changes fastest where integration stopped, or the algebraic equation that holds least."""
     time, x, z, p, u = float(stop.start[0]), stop.x0[0], stop.z0[0], stop.p[0], stop.u[0, 0, :, 0]
     rate, residual = (np.asarray(f, dtype=float).ravel() for f in cast("list[Any]", probe.graph(time, x, z, p, u)))
-    reason = _REASONS.get(failure.cause, failure.detail)
+    reason = REASONS.get(failure.cause, failure.detail)
     detail = f" ({failure.detail})" if failure.detail != reason else ""
     stopped = f"Integration stopped at t = {time:.5g}: {reason}{detail}."
     if failure.cause in ("consistent_initialisation", "algebraic_equations"):

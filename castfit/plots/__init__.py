@@ -8,6 +8,7 @@ from castfit.plots.convergence import animate, iterations
 from castfit.plots.diagnostics import residuals
 from castfit.plots.draws import histograms, pairs
 from castfit.plots.history import history
+from castfit.plots.inputs import inputs
 from castfit.plots.methods import success
 from castfit.plots.profiles import profiles
 from castfit.plots.relations import correlation, directions, ellipses
@@ -26,6 +27,7 @@ __all__ = [
     "gallery",
     "histograms",
     "history",
+    "inputs",
     "iterations",
     "pairs",
     "parameters",

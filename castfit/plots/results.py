@@ -25,6 +25,9 @@ from castfit.plots._canvas import (
 )
 from castfit.plots._grid import Grid, Pair, alike, panels
 from castfit.plots._scales import CURVE_POINTS, curves, dense, deviations, limit, logarithmic, on_points, owner
+from castfit.plots.inputs import HEIGHT as INPUT_HEIGHT
+from castfit.plots.inputs import draw as draw_inputs
+from castfit.plots.inputs import rows as input_rows
 from castfit.simulate import SimulationError
 from castfit.status import check
 
@@ -62,6 +65,7 @@ def fit(
 
     One column of panels per experiment and one row per measured output; a single experiment with many outputs, or
     many experiments with a single one, are wrapped.  Ticks along the time axis are the nodes of the transcription.
+    Estimated inputs stand below, with their bands.
     A fit that failed shows as much of the model as can be integrated.
 
     Parameters
@@ -108,11 +112,15 @@ def fit(
     if bands is not None or noise is not False or level is not None:
         result.predict({}, bands=bands, noise=noise, level=level, rng=rng)  # says what is wrong
     grid = Grid.of(owner(result))
-    figure = new_figure(grid.width, grid.rows * _HEIGHT + _HEADING)
+    height, below = grid.rows * _HEIGHT + _HEADING, input_rows(result) * INPUT_HEIGHT
+    figure = above = new_figure(grid.width, height + below)
+    if below:
+        above, beneath = figure.subfigures(2, 1, height_ratios=[height, below])
+        draw_inputs(beneath, result)
     how = f"{result.transcription}, {result.solver}"
     title = f"χ² = {result.chi2:.5g} from {result.n_data} data; {how}" if result.success else f"{how}: no success"
     band = None if bands is None else _Band(bands, noise, level, rng)
-    _draw(figure, grid, {"model": result}, title, nodes=nodes, band=band, log=log, share=share)
+    _draw(above, grid, {"model": result}, title, nodes=nodes, band=band, log=log, share=share)
     return finish(figure, path)
 
 

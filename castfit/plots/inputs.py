@@ -1,0 +1,96 @@
+"""A picture of estimated inputs: the function of time, its band, and the knots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.inputs import Placeholder
+from castfit.plots._canvas import BLUE, INK, SOFT, Canvas, finish, new_figure, tidy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from castfit.result import Result
+
+WIDTH, HEIGHT = 5.0, 2.2
+_MOST = 8
+_COLUMNS = 3
+_BAND = 3.0  # of the estimate's span: as much of a wide band is shown
+
+
+def inputs(result: Result, path: str | Path | None = None) -> Figure:
+    """Plot every estimated input over time with its band, and its values at the knots.
+
+    Parameters
+    ----------
+    result : Result
+        With its problem.
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("stat5", receptor="estimated").problem)
+    >>> figure = cf.plots.inputs(result)
+    """
+    count = panels(result)
+    figure = new_figure(WIDTH * min(max(count, 1), _COLUMNS), HEIGHT * -(-max(count, 1) // _COLUMNS))
+    draw(figure, result)
+    return finish(figure, path)
+
+
+def panels(result: Result) -> int:
+    """Return how many panels there are: an input that experiments share has one."""
+    return 0 if result.problem is None else len(_shown(result))
+
+
+def rows(result: Result) -> int:
+    """Return how many rows they take."""
+    return -(-panels(result) // _COLUMNS)
+
+
+def _shown(result: Result) -> list[tuple[str, Placeholder]]:
+    assert result.problem is not None
+    found: dict[tuple[str, str], tuple[str, Placeholder]] = {}
+    for condition in result.problem.conditions:
+        for u in condition.inputs:
+            if isinstance(u, Placeholder):
+                owner = condition.name if u.said.per_experiment else ""
+                found.setdefault((u.said.label(u.called), owner), (condition.name, u))
+    return list(found.values())[:_MOST]
+
+
+def draw(canvas: Canvas, result: Result) -> None:
+    """Fill a figure, or a part of one."""
+    curves = result.estimated_inputs()
+    assert result.problem is not None
+    shown, several = _shown(result), len(result.problem.conditions) > 1
+    columns = min(len(shown), _COLUMNS)
+    axes = canvas.subplots(-(-len(shown) // columns), columns, squeeze=False).ravel()
+    for own, (experiment, u) in zip(axes, shown, strict=False):
+        tidy(own)
+        table = curves[experiment]
+        t, y = table["time"], table[u.called]
+        low, high = table[f"{u.called} lower"], table[f"{u.called} upper"]
+        step = {"step": "post"} if u.said.kind == "piecewise_constant" else {}
+        own.fill_between(t, low, high, color=BLUE, alpha=0.2, linewidth=0, **step)
+        own.plot(t, y, color=BLUE, linewidth=1.6, **({"drawstyle": "steps-post"} if step else {}))
+        knots = u.said.knots[(u.said.knots >= t[0]) & (u.said.knots <= t[-1])]
+        own.plot(knots, np.interp(knots, t, y), "o", color=BLUE, markersize=2.5)
+        span = float(np.ptp(y)) or float(np.abs(y).max()) or 1.0
+        bottom, top = float(y.min()) - _BAND * span, float(y.max()) + _BAND * span
+        ends = np.nan_to_num(np.concatenate([low, high, y]), nan=float(y.mean()), posinf=top, neginf=bottom)
+        own.set_ylim(max(bottom, float(ends.min()) - 0.05 * span), min(top, float(ends.max()) + 0.05 * span))
+        label = u.said.label(u.called)
+        where = f", {experiment}" if several and u.said.per_experiment else ""
+        free = result.effective.get(label)
+        said = "" if free is None else f": {free:.3g} effective degrees of freedom"
+        own.set_title(f"{label}{where}{said}", loc="left", fontsize=9, color=INK, pad=4)
+        own.set_xlabel("time", fontsize=8, color=SOFT, labelpad=1)
+    for own in axes[len(shown) :]:
+        own.axis("off")
