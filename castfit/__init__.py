@@ -18,6 +18,7 @@ from castfit.drive.incremental.incremental import incremental
 from castfit.drive.incremental.result import IncrementalResult
 from castfit.drive.multistart.multistart import multistart
 from castfit.drive.multistart.result import MultistartResult
+from castfit.drive.profile.plane import Contours, contours
 from castfit.drive.profile.predicted import OutputAt
 from castfit.drive.profile.profile import profile, profile_limits
 from castfit.drive.profile.result import Profile, Profiles
@@ -112,6 +113,7 @@ __all__ = [
     "ComparisonResult",
     "ConfidenceRegion",
     "Constraint",
+    "Contours",
     "CoverageResult",
     "Decomposed",
     "Doses",
@@ -172,6 +174,7 @@ __all__ = [
     "compare",
     "conserved",
     "consistent",
+    "contours",
     "cos",
     "cosh",
     "coverage",

@@ -70,6 +70,15 @@ rate = profiles["A * k"].limits(0.95)
 assert rate[1] / rate[0] < 1.7 < high / low
 
 # %%
+# Together: the joint region of both, whose contour is the banana; the dashed ellipse is what standard errors believe.
+region = cf.contours(result, "A", "k", levels=0.95, slices=8)
+heights, speeds = region.lines[0.95].T
+assert region.complete
+assert region.closed[0.95]
+assert heights.max() > 1.2 * region.ellipses[0.95][:, 0].max()
+region.plot()
+
+# %%
 # Each panel shows the objective (line), the parabola of the linear statistics (dashed) and the thresholds.
 figure = profiles.plot()
 assert len(figure.axes) == 3

@@ -10,7 +10,7 @@ from castfit.plots.draws import histograms, pairs
 from castfit.plots.history import history
 from castfit.plots.inputs import inputs
 from castfit.plots.methods import success
-from castfit.plots.profiles import profiles
+from castfit.plots.profiles import contours, profiles
 from castfit.plots.relations import correlation, directions, ellipses
 from castfit.plots.results import comparison, fit, gallery
 from castfit.plots.sensitivities import sensitivities
@@ -20,6 +20,7 @@ from castfit.plots.stiffness import stiffness
 __all__ = [
     "animate",
     "comparison",
+    "contours",
     "correlation",
     "directions",
     "ellipses",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from castfit._array import Array
+    from castfit.drive.profile.plane import Contours
     from castfit.drive.profile.result import Profile, Profiles
 
 _COLUMNS = 3
@@ -104,3 +105,48 @@ def _widened(low: float, high: float, log: bool) -> tuple[float, float]:
         room = (high / low) ** 0.06
         return low / room, high * room
     return low - 0.06 * (high - low), high + 0.06 * (high - low)
+
+
+def contours(found: Contours, path: str | Path | None = None) -> Figure:
+    """Plot the joint confidence regions of two quantities over the ellipses that linear statistics believe.
+
+    Lines are contours by profile likelihood, one for each level; dashed lines the ellipses.
+
+    Parameters
+    ----------
+    found : Contours
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+
+    Raises
+    ------
+    InputError
+        If no line was finished.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("lotka_volterra").problem)
+    >>> figure = cf.plots.contours(cf.contours(result, "p1", "p2", levels=0.95, slices=4))
+    """
+    if not found.lines:
+        raise InputError("plots.contours", ["no line was finished, so there is nothing to draw"])
+    figure = new_figure(4.2, 3.6)
+    axes = figure.subplots()
+    tidy(axes)
+    for k, (level, line) in enumerate(found.lines.items()):
+        width = 1.8 - 0.4 * min(k, 2)
+        axes.plot(line[:, 0], line[:, 1], "-", color=BLUE, linewidth=width, label=f"{100 * level:g} %, by profile")
+        oval = found.ellipses.get(level)
+        if oval is not None and oval.size:
+            axes.plot(oval[:, 0], oval[:, 1], "--", color=SOFT, linewidth=width, label=f"{100 * level:g} %, linear")
+    axes.plot([found.estimate[0]], [found.estimate[1]], "D", color=RED, markersize=4)
+    for set_scale, set_label, scale, name in (
+        (axes.set_xscale, axes.set_xlabel, found.scales[0], found.names[0]),
+        (axes.set_yscale, axes.set_ylabel, found.scales[1], found.names[1]),
+    ):
+        if scale == "log":
+            set_scale("log")
+        set_label(name, fontsize=9, color=INK)
+    axes.legend(fontsize=7, frameon=False, labelcolor=INK)
+    return finish(figure, path)

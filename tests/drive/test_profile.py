@@ -436,3 +436,37 @@ def test_limits_of_all_for_coverage(bent):
     found = cf.coverage(bent, samples=3, intervals=cf.profile_limits)
     assert found.fitted == 3
     assert found.table["k lower"][0] > 0.0
+
+
+@pytest.mark.parametrize("sigma", [None, 0.1])
+def test_contours_of_a_linear_model_are_ellipses(sigma):
+    result = cf.fit(line(sigma))
+    found = cf.contours(result, "a", "x(0)", levels=0.9, slices=6)
+    points = found.lines[0.9] - np.array(found.estimate)
+    order = [result.names.index(n) for n in found.names]
+    C = result.covariance[np.ix_(order, order)]
+    distance = np.einsum("ni,ij,nj->n", points, np.linalg.inv(C), points)
+    expected = stats.chi2.ppf(0.9, 2) if sigma is not None else 2 * stats.f.ppf(0.9, 2, result.dof)
+    np.testing.assert_allclose(distance, expected, rtol=2e-3)
+    assert found.closed[0.9]
+    assert found.complete
+    np.testing.assert_array_equal(points[0], points[-1])
+    if sigma is not None:
+        oval = found.ellipses[0.9] - np.array(found.estimate)
+        np.testing.assert_allclose(np.einsum("ni,ij,nj->n", oval, np.linalg.inv(C), oval), expected, rtol=1e-3)
+
+
+def test_contours_of_a_banana_are_where_chi2_says(bent, tmp_path):
+    found = cf.contours(bent, "A", "k", levels=(0.68, 0.95), slices=8)
+    for level, points in found.lines.items():
+        shape = 1.0 - np.exp(-np.outer(points[:, 1], TIMES))
+        chi2 = np.sum(((points[:, :1] * shape - VALUES) / SIGMA) ** 2, axis=1)
+        np.testing.assert_allclose(chi2 - bent.chi2, stats.chi2.ppf(level, 2), rtol=1e-2)
+    found.plot(tmp_path / "contours.png")
+    assert (tmp_path / "contours.png").stat().st_size > 10_000
+    assert "A, k" in repr(found)
+    assert not cf.contours(bent, "A", "k", max_time=1e-9).complete
+    with refused("levels is 2", "slices is 1"):
+        cf.contours(bent, "A", "k", slices=1, levels=2)
+    with refused("'B'"):
+        cf.contours(bent, "A", "B")

@@ -38,6 +38,14 @@ class OutputAt:
     time : float
     experiment : str, optional
         Needed where there are several.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("lotka_volterra").problem)
+    >>> profiles = cf.profile(result, cf.OutputAt("x", 3.5))
+    >>> profiles["x(t = 3.5)"].sides()[1].kind
+    'bounded'
     """
 
     output: str

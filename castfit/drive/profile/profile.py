@@ -137,8 +137,11 @@ def profile(
     >>> import castfit as cf
     >>> result = cf.fit(cf.problems.load("bellman").problem)
     >>> profiles = cf.profile(result, ["k1", "k1 / k2"])
-    >>> {name: profile.verdict for name, profile in profiles.items()} if False else list(profiles)
-    ['k1', 'k1 / k2']
+    >>> profiles.verdicts
+    {'k1': ('bounded', 'bounded'), 'k1 / k2': ('bounded', 'bounded')}
+    >>> low, high = profiles["k1"].limits(0.95)
+    >>> low < result.parameters["k1"] < high
+    True
     """
     run = RunOptions(workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint,
                      resume=resume)  # fmt: skip
@@ -197,6 +200,13 @@ def profile_limits(result: Result, level: float = 0.95) -> dict[str, tuple[float
     ------
     InputError
         As `profile`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> sorted(cf.profile_limits(result)) == sorted(result.names)
+    True
     """
     return profile(result, levels=level).limits()
 

@@ -134,19 +134,24 @@ class Setting:
         if isinstance(ready, Status):
             return ready
         tracer = Tracer(self.posed, self.transcription, self.solver, ready.staged, ready.cost, self.wrapped)
-        c, h = target.coordinate(ready.staged.linearize(ready.v), ready.staged), _PROBE * target.scale
-        h = -h if c + h > target.upper else h
-        spot: Spot | Status = Status.EVALUATION_FAILED
-        for _ in range(_STIFFENED):
-            spot = tracer.measured(target, target.held(ready.staged, c), ready.v, c, h)
-            if isinstance(spot, Status):
-                return spot
-            stiffer = target.stiffened(0.5 * spot.curvature)
-            if stiffer is target:
-                break
-            target = stiffer
-        assert isinstance(spot, Spot)
-        return target, spot
+        return anchored(tracer, target, ready.v)
+
+
+def anchored(tracer: Tracer, target: Target, v: Array) -> tuple[Target, Spot] | Status:
+    """Return a solution as a spot of a target that is free there, and the target held as steeply as that asks."""
+    c, h = target.coordinate(tracer.staged.linearize(v), tracer.staged), _PROBE * target.scale
+    h = -h if c + h > target.upper else h
+    spot: Spot | Status = Status.EVALUATION_FAILED
+    for _ in range(_STIFFENED):
+        spot = tracer.measured(target, target.held(tracer.staged, c), v, c, h)
+        if isinstance(spot, Status):
+            return spot
+        stiffer = target.stiffened(0.5 * spot.curvature)
+        if stiffer is target:
+            break
+        target = stiffer
+    assert isinstance(spot, Spot)
+    return target, spot
 
 
 def nodes_of(posed: Posed, trajectories: dict[str, Nodes]) -> tuple[Nodes, ...]:
