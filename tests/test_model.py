@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import structural_rank
 
+from castfit._index import unmatched_parts
 from castfit.model import Model, by_name, symbols
 from castfit.status import InputError
 from tests.builders import decay_model, everything, refused
@@ -163,6 +166,19 @@ def test_index_two_is_refused():
     with refused("the equations of a, b and c contain only a and b, 3 equations for 2",
                  "d and z appear in the equation of d only, too few to determine them"):  # fmt: skip
         Model({x: a}, algebraic={a: a - x, b: b - x, c: b**2 - a, d: c + d - z, z: c - b})
+
+
+@given(pattern=st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(st.booleans(), min_size=n, max_size=n),
+                                                            min_size=n, max_size=n)))  # fmt: skip
+def test_unmatched_parts_are_those_of_dulmage_and_mendelsohn(pattern):
+    """Their deficits are what is missing of the structural rank, and nothing outside them can be mended by them."""
+    pattern = np.array(pattern)
+    parts, missing = unmatched_parts(pattern), len(pattern) - structural_rank(csr_matrix(pattern))
+    assert len(parts.over_equations) - len(parts.over_states) == missing
+    assert len(parts.under_states) - len(parts.under_equations) == missing
+    over, under = list(parts.over_equations), list(parts.under_states)
+    assert set(np.flatnonzero(pattern[over].any(axis=0))) == set(parts.over_states)
+    assert set(np.flatnonzero(pattern[:, under].any(axis=1))) == set(parts.under_equations)
 
 
 @pytest.mark.parametrize("unit", [1e-18, 1.0, 1e12])

@@ -126,6 +126,8 @@ class Pieces:
             course = replace(course, p=stretch.p, timetable=None)
             (stretch,) = march(course, stretch.times[:1], begun[None], times[times > begin])
         m = stretch.reached
+        if m == 0:  # there are no consistent algebraic states at the node
+            return Piece(np.empty(0), np.empty((0, self._observe.size1_out(0))), False)
         t, p = stretch.times[:m], np.tile(stretch.p[:, None], m)
         y: Any = self._observe.map(m)(t[None], stretch.x[:m].T, stretch.z[:m].T, p, stretch.u[:m].T)
         return Piece(t, np.array(y, dtype=float).T, stop is None)

@@ -67,11 +67,12 @@ class Trace:
         jumps = [
             (there.times[[0, 0]], np.array([here.values[-1, j], there.values[0, j]]))
             for here, there in pairwise(own)
-            if here.complete
+            if here.complete and there.times.size
         ]
         self.gaps.set_data(*_broken(jumps))
         if self.nodes is not None:
-            self.nodes.set_data([piece.times[0] for piece in own], [piece.values[0, j] for piece in own])
+            begun = [piece for piece in own if piece.times.size]  # where algebraic states are consistent
+            self.nodes.set_data([piece.times[0] for piece in begun], [piece.values[0, j] for piece in begun])
 
 
 def _broken(lines: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:

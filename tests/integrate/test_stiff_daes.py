@@ -41,6 +41,21 @@ def test_inputs_with_kinks_do_not_stop_idas(kind, transcription):
         assert found.failures == {}
 
 
+@pytest.mark.parametrize("kind", ["linear", "piecewise_constant"])
+def test_transcriptions_agree_where_inputs_have_kinks(kind):
+    problem = kinked(kind)
+    relaxed = cf.MultipleShooting(7, algebraic="relaxed")
+    results = [
+        cf.fit(problem, method) for method in ("single", "multiple", relaxed, "collocation", "collocation/ipopt")
+    ]
+    for found in results:
+        assert found.success
+        assert found.chi2 == pytest.approx(results[0].chi2, rel=1e-6)
+        for name, error in results[0].standard_errors.items():
+            assert abs(found.values[name] - results[0].values[name]) < 1e-3 * error
+            assert found.standard_errors[name] == pytest.approx(error, rel=1e-3)
+
+
 def titration() -> cf.Problem:
     """A weak acid, base added at a constant rate: the pH jumps by five units at t = 5."""
     h, pKa, c, rate, base = symbols("pH pKa c rate base")

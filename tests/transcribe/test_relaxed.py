@@ -90,6 +90,12 @@ def test_nodes_may_be_where_nothing_is_consistent():
     assert abs(result.parameters["c"] - 0.45) < 4 * result.standard_errors["c"]
 
 
+def test_iterations_are_drawn_between_inconsistent_nodes():
+    problem, transcription = tank(), cf.MultipleShooting(4, algebraic="relaxed")
+    states = list(cf.GaussNewton(homotopy="never").iterate(problem, transcription))
+    assert cf.plots.iterations(states, problem, transcription).axes
+
+
 def test_models_without_algebraic_states_have_nothing_to_relax():
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
