@@ -9,6 +9,7 @@ solvers and drivers speak.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -35,7 +36,7 @@ from castfit.prior_terms import entry_mistakes
 from castfit.priors import Entry, Normal, Priors, read_entries
 from castfit.quantities import Quantity, quantities_of
 from castfit.resets import reset_mistakes, with_resets
-from castfit.statement import Parameter, Statement, initial_values, with_knots, with_scales
+from castfit.statement import Parameter, Statement, estimated_inputs, initial_values, with_knots, with_scales
 from castfit.status import check, suggest
 
 if TYPE_CHECKING:
@@ -151,6 +152,22 @@ class Problem:
         check("Problem", support_mistakes(posed) + guess_mistakes(posed) + constant_mistakes(posed, posed.guess))
         self.posed: Posed = posed
         """What follows from all this: what transcriptions, solvers and drivers work with."""
+
+    def smoothed(self, weights: Mapping[str, float]) -> Problem:
+        """Return the problem with given weights of the roughness of estimated inputs, by name; others stay.
+
+        Raises
+        ------
+        InputError
+            For an unknown name, or a weight that is not positive.
+        """
+        self.posed.smoothed(weights)  # says what is wrong
+        changed = (
+            {n: replace(u, smoothness=float(weights[u.label(n)])) for n, u in of.items() if u.label(n) in weights}
+            for of in map(estimated_inputs, self.experiments)
+        )
+        pairs = zip(self.experiments, changed, strict=True)
+        return self.replace(experiments=tuple(e.with_changes(inputs={**e.inputs, **new}) for e, new in pairs))
 
     def with_nodes(self, order: int) -> Problem:
         """Return the problem with so many nodes in each delay line of its model."""
@@ -328,6 +345,13 @@ def _restore_problem(model: Model, arguments: Mapping[str, Any]) -> Problem:
 
 Posable = Problem | Posed
 """What transcriptions, `fit` and drivers take: what a user said, or what a driver made of it."""
+
+
+def with_smoothness(problem: Posable, weights: Mapping[str, float]) -> Posable:
+    """Return the problem with weights of the roughness of inputs, where these were to be chosen."""
+    open_ = {term.label for term in problem.posed.smooth if term.chosen}
+    found = {n: w for n, w in weights.items() if n in open_}
+    return problem.smoothed(found) if found else problem
 
 
 def kind_mistakes(problem: Any) -> list[str]:

@@ -27,7 +27,7 @@ from castfit.input_bands import input_bands
 from castfit.integrate import IntegratorOptions
 from castfit.leverage import Influence, influence, named_influential
 from castfit.outcome import Estimates, Provenance, Uncertainty
-from castfit.problem import kind_mistakes, with_nodes
+from castfit.problem import kind_mistakes, with_nodes, with_smoothness
 from castfit.region import ConfidenceRegion, confidence_region
 from castfit.residuals import Seen, residual_table, scores
 from castfit.simulate import Nodes, Prediction, Times, predict
@@ -696,7 +696,7 @@ class Result:
                 f"the {what} differs from that of the result; give the problem that was fitted" for what in other
             ]
         check("with_problem", mistakes)
-        return replace(self, problem=problem)
+        return replace(self, problem=with_smoothness(problem, self.smoothness))
 
     def answering(self, problem: Posable) -> Result:
         """Return the result with the problem that it is known to answer; see `with_problem` where that is not known."""

@@ -12,6 +12,8 @@ A fit at some weights gives f's local model, in which V is minimised; a fit at t
 on until the weights stay.  Where one unknown sigma is common to all data, f is divided by its unbiased variance instead
 of the likeliest one, as in any restricted likelihood.
 
+The result's problem has the weights that were chosen: intervals, profiles and samples hold at them.
+
 V has no units: where those of time or of the input change, w_i follows.
 """
 
@@ -25,6 +27,7 @@ import numpy as np
 from scipy import linalg, optimize
 
 from castfit.orders import together
+from castfit.problem import with_smoothness
 from castfit.result import Result
 
 if TYPE_CHECKING:
@@ -75,7 +78,8 @@ def smoothed(problem: Posable, start: Any, solve: Callable[[Posed, Any, bool], R
             break
         weights = dict(zip(labels, (model.inflation * np.exp(new)).tolist(), strict=True))
         best = together(best, solve(posed.smoothed(weights), best, True))
-    return replace(best.ended(best.status, _said(best, notes, settled=settled)), problem=problem)
+    answered = with_smoothness(problem, best.smoothness)  # what is asked of the result holds at these weights
+    return replace(best.ended(best.status, _said(best, notes, settled=settled)), problem=answered)
 
 
 def _said(result: Result, notes: Mapping[str, str], *, settled: bool) -> str:

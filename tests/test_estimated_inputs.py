@@ -396,6 +396,20 @@ def test_the_receptor_of_stat5_is_stationary_by_another_integration():
         assert abs(slope) < 0.02, result.names[j]
 
 
+def test_the_problem_of_a_result_has_the_chosen_weights():
+    problem = asked(cf.Input.estimated(knots_of("linear", 20), guess=1.0), k=cf.Parameter(K, prior=cf.Normal(K, 0.05)))
+    for question in (problem, problem.posed):
+        result = cf.fit(question)
+        weight = result.smoothness["u"]
+        (term,) = result.problem.posed.smooth
+        assert (term.weight, term.chosen) == (weight, False)
+        again = cf.fit(result.problem, start=result)
+        assert again.smoothness == result.smoothness
+        assert_allclose(again.theta, result.theta, atol=1e-4)
+    with refused("'v' is no estimated input", "the weight of 'u' is -1"):
+        problem.smoothed({"v": 1.0, "u": -1})
+
+
 def test_predictions_of_expressions_know_the_input():
     problem = asked(cf.Input.estimated(knots_of("linear", 8), guess=1.0))
     result = cf.fit(problem)
