@@ -105,6 +105,12 @@ def test_fit_reaches_the_reference_optimum(capfd, transcription):
     assert err == ""  # progress is for terminals
 
 
+def test_fit_by_adjoint_states(capsys):
+    adjoint = ["--derivatives=adjoint", "--matching=scalar", "--solver=sqp", "--start=pole"]
+    assert cli.main(["fit", "lotka_volterra", "--transcription=multiple", "--intervals=data", *adjoint]) == 0
+    assert "multiple shooting (at data, adjoint, scalar), SQP" in capsys.readouterr().out
+
+
 def test_fit_says_when_another_point_is_found(capsys):
     arguments = ["fit", "notorious", "--transcription", "single"]
     assert cli.main(arguments) == 1  # at mu = 60 the initial value problem is hopeless
@@ -169,7 +175,9 @@ def test_a_failed_fit_exits_with_1_and_writes_null(capsys, tmp_path):
         (["bellman", "--start", "narow"], "'narow' is no start of 'bellman'"),
         (["bellman", "--start", "k1=much"], "'k1' is 'much'; give a number"),
         (["bellman", "--start", "random", "--seed", "-1"], "the seed is -1"),
-        (["bellman", "--transcription", "single", "--degree", "3"], "single does not take --degree; it has no such"),
+        (["bellman", "--transcription", "single", "--degree", "3"], "does not take --degree; it takes --derivatives"),
+        (["bellman", "--matching", "scalar"], "collocation does not take --matching"),
+        (["bellman", "--transcription", "multiple", "--matching", "scalar"], "give derivatives='adjoint' as well"),
         (["bellman", "--transcription", "multiple", "--elements", "3"], "it takes --intervals, --states"),
         (["bellman", "--degree", "0"], "degree is 0"),
         (["bellman", "--json", "no/such/folder.json"], "'no/such/folder.json' cannot be written"),
@@ -194,6 +202,7 @@ def test_misuse_exits_with_2_before_the_fit(capsys, arguments, message):
         (["bellman", "--start", "k1=-1"], "lies outside its bounds"),
         (["bellman", "--max-time", "0"], "max_time is 0"),
         (["bellman", "--transcription", "multiple", "--intervals", "few"], "'few'"),
+        (["bellman", "--transcription=single", "--derivatives=adjoint"], "of which GaussNewton can make nothing"),
     ],
 )
 def test_what_only_the_fit_can_judge_exits_with_2_too(capsys, arguments, message):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from castfit.methods import Transcription
     from castfit.result import Result
 
-_SETTINGS = ("intervals", "elements", "degree", "states")  # of transcriptions
+_SETTINGS = ("intervals", "elements", "degree", "states", "derivatives", "matching")  # of transcriptions
 
 
 def _configure_fit(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +46,16 @@ def _configure_fit(parser: argparse.ArgumentParser) -> None:
         "--states",
         choices=("data", "smoothed", "simulation"),
         help="where the states of multiple shooting and collocation start (default: as the problem recommends)",
+    )
+    method.add_argument(
+        "--derivatives",
+        choices=("auto", "forward", "adjoint"),
+        help="how shooting is differentiated (default: whichever is faster)",
+    )
+    method.add_argument(
+        "--matching",
+        choices=("vector", "scalar"),
+        help="matching conditions of --intervals data --derivatives adjoint (default: vector)",
     )
     method.add_argument(
         "--solver",
