@@ -137,6 +137,8 @@ class ConfidenceRegion:
     freed : dict
         Of each quantity at its bound, the quantity that it would be correlated with most if the bound were not there,
         and that correlation.
+    unbounded : (n, n) array
+        What the correlation would be if no bound held anything, by Fisher's information; NaN where that is singular.
     root : (n, n) array
         root @ root.T is the covariance of relative changes in what is determined.
     undetermined : (k, n) array
@@ -178,6 +180,7 @@ class ConfidenceRegion:
     axes: tuple[Axis, ...]
     correlation: Array
     freed: Mapping[str, tuple[str, float]]
+    unbounded: Array
     root: Array
     undetermined: Array
 
@@ -271,6 +274,11 @@ class ConfidenceRegion:
                 found.append(
                     f"{name} is held by its bound; without that it would be correlated {strength} with {other}."
                 )
+        told = {(i, j) for i, j, _ in self._pairs(_CORRELATED)}
+        for i, j, value in self._pairs(_CORRELATED, self.unbounded) if self.freed else ():
+            if (i, j) not in told and not {self.names[i], self.names[j]} & {*self.freed}:
+                pair = f"{self.names[i]} and {self.names[j]}"
+                found.append(f"Without the bounds {pair} would be correlated {_three_digits(value)}.")
         found += [f"{axis.sentence}." for axis in self.axes if np.isinf(axis.standard_error)]
         gains = np.nan_to_num(np.where(np.isfinite(self.gains), self.gains, 0.0))
         if gains.size > 1 and gains.max(initial=0.0) >= _FLAT:
@@ -283,10 +291,10 @@ class ConfidenceRegion:
             )
         return tuple(found)
 
-    def _pairs(self, least: float) -> list[tuple[int, int, float]]:
+    def _pairs(self, least: float, correlation: Array | None = None) -> list[tuple[int, int, float]]:
         """List pairs of quantities by their correlation, the largest first."""
         rows, columns = np.triu_indices(len(self.names), 1)
-        values = np.nan_to_num(self.correlation[rows, columns])
+        values = np.nan_to_num((self.correlation if correlation is None else correlation)[rows, columns])
         order = np.argsort(-np.abs(values), kind="stable")
         return [(int(rows[i]), int(columns[i]), float(values[i])) for i in order if abs(values[i]) >= least]
 
@@ -383,6 +391,7 @@ def confidence_region(found: Estimates, known: Uncertainty, level: float) -> Con
         axes=tuple(axis(radius, factor) for axis in axes),
         correlation=known.correlation,
         freed=_freed(found.names, known.information, held),
+        unbounded=_unbounded(known.information),
         root=root * weight[:, None],
         undetermined=undetermined * weight,
     )
@@ -501,6 +510,23 @@ def _freed(names: Sequence[str], information: Array, held: Mask) -> dict[str, tu
         if row.size > 1:
             partner = int(np.argmax(np.abs(row)))
             out[names[j]] = (names[int(kept[partner])], float(row[partner]))
+    return out
+
+
+def _unbounded(information: Array) -> Array:
+    """Return the correlation by Fisher's information alone, (n, n)."""
+    n = information.shape[0]
+    out = np.full((n, n), np.nan)
+    diagonal = np.diag(information)
+    moving = np.flatnonzero(diagonal > 0.0)
+    if moving.size == 0 or not np.isfinite(information).all():
+        return out
+    d = np.sqrt(diagonal[moving])
+    size, V = np.linalg.eigh(information[np.ix_(moving, moving)] / np.outer(d, d))
+    if size[0] > moving.size * np.finfo(float).eps * size[-1]:
+        C = V / size @ V.T
+        errors = np.sqrt(np.diag(C))
+        out[np.ix_(moving, moving)] = C / np.outer(errors, errors)
     return out
 
 

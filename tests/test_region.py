@@ -242,6 +242,7 @@ def test_bounds_hide_correlations_that_are_named() -> None:
     assert value < -0.99
     assert any(s.startswith("b is held by its bound; without that it would be correlated -") for s in region.sentences)
     assert len(region.axes) == region.rank == 1
+    assert region.unbounded[0, 1] == pytest.approx(value, abs=1e-6)
 
 
 def test_a_valley_is_found_and_its_pair_measured() -> None:
