@@ -34,6 +34,7 @@ from castfit.simulate import Nodes, SimulationError, trace
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.plausible import suspicious
 from castfit.solve.solution import Control, Iteration, Solution, infeasibility
+from castfit.staged import violated
 from castfit.start.matching import matching, unfelt
 from castfit.status import Status
 from castfit.transcribe.collocation import Collocation
@@ -45,13 +46,15 @@ from castfit.verification import Verification, tighter, verify
 if TYPE_CHECKING:
     from castfit.methods import Solver, Transcription
     from castfit.posed import Posed
-    from castfit.staged import Array, Evaluation, StagedProblem
+    from castfit.staged import Array, Evaluation, Layout, StagedProblem
     from castfit.transcribe.trajectory import States
 
 _MAX_REFINEMENTS = 8
 _AMPLIFIED_ROUNDING = 0.1  # standard deviations by which rounding theta may move a residual
 _ENDED = (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)
 _BETTER = 1e-3  # relative difference of the cost
+_DEPENDENT = 1e-4  # of an equation's derivatives, what others leave of them
+_VIOLATED = 1e-6  # of a constraint's unit
 _EXCHANGES = 8  # searches more, at most, until constraints are kept between points
 _CONNECTED = 1e-6  # gaps, in units of the states
 _MATCHED = 10  # intervals of multiple shooting where collocation fails
@@ -144,6 +147,7 @@ class Search:
         `warm` says that the start is nearly optimal.
         """
         found = self._attempt(transcription, staged, what, second_start=second_start, warm=warm)
+        found = self._without_copies(found)
         for last in (False,) * _EXCHANGES + (True,):
             if not found.solution.status.success or not self.verify:
                 break
@@ -169,6 +173,24 @@ class Search:
             except Stopped as stopped:
                 return replace(found, solution=replace(found.solution, status=stopped.status))
         return found
+
+    def _without_copies(self, found: Attempt) -> Attempt:
+        """Solve again without equations that turn out to follow from others: there multipliers mean nothing."""
+        follow = dependent(found.staged.layout, found.linear, found.staged.scale)
+        if not follow or found.ended:
+            return found
+        self.problem = self.problem.releasing(follow)
+        self.say(f"{', '.join(follow)} follows from other constraints; now without")
+        theta = found.staged.layout.theta(found.solution.v)
+        transcription = found.transcription
+        try:
+            anew = self._attempt(transcription, transcription.transcribe(self.problem, theta), found.what)
+        except Stopped as stopped:
+            return replace(found, solution=replace(found.solution, status=stopped.status))
+        left = [m for r in self.problem.implied for m in r.contradictions(self.problem.to_natural(theta_of(anew)))]
+        if anew.solution.status.success and left:
+            return replace(anew, solution=replace(anew.solution, status=Status.INACCURATE, detail="; ".join(left)))
+        return anew
 
     def _attempt(
         self,
@@ -201,6 +223,7 @@ class Search:
             self.say(f"refined to {staged.layout.n_v} variables")
         with unwatched():  # this takes an evaluation or two; cut off it would lose the work that was done
             solution, linear = judge(staged, solution)
+            solution = _naming(staged, solution, linear)
             verification = None
             if self.verify:
                 solution, verification = _verified(self.problem, transcription, staged, solution, linear)
@@ -358,6 +381,41 @@ def begin(problem: Posed, transcription: Transcription, theta: Array, *, second_
         note = f"At the start nothing responds to {', '.join(numb)}: started from the measured states instead."
         return Opening(transcription, second(), note=note)
     return Opening(transcription, staged, lambda: second().start)
+
+
+def theta_of(attempt: Attempt) -> Array:
+    """Return the estimates in search scale."""
+    return attempt.staged.layout.theta(attempt.solution.v)
+
+
+def dependent(layout: Layout, linear: Evaluation, scale: Array) -> tuple[str, ...]:
+    """Name equations of quantities whose derivatives are about combinations of those of others."""
+    equal = np.flatnonzero(layout.relations.lower == layout.relations.upper)
+    if equal.size < 2 or not linear.ok:
+        return ()
+    rows = linear.related_jacobian[equal] * scale[: layout.n_theta]
+    lengths = np.linalg.norm(rows, axis=1)
+    basis, out = np.empty((0, layout.n_theta)), list[str]()
+    for i, row, length in zip(equal, rows, lengths, strict=True):
+        unit = row / length if length > 0.0 else row
+        left = unit - basis.T @ (basis @ unit)
+        size = float(np.linalg.norm(left))
+        if size <= _DEPENDENT:
+            out.append(layout.relations.names[i])
+        else:
+            basis = np.vstack([basis, left / size])
+    return tuple(out)
+
+
+def _naming(staged: StagedProblem, solution: Solution, linear: Evaluation) -> Solution:
+    """Name the constraints that a failed search leaves violated, the worst first."""
+    if solution.status.success or not linear.ok or "Worst violated" in solution.detail:
+        return solution
+    worst = violated(staged.layout, linear, _VIOLATED)[:3]
+    if not worst:
+        return solution
+    named = "; ".join(f"{name} by {by:.2g}" for name, by in worst)
+    return replace(solution, detail=f"{solution.detail} Worst violated: {named}.".strip())
 
 
 def judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Evaluation]:

@@ -125,12 +125,13 @@ class _Rows:
     mu: Array
     sides: Array
     unit: float
+    implied: bool = False
 
 
 def constraint_table(posed: Posed, staged: StagedProblem, at: Linearization, *, success: bool) -> ConstraintTable:
     """Work out what constraints cost at the end of a fit."""
     layout = staged.layout
-    if not posed.path and not posed.relations:
+    if not posed.path and not posed.relations and not posed.implied:
         return ConstraintTable()
     n_c = layout.path_limits[0].size
     mu, sides = np.full(n_c, np.nan), np.zeros(n_c)
@@ -175,11 +176,17 @@ def _gathered(posed: Posed, staged: StagedProblem, at: Linearization, mu: Array,
                     s[at_rows],
                     float(unit[0, j]),
                 )
-    for i, relation in enumerate(posed.relations):
+    known = {relation.name: relation for relation in (*posed.relations, *posed.implied)}
+    for i, name in enumerate(layout.relations.names):
+        relation = known.pop(name)
         k = slice(first + i, first + i + 1)
         unit = float(layout.relations.unit[i])
         value = at.related[i : i + 1]
         yield _Rows(relation.name, value, relation.lower, relation.upper, np.empty(0), mu[k], sides[k], unit)
+    natural = posed.to_natural(layout.theta(at.v))
+    for relation in known.values():
+        value, none = relation.expression.values(natural)[0], np.zeros(1)
+        yield _Rows(relation.name, value, relation.lower, relation.upper, np.empty(0), none, none, 1.0, implied=True)
 
 
 def _held(rows: _Rows, what: str) -> HeldConstraint:
@@ -192,7 +199,7 @@ def _held(rows: _Rows, what: str) -> HeldConstraint:
         side = "lower" if float(np.sum(rows.sides)) < 0.0 else "upper"
     chosen = rows.times if equation or not rows.times.size else rows.times[pressing]
     times = tuple(float(t) for t in (chosen if side else rows.times[worst : worst + 1]))
-    multiplier = total + 0.0 if side or np.isnan(rows.mu).all() else 0.0
+    multiplier = np.nan if np.isnan(rows.mu).all() else total + 0.0 if side else 0.0
     sentence = _sentence(rows, side, multiplier, float(slack[worst]), what)
     return HeldConstraint(
         rows.name,
@@ -211,6 +218,8 @@ def _sentence(rows: _Rows, side: str, multiplier: float, slack: float, what: str
     """Say what a multiplier means, of a change that is so small that it is about linear."""
     if np.isnan(multiplier):
         return f"What '{rows.name}' costs is not known: the fit did not succeed."
+    if rows.implied:
+        return f"'{rows.name}' follows from other constraints, which say what it costs."
     if not side:
         return f"'{rows.name}' holds nothing back: {slack:.3g} are left."
     bound = rows.upper if side == "upper" else rows.lower

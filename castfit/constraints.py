@@ -71,10 +71,8 @@ class Constraint:
     >>> result = cf.fit(problem)
     >>> round(result.parameters["k1"] - result.parameters["k2"], 9) + 0.0
     0.0
-    >>> print(result.constraints)
-    Traceback (most recent call last):
-        ...
-    builtins.AttributeError: 'Result' object has no attribute 'constraints'
+    >>> result.constraints["k1 == k2"].active
+    'equal'
     """
 
     expression: ca.SX

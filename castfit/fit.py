@@ -237,7 +237,7 @@ def _fit(
         deadline = began + max_time if origin.ended is None else began
         search = Search(posed, chosen, deadline, _reporter(callback, verbose), say, verify=verify)
         ended = search_for(search, asked, origin.theta, second_start=second_start, retry=retry)
-    found, solution = ended.attempt, ended.attempt.solution
+    found, solution, posed = ended.attempt, ended.attempt.solution, search.problem
     if origin.ended is not None:
         solution = replace(solution, status=origin.ended)
     success, staged = solution.status.success, found.staged

@@ -166,6 +166,11 @@ def hold(posed: Stated, constraints: Sequence[Constraint]) -> Holding:
 
 def _parts(posed: Stated, c: Constraint) -> list[Constraint]:
     """Return what a conserved sum comes to: equations of parameters, and its total at the start; others as they are."""
+    if c.of == "value" and c.times == ALONG and c.lower == c.upper:
+        found = conservation(value_of(c, posed.model), posed.model)
+        happens = any(x.schedule for x in posed.conditions)
+        if not found.never and not found.equations and not happens:
+            return _at_start(posed, c)  # the model keeps it: copies of one equation would tell nothing new
     if c.of != "total":
         return [c]
     found = conservation(value_of(c, posed.model), posed.model)
@@ -173,12 +178,17 @@ def _parts(posed: Stated, c: Constraint) -> list[Constraint]:
     for equation in found.equations:
         name = f"{c.name}: {expression_text(equation)} == 0"
         out.append(Constraint(equation, 0.0, 0.0, name, QUANTITIES, c.experiments, shown=name))
-    if np.isfinite(c.lower):
-        about = [x for x in posed.conditions if not c.experiments or x.name in c.experiments]
-        for start in dict.fromkeys(x.start for x in about):
-            names = tuple(x.name for x in about if x.start == start)
-            out.append(replace(c, times=(start,), experiments=names, of="value"))
-    return out
+    return [*out, *(_at_start(posed, c) if np.isfinite(c.lower) else [])]
+
+
+def _at_start(posed: Stated, c: Constraint) -> list[Constraint]:
+    """Return a constraint as one at the start of every experiment that it is about."""
+    about = [x for x in posed.conditions if not c.experiments or x.name in c.experiments]
+    starts = dict.fromkeys(x.start for x in about)
+    return [
+        replace(c, times=(start,), experiments=tuple(x.name for x in about if x.start == start), of="value")
+        for start in starts
+    ]
 
 
 def _watched(condition: Condition, path: Sequence[Constraint]) -> Array:

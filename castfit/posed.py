@@ -26,6 +26,7 @@ from castfit._reading import is_one_of, items, named, real, reals, text
 from castfit.conditions import Condition, conditions_of, in_time
 from castfit.constraints import read_constraints, repeated_names
 from castfit.experiment import Experiment, Points
+from castfit.feasible import contradictions, redundant
 from castfit.held import Relation, bend, constant_mistakes, held_mistakes, hold, related, watching
 from castfit.knowledge import Plain, PriorRows, Term, prior_rows
 from castfit.model import Model
@@ -82,6 +83,8 @@ class Posed:
         Constraints of quantities.
     path : tuple of Constraint
         Constraints at points of experiments, which conditions watch.
+    implied : tuple of Relation
+        Relations that follow from others, which are therefore not held.
     """
 
     model: Model
@@ -101,6 +104,7 @@ class Posed:
     units: Mapping[str, str] = field(default_factory=dict[str, str])
     relations: tuple[Relation, ...] = ()
     path: tuple[Constraint, ...] = ()
+    implied: tuple[Relation, ...] = ()
 
     # What follows from the fields
 
@@ -412,6 +416,7 @@ class Posed:
             quantities=tuple(q for q in self.quantities if q.name not in listed),
             prior_terms=tuple(term for term in left if term is not None),
             relations=tuple(relation for relation in relations if relation is not None),
+            implied=tuple(r for r in (relation.kept(keep, natural) for relation in self.implied) if r is not None),
             conditions=tuple(shortened(c) for c in self.conditions),
         )
 
@@ -571,7 +576,7 @@ class Posed:
         check("constrained", mistakes + repeated_names((*self.constraints, *given)))
         check("constrained", held_mistakes(self, given))
         found = self.holding(given)
-        check("constrained", constant_mistakes(found, found.guess))
+        check("constrained", constant_mistakes(found, found.guess) + found.contradictions)
         return found
 
     def holding(self, constraints: Sequence[Constraint]) -> Posed:
@@ -579,12 +584,35 @@ class Posed:
         if not constraints:
             return self
         found = hold(self, constraints)
-        return replace(
+        relations = (*self.relations, *found.relations)
+        follow = redundant(relations, self.to_natural(self.guess), *self._natural_bounds)
+        anew = replace(
             self,
             constraints=(*self.constraints, *constraints),
-            relations=(*self.relations, *found.relations),
+            relations=relations,
             path=(*self.path, *found.path),
             conditions=tuple(replace(c, watched=w) for c, w in zip(self.conditions, found.watched, strict=True)),
+        )
+        # What follows from a contradiction is found before anything is solved, so that nothing is lost here.
+        return anew.releasing(relations[i].name for i in follow) if follow and not anew.contradictions else anew
+
+    @property
+    def contradictions(self) -> list[str]:
+        """Which relations contradict each other or the bounds, as far as that can be told; in words."""
+        return contradictions(self.relations, self.to_natural(self.guess), *self._natural_bounds)
+
+    @property
+    def _natural_bounds(self) -> tuple[Array, Array]:
+        lower, upper = (self.to_natural(b) for b in self.bounds)
+        return lower, upper
+
+    def releasing(self, names: Iterable[str]) -> Posed:
+        """Return the problem in which some relations, by name, are not held since they follow from others."""
+        gone = set(names)
+        return replace(
+            self,
+            relations=tuple(r for r in self.relations if r.name not in gone),
+            implied=(*self.implied, *(r for r in self.relations if r.name in gone)),
         )
 
     def watching(self, times: Sequence[Array]) -> Posed:

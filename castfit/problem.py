@@ -149,7 +149,13 @@ class Problem:
         posed = compose(said)
         check("Problem", name_mistakes(posed) or held_mistakes(posed, self.constraints))
         posed = posed.holding(self.constraints)
-        check("Problem", support_mistakes(posed) + guess_mistakes(posed) + constant_mistakes(posed, posed.guess))
+        check(
+            "Problem",
+            support_mistakes(posed)
+            + guess_mistakes(posed)
+            + constant_mistakes(posed, posed.guess)
+            + posed.contradictions,
+        )
         self.posed: Posed = posed
         """What follows from all this: what transcriptions, solvers and drivers work with."""
 

@@ -371,3 +371,55 @@ def test_conserved_sums():
     fed = cf.Model({x: 1 - k1 * x, y: k1 * x - k2 * y}, parameters=[k1, k2])
     with refused("it changes whatever the parameters"):
         problem(fed, cf.conserved(x + y))
+
+
+# ------------------------------------------------------------------------------------- contradictions and repetitions
+
+
+@pytest.mark.parametrize(
+    ("given", "phrase"),
+    [
+        ([k1 <= 1, k1 >= 2], "the constraints 'k1 <= 1' and 'k1 >= 2' contradict each other"),
+        ([k1 + k2 <= 1, k1 >= 0.7, k2 >= 0.7, k1 <= 5], "'k1+k2 <= 1', 'k1 >= 0.7' and 'k2 >= 0.7' contradict"),
+        ([k2 <= -1], "'k2 <= -1' contradicts the bounds of the quantities"),
+        ([k1 <= 1, k1 * k1 >= 1.2], "'sq(k1) >= 1.2' cannot hold: bounds and the other constraints leave 0 to 1"),
+        ([k1 * cf.exp(k2) <= -0.1], "cannot hold"),
+    ],
+)
+def test_contradictions_are_found_before_solving(given, phrase):
+    with refused(phrase):
+        chain(given)
+    with pytest.raises(cf.InputError, match=r"contradict|cannot hold"):
+        chain().posed.constrained(given)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("copy", [2 * k1 == 4.4 * k2, k1 * k2 == 2.2 * k2 * k2])
+def test_equations_that_repeat_others_break_no_solver(method, copy):
+    found, alone = cf.fit(chain([k1 == 2.2 * k2, copy]), method), cf.fit(chain([k1 == 2.2 * k2]))
+    assert found.success, found.message
+    assert found.chi2 == pytest.approx(alone.chi2, rel=1e-5)
+    assert found.standard_errors == pytest.approx(alone.standard_errors, rel=1e-3)
+    assert len(found.constraints) == 2
+    total = sum(row.multiplier for row in found.constraints if row.name == "k1 == 2.2*k2")
+    assert total == pytest.approx(alone.constraints["k1 == 2.2*k2"].multiplier, rel=1e-3)
+
+
+def test_what_the_model_keeps_is_held_once():
+    closed = cf.Model({x: -k1 * x, y: k1 * x}, parameters=[k1])
+    t = np.linspace(0, 3, 7)
+    data = {"x": 2 * np.exp(-t) + 0.01 * np.cos(9 * t)}
+    said = cf.Experiment(data, time=t, sigma=0.01, initial={"x": cf.free(2.0), "y": cf.free(0.1)})
+    problem = cf.Problem(closed, said, parameters={"k1": 0.8}, constraints=[cf.along(x + y == 2.5)])
+    for method in ("single/ipopt", "collocation/ipopt", "multiple/gauss_newton"):
+        found = cf.fit(problem, method)
+        assert found.success, found.message
+        assert found.values["x(0)"] + found.values["y(0)"] == pytest.approx(2.5, abs=1e-7)
+
+
+@pytest.mark.parametrize("solver", ["gauss_newton", "ipopt"])
+def test_a_fit_that_cannot_meet_its_constraints_names_them(solver):
+    found = cf.fit(chain([cf.at(2, x <= 0.1), cf.at(3, x >= 0.4)]), f"single/{solver}", max_time=20)
+    assert not found.success
+    assert "Worst violated: 'x" in found.message
+    assert np.isnan(found.constraints.rows[0].multiplier)

@@ -129,7 +129,7 @@ class LocalProblem:
         D, n_x = self.column_scale, self.condensed.n_x
         fixed = self.staged.lower[self.condensed.positions] == self.staged.upper[self.condensed.positions]
         free: Array = np.eye(n_x)[:, ~fixed]
-        closure = self.condensed.F * D @ free
+        closure = np.vstack([self.condensed.F, self.condensed.C[self._pinned]]) * D @ free
         Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
         found = regularise(self.condensed.E * D @ Z, threshold=self._regularisation, scale=np.ones(Z.shape[1]))
         w = found.singular_values
@@ -137,6 +137,15 @@ class LocalProblem:
         if self._regularisation == 0.0:
             return np.empty((0, n_x)), np.empty((n_x, 0)), condition
         return found.damping @ Z.T / D, Z @ found.directions, condition
+
+    @property
+    def _pinned(self) -> Index:
+        """Path constraints that determine directions, too: equations, and those that were active before."""
+        lower, upper = self.staged.layout.path_limits
+        pinned = lower == upper
+        if self._warm is not None:
+            pinned |= self._warm.path != 0
+        return np.flatnonzero(pinned)
 
     @property
     def condition(self) -> float:
