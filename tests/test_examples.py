@@ -11,8 +11,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-LEAVES = {"quickstart": ["fit.png"], "stiffness": ["stiffness.png"]}
-NEEDS = {"multistart_dask": "distributed"}
+LEAVES = {
+    "quickstart": ["fit.png"],
+    "stiffness": ["stiffness.png"],
+    "csv_to_report": ["concentrations.csv", "report.html"],
+}
+NEEDS = {"multistart_dask": "distributed", "csv_to_report": "pandas"}
 SLOW = {"jak_stat", "lorenz", "robertson", "multistart_dask", "compare_solvers", "compare_transcriptions"}
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 import castfit
-from castfit.cli import bench, bootstrap, compare, demo, doctor, fit, library, new, profile
+from castfit.cli import bench, bootstrap, compare, demo, doctor, fit, library, new, profile, report
 from castfit.cli.command import INTERRUPTED, MISUSE, say
 from castfit.status import CastfitError
 
@@ -24,6 +24,7 @@ COMMANDS = (
     bootstrap.COMMAND,
     compare.COMMAND,
     doctor.COMMAND,
+    report.COMMAND,
     bench.COMMAND,
     new.COMMAND,
     demo.COMMAND,

@@ -37,6 +37,13 @@ _SETTINGS = ("intervals", "elements", "degree", "states", "derivatives", "matchi
 def _configure_fit(parser: argparse.ArgumentParser) -> None:
     parser.usage = "castfit fit NAME|FILE.py [options]"
     add_problem(parser)
+    add_method(parser)
+    add_options(parser, "json", "plot", "save", max_time=math.inf, seed=0)
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="report each solve; twice: each iteration")
+
+
+def add_method(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say how to fit, for `make_transcription` and `read_start`."""
     method = parser.add_argument_group("method")
     method.add_argument("--transcription", choices=TRANSCRIPTIONS, default="collocation", help="(default: %(default)s)")
     method.add_argument("--intervals", type=literal, metavar="N|data", help="intervals of multiple shooting")
@@ -69,8 +76,6 @@ def _configure_fit(parser: argparse.ArgumentParser) -> None:
         help="a start with a name, such as reference; random; or name=value,... "
         "(default: the problem's own start for the transcription, or else reference)",
     )
-    add_options(parser, "json", "plot", "save", max_time=math.inf, seed=0)
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="report each solve; twice: each iteration")
 
 
 def _fit(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,47 @@
+"""``castfit report``: problems of the library and of files become pages."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from castfit.cli import main
+
+SCRIPT = """
+    import castfit as cf
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1})
+    experiment = cf.Experiment({"x": [0.62, 0.35, 0.22]}, time=[1, 2, 3], sigma=0.02)
+    problem = cf.Problem(model, experiment, parameters={"k": 0.4})
+    # <script>alert(1)</script>
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_problem_of_the_library_becomes_a_page(tmp_path, capsys):
+    assert main(["report", "bellman", "--title", "Two rates", "--transcription", "single"]) == 0
+    assert "bellman.html" in capsys.readouterr().out
+    text = (tmp_path / "bellman.html").read_text(encoding="utf-8")
+    assert "<h1>Two rates</h1>" in text
+    assert "single shooting" in text
+
+
+def test_a_file_becomes_a_page_with_its_script_and_profiles(tmp_path):
+    (tmp_path / "decay.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
+    assert main(["report", "decay.py", "--profiles", "--out", "page.html"]) == 0
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<h2>Profiles</h2>" in text
+    assert "# &lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert text.count("<script>") == 1
+
+
+def test_places_that_are_none_are_refused_before_the_fit(capsys):
+    assert main(["report", "bellman", "--out", "nowhere/page.pdf"]) == 2
+    said = capsys.readouterr().err
+    assert "let --out end in .html" in said
+    assert "there is no folder 'nowhere'" in said
