@@ -43,8 +43,8 @@ class OutputAt:
     --------
     >>> import castfit as cf
     >>> result = cf.fit(cf.problems.load("lotka_volterra").problem)
-    >>> profiles = cf.profile(result, cf.OutputAt("x", 3.5))
-    >>> profiles["x(t = 3.5)"].sides()[1].kind
+    >>> profiles = cf.profile(result, cf.OutputAt("y1", 3.5))
+    >>> profiles["y1(t = 3.5)"].sides()[1].kind
     'bounded'
     """
 
