@@ -92,7 +92,11 @@ def coverage(
 
     Examples
     --------
-    >>> print(cf.coverage(problem, {"k1": 1.0, "k2": 0.5}, sigma=0.05, workers=2))
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> checked = cf.coverage(result, samples=8)  # 500 tell something
+    >>> checked.fitted, list(checked.quantities)
+    (8, ['k1', 'k2'])
     """
     run = RunOptions(
         workers=workers, max_time=max_time, start_max_time=fit_max_time, callback=callback,

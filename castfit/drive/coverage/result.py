@@ -100,6 +100,14 @@ class CoverageResult:
         How the run ended, in words.
     time : float
         Seconds.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> checked = cf.coverage(result, samples=8)
+    >>> 0 <= checked.quantities["k1"].share <= 1
+    True
     """
 
     posed: Posed

@@ -53,6 +53,15 @@ class SampleResult:
         How the run ended, in words.
     time : float
         Seconds.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> drawn = cf.sample(result, draws=40, chains=2, tune=5)
+    >>> drawn.converged
+    False
+    >>> lower, upper = drawn.confidence_intervals(0.9)["k1"]
     """
 
     result: Result

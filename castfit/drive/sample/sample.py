@@ -131,8 +131,11 @@ def sample(
 
     Examples
     --------
-    >>> posterior = cf.sample(result, draws=4000, rng=0)
-    >>> result.predict(times, bands=posterior)
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> drawn = cf.sample(result, draws=40, chains=2, tune=5)  # thousands are to be relied on
+    >>> drawn.chain.shape  # walkers of all chains, steps, quantities
+    (12, 4, 2)
     """
     run = RunOptions(workers=workers, max_time=max_time, callback=callback, verbose=verbose)
     mistakes: list[str] = []
