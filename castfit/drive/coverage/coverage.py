@@ -15,7 +15,7 @@ import numpy as np
 
 from castfit._reading import is_count, is_one_of, named, option_mistakes, real, rng_mistakes, text
 from castfit.drive.coverage.result import CoverageResult
-from castfit.drive.profile.profile import profile
+from castfit.drive.profile.profile import profile_limits
 from castfit.drive.refits.asked import asked_of, seeded
 from castfit.drive.refits.recipes import Redrawn, kind_mistakes, redrawn, undrawable
 from castfit.drive.refits.row import Refit
@@ -152,12 +152,7 @@ def _linear(result: Result, level: float) -> Mapping[str, tuple[float, float]]:
     return result.confidence_intervals(level)
 
 
-def _profiled(result: Result, level: float) -> Mapping[str, tuple[float, float]]:
-    """Return limits by profiles; one that is open is at infinity, or at the bound up to which it was followed."""
-    return profile(result, levels=level).limits(level)
-
-
-KINDS: Mapping[str, Intervals] = {"linear": _linear, "profile": _profiled}
+KINDS: Mapping[str, Intervals] = {"linear": _linear, "profile": profile_limits}
 """Intervals by their names."""
 
 

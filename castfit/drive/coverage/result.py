@@ -202,7 +202,7 @@ def _end(name: str, k: int) -> Callable[[Refit], float]:
 
 def _covered(truth: float, solved: list[Refit], name: str, estimates: Array) -> Covered:
     ends = np.array([row.found.get(name, (np.nan, np.nan)) for row in solved]).reshape(-1, 2)
-    known = np.isfinite(ends).all(axis=1)
+    known = np.isfinite(ends).any(axis=1) & ~np.isnan(ends).any(axis=1)  # one that is open on one side is one
     errors = np.array([row.found.get(f"standard error of {name}", (np.nan, np.nan))[0] for row in solved])
     low: Array = ends[known, 0]
     high: Array = ends[known, 1]
