@@ -12,6 +12,11 @@ A fit at some weights gives f's local model, in which V is minimised; a fit at t
 on until the weights stay.  Where one unknown sigma is common to all data, f is divided by its unbiased variance instead
 of the likeliest one, as in any restricted likelihood.
 
+Why not cross-validation: with 100 data sets of 25 or 60 values each, of a wave, a step and a straight line, the median
+error of the input is the same by leaving one out and by generalised cross-validation, but the 95 % quantile of it is
+1.1 to 4.5 times larger: now and then they take noise for signal.  Bands of 95 % at the likeliest weight cover 91 to
+99 % of all times of what is smooth, and 86 to 91 % of those of a step, which is not.
+
 The result's problem has the weights that were chosen: intervals, profiles and samples hold at them.
 
 V has no units: where those of time or of the input change, w_i follows.
