@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from castfit._reading import is_one_of, text
 
 if TYPE_CHECKING:
+    from castfit.integrate import IntegratorOptions
     from castfit.posed import Posed
 
 _MANY = 500
 """Quantities from which gradients of the cost pay for the slower convergence of a Hessian that is only approximated.
 
-One gradient takes 3 to 9 simulations and pays from about ten quantities.  CPU seconds of whole fits of networks, by
-gradients (iterations) / by IPOPT with Jacobians / by Gauss-Newton:
+One gradient takes about 3 simulations and pays from five to ten quantities (castfit bench adjoint-scaling).  CPU
+seconds of whole fits of networks, by gradients (iterations) / by IPOPT with Jacobians / by Gauss-Newton:
 
     20 states, 100 parameters   3.2 (104) / 0.4 (8) / 0.3 (4)
     20 states, 300 parameters   3.6 (56)  / 2.3 (7) / 1.6 (4)
@@ -23,8 +24,13 @@ gradients (iterations) / by IPOPT with Jacobians / by Gauss-Newton:
 
 DERIVATIVES = ("auto", "forward", "adjoint")
 
-_PER_STATE, _AT_ALL = 2.5, 10.0
-"""Adjoint states cost about as much as so many forward directions per state, and as so many to begin with."""
+_PER_STATE, _AT_ALL = 1.5, 15.0
+"""Adjoint states cost about as much as so many forward directions per state, and as so many to begin with.
+
+Parameters from which a Jacobian takes less time backwards: 14 for 2 and 5 states, 20 for 20, above 50 for 100.
+"""
+
+_MEASURED = ("auto", "cvodes")  # methods of integration
 
 
 def derivative_mistakes(given: Any) -> list[str]:
@@ -34,22 +40,24 @@ def derivative_mistakes(given: Any) -> list[str]:
     return [f"derivatives is {text(given)}; choose 'auto', 'forward' or 'adjoint'"]
 
 
-def adjoint_pays(problem: Posed) -> bool:
+def adjoint_pays(problem: Posed, options: IntegratorOptions) -> bool:
     """Whether the Jacobian of an interval takes less time by adjoint states than by forward sensitivities.
 
     Never for a DAE: the backward integrals of IDAS take many small steps.
     """
+    if options.method not in _MEASURED:
+        return False
     n_x = len(problem.model.states)
     directions = max(int(c.link.moving.sum()) for c in problem.conditions) + n_x
     return not problem.model.algebraic_states and directions > _AT_ALL + _PER_STATE * n_x
 
 
-def gradient_pays(problem: Posed) -> bool:
+def gradient_pays(problem: Posed, options: IntegratorOptions) -> bool:
     """Whether a fit by gradients of the cost takes less time than one by the derivatives of all residuals.
 
     Never for a DAE, as above.
     """
-    return not problem.model.algebraic_states and len(problem.names) >= _MANY
+    return options.method in _MEASURED and not problem.model.algebraic_states and len(problem.names) >= _MANY
 
 
 def adjoint_obstacle(problem: Posed) -> str:

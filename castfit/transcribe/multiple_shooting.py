@@ -142,7 +142,8 @@ class MultipleShooting:
     def _backward(self, posed: Posed) -> bool:
         """Whether adjoint states are integrated."""
         if self.derivatives == "auto":
-            return self.algebraic == "consistent" and is_one_of(self.intervals, "data") and adjoint_pays(posed)
+            possible = self.algebraic == "consistent" and is_one_of(self.intervals, "data")
+            return possible and adjoint_pays(posed, self.integrator)
         return self.derivatives == "adjoint"
 
     def refine(self, problem: Posable, staged: StagedProblem, v: NDArray[np.float64]) -> StagedProblem | None:

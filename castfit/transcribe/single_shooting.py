@@ -96,7 +96,7 @@ class SingleShooting:
         by_gradient = {
             "adjoint": "only",
             "forward": "no",
-            "auto": "better" if not obstacle and gradient_pays(posed) else "no",
+            "auto": "better" if not obstacle and gradient_pays(posed, self.integrator) else "no",
         }[self.derivatives]
         edges = [np.array([c.start, c.end]) for c in posed.conditions]
         staged = ShootingProblem(
