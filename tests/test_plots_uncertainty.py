@@ -126,6 +126,12 @@ def test_contours_are_drawn_over_ellipses_whichever_way_their_pair_is_named(resu
         np.testing.assert_allclose(axes.lines[-1].get_xydata(), expected)
 
 
+def test_contours_of_profiles_are_drawn_over_ellipses(result):
+    found = cf.contours(result, "k", "m", levels=0.95, slices=4)
+    axes = plots.ellipses(result, contours=[found]).axes[0]
+    np.testing.assert_allclose(axes.lines[-1].get_xydata(), found.lines[0.95])
+
+
 def test_ellipses_ask_for_names_that_have_errors(result):
     with pytest.raises(cf.InputError, match="'q' was not estimated"):
         plots.ellipses(result, names=["k", "q"])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from castfit.drive.profile.plane import Contours
     from castfit.region import ConfidenceRegion
     from castfit.result import Result
 
@@ -133,7 +134,7 @@ def ellipses(
     *,
     names: Sequence[str] | None = None,
     level: float | None = None,
-    contours: Mapping[tuple[str, str], Sequence[NDArray[np.float64]]] | None = None,
+    contours: Mapping[tuple[str, str], Sequence[NDArray[np.float64]]] | Sequence[Contours] = (),
 ) -> Figure:
     """Plot the confidence ellipses of all pairs of quantities, in the linear approximation; the cross is the estimate.
 
@@ -148,8 +149,8 @@ def ellipses(
         Which quantities; by default all that have a standard error, at most six: those that are correlated most.
     level : float, optional
         By default the result's `confidence_level`.
-    contours : mapping from pair of names to curves, optional
-        Curves (n, 2) to be drawn over the ellipses in natural scale, such as those of two-dimensional profiles.
+    contours : sequence of Contours, or mapping from pair of names to curves, optional
+        What is drawn over the ellipses: ``[cf.contours(result, "k1", "k2")]``, or curves (n, 2) in natural scale.
 
     Raises
     ------
@@ -173,9 +174,10 @@ def ellipses(
         strongest = np.nanmax(np.where(np.eye(len(region.names)) > 0, 0.0, np.abs(region.correlation)), axis=1)
         order = sorted(given, key=lambda n: -strongest[region.names.index(n)])[:_MOST_PAIRED]
         given = [n for n in given if n in order]
+    lines = contours if isinstance(contours, Mapping) else {c.names: tuple(c.lines.values()) for c in contours}
     if len(given) < 2:
         return _nothing(new_figure(4.4, 2.2), "There are no pairs of quantities with standard errors.", path)
-    return _pairs(result, region, given, contours or {}, path)
+    return _pairs(result, region, given, lines, path)
 
 
 def _pairs(
