@@ -371,3 +371,19 @@ def test_misuse_is_refused(change, message):
 def test_all_mistakes_are_listed():
     with pytest.raises(InputError, match=r"2 mistakes found(.|\n)*upper contains NaN(.|\n)*scale must be positive"):
         bounded_lsq(np.ones(2), np.eye(2), upper=np.full(2, np.nan), scale=-np.ones(2))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 3), st.integers(1, 4))
+def test_equations_that_are_combinations_of_others_change_nothing(seed, independent, copies):
+    """The minimum and the forces of the constraints are those without the copies."""
+    rng = np.random.default_rng(seed)
+    E, u = rng.standard_normal((9, 5)), rng.standard_normal(9)
+    G, g = rng.standard_normal((independent, 5)), rng.standard_normal(independent)
+    mix = rng.standard_normal((copies, independent))
+    zero = np.zeros(independent + copies)
+    alone = bounded_lsq(u, E, rows=Rows(g, G, zero[:independent], zero[:independent]))
+    every = bounded_lsq(u, E, rows=Rows(np.append(g, mix @ g), np.vstack([G, mix @ G]), zero, zero))
+    assert every.feasible
+    np.testing.assert_allclose(every.x, alone.x, rtol=1e-7, atol=1e-9)
+    force = np.vstack([G, mix @ G]).T @ every.row_multipliers
+    np.testing.assert_allclose(force, G.T @ alone.row_multipliers, rtol=1e-6, atol=1e-8)
