@@ -77,7 +77,10 @@ PRIORS = {
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
-@pytest.mark.parametrize("name", PRIORS)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in ("normal", "of the logarithm") else pytest.param(n, marks=pytest.mark.slow) for n in PRIORS],
+)
 def test_without_information_the_posterior_is_the_prior_on_any_scale(name, scale):
     prior, exact = PRIORS[name]
     experiment = cf.Experiment({"x": [0.5]}, time=[1.0], sigma=1e3, initial={"x": 1.0})
