@@ -274,7 +274,8 @@ def test_path_constraints(transcription):
 
 def test_constraints_that_contradict_each_other():
     k = ca.SX.sym("k")
-    problem = decay_problem(constraints=[Constraint(k, upper=0.2), Constraint(k, lower=0.4)])
+    given = (Constraint(k, upper=0.2, name="constraint 1"), Constraint(k, lower=0.4, name="constraint 2"))
+    problem = decay_problem().posed.holding(given)  # what users say of this kind is refused before
     solution = solve(transcribed(problem, SingleShooting()))
     assert solution.status is Status.INFEASIBLE
     assert "'constraint 1' by" in solution.detail
