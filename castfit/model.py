@@ -515,6 +515,7 @@ class Model:
         self.switches = tuple(Switch(symbol[n], time) for n, time in zip(names, found, strict=True))
 
 
+@brief
 @dataclass(frozen=True, eq=False)
 class Said:
     """What a model was given, by name, with the symbols of delayed values in it."""

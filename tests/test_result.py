@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 from scipy.optimize import curve_fit
 
+from castfit import problems
 from castfit.estimate import estimate
 from castfit.experiment import Experiment, free
 from castfit.integrate import IntegratorOptions
@@ -510,3 +511,8 @@ def test_plot_is_a_figure(result: Result, tmp_path: Path) -> None:
     figure = result.plot(tmp_path / "fit.png")
     assert len(figure.axes) >= 1
     assert (tmp_path / "fit.png").stat().st_size > 1000
+
+
+def test_the_beginning_alone_is_predicted():
+    result = fit(problems.load("bellman").problem)
+    assert result.predict([0])["experiment 1"]["z"] == 0.0

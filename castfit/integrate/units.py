@@ -45,15 +45,16 @@ def units_of(
     """
     times, x, z = table
     size = mean_magnitude(x)
+    least = 1.0 / horizon if horizon > 0.0 else np.inf  # in no time at all nothing moves from zero
     for _ in range(size.size if (size == 0.0).any() else 0):
         known = np.where((x == 0.0) & (size > 0.0), size, x)
         rates, decay = _rates(model, inputs, times, known, z, p)
-        new = np.where(size == 0.0, rates / np.maximum(decay, 1.0 / horizon), 0.0)
+        new = np.where(size == 0.0, rates / np.maximum(decay, least), 0.0)
         if not (new > 0.0).any():
             break
         # What decays the faster the larger it is settles between the two.
         _, faster = _rates(model, inputs, times, np.where(new > 0.0, new, known), z, p)
-        balance = rates / np.maximum(faster, 1.0 / horizon)
+        balance = rates / np.maximum(faster, least)
         size = size + np.where(balance < new, np.sqrt(balance) * np.sqrt(new), new)
     size = np.concatenate([size, mean_magnitude(z)])
     return np.where(size > 0.0, size, 1.0)
