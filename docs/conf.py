@@ -25,13 +25,14 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "architecture",
     "command_page",
+    "course",
     "mathml",
     "outcomes_page",
     "problem_pages",
 ]
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build", "_work", "course/solutions"]
+exclude_patterns = ["_build", "_work"]
 templates_path = ["_templates"]
 nitpicky = False
 

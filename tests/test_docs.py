@@ -18,6 +18,7 @@ WRITTEN = (
     "compared",
     "reference",
     "trust",
+    "course",
 )  # by hand; all other pages are made when the site is built
 PAGES = sorted(page for folder in WRITTEN for page in (ROOT / "docs" / folder).rglob("*.md"))
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
