@@ -1,0 +1,213 @@
+# ruff: noqa: E501, PT018
+
+# %% [markdown]
+# # Unit 4: collocation and IPOPT
+#
+# A polynomial instead of an integration: you will derive the matrix of a collocation method, measure its order, and hand the whole fit, states and
+# parameter together, to IPOPT as one sparse nonlinear program.
+#
+# Replace every `...` and run the cell; the check at its end says whether it is right, and gives a hint if not.
+
+# %%
+import casadi as ca
+import numpy as np
+
+import castfit as cf
+
+POINTS = np.array([0.0, 1 / 3, 1.0])  # the element's beginning, and the two points of Radau's method of degree 2
+SIGMA = 0.02
+times = np.linspace(0.5, 4, 8)
+measured = 1 / (1 + 0.8 * times) + SIGMA * np.random.default_rng(5).standard_normal(times.size)
+
+# %% checks
+# The checks: run this cell, look into it when you are done.
+DOTS = "The dots are still there: replace them by your answer."
+
+
+def check_matrix(differentiation_matrix):
+    D = differentiation_matrix(POINTS)
+    assert D is not ..., DOTS
+    assert np.shape(D) == (3, 3), (
+        "The matrix has a row for each point and a column for each point: D[i, j] is the slope of polynomial j at point i."
+    )
+    D = np.asarray(D)
+    assert np.allclose(D @ np.ones(3), 0, atol=1e-9), (
+        "The slope of a constant is zero, so that every row of D sums to zero. Yours does not."
+    )
+    assert np.allclose(D @ POINTS, 1), (
+        "The slope of the polynomial x(c) = c is one everywhere: D @ POINTS has to be ones. Are rows and columns exchanged?"
+    )
+    assert np.allclose(D @ POINTS**2, 2 * POINTS), (
+        "The slope of c^2 has to be 2 c: polynomials up to degree 2 are differentiated exactly."
+    )
+    print("Right.")
+
+
+def check_defects(defects):
+    f, x = (lambda x: -(x**2)), np.array([1.0, 0.9, 0.7])
+    d = defects(f, x, 0.5)
+    assert d is not ..., DOTS
+    assert np.shape(d) == (2,), (
+        "There is an equation at each of the two collocation points, and none at the element's beginning."
+    )
+    slopes = np.array([np.polyder(np.poly1d(np.polyfit(POINTS, x, 2)))(point) for point in POINTS[1:]])
+    assert not np.allclose(d, slopes - f(x[1:])), (
+        "The polynomial is a function of c = (t - t_k) / h: its slope in c is h times that in t."
+    )
+    assert np.allclose(d, slopes - 0.5 * f(x[1:])), (
+        "At each collocation point D x = h f(x): the difference of both sides is the defect."
+    )
+    print("Right.")
+
+
+def check_order(order):
+    assert order is not ..., DOTS
+    assert np.isscalar(order) or np.shape(order) == (), "The order is one number, from the last two errors."
+    assert order > 0, (
+        "Errors fall with the number of elements: take the logarithm of the coarser one divided by the finer one."
+    )
+    assert abs(order - 3) < 0.15, (
+        "Each halving of h divides the error by 2^order: order = log2(error before / error after), which is about 2 d - 1."
+    )
+    print("Right.")
+
+
+def check_count(variables, equations):
+    assert variables is not ... and equations is not ..., DOTS
+    assert variables == 1 + 8 * 2, (
+        "One parameter, and two inner states in each of eight elements (the last is the beginning of the next)."
+    )
+    assert equations == 8 * 2, "Each element has an equation at each of its two collocation points."
+    print("Right.")
+
+
+def check_program(program):
+    assert program is not ..., DOTS
+    assert set(program) == {"x", "f", "g"}, (
+        "The program is a dictionary with 'x' (variables), 'f' (what is minimized) and 'g' (what has to be zero)."
+    )
+    assert program["x"].shape[0] == 17, "The variables are k and all 16 states: ca.vertcat(k, states)."
+    assert program["g"].shape[0] == 16, (
+        "There is a defect for each collocation point, 16 in all: the list `equations` joined by ca.vertcat."
+    )
+    value = ca.Function("f", [program["x"]], [program["f"]])(np.ones(17))
+    assert np.isclose(float(value), 0.5 * np.sum((1 - measured) ** 2) / SIGMA**2), (
+        "The objective is half the sum of squares of (state at the element's end - measured) / SIGMA."
+    )
+    print("Right.")
+
+
+# %% [markdown]
+# ## 1. The matrix
+#
+# $\ell_j(c)$ is the polynomial that is one at point $j$ and zero at the others; the state is $x(c) = \sum_j x_j \ell_j(c)$. Its slope at point $i$ is
+# $\sum_j D_{ij} x_j$ with $D_{ij} = \ell_j'(c_i)$.
+
+
+# %%
+def differentiation_matrix(c):
+    """Return D, (n, n), for the points c (n,)."""
+    # solution: the slopes of the Lagrange polynomials; np.poly1d(np.polyfit(c, values, degree)).deriv() may help
+    n = len(c)
+    polynomials = [np.poly1d(np.polyfit(c, np.eye(n)[j], n - 1)) for j in range(n)]
+    return np.array([[polynomial.deriv()(point) for polynomial in polynomials] for point in c])
+    # end
+
+
+check_matrix(differentiation_matrix)
+D = differentiation_matrix(POINTS)
+print(D.round(3))
+
+# %% [markdown]
+# ## 2. The equations of an element
+#
+# At each collocation point the polynomial's slope has to be the model's. The element has the length $h$.
+
+
+# %%
+def defects(f, x, h):
+    """Return D x - h f(x) at the two collocation points, for x (3,): the state at the beginning and at both points."""
+    # solution: two equations; D is there already
+    return D[1:] @ x - h * f(x[1:])
+    # end
+
+
+check_defects(defects)
+
+# %% [markdown]
+# ## 3. The order
+#
+# Solve the equations for $\dot x = -x^2$, element by element, and compare with $x(1) = 1/2$.
+
+# %%
+x = ca.SX.sym("x", 2)
+start, h = ca.SX.sym("start"), ca.SX.sym("h")
+all_x = ca.vertcat(start, x)
+solver = ca.rootfinder("solver", "newton", {"x": x, "p": ca.vertcat(start, h), "g": ca.mtimes(D[1:], all_x) + h * x**2})
+errors = []
+for n in (4, 8, 16, 32):
+    end = 1.0
+    for _ in range(n):
+        end = float(solver([end, end], [end, 1 / n])[1])
+    errors.append(abs(end - 0.5))
+print("errors:", errors)
+
+# solution: the order, a number, from the last two errors
+order = np.log2(errors[-2] / errors[-1])
+# end
+
+check_order(order)
+
+# %% [markdown]
+# ## 4. How large is the program?
+#
+# Now estimate $k$ in $\dot x = -k x^2$, $x(0) = 1$, from eight measurements half a unit of time apart, with an element between any two.
+# The initial state is known. How many variables and equations are there?
+
+# %%
+# solution: two numbers
+variables, equations = 1 + 8 * 2, 8 * 2
+# end
+
+check_count(variables, equations)
+
+# %% [markdown]
+# ## 5. The program
+#
+# `states[k]` are the two states of element $k$, the second of them its end, where it was measured.
+
+# %%
+k = ca.SX.sym("k")
+states = [ca.SX.sym(f"x{j}", 2) for j in range(8)]
+equations, begin = [], 1.0
+for inner in states:
+    equations.append(ca.mtimes(D[1:], ca.vertcat(begin, inner)) + 0.5 * k * inner**2)
+    begin = inner[1]
+
+# solution: the dictionary for IPOPT: "x" all variables, k first; "f" half the sum of squares; "g" all equations
+residuals = [(inner[1] - value) / SIGMA for inner, value in zip(states, measured, strict=True)]
+program = {"x": ca.vertcat(k, *states), "f": 0.5 * ca.sumsqr(ca.vertcat(*residuals)), "g": ca.vertcat(*equations)}
+# end
+
+check_program(program)
+
+# %% [markdown]
+# IPOPT wants derivatives; CasADi has them. Most entries of the Jacobian are zero, which is what makes collocation possible for large models.
+
+# %%
+jacobian = ca.jacobian(program["g"], program["x"])
+print(f"{jacobian.nnz()} of {jacobian.numel()} entries of the Jacobian are not zero")
+ipopt = ca.nlpsol("ipopt", "ipopt", program, {"ipopt.print_level": 0, "ipopt.sb": "yes", "print_time": False})
+found = ipopt(x0=np.concatenate([[0.3], np.repeat(measured, 2)]), lbg=0, ubg=0)
+print("k =", float(found["x"][0]), "after", ipopt.stats()["iter_count"], "iterations")
+
+# %% [markdown]
+# The same by castfit, with the same eight elements:
+
+# %%
+z, rate = cf.symbols("x k")
+model = cf.Model({z: -rate * z**2}, parameters=[rate], initial={z: 1})
+problem = cf.Problem(model, cf.Experiment({"x": measured}, time=times, sigma=SIGMA), parameters={"k": 0.3})
+result = cf.fit(problem, cf.Collocation(degree=2, elements=8), cf.Ipopt(), verify=False)
+print(result)
+assert np.isclose(float(found["x"][0]), result.parameters["k"], rtol=1e-5)
