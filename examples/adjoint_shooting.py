@@ -5,12 +5,12 @@ Adjoint multiple shooting, with the adjoint equations written out
 Predators and prey, x' = -p1 x + p2 x y and y' = p3 y - p4 x y, are measured at t = 1 ... 10.  From the guess
 p = (0.5, 0.5, 0.5, -0.2) no simulation reaches the data: the model has a pole at t = 3.3.  Multiple shooting starts at
 the data instead.  Every measured time is a node with states s_j of its own, the data are compared with the nodes, and
-the pieces have to join:
+the pieces have to join::
 
     minimise  sum_j |s_j - data_j|^2 / sigma^2    subject to    x_j(t_{j+1}; s_j, p) - s_{j+1} = 0.
 
 Only the conditions contain an integration.  Aydogmus and Tor differentiate them backwards: one adjoint state per number
-instead of one sensitivity per parameter, and one number per interval, h_j = |x_j - s_{j+1}|^2.  This lesson does by
+instead of one sensitivity per parameter, and one number per interval, ``h_j = |x_j - s_{j+1}|^2``.  This lesson does by
 hand what `cf.MultipleShooting("data", derivatives="adjoint")` does, and shows what the paper does not say.
 
     python examples/adjoint_shooting.py
