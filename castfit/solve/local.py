@@ -131,8 +131,8 @@ class LocalProblem:
         free: Array = np.eye(n_x)[:, ~fixed]
         closure = np.vstack([self.condensed.F, self.condensed.C[self._pinned]]) * D @ free
         Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
-        same: Array = np.ones(Z.shape[1])
-        found = regularise(self.condensed.E * D @ Z, threshold=self._regularisation, scale=same)
+        rows = self.condensed.E * D @ Z
+        found = regularise(rows, threshold=self._regularisation, scale=np.ones(int(Z.shape[1])))
         w = found.singular_values
         condition = float(w[0] / w[-1]) if w.size and w[-1] > 0 else np.inf
         if self._regularisation == 0.0:
