@@ -17,7 +17,29 @@ LEAVES = {
     "csv_to_report": ["concentrations.csv", "report.html"],
 }
 NEEDS = {"multistart_dask": "distributed", "csv_to_report": "pandas"}
-SLOW = {"jak_stat", "lorenz", "robertson", "multistart_dask", "compare_solvers", "compare_transcriptions"}
+SLOW = {
+    "adjoint_shooting",
+    "batch_reactor_dae",
+    "bootstrap_against_profiles",
+    "chemostat",
+    "compare_solvers",
+    "compare_transcriptions",
+    "csv_to_report",
+    "delays",
+    "epidemic",
+    "heat_equation",
+    "is_it_identifiable",
+    "jak_stat",
+    "lorenz",
+    "model_comparison",
+    "multistart_dask",
+    "oral_doses",
+    "robertson",
+    "scaled_outputs",
+    "scatter_search",
+    "stiffness",
+    "van_der_pol",
+}
 
 
 def run(script, folder, *arguments):
