@@ -202,7 +202,7 @@ class Search:
         warm: bool = False,
     ) -> Attempt:
         """Solve, refine, solve again; then judge."""
-        refinement, staged = 0, staged.in_units()
+        refinement, staged = 0, _in_units(staged)
         while True:
             control = Control(self.remaining, self.report, second_start if refinement == 0 else None, self.rough)
             solution = self.solver.solve(staged, control, warm=warm or refinement > 0)
@@ -219,7 +219,7 @@ class Search:
                 detail = f"After {refinement} refinements it still differs from the integrator; give more elements."
                 solution = replace(solution, status=Status.ACCEPTABLE, detail=detail)
                 break
-            staged, refinement = finer.in_units(), refinement + 1
+            staged, refinement = _in_units(finer), refinement + 1
             self.say(f"refined to {staged.layout.n_v} variables")
         with unwatched():  # this takes an evaluation or two; cut off it would lose the work that was done
             solution, linear = judge(staged, solution)
@@ -301,6 +301,14 @@ class Search:
             return found
         again = self.attempt(at, at.transcribe(self.problem, theta), found.what)
         return again if again.good and not found.better_than(again) else found
+
+
+def _in_units(staged: StagedProblem) -> StagedProblem:
+    """Measure constraints in units of what they change by; as they stand where no time is left, which solvers say."""
+    try:
+        return staged.in_units()
+    except Stopped:
+        return staged
 
 
 def started_from(problem: Posed, transcription: Transcription, theta: Array, nodes: list[Nodes]) -> Transcription:
