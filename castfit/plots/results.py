@@ -239,13 +239,15 @@ def _draw(
         drawn.append(curve)
         prefix = f"{label}: " if len(results) > 1 else ""
         troubles += [prefix + sentence for sentence in (stops if result.success else [result.message])]
+    limit(pairs, list(results.values()), drawn, shared)
+    logarithmic(pairs, log, shared)
     for pair in pairs if nodes else []:
         times = first.trajectories[pair.panel.condition.name].times
+        if pair.above.get_xscale() == "log":  # which begins behind the first nodes
+            times = times[times >= pair.above.get_xlim()[0]]
         if 1 < times.size <= _MOST_NODES:
             handles["nodes"] = _plot_nodes(pair, times)
             figure.called("nodes", handles["nodes"])
-    limit(pairs, list(results.values()), drawn, shared)
-    logarithmic(pairs, log, shared)
 
     notes = [textwrap.fill(plain(note), int(15 * grid.width)) for note in [*troubles, grid.note] if note]
     if notes:
