@@ -13,6 +13,8 @@ from sphinx.application import Sphinx
 import castfit as cf
 from castfit import plots, problems
 from castfit.problems import Benchmark
+from castfit.report.equations import table
+from castfit.report.system import system
 
 FOLDER = "problems"
 
@@ -29,6 +31,20 @@ def equations(module: Any) -> str:
     return "\n\n".join(
         f"```text\n{dedent(text)}\n```" if text.startswith("    ") else text.replace("``", "`") for text in paragraphs
     )
+
+
+def typeset(benchmark: Benchmark) -> str:
+    """Return the model's equations as formulas, made from the graph that is integrated."""
+    made = system(benchmark.problem.model)
+    groups = {
+        "": made.rates,
+        "and what is zero": made.algebraic,
+        "with outputs": made.outputs,
+        "from": made.initial,
+        "where": made.definitions,
+    }
+    shown = [f"{f'<p>{words}</p>' if words else ''}{table(found)}" for words, found in groups.items() if found]
+    return f'<div class="formula">{"".join(shown)}</div>'
 
 
 def optimum(benchmark: Benchmark) -> str:
@@ -66,6 +82,10 @@ print(cf.fit(benchmark.problem))
 ## Equations
 
 {equations(module)}
+
+```{{raw}} html
+{typeset(benchmark)}
+```
 
 ## Data and fit
 
