@@ -8,7 +8,6 @@ Linear: with the sensitivities  G = dy / d theta  of the simulated outputs and t
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
@@ -16,12 +15,9 @@ import numpy as np
 
 from castfit._reading import is_one_of, named, text
 from castfit.ensembles import Ensemble, spread_of
-from castfit.experiment import Points
-from castfit.noise.gaussian import Gaussian
-from castfit.observed import Observed
+from castfit.responses import simulated, slopes_of
 from castfit.statistics import quantile
 from castfit.status import suggest
-from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,22 +127,8 @@ def sensitivities(theta: Array, posed: Posed, condition: Condition, times: Array
     options : IntegratorOptions
     """
     names = posed.model.output_names
-    plain = Observed(Gaussian(), -1, ("",))
-    unmeasured = Points(times, np.zeros((times.size, len(names))), np.ones((times.size, len(names))))
-    asked = replace(
-        posed,
-        experiments=tuple(e for e in posed.experiments if e.name == condition.name),
-        conditions=(replace(condition, points=unmeasured, observed=(plain,) * len(names)),),
-        outputs=names,
-        groups=(),
-        spreads=(),
-        noise_parameters=frozenset[str](),
-    )
-    # Scales that were eliminated are estimates here: there are no data that would determine them anew.
-    staged = SingleShooting(options).transcribe(asked, theta).explicit()
-    (blocks,) = staged.linearize(theta).jacobians
-    slopes = np.zeros((times.size * len(names), theta.size))
-    slopes[:, staged.layout.chains[0].theta] = blocks.R_q[0]
+    staged = simulated(posed, condition, times, theta, options, names)
+    slopes = slopes_of(staged, staged.linearize(theta), theta)
     return slopes.reshape(times.size, len(names), theta.size)
 
 

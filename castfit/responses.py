@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from castfit.conditions import Condition
     from castfit.integrate import IntegratorOptions
     from castfit.posed import Posed
+    from castfit.staged import Linearization, StagedProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,25 +62,43 @@ def responses(
         By default all that the model has, its states included.
     """
     names = posed.model.output_names if outputs is None else tuple(outputs)
+    staged = simulated(posed, condition, times, theta, options, names)
+    linear = staged.linearize(theta)
+    if not linear.ok:
+        return None
+    slopes = slopes_of(staged, linear, theta).reshape(times.size, len(names), theta.size)
+    ((values, *_),) = staged.standardised(theta)
+    found = Responses(names, times, values.reshape(times.size, len(names)), slopes)
+    return found if np.isfinite(found.values).all() and np.isfinite(found.slopes).all() else None
+
+
+def simulated(
+    posed: Posed,
+    condition: Condition,
+    times: Array,
+    theta: Array,
+    options: IntegratorOptions,
+    names: Sequence[str],
+) -> StagedProblem:
+    """Pose one experiment by single shooting as if outputs were measured at times, to be zero with errors of 1."""
     plain = Observed(Gaussian(), -1, ("",))
     unmeasured = Points(times, np.zeros((times.size, len(names))), np.ones((times.size, len(names))))
     asked = replace(
         posed,
         experiments=tuple(e for e in posed.experiments if e.name == condition.name),
         conditions=(replace(condition, points=unmeasured, observed=(plain,) * len(names)),),
-        outputs=names,
+        outputs=tuple(names),
         groups=(),
         spreads=(),
         noise_parameters=frozenset[str](),
     )
     # Scales that were eliminated are quantities here: there are no data that would determine them anew.
-    staged = SingleShooting(options).transcribe(asked, theta).explicit()
-    linear = staged.linearize(theta)
-    if not linear.ok:
-        return None
-    slopes = np.zeros((times.size * len(names), theta.size))
-    slopes[:, staged.layout.chains[0].theta] = linear.jacobians[0].R_q[0]
-    ((values, *_),) = staged.standardised(theta)
-    shape = (times.size, len(names))
-    found = Responses(names, times, values.reshape(shape), slopes.reshape(*shape, theta.size))
-    return found if np.isfinite(found.values).all() and np.isfinite(found.slopes).all() else None
+    return SingleShooting(options).transcribe(asked, theta).explicit()
+
+
+def slopes_of(staged: StagedProblem, linear: Linearization, theta: Array) -> Array:
+    """Return the derivatives of what is `simulated` by theta, (n n_outputs, n_theta), point by point."""
+    rows = linear.jacobians[0].R_q[0]
+    slopes = np.zeros((len(rows), theta.size))
+    slopes[:, staged.layout.chains[0].theta] = rows
+    return slopes
