@@ -101,7 +101,7 @@ from castfit.transcribe.single_shooting import SingleShooting
 if TYPE_CHECKING:
     from castfit import plots, problems
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Axis",
