@@ -26,22 +26,29 @@ from castfit.problem import Condition, Problem
 from castfit.status import InputError
 
 NAMES = (
-    "alpha_pinene", "batch_reactor", "bellman", "calcium", "escep", "gasoil", "hiv_proteinase", "lotka_volterra",
-    "lotka_volterra_michalik", "mackey_glass", "methanol", "notorious", "stat5", "three_step",
+    "alpha_pinene", "batch_reactor", "bellman", "calcium", "cascade", "escep", "fitzhugh_nagumo", "gasoil", "goodwin",
+    "hiv_proteinase", "lorenz", "lotka_volterra", "lotka_volterra_log", "lotka_volterra_michalik", "mackey_glass",
+    "methanol", "notorious", "repressilator", "stat5", "three_step",
 )  # fmt: skip
 SHAPES = {  # points of each experiment, outputs, measured values, estimated quantities
     "alpha_pinene": (8, 5, 40, 5),
     "batch_reactor": (21, 4, 84, 4),
     "bellman": (14, 1, 14, 2),
     "calcium": (201, 4, 804, 11),
+    "cascade": (20, 2, 120, 9),
     "escep": (23, 1, 23, 3),
+    "fitzhugh_nagumo": (161, 1, 161, 4),
     "gasoil": (21, 2, 42, 3),
+    "goodwin": (51, 1, 51, 7),
     "hiv_proteinase": (300, 1, 1500, 20),
+    "lorenz": (100, 1, 100, 3),
     "lotka_volterra": (10, 2, 20, 4),
+    "lotka_volterra_log": (60, 1, 60, 4),
     "lotka_volterra_michalik": (20, 2, 40, 4),
     "mackey_glass": (60, 1, 60, 4),
     "methanol": (17, 3, 51, 5),
     "notorious": (10, 2, 20, 1),
+    "repressilator": (60, 1, 60, 5),
     "stat5": (16, 2, 31, 4),
     "three_step": (21, 8, 2688, 36),
 }
