@@ -232,7 +232,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import on first use what needs time and not everyone needs."""
-    if name in ("plots", "problems"):
+    if name in ("petab", "plots", "problems"):
         import importlib
 
         return importlib.import_module(f"{__name__}.{name}")
