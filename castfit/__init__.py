@@ -99,7 +99,7 @@ from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
-    from castfit import plots, problems
+    from castfit import plots, problems, sbml
 
 __version__ = "0.2.0"
 
@@ -212,6 +212,7 @@ __all__ = [
     "relative",
     "relative_to_first",
     "sample",
+    "sbml",
     "scaled",
     "scatter_search",
     "sign",
@@ -232,7 +233,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import on first use what needs time and not everyone needs."""
-    if name in ("petab", "plots", "problems"):
+    if name in ("petab", "plots", "problems", "sbml"):
         import importlib
 
         return importlib.import_module(f"{__name__}.{name}")

@@ -20,7 +20,8 @@ from castfit._casadi import Built
 from castfit._mistakes import point_mistakes, tau_mistakes
 from castfit._reading import named, real, reals, text
 from castfit.delay import LADDER, Line
-from castfit.experiment import Consistent, as_input
+from castfit.events import read_events, up_to
+from castfit.experiment import Consistent, Experiment, as_input
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.grids import merge, snap
 from castfit.integrate.march import Course, Stretch, march
@@ -29,15 +30,17 @@ from castfit.integrate.units import mean_magnitude, units_of
 from castfit.model import Model
 from castfit.posed import Posed
 from castfit.problem import Problem, with_nodes
+from castfit.sbml.loaded import Loaded
 from castfit.series import time_mistakes
-from castfit.statement import at_start
-from castfit.status import CastfitError, check, suggest
+from castfit.statement import Parameter, at_start
+from castfit.status import CastfitError, InputError, check, suggest
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from castfit.conditions import Condition
+    from castfit.events import Doses, Event, Happening
     from castfit.inputs import Input
     from castfit.problem import Posable
     from castfit.schedule import Timetable
@@ -95,13 +98,14 @@ class Nodes:
 
 @overload
 def simulate(
-    problem: Model,
+    problem: Model | Loaded,
     parameters: Mapping[str, float] | None = None,
     times: ArrayLike | None = None,
     *,
     initial: Mapping[str, Any] | None = None,
     inputs: Mapping[str, Any] | None = None,
     start: float | None = None,
+    events: Event | Doses | Sequence[Event | Doses] | None = None,
     integrator: IntegratorOptions | None = None,
 ) -> dict[str, Any]: ...
 @overload
@@ -113,23 +117,25 @@ def simulate(
     integrator: IntegratorOptions | None = None,
 ) -> Prediction: ...
 def simulate(
-    problem: Model | Posable,
+    problem: Model | Loaded | Posable,
     parameters: Any = None,
     times: Any = None,
     *,
     initial: Mapping[str, Any] | None = None,
     inputs: Mapping[str, Any] | None = None,
     start: float | None = None,
+    events: Event | Doses | Sequence[Event | Doses] | None = None,
     integrator: IntegratorOptions | None = None,
 ) -> Any:
     """Integrate the experiments of a problem, or a model without any data, for given values.
 
     Parameters
     ----------
-    problem : Problem, Posed or Model
+    problem : Problem, Posed, Model, or what `castfit.sbml.load` returns
     parameters : mapping from str to float, or (n_theta,) array, optional
         Of a problem: natural values of estimated quantities, or of parameters of the model (fixed ones too); what is
-        left out keeps its guess.  An array is theta, in search scale.  Of a model: values of all its parameters.
+        left out keeps its guess.  An array is theta, in search scale.  Of a model: values of all its parameters.  Of
+        what was loaded: parameters and initial values that differ from the file's.
     times : (n,) array, or mapping from experiment to array
         Output times, increasing; of a problem by default the measured ones.
     initial : mapping from state to number or expression of the parameters
@@ -138,6 +144,9 @@ def simulate(
         Only for a model.
     start : float
         Only for a model: where the integration starts, by default 0.
+    events : sequence of Event and Doses
+        Only for a model: what happens at certain times, or when states reach something; after the file's own events, of
+        what was loaded.
     integrator : IntegratorOptions, optional
 
     Returns
@@ -170,13 +179,23 @@ def simulate(
         mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
     elif given is not None and given.method == "cvodes" and _is_dae(problem):
         mistakes.append("method 'cvodes' cannot integrate algebraic equations; use 'auto', 'idas' or 'rosenbrock'")
+    happens = read_events(events, mistakes)
+    if isinstance(problem, Loaded):
+        begin = problem.start(parameters)
+        problem, parameters, happens = problem.model, {**problem.parameters, **begin.parameters}, (
+            *problem.events, *happens)  # fmt: skip
+        initial = {**begin.initial, **named("initial", initial, mistakes)}
     if isinstance(problem, Model):
 
         def once(model: Model) -> dict[str, Any]:
             case, nodes, at = _model_case("simulate", model, parameters, times, initial, inputs, start, mistakes)
-            return _outputs(model, case, nodes, at, integrator or IntegratorOptions())
+            options = integrator or IntegratorOptions()
+            if happens or model.with_switches() is not model:
+                return _eventful(model, case, nodes, at, happens, options)
+            return _outputs(model, case, nodes, at, options)
 
         return _with_enough_nodes(once, problem, problem.with_order, problem.lines)
+    mistakes += ["events is part of the problem's experiments; give it there"] if happens else []
     posed, theta = _read("simulate", problem, parameters, times, initial, inputs, start, mistakes)
 
     def again(finer: Posable) -> Prediction:
@@ -185,8 +204,36 @@ def simulate(
     return _with_enough_nodes(again, posed, lambda n: with_nodes(posed, n), posed.posed.model.lines)
 
 
+def _eventful(
+    model: Model, case: Case, nodes: Nodes, times: Array, events: Sequence[Happening], options: IntegratorOptions
+) -> dict[str, Any]:
+    """Return all outputs of a model in which something happens at times: of a problem that has this one experiment."""
+    begin, end = float(nodes.times[0]), float(times[-1])
+    end = end if end > begin else begin + 1.0  # a measurement must follow the start
+    first = dict(zip(model.states, nodes.states[0].tolist(), strict=True))
+    try:
+        experiment = Experiment(
+            {model.own_states[0]: ([end], [0.0])},
+            initial={n: first[n] for n in model.own_states}
+            | dict(zip(model.algebraic_states, case.z_guess.tolist(), strict=True)),
+            inputs=dict(zip(model.inputs, case.inputs, strict=True)),
+            events=up_to(events, end),
+            start=begin,
+            name=case.name,
+        )
+        fixed = {n: Parameter(v, fixed=True) for n, v in zip(model.parameters, case.p.tolist(), strict=True)}
+        posed = Problem(model, experiment, parameters=fixed).posed
+    except InputError as error:
+        raise InputError("simulate", error.problems) from error
+    (condition,) = posed.conditions
+    case = Case.until(posed.model, condition, posed.guess, float(times[-1]), options)
+    x, z, p = _states(posed.model, case, first_nodes(posed, posed.guess)[0], times, options)
+    return _observed(model, case.inputs, times, x, z, p[:, : len(model.parameters)])
+
+
 def _is_dae(problem: Any) -> bool:
     model = problem.posed.model if isinstance(problem, (Problem, Posed)) else problem
+    model = model.model if isinstance(model, Loaded) else model
     return isinstance(model, Model) and bool(model.algebraic_states)
 
 
@@ -475,7 +522,12 @@ class Case:
 def _outputs(model: Model, case: Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> dict[str, Any]:
     """Return all outputs at times (n,)."""
     x, z, p = _states(model, case, nodes, times, options)
-    u = np.array([signal(times) for signal in case.inputs]).reshape(-1, times.size)
+    return _observed(model, case.inputs, times, x, z, p)
+
+
+def _observed(model: Model, inputs: Sequence[Input], times: Array, x: Array, z: Array, p: Array) -> dict[str, Any]:
+    """Return all outputs at times (n,), from states (n, n_x), (n, n_z) and parameters (n, n_p)."""
+    u = np.array([signal(times) for signal in inputs]).reshape(-1, times.size)
     y: Any = _OBSERVE.get(model, _observe).map(times.size)(times[None], x.T, z.T, p.T, u)
     return {"time": times, **dict(zip(model.output_names, np.asarray(y, dtype=float), strict=True))}
 

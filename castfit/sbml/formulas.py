@@ -1,0 +1,410 @@
+"""Formulas: libsbml's syntax trees as CasADi expressions.
+
+libsbml parses; here a tree is walked.  What an identifier stands for is asked of a lookup, so that one formula can be
+read at any time, at the start, or inside a function definition or kinetic law with names of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+import casadi as ca
+
+Lookup = Callable[[str], ca.SX]
+
+AVOGADRO = 6.02214179e23  # as SBML Level 3 fixes it
+
+_SMALL = 1e-150  # stands for a base of zero in x^n = exp(n log x)
+_LANCZOS = (  # of log Gamma, g = 7, n = 9 (Lanczos 1964; coefficients by Godfrey 2001)
+    0.99999999999980993,
+    676.5203681218851,
+    -1259.1392167224028,
+    771.32342877765313,
+    -176.61502916214059,
+    12.507343278686905,
+    -0.13857109526572012,
+    9.9843695780195716e-6,
+    1.5056327351493116e-7,
+)
+
+
+class NotExpressible(Exception):
+    """A formula contains what has no expression; the message names it."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A function definition: the names of its arguments, and the tree of its body."""
+
+    arguments: tuple[str, ...]
+    body: Any
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What names stand for.
+
+    Attributes
+    ----------
+    lookup : callable
+        The value of an identifier.
+    time : casadi.SX
+    rate : callable
+        The time derivative of an identifier's value.
+    functions : mapping from str to Definition
+    """
+
+    lookup: Lookup
+    time: ca.SX
+    rate: Lookup
+    functions: Mapping[str, Definition]
+
+    def inside(self, names: Mapping[str, ca.SX]) -> Scope:
+        """Return the scope in which some names stand for something else."""
+
+        def lookup(name: str) -> ca.SX:
+            return names[name] if name in names else self.lookup(name)
+
+        return replace(self, lookup=lookup)
+
+
+def expression(tree: Any, scope: Scope) -> ca.SX:
+    """Return a formula as an expression.
+
+    Raises
+    ------
+    NotExpressible
+        For delays, distributions and the like.
+    """
+    kind = _KINDS.of(tree.getType())
+    if kind == "name":
+        return scope.lookup(tree.getName())
+    if kind in _NUMBERS:
+        return ca.SX(_NUMBERS[kind](tree))
+    if kind == "time":
+        return scope.time
+    children = [tree.getChild(i) for i in range(tree.getNumChildren())]
+    if kind == "rate of":
+        return scope.rate(children[0].getName())
+    if kind == "call":
+        return _called(tree.getName(), [expression(child, scope) for child in children], scope)
+    if kind not in _OPERATIONS:
+        raise NotExpressible(kind if kind == "delay" else f"'{tree.getName() or kind}' in a formula")
+    return _OPERATIONS[kind]([expression(child, scope) for child in children])
+
+
+def names_in(tree: Any) -> set[str]:
+    """Return the identifiers in a formula; those of the functions that it calls are not looked into."""
+    kind = _KINDS.of(tree.getType())
+    inside = {tree.getName()} if kind == "name" else set[str]()
+    for i in range(tree.getNumChildren()):
+        inside |= names_in(tree.getChild(i))
+    return inside
+
+
+def relation(tree: Any) -> str:
+    """Return the kind of a tree's outermost operation, such as '>=' or 'and'."""
+    return _KINDS.of(tree.getType())
+
+
+def _called(name: str, arguments: Sequence[ca.SX], scope: Scope) -> ca.SX:
+    if name not in scope.functions:
+        raise NotExpressible(f"the function '{name}', which is not defined")
+    definition = scope.functions[name]
+    if definition.body is None:
+        raise NotExpressible(f"the function '{name}', whose definition is empty")
+    if len(arguments) != len(definition.arguments):
+        raise NotExpressible(
+            f"the function '{name}' with {len(arguments)} arguments instead of {len(definition.arguments)}"
+        )
+    return expression(definition.body, scope.inside(dict(zip(definition.arguments, arguments, strict=True))))
+
+
+class _Kinds:
+    """Names of libsbml's kinds of nodes, which are numbers."""
+
+    def of(self, number: int) -> str:
+        """Return the name of a kind."""
+        return self._names.get(number, "what libsbml cannot read")
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        library: Any = import_module("libsbml")
+        return {getattr(library, f"AST_{name}"): said for name, said in _SAID.items()}
+
+
+_SAID = {
+    "NAME": "name",
+    "NAME_TIME": "time",
+    "NAME_AVOGADRO": "avogadro",
+    "INTEGER": "integer",
+    "REAL": "number",
+    "REAL_E": "number",
+    "RATIONAL": "number",
+    "CONSTANT_E": "e",
+    "CONSTANT_PI": "pi",
+    "CONSTANT_TRUE": "true",
+    "CONSTANT_FALSE": "false",
+    "FUNCTION": "call",
+    "FUNCTION_RATE_OF": "rate of",
+    "FUNCTION_DELAY": "delay",
+    "FUNCTION_PIECEWISE": "piecewise",
+    "FUNCTION_POWER": "power",
+    "POWER": "power",
+    "FUNCTION_ROOT": "root",
+    "FUNCTION_LOG": "log",
+    "PLUS": "+",
+    "MINUS": "-",
+    "TIMES": "*",
+    "DIVIDE": "/",
+    "LOGICAL_AND": "and",
+    "LOGICAL_OR": "or",
+    "LOGICAL_XOR": "xor",
+    "LOGICAL_NOT": "not",
+    "LOGICAL_IMPLIES": "implies",
+    "RELATIONAL_EQ": "==",
+    "RELATIONAL_NEQ": "!=",
+    "RELATIONAL_GT": ">",
+    "RELATIONAL_GEQ": ">=",
+    "RELATIONAL_LT": "<",
+    "RELATIONAL_LEQ": "<=",
+    "LAMBDA": "lambda",
+    **{
+        f"FUNCTION_{name}": name.lower()
+        for name in [
+            "ABS",
+            "CEILING",
+            "EXP",
+            "FACTORIAL",
+            "FLOOR",
+            "LN",
+            "MAX",
+            "MIN",
+            "QUOTIENT",
+            "REM",
+            "SIN",
+            "COS",
+            "TAN",
+            "SEC",
+            "CSC",
+            "COT",
+            "SINH",
+            "COSH",
+            "TANH",
+            "SECH",
+            "CSCH",
+            "COTH",
+            "ARCSIN",
+            "ARCCOS",
+            "ARCTAN",
+            "ARCSEC",
+            "ARCCSC",
+            "ARCCOT",
+            "ARCSINH",
+            "ARCCOSH",
+            "ARCTANH",
+            "ARCSECH",
+            "ARCCSCH",
+            "ARCCOTH",
+        ]
+    },
+}
+_KINDS = _Kinds()
+
+_NUMBERS: dict[str, Callable[[Any], float]] = {
+    "integer": lambda tree: float(tree.getInteger()),
+    "number": lambda tree: float(tree.getReal()),
+    "avogadro": lambda _: AVOGADRO,
+    "e": lambda _: math.e,
+    "pi": lambda _: math.pi,
+    "true": lambda _: 1.0,
+    "false": lambda _: 0.0,
+}
+
+
+def _binary(function: Any) -> Callable[[list[ca.SX]], ca.SX]:
+    return lambda given: function(given[0], given[1])
+
+
+def _unary(function: Any) -> Callable[[list[ca.SX]], ca.SX]:
+    return lambda given: function(given[0])
+
+
+def _inverse(function: Any) -> Callable[[list[ca.SX]], ca.SX]:
+    """Apply a function to the reciprocal, as in  arccot x = arctan 1/x."""
+    return lambda given: function(1 / given[0])
+
+
+def _reciprocal(function: Any) -> Callable[[list[ca.SX]], ca.SX]:
+    """Take the reciprocal of a function, as in  sec x = 1 / cos x."""
+    return lambda given: 1 / function(given[0])
+
+
+def _folded(function: Any, empty: float) -> Callable[[list[ca.SX]], ca.SX]:
+    return lambda given: reduce(function, given) if given else ca.SX(empty)
+
+
+def _chain(compare: Any) -> Callable[[list[ca.SX]], ca.SX]:
+    """Compare each with the next, as in  a < b < c."""
+
+    def chained(given: list[ca.SX]) -> ca.SX:
+        return _all([compare(a, b) for a, b in pairwise(given)])
+
+    return chained
+
+
+def truth(value: ca.SX) -> ca.SX:
+    """Return a number as a truth value: anything but 0 is true."""
+    logical = (ca.OP_LT, ca.OP_LE, ca.OP_EQ, ca.OP_NE, ca.OP_NOT, ca.OP_AND, ca.OP_OR)
+    if not value.is_constant() and not value.is_symbolic() and value.op() in logical:
+        return value
+    return value != 0
+
+
+def _all(given: Sequence[ca.SX]) -> ca.SX:
+    return reduce(ca.logic_and, given) if given else ca.SX(1)
+
+
+def _and(given: list[ca.SX]) -> ca.SX:
+    return _all([truth(v) for v in given])
+
+
+def _or(given: list[ca.SX]) -> ca.SX:
+    return reduce(ca.logic_or, [truth(v) for v in given]) if given else ca.SX(0)
+
+
+def _xor(given: list[ca.SX]) -> ca.SX:
+    """Tell whether an odd number is true; without comparing truth values, which would hide the comparisons in them."""
+
+    def either(a: ca.SX, b: ca.SX) -> ca.SX:
+        return ca.logic_or(ca.logic_and(a, ca.logic_not(b)), ca.logic_and(ca.logic_not(a), b))
+
+    return reduce(either, [truth(v) for v in given]) if given else ca.SX(0)
+
+
+def _minus(given: list[ca.SX]) -> ca.SX:
+    return -given[0] if len(given) == 1 else given[0] - given[1]
+
+
+def _log(given: list[ca.SX]) -> ca.SX:
+    return ca.log10(given[0]) if len(given) == 1 else ca.log(given[1]) / ca.log(given[0])
+
+
+def _root(given: list[ca.SX]) -> ca.SX:
+    if len(given) == 1 or (given[0].is_constant() and float(given[0]) == 2.0):
+        return ca.sqrt(given[-1])
+    return power(given[1], 1 / given[0])
+
+
+def _raised(given: list[ca.SX]) -> ca.SX:
+    return power(given[0], given[1])
+
+
+def power(base: ca.SX, exponent: ca.SX) -> ca.SX:
+    """Return base^exponent with derivatives that are finite where the base is 0.
+
+    The derivative of x^n by n is x^n log x, which is NaN to a computer at x = 0, where species often begin, and x^n
+    itself is NaN at x = -1e-20, where rounding takes them.  With an exponent that is no number it is therefore
+    exp(n log |x|), 0 for a negative base unless the exponent is an integer.
+    """
+    if exponent.is_constant() or base.is_constant():
+        return base**exponent
+    size = ca.exp(exponent * ca.log(ca.fmax(ca.fabs(base), _SMALL)))
+    whole = ca.if_else(ca.floor(exponent) == exponent, ca.cos(math.pi * exponent), 0)
+    return ca.if_else(base >= 0, size, size * whole)
+
+
+def _piecewise(given: list[ca.SX]) -> ca.SX:
+    """Return pieces (value, condition, value, condition, ..., otherwise).
+
+    Where no condition holds and nothing is said for otherwise, a formula has no value; a right one does not come there.
+    """
+    pairs = list(zip(given[0::2], given[1::2], strict=False))
+    otherwise = given[-1] if len(given) % 2 else pairs[-1][0]
+    for value, condition in reversed(pairs):
+        otherwise = ca.if_else(truth(condition), value, otherwise)
+    return otherwise
+
+
+def _factorial(given: list[ca.SX]) -> ca.SX:
+    """Return x! = Gamma(x + 1)."""
+    x = given[0]
+    if x.is_constant():
+        return ca.SX(math.gamma(float(x) + 1.0))
+    base = x + 7.5
+    series = _LANCZOS[0] + sum((c / (x + i) for i, c in enumerate(_LANCZOS[1:], start=1)), start=ca.SX(0))
+    return ca.exp(0.5 * math.log(2 * math.pi) + (x + 0.5) * ca.log(base) - base) * series
+
+
+def _quotient(given: list[ca.SX]) -> ca.SX:
+    """Return a / b without its fraction; towards zero."""
+    ratio = given[0] / given[1]
+    return ca.sign(ratio) * ca.floor(ca.fabs(ratio))
+
+
+def _remainder(given: list[ca.SX]) -> ca.SX:
+    return given[0] - given[1] * _quotient(given)
+
+
+_OPERATIONS: dict[str, Callable[[list[ca.SX]], ca.SX]] = {
+    "+": _folded(operator.add, 0.0),
+    "*": _folded(operator.mul, 1.0),
+    "-": _minus,
+    "/": lambda given: given[0] / given[1],
+    "power": _raised,
+    "root": _root,
+    "log": _log,
+    "ln": _unary(ca.log),
+    "exp": _unary(ca.exp),
+    "abs": _unary(ca.fabs),
+    "ceiling": _unary(ca.ceil),
+    "floor": _unary(ca.floor),
+    "factorial": _factorial,
+    "max": _folded(ca.fmax, -math.inf),
+    "min": _folded(ca.fmin, math.inf),
+    "quotient": _quotient,
+    "rem": _remainder,
+    "sin": _unary(ca.sin),
+    "cos": _unary(ca.cos),
+    "tan": _unary(ca.tan),
+    "sec": _reciprocal(ca.cos),
+    "csc": _reciprocal(ca.sin),
+    "cot": _reciprocal(ca.tan),
+    "sinh": _unary(ca.sinh),
+    "cosh": _unary(ca.cosh),
+    "tanh": _unary(ca.tanh),
+    "sech": _reciprocal(ca.cosh),
+    "csch": _reciprocal(ca.sinh),
+    "coth": _reciprocal(ca.tanh),
+    "arcsin": _unary(ca.asin),
+    "arccos": _unary(ca.acos),
+    "arctan": _unary(ca.atan),
+    "arcsec": _inverse(ca.acos),
+    "arccsc": _inverse(ca.asin),
+    "arccot": _inverse(ca.atan),
+    "arcsinh": _unary(ca.asinh),
+    "arccosh": _unary(ca.acosh),
+    "arctanh": _unary(ca.atanh),
+    "arcsech": _inverse(ca.acosh),
+    "arccsch": _inverse(ca.asinh),
+    "arccoth": _inverse(ca.atanh),
+    "piecewise": _piecewise,
+    "and": _and,
+    "or": _or,
+    "xor": _xor,
+    "not": lambda given: ca.logic_not(truth(given[0])),
+    "implies": lambda given: ca.logic_or(ca.logic_not(truth(given[0])), truth(given[1])),
+    "==": _chain(operator.eq),
+    "!=": _binary(operator.ne),
+    "<": _chain(operator.lt),
+    "<=": _chain(operator.le),
+    ">": _chain(operator.gt),
+    ">=": _chain(operator.ge),
+}

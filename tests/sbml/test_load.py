@@ -1,0 +1,97 @@
+"""Models from SBML and Antimony: closed forms, several features each, and what is refused."""
+
+from __future__ import annotations
+
+import casadi as ca
+import numpy as np
+import pytest
+
+import castfit as cf
+
+TIGHT = cf.IntegratorOptions(relative_tolerance=1e-10, absolute_tolerance=1e-13)
+T = np.linspace(0.0, 4.0, 9)
+
+
+def simulated(text, values=None, times=T):
+    loaded = cf.sbml.load_antimony(text)
+    return cf.simulate(loaded, values, times=times, integrator=TIGHT)
+
+
+def test_amounts_and_concentrations_meet_in_one_reaction():
+    """A concentration in 2 L becomes an amount: A' = -k A, B' = 2 k A, with a conversion of extents by 3."""
+    loaded = cf.sbml.load_antimony(
+        """
+        compartment cell = 2
+        species A in cell
+        substanceOnly species B in cell
+        A -> B; k * A * cell
+        A = 3; B = 1; k = 0.5
+        """
+    )
+    assert not loaded.species["A"].is_amount
+    assert loaded.species["B"].is_amount
+    out = cf.simulate(loaded, times=T, integrator=TIGHT)
+    np.testing.assert_allclose(out["A"], 3 * np.exp(-0.5 * T), rtol=1e-8)
+    np.testing.assert_allclose(out["B"], 1 + 6 * (1 - np.exp(-0.5 * T)), rtol=1e-8)
+
+
+def test_a_compartment_that_grows_thins_what_is_in_it():
+    """V = 1 + t; A decays by k A V in amount, so its amount does by k."""
+    out = simulated("compartment V = 1; V' = 1; species A in V; A -> ; k * A * V; A = 2; k = 0.3")
+    np.testing.assert_allclose(out["A_amount"], 2 * np.exp(-0.3 * T), rtol=1e-8)
+    np.testing.assert_allclose(out["A"], 2 * np.exp(-0.3 * T) / (1 + T), rtol=1e-8)
+
+
+def test_rules_functions_and_initial_assignments():
+    """y := 2 x + time, x' = -k x, from x(0) = f(k)."""
+    out = simulated("function f(a) 1 + a^2; end; x = f(k); x' = -k * x; y := 2 * x + time; k = 0.5; z = y")
+    x = 1.25 * np.exp(-0.5 * T)
+    np.testing.assert_allclose(out["x"], x, rtol=1e-8)
+    np.testing.assert_allclose(out["y"], 2 * x + T, rtol=1e-8)
+
+
+def test_an_initial_assignment_follows_the_parameters_in_it():
+    text = "x = f0; f0 = 2 * k; x' = -k * x; k = 0.5"
+    np.testing.assert_allclose(simulated(text, {"k": 2.0})["x"], 4 * np.exp(-2 * T), rtol=1e-8)
+
+
+def test_initial_values_that_are_given_are_seen_by_those_that_follow_from_them():
+    loaded = cf.sbml.load_antimony(
+        "x = 2; y = 3 * x; x' = -x; y' = -y; c = x; z := c * y",
+    )
+    with pytest.raises(cf.InputError, match="'c' is computed from the initial value of 'x'; load with"):
+        loaded.start({"x": 5.0})
+    loaded = cf.sbml.load(loaded.sbml, parameters=["c"])
+    a = ca.SX.sym("a")
+    start = loaded.start({"x": a})
+    assert [str(start.initial["y"]), str(start.parameters["c"])] == ["(3*a)", "a"]
+
+
+def test_every_mistake_in_one_message():
+    text = "A -> B; k * delay(A, 2); A = 1; B = 0; k = 1; at 3 after A < 0.5: A = 2"
+    with pytest.raises(cf.InputError) as found:
+        cf.sbml.load_antimony(text)
+    said = str(found.value)
+    assert "2 mistakes" in said
+    assert "contains delay" in said
+    assert "has a delay" in said
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nowhere.xml", "there is no file 'nowhere.xml'"),
+        ("<sbml", "Unclosed XML token"),
+        (3, "give the path of an SBML file"),
+        ("A -> B\n", "use sbml.load_antimony"),
+        ("<html></html>", "line"),
+    ],
+)
+def test_what_is_no_sbml_is_refused(source, message):
+    with pytest.raises(cf.InputError, match=message):
+        cf.sbml.load(source)
+
+
+def test_antimonys_complaint_is_shown():
+    with pytest.raises(cf.InputError, match=r"sbml.load_antimony: 1 mistake found\n.*Antimony: .*line 1"):
+        cf.sbml.load_antimony("A -> -> B")
