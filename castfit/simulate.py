@@ -182,7 +182,7 @@ def simulate(
     happens = read_events(events, mistakes)
     if isinstance(problem, Loaded):
         begin = problem.start(parameters)
-        problem, parameters, happens = problem.model, {**problem.parameters, **begin.parameters}, (
+        problem, parameters, happens = problem.model, problem.numbers(begin), (
             *problem.events, *happens)  # fmt: skip
         initial = {**begin.initial, **named("initial", initial, mistakes)}
     if isinstance(problem, Model):

@@ -8,7 +8,7 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit._reading import items, named, real, text
+from castfit._reading import is_one_of, items, named, real, text
 from castfit.model import Model, holds_nan
 from castfit.sbml.contents import Contents, contents_of
 from castfit.sbml.events import events_of
@@ -19,7 +19,7 @@ from castfit.sbml.values import Values
 from castfit.status import check, suggest
 
 
-def load(source: Any, *, parameters: Iterable[str] = ()) -> Loaded:
+def load(source: Any, *, parameters: Iterable[str] | str = ()) -> Loaded:
     """Load a model from SBML.
 
     Species (as amounts or concentrations), compartments of changing size, function definitions, initial assignments,
@@ -31,7 +31,8 @@ def load(source: Any, *, parameters: Iterable[str] = ()) -> Loaded:
     source : path or str
         A file of SBML (any level) or Antimony (``.ant``), or the text of SBML.
     parameters : sequence of str, optional
-        Constants that are to be parameters although the file computes them, as by an initial assignment.
+        Constants that are to be parameters although the file computes them, as by an initial assignment; ``"all"`` for
+        every constant.
 
     Returns
     -------
@@ -56,7 +57,7 @@ def load(source: Any, *, parameters: Iterable[str] = ()) -> Loaded:
     return _built("sbml.load", document("sbml.load", source), parameters)
 
 
-def load_antimony(source: str, *, parameters: Iterable[str] = ()) -> Loaded:
+def load_antimony(source: str, *, parameters: Iterable[str] | str = ()) -> Loaded:
     """Load a model from the text of Antimony, a language for models of reactions.
 
     Parameters
@@ -83,17 +84,18 @@ def load_antimony(source: str, *, parameters: Iterable[str] = ()) -> Loaded:
 
 def _built(where: str, found: Any, parameters: Any) -> Loaded:
     mistakes: list[str] = []
-    kept = [n for n in items(parameters) or [] if isinstance(n, str)]
-    if items(parameters) is None or isinstance(parameters, str):
-        mistakes.append(f"parameters is {text(parameters)}; give a list of identifiers")
-        kept = []
     contents = contents_of(found)
     known = contents.quantities
+    every = is_one_of(parameters, "all")
+    kept = [n for n in items(parameters) or [] if isinstance(n, str)]
+    if not every and (items(parameters) is None or isinstance(parameters, str)):
+        mistakes.append(f"parameters is {text(parameters)}; give a list of identifiers, or 'all'")
+        kept = []
     mistakes += [
         f"parameters names '{n}', which is not in the model: {suggest(n, known)}" for n in kept if n not in known
     ]
     mistakes += _unsupported(contents)
-    values = Values(contents, frozenset(kept), mistakes)
+    values = Values(contents, frozenset(known if every else kept), mistakes)
     mistakes += [
         f"parameters names '{n}', which changes, by {values.roles[n].value}; only constants are parameters"
         for n in kept
@@ -137,6 +139,11 @@ def _built(where: str, found: Any, parameters: Any) -> Loaded:
         contents.name,
         model,
         {n: values.numbers[n] for n in values.parameters if n in values.numbers},
+        {
+            n: _plain(start.said(n)) if _follows(values, n) else values.numbers[n]
+            for n in values.parameters
+            if n in values.numbers or _follows(values, n)
+        },
         events,
         expressions,
         species,
@@ -206,13 +213,14 @@ def _started(values: Values, given: Mapping[str, Any]) -> Start:
     start = values.start(moving)
     initial = {values.states[n].name(): _plain(start.state(n)) for n in values.states if start.is_given(n)}
     own = {n: _plain(v) for n, v in read.items() if n in values.parameters}
-    own |= {
-        n: _plain(start.said(n))
-        for n in values.kept
-        if n in values.parameters and n not in own and n in values.contents.initial
-    }
+    own |= {n: _plain(start.said(n)) for n in values.parameters if n not in own and _follows(values, n)}
     check("Loaded.start", values.mistakes[before:])
     return Start(initial, own)
+
+
+def _follows(values: Values, name: str) -> bool:
+    """Tell whether a parameter is computed by the file."""
+    return name in values.parameters and name in values.kept and not values.is_plain(name)
 
 
 def _plain(value: ca.SX) -> Any:

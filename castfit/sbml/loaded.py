@@ -61,6 +61,8 @@ class Loaded:
         as well.  Where the volume of a species' compartment changes, the state is the amount, "S_amount".
     parameters : dict from str to float
         The file's values of the model's parameters, where it gives them.
+    values : dict from str to float or casadi.SX
+        The same, but expressions of other parameters where the file computes them (see `load`).
     events : tuple of Event
         For every experiment: ``Experiment(..., events=loaded.events)``.
     expressions : dict from str to casadi.SX
@@ -85,6 +87,7 @@ class Loaded:
     name: str
     model: Model
     parameters: dict[str, float]
+    values: dict[str, Any]
     events: tuple[Event, ...]
     expressions: dict[str, ca.SX]
     species: dict[str, Species]
@@ -126,6 +129,21 @@ class Loaded:
         Start(initial={'A': 5}, parameters={'k': 1.5})
         """
         return self._start({} if values is None else values)
+
+    def numbers(self, start: Start) -> dict[str, Any]:
+        """Return the values of all parameters at a start, those that follow from others worked out."""
+        known = {**self.parameters, **{n: v for n, v in start.parameters.items() if not isinstance(v, ca.SX)}}
+        open_ = {n: v for n, v in start.parameters.items() if isinstance(v, ca.SX)}
+
+        def number(name: str) -> Any:
+            value = open_.get(name)
+            if value is None or any(s.name() not in {*known, *open_} for s in ca.symvar(value)):
+                return value if name in open_ else known[name]
+            symbols = ca.symvar(value)
+            at: Any = ca.Function("number", symbols, [value]).call([number(s.name()) for s in symbols])[0]
+            return float(at)
+
+        return known | {n: number(n) for n in open_}
 
     def __repr__(self) -> str:
         events = f"; {len(self.events)} events" if self.events else ""

@@ -10,7 +10,13 @@ from typing import Any, cast
 from castfit._reading import text
 from castfit.status import InputError, check
 
-_UNDERSTOOD = ("comp", "l3v2extendedmath")  # submodels, which are flattened, and what Level 3 Version 2 knows by itself
+_UNDERSTOOD = (  # submodels, which are flattened, what Level 3 Version 2 knows by itself, and pictures
+    "comp",
+    "l3v2extendedmath",
+    "layout",
+    "render",
+    "groups",
+)
 _MOST = 20  # complaints of libsbml that are shown
 
 
@@ -98,7 +104,7 @@ def _flatten(where: str, found: Any, libsbml: Any) -> None:
         [
             f"the model needs the SBML package '{name}', which castfit does not know"
             for name in packages
-            if name not in _UNDERSTOOD and found.getPackageRequired(name)
+            if name not in _UNDERSTOOD and found.getLevel() >= 3 and found.getPackageRequired(name)
         ],
     )
 

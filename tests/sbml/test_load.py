@@ -95,3 +95,13 @@ def test_what_is_no_sbml_is_refused(source, message):
 def test_antimonys_complaint_is_shown():
     with pytest.raises(cf.InputError, match=r"sbml.load_antimony: 1 mistake found\n.*Antimony: .*line 1"):
         cf.sbml.load_antimony("A -> -> B")
+
+
+def test_every_constant_can_be_a_parameter_with_its_value_in_terms_of_others():
+    loaded = cf.sbml.load_antimony("x = 2; x' = -b * x; a = 3; b = 2 * a; c = 5 * b; y := c * x", parameters="all")
+    assert set(loaded.model.parameters) == {"a", "b", "c"}
+    assert loaded.parameters == {"a": 3.0, "b": 6.0, "c": 30.0}
+    assert [[s.name() for s in ca.symvar(ca.SX(loaded.values[n]))] for n in "abc"] == [[], ["a"], ["b"]]
+    np.testing.assert_allclose(
+        cf.simulate(loaded, {"a": 1.0}, T, integrator=TIGHT)["y"], 20 * np.exp(-2 * T), rtol=1e-8
+    )
