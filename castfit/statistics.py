@@ -280,7 +280,9 @@ def statistics(
         plain = condensed if condensed.n_x == n else condense(layout, linearization)
         gradient = plain.E.T @ rows
     straight = _straight(linearization, rows.size)  # they move the estimates, but hold no information
-    informing = replace(condensed, E=np.where(straight[:, None], 0.0, condensed.E)) if straight.any() else condensed
+    informing = (
+        replace(condensed, rows=condensed.rows.scaled(np.where(straight, 0.0, 1.0))) if straight.any() else condensed
+    )
     d = _effects(informing)
     held = active[condensed.positions] != 0
     bounds = _bound_rows(condensed, active, d)

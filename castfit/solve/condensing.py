@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from castfit.solve.rows import BlockRows, block_rows
 from castfit.staged import Chain, Evaluation, Jacobians, Layout, Linearization, Multipliers, Values, rows_in_units
 from castfit.status import check
 
@@ -203,12 +204,14 @@ class Condensed:
     chains : tuple of CondensedChain
     positions : (n_x,) int array
         Where the unknowns lie in v.
-    u, E : (m,), (m, n_x) arrays
+    u : (m,) array
         Residuals: the measured rows chain by chain and stage by stage, then the prior.
-    e, F : (n_e,), (n_e, n_x) arrays
+    e : (n_e,) array
         Closure rows of the nodes that stay unknown; none after plain `condense`.
-    c, C : (n_c,), (n_c, n_x) arrays
+    c : (n_c,) array
         Path constraints, padding included, chain by chain and stage by stage; relations of quantities last.
+    rows, closure, path : BlockRows
+        Their derivatives by the unknowns, (m, n_x), (n_e, n_x), (n_c, n_x), as blocks; dense as `E`, `F`, `C`.
     sigma : (n_groups,) array
         The unknown sigmas that the rows are divided by: those of the linearization.
     scale : (n_x,) array, optional
@@ -219,14 +222,29 @@ class Condensed:
     v: Array
     chains: tuple[CondensedChain, ...]
     positions: Index
-    E: Array
-    F: Array
-    C: Array
+    rows: BlockRows
+    closure: BlockRows
+    path: BlockRows
     u: Array
     e: Array
     c: Array
     sigma: Array
     scale: Array | None = None
+
+    @property
+    def E(self) -> Array:
+        """The derivative of the residuals as a dense matrix, (m, n_x)."""
+        return self.rows.dense
+
+    @property
+    def F(self) -> Array:
+        """The derivative of the closure rows as a dense matrix, (n_e, n_x)."""
+        return self.closure.dense
+
+    @property
+    def C(self) -> Array:
+        """The derivative of path constraints and relations as a dense matrix, (n_c, n_x)."""
+        return self.path.dense
 
     @property
     def n_x(self) -> int:
@@ -273,16 +291,15 @@ def condense(
         n_x += nodes.kept.size * chain.n_s
     kept = [part.chain.nodes[part.nodes.kept].ravel() for part in parts]
     residuals = [(part.columns, part.follow(part.stages.R_s, part.stages.R_q)[part.chain.row_mask]) for part in parts]
-    prior = (np.arange(layout.n_theta), linearization.prior_jacobian)
     path = [(part.columns, _flat(part.follow(part.stages.C_s, part.stages.C_q))) for part in parts]
     return Condensed(
         layout,
         linearization.v,
         tuple(parts),
         positions=np.concatenate([np.arange(layout.n_theta), *kept]),
-        E=_stack([*residuals, prior], n_x),
-        F=_stack([(part.columns, part.F) for part in parts], n_x),
-        C=_stack([*path, (np.arange(layout.n_theta), _related(layout, linearization))], n_x),
+        rows=block_rows(residuals, n_x, linearization.prior_jacobian),
+        closure=block_rows([(part.columns, part.F) for part in parts], n_x),
+        path=block_rows(path, n_x, _related(layout, linearization)),
         sigma=linearization.sigma,
         **_constants(layout, parts, linearization, linearization.sigma),
     )
@@ -436,16 +453,6 @@ def _constants(layout: Layout, parts: list[CondensedChain], evaluation: Evaluati
 def _related(layout: Layout, linearization: Linearization) -> Array:
     """Return the derivatives of the relations, (n_h, n_theta)."""
     return linearization.related_jacobian.reshape(-1, layout.n_theta)
-
-
-def _stack(blocks: list[tuple[Index, Array]], width: int) -> Array:
-    """Stack row blocks (rows, n) that live in the given columns of a matrix."""
-    matrix = np.zeros((sum(block.shape[0] for _, block in blocks), width))
-    row = 0
-    for columns, block in blocks:
-        matrix[row : row + block.shape[0], columns] = block
-        row += block.shape[0]
-    return matrix
 
 
 def _apply(M: Array, y: Array) -> Array:

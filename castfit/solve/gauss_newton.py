@@ -232,7 +232,7 @@ class GaussNewton:
             "gap": gap,
             "residual": float(np.sqrt(weighted_squares(staged.layout, linear))),
             "condition": local.condition,
-            "held_directions": float(local.singular_directions.shape[1]),
+            "held_directions": float(local.held_directions),
             "active": float(np.count_nonzero(step.active.variables) + np.count_nonzero(step.active.path)),
         }
         several = staged.layout.n_groups > 1 or (staged.layout.n_groups > 0 and linear.prior.size > 0)

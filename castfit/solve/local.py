@@ -3,7 +3,9 @@
     minimise 1/2 |r + J dv|^2   subject to the linearized equations,  lower <= v + dv <= upper,  path constraints
 
 Nodes and inner variables are eliminated (castfit.solve.condensing, or the growth-proof castfit.solve.elimination); what
-is left is a small dense problem (Peifer and Timmer 2007, Eq. 10) in theta, with bounds of nodes as rows.
+is left is a small dense problem (Peifer and Timmer 2007, Eq. 10) in theta, with bounds of nodes as rows.  Of many
+experiments own quantities are eliminated chain by chain (castfit.solve.own); then the dense problem is one in what they
+share.  Chains with active constraints along their path, or with nodes at bounds, keep their own quantities in it.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.solve.bounded_lsq import Rows, bounded_lsq, column_scale, regularise, split
+from castfit.solve.bounded_lsq import Rows, Solution, bounded_lsq, column_scale, regularise, split
 from castfit.solve.condensing import Condensed, expand, recondense
 from castfit.solve.elimination import choose
+from castfit.solve.own import Arrow, arrow
+from castfit.solve.own_step import Hold, hold, solve
 from castfit.solve.plausible import sizes_in_units
 from castfit.staged import Evaluation, Linearization, StagedProblem
 
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
     Index = NDArray[np.intp]
+    Mask = NDArray[np.bool_]
     Signs = NDArray[np.int8]
 
 
@@ -112,12 +117,54 @@ class LocalProblem:
         self.condensed = choose(staged.layout, linearization, staged.scale)
         self._warm = warm
         self._regularisation = regularisation
+        self._arrows: dict[bytes, Arrow] = {}
+        self._holds: dict[bytes, Hold] = {}
 
     @cached_property
     def column_scale(self) -> Array:
         """Typical magnitudes of the unknowns, (n_x,): inverse column norms of E where nothing better is known."""
-        known = self.condensed.scale
-        return column_scale(self.condensed.E) if known is None else known
+        known, norms = self.condensed.scale, self.condensed.rows.norms
+        return 1 / np.where(norms > 0, norms, 1.0) if known is None else known
+
+    def _arrow(self, tied: Mask) -> Arrow:
+        """Return the rows as an arrow, own unknowns of tied chains in its border."""
+        key = tied.tobytes()
+        if key not in self._arrows:
+            self._arrows[key] = arrow(self.condensed.rows, self.column_scale, tied)
+        return self._arrows[key]
+
+    @cached_property
+    def _tied(self) -> Mask:
+        """Chains that have nodes which stay unknown, equations along the path, or constraints that were active."""
+        layout = self.staged.layout
+        tied = np.array([part.e.size > 0 for part in self.condensed.chains], dtype=np.bool_)
+        pinned = np.zeros(self.condensed.c.size, dtype=np.bool_)
+        pinned[self._pinned] = True
+        self._tie(tied, pinned)
+        if self._warm is not None:
+            for i, chain in enumerate(layout.chains):
+                at_bound = (self._warm.variables[of].any() for of in (chain.nodes, chain.inner))
+                tied[i] |= any(at_bound)
+        return tied
+
+    def _tie(self, tied: Mask, path: Mask) -> None:
+        """Mark the chains that some path constraints and relations (n_c,) depend on by their own unknowns."""
+        if not path.any():
+            return
+        of = self.condensed.path
+        for i in range(len(tied)):
+            tied[i] |= bool(path[of.starts[i] : of.starts[i + 1]].any())
+        some = of.tail.taken(np.flatnonzero(path[int(of.starts[-1]) :]))
+        moved = np.zeros(of.width, dtype=np.bool_)
+        moved[some.column] = True
+        moved &= self._arrow(np.zeros_like(tied)).place < 0
+        for i, part in enumerate(self.condensed.chains):
+            tied[i] |= bool(moved[part.columns].any())
+
+    @cached_property
+    def _eliminates(self) -> bool:
+        """Whether own unknowns are eliminated chain by chain."""
+        return not self._arrow(self._tied).trivial
 
     @cached_property
     def _singular(self) -> tuple[Array, Array, float]:
@@ -129,7 +176,7 @@ class LocalProblem:
         D, n_x = self.column_scale, self.condensed.n_x
         fixed = self.staged.lower[self.condensed.positions] == self.staged.upper[self.condensed.positions]
         free: Array = np.eye(n_x)[:, ~fixed]
-        closure = np.vstack([self.condensed.F, self.condensed.C[self._pinned]]) * D @ free
+        closure = np.vstack([self.condensed.F, self.condensed.path.taken(self._pinned)]) * D @ free
         Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
         rows = self.condensed.E * D @ Z
         found = regularise(rows, threshold=self._regularisation, scale=np.ones(int(Z.shape[1])))
@@ -148,14 +195,34 @@ class LocalProblem:
             pinned |= self._warm.path != 0
         return np.flatnonzero(pinned)
 
+    def _hold(self, tied: Mask) -> Hold:
+        """Find the singular directions of an arrow."""
+        key = tied.tobytes()
+        if key not in self._holds:
+            condensed, of = self.condensed, self._arrow(tied)
+            positions = condensed.positions
+            pinned = np.concatenate([condensed.closure.dense, condensed.path.taken(self._pinned)])[:, of.border]
+            self._holds[key] = hold(
+                of.compressed(condensed.u),
+                self.staged.lower[positions] == self.staged.upper[positions],
+                pinned * self.column_scale[of.border],
+                self._regularisation,
+            )
+        return self._holds[key]
+
     @property
     def condition(self) -> float:
-        """Condition number of the column-scaled condensed Jacobian."""
-        return self._singular[2]
+        """Condition number of the column-scaled condensed Jacobian; an estimate where own unknowns are eliminated."""
+        return self._hold(self._tied).condition if self._eliminates else self._singular[2]
+
+    @property
+    def held_directions(self) -> int:
+        """Number of singular directions that are held."""
+        return self._hold(self._tied).count if self._eliminates else self._singular[1].shape[1]
 
     @property
     def singular_directions(self) -> Array:
-        """Singular directions that are held, in scaled unknowns, (n_x, k)."""
+        """Singular directions that are held, in scaled unknowns, (n_x, k); of a dense problem."""
         return self._singular[1]
 
     @property
@@ -164,7 +231,7 @@ class LocalProblem:
         return self._is_finite(self.condensed)
 
     def direction(self, *, damping: Array | None = None) -> Step:
-        """Return the Gauss-Newton step, with rows `damping` (k, n_x) appended to E (Levenberg-Marquardt)."""
+        """Return the Gauss-Newton step, with rows  damping[j] x[j]  appended to E, (n_x,) (Levenberg-Marquardt)."""
         return self._solve(self.condensed, self.linearization, damping)
 
     def correction(self, evaluation: Evaluation) -> Step | None:
@@ -183,8 +250,9 @@ class LocalProblem:
         return np.flatnonzero(np.isfinite(lower) | np.isfinite(upper))
 
     def _is_finite(self, condensed: Condensed) -> bool:
-        numbers = [condensed.u, condensed.E, condensed.e, condensed.F]
-        numbers += [condensed.c[self._path], condensed.C[self._path]]
+        numbers = [condensed.u, condensed.e, condensed.c[self._path]]
+        numbers += [*condensed.rows.blocks, condensed.rows.tail.entry, *condensed.closure.blocks]
+        numbers += [condensed.path.taken(self._path)] if self._path.size else []
         numbers += [block for part in condensed.chains for block in (part.g, part.G, part.h)]
         return all(bool((np.abs(block) < _LARGEST).all()) for block in numbers)
 
@@ -192,30 +260,32 @@ class LocalProblem:
         """Solve with the bounds of those nodes and inner variables only that would be violated without.
 
         Thousands of bounds are rarely active: solve, look what is violated, add those rows, solve again.  What nothing
-        violates is the solution with all of them.
+        violates is the solution with all of them.  The same goes for path constraints, and for relations of own
+        quantities, where own unknowns are eliminated.
         """
-        staged, held = self.staged, self._singular[0]
-        extra = held if damping is None else np.vstack([held, damping])
-        u, E = np.concatenate([condensed.u, np.zeros(len(extra))]), np.vstack([condensed.E, extra])
+        staged = self.staged
         lower, upper = staged.lower - at.v, staged.upper - at.v
         slack = _FEASIBILITY * np.maximum(staged.scale, np.abs(at.v))
         unknown = np.zeros(at.v.size, dtype=bool)
         unknown[condensed.positions] = True
         none = np.zeros(condensed.e.size, dtype=np.int8)
         active = self._warm or ActiveSet(np.zeros(at.v.size, dtype=np.int8), np.zeros(condensed.c.size, dtype=np.int8))
-        chosen, path = (active.variables != 0) & ~unknown, self._path
+        chosen, tied = (active.variables != 0) & ~unknown, self._tied.copy()
         while True:
+            within = self._arrow(tied) if self._eliminates else None
+            path = self._path if within is None else self._of_border(within, tied)
             rows, places = _rows(staged, condensed, lower, upper, chosen, path)
             ends = [places.size, places.size + path.size]
-            found = bounded_lsq(
-                u,
-                E,
-                lower=lower[condensed.positions],
-                upper=upper[condensed.positions],
-                rows=rows,
-                scale=self.column_scale,
-                bounds_active=active.variables[condensed.positions],
-                rows_active=np.concatenate([active.variables[places], active.path[path], none]),
+            found = self._minimum(
+                condensed,
+                within,
+                self._hold(tied) if within is not None else None,
+                lower[condensed.positions],
+                upper[condensed.positions],
+                rows,
+                damping,
+                active.variables[condensed.positions],
+                np.concatenate([active.variables[places], active.path[path], none]),
             )
             dv = expand(condensed, found.x)
             of_places, of_path, _ = np.split(found.rows_active, ends)
@@ -223,10 +293,10 @@ class LocalProblem:
             active.variables[condensed.positions], active.variables[places] = found.bounds_active, of_places
             active.path[path] = of_path
             violated = ((dv < lower - slack) | (dv > upper + slack)) & ~unknown & ~chosen
-            if not violated.any():
-                break
             chosen |= violated
-        moved = condensed.E @ found.x
+            if not (self._ties(condensed, found.x, tied, violated, path) if within is not None else violated.any()):
+                break
+        moved = condensed.rows.times(found.x)
         bound_multipliers = np.zeros(staged.layout.n_v)
         of_places, of_path, of_closure = np.split(found.row_multipliers, ends)
         bound_multipliers[condensed.positions], bound_multipliers[places] = found.bound_multipliers, of_places
@@ -244,6 +314,74 @@ class LocalProblem:
             residuals=residuals,
             feasible=found.feasible,
         )
+
+    def _minimum(
+        self,
+        condensed: Condensed,
+        within: Arrow | None,
+        holding: Hold | None,
+        lower: Array,
+        upper: Array,
+        rows: Rows,
+        damping: Array | None,
+        bounds_active: Signs,
+        rows_active: Signs,
+    ) -> Solution:
+        """Solve the condensed problem: dense, or as an arrow."""
+        if within is not None and holding is not None:
+            return solve(
+                within.compressed(condensed.u),
+                holding,
+                lower=lower,
+                upper=upper,
+                rows=Rows(rows.g, rows.G[:, within.border], rows.lower, rows.upper),
+                damping=damping,
+                bounds_active=bounds_active,
+                rows_active=rows_active,
+            )
+        held = self._singular[0]
+        extra = held if damping is None else np.vstack([held, np.diag(damping)])
+        return bounded_lsq(
+            np.concatenate([condensed.u, np.zeros(len(extra))]),
+            np.vstack([condensed.E, extra]),
+            lower=lower,
+            upper=upper,
+            rows=rows,
+            scale=self.column_scale,
+            bounds_active=bounds_active,
+            rows_active=rows_active,
+        )
+
+    def _of_border(self, within: Arrow, tied: Mask) -> Index:
+        """Return the path constraints and relations that own unknowns do not enter which are eliminated."""
+        of = self.condensed.path
+        mine = np.zeros(self.condensed.c.size, dtype=np.bool_)
+        for i in np.flatnonzero(tied | ~within.free).tolist():
+            mine[of.starts[i] : of.starts[i + 1]] = True
+        first = int(of.starts[-1])
+        outside = np.zeros(of.tail.shape[0], dtype=np.bool_)
+        outside[of.tail.row[within.place[of.tail.column] < 0]] = True
+        mine[first:] = ~outside
+        return self._path[mine[self._path]]
+
+    def _ties(self, condensed: Condensed, x: Array, tied: Mask, violated: Mask, path: Index) -> bool:
+        """Tie the chains whose nodes, path constraints or relations a step would violate; tell whether there are any.
+
+        Also where they are tied already, so that more rows are needed.
+        """
+        again = bool(violated.any())
+        for i, chain in enumerate(self.staged.layout.chains) if again else ():
+            tied[i] |= bool(violated[chain.nodes].any() or violated[chain.inner].any())
+        others = np.setdiff1d(self._path, path)
+        if others.size:
+            low, high = (limits[others] for limits in self.staged.layout.path_limits)
+            value = (condensed.c + condensed.path.times(x))[others]
+            slack = _FEASIBILITY * (self.staged.layout.path_units[others] + np.abs(condensed.c[others]))
+            beyond = np.zeros(condensed.c.size, dtype=np.bool_)
+            beyond[others] = (value < low - slack) | (value > high + slack)
+            self._tie(tied, beyond)
+            again |= bool(beyond.any())
+        return again
 
 
 def small(staged: StagedProblem, linear: Evaluation, decrease: float, tolerance: float) -> bool:
@@ -290,7 +428,7 @@ def _rows(
             parts.append((offset[real], wide, lower[at], upper[at]))
             places.append(at)
     low, high = staged.layout.path_limits
-    parts.append((condensed.c[path], condensed.C[path], low[path], high[path]))
+    parts.append((condensed.c[path], condensed.path.taken(path), low[path], high[path]))
     zero = np.zeros(condensed.e.size)
     parts.append((condensed.e, condensed.F, zero, zero))
     g, G, low, high = (np.concatenate([p[i] for p in parts]) for i in range(4))

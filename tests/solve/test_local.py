@@ -190,9 +190,9 @@ def test_singular_directions_are_found_and_held(gain):
 def test_damping_rows_give_the_levenberg_marquardt_step():
     layout, linearization = random_problem(np.random.default_rng(4), n_prior=12)
     local = LocalProblem(Affine(layout, linearization), linearization)
-    E, u, D = local.condensed.E, local.condensed.u, np.diag(1 / local.column_scale)
+    E, u, D = local.condensed.E, local.condensed.u, 1 / local.column_scale
     step = local.direction(damping=0.3 * D)
-    x = np.linalg.solve(E.T @ E + 0.09 * D @ D, -E.T @ u)
+    x = np.linalg.solve(E.T @ E + 0.09 * np.diag(D**2), -E.T @ u)
     assert close(step.dv[: layout.n_theta], x)
     assert close(step.residuals, u + E @ x)  # of the problem without damping
     assert close(step.decrease, 0.5 * np.sum((E @ x) ** 2))

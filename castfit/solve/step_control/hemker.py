@@ -56,8 +56,8 @@ def _steepest_descent(search: Search) -> Array:
     """Return the step (n_v,) to the minimum of the linear model along -A^T r; variables at their bounds stay."""
     condensed, staged = search.local.condensed, search.ledger.staged
     at = condensed.positions
-    direction = -condensed.E.T @ condensed.u
+    direction = -condensed.rows.transposed(condensed.u)
     below, above = search.at.v[at] <= staged.lower[at], search.at.v[at] >= staged.upper[at]
     direction[(below & (direction < 0)) | (above & (direction > 0))] = 0.0
-    image = condensed.E @ direction
+    image = condensed.rows.times(direction)
     return expand(condensed, float(direction @ direction) / max(float(image @ image), 1e-300) * direction)

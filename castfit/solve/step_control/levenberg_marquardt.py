@@ -35,7 +35,7 @@ class LevenbergMarquardt(StepControl):
         merit = penalty(search, margin=self.margin)
         now = merit(search.at)
         squares = now - search.at.excess
-        diagonal = np.diag(1.0 / search.local.column_scale)
+        diagonal = 1.0 / search.local.column_scale
         while mu <= self.most:
             step = search.local.direction(damping=np.sqrt(mu) * diagonal)
             trial = search.trial(step.dv)
