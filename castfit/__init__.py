@@ -18,6 +18,9 @@ from castfit.drive.incremental.incremental import incremental
 from castfit.drive.incremental.result import IncrementalResult
 from castfit.drive.multistart.multistart import multistart
 from castfit.drive.multistart.result import MultistartResult
+from castfit.drive.population.mixed_effects import mixed_effects
+from castfit.drive.population.result import MixedEffectsResult
+from castfit.drive.population.said import Individual, Population
 from castfit.drive.profile.plane import Contours, contours
 from castfit.drive.profile.predicted import OutputAt
 from castfit.drive.profile.profile import profile, profile_limits
@@ -125,6 +128,7 @@ __all__ = [
     "Huber",
     "IdentifiabilityStudy",
     "IncrementalResult",
+    "Individual",
     "Input",
     "InputError",
     "IntegratorOptions",
@@ -135,6 +139,7 @@ __all__ = [
     "Likelihood",
     "LikelihoodRatio",
     "LogNormal",
+    "MixedEffectsResult",
     "Model",
     "ModelTable",
     "MultipleShooting",
@@ -144,6 +149,7 @@ __all__ = [
     "OutputAt",
     "Parameter",
     "Poisson",
+    "Population",
     "Prior",
     "PriorInfluence",
     "Problem",
@@ -199,6 +205,7 @@ __all__ = [
     "log",
     "log1p",
     "log10",
+    "mixed_effects",
     "monotone",
     "multistart",
     "per_interval",

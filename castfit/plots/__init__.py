@@ -10,6 +10,7 @@ from castfit.plots.draws import histograms, pairs
 from castfit.plots.history import history
 from castfit.plots.inputs import inputs
 from castfit.plots.methods import success
+from castfit.plots.populations import individuals
 from castfit.plots.profiles import contours, profiles
 from castfit.plots.relations import correlation, directions, ellipses
 from castfit.plots.results import comparison, fit, gallery
@@ -28,6 +29,7 @@ __all__ = [
     "gallery",
     "histograms",
     "history",
+    "individuals",
     "inputs",
     "iterations",
     "pairs",

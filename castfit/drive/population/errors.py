@@ -1,0 +1,80 @@
+"""Standard errors of population parameters: from how the exact gradient of -log likelihood changes.
+
+    R_jk = d^2 (-log L) / dy_j dy_k    by central differences of gradients, one pair for each entry of y
+    covariance of y = R^-1             of entries at a bound there is none
+
+Of the log-likelihood of independent individuals the scores s_i = dL_i/dy give a second estimate, S = sum_i s_i s_i^T,
+and  R^-1 S R^-1  is right also where the model is not (White 1982).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.drive.population.laplace import Laplace, Marginal, Scores
+from castfit.drive.population.search import definite
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+_WIDTH = 0.05  # of a standard error, as far as it is known
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Covariance of y (n_y, n_y) and the robust one, NaN where there is none; `remark` says why."""
+
+    covariance: Array
+    robust: Array
+    remark: str
+
+
+def nothing(size: int, remark: str) -> Errors:
+    """Return that there are none."""
+    none = np.full((size, size), np.nan)
+    return Errors(none, none, remark)
+
+
+def errors_at(laplace: Laplace, at: Marginal, scores: Scores) -> Errors:
+    """Return the errors at the optimum; takes two gradients for each entry of y."""
+    lower, upper = laplace.question.bounds
+    size = at.y.size
+    free = np.flatnonzero((at.y > lower) & (at.y < upper))
+    width = _WIDTH / np.sqrt(np.diag(definite(laplace.expected(at))))
+    width = np.minimum(width, _WIDTH)
+    second = np.full((size, size), np.nan)
+    for j in free:
+        step = np.zeros(size)
+        step[j] = min(width[j], 0.5 * (upper[j] - at.y[j]), 0.5 * (at.y[j] - lower[j]))
+        ends: list[Array] = []
+        for sign in (1.0, -1.0):
+            there = laplace.value(at.y + sign * step, at.modes.phi, scores.bend)
+            if there is None or not np.isfinite(there.value):
+                name = laplace.question.names[j]
+                return nothing(size, f"Standard errors cannot be had: beside the estimate of {name} a fit fails.")
+            ends.append(laplace.scores(there).gradient)
+        second[:, j] = (ends[0] - ends[1]) / (2.0 * step[j])
+    own = second[np.ix_(free, free)]
+    own = 0.5 * (own + own.T)
+    covariance, robust = np.full((size, size), np.nan), np.full((size, size), np.nan)
+    unit = np.sqrt(np.abs(np.diag(own)))
+    unit = np.where(unit > 0.0, unit, 1.0)
+    try:
+        np.linalg.cholesky(own / np.outer(unit, unit))
+    except np.linalg.LinAlgError:
+        return nothing(
+            size,
+            "Standard errors cannot be had: the likelihood is not curved in every direction; too much is estimated for "
+            "these data, or the search did not come to the end.",
+        )
+    inverse = np.linalg.inv(own / np.outer(unit, unit)) / np.outer(unit, unit)
+    covariance[np.ix_(free, free)] = inverse
+    products = scores.parts[:, free].T @ scores.parts[:, free] + scores.prior_curvature[np.ix_(free, free)]
+    robust[np.ix_(free, free)] = inverse @ products @ inverse
+    return Errors(covariance, robust, "")

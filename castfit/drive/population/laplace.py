@@ -1,0 +1,256 @@
+"""Laplace's approximation of the likelihood of a population, and its exact gradient.
+
+With the mode phi_i of  F_i(phi_i, y) = c_i(phi_i, s) + 1/2 (phi_i - mu_i)^T Omega^-1 (phi_i - mu_i)  and the curvature
+A_i = H_i + Omega^-1, H_i Fisher's information of individual i,
+
+    -log p(data of i | y)  ~  L_i = F_i + 1/2 log |Omega| + 1/2 log |A_i|                  [1; 2: FOCE with interaction]
+
+The mode moves with y:  d phi_i/dy = -F_phiphi^-1 F_phiy,  and so
+
+    dL_i/dy = dF_i/dy + 1/2 d log|Omega|/dy
+              + 1/2 tr A_i^-1 (dH_i/ds ds/dy + dOmega^-1/dy + sum_k dH_i/dphi_k dphi_ik/dy)      [2]
+
+Second derivatives of c and first ones of H come from central differences of the gradient and of H along phi and s: one
+pair of sweeps over all individuals for each own and shared parameter.
+
+1   Wolfinger, Biometrika 80 (1993) 791.
+2   Almquist, Leander, Jirstrand, J. Pharmacokinet. Pharmacodyn. 42 (2015) 191.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.drive.population.cohort import Cohort
+from castfit.drive.population.individuals import Modes, Prior, find_modes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.drive.population.question import Question
+
+    Array = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+_LONGEST = 1.0  # step of a parameter towards the maximum of an expectation; most are logarithms
+_STEP = 1e-3  # of differences: truncation 1e-6, and integration errors of 1e-9 become as large
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """The approximate likelihood at y.
+
+    Attributes
+    ----------
+    y : (n_y,) array
+    parts : (n,) array
+        L_i; inf where an individual could not be fitted.
+    prior : float
+        -log of priors of population and shared parameters, without constants.
+    modes : Modes
+    precise : (n, m, m) array
+        A_i^-1, the covariance of own parameters given their data.
+    """
+
+    y: Array
+    parts: Array
+    prior: float
+    modes: Modes
+    precise: Array
+
+    @property
+    def value(self) -> float:
+        """-log of likelihood and priors."""
+        return float(self.parts.sum()) + self.prior
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Gradients: of each individual's L_i by y (n, n_y), and of priors (n_y,) with their curvature (n_y, n_y).
+
+    bend (n, m, m): by what exact second derivatives of the data's cost exceed the expected ones
+    """
+
+    parts: Array
+    prior: Array
+    prior_curvature: Array
+    bend: Array
+
+    @property
+    def gradient(self) -> Array:
+        """Of all together, (n_y,)."""
+        return self.parts.sum(axis=0) + self.prior
+
+
+class Laplace:
+    """Laplace's approximation of one question.
+
+    Parameters
+    ----------
+    question : Question
+    cohort : Cohort
+    """
+
+    def __init__(self, question: Question, cohort: Cohort) -> None:
+        self.question, self.cohort = question, cohort
+        self.sweeps = 0
+
+    def prior(self, y: Array) -> tuple[Prior, Array] | None:
+        """Return where own parameters are expected, and Omega; None where that cannot be said."""
+        with np.errstate(all="ignore"):
+            mu, _ = self.question.means(y)
+            omega = self.question.omega_at(y)
+        if not (np.isfinite(mu).all() and np.isfinite(omega).all()):
+            return None
+        try:
+            return Prior(mu, np.asarray(np.linalg.inv(omega), dtype=float)), omega
+        except np.linalg.LinAlgError:
+            return None
+
+    def value(self, y: Array, start: Array, bend: Array | None = None) -> Marginal | None:
+        """Fit everybody from phi = start (n, m), and return the likelihood; None where y makes no sense.
+
+        `bend` as in `find_modes`.
+        """
+        given = self.prior(y)
+        if given is None:
+            return None
+        prior, omega = given
+        modes = find_modes(self.cohort, prior, y[self.question.of_shared], start, bend)
+        self.sweeps += modes.sweeps
+        m = self.question.m
+        parts, precise = np.full(self.question.n, np.inf), np.full((self.question.n, m, m), np.nan)
+        fine = np.flatnonzero(np.isfinite(modes.cost))
+        a = modes.at.curvature[fine, :m, :m] + prior.precision
+        precise[fine] = np.linalg.inv(a)
+        parts[fine] = modes.cost[fine] + 0.5 * (np.linalg.slogdet(omega)[1] + np.linalg.slogdet(a)[1])
+        said = self.question.priors(y)
+        return Marginal(y, parts, 0.5 * float(said.rows @ said.rows) + said.excess, modes, precise)
+
+    def scores(self, at: Marginal) -> Scores:
+        """Return the exact gradient where everybody could be fitted."""
+        question, modes, y = self.question, at.modes, at.y
+        m, n_y = question.m, question.n_y
+        _, mu_y = question.means(y)
+        omega = question.omega_at(y)
+        precision = np.linalg.inv(omega)
+        d_omega = np.zeros((m, m, n_y))
+        d_omega[..., question.of_omega] = question.covariance.slopes(y[question.of_omega])
+        d_precision = -np.einsum("ij,jky,kl->ily", precision, d_omega, precision)
+        eta = modes.phi - question.means(y)[0]
+        ds = np.zeros((question.shared.size, n_y))
+        ds[np.arange(question.shared.size), question.of_shared] = 1.0
+
+        second, third = self._bends(at)  # of c, (n, m + n_s, m + n_s);  dH_oo along each direction, (n, m, m, m + n_s)
+        exact = second[:, :m, :m] + precision
+        by_y = (
+            second[:, :m, m:] @ ds
+            - np.einsum("ij,njy->niy", precision, mu_y)
+            + np.einsum("ijy,nj->niy", d_precision, eta)
+        )
+        phi_y = np.asarray(np.linalg.solve(exact, -by_y), dtype=float)  # the mode's way
+        # dF/dy at fixed phi, by the envelope theorem all of dF/dy
+        first = modes.at.gradient[:, m:] @ ds
+        first -= np.einsum("niy,ij,nj->ny", mu_y, precision, eta)
+        first += 0.5 * np.einsum("ni,ijy,nj->ny", eta, d_precision, eta)
+        first += 0.5 * np.einsum("ij,jiy->y", precision, d_omega)
+        volume = np.einsum("nij,njik->nk", at.precise, third)  # tr A^-1 dH along each direction
+        log_det = np.einsum("nij,jiy->ny", at.precise, d_precision)
+        log_det += np.einsum("nk,nky->ny", volume[:, :m], phi_y) + volume[:, m:] @ ds
+        said = question.priors(y)
+        by_prior = said.jacobian.T @ said.rows, said.jacobian.T @ said.jacobian
+        return Scores(first + 0.5 * log_det, *by_prior, second[:, :m, :m] - modes.at.curvature[:, :m, :m])
+
+    def expected(self, at: Marginal) -> Array:
+        """Return the information about y that a linear model with the same curvatures would have, (n_y, n_y).
+
+        Its typical values and shared parameters have that of generalised least squares, its covariance
+        1/2 sum_i tr(M_i dOmega M_i dOmega)  with  M_i = (Omega + H_i^-1)^-1.
+        """
+        question, y = self.question, at.y
+        m, n_y = question.m, question.n_y
+        _, mu_y = question.means(y)
+        precision = np.linalg.inv(question.omega_at(y))
+        ds = np.zeros((question.shared.size, n_y))
+        ds[np.arange(question.shared.size), question.of_shared] = 1.0
+        h, gain = at.modes.at.curvature, precision @ at.precise  # Omega^-1 A^-1
+        within = precision - gain @ precision
+        alone = h[:, m:, m:] - h[:, m:, :m] @ at.precise @ h[:, :m, m:]
+        cross = np.einsum("niy,nij,js->ys", mu_y, gain @ h[:, :m, m:], ds)
+        out = np.einsum("niy,nij,njz->yz", mu_y, within, mu_y) + cross + cross.T
+        out += ds.T @ alone.sum(axis=0) @ ds
+        d_omega = question.covariance.slopes(y[question.of_omega])
+        product = np.einsum("nij,jky->niky", within, d_omega)
+        out[question.of_omega, question.of_omega] += 0.5 * np.einsum("niky,nkiz->yz", product, product)
+        said = question.priors(y)
+        return out + said.jacobian.T @ said.jacobian
+
+    def improved(self, at: Marginal) -> Array:
+        """Return y after a step of expectation and maximisation, as if the modes stayed where they are.
+
+        With own parameters of mean phi_i and covariance A_i^-1, typical values are a weighted regression, shared
+        parameters one step of Newton's method in which own ones go along, and  Omega = mean(eta eta^T + A^-1).  From
+        afar these steps are the best there are; where they end is not where the likelihood is largest.
+        """
+        question, modes, y = self.question, at.modes, at.y
+        n, m, k = question.n, question.m, len(question.upper)
+        mu, mu_y = question.means(y)
+        precision = np.linalg.inv(question.omega_at(y))
+        here = mu_y[..., :k]
+        shared = np.zeros((k, question.shared.size))
+        shared[question.of_shared, np.arange(question.shared.size)] = 1.0
+        said = question.priors(y)
+        gradient = -np.einsum("niy,ij,nj->y", here, precision, modes.phi - mu) + (said.jacobian.T @ said.rows)[:k]
+        curvature = np.einsum("niy,ij,njz->yz", here, precision, here) + (said.jacobian.T @ said.jacobian)[:k, :k]
+        if question.shared.size:
+            volume = 0.5 * np.einsum("nij,njik->k", at.precise, self._bends(at, range(m, m + question.shared.size))[1])
+            h = modes.at.curvature
+            alone = (h[:, m:, m:] - h[:, m:, :m] @ at.precise @ h[:, :m, m:]).sum(axis=0)
+            gradient += shared @ (modes.at.gradient[:, m:].sum(axis=0) + volume)
+            curvature += shared @ alone @ shared.T
+        lower, upper = question.bounds
+        new = y.copy()
+        newton = np.asarray(np.linalg.lstsq(curvature, -gradient, rcond=1e-12)[0], dtype=float)
+        new[:k] += np.clip(newton, -_LONGEST, _LONGEST)
+        new[:k] = np.clip(new[:k], lower[:k], upper[:k])
+        moved, _ = question.means(new)
+        eta = modes.phi - (moved if np.isfinite(moved).all() else mu)
+        omega = (np.einsum("ni,nj->ij", eta, eta) + at.precise.sum(axis=0)) / n
+        new[question.of_omega] = question.covariance.coordinates(omega)
+        return np.clip(new, lower, upper)
+
+    def _bends(self, at: Marginal, along: range | None = None) -> tuple[Array, Array]:
+        """Differentiate gradients and curvatures along own and shared parameters, or some of these."""
+        question, phi = self.question, at.modes.phi
+        n, m = question.n, question.m
+        s: Array = at.y[question.of_shared]
+        directions = range(m + s.size) if along is None else along
+        second, third = np.empty((n, m + s.size, len(directions))), np.empty((n, m, m, len(directions)))
+        everybody = np.arange(n, dtype=np.intp)
+        width = self.widths(at)
+        for place, k in enumerate(directions):
+            ends: list[tuple[Array, Array]] = []
+            for sign in (1.0, -1.0):
+                phi_k, s_k = phi.copy(), s.copy()
+                if k < m:
+                    phi_k[:, k] += sign * width[k]
+                else:
+                    s_k[k - m] += sign * width[k]
+                found = self.cohort.curved(phi_k, s_k, everybody)
+                ends.append((found.gradient, found.curvature[:, :m, :m]))
+            self.sweeps += 2
+            second[..., place] = (ends[0][0] - ends[1][0]) / (2.0 * width[k])
+            third[..., place] = (ends[0][1] - ends[1][1]) / (2.0 * width[k])
+        return second, third
+
+    def widths(self, at: Marginal) -> Array:
+        """Return steps of differences along own and shared parameters, (m + n_s,)."""
+        question = self.question
+        own = np.where(question.lognormal, 1.0, np.abs(question.means(at.y)[0]).mean(axis=0))
+        own = np.where(own > 0.0, own, np.sqrt(np.diag(question.omega_at(at.y))))
+        shared = question.log[question.of_shared]
+        size = np.abs(at.y[question.of_shared])
+        return _STEP * np.concatenate([own, np.where(shared | (size == 0.0), 1.0, size)])

@@ -1,0 +1,341 @@
+"""`mixed_effects`: the driver of a mixed-effects fit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._blas import one_blas_thread
+from castfit._json import rebuilt
+from castfit._reading import flag_mistakes, is_count, named, option_mistakes, real, text
+from castfit._watch import Stopped, heeding_interrupts, unwatched, watched
+from castfit.drive.population.cohort import Cohort, Simulated
+from castfit.drive.population.errors import Errors, errors_at, nothing
+from castfit.drive.population.laplace import Laplace, Marginal
+from castfit.drive.population.question import Question, ask
+from castfit.drive.population.result import MixedEffectsResult
+from castfit.drive.population.said import Population
+from castfit.drive.population.search import Found, Here, minimise
+from castfit.drive.run.checkpoint import Checkpoint, described, run_header
+from castfit.drive.run.options import RunOptions
+from castfit.drive.run.reporting import reporter
+from castfit.fingerprint import digest, fingerprint
+from castfit.integrate import IntegratorOptions
+from castfit.problem import Problem
+from castfit.status import check, suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+_WHERE = "mixed_effects"
+_NAMED = 5  # individuals in a message
+
+
+@dataclass(frozen=True)
+class MixedEffectsProgress:
+    """How far a mixed-effects fit is: iterations, -2 log L, estimates by name, seconds."""
+
+    iteration: int
+    neg2loglik: float
+    values: Mapping[str, float]
+    seconds: float
+
+    @property
+    def sentence(self) -> str:
+        """The state of things in one line."""
+        return f"iteration {self.iteration}: -2 log L = {self.neg2loglik:.6g}; {self.seconds:.0f} s"
+
+
+# Wild trial points overflow; they are found and rejected, and must not warn.
+@heeding_interrupts
+@one_blas_thread
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")
+def mixed_effects(
+    problem: Problem,
+    population: Population,
+    *,
+    start: Mapping[str, float] | MixedEffectsResult | None = None,
+    integrator: IntegratorOptions | None = None,
+    max_iter: int = 200,
+    standard_errors: bool = True,
+    confidence_level: float = 0.95,
+    max_time: float = np.inf,
+    callback: Callable[[MixedEffectsProgress], Any] | None = None,
+    verbose: int = 0,
+    checkpoint: str | PathLike[str] | None = None,
+    resume: bool = False,
+) -> MixedEffectsResult:
+    """Estimate how own parameters are distributed over many experiments: nonlinear mixed effects.
+
+    Every experiment is an individual with its own parameters (``local=True``), which come from the distribution that
+    `population` says; typical values, effects of covariates, shared parameters, noise, and the covariance between
+    individuals are estimated together by the maximum of Laplace's approximation of the likelihood, with the expected
+    curvature: what NONMEM calls FOCE with interaction, and to which R's ``nlme`` comes for additive errors.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its experiments are the individuals.  Standard deviations may be given, unknown (``cf.unknown()``) or
+        expressions of parameters and outputs, such as ``a + b * conc``.
+    population : Population
+    start : mapping from name to value, or MixedEffectsResult, optional
+        Where the search starts: typical values, shared parameters, ``"omega(CL)"``; by default the guesses.
+    integrator : IntegratorOptions, optional
+    max_iter : int
+        0 evaluates the start: individual fits for a population that is known.
+    standard_errors : bool
+        Whether to compute them, for which the likelihood is differentiated twice.
+    confidence_level : float
+        Of the intervals in the result's table.
+    max_time : float
+        Seconds after which the best so far is returned.
+    callback : callable, optional
+        Called with a `MixedEffectsProgress` after each iteration; the search stops when it returns True.
+    verbose : {0, 1, 2}
+        Nothing, the state of the search, one line per iteration.
+    checkpoint : path, optional
+        A file to which every iteration is written.
+    resume : bool
+        Whether to go on from such a file.
+
+    Returns
+    -------
+    MixedEffectsResult
+        Also for a search that failed or was interrupted: then ``success`` is False, and ``message`` says why.
+
+    Raises
+    ------
+    InputError
+        Listing everything that is wrong with the arguments, and what does not fit together.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> import numpy as np
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 10.0})
+    >>> rng, times = np.random.default_rng(1), np.array([1.0, 2.0, 4.0])
+    >>> rates = 0.3 * np.exp(0.4 * rng.standard_normal(8))
+    >>> data = [10 * np.exp(-r * times) + 0.2 * rng.standard_normal(3) for r in rates]
+    >>> animals = [cf.Experiment({"x": values}, times, sigma=cf.unknown()) for values in data]
+    >>> problem = cf.Problem(model, animals, parameters={"k": cf.Parameter(0.5, local=True)})
+    >>> result = cf.mixed_effects(problem, cf.Population({"k": cf.Individual(omega=0.5)}))
+    >>> result.names, result.success
+    (('k', 'sigma(x)', 'omega(k)'), True)
+    >>> abs(result.values["k"] - 0.3) < 2 * result.standard_errors["k"]
+    True
+    """
+    run = RunOptions(
+        max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume
+    )  # workers has its default
+    level = real(confidence_level)
+    given: Any = integrator
+    check(
+        _WHERE,
+        [
+            *run.mistakes(),
+            *run.file_mistakes(),
+            *option_mistakes(
+                ("max_iter", max_iter, is_count(max_iter, 0), "give a number of iterations, 0 or more"),
+                ("confidence_level", confidence_level, level is not None and 0.0 < level < 1.0, "between 0 and 1"),
+                ("integrator", integrator, given is None or isinstance(given, IntegratorOptions),
+                 "give IntegratorOptions(...)"),
+            ),
+            *flag_mistakes(standard_errors=standard_errors),
+        ],
+    )  # fmt: skip
+    assert level is not None
+    question = ask(problem, population)
+    begun = _start(question, start)
+    search = _Search(run.cleaned(), integrator or IntegratorOptions(), int(max_iter), standard_errors, level)
+    with watched(search.run.max_time):
+        return search.carry_out(problem, population, question, begun)
+
+
+@dataclass
+class _Search:
+    """A run of the driver."""
+
+    run: RunOptions
+    integrator: IntegratorOptions
+    max_iter: int
+    standard_errors: bool
+    level: float
+    began: float = field(default_factory=time.perf_counter)
+    history: list[float] = field(default_factory=list[float])
+    best: tuple[Here, Marginal] | None = None
+
+    def carry_out(
+        self, problem: Problem, population: Population, question: Question, begun: Here
+    ) -> MixedEffectsResult:
+        """Search, and report."""
+        entries = {
+            "population": digest(question.own, question.typical.serialize(), question.covariates, question.guess),
+            "problem": digest(fingerprint(question.problem)),
+            "integrator": described(self.integrator),
+        }
+        header = {**run_header(_WHERE, question.problem.only([question.individuals[0]]), None, None), **entries}
+        with self.run.opened(header) as book, reporter(self.run.verbose) as report:
+            left_out: dict[str, str] = {}
+            cohort = Simulated(question, self.integrator)
+            lost = self._lost(question, cohort, begun)
+            if lost and len(lost) < question.n - 1:
+                left_out = {question.individuals[i]: why for i, why in lost.items()}
+                kept = [i for i in range(question.n) if i not in lost]
+                every = question.individuals
+                question = ask(
+                    problem.replace(experiments=[problem.experiments[i] for i in kept]),
+                    population.of_some(every, kept),
+                )
+                begun = replace(begun, phi=begun.phi[kept])
+                cohort = Simulated(question, self.integrator)
+            laplace = Laplace(question, cohort)
+            if book is not None and book.records:
+                begun = rebuilt(Here, book.records[-1]["here"])
+
+            def tell(here: Here, at: Marginal) -> bool:
+                self.best = here, at
+                self.history.append(2.0 * float(at.parts.sum()))
+                _write(book, here)
+                values = dict(zip(question.names, question.natural(here.y).tolist(), strict=True))
+                now = MixedEffectsProgress(here.iteration, self.history[-1], values, time.perf_counter() - self.began)
+                report(now.sentence, now.sentence, milestone=here.iteration % 10 == 0)
+                return self.run.wants_end(now)
+
+            return self._result(question, laplace, self._found(laplace, begun, tell), left_out, book)
+
+    def _lost(self, question: Question, cohort: Cohort, begun: Here) -> dict[int, str]:
+        """Return whose data cannot be predicted at the start, and why."""
+        try:
+            found = cohort.curved(begun.phi, begun.y[question.of_shared], np.arange(question.n, dtype=np.intp))
+        except Stopped:
+            return {}
+        return {i: found.failures.get(i, "not finite") for i in np.flatnonzero(~np.isfinite(found.cost)).tolist()}
+
+    def _found(self, laplace: Laplace, begun: Here, tell: Callable[[Here, Marginal], bool]) -> Found | Stopped:
+        try:
+            return minimise(laplace, begun, max_iter=self.max_iter, tell=tell)
+        except Stopped as stopped:
+            return stopped
+
+    def _result(
+        self,
+        question: Question,
+        laplace: Laplace,
+        found: Found | Stopped,
+        left_out: Mapping[str, str],
+        book: Checkpoint | None,
+    ) -> MixedEffectsResult:
+        status = found.status
+        if isinstance(found, Found):
+            here, at = found.here, found.at
+        elif self.best is not None:
+            here, at = self.best
+        else:
+            here = None
+            at = None
+        remarks: list[str] = []
+        errors = nothing(question.n_y, "")
+        if isinstance(found, Found) and self.standard_errors and status.success:
+            errors = self._errors(laplace, found)
+            remarks.append(errors.remark)
+        elif self.standard_errors:
+            remarks.append("Standard errors were not computed.")
+        y = question.guess if here is None else here.y
+        if at is None:
+            n, m = question.n, question.m
+            phi, spread, parts = question.means(y)[0], np.full((n, m, m), np.nan), np.full(n, np.nan)
+            unfinished, prior = {name: "it was not fitted" for name in question.individuals}, 0.0
+        else:
+            phi, spread, parts, prior = at.modes.phi, at.precise, at.parts, at.prior
+            unfinished = {question.individuals[i]: why for i, why in at.modes.failures.items()}
+        shared = y[question.of_shared]
+        with unwatched():
+            seen = laplace.cohort.seen(phi, shared)
+            expected = laplace.cohort.seen(question.means(y)[0], shared)[0]
+        remarks += _said_of(left_out, unfinished, question.n + len(left_out))
+        remarks += [] if book is None else [book.trouble]
+        return MixedEffectsResult(
+            status=status,
+            message=" ".join(part for part in (status.sentence, *remarks) if part),
+            question=question,
+            integrator=self.integrator,
+            y=y,
+            phi=phi,
+            spread=spread,
+            parts=parts,
+            prior_cost=prior,
+            errors=errors,
+            seen=seen,
+            expected=expected,
+            left_out=dict(left_out),
+            unfinished=unfinished,
+            history=tuple(self.history),
+            iterations=0 if here is None else here.iteration,
+            sweeps=laplace.sweeps,
+            time=time.perf_counter() - self.began,
+            confidence_level=self.level,
+        )
+
+    def _errors(self, laplace: Laplace, found: Found) -> Errors:
+        assert found.at is not None
+        assert found.scores is not None
+        with suppress(Stopped):
+            return errors_at(laplace, found.at, found.scores)
+        return nothing(laplace.question.n_y, "The time ended before standard errors were known.")
+
+
+def _write(book: Checkpoint | None, here: Here) -> None:
+    if book is not None:
+        book.append({"here": here})
+
+
+def _said_of(left_out: Mapping[str, str], unfinished: Mapping[str, str], total: int) -> list[str]:
+    """Say which individuals are missing, and how many."""
+    out: list[str] = []
+    for which, what in ((left_out, "left out, as their data cannot be predicted at the start"),
+                        (unfinished, "not fitted to the end")):  # fmt: skip
+        if which:
+            names = [f"'{n}' ({why})" for n, why in list(which.items())[:_NAMED]]
+            more = f" and {len(which) - _NAMED} more" if len(which) > _NAMED else ""
+            out.append(f"{len(which)} of {total} individuals are {what}: {', '.join(names)}{more}.")
+    return out
+
+
+def _start(question: Question, start: Any) -> Here:
+    """Return where the search begins."""
+    y, k = question.guess.copy(), len(question.upper)
+    given = start.values if isinstance(start, MixedEffectsResult) else start
+    mistakes: list[str] = []
+    values = named("start", given, mistakes)
+    if isinstance(start, MixedEffectsResult) and start.names == question.names:
+        y = start.y.copy()
+        values = {}
+    lower, upper = question.bounds
+    for name, value in values.items():
+        number = real(value)
+        if name not in question.names[: k + question.m]:
+            if not isinstance(start, MixedEffectsResult):
+                mistakes.append(f"'{name}' cannot be started: {suggest(name, question.names[: k + question.m])}")
+            continue
+        j = question.names.index(name)
+        positive = j >= k or question.log[j]
+        if number is None or not np.isfinite(number) or (positive and number <= 0.0):
+            mistakes.append(f"start of '{name}' is {text(value)}; give a {'positive ' if positive else ''}number")
+            continue
+        y[j] = np.log(number) if positive else number
+        if not lower[j] <= y[j] <= upper[j]:
+            mistakes.append(f"start of '{name}' is {text(value)}, which lies outside its bounds")
+    check("start", mistakes)
+    mu, _ = question.means(y)
+    lacking = [n for n, column in zip(question.own, mu.T, strict=True) if not np.isfinite(column).all()]
+    check("start", [f"the typical value of '{n}' cannot be had there; change the start" for n in lacking])
+    return Here(y, mu, np.empty((0, 0)), 0.5, 0, np.inf)

@@ -1,0 +1,458 @@
+"""What a mixed-effects fit found: the population, its individuals, and how well both are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from castfit._brief import listed, one_line
+from castfit._pictures import picture
+from castfit._reading import items, real, text
+from castfit._text import aligned, rounded
+from castfit.quantities import natural_value
+from castfit.residuals import replicates
+from castfit.simulate import simulate
+from castfit.status import InputError, Status, check, suggest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from castfit.drive.population.errors import Errors
+    from castfit.drive.population.question import Question
+    from castfit.integrate import IntegratorOptions
+    from castfit.simulate import Prediction, Times
+
+    Array = NDArray[np.float64]
+
+_SHOWN = 12  # individuals in a summary
+_MUCH = 0.3  # of shrinkage: then plots and correlations of individual values mislead  [Savic, Karlsson 2009]
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """One estimated quantity of a population.
+
+    name; value in natural scale; standard_error; interval at the result's confidence level; at_bound
+    """
+
+    name: str
+    value: float
+    standard_error: float
+    interval: tuple[float, float]
+    at_bound: bool = False
+
+    @property
+    def relative_error(self) -> float:
+        """The standard error over the value, as often printed in percent (RSE)."""
+        return self.standard_error / abs(self.value) if self.value else np.nan
+
+
+@dataclass(frozen=True)
+class IndividualFit:
+    """What is known of one individual.
+
+    Attributes
+    ----------
+    name : str
+    parameters : dict
+        The most probable own parameters given its data and the population (empirical Bayes estimates), natural scale.
+    eta : dict
+        By how much they exceed the typical ones, on the scale of their distribution.
+    deviations : dict
+        Standard deviations of eta given its data, for the estimated population.
+    neg2loglik : float
+        Its part of -2 log L.
+    success : bool
+    message : str
+        Why not.
+    """
+
+    name: str
+    parameters: Mapping[str, float]
+    eta: Mapping[str, float]
+    deviations: Mapping[str, float]
+    neg2loglik: float
+    success: bool = True
+    message: str = ""
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{n} = {v:.4g}" for n, v in self.parameters.items())
+        return one_line(f"IndividualFit('{self.name}': {shown}{'' if self.success else '; ' + self.message})")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MixedEffectsResult:
+    """What `mixed_effects` found.
+
+    Attributes
+    ----------
+    status : Status
+    message : str
+        How it ended, in words, and what is remarkable.
+    question : Question
+        What was asked, worked out.
+    y : (n_y,) array
+        Estimates in search scale.
+    phi : (n, m) array
+        Own parameters in search scale: logarithms of log-normal ones.
+    spread : (n, m, m) array
+        Their covariances given the data.
+    parts : (n,) array
+        -log of each individual's likelihood, all constants included.
+    errors : Errors
+        Covariances of `y`.
+    left_out : mapping from str to str
+        Individuals that are no part of this, and why.
+    unfinished : mapping from str to str
+        Individuals whose fit did not end at its optimum, and why.
+    history : tuple of float
+        -2 log L by iteration.
+    iterations, sweeps : int
+        Of the search; simulations of all individuals with derivatives.
+    time : float
+        Seconds.
+    confidence_level : float
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 10.0})
+    >>> data = [[7.2, 5.1, 2.4], [6.1, 3.6, 1.4], [8.0, 6.7, 4.3], [7.5, 5.4, 3.0]]
+    >>> animals = [cf.Experiment({"x": values}, [1.0, 2.0, 4.0], sigma=0.2) for values in data]
+    >>> problem = cf.Problem(model, animals, parameters={"k": cf.Parameter(0.3, local=True)})
+    >>> result = cf.mixed_effects(problem, cf.Population({"k": cf.Individual()}))
+    >>> {name: round(value, 2) for name, value in result.values.items()}
+    {'k': 0.32, 'omega(k)': 0.31}
+    >>> result.individuals["experiment 2"]
+    IndividualFit('experiment 2': k = 0.498)
+    >>> bool(result["k"].interval[0] < 0.32 < result["k"].interval[1])
+    True
+    """
+
+    status: Status
+    message: str
+    question: Question
+    integrator: IntegratorOptions
+    y: Array
+    phi: Array
+    spread: Array
+    parts: Array
+    prior_cost: float
+    errors: Errors
+    seen: tuple[Array, Array, Array]
+    expected: Array
+    left_out: Mapping[str, str]
+    unfinished: Mapping[str, str]
+    history: tuple[float, ...]
+    iterations: int
+    sweeps: int
+    time: float
+    confidence_level: float
+
+    @property
+    def success(self) -> bool:
+        """Whether the estimates maximise the likelihood of all individuals that were given."""
+        return self.status.success and not self.left_out and not self.unfinished
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Population parameters, shared parameters (of the noise too), omegas and correlations."""
+        return self.question.names
+
+    @cached_property
+    def values(self) -> dict[str, float]:
+        """The estimates by name, natural scale."""
+        return dict(zip(self.names, self.question.natural(self.y).tolist(), strict=True))
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """Typical values and shared parameters by name, those of the noise among them."""
+        return {u.name: self.values[u.name] for u in self.question.upper}
+
+    @property
+    def omega(self) -> Array:
+        """The covariance of own parameters between individuals, (m, m), on the scale of their distributions."""
+        return self.question.omega_at(self.y)
+
+    @cached_property
+    def covariance(self) -> Array:
+        """Covariance of the estimates in natural scale, in the order of `names`; NaN where there is none."""
+        return self._natural(self.errors.covariance)
+
+    def _natural(self, covariance: Array) -> Array:
+        slopes = self.question.natural_slopes(self.y)
+        known = np.isfinite(np.diag(covariance))
+        filled = slopes @ np.where(np.isfinite(covariance), covariance, 0.0) @ slopes.T
+        touched = (slopes[:, ~known] != 0.0).any(axis=1)
+        filled[touched] = np.nan
+        filled[:, touched] = np.nan
+        return filled
+
+    @cached_property
+    def standard_errors(self) -> dict[str, float]:
+        """Standard errors by name, natural scale, from the curvature of the likelihood; NaN at bounds."""
+        return dict(zip(self.names, np.sqrt(np.diag(self.covariance)).tolist(), strict=True))
+
+    @cached_property
+    def robust_standard_errors(self) -> dict[str, float]:
+        """The same from curvature and scores ("sandwich"): right for models that are not, but for many individuals."""
+        return dict(zip(self.names, np.sqrt(np.diag(self._natural(self.errors.robust))).tolist(), strict=True))
+
+    def confidence_intervals(self, level: float | None = None) -> dict[str, tuple[float, float]]:
+        """Return intervals by name: normal ones of logarithms for what is positive, of atanh for correlations.
+
+        Parameters
+        ----------
+        level : float, optional
+            By default that of the result.
+        """
+        chosen = self.confidence_level if level is None else real(level)
+        if chosen is None or not 0.0 < chosen < 1.0:
+            raise InputError("confidence_intervals", [f"level is {text(level)}; it lies between 0 and 1"])
+        z = float(norm.ppf(0.5 + 0.5 * chosen))
+        k, m = len(self.question.upper), self.question.m
+        out: dict[str, tuple[float, float]] = {}
+        for j, (name, value) in enumerate(self.values.items()):
+            error = z * self.standard_errors[name]
+            if j < k and not self.question.log[j]:
+                out[name] = value - error, value + error
+            elif j < k + m:
+                out[name] = value * float(np.exp(-error / value)), value * float(np.exp(error / value))
+            else:
+                at, width = float(np.arctanh(value)), error / (1.0 - value**2)
+                out[name] = float(np.tanh(at - width)), float(np.tanh(at + width))
+        return out
+
+    def __getitem__(self, name: str) -> Estimated:
+        """Return an estimate with its standard error and interval."""
+        if name not in self.values:
+            raise KeyError(f"'{name}' is not estimated: {suggest(name, self.names)}")
+        interval = self.confidence_intervals()[name]
+        return Estimated(name, self.values[name], self.standard_errors[name], interval, name in self.at_bounds)
+
+    def __iter__(self) -> Iterator[Estimated]:
+        """Go through all estimates."""
+        return (self[name] for name in self.names)
+
+    @cached_property
+    def at_bounds(self) -> tuple[str, ...]:
+        """Names of what a bound holds; of an omega: it is so small that no variation is seen."""
+        lower, upper = self.question.bounds
+        held = (self.y <= lower) | (self.y >= upper)
+        return tuple(n for n, at in zip(self.names, held, strict=True) if at)
+
+    # Likelihood
+
+    @property
+    def neg2loglik(self) -> float:
+        """-2 log L by Laplace's approximation, all constants included: R's nlme prints ``logLik`` = -half of it."""
+        return 2.0 * float(self.parts.sum())
+
+    @property
+    def objective_nonmem(self) -> float:
+        """The same without n log(2 pi), as NONMEM's FOCE with interaction prints its objective function value."""
+        return self.neg2loglik - self.n_data * float(np.log(2.0 * np.pi))
+
+    @property
+    def n_data(self) -> int:
+        """Number of measured values."""
+        return self.question.problem.n_data
+
+    @property
+    def n_individuals(self) -> int:
+        """Number of individuals."""
+        return self.question.n
+
+    @property
+    def aic(self) -> float:
+        """-2 log L + 2 k with k estimated quantities."""
+        return self.neg2loglik + 2.0 * len(self.names)
+
+    @property
+    def bic(self) -> float:
+        """-2 log L + k log n with the number of measured values n, as R's nlme has it."""
+        return self.neg2loglik + len(self.names) * float(np.log(self.n_data))
+
+    # Individuals
+
+    @cached_property
+    def typical(self) -> Array:
+        """Typical values of each individual, by its covariates, natural scale, (n, m)."""
+        return natural_value(self.question.means(self.y)[0], self.question.lognormal)
+
+    @cached_property
+    def etas(self) -> Array:
+        """By how much own parameters exceed typical ones, on the scale of their distributions, (n, m)."""
+        return self.phi - self.question.means(self.y)[0]
+
+    @cached_property
+    def individuals(self) -> dict[str, IndividualFit]:
+        """Every individual's fit by name; those that were left out too."""
+        own = self.question.own
+        natural = natural_value(self.phi, self.question.lognormal)
+        deviations = np.sqrt(np.einsum("nii->ni", self.spread))
+
+        def by_name(row: Array) -> dict[str, float]:
+            return dict(zip(own, row.tolist(), strict=True))
+
+        found = {
+            name: IndividualFit(
+                name,
+                by_name(natural[i]),
+                by_name(self.etas[i]),
+                by_name(deviations[i]),
+                2.0 * float(self.parts[i]),
+                name not in self.unfinished,
+                self.unfinished.get(name, ""),
+            )
+            for i, name in enumerate(self.question.individuals)
+        }
+        none = dict.fromkeys(own, np.nan)
+        return found | {n: IndividualFit(n, none, none, none, np.nan, False, why) for n, why in self.left_out.items()}
+
+    @cached_property
+    def shrinkage(self) -> dict[str, float]:
+        """By how much individual values crowd about the typical one: 1 - sd(eta) / omega of each own parameter.
+
+        Near 0 the data of each individual say what its value is; near 1 they say nothing, and it is the typical one.
+        """
+        scatter = self.etas.std(axis=0, ddof=1)
+        omega = np.sqrt(np.diag(self.omega))
+        return dict(zip(self.question.own, (1.0 - scatter / omega).tolist(), strict=True))
+
+    @property
+    def residual_shrinkage(self) -> float:
+        """1 - sd of weighted residuals: how far individual predictions follow the errors of the data."""
+        residual = self.seen[2][np.isfinite(self.seen[2])]
+        return 1.0 - float(residual.std(ddof=1)) if residual.size > 1 else np.nan
+
+    @cached_property
+    def table(self) -> dict[str, NDArray[Any]]:
+        """One row per measured value, as columns, for instance for ``pandas.DataFrame(result.table)``.
+
+        ``experiment``, ``output``, ``time``, ``replicate``, ``value``, ``population`` (prediction at typical values),
+        ``individual`` (at the individual's own), ``sigma``, ``residual`` (individual prediction - value, in sigmas).
+        """
+        posed, columns = self.question.problem, list[list[NDArray[Any]]]()
+        for c in posed.conditions:
+            row, output = np.nonzero(c.points.mask)
+            columns.append(
+                [
+                    np.full(row.size, c.name),
+                    np.array(posed.outputs)[output],
+                    np.where(c.settled, np.inf, c.points.times[row]),
+                    replicates(c.points.times, c.points.mask)[c.points.mask],
+                    c.points.values[c.points.mask],
+                ]
+            )
+        heads = ("experiment", "output", "time", "replicate", "value")
+        known = {n: np.concatenate(parts) for n, parts in zip(heads, zip(*columns, strict=True), strict=True)}
+        prediction, sigma, residual = self.seen
+        return {**known, "population": self.expected, "individual": prediction, "sigma": sigma, "residual": residual}
+
+    @property
+    def individual_table(self) -> dict[str, NDArray[Any]]:
+        """One row per individual, as columns: its name, own parameters, etas, their deviations, -2 log L."""
+        rows = [self.individuals[n] for n in self.question.individuals]
+        own = self.question.own
+        return {
+            "individual": np.array([row.name for row in rows]),
+            **{n: np.array([row.parameters[n] for row in rows]) for n in own},
+            **{f"eta({n})": np.array([row.eta[n] for row in rows]) for n in own},
+            **{f"sd(eta({n}))": np.array([row.deviations[n] for row in rows]) for n in own},
+            "-2 log L": np.array([row.neg2loglik for row in rows]),
+        }
+
+    def predict(
+        self, times: Times = None, *, individuals: str | Iterable[str] | None = None, typical: bool = False
+    ) -> Prediction:
+        """Simulate individuals.
+
+        Parameters
+        ----------
+        times : (n,) array, or mapping from individual to array, optional
+            By default the measured ones.
+        individuals : str or sequence of str, optional
+            By default all.
+        typical : bool
+            Whether with the typical values of somebody with their covariates, instead of their own.
+
+        Returns
+        -------
+        dict
+            Per individual ``{"time": (n,), output: (n,), ...}``.
+        """
+        wanted = [individuals] if isinstance(individuals, str) else items(individuals)
+        if individuals is None:
+            wanted = list(self.question.individuals)
+        known = self.question.individuals
+        mistakes = [] if wanted else [f"individuals is {text(individuals)}; give names"]
+        mistakes += [f"'{n}' is no individual: {suggest(str(n), known[:20])}" for n in wanted or () if n not in known]
+        check("predict", mistakes)
+        assert wanted is not None
+        phi = self.question.means(self.y)[0] if typical else self.phi
+        theta = self.question.theta(phi, self.y[self.question.of_shared])
+        return simulate(self.question.problem.only(wanted), theta, times, integrator=self.integrator)
+
+    def plot(self, path: str | Path | None = None, *, individuals: Sequence[str] | None = None) -> Figure:
+        """Plot data with individual and population predictions, a panel for each individual (the first 12)."""
+        return picture("individuals")(self, path, individuals=individuals)
+
+    # Text
+
+    def __repr__(self) -> str:
+        return one_line(
+            f"MixedEffectsResult({self.status.value}; {self.n_individuals} individuals, {self.n_data} values; "
+            f"-2 log L = {self.neg2loglik:.6g}; {listed(self.names, 40)})"
+        )
+
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+        level = f"{100 * self.confidence_level:g} %"
+        heads = ("", "estimate", "std. error", "rel. error", f"{level} interval", "shrinkage", "")
+        rows: list[tuple[str, ...]] = [heads]
+        for each in self:
+            low, high = each.interval
+            error = each.standard_error
+            known = np.isfinite(error)
+            own = each.name.removeprefix("omega(").removesuffix(")")
+            shrinks = f"{100 * self.shrinkage[own]:.0f} %" if each.name.startswith("omega(") else ""
+            rows.append(
+                (
+                    each.name,
+                    rounded(each.value, error),
+                    f"{error:.3g}" if known else "",
+                    f"{100 * each.relative_error:.3g} %" if known else "",
+                    f"{rounded(low, error)} to {rounded(high, error)}" if known else "",
+                    shrinks,
+                    "at its bound" if each.at_bound else "",
+                )
+            )
+        lines = [
+            f"mixed effects, {self.n_individuals} individuals, {self.n_data} values: {self.status.value}, "
+            f"{self.iterations} iterations, {self.time:.1f} s",
+            self.message,
+            "",
+            *aligned(rows, "<>>><><"),
+            "",
+            f"-2 log L = {self.neg2loglik:.4f}   AIC {self.aic:.2f}   BIC {self.bic:.2f}   "
+            f"NONMEM's objective {self.objective_nonmem:.4f}",
+            f"shrinkage of residuals {100 * self.residual_shrinkage:.0f} %",
+        ]
+        much = [n for n, s in self.shrinkage.items() if s > _MUCH and f"omega({n})" not in self.at_bounds]
+        if much:
+            lines.append(
+                f"The individual values of {', '.join(much)} crowd about the typical one: an individual's data say "
+                "little of them, and plots of them against anything mislead."
+            )
+        return "\n".join(lines)
+
+    __str__ = summary
