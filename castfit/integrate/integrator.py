@@ -34,8 +34,11 @@ from castfit.integrate.lanes import (
     shift_cubics,
     shift_slopes,
 )
+from castfit.integrate.library import CompilationError
 from castfit.integrate.locate import PROBE_STEPS, diagnose, locate
+from castfit.integrate.native import obstacle
 from castfit.integrate.options import SUNDIALS, IntegratorOptions
+from castfit.integrate.stepping import Stepping
 from castfit.status import InputError, check
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ _MAX_GRIDS = 4  # different CasADi integrators that one grid is divided into; be
 _WORTH_BUILDING = 200  # ... unless each integrates so many
 _OF_GRID = ("grid", "_skip", "_edges", "_ends", "_probe", "_rescuer")
 _RESCUE_STEPS = 2000
+_EXACT = 1e-7  # a Newton step on algebraic states that is smaller leaves rounding errors
 _SHORTEST_INTERVAL = 1e-6  # of what is integrated in one go: CasADi skips outputs that are 1e-9 apart
 
 
@@ -99,14 +103,28 @@ class Integrator:
         self._algebra = AlgebraicEquations(
             arguments,
             self.graph(*arguments)[1],
-            relative_tolerance=self.options.relative_tolerance,
-            absolute_tolerance=self.options.absolute_tolerance,
+            relative_tolerance=min(self.options.relative_tolerance, _EXACT),
+            absolute_tolerance=min(self.options.absolute_tolerance, _EXACT),
         )
+        self._stepping = self._steps() if self.method == "esdirk" else None
         self._grids = SharedGrids()
         self._integrators: dict[tuple[_Grid, bool], ca.Function] = {}
         self._built: dict[tuple[str, int, _Grid], Buffered] = {}
-        if self.options.compile == "always":  # so that a compiler that does not work is reported here
+        if (
+            self.options.compile == "always" and self._stepping is None
+        ):  # so that a compiler that does not work is reported here
             self._buffered("values", 0, self._relative(slice(0, self._edges.size - 1)))
+
+    def _steps(self) -> Stepping:
+        """Return the compiled method for this model, or refuse."""
+        missing = obstacle()
+        if missing:
+            mistake = f"method 'esdirk' is compiled once on every machine, but {missing}; use 'auto'"
+            raise InputError("Integrator", [mistake])
+        try:
+            return Stepping(self.graph, (*self.state_names, *self.algebraic_names), self.options)
+        except CompilationError as error:
+            raise InputError("Integrator", [f"compile='always', but compiling failed: {error}"]) from error
 
     def on(self, grid: ArrayLike) -> Integrator:
         """Return an integrator of the same system over another grid; the two share what they build."""
@@ -128,11 +146,12 @@ class Integrator:
         if grid.ndim != 1 or grid.size == 0 or not (grid[0] >= 0.0 and grid[-1] == 1.0 and (np.diff(grid) > 0.0).all()):
             mistakes.append("grid must increase within [0, 1] and end at 1")
         if self.n_z and self.method == "cvodes":
-            mistakes.append("method 'cvodes' cannot integrate algebraic equations; use 'auto', 'idas' or 'rosenbrock'")
+            valid = "'auto', 'esdirk', 'idas' or 'rosenbrock'"
+            mistakes.append(f"method 'cvodes' cannot integrate algebraic equations; use {valid}")
         return mistakes
 
     def values(self, lanes: Lanes) -> Trajectories:
-        """Integrate all lanes; those that SUNDIALS gives up, by the Rosenbrock method."""
+        """Integrate all lanes; those that the method gives up, by another one."""
         found = self._values(lanes)
         lost = self._rescuable(found.failures)
         if not lost:
@@ -146,14 +165,23 @@ class Integrator:
     def _rescuable(self, failures: tuple[LaneFailure, ...]) -> list[int]:
         """Return the lanes with which another integrator may have more success.
 
-        Not those of CVODES whose steps became too short by the error test: nothing integrates over a pole.
+        Not those whose steps became too short by the error test: nothing integrates over a pole.
         """
-        if self.method not in SUNDIALS:
+        if self.rescued_by == "":
             return []
         tried = [f for f in failures if f.cause in ("step_size", "too_many_steps") or "IDA" in f.detail]
-        return [f.lane for f in tried if "CV_ERR_FAILURE" not in f.detail]
+        return [f.lane for f in tried if "CV_ERR_FAILURE" not in f.detail and "the error test" not in f.detail]
+
+    @property
+    def rescued_by(self) -> str:
+        """The method by which lanes are tried that this one gives up; empty if by none."""
+        if self.method == "esdirk":
+            return "idas" if self.n_z else "cvodes"
+        return "rosenbrock" if self.method in SUNDIALS else ""
 
     def _values(self, lanes: Lanes) -> Trajectories:
+        if self._stepping is not None:
+            return self._stepped(self._stepping, lanes, {})[0]
         x = np.full((lanes.size, self.grid.size, self.n_x), np.nan)
         z = np.full((lanes.size, self.grid.size, self.n_z), np.nan)
         failures: dict[int, LaneFailure] = {}
@@ -174,6 +202,25 @@ class Integrator:
         for lane in failures:
             x[lane] = z[lane] = np.nan
         return Trajectories(x, z, _in_order(failures))
+
+    def _stepped(
+        self,
+        stepping: Stepping,
+        lanes: Lanes,
+        failures: dict[int, LaneFailure],
+        directions: tuple[Array, Array, Array | None] | None = None,
+    ) -> tuple[Trajectories, Array | None]:
+        """Integrate by the compiled method, with sensitivities along `directions`, (L, m, n_x, n_d), if asked for."""
+        guess = lanes.z0
+        if self.n_z:
+            _, guess = self._begin(lanes, slice(0, 1), lanes.x0[:, None], lanes.z0, failures)
+        found = stepping.run(replace(lanes, z0=guess), self.grid, failures, directions)
+        x = self._or_still(lanes, found.x, lanes.x0[:, None])
+        z = self._or_still(lanes, found.z, guess[:, None]) if self.n_z else found.z
+        self._polish(lanes, x, z, failures)
+        for lane in failures:
+            x[lane] = z[lane] = np.nan
+        return Trajectories(x, z, _in_order(failures)), found.dx
 
     def sensitivities(
         self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array | None = None
@@ -214,6 +261,19 @@ class Integrator:
         dz = np.full((lanes.size, self.grid.size, self.n_z, n_d), np.nan)
         failures = {failure.lane: failure for failure in at.failures}
         x_unit, z_unit = (unit[:, None] for unit in lanes.units)
+        if self._stepping is not None and n_d:
+            still, span = dx0_, (d_start, d_duration) if spans.any() else None
+            directions = (dx0_, dp_, None if span is None else np.stack(span))
+            again, ahead = self._stepped(self._stepping, lanes, failures, directions)
+            assert ahead is not None
+            if (lanes.duration == 0.0).any() and d_duration.any():
+                begin, z = self._begin(lanes, slice(0, 1), at.x, lanes.z0, failures)
+                still = dx0_ + self._rates(begin, z)[:, :, None] * d_duration[:, None]
+            dx = self._or_still(lanes, ahead, still[:, None])
+            dz = self.algebraic_slopes(lanes, again, dx, dp_)
+            for lane in failures:
+                dx[lane] = dz[lane] = np.nan
+            return Sensitivities(dx / scale[:, None], dz / scale[:, None], _in_order(failures))
         with captured():
             dx[:, : self._skip] = dx0_[:, None]
             for span in self._spans(lanes) if n_d else []:
@@ -259,6 +319,9 @@ class Integrator:
         seeds : (L, n_a, m, n_x) array
             The sums are  sum over outputs and states of seeds * x.
         """
+        if self.method == "esdirk":  # which has no adjoint of its own
+            by = self._rescuer
+            return by.adjoint(lanes, by.values(lanes), seeds)
         left_out = tuple(LaneFailure(lane, "rescued", "") for lane in at.rescued)
         mine = replace(at, failures=(*at.failures, *left_out)) if left_out else at
         found = self._adjoint(lanes, mine, seeds)
@@ -356,8 +419,9 @@ class Integrator:
 
     @cached_property
     def _rescuer(self) -> Integrator:
-        """An integrator for lanes that SUNDIALS gives up."""
-        return self._twin(self.grid, replace(self.options, method="rosenbrock", max_steps=_RESCUE_STEPS))
+        """An integrator for lanes that this one gives up."""
+        steps = _RESCUE_STEPS if self.rescued_by == "rosenbrock" else self.options.max_steps
+        return self._twin(self.grid, replace(self.options, method=self.rescued_by, max_steps=steps))
 
     def _twin(self, grid: Array, options: IntegratorOptions) -> Integrator:
         twin = Integrator.__new__(Integrator)

@@ -864,7 +864,8 @@ class ShootingProblem(StagedProblem):
         if self._taken_over == 0:
             return ""
         count = "1 stage was" if self._taken_over == 1 else f"{self._taken_over} stages were"
-        return f"{count} integrated by rosenbrock where {self.groups[0].integrator.method} gave up."
+        by = self.groups[0].integrator
+        return f"{count} integrated by {by.rescued_by} where {by.method} gave up."
 
     def coarse(self) -> StagedProblem:
         """Return the problem with integrators of low accuracy."""

@@ -22,8 +22,8 @@ from castfit.integrate import Integrator, IntegratorOptions, Lanes
 from castfit.model import Model, symbols
 from castfit.status import InputError
 
-METHODS = ["cvodes", "idas", "rosenbrock", "collocation"]
-DAE_METHODS = ["idas", "rosenbrock", "collocation"]
+METHODS = ["cvodes", "idas", "esdirk", "rosenbrock", "collocation"]
+DAE_METHODS = ["idas", "esdirk", "rosenbrock", "collocation"]
 POLE = np.array([0.5, 0.5, 0.5, -0.2])  # Lotka-Volterra from (0.4, 1) blows up at t = 3.3064
 GOOD = np.ones(4)
 
@@ -86,7 +86,7 @@ def test_states_agree_with_scipy(method):
         np.testing.assert_allclose(found.x[lane], lotka_volterra_path(p[lane], times), rtol=3e-6)
 
 
-@pytest.mark.parametrize("method", ["cvodes", "idas", "rosenbrock"])
+@pytest.mark.parametrize("method", ["cvodes", "idas", "esdirk", "rosenbrock"])
 def test_the_error_follows_the_tolerance(method):
     tolerances = np.array([1e-4, 1e-5, 1e-6, 1e-7, 1e-8])
     lanes = make_lanes([0.4, 1.0], GOOD, 10.0)
@@ -157,7 +157,7 @@ def test_sensitivities_agree_with_complex_steps(method):
     np.testing.assert_allclose(found.dx[0], exact, atol=1e-5 * np.abs(exact).max())
 
 
-@pytest.mark.parametrize("method", ["cvodes", "idas"])
+@pytest.mark.parametrize("method", ["cvodes", "idas", "esdirk"])
 @pytest.mark.parametrize("magnitude", [1.0, 1e9, 1e14])
 def test_sensitivities_do_not_depend_on_the_unit_of_a_parameter(method, magnitude):
     """At p = 1e14 the derivative is 1e-14, far below the absolute tolerance, and no other state oscillates like it."""
@@ -412,7 +412,7 @@ def piecewise_cubics(draw):
 
 
 @settings(max_examples=15)
-@given(piecewise_cubics(), st.sampled_from(["cvodes", "idas", "rosenbrock", "collocation"]))
+@given(piecewise_cubics(), st.sampled_from(["cvodes", "idas", "esdirk", "rosenbrock", "collocation"]))
 def test_inputs_are_followed_exactly(signal, method):
     grid, duration, u = signal
     x, v = symbols("x v")
@@ -546,7 +546,7 @@ def test_the_equation_that_is_not_finite_is_named():
     assert "NaN in the equation of y" in failure.detail
 
 
-@pytest.mark.parametrize("method", ["cvodes", "idas", "rosenbrock"])
+@pytest.mark.parametrize("method", ["cvodes", "idas", "esdirk", "rosenbrock"])
 def test_hopeless_lanes_are_given_up(method):
     x, t = symbols("x t")
     model = Model({x: ca.sin(1e5 * t) * 1e5}, time=t)
@@ -563,7 +563,7 @@ def test_failures_say_when():
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-@pytest.mark.parametrize("method", ["cvodes", "idas", "rosenbrock"])
+@pytest.mark.parametrize("method", ["cvodes", "idas", "esdirk", "rosenbrock"])
 def test_an_interrupt_from_the_keyboard_is_no_failed_lane(method):
     """CasADi turns it into a failed evaluation."""
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions(method, max_steps=10**9))

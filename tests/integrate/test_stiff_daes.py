@@ -88,7 +88,7 @@ def test_collocation_sees_algebraic_states_measured_where_an_element_begins(solv
     assert found.parameters["pKa"] == pytest.approx(4.7501916, abs=1e-6)
 
 
-@pytest.mark.parametrize("method", ["cvodes", "idas", "rosenbrock", "collocation"])
+@pytest.mark.parametrize("method", ["cvodes", "idas", "esdirk", "rosenbrock", "collocation"])
 def test_the_first_output_may_come_ten_decades_before_the_last(method):
     x, k = symbols("x k")
     lanes = make_lanes([1.0], [1e4], 1e5, m=3)
@@ -99,7 +99,7 @@ def test_the_first_output_may_come_ten_decades_before_the_last(method):
     np.testing.assert_allclose(found.dx[0, :, 0, 1] * 1e4, [-0.1, -0.2, 0] * exact, atol=1e-7)
 
 
-@pytest.mark.parametrize("method", ["cvodes", "idas", "rosenbrock"])
+@pytest.mark.parametrize("method", ["cvodes", "idas", "esdirk", "rosenbrock"])
 def test_tolerances_are_relative_to_the_units_of_states(method):
     grid = np.array([0.3, 1.0])
     integrator = Integrator(lotka_volterra().system, grid, IntegratorOptions(method, 1e-6, 1e-6))

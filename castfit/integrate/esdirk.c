@@ -1,0 +1,692 @@
+/* ESDIRK methods for many initial value problems of one model, with forward sensitivities of the steps taken.
+
+   A lane is   x' = D f(t, x, z, p, u),  0 = g(t, x, z, p, u),   t = S + D tau,  tau in [0, 1].
+
+   One step from tau to tau + h, with H = h D (Kennedy, Carpenter 2016, NASA/TM-2016-219173):
+
+       K_1 = f(y_0),    Y_i = y_0 + H sum_{j<i} a_ij K_j + H gamma K_i,    K_i = f(t_i, Y_i),   i = 2 ... s
+       y_1 = Y_s                                                     (stiffly accurate: the last stage is the step)
+       error  = H sum (b_i - bhat_i) K_i
+
+   Algebraic states have no K: every stage solves g = 0 for them, so the order is that of the ODE they leave.
+   Stages are solved by Newton's method with one matrix per step, that at its beginning,
+
+       M = [ I - H gamma f_x   -H gamma f_z ;   -g_x   -g_z ],
+
+   factorized once, with rows scaled so that pivots do not depend on units, and zeros skipped in all that follows.
+
+   Sensitivities are those of the numbers computed: stages are differentiated as implicit functions, so that with M_i
+   the same matrix at the stage itself, for all directions d at once (Hemker 1972),
+
+       M_i dY_i = dy_0 + H sum_{j<i} a_ij dK_j + H gamma (f_p dp + f_t dt_i) + dH (sum_{j<=i} a_ij K_j)
+
+   with the steps h held; H moves where the lane's duration D does, t_i where its start or duration do.
+
+   Between the ends of a step   y(th) = Hermite's cubic + th^2 (1 - th)^2 H sum d_i K_i,   of order 4 (tableau.py).
+
+   Nothing here is shared between calls: different threads may integrate different lanes with workspaces of their own.
+*/
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WIDE 4 /* directions are padded to a multiple, so that loops over them need no remainder */
+#define MOST_STAGES 8
+#define SHORTEST 1e-14 /* step, relative to where it begins: a pole ends the integration at once */
+#define LEAST 1e-40    /* step at the very beginning */
+
+typedef double wide __attribute__((vector_size(8 * WIDE), aligned(8), may_alias));
+
+/* A function of the model: compiled C of CasADi, or else CasADi's own evaluation of a buffer. */
+typedef struct {
+    int (*compiled)(const double **, double **, long long *, double *, int);
+    const double **arguments;
+    double **results;
+    long long *integers;
+    double *work;
+    void (*evaluate)(void *);
+    void *buffer;
+} Function;
+
+/* The model: how its functions are called, and where they read and write. */
+typedef struct {
+    int64_t n_x, n_z, n_p, n_u;
+    int64_t jacobian_nnz, slope_nnz;            /* of (f, g) by (x, z); by p */
+    const int64_t *jacobian_row, *jacobian_col; /* (jacobian_nnz,) */
+    const int64_t *slope_row, *slope_col;       /* (slope_nnz,) */
+    Function rates, jacobian, slopes;
+    double *t, *y, *p, *u, *du;      /* read by all: time, states, parameters, inputs and (slopes only) theirs */
+    double *f, *j;                   /* written by rates, (n,), and jacobian, (jacobian_nnz,) */
+    double *slope_j, *by_p, *by_t;   /* written by slopes: again the Jacobian, by p (slope_nnz,), by time in all (n,) */
+} Model;
+
+typedef struct {
+    int64_t stages, order;           /* order of the embedded method plus one */
+    double gamma;
+    const double *a, *c, *error, *dense, *predict; /* (s, s), (s,), (s,), (s,), (s, s) */
+} Tableau;
+
+/* What is integrated, and where results go; m outputs, n_d directions. */
+typedef struct {
+    int64_t lanes, m, n_d, max_steps;
+    double relative, absolute, newton, watch; /* watch: share of the directions' errors in error control */
+    const double *grid;                       /* (m,) */
+    const double *start, *duration, *x0, *z0, *p, *u, *unit;
+    const int8_t *stops;                      /* (L, m): what the inputs do at a grid time; 1 kink, 2 jump */
+    const double *dx0, *dp, *d_start, *d_duration; /* (L, n_x, n_d), (L, n_p, n_d), (L, n_d), (L, n_d) */
+    const int8_t *skip;                       /* (L,) lanes that are left out */
+    const double *replay;                     /* steps to be taken instead of chosen ones (of the first lane), or null */
+    double *record;                           /* where steps are noted (of the first lane), or null */
+    int64_t recorded;                         /* room there */
+    double *x, *z, *dx;                       /* (L, m, n_x), (L, m, n_z), (L, m, n_x, n_d) */
+    int64_t *code, *which, *counts;           /* (L,), (L,), (L, 4): steps, rejected, Newton iterations, refined */
+    double *where;                            /* (L,) */
+} Task;
+
+enum { FINE, STEP_ERROR, STEP_NEWTON, MANY_STEPS, NOT_FINITE, SINGULAR, NO_MEMORY };
+
+typedef struct {
+    int64_t n, *order, *l_n, *u_n, *l_at, *u_at; /* rows' order; columns that are not zero, (n, n) */
+    double *lu, *inverse, *scale;
+} Factors;
+
+typedef struct {
+    const Model *model;
+    const Tableau *method;
+    const Task *task;
+    int64_t n, nd;      /* nd: directions, padded */
+    int64_t interval;   /* of the inputs */
+    int64_t *dp_begin, *dp_at; double *dp_value; /* derivatives of p that are not zero, row by row */
+    double *y, *y1, *z1, *k, *r, *weight, *e, *change;
+    double *s, *sk, *sr, *se, *dt;
+    Factors shared, own;
+} Work;
+
+static void call(const Function *function)
+{
+    if (function->compiled)
+        function->compiled(function->arguments, function->results, function->integers, function->work, 0);
+    else
+        function->evaluate(function->buffer);
+}
+
+/* ------------------------------------------------------------------ linear algebra */
+
+/* Factorize the matrix in `lu` with scaled partial pivoting; return whether it is regular. */
+static int factorize(Factors *of, const double *unit)
+{
+    const int64_t n = of->n;
+    double *restrict a = of->lu;
+    for (int64_t i = 0; i < n; i++) {
+        double largest = 0.0;
+        for (int64_t j = 0; j < n; j++) {
+            const double size = fabs(a[i * n + j]) * unit[j];
+            if (!(size <= largest)) largest = size;
+        }
+        if (!(largest > 0.0) || !isfinite(largest)) return 0;
+        of->scale[i] = 1.0 / largest;
+        of->order[i] = i;
+    }
+    for (int64_t k = 0; k < n; k++) {
+        int64_t best = k;
+        double size = -1.0;
+        for (int64_t i = k; i < n; i++) {
+            const double here = fabs(a[i * n + k]) * of->scale[i];
+            if (here > size) { size = here; best = i; }
+        }
+        if (!(size > 0.0)) return 0;
+        if (best != k) {
+            for (int64_t j = 0; j < n; j++) {
+                const double other = a[k * n + j];
+                a[k * n + j] = a[best * n + j];
+                a[best * n + j] = other;
+            }
+            const int64_t row = of->order[k]; of->order[k] = of->order[best]; of->order[best] = row;
+            of->scale[best] = of->scale[k];
+        }
+        const double inverse = of->inverse[k] = 1.0 / a[k * n + k];
+        for (int64_t i = k + 1; i < n; i++) {
+            if (a[i * n + k] == 0.0) continue;
+            const double factor = a[i * n + k] *= inverse;
+            for (int64_t j = k + 1; j < n; j++) a[i * n + j] -= factor * a[k * n + j];
+        }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int64_t lower = 0, upper = 0;
+        for (int64_t j = 0; j < i; j++) if (a[i * n + j] != 0.0) of->l_at[i * n + lower++] = j;
+        for (int64_t j = i + 1; j < n; j++) if (a[i * n + j] != 0.0) of->u_at[i * n + upper++] = j;
+        of->l_n[i] = lower; of->u_n[i] = upper;
+    }
+    return 1;
+}
+
+/* Solve for one right-hand side b (n,) into x (n,). */
+static void solve(const Factors *of, const double *restrict b, double *restrict x)
+{
+    const int64_t n = of->n;
+    for (int64_t i = 0; i < n; i++) {
+        double sum = b[of->order[i]];
+        for (int64_t q = 0; q < of->l_n[i]; q++) sum -= of->lu[i * n + of->l_at[i * n + q]] * x[of->l_at[i * n + q]];
+        x[i] = sum;
+    }
+    for (int64_t i = n - 1; i >= 0; i--) {
+        double sum = x[i];
+        for (int64_t q = 0; q < of->u_n[i]; q++) sum -= of->lu[i * n + of->u_at[i * n + q]] * x[of->u_at[i * n + q]];
+        x[i] = sum * of->inverse[i];
+    }
+}
+
+/* Solve for nd right-hand sides b (n, nd) into x (n, nd): every row operation runs along the directions. */
+static void solve_all(const Factors *of, const double *restrict b, double *restrict x, int64_t nd)
+{
+    const int64_t n = of->n;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t *at = of->l_at + i * n;
+        const double *row = of->lu + i * n, *from = b + of->order[i] * nd;
+        for (int64_t d = 0; d < nd; d += WIDE) {
+            wide sum = *(const wide *)(from + d);
+            for (int64_t q = 0; q < of->l_n[i]; q++) sum -= row[at[q]] * *(const wide *)(x + at[q] * nd + d);
+            *(wide *)(x + i * nd + d) = sum;
+        }
+    }
+    for (int64_t i = n - 1; i >= 0; i--) {
+        const int64_t *at = of->u_at + i * n;
+        const double *row = of->lu + i * n;
+        for (int64_t d = 0; d < nd; d += WIDE) {
+            wide sum = *(const wide *)(x + i * nd + d);
+            for (int64_t q = 0; q < of->u_n[i]; q++) sum -= row[at[q]] * *(const wide *)(x + at[q] * nd + d);
+            *(wide *)(x + i * nd + d) = sum * of->inverse[i];
+        }
+    }
+}
+
+/* Factorize M at a point where the model's Jacobian is j, for H gamma = g. */
+static int factorize_step(Factors *of, const Model *model, const double *j, double g, const double *unit)
+{
+    const int64_t n = of->n;
+    memset(of->lu, 0, sizeof(double) * n * n);
+    for (int64_t i = 0; i < model->n_x; i++) of->lu[i * n + i] = 1.0;
+    for (int64_t q = 0; q < model->jacobian_nnz; q++) {
+        const int64_t row = model->jacobian_row[q];
+        of->lu[row * n + model->jacobian_col[q]] -= (row < model->n_x ? g : 1.0) * j[q];
+    }
+    return factorize(of, unit);
+}
+
+/* ------------------------------------------------------------------ the model at a point */
+
+/* Let the model's functions read tau and the states y; inputs are those of the current interval. */
+static void place(Work *w, int64_t lane, double tau, const double *y)
+{
+    const Model *model = w->model;
+    const Task *task = w->task;
+    *model->t = task->start[lane] + task->duration[lane] * tau;
+    memcpy(model->y, y, sizeof(double) * w->n);
+    if (!model->n_u) return;
+    const double edge = w->interval ? task->grid[w->interval - 1] : 0.0, s = task->duration[lane] * (tau - edge);
+    const double *c = task->u + (lane * task->m + w->interval) * model->n_u * 4;
+    for (int64_t i = 0; i < model->n_u; i++, c += 4) {
+        model->u[i] = c[0] + s * (c[1] + s * (c[2] + s * c[3]));
+        model->du[i] = c[1] + s * (2 * c[2] + s * 3 * c[3]);
+    }
+}
+
+static double norm(const double *e, const double *weight, int64_t n)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++) { const double v = e[i] / weight[i]; sum += v * v; }
+    return sqrt(sum / n);
+}
+
+static double largest(const double *e, const double *weight, int64_t n)
+{
+    double worst = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        const double size = fabs(e[i] / weight[i]);
+        if (!(size <= worst)) worst = size;
+    }
+    return worst;
+}
+
+static int64_t not_finite(const double *v, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) if (!isfinite(v[i])) return i;
+    return -1;
+}
+
+static void weigh(Work *w, const double *unit, const double *y, const double *other)
+{
+    for (int64_t i = 0; i < w->n; i++) {
+        double size = fabs(y[i]);
+        if (other && fabs(other[i]) > size) size = fabs(other[i]);
+        w->weight[i] = w->task->absolute * unit[i] + w->task->relative * size;
+    }
+}
+
+/* ------------------------------------------------------------------ stages */
+
+/* Solve  Y_x = r + g f(Y),  0 = g(Y)  by Newton's method from Y; return 0, STEP_NEWTON or NOT_FINITE. */
+static int newton(Work *w, int64_t lane, double tau, double g, double *y, double *rate, int64_t *which)
+{
+    const Model *model = w->model;
+    const int64_t n = w->n, n_x = model->n_x;
+    const int most = w->task->newton < 1e-9 ? 30 : 8;
+    double before = 0.0;
+    *rate = pow(*rate, 0.8); /* what is known of it grows old (Hairer, Wanner: Solving ODEs II, IV.8) */
+    for (int it = 0; it < most; it++) {
+        place(w, lane, tau, y);
+        call(&model->rates);
+        w->task->counts[4 * lane + 2]++;
+        for (int64_t i = 0; i < n_x; i++) w->e[i] = w->r[i] + g * model->f[i] - y[i];
+        for (int64_t i = n_x; i < n; i++) w->e[i] = model->f[i];
+        const int64_t bad = not_finite(w->e, n);
+        if (bad >= 0) { *which = bad; return NOT_FINITE; }
+        solve(&w->shared, w->e, w->change);
+        for (int64_t i = 0; i < n; i++) y[i] += w->change[i];
+        const double size = norm(w->change, w->weight, n);
+        if (!isfinite(size)) return STEP_NEWTON;
+        if (it > 0) {
+            const double ratio = size / before;
+            if (ratio >= 0.9) return size <= fmax(w->task->newton, 1e-14 / w->task->relative) ? FINE : STEP_NEWTON;
+            *rate = ratio < 1e-4 ? 1e-4 : ratio;
+            if (w->task->newton >= 1e-9 && it + 1 < most
+                && size * pow(ratio, most - 1 - it) / (1 - ratio) > w->task->newton) return STEP_NEWTON;
+        }
+        /* what is left after this correction is at most rate / (1 - rate) of it */
+        if (size == 0.0 || *rate / (1 - *rate) * size <= w->task->newton) return FINE;
+        before = size;
+    }
+    return w->task->newton < 1e-9 ? FINE : STEP_NEWTON;
+}
+
+/* Differentiate stage i: sk_i from those before it; `sr` holds dY afterwards.  Return 0 where M_i is singular. */
+static int differentiate(Work *w, int64_t lane, int64_t i, double tau, double h, const double *y, const double *unit)
+{
+    const Model *model = w->model;
+    const Tableau *method = w->method;
+    const Task *task = w->task;
+    const int64_t n = w->n, n_x = model->n_x, nd = w->nd, size = n_x * nd, s = method->stages;
+    const double H = h * task->duration[lane], g = H * method->gamma;
+    double *restrict sr = w->sr, *restrict se = w->se;
+    const double *a = method->a + i * s;
+    place(w, lane, tau, y);
+    call(&model->slopes);
+    if (not_finite(model->slope_j, model->jacobian_nnz) >= 0) return 0;
+    if (!factorize_step(&w->own, model, model->slope_j, g, unit)) return 0;
+    for (int64_t q = 0; q < size; q += WIDE) {
+        wide sum = {0.0};
+        for (int64_t j = 0; j < i; j++) sum += a[j] * *(const wide *)(w->sk + j * size + q);
+        *(wide *)(sr + q) = *(const wide *)(w->s + q) + H * sum;
+    }
+    if (task->d_duration)
+        for (int64_t row = 0; row < n_x; row++) {
+            double sum = 0.0;
+            for (int64_t j = 0; j <= i; j++) sum += a[j] * w->k[j * n + row];
+            for (int64_t d = 0; d < task->n_d; d++) sr[row * nd + d] += h * task->d_duration[lane * task->n_d + d] * sum;
+        }
+    memcpy(se, sr, sizeof(double) * size);
+    memset(se + size, 0, sizeof(double) * (n - n_x) * nd);
+    for (int64_t q = 0; q < model->slope_nnz; q++) {
+        const int64_t row = model->slope_row[q], col = model->slope_col[q];
+        const double value = (row < n_x ? g : 1.0) * model->by_p[q];
+        for (int64_t at = w->dp_begin[col]; at < w->dp_begin[col + 1]; at++)
+            se[row * nd + w->dp_at[at]] += value * w->dp_value[at];
+    }
+    if (task->d_start)
+        for (int64_t d = 0; d < task->n_d; d++) {
+            const double dt = task->d_start[lane * task->n_d + d] + tau * task->d_duration[lane * task->n_d + d];
+            if (dt != 0.0)
+                for (int64_t row = 0; row < n; row++)
+                    se[row * nd + d] += (row < n_x ? g : 1.0) * model->by_t[row] * dt;
+        }
+    double *dy = w->sk + s * size; /* behind the stages */
+    solve_all(&w->own, se, dy, nd);
+    double *restrict sk = w->sk + i * size;
+    const double inverse = 1.0 / g;
+    for (int64_t q = 0; q < size; q += WIDE)
+        *(wide *)(sk + q) = (*(wide *)(dy + q) - *(wide *)(sr + q)) * inverse;
+    return 1;
+}
+
+/* Differentiate K_1 where it was not a last stage before: f_x dx + f_z dz + f_p dp + f_t dt. */
+static int differentiate_rates(Work *w, int64_t lane, double tau, const double *y, const double *unit)
+{
+    /* A stage of length g about y has dY = dy_0 + g dK up to order g^2: exact derivatives need the product instead. */
+    const Model *model = w->model;
+    const Task *task = w->task;
+    const int64_t n = w->n, n_x = model->n_x, nd = w->nd, size = n_x * nd;
+    double *dy = w->sk + w->method->stages * size, *se = w->se;
+    place(w, lane, tau, y);
+    call(&model->slopes);
+    if (not_finite(model->slope_j, model->jacobian_nnz) >= 0) return 0;
+    memset(se, 0, sizeof(double) * n * nd);
+    for (int64_t q = 0; q < model->slope_nnz; q++)
+        for (int64_t at = w->dp_begin[model->slope_col[q]]; at < w->dp_begin[model->slope_col[q] + 1]; at++)
+            se[model->slope_row[q] * nd + w->dp_at[at]] += model->by_p[q] * w->dp_value[at];
+    if (task->d_start)
+        for (int64_t d = 0; d < task->n_d; d++) {
+            const double dt = task->d_start[lane * task->n_d + d] + tau * task->d_duration[lane * task->n_d + d];
+            if (dt != 0.0)
+                for (int64_t row = 0; row < n; row++) se[row * nd + d] += model->by_t[row] * dt;
+        }
+    memcpy(dy, w->s, sizeof(double) * size);
+    if (n > n_x) { /* dz from  g_x dx + g_z dz + g_p dp + g_t dt = 0: a stage of length zero */
+        if (!factorize_step(&w->own, model, model->slope_j, 0.0, unit)) return 0;
+        memcpy(w->sr, w->s, sizeof(double) * size);
+        memcpy(w->sr + size, se + size, sizeof(double) * (n - n_x) * nd);
+        solve_all(&w->own, w->sr, dy, nd);
+    }
+    for (int64_t q = 0; q < model->jacobian_nnz; q++) {
+        const int64_t row = model->jacobian_row[q], col = model->jacobian_col[q];
+        if (row < n_x)
+            for (int64_t d = 0; d < nd; d++) se[row * nd + d] += model->slope_j[q] * dy[col * nd + d];
+    }
+    memcpy(w->sk, se, sizeof(double) * size);
+    return 1;
+}
+
+/* Make algebraic states consistent: a stage of length zero. */
+static int consistent(Work *w, int64_t lane, double tau, double *y, const double *unit, int64_t *which)
+{
+    const Model *model = w->model;
+    if (!model->n_z) return FINE;
+    double rate = 0.5;
+    place(w, lane, tau, y);
+    call(&model->jacobian);
+    if (!factorize_step(&w->shared, model, model->j, 0.0, unit)) return SINGULAR;
+    memcpy(w->r, y, sizeof(double) * model->n_x);
+    return newton(w, lane, tau, 0.0, y, &rate, which);
+}
+
+/* Return a first step, from how fast states and rates change (Hairer, Norsett, Wanner: Solving ODEs I, II.4). */
+static double first_step(Work *w, int64_t lane, double tau)
+{
+    const Model *model = w->model;
+    const double D = w->task->duration[lane];
+    const int64_t n_x = model->n_x;
+    const double size = norm(w->y, w->weight, n_x), rate = fabs(D) * norm(w->k, w->weight, n_x);
+    double h = (size < 1e-5 || rate < 1e-5) ? 1e-6 : 0.01 * size / rate;
+    if (h > 1.0 - tau) h = 1.0 - tau;
+    memcpy(w->y1, w->y, sizeof(double) * w->n);
+    for (int64_t i = 0; i < n_x; i++) w->y1[i] += h * D * w->k[i];
+    place(w, lane, tau + h, w->y1);
+    call(&model->rates);
+    double bend = 0.0;
+    for (int64_t i = 0; i < n_x; i++) w->e[i] = model->f[i] - w->k[i];
+    if (not_finite(w->e, n_x) < 0) bend = fabs(D) * norm(w->e, w->weight, n_x) / h;
+    const double most = bend > rate ? bend : rate;
+    const double next = most <= 1e-15 ? fmax(1e-6, 1e-3 * h) : pow(0.01 / most, 1.0 / w->method->order);
+    return fmin(100.0 * h, next);
+}
+
+/* ------------------------------------------------------------------ output */
+
+static void write_outputs(Work *w, int64_t lane, int64_t *next, double tau, double h)
+{
+    const Model *model = w->model;
+    const Tableau *method = w->method;
+    const Task *task = w->task;
+    const int64_t n = w->n, n_x = model->n_x, n_z = model->n_z, nd = w->nd, s = method->stages, size = n_x * nd;
+    const double D = task->duration[lane], H = h * D, end = tau + h;
+    for (; *next < task->m && task->grid[*next] <= end; ++*next) {
+        const double th = end == task->grid[*next] ? 1.0 : (task->grid[*next] - tau) / h, om = 1.0 - th;
+        double coefficient[MOST_STAGES];
+        for (int64_t j = 0; j < s; j++) coefficient[j] = th * th * om * om * method->dense[j];
+        coefficient[0] += th * om * om;
+        coefficient[s - 1] -= th * th * om;
+        const double of0 = om * om * (1 + 2 * th), of1 = th * th * (3 - 2 * th);
+        double *x = task->x + (lane * task->m + *next) * n_x, *z = task->z + (lane * task->m + *next) * n_z;
+        for (int64_t i = 0; i < n_x; i++) {
+            double sum = 0.0;
+            for (int64_t j = 0; j < s; j++) sum += coefficient[j] * w->k[j * n + i];
+            x[i] = th == 1.0 ? w->y1[i] : of0 * w->y[i] + of1 * w->y1[i] + H * sum;
+        }
+        for (int64_t i = 0; i < n_z; i++) z[i] = om * w->y[n_x + i] + th * w->y1[n_x + i]; /* a guess */
+        if (!task->dx) continue;
+        const double *s1 = w->sk + s * size; /* dY of the last stage */
+        double *dx = task->dx + (lane * task->m + *next) * n_x * task->n_d;
+        for (int64_t i = 0; i < n_x; i++) {
+            double rates = 0.0;
+            for (int64_t j = 0; j < s; j++) rates += coefficient[j] * w->k[j * n + i];
+            for (int64_t d = 0; d < nd && th < 1.0; d += WIDE) {
+                const int64_t q = i * nd + d;
+                wide sum = {0.0};
+                for (int64_t j = 0; j < s; j++) sum += coefficient[j] * *(const wide *)(w->sk + j * size + q);
+                *(wide *)(w->dt + d) = of0 * *(const wide *)(w->s + q) + of1 * *(const wide *)(s1 + q) + H * sum;
+            }
+            if (task->d_duration && th < 1.0)
+                for (int64_t d = 0; d < task->n_d; d++) w->dt[d] += h * task->d_duration[lane * task->n_d + d] * rates;
+            memcpy(dx + i * task->n_d, th < 1.0 ? w->dt : s1 + i * nd, sizeof(double) * task->n_d);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ one lane */
+
+/* Return how large the directions' errors are, relative to what is allowed. */
+static double error_of_directions(Work *w, const double *unit, double H)
+{
+    const Task *task = w->task;
+    const int64_t n_x = w->model->n_x, nd = w->nd, s = w->method->stages, size = n_x * nd;
+    const double *s1 = w->sk + s * size;
+    double worst = 0.0;
+    for (int64_t i = 0; i < n_x; i++)
+        for (int64_t d = 0; d < task->n_d; d++) {
+            const int64_t q = i * nd + d;
+            double sum = 0.0;
+            for (int64_t j = 0; j < s; j++) sum += w->method->error[j] * w->sk[j * size + q];
+            const double allowed = task->absolute * unit[i] + task->relative * fmax(fabs(w->s[q]), fabs(s1[q]));
+            const double v = fabs(H * sum) / allowed;
+            if (!(v <= worst)) worst = v;
+        }
+    return worst;
+}
+
+static int integrate(Work *w, int64_t lane)
+{
+    const Model *model = w->model;
+    const Tableau *method = w->method;
+    const Task *task = w->task;
+    const int64_t n = w->n, n_x = model->n_x, nd = w->nd, s = method->stages, size = n_x * nd;
+    const double D = task->duration[lane], *unit = task->unit + lane * n;
+    int64_t *counts = task->counts + 4 * lane, next = 0, steps = 0, replayed = 0, which = -1;
+    double tau = 0.0, h = 0.0, before = 1.0, rate = 0.5;
+    int fresh = 2, rejected = 0, why = FINE; /* fresh: K_1 is to be computed; 2: a new first step too */
+
+    memcpy(w->y, task->x0 + lane * n_x, sizeof(double) * n_x);
+    memcpy(w->y + n_x, task->z0 + lane * model->n_z, sizeof(double) * model->n_z);
+    memcpy(model->p, task->p + lane * model->n_p, sizeof(double) * model->n_p);
+    w->interval = 0;
+    if (task->grid[0] == 0.0) { /* an empty first interval: the output at the start */
+        memcpy(task->x + lane * task->m * n_x, w->y, sizeof(double) * n_x);
+        memcpy(task->z + lane * task->m * model->n_z, w->y + n_x, sizeof(double) * model->n_z);
+        if (task->dx)
+            memcpy(task->dx + lane * task->m * n_x * task->n_d, task->dx0 + lane * n_x * task->n_d,
+                   sizeof(double) * n_x * task->n_d);
+        w->interval = next = 1;
+    }
+    if (task->dx) {
+        int64_t at = 0;
+        for (int64_t i = 0; i < model->n_p; i++) {
+            w->dp_begin[i] = at;
+            for (int64_t d = 0; d < task->n_d; d++) {
+                const double v = task->dp[(lane * model->n_p + i) * task->n_d + d];
+                if (v != 0.0) { w->dp_at[at] = d; w->dp_value[at++] = v; }
+            }
+        }
+        w->dp_begin[model->n_p] = at;
+        memset(w->s, 0, sizeof(double) * size);
+        for (int64_t i = 0; i < n_x; i++)
+            memcpy(w->s + i * nd, task->dx0 + (lane * n_x + i) * task->n_d, sizeof(double) * task->n_d);
+    }
+    while (next < task->m) {
+        if (fresh) {
+            if (fresh == 2 && tau > 0.0) {
+                weigh(w, unit, w->y, 0);
+                if ((why = consistent(w, lane, tau, w->y, unit, &which))) goto failed;
+            }
+            place(w, lane, tau, w->y);
+            call(&model->rates);
+            if ((which = not_finite(model->f, n)) >= 0) { why = NOT_FINITE; goto failed; }
+            memcpy(w->k, model->f, sizeof(double) * n_x);
+            memcpy(w->k + n_x, w->y + n_x, sizeof(double) * (n - n_x));
+            weigh(w, unit, w->y, 0);
+            if (fresh == 2) {
+                const double first = first_step(w, lane, tau);
+                h = h > 0.0 && h < first ? h : first;
+                before = 1.0;
+            }
+            if (task->dx && !differentiate_rates(w, lane, tau, w->y, unit)) { why = NOT_FINITE; goto failed; }
+            fresh = 0;
+        }
+        /* the next time at which a step must end */
+        int64_t stop = next;
+        while (stop < task->m - 1 && !task->stops[lane * task->m + stop]) stop++;
+        const double end = task->grid[stop], left = end - tau;
+        if (task->replay) h = task->replay[replayed];
+        const double proposed = h;
+        if (!task->replay) {
+            if (h >= left * (1 - 1e-10)) h = left;
+            else if (h > 0.5 * left) h = 0.5 * left;
+        }
+        if ((h < SHORTEST * tau || h < LEAST) && h < left) { why = why ? why : STEP_ERROR; goto failed; }
+        if (steps++ >= task->max_steps) { why = MANY_STEPS; goto failed; }
+        const double to = h >= left * (1 - 1e-10) ? end : tau + h, H = h * D, g = H * method->gamma;
+
+        place(w, lane, tau, w->y);
+        call(&model->jacobian);
+        which = not_finite(model->j, model->jacobian_nnz);
+        if (which >= 0) { which = model->jacobian_row[which]; why = NOT_FINITE; goto failed; }
+        int trouble = factorize_step(&w->shared, model, model->j, g, unit) ? FINE : STEP_NEWTON;
+        for (int64_t i = 1; i < s && !trouble; i++) {
+            const double at = i == s - 1 ? to : tau + method->c[i] * h, *a = method->a + i * s, *guess = method->predict + i * s;
+            double *y = w->z1 + i * n, *k = w->k + i * n;
+            for (int64_t q = 0; q < n; q++) {
+                double sum = 0.0, ahead = 0.0;
+                for (int64_t j = 0; j < i; j++) { sum += a[j] * w->k[j * n + q]; ahead += guess[j] * w->k[j * n + q]; }
+                if (q < n_x) { w->r[q] = w->y[q] + H * sum; y[q] = w->r[q] + g * ahead; }
+                else y[q] = ahead;
+            }
+            trouble = newton(w, lane, at, g, y, &rate, &which);
+            for (int64_t q = 0; q < n_x; q++) k[q] = (y[q] - w->r[q]) / g;
+            for (int64_t q = n_x; q < n; q++) k[q] = y[q];
+        }
+        double error = 0.0;
+        if (!trouble) {
+            memcpy(w->y1, w->z1 + (s - 1) * n, sizeof(double) * n);
+            for (int64_t q = 0; q < n; q++) {
+                double sum = 0.0;
+                for (int64_t j = 0; j < s; j++) sum += method->error[j] * w->k[j * n + q];
+                w->e[q] = q < n_x ? H * sum : 0.0;
+            }
+            solve(&w->shared, w->e, w->change); /* damps what is stiff, and tells the errors of algebraic states */
+            weigh(w, unit, w->y, w->y1);
+            error = largest(w->change, w->weight, n);
+            if (!isfinite(error)) { trouble = NOT_FINITE; which = not_finite(w->change, n); }
+        }
+        if (task->replay) error = 0.0;
+        if (!trouble && error <= 1.0 && task->dx) {
+            for (int64_t i = 1; i < s && !trouble; i++) {
+                const double at = i == s - 1 ? to : tau + method->c[i] * h;
+                if (!differentiate(w, lane, i, at, h, w->z1 + i * n, unit)) trouble = NOT_FINITE, which = -1;
+            }
+            if (!trouble && task->watch > 0.0 && !task->replay) {
+                const double of_directions = task->watch * error_of_directions(w, unit, H);
+                if (of_directions > error) { error = of_directions; if (error > 1.0) counts[3]++; }
+            }
+        }
+        if (trouble || !(error <= 1.0)) {
+            if (task->replay) { why = trouble; goto failed; }
+            counts[1]++;
+            why = trouble ? trouble : STEP_ERROR;
+            const double factor = trouble ? 0.25 : fmax(0.2, 0.9 * pow(error, -1.0 / method->order));
+            h *= isfinite(factor) ? fmin(factor, 0.9) : 0.2;
+            rejected = 1;
+            if (trouble) rate = 0.5;
+            weigh(w, unit, w->y, 0);
+            continue;
+        }
+        counts[0]++;
+        h = to - tau;
+        if (task->record && counts[0] <= task->recorded) task->record[counts[0] - 1] = h;
+        replayed++;
+        const int64_t was = next;
+        write_outputs(w, lane, &next, tau, h);
+        if (next > was) steps = 0;
+        tau = to;
+        memcpy(w->y, w->y1, sizeof(double) * n);
+        memcpy(w->k, w->k + (s - 1) * n, sizeof(double) * n);
+        if (task->dx) {
+            memcpy(w->s, w->sk + s * size, sizeof(double) * size);
+            memcpy(w->sk, w->sk + (s - 1) * size, sizeof(double) * size);
+        }
+        /* PI control (Hairer, Wanner: Solving ODEs II, IV.2); a step cut short by a stop says little about the next */
+        const double small = error > 1e-10 ? error : 1e-10;
+        double factor = 0.9 * pow(small, -0.7 / method->order) * pow(before, 0.4 / method->order);
+        factor = fmin(rejected ? 1.0 : 6.0, fmax(0.2, factor));
+        before = small;
+        const double grown = h * factor;
+        h = h < proposed * (1 - 1e-9) && factor >= 1.0 ? fmax(grown, proposed) : grown;
+        rejected = 0;
+        why = FINE;
+        weigh(w, unit, w->y, 0);
+        if (next < task->m && tau == end) {
+            const int8_t kind = task->stops[lane * task->m + stop];
+            if (kind) { w->interval = stop + 1; fresh = kind; }
+        }
+    }
+    return FINE;
+failed:
+    task->where[lane] = task->start[lane] + D * tau;
+    task->which[lane] = which;
+    return why;
+}
+
+/* ------------------------------------------------------------------ all lanes */
+
+static void *room(size_t count, size_t each) { return calloc(count ? count : 1, each); }
+
+static int prepare_factors(Factors *of, int64_t n)
+{
+    of->n = n;
+    of->lu = room(n * n, sizeof(double)); of->inverse = room(n, sizeof(double)); of->scale = room(n, sizeof(double));
+    of->order = room(n, sizeof(int64_t)); of->l_n = room(n, sizeof(int64_t)); of->u_n = room(n, sizeof(int64_t));
+    of->l_at = room(n * n, sizeof(int64_t)); of->u_at = room(n * n, sizeof(int64_t));
+    return of->lu && of->inverse && of->scale && of->order && of->l_n && of->u_n && of->l_at && of->u_at;
+}
+
+static void free_factors(Factors *of)
+{
+    free(of->lu); free(of->inverse); free(of->scale); free(of->order);
+    free(of->l_n); free(of->u_n); free(of->l_at); free(of->u_at);
+}
+
+/* Integrate lanes from `first` on until `budget` steps were taken; return the lane with which to go on. */
+int64_t castfit_integrate(const Model *model, const Tableau *method, const Task *task, int64_t first, int64_t budget)
+{
+    Work w = {.model = model, .method = method, .task = task};
+    const int64_t n = w.n = model->n_x + model->n_z, s = method->stages;
+    const int64_t nd = w.nd = task->dx ? (task->n_d + WIDE - 1) / WIDE * WIDE : 0, size = model->n_x * nd;
+    int64_t lane = first, taken = 0;
+    double *states = room(n * (8 + 2 * s), sizeof(double));
+    double *directions = room(size * (s + 4) + n * nd * 4 + nd, sizeof(double));
+    w.dp_begin = room(model->n_p + 1, sizeof(int64_t));
+    w.dp_at = room(model->n_p * (nd ? nd : 1), sizeof(int64_t));
+    w.dp_value = room(model->n_p * (nd ? nd : 1), sizeof(double));
+    const int enough = states && directions && w.dp_begin && w.dp_at && w.dp_value;
+    if (prepare_factors(&w.shared, n) & prepare_factors(&w.own, n) & enough) {
+        w.y = states; w.y1 = w.y + n; w.r = w.y1 + n; w.weight = w.r + n; w.e = w.weight + n; w.change = w.e + n;
+        w.k = w.change + n; w.z1 = w.k + s * n;
+        w.s = directions; w.sk = w.s + size; w.sr = w.sk + size * s + n * nd; w.se = w.sr + n * nd; w.dt = w.se + n * nd;
+        for (; lane < task->lanes && taken < budget; lane++) {
+            if (task->skip[lane]) continue;
+            task->code[lane] = integrate(&w, lane);
+            taken += task->counts[4 * lane] + task->counts[4 * lane + 1];
+        }
+    } else
+        for (; lane < task->lanes; lane++) task->code[lane] = NO_MEMORY;
+    free(states); free(directions); free(w.dp_begin); free(w.dp_at); free(w.dp_value);
+    free_factors(&w.shared); free_factors(&w.own);
+    return lane;
+}

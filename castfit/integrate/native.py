@@ -1,0 +1,376 @@
+"""A model's functions for the compiled integrator (esdirk.c), and the call that integrates lanes.
+
+The integrator is compiled once per machine.  The model's functions
+
+    rates (f, g),   jacobian of (f, g) by (x, z),   slopes: that again, by p, and in all by time
+
+are CasADi's: evaluated by CasADi as they are, or compiled too, which takes a compiler's second and pays where a model
+is large.  Both do the same operations in the same order: results are equal to the last bit.
+
+Different threads may use one model at once: what its functions read and write belongs to a thread, and the call does
+not hold the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
+
+import casadi as ca
+import numpy as np
+
+from castfit._watch import look
+from castfit.integrate.library import CompilationError, load
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.integrate.lanes import Lanes
+    from castfit.integrate.tableau import Tableau
+
+    Array = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+
+_SOURCE = Path(__file__).with_name("esdirk.c")
+# Without the last two a square root or comparison inside a loop keeps it from running along the directions.
+_FLAGS = ("-O2", "-ftree-vectorize", "-march=native", "-fno-math-errno", "-fno-trapping-math")
+_MODEL_FLAGS = (
+    "-O1",
+    "-ffp-contract=off",
+)  # -O2 compiles twice as long and runs as fast; fused products round otherwise
+_EVALUATE = "_ZN6casadi21_function_buffer_evalEPv"  # what evaluates a FunctionBuffer, as its C++ compilers name it
+_BUDGET = 20_000  # steps between two looks at the watch
+
+FINE, STEP_ERROR, STEP_NEWTON, MANY_STEPS, NOT_FINITE, SINGULAR, NO_MEMORY = range(7)
+"""How a lane ended; as in esdirk.c."""
+
+
+class _Function(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_void_p)
+        for name in ("compiled", "arguments", "results", "integers", "work", "evaluate", "buffer")
+    ]
+
+
+class _Model(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("n_x", "n_z", "n_p", "n_u", "jacobian_nnz", "slope_nnz")),
+        *((name, ctypes.c_void_p) for name in ("jacobian_row", "jacobian_col", "slope_row", "slope_col")),
+        *((name, _Function) for name in ("rates", "jacobian", "slopes")),
+        *((name, ctypes.c_void_p) for name in ("t", "y", "p", "u", "du", "f", "j", "slope_j", "by_p", "by_t")),
+    ]
+
+
+class _Table(ctypes.Structure):
+    _fields_ = [
+        ("stages", ctypes.c_int64),
+        ("order", ctypes.c_int64),
+        ("gamma", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("a", "c", "error", "dense", "predict")),
+    ]
+
+
+_LANES = ("grid", "start", "duration", "x0", "z0", "p", "u", "unit", "stops")
+_MOVES = ("dx0", "dp", "d_start", "d_duration")
+_FOUND = ("x", "z", "dx", "code", "which", "counts", "where")
+
+
+class _Task(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("lanes", "m", "n_d", "max_steps")),
+        *((name, ctypes.c_double) for name in ("relative", "absolute", "newton", "watch")),
+        *((name, ctypes.c_void_p) for name in (*_LANES, *_MOVES, "skip", "replay", "record")),
+        ("recorded", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in _FOUND),
+    ]
+
+
+@dataclass(frozen=True)
+class Control:
+    """How steps are chosen.
+
+    newton : up to which part of a step's allowed error stages are solved
+    watch : share of the directions' errors in error control; 0 for none
+    replay : steps (k,) to be taken instead, of relative time, if there is but one lane
+    """
+
+    relative: float
+    absolute: float
+    max_steps: int
+    newton: float = 0.01
+    watch: float = 0.1
+    replay: Array | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of L lanes: x (L, m, n_x), z (L, m, n_z), dx (L, m, n_x, n_d) if asked for.
+
+    code (L,), and where it is not `FINE`: where (L,) in time, which (L,) equation or -1.
+    counts (L, 4): steps, rejected steps, iterations of Newton's method, steps refined for the directions' sake.
+    steps : those of the first lane, of relative time
+    """
+
+    x: Array
+    z: Array
+    dx: Array | None
+    code: Integers
+    where: Array
+    which: Integers
+    counts: Integers
+    steps: Array
+
+
+class NativeModel:
+    """The functions of one model, from a graph (t, x, z, p, u) -> (ode, alg).
+
+    Parameters
+    ----------
+    graph : casadi.Function
+    compiled : bool
+        Whether to compile them.
+
+    Raises
+    ------
+    CompilationError
+        If that fails, or the integrator cannot be compiled.
+    """
+
+    def __init__(self, graph: ca.Function, *, compiled: bool) -> None:
+        integrator()
+        self.n_x, self.n_z, self.n_p, self.n_u = (graph.size1_in(i) for i in (1, 2, 3, 4))
+        arguments = [ca.SX.sym(n, graph.size1_in(i)) for i, n in enumerate("txzpu")]
+        t, x, z, p, u = arguments
+        du = ca.SX.sym("du", self.n_u)
+        f = ca.vertcat(*cast("list[ca.SX]", graph(*arguments)))
+        jacobian, by_p, by_t = (ca.jacobian(f, v) for v in (ca.vertcat(x, z), p, t))
+        if self.n_u:
+            by_t = by_t + ca.mtimes(ca.jacobian(f, u), du)
+        slopes = [_column(jacobian), _column(by_p), ca.densify(by_t)]
+        self._functions = (
+            ca.Function("rates", arguments, [ca.densify(f)], {"cse": True}),
+            ca.Function("jacobian", arguments, slopes[:1], {"cse": True}),
+            ca.Function("slopes", [*arguments, du], slopes, {"cse": True}),
+        )
+        self._patterns = (*_entries(jacobian), *_entries(by_p))
+        self._library = self._compile() if compiled or _evaluation() is None else None
+        self._local = threading.local()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the functions are compiled."""
+        return self._library is not None
+
+    def _compile(self) -> ctypes.CDLL:
+        generator = ca.CodeGenerator("model.c", {"with_header": False})
+        for function in self._functions:
+            generator.add(function)
+        return load(generator.dump(), _MODEL_FLAGS)
+
+    def integrate(
+        self,
+        lanes: Lanes,
+        grid: Array,
+        method: Tableau,
+        control: Control,
+        *,
+        stops: NDArray[np.int8] | None = None,
+        skip: NDArray[np.bool_] | None = None,
+        directions: tuple[Array, Array, Array | None] | None = None,
+    ) -> Outcome:
+        """Integrate lanes over output times grid (m,), with sensitivities along `directions` if there are any.
+
+        Parameters
+        ----------
+        lanes : Lanes
+            With consistent algebraic states.
+        grid, method, control
+        stops : (L, m) int8 array, optional
+            What the inputs do at the end of an interval: 1 for a kink, 2 for a jump.  By default nothing.
+        skip : (L,) bool array, optional
+            Lanes that are left out; their results are NaN.
+        directions : dx0 (L, n_x, n_d), dp (L, n_p, n_d), and how starts and durations move (2, L, n_d) or None
+        """
+        size, m = lanes.size, grid.size
+        dx0, dp, spans = directions if directions is not None else (None, None, None)
+        n_d = 0 if dx0 is None else dx0.shape[2]
+        x, z = np.full((size, m, self.n_x), np.nan), np.full((size, m, self.n_z), np.nan)
+        dx = None if dx0 is None else np.full((size, m, self.n_x, n_d), np.nan)
+        code, which, where = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64), np.zeros(size)
+        counts, steps = np.zeros((size, 4), dtype=np.int64), np.zeros(control.max_steps if size == 1 else 0)
+        unit = np.ones((size, self.n_x + self.n_z)) if lanes.unit is None else lanes.unit
+        quiet = np.zeros((size, m), dtype=np.int8) if stops is None else stops
+        out = np.zeros(size, dtype=np.int8) if skip is None else skip.astype(np.int8)
+        of_time = (None, None) if spans is None else (spans[0], spans[1])
+        given = [np.ascontiguousarray(a, dtype=np.float64) for a in
+                 (grid, lanes.start, lanes.duration, lanes.x0, lanes.z0, lanes.p, lanes.u, unit)]  # fmt: skip
+        moves = [None if a is None else np.ascontiguousarray(a, dtype=np.float64) for a in (dx0, dp, *of_time)]
+        quiet, replay = np.ascontiguousarray(quiet), control.replay
+        own, table = self._workspace, _table(method)
+        task = _Task(
+            size, m, n_d, control.max_steps, control.relative, control.absolute, control.newton, control.watch,
+            *map(_address, (*given, quiet, *moves, out, replay, steps)), steps.size,
+            *map(_address, (x, z, dx, code, which, counts, where)),
+        )  # fmt: skip
+        call, lane = integrator(), 0
+        while lane < size:
+            look()
+            lane = call(ctypes.addressof(own.model), ctypes.addressof(table[0]), ctypes.addressof(task), lane, _BUDGET)
+        return Outcome(x, z, dx, code, where, which, counts, steps[: counts[0, 0]] if size else steps)
+
+    @property
+    def _workspace(self) -> _Workspace:
+        if not hasattr(self._local, "workspace"):
+            self._local.workspace = _Workspace(self)
+        return self._local.workspace
+
+    @cached_property
+    def parts(self) -> tuple[tuple[ca.Function, ...], tuple[Integers, ...], ctypes.CDLL | None]:
+        """The functions, where their sparse results have entries, and the library."""
+        return self._functions, self._patterns, self._library
+
+
+_MODELS: WeakKeyDictionary[ca.Function, dict[bool, NativeModel]] = WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+def native_model(graph: ca.Function, compilation: str) -> NativeModel:
+    """Return the functions of a model, the same ones for the same graph.
+
+    compilation is "never", "auto" (where it works) or "always".
+
+    Raises
+    ------
+    CompilationError
+        If they must be compiled and that fails.
+    """
+    with _LOCK:
+        known = _MODELS.setdefault(graph, {})
+        wanted = compilation != "never"
+        if wanted not in known:
+            try:
+                known[wanted] = NativeModel(graph, compiled=wanted)
+            except CompilationError:
+                if compilation == "always":
+                    raise
+                known[wanted] = NativeModel(graph, compiled=False)
+        if compilation == "always" and not known[wanted].compiled:
+            known[wanted] = NativeModel(graph, compiled=True)
+        return known[wanted]
+
+
+class _Workspace:
+    """Where one thread's functions of a model read and write."""
+
+    def __init__(self, of: NativeModel) -> None:
+        functions, patterns, library = of.parts
+        n, entries, slopes = of.n_x + of.n_z, patterns[0].size, patterns[2].size
+        t, y, p, u, du = (np.zeros(max(k, 1)) for k in (1, n, of.n_p, of.n_u, of.n_u))
+        f, j, slope_j, by_p, by_t = (np.zeros(max(k, 1)) for k in (n, entries, entries, slopes, n))
+        read, written = [t, y[: of.n_x], y[of.n_x :], p, u, du], ([f], [j], [slope_j, by_p, by_t])
+        self._kept: list[Any] = [*read, y, *(a for arrays in written for a in arrays), patterns, library]
+        made = [
+            self._buffered(function, read, arrays) if library is None else self._linked(function, library, read, arrays)
+            for function, arrays in zip(functions, written, strict=True)
+        ]
+        self.model = _Model(
+            of.n_x, of.n_z, of.n_p, of.n_u, entries, slopes, *map(_address, patterns), *made,
+            *map(_address, (t, y, p, u, du, f, j, slope_j, by_p, by_t)),
+        )  # fmt: skip
+
+    def _buffered(self, function: ca.Function, read: list[Array], written: list[Array]) -> _Function:
+        """Let CasADi evaluate a function."""
+        made: Any = function.buffer()
+        buffer = made[0]
+        for i in range(function.n_in()):
+            if function.nnz_in(i):
+                buffer.set_arg(i, memoryview(cast("Any", read[i])))
+        for i, array in enumerate(written):
+            if function.nnz_out(i):
+                buffer.set_res(i, memoryview(cast("Any", array)))
+        self._kept.append(buffer)
+        address = ctypes.pythonapi.PyCapsule_GetPointer
+        address.restype, address.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        return _Function(None, None, None, None, None, _evaluation(), address(buffer._self(), None))
+
+    def _linked(
+        self, function: ca.Function, library: ctypes.CDLL, read: list[Array], written: list[Array]
+    ) -> _Function:
+        """Call a compiled function."""
+        arguments, results = (
+            (ctypes.c_void_p * max(size, len(arrays)))(*map(_address, arrays))
+            for size, arrays in ((function.sz_arg(), read), (function.sz_res(), written))
+        )
+        integers, work = np.zeros(function.sz_iw() + 1, dtype=np.int64), np.zeros(function.sz_w() + 1)
+        self._kept += [arguments, results, integers, work]
+        return _Function(
+            ctypes.cast(getattr(library, function.name()), ctypes.c_void_p).value,
+            ctypes.addressof(arguments),
+            ctypes.addressof(results),
+            _address(integers),
+            _address(work),
+            None,
+            None,
+        )
+
+
+@cache
+def integrator() -> Any:
+    """Return the compiled integrator's function.
+
+    Raises
+    ------
+    CompilationError
+        If there is no compiler, or it fails.
+    """
+    call = load(_SOURCE.read_text(encoding="utf-8"), _FLAGS).castfit_integrate
+    call.restype, call.argtypes = ctypes.c_int64, (ctypes.c_void_p,) * 3 + (ctypes.c_int64,) * 2
+    return call
+
+
+@cache
+def obstacle() -> str:
+    """Say why there is no compiled integrator; empty if there is one."""
+    try:
+        integrator()
+    except CompilationError as error:
+        return str(error)
+    return ""
+
+
+@cache
+def _evaluation() -> int | None:
+    """Return the address of CasADi's evaluation of a buffer, None where its library has no such name."""
+    for path in sorted(Path(ca.__file__).parent.glob("libcasadi.*")):
+        try:
+            return ctypes.cast(getattr(ctypes.CDLL(str(path)), _EVALUATE), ctypes.c_void_p).value
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+@cache
+def _table(method: Tableau) -> tuple[_Table, list[Array]]:
+    """Return a method as the compiled integrator reads it, and the arrays that this refers to."""
+    arrays = [np.ascontiguousarray(a) for a in (method.a, method.c, method.error, method.dense, method.predict)]
+    return _Table(method.stages, method.embedded_order + 1, method.gamma, *map(_address, arrays)), arrays
+
+
+def _address(array: NDArray[Any] | None) -> int | None:
+    return None if array is None else array.ctypes.data
+
+
+def _column(matrix: ca.SX) -> ca.SX:
+    """Return the entries of a sparse matrix."""
+    return ca.densify(ca.vertcat(*cast("list[ca.SX]", matrix.nonzeros())))
+
+
+def _entries(matrix: ca.SX) -> tuple[Integers, Integers]:
+    """Return rows and columns of the entries of a sparse matrix."""
+    rows, columns = matrix.sparsity().get_triplet()
+    return np.array(rows, dtype=np.int64), np.array(columns, dtype=np.int64)

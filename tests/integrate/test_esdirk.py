@@ -1,0 +1,389 @@
+"""The compiled ESDIRK methods: their tables, order, exact sensitivities, stiff problems, the cache, threads."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import casadi as ca
+import numpy as np
+import pytest
+
+from castfit.integrate import Integrator, IntegratorOptions, Lanes, library
+from castfit.integrate.native import Control, NativeModel, obstacle
+from castfit.integrate.reference import Reference
+from castfit.integrate.tableau import ESDIRK4, ESDIRK5
+from castfit.model import Model, symbols
+from castfit.status import InputError
+from tests.integrate.test_integrator import identity_seeds, lotka_volterra, make_lanes
+
+pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+TABLES = pytest.mark.parametrize("method", [ESDIRK4, ESDIRK5], ids=["order 4", "order 5"])
+
+
+def graph_of(model: Model) -> ca.Function:
+    system = model.system
+    return system.function("system", ca.densify(system.ode), ca.densify(system.alg))
+
+
+def one(x0, p, duration, m=1, z0=(), **kind) -> Lanes:
+    return make_lanes(x0, p, duration, m=m, z0=z0, **kind)
+
+
+# Tables
+
+
+def _conditions(b, a, c, order):
+    """Left-hand sides minus right-hand sides of the order conditions (Hairer, Norsett, Wanner, II.2), stage order 2."""
+    found = [b.sum() - 1, b @ c - 1 / 2, b @ c**2 - 1 / 3]
+    if order > 3:
+        found += [b @ c**3 - 1 / 4, b @ a @ c**2 - 1 / 12, (b * c) @ a @ c - 1 / 8, b @ a @ a @ c - 1 / 24]
+    if order > 4:
+        found += [
+            b @ c**4 - 1 / 5,
+            (b * c) @ a @ c**2 - 1 / 15,
+            (b * c**2) @ a @ c - 1 / 10,
+            b @ a @ c**3 - 1 / 20,
+            b @ (a @ c) ** 2 - 1 / 20,
+            b @ a @ (c * (a @ c)) - 1 / 40,
+            b @ a @ a @ c**2 - 1 / 60,
+            (b * c) @ a @ a @ c - 1 / 30,
+            b @ a @ a @ a @ c - 1 / 120,
+        ]
+    return np.array(found)
+
+
+@TABLES
+def test_tables_have_their_orders_and_are_l_stable(method):
+    a, b, c = method.a, method.b, method.c
+    order = method.embedded_order + 1
+    assert np.abs(_conditions(b, a, c, order)).max() < 1e-14
+    assert np.abs(_conditions(method.bhat, a, c, order - 1)).max() < 1e-14
+    assert np.abs(_conditions(method.bhat, a, c, order)).max() > 1e-4  # so that the two differ
+    np.testing.assert_allclose(a @ np.ones_like(c), c, atol=1e-14)
+    np.testing.assert_allclose(a @ c, c**2 / 2, atol=1e-14)  # stage order 2
+    ones, eye = np.ones_like(c), np.eye(c.size)
+
+    def growth(z):
+        return 1 + z * b @ np.linalg.solve(eye - z * a, ones)
+
+    assert abs(growth(-1e6)) < 1e-4
+    assert all(abs(growth(1j * y)) <= 1 + 1e-12 for y in np.geomspace(1e-3, 1e6, 200))
+
+
+@TABLES
+def test_the_continuous_extension_has_order_four(method):
+    # y(th) = y_0 + h sum b_i(th) K_i satisfies the conditions of order 4 at every th, those of a shorter step
+    c, a = method.c, method.a
+    first, last = np.eye(c.size)[[0, -1]]
+    for th in (0.1, 0.37, 0.5, 0.9):
+        weight = th**2 * (3 - 2 * th) * method.b + th * (1 - th) ** 2 * first - th**2 * (1 - th) * last
+        weight += th**2 * (1 - th) ** 2 * method.dense
+        found = [weight.sum() - th, weight @ c - th**2 / 2, weight @ c**2 - th**3 / 3, weight @ c**3 - th**4 / 4]
+        assert np.abs([*found, weight @ a @ c**2 - th**4 / 12]).max() < 1e-13
+
+
+# Order
+
+
+@TABLES
+def test_equal_steps_converge_with_the_order_of_the_method(method):
+    model = NativeModel(graph_of(lotka_volterra()), compiled=False)
+    lanes = one([0.4, 1.0], np.ones(4), 5.0, m=2)
+    dx0, dp = identity_seeds(lanes)
+    steps = np.array([40, 160])  # so that the first output lies a third into a step of both
+
+    def at(count):
+        control = Control(1e-6, 1e-8, 10_000, newton=1e-13, replay=np.full(count, 1 / count))
+        found = model.integrate(lanes, np.array([0.5 + 1 / 120, 1.0]), method, control, directions=(dx0, dp, None))
+        assert found.code[0] == 0
+        return found.x[0], found.dx[0]
+
+    exact = at(1280)
+    errors = np.array([[np.abs(v - e).max(axis=tuple(range(1, v.ndim))) for v, e in zip(at(n), exact, strict=True)]
+                       for n in steps])  # (steps, values or slopes, output)  # fmt: skip
+    order = np.log2(errors[0] / errors[1]) / 2
+    expected = method.embedded_order + 1
+    assert (order[:, 1] > expected - 0.25).all()  # at the end of a step
+    assert (order[:, 0] > 4 - 0.25).all()  # between steps
+
+
+@pytest.mark.parametrize("tolerance", [1e-5, 1e-9])
+def test_errors_follow_the_tolerance(tolerance):
+    lanes = one([0.4, 1.0], np.ones(4), 20.0, m=41)
+    grid = np.linspace(0.0, 1.0, 41)
+    options = IntegratorOptions("esdirk", tolerance, tolerance / 100)
+    found = Integrator(lotka_volterra().system, grid, options).values(lanes)
+    exact = Integrator(lotka_volterra().system, grid, IntegratorOptions("cvodes", 1e-12, 1e-13)).values(lanes)
+    assert np.abs(found.x - exact.x).max() < 30 * tolerance
+
+
+# Sensitivities
+
+
+def robertson(scale=1.0) -> Model:
+    a, b, c, k1, k2, k3 = symbols("a b c k1 k2 k3")
+    ode = {a: -k1 * a + k3 * b * c, b: k1 * a - k3 * b * c - k2 * b**2}
+    return Model(ode, algebraic={c: a + b + c - 1}, parameters=[k1, k2, k3])
+
+
+def _frozen_slope(model, lanes, grid, method, steps, lane_of):
+    """Differentiate numbers of the same steps by differences of order 6."""
+    control = Control(1e-6, 1e-8, 10_000, newton=1e-14, replay=steps)
+
+    def values(delta):
+        return model.integrate(lane_of(lanes, delta), grid, method, control).x
+
+    d = 1e-3
+    first, second, third = ((values(k * d) - values(-k * d)) / (2 * k * d) for k in (1, 2, 3))
+    return (15 * first - 6 * second + third) / 10
+
+
+@TABLES
+@pytest.mark.parametrize("name", ["lotka_volterra", "robertson"])
+def test_sensitivities_are_those_of_the_steps_taken(method, name):
+    if name == "robertson":
+        system, grid = robertson(), np.linspace(0.1, 1, 5)
+        lanes = one([0.9, 1e-5], [0.04, 30.0, 10.0], 20.0, m=5, z0=(0.1 - 1e-5,))
+    else:
+        system, grid = lotka_volterra(), np.linspace(0.1, 1, 5)
+        lanes = one([0.4, 1.0], [0.9, 1.1, 1.0, 0.8], 8.0, m=5)
+    model = NativeModel(graph_of(system), compiled=False)
+    n_d = lanes.x0.shape[1] + lanes.p.shape[1]
+    dx0, dp = (np.array(part) for part in identity_seeds(lanes))
+    dx0, dp = dx0 * 0, dp * lanes.p[:, :, None]  # relative changes of parameters
+    moved = np.zeros((2, 1, n_d))
+    moved[0, 0, 0], moved[1, 0, 1] = 0.5, lanes.duration[0]  # two directions in which start and duration move
+    taken = model.integrate(lanes, grid, method, Control(1e-5, 1e-7, 10_000, newton=1e-14, watch=0.0))
+    assert taken.counts[0, 0] > 8
+    control = Control(1e-5, 1e-7, 10_000, newton=1e-14, replay=taken.steps)
+    found = model.integrate(lanes, grid, method, control, directions=(dx0, dp, moved))
+    np.testing.assert_allclose(found.x, taken.x, rtol=1e-13)
+    for d in range(n_d):
+
+        def moved_lane(lane, delta, d=d):
+            p = lane.p + delta * dp[:, :, d]
+            start, duration = lane.start + delta * moved[0, :, d], lane.duration + delta * moved[1, :, d]
+            return replace(lane, p=p, start=start, duration=duration)
+
+        slope = _frozen_slope(model, lanes, grid, method, taken.steps, moved_lane)
+        np.testing.assert_allclose(found.dx[..., d], slope, rtol=0, atol=1e-10 * np.abs(found.dx).max())
+
+
+def test_a_state_at_rest_has_accurate_sensitivities():
+    # Steps could grow at will while the state stays at zero, and its sensitivity exp(-k t) would be lost.
+    x, k = symbols("x k")
+    model = Model({x: -k * x}, parameters=[k])
+    grid = np.linspace(0.1, 1, 10)
+    integrator = Integrator(model.system, grid, IntegratorOptions("esdirk", 1e-8, 1e-10))
+    lanes = one([0.0], [1.0], 5.0, m=10)
+    found = integrator.sensitivities(lanes, integrator.values(lanes), np.ones((1, 1, 1)), np.zeros((1, 1, 1)))
+    np.testing.assert_allclose(found.dx[0, :, 0, 0], np.exp(-5 * grid), rtol=1e-5)
+
+
+@TABLES
+@pytest.mark.parametrize("name", ["lotka_volterra", "robertson"])
+def test_the_reference_gives_the_same_numbers(method, name):
+    if name == "robertson":
+        system, lanes = robertson(), one([1.0, 0.0], [0.04, 3e7, 1e4], 40.0, m=3, z0=(0.0,))
+    else:
+        system, lanes = lotka_volterra(), one([0.4, 1.0], np.ones(4), 8.0, m=3)
+    graph, grid, control = graph_of(system), np.array([0.3, 0.6, 1.0]), Control(1e-6, 1e-8, 10_000)
+    dx0, dp = (np.array(part) for part in identity_seeds(lanes))
+    found = NativeModel(graph, compiled=False).integrate(lanes, grid, method, control, directions=(dx0, dp, None))
+    y = np.concatenate([lanes.x0[0], lanes.z0[0]])
+    reference = Reference(graph, method, control)
+    path = reference.integrate(0.0, lanes.duration[0], y, lanes.p[0], np.ones(y.size), grid, dx0[0], dp[0])
+    np.testing.assert_allclose(path.steps, found.steps, rtol=1e-4)
+    np.testing.assert_allclose(path.x, found.x[0], rtol=1e-8)
+    np.testing.assert_allclose(path.dx, found.dx[0], rtol=1e-6, atol=1e-8 * np.abs(found.dx).max())
+
+
+# Stiff problems, with their solutions from the test set for initial value problem solvers (Mazzia, Magherini; Bari)
+
+
+def van_der_pol():
+    x, y, mu = symbols("x y mu")
+    return Model({x: y, y: mu * ((1 - x**2) * y - x)}, parameters=[mu]), [2.0, 0.0], [1e6], 2.0, ()
+
+
+def hires():
+    y = symbols(f"y{i}" for i in range(1, 9))
+    a, b, c, d, e, f, g, h = y
+    ode = {
+        a: -1.71 * a + 0.43 * b + 8.32 * c + 0.0007,
+        b: 1.71 * a - 8.75 * b,
+        c: -10.03 * c + 0.43 * d + 0.035 * e,
+        d: 8.32 * b + 1.71 * c - 1.12 * d,
+        e: -1.745 * e + 0.43 * f + 0.43 * g,
+        f: -280 * f * h + 0.69 * d + 1.71 * e - 0.43 * f + 0.69 * g,
+        g: 280 * f * h - 1.81 * g,
+        h: -280 * f * h + 1.81 * g,
+    }
+    return Model(ode), [1.0, 0, 0, 0, 0, 0, 0, 0.0057], [], 321.8122, ()
+
+
+def oregonator():
+    a, b, c = symbols("a b c")
+    s, q, w = 77.27, 8.375e-6, 0.161
+    ode = {a: s * (b + a * (1 - q * a - b)), b: (c - (1 + a) * b) / s, c: w * (a - c)}
+    return Model(ode), [1.0, 2.0, 3.0], [], 360.0, ()
+
+
+def full_robertson():
+    a, b, c = symbols("a b c")
+    ode = {a: -0.04 * a + 1e4 * b * c, b: 0.04 * a - 1e4 * b * c - 3e7 * b**2, c: 3e7 * b**2}
+    return Model(ode), [1.0, 0.0, 0.0], [], 1e11, ()
+
+
+def akzo():
+    """The chemical Akzo Nobel problem: five states, one algebraic."""
+    y = symbols(f"y{i}" for i in range(1, 6))
+    z = symbols("y6")
+    y1, y2, y3, y4, y5 = y
+    k1, k2, k3, k4, K, kla, po2, H, Ks = 18.7, 0.58, 0.09, 0.42, 34.4, 3.3, 0.9, 737.0, 115.83
+    root = ca.sqrt(y2)
+    r1, r2, r3 = k1 * y1**4 * root, k2 * y3 * y4, k2 / K * y1 * y5
+    r4, r5, inflow = k3 * y1 * y4**2, k4 * z**2 * root, kla * (po2 / H - y2)
+    ode = {
+        y1: -2 * r1 + r2 - r3 - r4,
+        y2: -0.5 * r1 - r4 - 0.5 * r5 + inflow,
+        y3: r1 - r2 + r3,
+        y4: -r2 + r3 - 2 * r4,
+        y5: r2 - r3 + r5,
+    }
+    start = [0.444, 0.00123, 0.0, 0.007, 0.0]
+    return Model(ode, algebraic={z: Ks * y1 * y4 - z}), start, [], 180.0, (Ks * 0.444 * 0.007,)
+
+
+STIFF = {
+    "van der Pol": (van_der_pol, [1.706167732170483, -0.8928097010247975]),
+    "HIRES": (
+        hires,
+        [7.371312573325668e-4, 1.442485726316185e-4, 5.888729740967575e-5, 1.175651343283149e-3,
+         2.386356198831331e-3, 6.238968252742796e-3, 2.849998395185769e-3, 2.850001604814231e-3],
+    ),
+    "Oregonator": (oregonator, [1.000814870318523, 1.228178521549917e3, 1.320554942846706e2]),
+    "Robertson": (full_robertson, [2.083340149701255e-8, 8.333360770334713e-14, 0.9999999791665050]),
+    "Akzo": (
+        akzo, [0.1150794920661702, 1.203831471567715e-3, 0.1611562887407974, 3.656156421249283e-4, 1.708010885264404e-2]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-7, 1e-10])
+@pytest.mark.parametrize("name", STIFF)
+def test_stiff_problems_are_solved_within_ten_tolerances(name, tolerance):
+    build, solution = STIFF[name]
+    model, x0, p, duration, z0 = build()
+    solution = np.array(solution)
+    lanes = replace(one(x0, np.array(p).reshape(1, -1), duration, z0=z0))
+    unit = np.concatenate([np.abs(solution), np.full(len(z0), 4.9e-3)])
+    options = IntegratorOptions("esdirk", tolerance, tolerance / 100, max_steps=100_000)
+    found = Integrator(model.system, [1.0], options).values(replace(lanes, unit=unit[None]))
+    assert found.failures == ()
+    assert (np.abs(found.x[0, -1] - solution) / np.abs(solution)).max() < 10 * tolerance
+
+
+# Compiled and evaluated functions, threads, pickling, the cache
+
+
+def test_compiled_functions_give_the_same_bits():
+    graph, grid, control = graph_of(lotka_volterra()), np.linspace(0.1, 1, 10), Control(1e-6, 1e-8, 10_000)
+    lanes = one([0.4, 1.0], [[0.9, 1.1, 1.0, 0.8], np.ones(4)], 8.0, m=10)
+    found = [
+        NativeModel(graph, compiled=compiled).integrate(
+            lanes, grid, ESDIRK5, control, directions=(*identity_seeds(lanes), None)
+        )
+        for compiled in (False, True)
+    ]
+    np.testing.assert_array_equal(found[0].x, found[1].x)
+    np.testing.assert_array_equal(found[0].dx, found[1].dx)
+
+
+def test_lanes_do_not_depend_on_their_company_or_thread():
+    p = np.random.default_rng(0).uniform(0.5, 1.5, (12, 4))
+    grid = np.linspace(0.1, 1, 10)
+    integrator = Integrator(lotka_volterra().system, grid, IntegratorOptions("esdirk"))
+    lanes = make_lanes([0.4, 1.0], p, 8.0, m=10)
+    together = integrator.sensitivities(lanes, integrator.values(lanes), *identity_seeds(lanes)).dx
+
+    def alone(i):
+        lane = lanes[i : i + 1]
+        return integrator.sensitivities(lane, integrator.values(lane), *identity_seeds(lane)).dx[0]
+
+    with ThreadPoolExecutor(4) as pool:
+        apart = list(pool.map(alone, range(12)))
+    np.testing.assert_array_equal(together, apart)
+    copied = pickle.loads(pickle.dumps(integrator))
+    np.testing.assert_array_equal(copied.values(lanes).x, integrator.values(lanes).x)
+
+
+def test_a_failure_says_where_and_why():
+    lanes = one([0.4, 1.0], [[0.5, 0.5, 0.5, -0.2], np.ones(4)], 4.0)
+    integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
+    found = integrator.values(lanes)
+    assert [f.cause for f in found.failures] == ["step_size"]
+    assert "at t = 3.3064" in found.failures[0].detail  # the pole
+    assert np.isnan(found.x[0]).all()
+    assert np.isfinite(found.x[1]).all()
+    stop = integrator.locate_failure(lanes, 0)
+    assert stop.time == pytest.approx(3.3064, abs=1e-3)
+    x, k = symbols("x k")
+    model = Model({x: ca.log(k - x)}, parameters=[k])
+    found = Integrator(model.system, [1.0], IntegratorOptions("esdirk")).values(one([2.0], [1.0], 1.0))
+    assert found.failures[0].cause == "not_finite"
+    assert "in the equation of x, at t = 0" in found.failures[0].detail
+
+
+def test_too_few_steps_are_made_up_for_by_another_method():
+    lanes = one([0.4, 1.0], np.ones(4), 20.0)
+    integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk", max_steps=20))
+    found = integrator.values(lanes)
+    assert integrator.rescued_by == "cvodes"
+    assert found.failures == ()
+    assert found.rescued == (0,)
+    slopes = integrator.sensitivities(lanes, found, *identity_seeds(lanes))
+    assert slopes.rescued == (0,)
+    exact = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk", 1e-10, 1e-12))
+    np.testing.assert_allclose(found.x, exact.values(lanes).x, rtol=1e-5)
+    np.testing.assert_allclose(slopes.dx, exact.sensitivities(lanes, found, *identity_seeds(lanes)).dx, rtol=1e-4)
+
+
+def test_compiled_libraries_are_kept_and_processes_share_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("CASTFIT_CACHE", str(tmp_path / "cache"))
+    source = "double twice(double x) { return 2 * x; }"
+    program = f"from castfit.integrate.library import load; load({source!r}, ('-O1',))"
+    running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
+    assert [p.wait() for p in running] == [0, 0]
+    (kept,) = (tmp_path / "cache").iterdir()
+    before = kept.stat().st_mtime_ns
+    library.load(source, ("-O1",))
+    assert [p.name for p in (tmp_path / "cache").iterdir()] == [kept.name]
+    assert kept.stat().st_mtime_ns == before
+    library.load(source, ("-O2",))
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("CASTFIT_CACHE", str(blocked / "cache"))
+    library.load("double thrice(double x) { return 3 * x; }", ("-O1",))
+    assert not (blocked / "cache").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell script")
+def test_a_compiler_that_fails_is_reported(tmp_path, monkeypatch):
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\necho broken compiler >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    with pytest.raises(library.CompilationError, match="broken compiler"):
+        library.load("double four(double x) { return 4 * x; }", ("-O1",))
+    with pytest.raises(InputError, match=r"compile='always', but compiling failed: .*broken compiler"):
+        Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk", compile="always"))
