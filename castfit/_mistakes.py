@@ -212,7 +212,7 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
             )
     mistakes += event_mistakes(said, experiment, parameters)
     mistakes += [] if experiment.steady is None else _steady_mistakes(model, experiment, parameters)
-    if end <= start:
+    if end <= start and all(e.end <= e.start for e in said.experiments):
         mistakes.append(f"nothing is measured after the start {start:g}; estimation needs later times")
     return mistakes
 
@@ -256,9 +256,10 @@ def _consistency_mistakes(model: Model, experiment: Experiment, initial: Mapping
 def _steady_mistakes(model: Model, experiment: Experiment, parameters: Sequence[str]) -> list[str]:
     """Find what is wrong with the steady state before an experiment."""
     assert experiment.steady is not None
-    said, system = experiment.steady, model.system
+    said = experiment.steady
     mistakes: list[str] = []
-    if ca.depends_on(ca.vertcat(system.ode, system.alg), system.t):
+    switched = model.with_switches().system  # before the experiment nothing has switched
+    if ca.depends_on(ca.vertcat(switched.ode, switched.alg), switched.t):
         mistakes.append("there is no steady state: the model's equations contain the time")
     known = (*model.own_states, *model.algebraic_states)
     mistakes += [

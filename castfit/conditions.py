@@ -194,7 +194,13 @@ def _condition(
         z_guess,
         happens.schedule(link, experiment.end if endless else np.inf),
         experiment.settled,
+        np.empty(0) if experiment.end > experiment.start else np.array([experiment.start + _moment(said)]),
     )
+
+
+def _moment(said: Statement) -> float:
+    """Return for how long experiments run of which nothing but the start is measured: any time would do."""
+    return min(e.end - e.start for e in said.experiments if e.end > e.start)
 
 
 def _guess(value: Any) -> float:
@@ -375,7 +381,14 @@ class _Happens:
         """Give parameters other values from a time on; each row that is the same expression stands there once."""
         on = len(self._instants)
         self._instants.append(
-            (occurrence.what, self._row("the time of a knot", occurrence.time), None, [], False, None)
+            (
+                occurrence.what,
+                self._row("the time of a knot", occurrence.time),
+                None,
+                [],
+                occurrence.measured == "after",
+                None,
+            )
         )
         for name, value in values.items():
             if name in self._setting:

@@ -232,14 +232,15 @@ class Doses:
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Parameters of the model that have other values from a time on; made of estimated inputs, not by users."""
+    """Parameters of the model that have other values from a time on; made of estimated inputs and PEtab's periods."""
 
     time: float
     values: Mapping[str, Value]
+    measured: str = "before"
 
     def __reduce__(self) -> Any:
         """Pickle expressions through a CasADi function, since bare SX does not pickle."""
-        return _restore_setting, (self.time, tuple(self.values), _Graphs.of(list(self.values.values())))
+        return _restore_setting, (self.time, tuple(self.values), _Graphs.of(list(self.values.values())), self.measured)
 
 
 Happening = Event | Doses | Setting
@@ -284,7 +285,7 @@ def occurrences(events: Iterable[Happening], end: float) -> list[Occurrence]:
             by = None if event.when is None else event
             found += [Occurrence("the event", event.time, event.measured, event.changes, when=by)] * event.count
         elif isinstance(event, Setting):
-            found.append(Occurrence("the knot", event.time, "before", values=event.values))
+            found.append(Occurrence("the knot", event.time, event.measured, values=event.values))
         else:
             found += _doses(event, end)
     return found
@@ -403,8 +404,8 @@ class _Graphs:
         return [float(v) if v.is_constant() else v for v in ca.vertsplit(column)]
 
 
-def _restore_setting(time: float, names: tuple[str, ...], graph: _Graphs) -> Setting:
-    return Setting(time, dict(zip(names, graph.values(), strict=True)))
+def _restore_setting(time: float, names: tuple[str, ...], graph: _Graphs, measured: str) -> Setting:
+    return Setting(time, dict(zip(names, graph.values(), strict=True)), measured)
 
 
 def _restore_event(

@@ -259,7 +259,6 @@ def test_every_mistake_is_listed_at_once():
         "a: the initial value 2 of 'x' lies outside its state_bounds [0, 1]",
         "a: 'u' is no input of the model: (there are none)",
         "a: the initial value of 'x' contains 'x', which is no parameter",
-        "a: nothing is measured after the start 0",
     ):
         Problem(
             model,
@@ -268,6 +267,15 @@ def test_every_mistake_is_listed_at_once():
             state_bounds={"xx": (0, 1), "x": (0, 1)},
             constraints=[Constraint(ca.SX.sym("q"), upper=1)],
         )
+
+
+def test_something_must_be_measured_after_a_start():
+    model = chain_model()
+    at_start = Experiment({"y": [1]}, time=[0], initial={"x": 2.0, "y": 1.0}, name="a")
+    with refused("a: nothing is measured after the start 0"):
+        Problem(model, at_start, parameters={"k": 1.0, "m": 1.0})
+    later = Experiment({"y": [1, 2, 3]}, time=[0, 1, 2], initial={"x": 2.0, "y": 1.0}, name="b")
+    assert Problem(model, [at_start, later], parameters={"k": 1.0, "m": 1.0}).n_data == 4
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ _KINDS = ("residual", "wild", "parametric")
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "castfit bootstrap NAME|FILE.py [options]"
+    parser.usage = "castfit bootstrap NAME|FILE.py|FILE.yaml [options]"
     add_problem(parser)
     words = "how data are drawn (default: %(default)s)"
     parser.add_argument("--kind", choices=_KINDS, default="residual", help=words)

@@ -66,8 +66,11 @@ def option(name: str) -> str:
 
 def add_problem(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name a problem, for `castfit.cli.source.load`."""
-    words = "problem of the library, see castfit list; or a Python file that defines problem, or FILE.py:name"
-    parser.add_argument("name", metavar="NAME|FILE.py", help=words)
+    words = (
+        "problem of the library, see castfit list; a Python file that defines problem, or FILE.py:name; "
+        "or the YAML file of a PEtab problem"
+    )
+    parser.add_argument("name", metavar="NAME|FILE.py|FILE.yaml", help=words)
     words = "options of the problem, such as mu=20"
     parser.add_argument("--option", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help=words)
 

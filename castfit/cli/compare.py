@@ -22,7 +22,7 @@ _METHODS = "single,multiple,collocation,incremental"
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "castfit compare NAME|FILE.py [options]"
+    parser.usage = "castfit compare NAME|FILE.py|FILE.yaml [options]"
     add_problem(parser)
     add_options(parser, methods=_METHODS, starts=20, seed=0, workers=1, max_time=math.inf, start_max_time=60.0)
     add_options(parser, "json", "csv", "plot")

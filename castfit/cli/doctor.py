@@ -8,7 +8,7 @@ from castfit.cli.command import FAILED, Command, add_options, add_problem, check
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "castfit doctor NAME|FILE.py [options]"
+    parser.usage = "castfit doctor NAME|FILE.py|FILE.yaml [options]"
     add_problem(parser)
     add_options(parser, "json", max_time=60.0, starts=12, seed=0)
 

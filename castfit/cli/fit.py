@@ -35,7 +35,7 @@ _SETTINGS = ("intervals", "elements", "degree", "states", "derivatives", "matchi
 
 
 def _configure_fit(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "castfit fit NAME|FILE.py [options]"
+    parser.usage = "castfit fit NAME|FILE.py|FILE.yaml [options]"
     add_problem(parser)
     add_method(parser)
     add_options(parser, "json", "plot", "save", max_time=math.inf, seed=0)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "castfit profile NAME|FILE.py [options]"
+    parser.usage = "castfit profile NAME|FILE.py|FILE.yaml [options]"
     add_problem(parser)
     parser.add_argument("--names", metavar="Q,Q", help="quantities, or expressions such as k1/k2 (default: all)")
     parser.add_argument("--levels", metavar="L,L", default="0.95", help="confidence levels (default: %(default)s)")

@@ -22,7 +22,7 @@ _MOST_SOURCE = 100_000  # letters of a script that go into the page
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "castfit report NAME|FILE.py [options]"
+    parser.usage = "castfit report NAME|FILE.py|FILE.yaml [options]"
     add_problem(parser)
     parser.add_argument("--out", metavar="FILE.html", help="where to write the page (default: NAME.html)")
     parser.add_argument("--title", metavar="TEXT", help="above the page (default: NAME)")
@@ -34,7 +34,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     """Fit, and write the page; that of a fit that failed says why."""
     source = load(arguments.name, arguments.option)
-    stem = source.name.replace(".py", "").replace(":", "-")
+    stem = source.name.replace(".py", "").replace(".yaml", "").replace(".yml", "").replace(":", "-")
     target = Path(arguments.out or f"{stem}.html")
     wrong = [] if target.suffix.lower() in (".html", ".htm") else [f"'{target}' is no page; let --out end in .html"]
     wrong += [] if target.absolute().parent.is_dir() else [f"there is no folder '{target.parent}'; make it first"]

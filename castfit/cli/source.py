@@ -1,7 +1,8 @@
-"""What a command works on: a problem of the library by its name, or one that a Python file defines.
+"""What a command works on: a problem of the library by its name, one that a Python file defines, or one of PEtab.
 
 ``FILE.py`` defines ``problem``; ``FILE.py:name`` names another problem in it, or a function without arguments that
 returns one.  The file runs as a script that is imported: what stands below ``if __name__ == "__main__":`` does not.
+``FILE.yaml`` is a problem in the PEtab format.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from castfit.problems import Benchmark, Reference
 
 _DEFAULT = "problem"
+_PETAB = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,13 @@ def load(name: str, options: Sequence[str]) -> Source:
     Raises
     ------
     InputError
-        For an unknown name, options that the problem does not take, or a file that cannot be run or has no problem.
+        For an unknown name, options that the problem does not take, a file that cannot be run or has no problem, and
+        mistakes in files of PEtab.
     """
     path, wanted = _split(name)
     if path is not None:
         check("--option", [f"'{path}' is a file, which takes no options; leave --option out"] if options else [])
-        return _of_file(path, wanted)
+        return _of_petab(path) if path.suffix in _PETAB else _of_file(path, wanted)
     from castfit.benchmark import recommended
 
     benchmark = _benchmark(name, options)
@@ -82,7 +85,7 @@ def _benchmark(name: str, options: Sequence[str]) -> Benchmark:
 
 def _split(name: str) -> tuple[Path | None, str]:
     """Return a file, and the name of what it defines; None if a name is none of a file."""
-    if name.endswith(".py"):
+    if name.endswith((".py", *_PETAB)):
         return Path(name), _DEFAULT
     path, mark, wanted = name.rpartition(".py:")
     return (Path(f"{path}.py"), wanted or _DEFAULT) if mark else (None, "")
@@ -107,9 +110,19 @@ def _of_file(path: Path, wanted: str) -> Source:
         else:
             remedy = f"give it {_DEFAULT} = cf.Problem(...), outside of if __name__ == '__main__'"
         raise InputError("file", [f"'{path}' {what} '{wanted}': {remedy}"])
-    label = path.name if wanted == _DEFAULT else f"{path.name}:{wanted}"
-    guess = dict(zip(found.names, found.to_natural(found.guess).tolist(), strict=True))
-    return Source(label, found, {"reference": guess}, _draws(found))
+    return _stated(path.name if wanted == _DEFAULT else f"{path.name}:{wanted}", found)
+
+
+def _of_petab(path: Path) -> Source:
+    from castfit import petab
+
+    return _stated(path.name, petab.load(path))
+
+
+def _stated(label: str, problem: Problem) -> Source:
+    """Return a problem that begins at its own guess."""
+    guess = dict(zip(problem.names, problem.to_natural(problem.guess).tolist(), strict=True))
+    return Source(label, problem, {"reference": guess}, _draws(problem))
 
 
 def _run(path: Path) -> dict[str, Any]:

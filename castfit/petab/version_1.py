@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from castfit.petab.formulas import is_name, number
 from castfit.petab.overview import Overview
@@ -26,7 +27,7 @@ from castfit.status import suggest
 
 _SCALES = {LIN: LIN, LOG: LOG, LOG10: LOG10}
 _DISTRIBUTIONS = {NORMAL: NORMAL, LAPLACE: LAPLACE}
-_PRIORS = dict.fromkeys(
+_PRIORS: Mapping[str, int] = dict.fromkeys(
     (
         "uniform",
         "normal",
@@ -56,16 +57,17 @@ def read(overview: Overview, mistakes: list[str]) -> Stated:
     conditions = by_name(rows("condition", "conditionId"), "conditionId", mistakes)
     measured = rows("measurement", *_MEASUREMENTS)
     experiments = _experiments(measured, conditions, mistakes)
+    mapping = _mapping(rows("mapping", "petabEntityId", "modelEntityId"))
     return Stated(
         overview.file,
         1,
         overview.model,
-        tuple(_parameter(row, name, mistakes) for name, row in parameters.items()),
+        tuple(_parameter(row, mapping.get(name, name), mistakes) for name, row in parameters.items()),
         tuple(_observable(row, name, mistakes) for name, row in observables.items()),
         {name: _changes(row, mistakes) for name, row in conditions.items()},
         tuple(dict.fromkeys(experiments)),
         tuple(_measurement(row, e.name, mistakes) for row, e in zip(measured, experiments, strict=True)),
-        _mapping(rows("mapping", "petabEntityId", "modelEntityId")),
+        mapping,
     )
 
 
