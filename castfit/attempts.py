@@ -34,6 +34,7 @@ from castfit.simulate import Nodes, SimulationError, trace
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.plausible import suspicious
 from castfit.solve.solution import Control, Iteration, Solution, infeasibility
+from castfit.solve.stationary import still_falls
 from castfit.staged import violated
 from castfit.start.matching import matching, unfelt
 from castfit.status import Status
@@ -427,7 +428,10 @@ def _naming(staged: StagedProblem, solution: Solution, linear: Evaluation) -> So
 
 
 def judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Evaluation]:
-    """Linearize at the end, or at least evaluate, and withdraw a solution that rounding errors would spoil."""
+    """Linearize at the end, or at least evaluate, and withdraw a solution that is none.
+
+    Rounding errors would spoil it, or the fit could still be improved from there.
+    """
     linear = staged.linearize(solution.v)
     if not linear.ok:
         return solution, staged.evaluate(solution.v)
@@ -444,6 +448,10 @@ def judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Evaluati
     if worst > _AMPLIFIED_ROUNDING:
         detail = f"Rounding {what} alone moves a residual by {worst:.1g} standard deviations."
         return replace(solution, status=Status.UNRESOLVABLE, detail=detail), linear
+    falling = still_falls(staged, linear) if solution.status.success else ()
+    if falling:
+        detail = f"The fit still improves along {', '.join(falling)}."
+        return replace(solution, status=Status.STEP_TOO_SMALL, detail=detail), linear
     return solution, linear
 
 

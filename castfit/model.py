@@ -23,6 +23,7 @@ from castfit._pictures import page
 from castfit._reading import items, named, text
 from castfit.delay import Delayed, Line, Lines, delays_in, lay_out, restated, revived, substituted
 from castfit.intervals import Memory, reduced
+from castfit.powers import with_powers
 from castfit.scaled import Scaled, Scaling, read_scaled, rescaled
 from castfit.status import check, suggest
 from castfit.switches import Switch, switched
@@ -210,14 +211,17 @@ class Model:
             right, start = right | lines.rates, start | lines.initial
             declared["state"] = [*declared["state"], *lines.symbols]
             names["state"] = (*names["state"], *lines.rates)
+        x = _vector(declared["state"])
+        columns = with_powers([_vector(right.values()), _vector(residual.values()), _vector(extra.values())], x)
+        extra = dict(zip(extra, _split(columns[2]), strict=True))
         self.system = System(
             t,
-            _vector(declared["state"]),
+            x,
             _vector(declared["algebraic state"]),
             _vector(declared["parameter"]),
             _vector(declared["input"]),
-            _vector(right.values()),
-            _vector(residual.values()),
+            columns[0],
+            columns[1],
             names["state"],
             names["algebraic state"],
             names["parameter"],

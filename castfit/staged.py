@@ -510,6 +510,8 @@ class StagedProblem(ABC):
     jitter : float
         Relative error of the states that is no smooth function of v: the tolerance of an integrator that chooses its
         steps.
+    logarithmic : (n_theta,) bool array
+        Which entries of theta are logarithms; empty if none is.
     eliminated : int array
         Entries of theta that are eliminated: `evaluate` and `linearize` answer with these at their optimum, given all
         others, which ``Evaluation.v`` says.  Derivatives are those at that point, by all variables.
@@ -531,6 +533,7 @@ class StagedProblem(ABC):
     forgiving: bool = False
     integrated: bool = False
     jitter: float = 0.0
+    logarithmic: Mask = np.empty(0, dtype=np.bool_)
     eliminated: Index = np.empty(0, dtype=np.intp)
 
     @abstractmethod

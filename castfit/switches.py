@@ -17,12 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from castfit.rewriting import rewritten
 
 _COMPARISONS = (ca.OP_LT, ca.OP_LE)
 _KINKS = (ca.OP_FMAX, ca.OP_FMIN)
@@ -53,8 +51,6 @@ class _Finder:
 
     def replaced(self, op: int, arguments: Sequence[ca.SX]) -> ca.SX | None:
         """Return an operation with its switch; None if it stays."""
-        if op not in _SWITCHING:
-            return None
         a, b = arguments if len(arguments) == 2 else (arguments[0], ca.SX(0))
         after = self._positive(a - b)  # [a > b]
         if after is None:
@@ -95,33 +91,6 @@ def switched(columns: Sequence[ca.SX], t: ca.SX, others: ca.SX) -> tuple[list[ca
     others : casadi.SX
         States, inputs: what depends on them is no time.
     """
-    found = ca.symvar(ca.vertcat(*columns))
-    graph = ca.Function("graph", found, [ca.densify(c) for c in columns])
-    operations = range(graph.n_instructions())
-    if not any(graph.instruction_id(k) in _SWITCHING for k in operations):
-        return list(columns), ()
     finder = _Finder(t, others)
-    work: dict[int, ca.SX] = {}
-    out = [list(_scalars(ca.densify(c))) for c in columns]
-    for k in operations:
-        op, taken, given = graph.instruction_id(k), graph.instruction_input(k), graph.instruction_output(k)
-        if op == ca.OP_INPUT:
-            work[given[0]] = found[taken[0]]
-        elif op == ca.OP_OUTPUT:
-            out[given[0]][given[1]] = work[taken[0]]
-        elif op == ca.OP_CONST:
-            work[given[0]] = ca.SX(graph.instruction_constant(k))
-        else:
-            arguments = [work[i] for i in taken]
-            new = finder.replaced(op, arguments)
-            work[given[0]] = _operation(op, arguments) if new is None else new
-    return [ca.vertcat(*rows) if rows else ca.SX(0, 1) for rows in out], tuple(finder.found.values())
-
-
-def _operation(op: int, arguments: Sequence[ca.SX]) -> ca.SX:
-    sx = cast("Any", ca.SX)
-    return sx.binary(op, *arguments) if len(arguments) == 2 else sx.unary(op, *arguments)
-
-
-def _scalars(column: ca.SX) -> Iterable[ca.SX]:
-    return ca.vertsplit(column) if column.numel() else []
+    out = rewritten(columns, _SWITCHING, finder.replaced)
+    return out, tuple(finder.found.values())

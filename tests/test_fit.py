@@ -211,7 +211,18 @@ def test_rounding_is_judged_where_a_fit_claims_success():
     assert judge(staged, stopped)[0].status is Status.INTERRUPTED
     good = decay_problem()
     staged = cf.SingleShooting().transcribe(good, good.guess)
-    assert judge(staged, replace(claimed, v=good.guess))[0].status is Status.CONVERGED
+    found = cf.fit(good, "single")
+    at_optimum = replace(claimed, v=good.theta_from(found.parameters))
+    assert judge(staged, at_optimum)[0].status is Status.CONVERGED
+
+
+def test_no_point_where_the_fit_still_improves_passes_for_a_solution():
+    good = decay_problem()
+    staged = cf.SingleShooting().transcribe(good, good.guess)
+    claimed = replace(cf.Ipopt().solve(staged, Control()), v=good.guess, status=Status.CONVERGED)
+    judged, _ = judge(staged, claimed)
+    assert judged.status is Status.STEP_TOO_SMALL
+    assert "still improves along k" in judged.detail
 
 
 @dataclass

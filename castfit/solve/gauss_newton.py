@@ -35,7 +35,7 @@ import numpy as np
 from castfit._brief import brief
 from castfit._reading import is_count, is_one_of, real, text
 from castfit._watch import Stopped, Watch, watched
-from castfit.solve.homotopy import enter, hold_back, next_try, soft_step, start_point
+from castfit.solve.homotopy import enter, hold_back, let_go, next_try, soft_step, start_point
 from castfit.solve.local import GAP, LocalProblem, Step, active_bounds, small
 from castfit.solve.plausible import suspicious
 from castfit.solve.rescue import RESCUE
@@ -44,6 +44,7 @@ from castfit.solve.state import GaussNewtonState
 from castfit.solve.step_control import (
     STEP_CONTROLS,
     Advance,
+    Box,
     LevenbergMarquardt,
     NaturalLevel,
     Search,
@@ -53,7 +54,7 @@ from castfit.staged import Linearization, StagedProblem, weighted_squares
 from castfit.status import Status, check, suggest
 
 if TYPE_CHECKING:
-    pass
+    from castfit.staged import Array
 
 __all__ = ["GaussNewton", "GaussNewtonState"]
 
@@ -69,7 +70,7 @@ class GaussNewton:
 
     Parameters
     ----------
-    step_control : {"natural_level", "exact_penalty", "levenberg_marquardt", "hemker"} or StepControl
+    step_control : {"natural_level", "exact_penalty", "levenberg_marquardt", "hemker", "box"} or StepControl
         How steps are damped.
     homotopy : {"auto", "always", "never"}
         Whether softened problems are solved on the way: "auto" when the straight way stalls or ends at a suspicious
@@ -115,6 +116,8 @@ class GaussNewton:
             mistakes.append(f"tolerance is {text(self.tolerance)}; give a positive number")
         if regularisation is None or not 0.0 <= regularisation < 1.0:
             mistakes.append(f"regularisation is {text(self.regularisation)}; give a number from 0 to below 1")
+        if self.homotopy == "always" and not mistakes and not self._control.rescued:
+            mistakes.append(f"homotopy is 'always', but {type(self._control).__name__} goes straight; leave it out")
         check("GaussNewton", mistakes)
 
     @property
@@ -223,10 +226,12 @@ class GaussNewton:
 
     def _exact_step(self, ledger: Ledger, linear: Linearization, state: GaussNewtonState) -> GaussNewtonState:
         staged = ledger.staged
-        local = LocalProblem(staged, linear, warm=state.active, regularisation=self.regularisation)
+        rule = self._rule(staged, state)
+        held = self.regularisation if rule.holds else 0.0
+        local = LocalProblem(staged, linear, warm=state.active, regularisation=held)
         if not local.finite:
             return self._otherwise(ledger, state, Status.LINEAR_ALGEBRA_FAILED, "Derivatives overflow.")
-        step = local.direction()
+        step = rule.step(local, state.memory)
         gap = infeasibility(staged.layout, staged.scale, linear)
         report = {
             "gap": gap,
@@ -239,24 +244,21 @@ class GaussNewton:
         scoring = several or not staged.least_squares
         tolerance = max(self.tolerance * (_SCORING if scoring else 1.0), ledger.control.rough)
         flickers = small(staged, linear, state.closest[1], tolerance)
+        near = RESCUE.near_decrease if rule.holds else RESCUE.noisy_decrease
         state = replace(
-            _closing_in(state, step, gap, linear.informing_square, flickers=flickers),
+            _closing_in(state, step, gap, linear.informing_square, near, flickers=flickers),
             active=step.active,
             bounds=step.bound_multipliers,
         )
         # Judge by the decrease that a full step promises within the constraints, and by the gaps.
-        if gap <= GAP and small(staged, linear, step.decrease, tolerance):
-            return self._settle(ledger, replace(state, report=report), Status.CONVERGED)
-        if state.idle > RESCUE.idle:
+        arrived = gap <= GAP and small(staged, linear, step.decrease, tolerance)
+        if arrived or state.idle > RESCUE.idle:
             good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.informing_square
-            return self._settle(ledger, replace(state, report=report), Status.CONVERGED if good else Status.ACCEPTABLE)
+            status = Status.CONVERGED if arrived or good else Status.ACCEPTABLE
+            return self._arrive(ledger, replace(state, report=report), local, status)
         search = Search(ledger, local, step, linear, state.memory)
-        control = self._control
-        # The natural level function measures rows with the derivatives of other points, which those of densities defy.
-        if state.phase == "held back" or (isinstance(control, NaturalLevel) and not staged.least_squares):
-            control = LevenbergMarquardt()
-        full = _full_step(search) if staged.least_squares and state.near and not state.astray else None
-        advance = full or _evaluable(search, control.advance(search))
+        close = rule.holds and staged.least_squares and state.near and not state.astray
+        advance = (_full_step(search) if close else None) or _evaluable(search, rule.advance(search))
         length = search.norm(step.dv)
         circling = (
             advance.damping == 1.0 and abs(length - state.report.get("step", np.inf)) <= RESCUE.same_length * length
@@ -274,6 +276,8 @@ class GaussNewton:
             return self._give_up(ledger, after, search)
         damped = advance.damping < RESCUE.damped and not state.near
         after = replace(after, evaluation=advance.to, stalled=state.stalled + damped)
+        if not rule.rescued:
+            return after
         if self._circles(staged, after):
             return hold_back(after, after.evaluation)
         straight = not after.stations
@@ -281,10 +285,32 @@ class GaussNewton:
         lost = not after.near and (slow or (straight and after.stalled >= RESCUE.stalled))
         return self._next_try(ledger, after) or after if lost else after
 
+    def _rule(self, staged: StagedProblem, state: GaussNewtonState) -> StepControl:
+        """Return the step control of this try."""
+        if state.unheld:
+            return Box()
+        # The natural level function measures rows with the derivatives of other points, which those of densities defy.
+        if state.phase == "held back" or (isinstance(self._control, NaturalLevel) and not staged.least_squares):
+            return LevenbergMarquardt()
+        return self._control
+
     def _circles(self, staged: StagedProblem, state: GaussNewtonState) -> bool:
         """Tell whether full steps lead round and round an optimum to which they do not converge."""
         rescued = self.homotopy != "never" and state.phase != "held back"
         return rescued and state.circling >= RESCUE.circling and not suspicious(staged, state.evaluation)
+
+    def _arrive(self, ledger: Ledger, state: GaussNewtonState, local: LocalProblem, status: Status) -> GaussNewtonState:
+        """Accept an optimum only if the cost falls no more although nothing is held, and no point before was lower."""
+        staged, here = ledger.staged, state.evaluation
+        holds = self._rule(staged, state).holds
+        if not small(staged, here, local.promise, RESCUE.stationary):
+            return let_go(state) if holds else self._otherwise(ledger, state, Status.STEP_TOO_SMALL)
+        if not holds and ledger.best is not None and "back" not in state.memory:
+            best = ledger.evaluate(ledger.best)
+            connected = best.ok and infeasibility(staged.layout, staged.scale, best) <= GAP
+            if connected and best.cost < here.cost and not small(staged, here, here.cost - best.cost, self.tolerance):
+                return replace(let_go(state), evaluation=best, unheld=state.unheld, memory={"back": 1.0})
+        return self._settle(ledger, state, status)
 
     def _settle(self, ledger: Ledger, state: GaussNewtonState, status: Status) -> GaussNewtonState:
         """Accept an optimum, unless it is suspicious and something is left to try."""
@@ -307,8 +333,12 @@ class GaussNewton:
     def _give_up(self, ledger: Ledger, state: GaussNewtonState, search: Search) -> GaussNewtonState:
         """Say why no step helps, and try something else."""
         staged, step = ledger.staged, search.step
-        if state.report["gap"] <= GAP and step.decrease <= 1e-6 * search.at.informing_square:
-            return self._settle(ledger, state, Status.ACCEPTABLE)
+        rule, square = self._rule(staged, state), search.at.informing_square
+        if state.report["gap"] <= GAP and step.decrease <= (1e-6 if rule.holds else RESCUE.stationary) * square:
+            good = not rule.holds and step.decrease <= RESCUE.noisy_decrease * square
+            return self._arrive(ledger, state, search.local, Status.CONVERGED if good else Status.ACCEPTABLE)
+        if not rule.holds and not search.local.staged.layout.chains[0].n_s and "back" not in state.memory:
+            return replace(state, memory={"back": 1.0}, evaluation=ledger.evaluate(_lowest(ledger, state)))
         probe = search.trial(_SHORTEST * step.dv)
         if not probe.ok:
             return self._otherwise(ledger, state, Status.EVALUATION_FAILED, staged.explain(probe.v))
@@ -319,7 +349,13 @@ class GaussNewton:
         return self._next_try(ledger, state) or _end(state, status, detail)
 
     def _next_try(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState | None:
-        return None if self.homotopy == "never" else next_try(ledger, state)
+        rescued = self.homotopy != "never" and self._control.rescued
+        return next_try(ledger, state) if rescued else None
+
+
+def _lowest(ledger: Ledger, state: GaussNewtonState) -> Array:
+    """Return the best point so far."""
+    return state.v if ledger.best is None else ledger.best
 
 
 def _end(state: GaussNewtonState, status: Status, detail: str = "") -> GaussNewtonState:
@@ -331,10 +367,10 @@ def _end(state: GaussNewtonState, status: Status, detail: str = "") -> GaussNewt
 
 
 def _closing_in(
-    state: GaussNewtonState, step: Step, gap: float, half_square: float, *, flickers: bool
+    state: GaussNewtonState, step: Step, gap: float, half_square: float, near: float, *, flickers: bool
 ) -> GaussNewtonState:
     """Count the steps near the solution that bring it no closer; a promise that is small enough only flickers."""
-    if not (gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * half_square):
+    if not (gap <= RESCUE.near_gap and step.decrease <= near * half_square):
         return replace(state, idle=0, closest=(np.inf, np.inf))
     least_gap, least_decrease = state.closest
     closer = GAP < gap < RESCUE.closer * least_gap or (step.decrease < RESCUE.closer * least_decrease and not flickers)

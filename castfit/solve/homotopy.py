@@ -56,6 +56,13 @@ def hold_back(state: GaussNewtonState, at: Evaluation) -> GaussNewtonState:
     return replace(_afresh(state), phase="held back", evaluation=at)
 
 
+def let_go(state: GaussNewtonState) -> GaussNewtonState:
+    """Go on in a box, holding nothing, from where held directions kept the others from the optimum."""
+    return replace(
+        state, unheld=True, memory={}, idle=0, closest=(np.inf, np.inf), astray=False, circling=0, active=None
+    )
+
+
 def enter(ledger: Ledger, state: GaussNewtonState, stations: tuple[Softening, ...], start: Array) -> GaussNewtonState:
     """Go to the first station of a homotopy."""
     at = ledger.coarse.evaluate(start)

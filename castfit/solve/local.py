@@ -10,12 +10,14 @@ share.  Chains with active constraints along their path, or with nodes at bounds
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit.solve.active_guess import held_in_box
 from castfit.solve.bounded_lsq import Rows, Solution, bounded_lsq, column_scale, regularise, split
 from castfit.solve.condensing import Condensed, expand, recondense
 from castfit.solve.elimination import choose
@@ -42,6 +44,12 @@ GAP = 1e-7
 RESOLUTION = 1e-10
 """Of the data: what rounding leaves of data that are reproduced exactly."""
 
+RIDGE = (1e-8, 1e-15)
+"""What is added to every square of E, scaled by units of the search, in a box; and its part of the sum of these."""
+
+FAINTEST = 1e-6
+"""Of the largest column of E, scaled by units of the search: fainter ones are not scaled up further."""
+
 _FEASIBILITY = 1e-9
 """Violation of a bound, in units of the variable, that the search for violated bounds takes for rounding."""
 
@@ -66,7 +74,7 @@ class Step:
         Cost of the linear model after the full step.
     decrease : float
         1/2 |E x|^2: by how much moving the unknowns lowers the cost of the linear model once the gaps are closed;
-        half a chi-square distance.
+        half a chi-square distance.  Of a step in a box: by how much the cost of the linear model falls in all.
     active : ActiveSet
     bound_multipliers : (n_v,) array
         Multipliers of bounds of variables, positive at an upper bound.
@@ -122,9 +130,20 @@ class LocalProblem:
 
     @cached_property
     def column_scale(self) -> Array:
-        """Typical magnitudes of the unknowns, (n_x,): inverse column norms of E where nothing better is known."""
-        known, norms = self.condensed.scale, self.condensed.rows.norms
-        return 1 / np.where(norms > 0, norms, 1.0) if known is None else known
+        """Typical magnitudes of the unknowns, (n_x,): inverse column norms of E where nothing better is known.
+
+        Columns of zeros but for rounding do not count as much as those that data see.
+        """
+        if self.condensed.scale is not None:
+            return self.condensed.scale
+        size = self.condensed.rows.norms
+        size = np.maximum(size, FAINTEST * float((size * self._unit).max(initial=0.0)) / self._unit)
+        return 1.0 / np.where(size > 0.0, size, 1.0)
+
+    @cached_property
+    def _unit(self) -> Array:
+        """One unit of the search for every unknown, (n_x,)."""
+        return units_of_search(self.staged, self.linearization.v)[self.condensed.positions]
 
     def _arrow(self, tied: Mask) -> Arrow:
         """Return the rows as an arrow, own unknowns of tied chains in its border."""
@@ -234,6 +253,43 @@ class LocalProblem:
         """Return the Gauss-Newton step, with rows  damping[j] x[j]  appended to E, (n_x,) (Levenberg-Marquardt)."""
         return self._solve(self.condensed, self.linearization, damping)
 
+    def within(self, radius: float) -> Step:
+        """Return the step of least cost of the linear model in a box of so many units of the search; nothing is held.
+
+        A ridge of `RIDGE` makes it unique.
+        """
+        unit, positions = self._unit, self.condensed.positions
+        ridge = RIDGE[0] + RIDGE[1] * float(((self.condensed.rows.norms * unit) ** 2).sum())
+        most = np.where(np.isin(positions, self.staged.eliminated), np.inf, radius) * unit
+        local = self._unheld
+        guess = np.zeros(unit.size, dtype=np.int8)
+        if not local._eliminates:
+            E = self.condensed.E * unit
+            low, high = ((end - self.linearization.v)[positions] for end in (self.staged.lower, self.staged.upper))
+            low, high = np.maximum(low, -most) / unit, np.minimum(high, most) / unit
+            guess = held_in_box(E.T @ E + ridge * np.eye(unit.size), E.T @ self.condensed.u, low, high)
+        reach = Reach(most, unit, guess)
+        return local._solve(self.condensed, self.linearization, np.sqrt(ridge) / unit, reach)
+
+    @cached_property
+    def _unheld(self) -> LocalProblem:
+        """The same in which nothing is held."""
+        if self._regularisation == 0.0:
+            return self
+        other = copy(self)
+        for known in ("_singular", "_unheld", "promise"):
+            other.__dict__.pop(known, None)
+        other._regularisation, other._holds = 0.0, {}
+        return other
+
+    @cached_property
+    def promise(self) -> float:
+        """By how much the cost of the linear model falls within one unit of the search; nothing is held.
+
+        What singular directions promise beyond that, data cannot tell from nothing.
+        """
+        return self.within(1.0).decrease
+
     def correction(self, evaluation: Evaluation) -> Step | None:
         """Return the simplified Gauss-Newton step from another point: its values, the matrices of this one (Eq. 15).
 
@@ -256,7 +312,7 @@ class LocalProblem:
         numbers += [block for part in condensed.chains for block in (part.g, part.G, part.h)]
         return all(bool((np.abs(block) < _LARGEST).all()) for block in numbers)
 
-    def _solve(self, condensed: Condensed, at: Evaluation, damping: Array | None) -> Step:
+    def _solve(self, condensed: Condensed, at: Evaluation, damping: Array | None, reach: Reach | None = None) -> Step:
         """Solve with the bounds of those nodes and inner variables only that would be violated without.
 
         Thousands of bounds are rarely active: solve, look what is violated, add those rows, solve again.  What nothing
@@ -265,11 +321,17 @@ class LocalProblem:
         """
         staged = self.staged
         lower, upper = staged.lower - at.v, staged.upper - at.v
+        limits = lower[condensed.positions], upper[condensed.positions]
+        if reach is not None:
+            limits = np.maximum(limits[0], -reach.most), np.minimum(limits[1], reach.most)
         slack = _FEASIBILITY * np.maximum(staged.scale, np.abs(at.v))
         unknown = np.zeros(at.v.size, dtype=bool)
         unknown[condensed.positions] = True
         none = np.zeros(condensed.e.size, dtype=np.int8)
         active = self._warm or ActiveSet(np.zeros(at.v.size, dtype=np.int8), np.zeros(condensed.c.size, dtype=np.int8))
+        if reach is not None:
+            active = ActiveSet(active.variables.copy(), active.path)
+            active.variables[condensed.positions] = reach.guess
         chosen, tied = (active.variables != 0) & ~unknown, self._tied.copy()
         while True:
             within = self._arrow(tied) if self._eliminates else None
@@ -280,10 +342,10 @@ class LocalProblem:
                 condensed,
                 within,
                 self._hold(tied) if within is not None else None,
-                lower[condensed.positions],
-                upper[condensed.positions],
+                *limits,
                 rows,
                 damping,
+                self.column_scale if reach is None else reach.unit,
                 active.variables[condensed.positions],
                 np.concatenate([active.variables[places], active.path[path], none]),
             )
@@ -297,16 +359,23 @@ class LocalProblem:
             if not (self._ties(condensed, found.x, tied, violated, path) if within is not None else violated.any()):
                 break
         moved = condensed.rows.times(found.x)
+        residuals = condensed.u + moved
+        decrease = 0.5 * float(moved @ moved)
+        if reach is not None:
+            # Where bounds hold back, or the box does, the cost would go on falling: by more than the square says.
+            decrease = max(decrease, 0.5 * float((condensed.u - residuals) @ (condensed.u + residuals)))
+            inside = (dv > lower) & (dv < upper) & unknown
+            active.variables[inside] = 0  # the ends of the box are no bounds
         bound_multipliers = np.zeros(staged.layout.n_v)
         of_places, of_path, of_closure = np.split(found.row_multipliers, ends)
         bound_multipliers[condensed.positions], bound_multipliers[places] = found.bound_multipliers, of_places
+        bound_multipliers[unknown & (active.variables == 0)] = 0.0
         path_multipliers = np.zeros(condensed.c.size)
         path_multipliers[path] = of_path
-        residuals = condensed.u + moved
         return Step(
             dv=dv,
             predicted=0.5 * float(residuals @ residuals),
-            decrease=0.5 * float(moved @ moved),
+            decrease=decrease,
             active=active,
             bound_multipliers=bound_multipliers,
             path_multipliers=path_multipliers,
@@ -324,6 +393,7 @@ class LocalProblem:
         upper: Array,
         rows: Rows,
         damping: Array | None,
+        scale: Array,
         bounds_active: Signs,
         rows_active: Signs,
     ) -> Solution:
@@ -347,7 +417,7 @@ class LocalProblem:
             lower=lower,
             upper=upper,
             rows=rows,
-            scale=self.column_scale,
+            scale=scale,
             bounds_active=bounds_active,
             rows_active=rows_active,
         )
@@ -382,6 +452,29 @@ class LocalProblem:
             self._tie(tied, beyond)
             again |= bool(beyond.any())
         return again
+
+
+@dataclass(frozen=True)
+class Reach:
+    """A box around a point: how far unknowns may move, their units, which ends are likely to hold them, (n_x,) each."""
+
+    most: Array
+    unit: Array
+    guess: Signs
+
+
+def units_of_search(staged: StagedProblem, v: Array) -> Array:
+    """Return one unit of the search for every variable, (n_v,), whatever the units of data, states and time.
+
+    An e-fold of a logarithm; else the width of the bounds, or the magnitude where that is less.
+    """
+    width, n = staged.upper - staged.lower, staged.layout.n_theta
+    known = np.isfinite(width) & (width > 0.0)
+    magnitude = np.maximum(np.abs(v), staged.scale)
+    magnitude[:n][(staged.start[:n] == 0.0) & known[:n]] = np.inf  # the scale of zero is no magnitude
+    unit = np.where(known, np.minimum(width, magnitude), magnitude)
+    unit[np.flatnonzero(staged.logarithmic)] = 1.0
+    return unit
 
 
 def small(staged: StagedProblem, linear: Evaluation, decrease: float, tolerance: float) -> bool:

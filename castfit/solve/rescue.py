@@ -33,6 +33,8 @@ class Rescue:
         A step near the solution that multiplies a promised decrease by this leads away: the step control takes over.
     noisy_gap, noisy_decrease : float
         What an integration error may leave of a converged solution.
+    stationary : float
+        What one unit of the search, with nothing held, may still promise at a solution.
     stations, slow_stations : tuple of Softening
         The softened problems on the way: the ladder that measured best on calcium, and one of more and smaller steps
         for what it loses.
@@ -58,6 +60,7 @@ class Rescue:
     away: float = 2.0
     noisy_gap: float = 1e-5
     noisy_decrease: float = 1e-7
+    stationary: float = 1e-5
     stations: tuple[Softening, ...] = (
         Softening(0.65, 1e-2),
         Softening(0.65, 1e-1),

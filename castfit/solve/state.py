@@ -65,6 +65,8 @@ class GaussNewtonState:
         The second start, once it has been made.
     optimum : GaussNewtonState, optional
         The best optimum so far, if it was suspicious and the search went on.
+    unheld : bool
+        Whether singular directions are held no more, and steps kept in a box instead.
     """
 
     iteration: int
@@ -87,6 +89,7 @@ class GaussNewtonState:
     circling: int = 0
     origin: Array | None = None
     optimum: GaussNewtonState | None = None
+    unheld: bool = False
 
     @property
     def v(self) -> Array:

@@ -168,6 +168,7 @@ class CollocationProblem(StagedProblem):
         self.signal = signal
         self.least_sigma = resolution(layout, signal)
         self.least_squares, self.forgiving = problem.least_squares, problem.forgiving
+        self.logarithmic = problem.log
         self._projection = projection_of(problem, layout.theta(start))
         self.eliminated = self._projection.entries
         self._memory = _Memory()

@@ -318,6 +318,7 @@ class ShootingProblem(StagedProblem):
         self.lower[:n_theta], self.upper[:n_theta] = problem.bounds
         self.scale = np.ones(layout.n_v)
         self.scale[:n_theta] = parameter_scale(problem, theta)
+        self.logarithmic = problem.log
         starts: list[Array] = []
         self._z_start: list[Array] = []
         self._units = list(trajectory.units)

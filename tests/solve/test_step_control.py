@@ -13,6 +13,7 @@ from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Control
 from castfit.solve.step_control import (
     STEP_CONTROLS,
+    Box,
     ExactPenalty,
     Hemker,
     LevenbergMarquardt,
@@ -29,7 +30,7 @@ from tests.builders import decay_model, lotka_volterra
 from tests.solve.blocks import problems
 from tests.solve.toys import Affine, Faulty, Formula, search
 
-CONTROLS = [NaturalLevel(), ExactPenalty(), LevenbergMarquardt(), Hemker()]
+CONTROLS = [NaturalLevel(), ExactPenalty(), LevenbergMarquardt(), Hemker(), Box()]
 names = pytest.mark.parametrize("control", CONTROLS, ids=lambda c: type(c).__name__)
 
 

@@ -1,5 +1,6 @@
 """Step controls: how far to go along a Gauss-Newton direction, each in its own file behind `StepControl.advance`."""
 
+from castfit.solve.step_control.box import Box
 from castfit.solve.step_control.common import Advance, Search, StepControl
 from castfit.solve.step_control.exact_penalty import ExactPenalty
 from castfit.solve.step_control.hemker import Hemker
@@ -11,11 +12,13 @@ STEP_CONTROLS: dict[str, type[StepControl]] = {
     "exact_penalty": ExactPenalty,
     "levenberg_marquardt": LevenbergMarquardt,
     "hemker": Hemker,
+    "box": Box,
 }
 
 __all__ = [
     "STEP_CONTROLS",
     "Advance",
+    "Box",
     "ExactPenalty",
     "Hemker",
     "LevenbergMarquardt",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -68,7 +68,18 @@ class Advance:
 
 
 class StepControl(ABC):
-    """A way to choose how far to go; a point that cannot be evaluated is never accepted."""
+    """A way to choose how far to go; a point that cannot be evaluated is never accepted.
+
+    holds : whether directions that data do not determine are to be held while iterating
+    rescued : whether softened problems are a way out where steps get nowhere
+    """
+
+    holds: ClassVar[bool] = True
+    rescued: ClassVar[bool] = True
+
+    def step(self, local: LocalProblem, memory: Mapping[str, float]) -> Step:
+        """Return the step whose promise tells how far the optimum is: Gauss and Newton's by default."""
+        return local.direction()
 
     @abstractmethod
     def advance(self, search: Search) -> Advance:

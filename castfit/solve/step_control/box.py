@@ -1,0 +1,91 @@
+"""The box: a trust region for parameters that are known to decades (single shooting above all).
+
+    minimise   1/2 |u + E x|^2 + 1/2 ridge |x / d|^2      within the bounds and  |x_j| <= Delta d_j
+
+d_j is one unit of the search: an e-fold of a quantity on logarithmic scale, else the width of its bounds or its
+magnitude (`castfit.solve.local.units_of_search`).  Where Gauss and Newton's step would carry a parameter over twenty
+decades along a direction that data hardly see, this one goes Delta units, and no farther; nothing has to be held, and
+no column is scaled up.  The minimum is found exactly: ends of inexact ones look like optima.  What is compared with the
+promised decrease is the cost itself, with unknown sigmas at their best in every trial.
+
+A step counts as good if it falls below the *worst* of the last accepted costs (Grippo, Lampariello and Lucidi 1986):
+floors of curved valleys are followed in longer steps than a cost that must always fall allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from castfit.solve.local import LocalProblem, Step
+from castfit.solve.step_control.common import Advance, Search, StepControl
+from castfit.solve.step_control.exact_penalty import INTEGRATION_NOISE, penalty
+
+
+@dataclass(frozen=True)
+class Box(StepControl):
+    """Half the width of the box, in units of the search, follows the ratio of real to promised decrease.
+
+    first, most, least : width at the start, at most, and at which the search gives up;  memory : accepted costs of
+    which the worst is compared with;  accepted : least ratio;  good, poor : ratios above which the box is doubled and
+    below which it is halved;  refused : factor after a step that is not accepted;  patience, progress : the search ends
+    where the lowest cost has not fallen by this part of half the squares in so many steps.
+    """
+
+    first: float = 1.0
+    most: float = 10.0
+    least: float = 1e-7
+    memory: int = 4
+    accepted: float = 1e-4
+    good: float = 0.7
+    poor: float = 0.2
+    refused: float = 0.3
+    patience: int = 12
+    progress: float = 1e-7
+
+    holds = False
+    rescued = False
+
+    def step(self, local: LocalProblem, memory: Mapping[str, float]) -> Step:
+        """Return the step within a box of one unit at least: what a smaller one promises says nothing of optima."""
+        return local.within(max(memory.get("radius", self.first), 1.0))
+
+    def advance(self, search: Search) -> Advance:
+        """Shrink the box until the cost falls by a part of what is promised."""
+        merit = penalty(search, margin=2.0)
+        now = merit(search.at)
+        # Penalties are weighed anew at every point, so that only costs can be compared with earlier ones.
+        costs = "back" not in search.memory and not any(c.n_s for c in search.local.staged.layout.chains)
+        known = _remembered(search.memory) if costs else []
+        reference = max([now, *known])
+        squares = now - search.at.excess
+        noise = INTEGRATION_NOISE * squares
+        lowest, since = search.memory.get("lowest", np.inf), search.memory.get("since", 0.0)
+        if now < lowest - self.progress * squares:
+            lowest, since = now, 0.0
+        elif since >= self.patience:
+            return Advance(None, 0.0)
+        Delta = search.memory.get("radius", self.first)
+        while Delta > self.least:
+            step = search.local.within(Delta)
+            trial = search.trial(step.dv)
+            value = merit(trial)
+            promised = squares - step.predicted
+            ratio = (reference - value) / promised if promised > 0.0 else 0.0
+            near = promised <= noise and value <= now + noise
+            if (ratio > self.accepted or near) and search.ledger.linearize(trial.v).ok:
+                wider = 2.0 if ratio > self.good else 0.5 if ratio < self.poor and not near else 1.0
+                kept = [now, *known][: max(self.memory - 1, 0)]
+                memory = {f"cost {i}": cost for i, cost in enumerate(kept)}
+                memory |= {name: 1.0 for name in search.memory if name == "back"}
+                memory |= {"radius": min(Delta * wider, self.most), "lowest": lowest, "since": since + 1.0}
+                return Advance(trial, min(Delta, 1.0), memory, {"level": value, "radius": Delta})
+            Delta *= self.refused
+        return Advance(None, 0.0)
+
+
+def _remembered(memory: Mapping[str, float]) -> list[float]:
+    """Return the costs of the points before this one, the last first."""
+    return [cost for name, cost in sorted(memory.items()) if name.startswith("cost ")]
