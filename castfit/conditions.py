@@ -13,6 +13,7 @@ import numpy as np
 from castfit._brief import brief
 from castfit._casadi import Built
 from castfit.at_rest import AtRest
+from castfit.comparisons import Comparisons, is_condition
 from castfit.consistent import ConsistentStart
 from castfit.events import DIRECTIONS, Doses, Event, Occurrence, occurrences
 from castfit.experiment import Consistent, Experiment, Free, Points
@@ -407,8 +408,9 @@ class _Happens:
             assert event.when is not None
             names = self._parameters({"when": event.when})
             rows = np.array([self._parameter("when an event happens", n) for n in names], dtype=np.intp)
-            function = self._graphs.change(self._model, {"": event.when}, names)
-            self._triggers[key] = Trigger(_shortened(str(event.when)), function, rows, DIRECTIONS[event.direction])
+            function, truth = self._graphs.trigger(self._model, event.when, names)
+            what = _shortened(str(event.when) + ("" if truth is not None else " = 0"))
+            self._triggers[key] = Trigger(what, function, rows, DIRECTIONS[event.direction], truth, event.at_start)
         return self._triggers[key]
 
     def switch(self, switch: Switch) -> None:
@@ -537,21 +539,32 @@ class _Graphs:
         key = (*((n, hash(v) if isinstance(v, ca.SX) else v) for n, v in changes.items()), names)
         if key not in self.changes:
             self.kept.extend(changes.values())
-            system, parameters = model.system, ca.SX.sym("c", len(names))
-            known = {s.name(): s for v in (system.t, system.x, system.u) for s in ca.vertsplit(v) if v.numel()}
-            known |= {n: parameters[j] for j, n in enumerate(names)}
-            new = ca.SX(system.x)
+            new = ca.SX(model.system.x)
             for name, value in changes.items():
-                if name:
-                    new[model.states.index(name)] = value
-                else:  # no change, but when one happens
-                    new = ca.SX(value)
-            found = ca.symvar(new)
-            if found:
-                same = ca.vertcat(*(known[s.name()] for s in found))
-                (new,) = ca.substitute([new], [ca.vertcat(*found)], [same])
-            self.changes[key] = Change.of([system.t, system.x, system.u, parameters], new)
+                new[model.states.index(name)] = value
+            self.changes[key] = self._change(model, new, names)
         return self.changes[key]
+
+    def trigger(self, model: Model, when: ca.SX, names: Sequence[str]) -> tuple[Change, ca.Function | None]:
+        """Return what passes zero when something happens, as rows; and a condition's truth by their signs."""
+        key = ("when", hash(when), names)
+        parts = Comparisons.of(when) if is_condition(when) else None
+        if key not in self.changes:
+            self.kept.append(when)
+            rows = when if parts is None else ca.vertcat(*parts.differences)
+            self.changes[key] = self._change(model, ca.SX(rows), names)
+        return self.changes[key], None if parts is None else parts.function()
+
+    @staticmethod
+    def _change(model: Model, new: ca.SX, names: Sequence[str]) -> Change:
+        system, parameters = model.system, ca.SX.sym("c", len(names))
+        known = {s.name(): s for v in (system.t, system.x, system.u) for s in ca.vertsplit(v) if v.numel()}
+        known |= {n: parameters[j] for j, n in enumerate(names)}
+        found = ca.symvar(new)
+        if found:
+            same = ca.vertcat(*(known[s.name()] for s in found))
+            (new,) = ca.substitute([new], [ca.vertcat(*found)], [same])
+        return Change.of([system.t, system.x, system.u, parameters], new)
 
 
 def _shortened(text: str) -> str:

@@ -4,7 +4,8 @@ An event replaces states by expressions of what they were; a dose adds an amount
 infusion.  Everything may depend on parameters, times as well: a lag time is estimated like a rate constant.
 
 Events at one time happen in the order in which they are listed, each on the state that the one before it left; the
-changes of one event happen at once.  A time that is estimated and meets one that is known counts as later.
+changes of one event happen at once, and so do events whose conditions become true together.  A time that is estimated
+and meets one that is known counts as later.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from castfit._brief import brief
 from castfit._reading import is_count, is_one_of, items, name_of, named, real, reals, text
+from castfit.comparisons import is_condition
 from castfit.model import NOT_A_NUMBER, holds_nan
 from castfit.status import check
 
@@ -48,9 +50,13 @@ class Event:
     measured : {"before", "after"}
         Whether a value measured at the very time of the event was measured before or after it.
     when : expression of states, parameters, inputs and time, instead of `time`
-        The event happens where this passes zero; by single shooting and in simulations only.
+        The event happens where this passes zero; or, if it is a condition such as ``x > 1`` or
+        ``casadi.logic_and(x > 1, t < 5)``, whenever that becomes true, by a jump as well.  By single shooting and in
+        simulations only.
     direction : {"either", "rising", "falling"}
         In which direction it must pass zero.
+    at_start : bool
+        Whether it happens at the start, too, if the condition is true there.
     count : int
         How often that may happen; more often is a failure.
 
@@ -69,6 +75,8 @@ class Event:
     Event(time=when, changes={'x': (0.5*x), 'y': 0}, measured='after')
     >>> cf.Event(when=x - 3, changes={y: -0.8 * y}, direction="falling")
     Event(time=inf, changes={'y': (-0.8*y)}, when=(x-3), direction='falling', count=20)
+    >>> cf.Event(when=x < 3, changes={y: y + dose}, at_start=True)
+    Event(time=inf, changes={'y': (y+dose)}, when=(x<3), count=20, at_start=True)
     """
 
     time: Value
@@ -77,6 +85,7 @@ class Event:
     when: ca.SX | None = None
     direction: str = "either"
     count: int = 1
+    at_start: bool = False
 
     def __init__(
         self,
@@ -87,6 +96,7 @@ class Event:
         when: ca.SX | None = None,
         direction: str = "either",
         count: int = 20,
+        at_start: bool = False,
     ) -> None:
         mistakes: list[str] = []
         new = {
@@ -106,15 +116,23 @@ class Event:
             mistakes.append(f"direction is {text(direction)}; choose 'either', 'rising' or 'falling'")
         if not is_count(count, 1, _MOST):
             mistakes.append(f"count is {text(count)}; give the largest number of events, a positive integer")
+        condition = isinstance(when, ca.SX) and when.numel() == 1 and is_condition(when)
+        if condition and not is_one_of(direction, "either"):
+            mistakes.append(
+                "a condition has no direction; write for example when=x > 3, or when=x - 3 with a direction"
+            )
+        if at_start is not False and not (at_start is True and condition):
+            mistakes.append(f"at_start is {text(at_start)}; it may be True where when= is a condition, such as x > 3")
         check("Event", mistakes)
         values = {"time": at, "changes": new, "measured": measured, "when": when, "direction": direction}
+        values["at_start"] = at_start
         for key, value in (values | {"count": 1 if when is None else count}).items():
             object.__setattr__(self, key, value)
 
     def __reduce__(self) -> Any:
         """Pickle expressions through a CasADi function, since bare SX does not pickle."""
         graph = _Graphs.of([self.time if self.when is None else self.when, *self.changes.values()])
-        rest = (self.measured, self.when is not None, self.direction, self.count)
+        rest = (self.measured, self.when is not None, self.direction, self.count, self.at_start)
         return _restore_event, (graph, tuple(self.changes), *rest)
 
 
@@ -415,11 +433,14 @@ def _restore_event(
     triggered: bool,
     direction: str,
     count: int,
+    at_start: bool = False,
 ) -> Event:
     first, *new = graph.values()
     changes = dict(zip(names, new, strict=True))
     if triggered:
-        return Event(None, changes, measured=measured, when=ca.SX(first), direction=direction, count=count)
+        return Event(
+            None, changes, measured=measured, when=ca.SX(first), direction=direction, count=count, at_start=at_start
+        )
     return Event(first, changes, measured=measured)
 
 

@@ -150,6 +150,7 @@ def _events(condition: Condition) -> list[Any]:
         if instant.trigger is not None:
             trigger = instant.trigger
             found += [trigger.direction, trigger.parameters, *_graph(trigger.function.first)]
+            found += [] if trigger.truth is None else [trigger.at_start, *_graph(trigger.truth)]
     return [*found, *((x.parameter, x.on, x.off, x.height, *([True] if x.sets else [])) for x in schedule.levels)]
 
 

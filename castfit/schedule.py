@@ -14,8 +14,9 @@ c      (n_c,)    the entries of e that a jump depends on besides its time
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
@@ -63,6 +64,15 @@ class Change:
             np.array([not ca.is_equal(e, x, 1) for e, x in pairs], dtype=np.bool_),
         )
 
+    @classmethod
+    def united(cls, changes: Sequence[Change]) -> Change:
+        """Return the change that is all of these at once, each from the same states; their c one after the other."""
+        sizes = [change.first.size1_in(3) for change in changes]
+        t, x, u = (ca.SX.sym(n, changes[0].first.size1_in(i)) for i, n in enumerate("txu"))
+        c = [ca.SX.sym("c", size) for size in sizes]
+        new = x + sum((change.first.call([t, x, u, own])[0] - x for change, own in zip(changes, c, strict=True)), 0)
+        return cls.of([t, x, u, ca.vertcat(*c)], ca.SX(new))
+
     def evaluate(self, *at: float | Array) -> tuple[Array, Array]:
         """Return the new states (n_x,) and their Jacobian (n_x, 1 + n_x + n_u + n_c) at (t, x, u, c)."""
         new, jacobian = (np.asarray(part, dtype=float) for part in cast("Any", self.first)(*at))
@@ -79,35 +89,57 @@ NEVER = 1e300
 
 @dataclass(frozen=True, eq=False)
 class Trigger:
-    """When states make an event happen: where an expression g(t, x, u, c) passes zero.
+    """When states make an event happen: where an expression g(t, x, u, c) passes zero, or a condition becomes true.
 
     Attributes
     ----------
     what : str
         The expression, in words.
     function : Change
-        With g as its only row.
+        With g as its only row; of a condition the differences of what it compares.
     parameters : (n_c,) int array
         The rows of e that it depends on.
     direction : int
         1 for rising through zero, -1 for falling, 0 for either.
+    truth : Function or None
+        Of a condition: whether it is true, from the signs of all rows.
+    at_start : bool
+        Whether what is true at the start happens there.
     """
 
     what: str
     function: Change
     parameters: Index
     direction: int
+    truth: ca.Function | None = None
+    at_start: bool = False
 
-    def value(self, t: float, x: Array, u: Array, e: Array) -> float:
-        """Return g."""
-        return float(self.function.evaluate(t, x, u, e[self.parameters])[0][0])
+    def values(self, t: float, x: Array, u: Array, e: Array) -> Array:
+        """Return g, (n,)."""
+        return self.function.evaluate(t, x, u, e[self.parameters])[0]
 
-    def slopes(self, t: float, x: Array, u: Array, e: Array) -> tuple[float, float, Array, Array, Array]:
-        """Return g and its derivatives by t, x (n_x,), u (n_u,) and c (n_c,)."""
+    def rates(self, t: float, x: Array, u: Array, e: Array, f: Array, du: Array) -> tuple[Array, Array]:
+        """Return g and g', (n,), where states and inputs change by f (n_x,) and du (n_u,)."""
         g, found = self.function.evaluate(t, x, u, e[self.parameters])
-        n_x, n_u = x.size, u.size
-        by_x, by_u, by_c = np.split(found[0, 1:], [n_x, n_x + n_u])
-        return float(g[0]), float(found[0, 0]), by_x, by_u, by_c
+        return g, found[:, 0] + found[:, 1 : 1 + x.size] @ f + found[:, 1 + x.size : 1 + x.size + u.size] @ du
+
+    def by_states(self, t: float, x: Array, u: Array, e: Array) -> Array:
+        """Return dg/dx, (n, n_x)."""
+        return self.function.evaluate(t, x, u, e[self.parameters])[1][:, 1 : 1 + x.size]
+
+    def passing(self, t: float, x: Array, u: Array, e: Array, f: Array, du: Array) -> tuple[float, Array, Array]:
+        """Return the rate of the row that passes zero here, and its derivatives by x (n_x,) and c (n_c,)."""
+        g, found = self.function.evaluate(t, x, u, e[self.parameters])
+        _, rate = self.rates(t, x, u, e, f, du)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            away = np.abs(g / rate)  # the time to zero
+        row = int(np.argmin(np.where(np.isnan(away), np.inf, away)))
+        by_x, _, by_c = np.split(found[row, 1:], [x.size, x.size + u.size])
+        return float(rate[row]), by_x, by_c
+
+    def holds(self, signs: Array) -> bool:
+        """Tell whether a condition is true where its differences have these signs."""
+        return self.truth is not None and bool(float(cast("Any", self.truth)(signs)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +188,37 @@ class Level:
     sets: bool = False
 
 
+def united(instants: Sequence[Instant]) -> tuple[Instant, ...]:
+    """Return conditions that become true together as one instant, which changes the states by all of their changes."""
+    if len(instants) < 2 or any(i.trigger is None or i.trigger.truth is None for i in instants):
+        return tuple(instants)
+    changes = [instant.change for instant in instants]
+    assert all(change is not None for change in changes)
+    key = tuple(id(change) for change in changes)
+    if key not in _UNITED:
+        _UNITED[key] = Change.united([change for change in changes if change is not None]), changes
+    return (
+        replace(
+            instants[0],
+            change=_UNITED[key][0],
+            parameters=np.concatenate([instant.parameters for instant in instants]),
+            after=any(instant.after for instant in instants),
+        ),
+    )
+
+
+_UNITED: dict[tuple[int, ...], tuple[Change, Any]] = {}
+_ULPS = 64  # that are one time for what follows an event at once
+
+
+def at_once(instants: Sequence[Instant], e: Array) -> tuple[Instant, ...]:
+    """Return instants, in order, in which those of exactly the same time are united."""
+    out: list[Instant] = []
+    for _, group in groupby(instants, key=lambda instant: float(e[instant.time])):
+        out += united(list(group))
+    return tuple(out)
+
+
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """Everything that happens in an experiment, in the order in which it was said.
@@ -193,9 +256,9 @@ class Schedule:
         """Return the rows of e that are the times of a trigger's events."""
         return [instant.time for instant in self.instants if instant.trigger is trigger]
 
-    def crossing_at(self, row: int) -> Crossing:
-        """Return what happens at the time in a row of e."""
-        return Crossing(tuple(instant for instant in self.instants if instant.time == row))
+    def crossing_at(self, rows: Sequence[int]) -> Crossing:
+        """Return what happens at once, at the times in rows of e."""
+        return Crossing(united([instant for instant in self.instants if instant.time in rows]))
 
     @cached_property
     def moves(self) -> bool:
@@ -227,7 +290,7 @@ class Schedule:
                 states |= used[1 : 1 + n_x]
                 rows[instant.parameters] |= used[used.size - instant.parameters.size :]
                 if instant.trigger is not None:
-                    needed: Mask = instant.trigger.function.support[0]
+                    needed: Mask = np.logical_or.reduce(instant.trigger.function.support, axis=0)
                     states |= needed[1 : 1 + n_x]
                     rows[instant.trigger.parameters] |= needed[needed.size - instant.trigger.parameters.size :]
         for level in self.levels:
@@ -242,9 +305,7 @@ class Schedule:
         for trigger in self.triggers:
             rows = self.rows_of(trigger)
             if np.isnan(e[rows]).any():
-                return (
-                    f"the event at {trigger.what} = 0 happens more often than {len(rows)} times; give a larger count="
-                )
+                return f"the event at {trigger.what} happens more often than {len(rows)} times; give a larger count="
         for instant in self.instants:
             if instant.change is not None and instant.moves and e[instant.time] < start:
                 return f"{instant.what} would happen at t = {e[instant.time]:.6g}, before the start {start:g}"
@@ -363,8 +424,13 @@ class Timetable:
     def of(cls, schedule: Schedule, start: float, p: Array, e: Array) -> Timetable:
         """Work a schedule out for parameters p (n_p,) and rows e (n_e,)."""
         groups: dict[float, list[int]] = {}
+        last = np.nan
         for i in schedule.order(e):
-            groups.setdefault(float(e[schedule.instants[i].time]), []).append(i)
+            time = float(e[schedule.instants[i].time])
+            # What one event makes true follows it in the next numbers.                  (castfit.integrate.triggers)
+            together = schedule.instants[i].trigger is not None and time - last <= _ULPS * np.spacing(abs(last))
+            last = last if together else time
+            groups.setdefault(last, []).append(i)
         ended: set[int] = set()
         found: list[Array] = [p]
         crossings: list[Crossing | None] = []
@@ -373,7 +439,7 @@ class Timetable:
             ended |= set(members)
             active = [level for level in schedule.levels if level.on in ended and level.off not in ended]
             found.append(schedule.raised(p, e, active))
-            jumps = tuple(schedule.instants[i] for i in members if schedule.instants[i].change is not None)
+            jumps = at_once([schedule.instants[i] for i in members if schedule.instants[i].change is not None], e)
             crossings.append(Crossing(jumps) if jumps else None)
             after.append(any(instant.after for instant in jumps))
         times = np.array(list(groups))

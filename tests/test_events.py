@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 
+import casadi as ca
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -603,3 +604,95 @@ def test_what_triggers_cannot_do_is_refused():
         cf.Event(1, {"v": 0}, when=cf.symbols("h"))
     with refused("direction is 'up'", "count is 0"):
         cf.Event(when=cf.symbols("h"), changes={"v": 0}, direction="up", count=0)
+
+
+# Conditions
+
+
+def level(threshold=0.5, **changes) -> cf.Problem:
+    """A decay that is filled up again whenever it is below a threshold; each filling is counted."""
+    x, n, k, low = cf.symbols("x n k low")
+    model = cf.Model({x: -k * x, n: 0}, parameters=[k])
+    times = np.linspace(0.3, 6, 20)
+    data = cf.Experiment(
+        {"x": np.ones(20)},
+        time=times,
+        sigma=0.1,
+        initial={"x": 1, "n": 0},
+        events=cf.Event(when=x < low, changes={x: 1, n: n + 1}, **changes),
+    )
+    return cf.Problem(model, data, parameters={"k": 0.7, "low": threshold})
+
+
+def sawtooth(times, k, low):
+    return np.exp(-k * np.mod(times, -np.log(low) / k))
+
+
+def test_a_condition_acts_whenever_it_becomes_true():
+    problem = level()
+    times = problem.conditions[0].points.times
+    found = cf.simulate(problem, {"k": 0.8, "low": 0.45}, integrator=TIGHT)["experiment 1"]
+    np.testing.assert_allclose(found["x"], sawtooth(times, 0.8, 0.45), rtol=1e-8)
+    np.testing.assert_array_equal(found["n"], np.floor(times * 0.8 / -np.log(0.45)))
+    staged = cf.SingleShooting(TIGHT).transcribe(problem, problem.guess)
+    assert jacobian_error(staged, np.array([0.8, 0.45]), 1e-4) < 1e-6
+    again = pickle.loads(pickle.dumps(problem))
+    assert changed(fingerprint(problem), fingerprint(again)) == []
+    assert changed(fingerprint(problem), fingerprint(level(at_start=True))) != []
+
+
+def test_a_condition_that_is_true_at_the_start_acts_there_only_if_wanted():
+    x, y = cf.symbols("x y")
+    model = cf.Model({x: -x, y: 0}, initial={x: 1.0, y: 0.0})
+    times = np.array([0.0, 1.0, 2.0])
+    for at_start, expected in ((False, 0.0), (True, 1.0)):
+        event = cf.Event(when=x > 0.5, changes={y: y + 1}, at_start=at_start, measured="after")
+        np.testing.assert_array_equal(cf.simulate(model, times=times, events=event)["y"], expected)
+
+
+def test_what_an_event_makes_true_follows_at_once_and_what_becomes_true_together_acts_together():
+    """At t = 1 x jumps; that makes x > 3 true, twice: a and b exchange their values."""
+    t, x, a, b, k, late = cf.symbols("t x a b k late")
+    model = cf.Model({x: k * x, a: 0, b: 0}, parameters=[k], time=t)
+    events = [
+        cf.Event(when=ca.logic_and(x > 3, t < 5), changes={a: b}),
+        cf.Event(when=x > 3, changes={b: a + x}),
+        cf.Event(late, {x: 4 * x}),
+    ]
+    data = cf.Experiment(
+        {"x": np.ones(4), "a": np.ones(4), "b": np.ones(4)},
+        time=[0.5, 1.5, 2.0, 3.0],
+        sigma=0.1,
+        initial={"x": 1, "a": 1, "b": 2},
+        events=events,
+    )
+    problem = cf.Problem(model, data, parameters={"k": 0.1, "late": 1.0})
+    found = cf.simulate(problem, integrator=TIGHT)["experiment 1"]
+    np.testing.assert_allclose(found["a"], [1, 2, 2, 2], rtol=1e-9)
+    np.testing.assert_allclose(found["b"], [2, *[1 + 4 * np.exp(0.1)] * 3], rtol=1e-9)
+    staged = cf.SingleShooting(TIGHT).transcribe(problem, problem.guess)
+    assert jacobian_error(staged, np.array([0.12, 1.1]), 1e-4) < 1e-6
+    result = cf.SingleShooting(TIGHT).transcribe(problem, problem.guess).linearize(np.array([0.12, 1.1]))
+    assert np.abs(result.jacobians[0].R_q[0][-1]).max() > 0.1  # b remembers when x jumped
+
+
+def test_a_state_that_rests_at_a_threshold_triggers_nothing_by_rounding():
+    x, n = cf.symbols("x n")
+    model = cf.Model({x: 0.5 - x, n: 0}, initial={x: 1.0, n: 0.0})
+    event = cf.Event(when=x < 0.6, changes={x: 0.5, n: n + 1})
+    refill = cf.Event(when=x < 0.5, changes={n: n + 10})
+    found = cf.simulate(model, times=[0.0, 1.0, 5.0, 50.0], events=[event, refill])
+    np.testing.assert_array_equal(found["n"], [0, 0, 1, 1])
+
+
+def test_mistakes_in_conditions():
+    x, y = cf.symbols("x y")
+    with refused("a condition has no direction"):
+        cf.Event(when=x > 3, changes={y: 0}, direction="rising")
+    with refused("at_start is True; it may be True where when= is a condition"):
+        cf.Event(when=x - 3, changes={y: 0}, at_start=True)
+    with refused("events is part of the problem's experiments"):
+        cf.simulate(bouncing(), events=cf.Event(1, {x: 0}))
+    model = cf.Model({x: -x}, initial={x: 1.0})
+    with refused("changes 'y', which is no state"):
+        cf.simulate(model, times=[0, 1], events=cf.Event(0.5, {y: 0}))

@@ -1,18 +1,25 @@
-"""Events that states trigger: when an expression of them passes zero.
+"""Events that states trigger: when an expression of them passes zero, or a condition becomes true.
 
-Their times are found by integrating from event to event in small steps, watching signs; where one changes, or where an
-expression turns back before zero between two steps, the time is located by bracketing.  They stand then among the times
-of the schedule like any other.  How they move follows from where they are reached, with f the rates before the event,
+Their times are found by integrating from event to event in small steps, watching signs: of the expression, or of the
+differences in the condition (castfit.comparisons).  Where one changes, or where it turns back before zero between two
+steps, the time is located by bracketing.  They stand then among the times of the schedule like any other.  How they
+move follows from where they are reached, with f the rates before the event,
 
     g(T, x(T), u(T), c) = 0    =>    dT = -(g_x dx + g_c dc) / (g_t + g_u u' + g_x f)
 
 in which dx is at fixed time; jumps carry that on (the saltation of the sensitivities).
+
+What one event makes true follows at once.  So that the order is known wherever times are read, each round of events
+takes the next number that a computer can tell from the time of the round before.
+
+Notation: g differences, s their signs; T_k the time of round k.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.optimize import brentq
@@ -23,7 +30,8 @@ from castfit.integrate.march import input_cubics
 from castfit.schedule import Timetable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
     from castfit._array import Array
     from castfit.conditions import Condition
@@ -31,11 +39,12 @@ if TYPE_CHECKING:
     from castfit.integrate.options import IntegratorOptions
     from castfit.link import Natural
     from castfit.model import Model
-    from castfit.schedule import Trigger
 
 _STEPS = 200  # in which an experiment is watched
 _HALVINGS = 40  # to find where an expression turns back
 _TINY = 1e-13  # of a step: how exactly a time is located
+_ERRORS = 10.0  # times the tolerance of integration: differences that stay so small do not pass zero
+_SAME = 1e-11  # of a step: what passes zero within it does so at once
 
 
 def triggered(
@@ -47,12 +56,60 @@ def triggered(
     """
     if not condition.schedule.triggers:
         return at
-    return replace(at, e=_Watch(model, condition, at, unit, options, end).times())
+    watch = _Watch(model, condition, at, unit, options, end)
+    watch.run()
+    return replace(at, e=watch.e)
+
+
+class _Stopped(Exception):
+    """The integration stopped."""
+
+
+class _Exhausted(Exception):
+    """An event happened more often than it may."""
+
+
+@dataclass(frozen=True)
+class _Zero:
+    """A difference passes zero: when, since the step began, that of which trigger, and its sign afterwards."""
+
+    time: float
+    trigger: int
+    row: int
+    sign: float
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Integration from (t, x, z) with parameters p, to any later time."""
+
+    watch: _Watch
+    t: float
+    x: Array
+    z: Array
+    p: Array
+
+    def to(self, s: float) -> tuple[Array, Array] | None:
+        """Return the states (x, z) a time s later; None if integration fails."""
+        if s == 0.0:
+            return self.x, self.z
+        watch = self.watch
+        lanes = Lanes(
+            start=np.array([self.t]),
+            duration=np.array([s]),
+            x0=self.x[None],
+            p=self.p[None],
+            u=input_cubics(watch.condition.inputs, np.array([self.t, self.t + s]))[None],
+            z0=self.z[None],
+            unit=watch.unit[None],
+        )
+        found = watch.integrator.values(lanes)
+        return None if found.failures else (found.x[0, -1], found.z[0, -1])
 
 
 @dataclass
 class _Watch:
-    """Integrates one experiment, watching triggers."""
+    """Integrates one experiment, watching triggers; e (n_e,) collects their times."""
 
     model: Model
     condition: Condition
@@ -60,41 +117,161 @@ class _Watch:
     unit: Array
     options: IntegratorOptions
     end: float
+    e: Array = field(init=False)
+    signs: list[Array] = field(init=False)
+    held: list[bool] = field(init=False)
 
-    def times(self) -> Array:
-        """Return e with the times of triggered events."""
-        schedule, e = self.condition.schedule, self.at.e.copy()
-        table = Timetable.of(schedule, self.condition.start, self.at.p, e)
-        triggers = schedule.triggers
-        left = {i: schedule.rows_of(trigger) for i, trigger in enumerate(triggers)}
-        step = integrator_of(self.model, [1.0], self.options)
+    def __post_init__(self) -> None:
+        self.e = self.at.e.copy()
+        self.triggers = self.condition.schedule.triggers
+        self._left = [self.condition.schedule.rows_of(trigger) for trigger in self.triggers]
+        self._last = -np.inf
+
+    @cached_property
+    def integrator(self) -> Integrator:
+        """Integrates over one interval."""
+        return integrator_of(self.model, [1.0], self.options)
+
+    def run(self) -> None:
+        """Go through the experiment, and set the times of triggered events in e."""
+        try:
+            self._run()
+        except _Exhausted as stop:
+            self.e[self.condition.schedule.rows_of(stop.args[0])] = np.nan
+
+    def _run(self) -> None:
+        table = Timetable.of(self.condition.schedule, self.condition.start, self.at.p, self.e)
         t, x, z = self.condition.start, self.at.a, self.condition.z_guess
-        done, fired, h = table.done(t, 0.0, at_start=True), -1, (self.end - t) / _STEPS
-        marks = np.unique(
-            np.concatenate([table.times[table.times <= self.end], self.condition.breakpoints, [self.end]])
-        )
+        done, h = table.done(t, 0.0, at_start=True), (self.end - t) / _STEPS
+        marks = np.concatenate([table.times[table.times <= self.end], self.condition.breakpoints, [self.end]])
+        marks = np.unique(marks)
+        found = [self._values(i, t, x) for i in range(len(self.triggers))]
+        self.signs = [np.sign(g) for g in found]
+        self.held = [trigger.holds(s) for trigger, s in zip(self.triggers, self.signs, strict=True)]
+        x = self._happen([i for i, held in enumerate(self.held) if held and self.triggers[i].at_start], t, x)
         while True:
             while done < table.times.size and table.times[done] <= t:
                 crossing = table.crossings[done]
                 if crossing is not None:
-                    x, fired = crossing.values(x, table.e, self._inputs(t)[0]), -1
+                    before, self._last = self._all(t, x), t
+                    x = crossing.values(x, table.e, self._inputs(t)[0])
+                    x = self._happen(self._made_true(before, t, x), t, x)
                 done += 1
             if t >= self.end:
-                return e
+                return
             b = float(min(t + h, marks[np.searchsorted(marks, t, side="right")]))
-            found = self._first(step, triggers, t, b, x, z, table.p[done], e, fired)
-            if found is None:  # the integration itself will say why
-                return e
-            i, t, x, z = found
-            fired = i
-            if i < 0:
+            step = _Step(self, t, x, z, table.p[done])
+            reached = self._first(step, b)
+            if reached is None:  # the integration itself will say why
+                return
+            passed, t, x, z = reached
+            x = self._happen(self._passed(passed), t, x)
+
+    # What happens
+
+    def _happen(self, events: Sequence[int], t: float, x: Array) -> Array:
+        """Let events happen at once, then those whose conditions they make true, and so on; return the states."""
+        while events:
+            self._last = t if self._last < t else float(np.nextafter(self._last, np.inf))
+            rows: list[int] = []
+            for i in events:
+                if not self._left[i]:
+                    raise _Exhausted(self.triggers[i])
+                rows.append(self._left[i].pop(0))
+            self.e[rows] = self._last
+            before = self._all(t, x)
+            x = self.condition.schedule.crossing_at(rows).values(x, self.e, self._inputs(t)[0])
+            events = self._made_true(before, t, x)
+        return x
+
+    def _made_true(self, before: Sequence[Array], t: float, x: Array) -> list[int]:
+        """Return the conditions that a jump to x made true; differences that it left alone keep their signs."""
+        found: list[int] = []
+        for i, (trigger, old, g) in enumerate(zip(self.triggers, before, self._all(t, x), strict=True)):
+            self.signs[i] = np.where(g == old, self.signs[i], np.sign(g))
+            held, self.held[i] = self.held[i], trigger.holds(self.signs[i])
+            if self.held[i] and not held:
+                found.append(i)
+        return found
+
+    def _passed(self, passed: Sequence[_Zero]) -> list[int]:
+        """Return what happens where differences pass zero."""
+        found: list[int] = []
+        for i in dict.fromkeys(zero.trigger for zero in passed):
+            trigger, old = self.triggers[i], self.signs[i]
+            between, new = old.copy(), old.copy()
+            for zero in passed:
+                if zero.trigger == i:
+                    between[zero.row], new[zero.row] = 0.0, zero.sign
+            self.signs[i] = new
+            if trigger.truth is None:
+                if old[0] != 0.0 and trigger.direction * new[0] >= 0:
+                    found.append(i)
                 continue
-            if not left[i]:
-                e[schedule.rows_of(triggers[i])] = np.nan
-                return e
-            row = left[i].pop(0)
-            e[row] = t
-            x = schedule.crossing_at(row).values(x, e, self._inputs(t)[0])
+            held, self.held[i] = self.held[i], trigger.holds(new)
+            if not held and (self.held[i] or trigger.holds(between)):
+                found.append(i)
+        return found
+
+    # Where differences pass zero
+
+    def _first(self, step: _Step, b: float) -> tuple[list[_Zero], float, Array, Array] | None:
+        """Return what passes zero first in (t, b], its time or b, and the states there; None if integration fails."""
+        moved = step.to(b - step.t)
+        if moved is None:
+            return None
+        zeros: list[_Zero] = []
+        try:
+            for i, signs in enumerate(self.signs):
+                g0, rate0 = self._rates(i, step, step.t, step.x, step.z)
+                g1, rate1 = self._rates(i, step, b, *moved)
+                resting = np.maximum(np.abs(g0), np.abs(g1)) <= self._noise(i, step)
+                for row, sign in enumerate(signs.tolist()):
+                    if resting[row]:  # at zero but for errors of integration
+                        continue
+                    ends = (float(g0[row]), float(rate0[row]), float(g1[row]), float(rate1[row]))
+                    zero = _search(self._along(step, i, row), sign, b - step.t, *ends)
+                    if zero is not None:
+                        zeros.append(_Zero(zero[0], i, row, zero[1]))
+        except _Stopped:
+            return None
+        if not zeros:
+            return [], b, *moved
+        first = min(zero.time for zero in zeros)
+        reached = step.to(first)
+        if reached is None:
+            return None
+        return [zero for zero in zeros if zero.time <= first + _SAME * (b - step.t)], step.t + first, *reached
+
+    def _along(self, step: _Step, i: int, row: int) -> Callable[[float], tuple[float, Callable[[], float]]]:
+        """Return a difference as a function of the time since t, with its rate."""
+
+        def at(s: float) -> tuple[float, Callable[[], float]]:
+            reached = step.to(s)
+            if reached is None:
+                raise _Stopped
+            g = self._values(i, step.t + s, reached[0])
+            return float(g[row]), lambda: float(self._rates(i, step, step.t + s, *reached)[1][row])
+
+        return at
+
+    def _values(self, i: int, t: float, x: Array) -> Array:
+        return self.triggers[i].values(t, x, self._inputs(t)[0], self.e)
+
+    def _all(self, t: float, x: Array) -> list[Array]:
+        return [self._values(i, t, x) for i in range(len(self.triggers))]
+
+    def _rates(self, i: int, step: _Step, t: float, x: Array, z: Array) -> tuple[Array, Array]:
+        """Return differences and how fast they change."""
+        u, du = self._inputs(t)
+        graph: Any = self.integrator.graph
+        f = np.asarray(graph(t, x, z, step.p, u)[0], dtype=float).ravel()
+        return self.triggers[i].rates(t, x, u, self.e, f, du)
+
+    def _noise(self, i: int, step: _Step) -> Array:
+        """Return how large errors of integration may make differences, (n,)."""
+        by_x = np.abs(self.triggers[i].by_states(step.t, step.x, self._inputs(step.t)[0], self.e))
+        return _ERRORS * self.options.relative_tolerance * by_x @ self.unit[: step.x.size]
 
     def _inputs(self, t: float) -> tuple[Array, Array]:
         """Return the inputs just before t, and their slopes, (n_u,)."""
@@ -109,100 +286,72 @@ class _Watch:
         powers, slopes = s ** np.arange(4), np.array([0.0, 1.0, 2 * s, 3 * s * s])
         return c @ powers, c @ slopes
 
-    def _move(self, step: Integrator, t: float, s: float, x: Array, z: Array, p: Array) -> tuple[Array, Array] | None:
-        if s == 0.0:
-            return x, z
-        lanes = Lanes(
-            start=np.array([t]),
-            duration=np.array([s]),
-            x0=x[None],
-            p=p[None],
-            u=input_cubics(self.condition.inputs, np.array([t, t + s]))[None],
-            z0=z[None],
-            unit=self.unit[None],
-        )
-        found = step.values(lanes)
-        return None if found.failures else (found.x[0, -1], found.z[0, -1])
 
-    def _rate(self, step: Integrator, trigger: Trigger, t: float, x: Array, z: Array, p: Array, e: Array) -> float:
-        """Return how fast a trigger's expression changes."""
-        u, du = self._inputs(t)
-        graph: Any = step.graph
-        f = np.asarray(graph(t, x, z, p, u)[0], dtype=float).ravel()
-        _, by_t, by_x, by_u, _ = trigger.slopes(t, x, u, e)
-        return float(by_t + by_x @ f + by_u @ du)
+def _search(
+    along: Callable[[float], tuple[float, Callable[[], float]]],
+    sign: float,
+    right: float,
+    g0: float,
+    rate0: float,
+    g1: float,
+    rate1: float,
+) -> tuple[float, float] | None:
+    """Return when a difference first leaves its sign in (0, right], and its sign then; None if it does not.
 
-    def _first(
-        self,
-        step: Integrator,
-        triggers: tuple[Trigger, ...],
-        t: float,
-        b: float,
-        x: Array,
-        z: Array,
-        p: Array,
-        e: Array,
-        fired: int,
-    ) -> tuple[int, float, Array, Array] | None:
-        """Return the first trigger in [t, b], or -1, with its time and the states there; None if integration fails."""
-        moved = self._move(step, t, b - t, x, z, p)
-        if moved is None:
+    g0, rate0, g1, rate1 are the difference and its rate at both ends.
+    """
+    if sign == 0.0:
+        return None if g1 == 0.0 else _leaving(along, right, float(np.sign(g1)))
+
+    def value(s: float) -> float:
+        return along(s)[0]
+
+    if sign * g1 > 0:
+        if not (sign * rate0 < 0 < sign * rate1):
             return None
-        best: tuple[int, float, Array, Array] = (-1, b, *moved)
+        right = _turn(along, right, sign)  # nearest to zero in between
+        g1 = value(right)
+        if sign * g1 > 0:
+            return None
+    low = 0.0
+    if not sign * g0 > 0:  # it has just passed zero
+        low = _away(value, right, sign)
+        if low == right:
+            return 0.0, -sign
+    root: Any = right if g1 == 0.0 else brentq(value, low, right, xtol=_TINY * right)
+    return float(root), -sign
 
-        def watched(trigger: Trigger) -> Callable[[float], float]:
-            def value(s: float) -> float:
-                to = self._move(step, t, s, x, z, p)
-                return np.nan if to is None else trigger.value(t + s, to[0], self._inputs(t + s)[0], e)
 
-            return value
+def _leaving(along: Callable[[float], tuple[float, Any]], right: float, sign: float) -> tuple[float, float]:
+    """Return where a difference is no longer zero, and its sign there; at right it has this one."""
+    low, high = 0.0, right
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        g = along(middle)[0]
+        if g == 0.0:
+            low = middle
+        else:
+            high, sign = middle, float(np.sign(g))
+    return (0.0 if low == 0.0 else high), sign
 
-        for i, trigger in enumerate(triggers):
-            rate = self._rate(step, trigger, t, x, z, p, e)
-            sign = np.sign(rate if i == fired else trigger.value(t, x, self._inputs(t)[0], e))
-            at_end = trigger.value(b, moved[0], self._inputs(b)[0], e)
-            right = b - t
-            if sign * at_end > 0 and sign * rate < 0 and sign * self._rate(step, trigger, b, *moved, p, e) > 0:
-                right = self._turn(step, trigger, t, right, x, z, p, e, sign)  # nearest to zero in between
-                at_end = watched(trigger)(right)
-            if sign == 0 or not sign * at_end <= 0 or trigger.direction * sign > 0:
-                continue
-            low = _TINY * (b - t)
-            value = watched(trigger)
-            if i == fired:  # away from zero first
-                low = self._away(value, right, float(sign))
-            if not low < right or not sign * value(low) > 0:
-                continue
-            root: Any = right if at_end == 0 else brentq(value, low, right, xtol=_TINY * (b - t))
-            if t + float(root) <= best[1]:
-                to = self._move(step, t, float(root), x, z, p)
-                if to is None:
-                    return None
-                best = (i, t + float(root), *to)
-        return best
 
-    def _turn(
-        self, step: Integrator, trigger: Trigger, t: float, right: float, x: Array, z: Array, p: Array, e: Array,
-        sign: float,
-    ) -> float:  # fmt: skip
-        """Return where an expression is nearest to zero within (0, right)."""
-        low, high = 0.0, right
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (low + high)
-            to = self._move(step, t, middle, x, z, p)
-            if to is None:
-                return right
-            if sign * trigger.value(t + middle, to[0], self._inputs(t + middle)[0], e) < 0:
-                return middle
-            low, high = (middle, high) if sign * self._rate(step, trigger, t + middle, *to, p, e) < 0 else (low, middle)
-        return high
+def _turn(along: Callable[[float], tuple[float, Callable[[], float]]], right: float, sign: float) -> float:
+    """Return where a difference is nearest to zero within (0, right)."""
+    low, high = 0.0, right
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        g, rate = along(middle)
+        if sign * g < 0:
+            return middle
+        low, high = (middle, high) if sign * rate() < 0 else (low, middle)
+    return high
 
-    @staticmethod
-    def _away(value: Callable[[float], float], right: float, sign: float) -> float:
-        """Return a place within (0, right) where an expression that begins at zero has left it; right if nowhere."""
-        s = right
-        for _ in range(_HALVINGS):
-            s *= 0.5
-            if sign * value(s) > 0:
-                return s
-        return right
+
+def _away(value: Callable[[float], float], right: float, sign: float) -> float:
+    """Return a place within (0, right) where a difference that begins at zero has its sign; right if nowhere."""
+    s = right
+    for _ in range(_HALVINGS):
+        s *= 0.5
+        if sign * value(s) > 0:
+            return s
+    return right

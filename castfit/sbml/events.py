@@ -1,15 +1,21 @@
 """Events: what a file says of them, as castfit's events.
 
-A trigger of time and parameters alone becomes true at times that are known or estimated, so that any transcription can
-put the boundary of a stage there.  Any other trigger is watched.
+A trigger of time and numbers alone becomes true at times that are known, one that compares time with an expression of
+parameters at a time that is estimated with them; so any transcription can put the boundary of a stage there.  Any other
+trigger is a condition that is watched.  Events at one time happen at once, each with the values before them, as the
+specification has it where it names no order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import casadi as ca
+import numpy as np
 
+from castfit.comparisons import Comparisons, is_condition
 from castfit.events import Event
 from castfit.sbml.contents import Happening
 from castfit.sbml.formulas import truth
@@ -17,30 +23,136 @@ from castfit.sbml.roles import Role
 from castfit.sbml.values import Values
 
 
-def events_of(values: Values) -> tuple[Event, ...]:
-    """Return castfit's events for those of a file; what cannot be said is added to `values.mistakes`."""
-    found: list[Event] = []
+@dataclass(frozen=True)
+class _At:
+    """An event at a time, a number or an expression of parameters; `after`: the trigger is true at that very time."""
+
+    time: float | ca.SX
+    changes: Mapping[ca.SX, ca.SX]
+    after: bool
+
+
+@dataclass(frozen=True)
+class _When:
+    """An event when a condition becomes true."""
+
+    condition: ca.SX
+    changes: Mapping[ca.SX, ca.SX]
+    at_start: bool
+
+
+def events_of(values: Values, count: int) -> tuple[Event, ...]:
+    """Return castfit's events for those of a file; what cannot be said is added to `values.mistakes`.
+
+    `count` is how often a watched one may happen.
+    """
+    found: list[_At | _When] = []
     for happening in values.contents.events:
-        what = f"the trigger of event {happening.name}"
-        trigger = truth(values.formula(what, happening.trigger))
+        trigger = truth(values.formula(f"the trigger of event {happening.name}", happening.trigger))
         changes = _changes(values, happening)
-        if not changes:
+        used = ca.vertcat(trigger, *changes.values())
+        for name, symbol in values.algebraic.items():
+            if ca.depends_on(used, symbol):
+                what = f"event {happening.name} depends on '{name}', which a nonlinear algebraic rule determines"
+                values.mistakes.append(what)
+        if changes:
+            found += _read(values, trigger, changes, initially=happening.initially)
+    if any(isinstance(e, _When) and e.at_start for e in found):  # together with them
+        found = [_at_start(values, e) if isinstance(e, _At) and _is_zero(e.time) and e.after else e for e in found]
+    known = _merged([e for e in found if isinstance(e, _At)])
+    told = [Event(e.time, dict(e.changes), measured="after" if e.after else "before") for e in known]
+    return (*told, *(_watched(e, count) for e in found if isinstance(e, _When)))
+
+
+def _read(values: Values, trigger: ca.SX, changes: Mapping[ca.SX, ca.SX], *, initially: bool) -> Sequence[_At | _When]:
+    """Return when an event happens."""
+    if trigger.is_constant():
+        return [_At(0.0, changes, after=True)] if float(trigger) and not initially else []
+    parts = Comparisons.of(trigger)
+    slopes = [_slope(values, g) for g in parts.differences]
+    if all(slope is not None for slope in slopes):
+        zero = [
+            ca.simplify(-_at_zero(values, g) / float(s or 0.0)) for g, s in zip(parts.differences, slopes, strict=True)
+        ]
+        signs = np.sign(np.array(slopes, dtype=float))
+        if all(t.is_constant() for t in zero):
+            times = _times(parts, np.array([float(t) for t in zero]), signs, initially=initially)
+            return [_At(t, changes, after) for t, after in times]
+        if len(zero) == 1 and parts.function()(signs) and initially:
+            return [_At(zero[0], changes, bool(parts.function()(0.0)))]
+    return [_When(trigger, changes, at_start=not initially)]
+
+
+def _slope(values: Values, g: ca.SX) -> float | None:
+    """Return how fast a difference changes that is linear in time, with a number as its slope; None for another one."""
+    if any(ca.depends_on(g, s) for s in (*values.states.values(), *values.algebraic.values())):
+        return None
+    slope = ca.simplify(ca.jacobian(g, values.time))
+    return float(slope) if slope.is_constant() and float(slope) != 0.0 else None
+
+
+def _at_zero(values: Values, g: ca.SX) -> ca.SX:
+    return ca.substitute([g], [values.time], [ca.SX(0)])[0]
+
+
+def _times(parts: Comparisons, zeros: Any, slopes: Any, *, initially: bool) -> list[tuple[float, bool]]:
+    """Return when a condition of time becomes true, from 0 on, and whether it is true at that very time."""
+    function: Any = parts.function()
+
+    def true(t: float) -> bool:
+        return bool(float(function(slopes * np.sign(t - zeros))))
+
+    marks = np.unique(np.append(zeros[zeros >= 0.0], 0.0))
+    between = np.append(0.5 * (marks[:-1] + marks[1:]), marks[-1] + 1.0)
+    out: list[tuple[float, bool]] = []
+    held = initially
+    for mark, later in zip(marks.tolist(), between.tolist(), strict=True):
+        here, after = true(mark), true(later)
+        if not held and (here or after):
+            out.append((mark, here))
+        held = after
+    return out
+
+
+def _is_zero(time: float | ca.SX) -> bool:
+    return isinstance(time, float) and time == 0.0
+
+
+def _at_start(values: Values, event: _At) -> _When:
+    return _When(values.time >= 0, event.changes, at_start=True)
+
+
+def _merged(events: Sequence[_At]) -> list[_At]:
+    """Put events of the same time into one, whose changes happen at once."""
+    out: list[_At] = []
+    for event in events:
+        same = next((i for i, known in enumerate(out) if _same_time(known.time, event.time)), None)
+        if same is None:
+            out.append(event)
             continue
-        if trigger.is_constant() or trigger.op() not in (ca.OP_LT, ca.OP_LE):
-            values.mistakes.append(f"{what} is not a comparison")
-            continue
-        g = trigger.dep(1) - trigger.dep(0)
-        after = "after" if trigger.op() == ca.OP_LE else "before"
-        if any(ca.depends_on(g, s) for s in (*values.states.values(), *values.algebraic.values())):
-            found.append(Event(when=g, changes=changes, direction="rising", measured=after))
-            continue
-        slope = ca.simplify(ca.jacobian(g, values.time))
-        if not slope.is_constant() or float(slope) <= 0.0:
-            values.mistakes.append(f"{what} is not a comparison")
-            continue
-        at = ca.simplify(ca.substitute(-g / slope, values.time, 0))
-        found.append(Event(float(at) if at.is_constant() else at, changes, measured=after))
-    return tuple(found)
+        known = out[same]
+        changes = {s.name(): (s, v) for s, v in (*known.changes.items(), *event.changes.items())}
+        out[same] = _At(known.time, dict(changes.values()), known.after or event.after)
+    return out
+
+
+def _same_time(one: float | ca.SX, other: float | ca.SX) -> bool:
+    if isinstance(one, float) or isinstance(other, float):
+        return isinstance(one, float) and isinstance(other, float) and one == other
+    return ca.is_equal(one, other, 20)
+
+
+def _watched(event: _When, count: int) -> Event:
+    """Return an event that is watched; a value at its very time shows it where the trigger is true there."""
+    assert is_condition(event.condition)
+    after = event.at_start or Comparisons.of(event.condition).includes_zero()
+    return Event(
+        when=event.condition,
+        changes=dict(event.changes),
+        measured="after" if after else "before",
+        count=count,
+        at_start=event.at_start,
+    )
 
 
 def _changes(values: Values, happening: Happening) -> dict[ca.SX, ca.SX]:

@@ -8,7 +8,7 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit._reading import is_one_of, items, named, real, text
+from castfit._reading import is_count, is_one_of, items, named, real, text
 from castfit.model import Model, holds_nan
 from castfit.sbml.contents import Contents, contents_of
 from castfit.sbml.events import events_of
@@ -19,7 +19,7 @@ from castfit.sbml.values import Values
 from castfit.status import check, suggest
 
 
-def load(source: Any, *, parameters: Iterable[str] | str = ()) -> Loaded:
+def load(source: Any, *, parameters: Iterable[str] | str = (), count: int = 100) -> Loaded:
     """Load a model from SBML.
 
     Species (as amounts or concentrations), compartments of changing size, function definitions, initial assignments,
@@ -33,6 +33,8 @@ def load(source: Any, *, parameters: Iterable[str] | str = ()) -> Loaded:
     parameters : sequence of str, optional
         Constants that are to be parameters although the file computes them, as by an initial assignment; ``"all"`` for
         every constant.
+    count : int
+        How often an event that states trigger may happen; more often is a failure.
 
     Returns
     -------
@@ -54,16 +56,16 @@ def load(source: Any, *, parameters: Iterable[str] | str = ()) -> Loaded:
     >>> loaded.model.initial
     {'A': SX(2), 'B': SX(0)}
     """
-    return _built("sbml.load", document("sbml.load", source), parameters)
+    return _built("sbml.load", document("sbml.load", source), parameters, count)
 
 
-def load_antimony(source: str, *, parameters: Iterable[str] | str = ()) -> Loaded:
+def load_antimony(source: str, *, parameters: Iterable[str] | str = (), count: int = 100) -> Loaded:
     """Load a model from the text of Antimony, a language for models of reactions.
 
     Parameters
     ----------
     source : str
-    parameters : sequence of str, optional
+    parameters, count
         As for `load`.
 
     Raises
@@ -79,11 +81,14 @@ def load_antimony(source: str, *, parameters: Iterable[str] | str = ()) -> Loade
     array([2.    , 1.0976, 1.6263])
     """
     where = "sbml.load_antimony"
-    return _built(where, document(where, from_antimony(where, source)), parameters)
+    return _built(where, document(where, from_antimony(where, source)), parameters, count)
 
 
-def _built(where: str, found: Any, parameters: Any) -> Loaded:
+def _built(where: str, found: Any, parameters: Any, count: Any) -> Loaded:
     mistakes: list[str] = []
+    if not is_count(count, 1, 100_000):
+        mistakes.append(f"count is {text(count)}; give the largest number of events, a positive integer")
+        count = 1
     contents = contents_of(found)
     known = contents.quantities
     every = is_one_of(parameters, "all")
@@ -105,7 +110,7 @@ def _built(where: str, found: Any, parameters: Any) -> Loaded:
     rates = {n: values.state_rate(n) for n in values.states}
     start = values.start({})
     initial = {n: start.state(n) for n in values.states if start.is_given(n)}
-    events = events_of(values)
+    events = events_of(values, count)
     check(where, list(dict.fromkeys(mistakes)))
     ode = {values.states[n]: rates[n] for n in values.states}
     if not ode:  # nothing moves but time

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.integrate.grids import merge, rounding, snap
-from castfit.schedule import Crossing
+from castfit.schedule import Crossing, united
 from castfit.status import check
 
 if TYPE_CHECKING:
@@ -286,22 +286,34 @@ class _Divider:
         """Return the marks in a cell: estimated times, and between them boundaries that move along."""
         left = self._fixed(cell[0])
         marks: list[_Mark] = []
-        for i in [*moving, None]:
-            if i is None:
+        for here in [*self._at_once(moving), ()]:
+            if not here:
                 right = self._fixed(cell[1])
             else:
                 weight = np.zeros(self.n_e)
-                weight[self.schedule.instants[i].time] = 1.0
-                right = _Mark(float(self.times[i]), 0.0, weight, (i,), self.schedule.instants[i].after)
+                weight[self.schedule.instants[here[0]].time] = 1.0
+                after = any(self.schedule.instants[i].after for i in here)
+                right = _Mark(float(self.times[here[0]]), 0.0, weight, here, after)
             slack = float(rounding(np.array([right.time]), self.start)[0])
             for time in between[(between > left.time + slack) & (between < right.time - slack)].tolist():
                 part = (time - left.time) / (right.time - left.time)
                 base = (1 - part) * left.base + part * right.base
                 marks.append(_Mark(time, base, (1 - part) * left.weight + part * right.weight))
-            if i is not None:
+            if here:
                 marks.append(right)
             left = right
         return marks
+
+    def _at_once(self, moving: list[int]) -> list[tuple[int, ...]]:
+        """Put conditions together that became true together, which happen at exactly the same time."""
+        out: list[tuple[int, ...]] = []
+        for i in moving:
+            instants = [self.schedule.instants[k] for k in (*out[-1], i)] if out else []
+            if instants and self.times[out[-1][0]] == self.times[i] and len(united(instants)) == 1:
+                out[-1] = (*out[-1], i)
+            else:
+                out.append((i,))
+        return out
 
     def _assemble(self, marks: list[_Mark], cells: Array, absent: tuple[tuple[int, bool], ...]) -> Division:
         instants, count = self.schedule.instants, len(marks) - 1
@@ -312,7 +324,7 @@ class _Divider:
         crossings: list[Crossing | None] = []
         for mark in marks[1:]:
             jumps = tuple(instants[i] for i in mark.instants if instants[i].change is not None)
-            crossings.append(Crossing(jumps) if jumps else None)
+            crossings.append(Crossing(united(jumps)) if jumps else None)
         levels = tuple(
             tuple(
                 level

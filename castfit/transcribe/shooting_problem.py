@@ -27,6 +27,7 @@ from castfit._capture import captured
 from castfit._casadi import Built
 from castfit._watch import Stopped
 from castfit.integrate import IntegratorOptions, Lanes, shift_cubics
+from castfit.integrate.grids import rounding
 from castfit.integrate.triggers import triggered
 from castfit.integrate.units import mean_magnitude
 from castfit.staged import (
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 
     from castfit.link import Natural
     from castfit.posed import Posed
-    from castfit.schedule import Instant
+    from castfit.schedule import Crossing
     from castfit.transcribe.trajectory import Trajectory
 
     Array = NDArray[np.float64]
@@ -778,7 +779,8 @@ class ShootingProblem(StagedProblem):
                 if crossing is not None:
                     u, du = piece.inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
                     if crossing.instants[0].trigger is not None:
-                        last = self._at_trigger(run, lane, crossing.instants[0], last, naturals[i], u, du)
+                        before = chains[i].division.crossings[j - 1] if j else None
+                        last = self._at_trigger(run, lane, crossing, before, last, naturals[i], u, du)
                         edges = chains[i].division.weight @ naturals[i].de[:, self._moving[i]]
                         seeds[i] = replace(seeds[i], edges=edges)
                     _, by_x, by_e = crossing.slopes(run.found.x[lane, -1], naturals[i].e, u, du)
@@ -798,20 +800,27 @@ class ShootingProblem(StagedProblem):
             dx[i][k], dz[i][k], end[i][k] = np.nan, np.nan, np.nan
         return Slopes(dx, dz, end, tuple(failures))
 
-    def _at_trigger(self, run: Run, lane: int, instant: Instant, dx: Array, at: Natural, u: Array, du: Array) -> Array:
+    def _at_trigger(
+        self, run: Run, lane: int, crossing: Crossing, before: Crossing | None, dx: Array, at: Natural, u: Array,
+        du: Array,
+    ) -> Array:  # fmt: skip
         """Move the end of a piece with the time that states trigger; dx (n_x, n) is that at fixed time.
 
         How that time moves is put into `at`.                                     (see castfit.integrate.triggers)
+        What follows at once on what happened `before` moves as that does; what happens at the start stays.
         """
-        trigger, lanes = instant.trigger, run.lanes
+        trigger, lanes = crossing.instants[0].trigger, run.lanes
         assert trigger is not None
         time, x = float(lanes.start[lane] + lanes.duration[lane]), run.found.x[lane, -1]
+        row, moving = crossing.instants[0].time, self._moving_of(at)
         graph: Any = run.integrator.graph
         f = np.asarray(graph(time, x, run.found.z[lane, -1], lanes.p[lane], u)[0], dtype=float).ravel()
-        _, by_t, by_x, by_u, by_c = trigger.slopes(time, x, u, at.e)
-        de = at.de[trigger.parameters][:, self._moving_of(at)]
-        d_time = -(by_x @ dx + by_c @ de) / (by_t + by_u @ du + by_x @ f)
-        at.de[instant.time, self._moving_of(at)] = d_time
+        if lanes.duration[lane] <= rounding(np.array([time]))[0] and (before is not None or trigger.at_start):
+            d_time = np.zeros(dx.shape[1]) if before is None else at.de[before.instants[-1].time, moving]
+        else:
+            rate, by_x, by_c = trigger.passing(time, x, u, at.e, f, du)
+            d_time = -(by_x @ dx + by_c @ at.de[trigger.parameters][:, moving]) / rate
+        at.de[row, moving] = d_time
         return dx + np.outer(f, d_time)
 
     @staticmethod

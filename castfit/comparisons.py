@@ -1,0 +1,85 @@
+"""Conditions taken apart: the comparisons in them, and how their truth follows from the signs of differences.
+
+    a < b      s > 0  with s the sign of b - a          a <= b     s >= 0
+    a == b     s == 0                                   a != b     s != 0
+
+So a condition such as ``logic_and(x > 1, t <= 5)`` changes only where one of its differences passes zero, which is
+found like any other zero; at rounding errors its truth is told by the signs that were found, not by values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, cast
+
+import casadi as ca
+import numpy as np
+
+_COMPARISONS = (ca.OP_LT, ca.OP_LE, ca.OP_EQ, ca.OP_NE)
+_MOST = 7  # comparisons of which all signs are tried
+_LOGICAL = (*_COMPARISONS, ca.OP_NOT, ca.OP_AND, ca.OP_OR)
+
+
+def is_condition(expression: ca.SX) -> bool:
+    """Tell whether an expression is true or false, as ``x > 1`` is."""
+    return not (expression.is_constant() or expression.is_symbolic()) and expression.op() in _LOGICAL
+
+
+@dataclass
+class Comparisons:
+    """The differences in a condition, symbols of their signs, and its truth in terms of these, 0 or 1."""
+
+    differences: list[ca.SX] = field(default_factory=list[ca.SX])
+    signs: list[ca.SX] = field(default_factory=list[ca.SX])
+    truth: ca.SX = field(default_factory=lambda: ca.SX(0))
+
+    @classmethod
+    def of(cls, condition: ca.SX) -> Comparisons:
+        """Take a condition apart."""
+        out = cls()
+        out.truth = out._truth(condition)
+        return out
+
+    def includes_zero(self) -> bool:
+        """Tell whether the condition may be true where a difference is zero but not beside it, as ``x >= 1`` is."""
+        count = len(self.signs)
+        if count > _MOST:
+            return True
+        truth = self.function().map(3**count)
+        every = np.array(list(product((-1.0, 0.0, 1.0), repeat=count))).reshape(-1, count)
+        known = np.asarray(cast("Any", truth)(every.T), dtype=float).reshape((3,) * count) != 0.0
+        for axis in range(count):
+            below, here, above = np.moveaxis(known, axis, 0)
+            if (here & ~(below & above)).any():
+                return True
+        return False
+
+    def function(self) -> ca.Function:
+        """Return the truth as a function of all signs (n,)."""
+        return ca.Function("truth", [ca.vertcat(*self.signs) if self.signs else ca.SX(0, 1)], [self.truth])
+
+    def _truth(self, e: ca.SX) -> ca.SX:
+        if e.is_constant():
+            return ca.SX(float(float(e) != 0.0))
+        op = ca.OP_NE if e.is_symbolic() else e.op()
+        if op == ca.OP_NOT:
+            return ca.logic_not(self._truth(e.dep(0)))
+        if op in (ca.OP_AND, ca.OP_OR):
+            combine = ca.logic_and if op == ca.OP_AND else ca.logic_or
+            return combine(self._truth(e.dep(0)), self._truth(e.dep(1)))
+        if op in (ca.OP_EQ, ca.OP_NE) and not e.is_symbolic() and is_condition(e.dep(0)) and is_condition(e.dep(1)):
+            one, other = self._truth(e.dep(0)), self._truth(e.dep(1))
+            return one == other if op == ca.OP_EQ else one != other
+        if op not in _COMPARISONS or e.is_symbolic():
+            return self._sign(e) != 0
+        s = self._sign(e.dep(1) - e.dep(0))
+        return {ca.OP_LT: s > 0, ca.OP_LE: s >= 0, ca.OP_EQ: s == 0, ca.OP_NE: s != 0}[op]
+
+    def _sign(self, difference: ca.SX) -> ca.SX:
+        for known, sign in zip(self.differences, self.signs, strict=True):
+            if ca.is_equal(known, difference, 20):
+                return sign
+        self.differences.append(difference)
+        self.signs.append(ca.SX.sym(f"s{len(self.signs)}"))
+        return self.signs[-1]
