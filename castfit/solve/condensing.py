@@ -34,10 +34,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit.solve.factors import Factors
 from castfit.solve.rows import BlockRows, block_rows
 from castfit.staged import Chain, Evaluation, Jacobians, Layout, Linearization, Multipliers, Values, rows_in_units
 from castfit.status import check
@@ -108,14 +109,16 @@ class Substitution(NodeElimination):
 class Stages:
     """The blocks of one chain after its inner variables are eliminated; the first axis is the stage.
 
-    inverse : (K, n_w, n_w)  D_w^-1
+    factors : those of D_w (K, n_w, n_w)
+    h : (K, n_w)  -D_w^-1 d at the linearization
     W_s, W_q : (K, n_w, n_s | n_q)
     X, P : (K - 1, n_s, n_s | n_q)
     R_s, R_q, C_s, C_q : (K, n_r | n_c, n_s | n_q)
     singular : stages whose D_w is singular; there D_w^-1 is the pseudo-inverse, and dw the shortest least-squares step
     """
 
-    inverse: Array
+    factors: Factors
+    h: Array
     W_s: Array
     W_q: Array
     X: Array
@@ -127,13 +130,17 @@ class Stages:
     singular: tuple[int, ...]
 
 
-def eliminate_inner(jacobians: Jacobians) -> Stages:
-    """Solve every stage's inner equations for its inner variables."""
+def eliminate_inner(jacobians: Jacobians, d: Array) -> Stages:
+    """Solve every stage's inner equations, of which d (K, n_w) is what is left, for its inner variables."""
     j = jacobians
-    inverse, singular = _inverse(j.D_w)
-    W_s, W_q = -(inverse @ j.D_s), -(inverse @ j.D_q)
+    factors = Factors.of(j.D_w)
+    W = factors.solve(np.concatenate([j.D_s, j.D_q, d[:, :, None]], axis=2))
+    np.negative(W, out=W)
+    n_s = j.D_s.shape[2]
+    W_s, W_q = W[:, :, :n_s], W[:, :, n_s:-1]
     return Stages(
-        inverse,
+        factors,
+        W[:, :, -1],
         W_s,
         W_q,
         X=j.X_s[:-1] + j.X_w[:-1] @ W_s[:-1],
@@ -142,20 +149,8 @@ def eliminate_inner(jacobians: Jacobians) -> Stages:
         R_q=j.R_q + j.R_w @ W_q,
         C_s=j.C_s + j.C_w @ W_s,
         C_q=j.C_q + j.C_w @ W_q,
-        singular=singular,
+        singular=factors.singular,
     )
-
-
-def _inverse(D_w: Array) -> tuple[Array, tuple[int, ...]]:
-    """Return the inverses of a batch of matrices, pseudo-inverses where there are none, and where that was."""
-    try:
-        return cast("Array", np.linalg.inv(D_w)), ()
-    except np.linalg.LinAlgError:
-        singular = np.linalg.matrix_rank(D_w) < D_w.shape[1]
-        inverse = np.empty_like(D_w)
-        inverse[singular] = np.linalg.pinv(D_w[singular])
-        inverse[~singular] = np.linalg.inv(D_w[~singular])
-        return inverse, tuple(int(k) for k in np.flatnonzero(singular))
 
 
 @dataclass(frozen=True)
@@ -281,13 +276,16 @@ def condense(
     parts: list[CondensedChain] = []
     n_x = layout.n_theta
     for chain, jacobians, values in zip(layout.chains, linearization.jacobians, linearization.values, strict=True):
-        stages = eliminate_inner(jacobians)
+        stages = eliminate_inner(jacobians, values.d)
         nodes = node_elimination(chain, stages.X)
-        S, closure = nodes.solve(np.concatenate([jacobians.A[None], stages.P]))
+        gaps = _gaps(chain, jacobians, values, stages.h, linearization.v)
+        S, closure = nodes.solve(np.concatenate([np.concatenate([jacobians.A[None], stages.P]), gaps], axis=2))
         columns = np.concatenate([chain.theta, np.arange(n_x, n_x + nodes.kept.size * chain.n_s)])
-        G, F = np.concatenate([S, nodes.basis], axis=2), np.concatenate([closure, nodes.closure], axis=1)
-        g, h, e = _offsets(chain, jacobians, stages, nodes, values, linearization.v)
-        parts.append(CondensedChain(chain, jacobians, stages, nodes, columns, G, F, g, h, e))
+        G = np.concatenate([S[:, :, :-1], nodes.basis], axis=2)
+        F = np.concatenate([closure[:, :-1], nodes.closure], axis=1)
+        parts.append(
+            CondensedChain(chain, jacobians, stages, nodes, columns, G, F, S[:, :, -1], stages.h, closure[:, -1])
+        )
         n_x += nodes.kept.size * chain.n_s
     kept = [part.chain.nodes[part.nodes.kept].ravel() for part in parts]
     residuals = [(part.columns, part.follow(part.stages.R_s, part.stages.R_q)[part.chain.row_mask]) for part in parts]
@@ -318,8 +316,9 @@ def recondense(condensed: Condensed, evaluation: Evaluation) -> Condensed:
     _require_values("recondense", evaluation)
     parts: list[CondensedChain] = []
     for part, values in zip(condensed.chains, evaluation.values, strict=True):
-        g, h, e = _offsets(part.chain, part.jacobians, part.stages, part.nodes, values, evaluation.v)
-        parts.append(replace(part, g=g, h=h, e=e))
+        h = -part.stages.factors.solve(values.d[:, :, None])[:, :, 0]
+        g, e = part.nodes.solve(_gaps(part.chain, part.jacobians, values, h, evaluation.v))
+        parts.append(replace(part, g=g[:, :, 0], h=h, e=e[:, 0]))
     constants = _constants(condensed.layout, parts, evaluation, condensed.sigma)
     return replace(condensed, v=evaluation.v, chains=tuple(parts), **constants)
 
@@ -390,7 +389,7 @@ def adjoint(
         in_s = _t(j.R_s) @ r + _t(j.C_s) @ mu + bounds[chain.nodes] + _t(part.stages.W_s) @ in_w
         found = part.nodes.adjoint(in_s, closure[unknown : unknown + n_e])
         in_w[:-1] += _t(j.X_w[:-1]) @ found[1:]
-        result.append(Multipliers(found[0], -(_t(part.stages.inverse) @ in_w), found[1:], mu))
+        result.append(Multipliers(found[0], -part.stages.factors.solve_transposed(in_w), found[1:], mu))
         row, constraint, unknown = row + count, constraint + n_c, unknown + n_e
     return tuple(result)
 
@@ -423,14 +422,10 @@ def lagrangian_gradient(
     return gradient
 
 
-def _offsets(
-    chain: Chain, jacobians: Jacobians, stages: Stages, nodes: NodeElimination, values: Values, v: Array
-) -> tuple[Array, Array, Array]:
-    """Return g, h and e: the steps and closure rows that the defects alone cause."""
-    h = -_apply(stages.inverse, values.d)
+def _gaps(chain: Chain, jacobians: Jacobians, values: Values, h: Array, v: Array) -> Array:
+    """Return what initial and matching conditions lack once inner variables have moved by h, (K, n_s, 1)."""
     ends = (values.x + _apply(jacobians.X_w, h))[:-1]
-    g, e = nodes.solve((np.concatenate([values.a[None], ends]) - v[chain.nodes])[:, :, None])
-    return g[:, :, 0], h, e[:, 0]
+    return (np.concatenate([values.a[None], ends]) - v[chain.nodes])[:, :, None]
 
 
 def _constants(layout: Layout, parts: list[CondensedChain], evaluation: Evaluation, sigma: Array) -> dict[str, Array]:

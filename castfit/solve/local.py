@@ -107,6 +107,8 @@ class LocalProblem:
         The active set of an earlier subproblem.
     regularisation : float
         Singular values of the scaled condensed Jacobian below this fraction of the largest are enlarged (Eq. 23).
+    condensed : Condensed, optional
+        The condensed problem, where it is known already.
 
     Attributes
     ----------
@@ -120,13 +122,20 @@ class LocalProblem:
         *,
         warm: ActiveSet | None = None,
         regularisation: float = 0.0,
+        condensed: Condensed | None = None,
     ) -> None:
         self.staged, self.linearization = staged, linearization
-        self.condensed = choose(staged.layout, linearization, staged.scale)
+        self.condensed = choose(staged.layout, linearization, staged.scale) if condensed is None else condensed
         self._warm = warm
         self._regularisation = regularisation
         self._arrows: dict[bytes, Arrow] = {}
         self._holds: dict[bytes, Hold] = {}
+
+    def moved(self, staged: StagedProblem, linearization: Linearization) -> LocalProblem:
+        """Return the problem at the same point with other bounds or constants of rows; derivatives are the same."""
+        same = linearization is self.linearization
+        condensed = self.condensed if same else recondense(self.condensed, linearization)
+        return LocalProblem(staged, linearization, regularisation=self._regularisation, condensed=condensed)
 
     @cached_property
     def column_scale(self) -> Array:

@@ -91,7 +91,8 @@ class Collocation:
         check("Collocation", mistakes)
 
     @property
-    def _auto(self) -> bool:
+    def adapts(self) -> bool:
+        """Whether elements are refined until `tolerance` is met."""
         return isinstance(self.elements, str) and self.elements == "auto"
 
     @property
@@ -115,7 +116,7 @@ class Collocation:
                 uniform_or_given(c, "data", what="elements"),
                 *(nodes[(nodes > c.start) & (nodes < c.end)] for nodes in known[i : i + 1]),
             )
-            if self._auto
+            if self.adapts
             else uniform_or_given(c, self.elements, what="elements")
             for i, c in enumerate(posed.conditions)
         ]
@@ -135,7 +136,7 @@ class Collocation:
         assert isinstance(staged, CollocationProblem)
         if staged.disarranged(v):
             return self._arranged(problem.posed, staged, v)
-        if not self._auto:
+        if not self.adapts:
             return None
         # An integrator errs by more than its tolerance: it must be far below what it is to check.
         checker = replace(

@@ -18,6 +18,7 @@ from castfit.solve.condensing import (
     multipliers,
     recondense,
 )
+from castfit.solve.factors import Factors
 from castfit.staged import Failure, Multipliers
 from castfit.status import InputError
 from tests.solve.blocks import (
@@ -198,10 +199,23 @@ def test_singular_inner_equations_are_reported_and_do_no_harm_elsewhere():
 
 def test_inner_elimination_solves_the_inner_equations():
     _, linearization = random_problem(np.random.default_rng(5), stages=(4,), n_w=3)
-    j = linearization.jacobians[0]
-    stages = eliminate_inner(j)
+    j, d = linearization.jacobians[0], linearization.values[0].d
+    stages = eliminate_inner(j, d)
     assert np.allclose(j.D_w @ stages.W_s + j.D_s, 0)
     assert np.allclose(j.D_w @ stages.W_q + j.D_q, 0)
+    assert np.allclose((j.D_w @ stages.h[:, :, None])[:, :, 0] + d, 0)
+
+
+def test_factors_solve_both_ways_and_singular_matrices_by_the_shortest_step():
+    rng = np.random.default_rng(2)
+    D, b = rng.standard_normal((5, 4, 4)), rng.standard_normal((5, 4, 3))
+    D[3, :, 1] = 0.0
+    factors = Factors.of(D)
+    assert factors.singular == (3,)
+    for matrices, found in ((D, factors.solve(b)), (D.swapaxes(1, 2), factors.solve_transposed(b))):
+        for k in range(5):
+            np.testing.assert_allclose(found[k], np.linalg.lstsq(matrices[k], b[k])[0], rtol=1e-9, atol=1e-12)
+    assert Factors.of(np.empty((3, 0, 0))).solve(np.empty((3, 0, 2))).shape == (3, 0, 2)
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,11 @@ from scipy import optimize
 from castfit._blas import one_blas_thread
 from castfit.bands import deviation
 from castfit.drive.profile.limits import at, joined, threshold
-from castfit.drive.profile.path import CROSSED, FAR, ZERO, Branch, Goal, follow
+from castfit.drive.profile.path import follow
 from castfit.drive.profile.predicted import Asked, OfPrediction, augmented, units
-from castfit.drive.profile.setting import Setting, nodes_of
-from castfit.methods import Solver, Transcription, parts_from
+from castfit.drive.profile.setting import Setting, nodes_of, parts_along
+from castfit.drive.profile.spots import CROSSED, FAR, ZERO, Branch, Goal
+from castfit.methods import Solver, Transcription
 from castfit.statistics import quantile
 from castfit.status import InputError, Status
 
@@ -68,7 +69,7 @@ def prediction_bands(
     InputError
         If the best fit cannot be repeated by the transcription.
     """
-    asked_transcription, chosen = parts_from(transcription, solver, [])
+    asked_transcription, chosen = parts_along(transcription, solver, [])
     posed = posed if posed.noise_parameters else posed.assuming(absolute_sigma=result.absolute_sigma)
     asked, keys = _asked(posed, linear)
     out = {name: {key: np.array(column, dtype=float) for key, column in columns.items()}

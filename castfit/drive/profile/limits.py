@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from castfit._array import Array
-from castfit.drive.profile.path import Branch, crossing
+from castfit.drive.profile.spots import Branch, crossing
 from castfit.statistics import quantile
 
 START = "start"  # the end of a half of a branch, where the other half begins

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from castfit._array import Array
-    from castfit.drive.profile.path import Branch
+    from castfit.drive.profile.spots import Branch
     from castfit.drive.profile.targets import Target
     from castfit.drive.profile.tasks import Followed
 

@@ -25,13 +25,15 @@ from castfit._pictures import picture
 from castfit._reading import is_count, items, option_mistakes, real
 from castfit._watch import Stopped, heeding_interrupts, watched
 from castfit.drive.profile.limits import LIMIT, Region, joined, regions
-from castfit.drive.profile.path import Goal, Spot, Tracer, follow
+from castfit.drive.profile.path import follow
 from castfit.drive.profile.predicted import OfPrediction
 from castfit.drive.profile.profile import owner
 from castfit.drive.profile.reading import read_targets
-from castfit.drive.profile.setting import Setting, anchored, nodes_of
+from castfit.drive.profile.setting import Setting, anchored, nodes_of, parts_along
+from castfit.drive.profile.spots import Goal, Spot
+from castfit.drive.profile.tracer import Tracer
 from castfit.drive.run.found import STOPS
-from castfit.methods import Solver, Transcription, parts_from
+from castfit.methods import Solver, Transcription
 from castfit.result import Result
 from castfit.status import Status, check
 
@@ -146,7 +148,7 @@ def contours(
     (2, True)
     """
     began, mistakes = time.time(), list[str]()
-    asked, chosen = parts_from(transcription, solver, mistakes)
+    asked, chosen = parts_along(transcription, solver, mistakes)
     given = [levels] if real(levels) is not None else (items(levels) or [])
     numbers = [real(level) for level in given]
     good = bool(numbers) and all(n is not None and 0.0 < n < 1.0 for n in numbers)

@@ -29,13 +29,14 @@ from castfit._json import rebuilt
 from castfit._reading import flag_mistakes, is_one_of, items, option_mistakes, real, text
 from castfit.drive.profile.limits import joined, merged, threshold
 from castfit.drive.profile.patches import patches
-from castfit.drive.profile.path import BETTER, Branch, Goal
 from castfit.drive.profile.predicted import OfPrediction, augmented
 from castfit.drive.profile.reading import read_targets
 from castfit.drive.profile.result import Other, Profile, Profiles
-from castfit.drive.profile.setting import Setting, nodes_of
+from castfit.drive.profile.setting import Setting, nodes_of, parts_along
+from castfit.drive.profile.spots import Branch, Goal
 from castfit.drive.profile.targets import Target
 from castfit.drive.profile.tasks import Followed, from_there, one_side
+from castfit.drive.profile.walk import BETTER
 from castfit.drive.run.checkpoint import run_header
 from castfit.drive.run.found import STOPS
 from castfit.drive.run.loop import Told, carry_out
@@ -43,7 +44,7 @@ from castfit.drive.run.options import RunOptions
 from castfit.drive.run.pool import Lost
 from castfit.fit import fit
 from castfit.kinks import kinks_of
-from castfit.methods import Solver, Transcription, parts_from
+from castfit.methods import Solver, Transcription
 from castfit.posed import Posed
 from castfit.problem import Posable
 from castfit.result import Result
@@ -98,7 +99,7 @@ def profile(
         predictions, ``OutputAt("x", 3.0)``.
         By default every estimated quantity.
     transcription, solver : optional
-        As for `fit`.
+        As for `fit`; by default collocation with elements that are accurate to 1e-6, which is enough for limits.
     levels : float or sequence of float
         Confidence levels; limits of all of them come from one run.
     limits : {"auto", "chi2", "F"}
@@ -146,7 +147,7 @@ def profile(
     run = RunOptions(workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint,
                      resume=resume)  # fmt: skip
     mistakes: list[str] = []
-    asked, chosen = parts_from(transcription, solver, mistakes)
+    asked, chosen = parts_along(transcription, solver, mistakes)
     mistakes += run.file_mistakes() + run.mistakes() + flag_mistakes(everywhere=everywhere)
     far = real(reach)
     mistakes += option_mistakes(

@@ -18,7 +18,7 @@ from castfit._pictures import picture
 from castfit._reading import real, text
 from castfit._text import Sheet
 from castfit.drive.profile.limits import Region, at, envelope, regions
-from castfit.drive.profile.path import Branch
+from castfit.drive.profile.spots import Branch
 from castfit.drive.profile.verdicts import AT_BOUND, BOUNDED, FLAT, OPEN, Side, judge
 from castfit.drive.run.checkpoint import read, write
 from castfit.result import Result

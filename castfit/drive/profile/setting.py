@@ -9,12 +9,16 @@ import numpy as np
 
 from castfit._watch import Stopped
 from castfit.attempts import has_states, started_from
-from castfit.drive.profile.path import Spot, Tracer
 from castfit.drive.profile.pinned import bare
 from castfit.drive.profile.predicted import Asked, unheld
+from castfit.drive.profile.spots import Spot
+from castfit.drive.profile.tracer import Tracer
+from castfit.methods import parts_from
+from castfit.simulate import Nodes
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Control
 from castfit.status import Status
+from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
@@ -23,12 +27,12 @@ if TYPE_CHECKING:
     from castfit.drive.profile.targets import Target
     from castfit.methods import Solver, Transcription
     from castfit.posed import Posed
-    from castfit.simulate import Nodes
     from castfit.staged import Array, StagedProblem
 
 _ROUNDS = 8  # of refinement
 _ITERATIONS = 40  # from the solution back to it
 _STIFFENED = 4  # rounds in which the row that holds an expression finds its weight
+_ALONG = 1e-6  # tolerance of elements, if none is given
 _PROBE = 1e-3  # of a target's scale: the step by which derivatives at the best fit are found
 
 
@@ -95,7 +99,7 @@ class Setting:
     def _solved(self) -> Prepared | Status:
         at = self.transcription
         if self.nodes and has_states(at):
-            at = started_from(self.posed, at, self.theta, list(self.nodes))
+            at = started_from(self.posed, at, self.theta, [_thinned(nodes, at) for nodes in self.nodes])
         staged = at.transcribe(self.posed, self.theta)
         staged = self.wrapped(staged)
         solver = self.solver
@@ -135,6 +139,24 @@ class Setting:
             return ready
         tracer = Tracer(self.posed, self.transcription, self.solver, ready.staged, ready.cost, self.wrapped)
         return anchored(tracer, target, ready.v)
+
+
+def parts_along(transcription: Any, solver: Any, mistakes: list[str]) -> tuple[Transcription, Solver]:
+    """Read a transcription and a solver; what is not given is what is best along paths.
+
+    Elements there need not be as accurate as those of a fit: what counts are differences of the objective, all by the
+    same elements, and limits are verified.  At 1e-6 instead of 1e-8 there are half as many.
+    """
+    return parts_from(transcription, solver, mistakes, default=(Collocation(tolerance=_ALONG), GaussNewton()))
+
+
+def _thinned(nodes: Nodes, transcription: Transcription) -> Nodes:
+    """Return the nodes that elements of a transcription may need, of those that a fit needed."""
+    if not isinstance(transcription, Collocation) or not transcription.adapts:
+        return nodes
+    # Errors of Radau elements go with the power 2 degree of their length.
+    stride = int((transcription.tolerance / Collocation().tolerance) ** (0.5 / transcription.degree))
+    return Nodes(nodes.times[::stride], nodes.states[::stride]) if stride > 1 else nodes
 
 
 def anchored(tracer: Tracer, target: Target, v: Array) -> tuple[Target, Spot] | Status:

@@ -83,6 +83,11 @@ class Target(ABC):
         """Entries of theta that must not be eliminated."""
         return frozenset()
 
+    @property
+    def moves_constants(self) -> bool:
+        """Whether another number moves only bounds and constants of rows, not their derivatives."""
+        return True
+
 
 @dataclass(frozen=True, eq=False)
 class OfQuantity(Target):
@@ -117,6 +122,11 @@ class OfSigma(Target):
     def held(self, staged: StagedProblem, c: float) -> StagedProblem:
         """Return the staged problem with the sigma known."""
         return Dressed(staged, FixedSigma(staged.layout, self.group, float(np.exp(c))))
+
+    @property
+    def moves_constants(self) -> bool:
+        """Rows are divided by it, derivatives and all."""
+        return False
 
     def coordinate(self, at: Evaluation, held: StagedProblem) -> float:
         """Return the logarithm of the sigma."""

@@ -10,8 +10,9 @@ import numpy as np
 from castfit._array import Array
 from castfit._watch import Stopped, watched
 from castfit.attempts import has_states, with_states
-from castfit.drive.profile.path import Branch, Goal, Traced, follow
+from castfit.drive.profile.path import follow
 from castfit.drive.profile.setting import Setting
+from castfit.drive.profile.spots import Branch, Goal, Traced
 from castfit.drive.profile.targets import Target
 from castfit.drive.run.jobs import task, thaw
 from castfit.status import Status

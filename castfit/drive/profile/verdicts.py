@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from castfit.drive.profile.limits import LIMIT
-from castfit.drive.profile.path import BOUND, CROSSED, CUT, FAR, INTERRUPTED, JUMP, ZERO
+from castfit.drive.profile.spots import BOUND, CROSSED, CUT, FAR, INTERRUPTED, JUMP, ZERO
 
 BOUNDED = "bounded"
 OPEN = "open"
