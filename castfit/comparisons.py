@@ -63,6 +63,12 @@ class Comparisons:
         if e.is_constant():
             return ca.SX(float(float(e) != 0.0))
         op = ca.OP_NE if e.is_symbolic() else e.op()
+        if op == ca.OP_NE and not e.is_symbolic() and _is_number(e.dep(1), 0.0) and _is_piecewise(e.dep(0)):
+            return self._truth(e.dep(0))
+        if op == ca.OP_IF_ELSE_ZERO:
+            return ca.logic_and(self._truth(e.dep(0)), self._truth(e.dep(1)))
+        if op == ca.OP_ADD and _is_piecewise(e):
+            return ca.logic_or(self._truth(e.dep(0)), self._truth(e.dep(1)))
         if op == ca.OP_NOT:
             return ca.logic_not(self._truth(e.dep(0)))
         if op in (ca.OP_AND, ca.OP_OR):
@@ -83,3 +89,17 @@ class Comparisons:
         self.differences.append(difference)
         self.signs.append(ca.SX.sym(f"s{len(self.signs)}"))
         return self.signs[-1]
+
+
+def _is_number(e: ca.SX, number: float) -> bool:
+    return e.is_constant() and float(e) == number
+
+
+def _is_piecewise(e: ca.SX) -> bool:
+    """Tell whether an expression is one of several truth values, as conditions have it; at most one is not 0."""
+    if e.is_constant() or e.is_symbolic():
+        return False
+    if e.op() == ca.OP_IF_ELSE_ZERO:
+        value = e.dep(1)
+        return is_condition(value) or value.is_constant() or _is_piecewise(value)
+    return e.op() == ca.OP_ADD and _is_piecewise(e.dep(0)) and _is_piecewise(e.dep(1))

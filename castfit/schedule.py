@@ -118,19 +118,16 @@ class Trigger:
         """Return g, (n,)."""
         return self.function.evaluate(t, x, u, e[self.parameters])[0]
 
-    def rates(self, t: float, x: Array, u: Array, e: Array, f: Array, du: Array) -> tuple[Array, Array]:
-        """Return g and g', (n,), where states and inputs change by f (n_x,) and du (n_u,)."""
+    def rates(self, t: float, x: Array, u: Array, e: Array, f: Array, du: Array) -> tuple[Array, Array, Array]:
+        """Return g, g' (n,) and dg/dx (n, n_x), where states and inputs change by f (n_x,) and du (n_u,)."""
         g, found = self.function.evaluate(t, x, u, e[self.parameters])
-        return g, found[:, 0] + found[:, 1 : 1 + x.size] @ f + found[:, 1 + x.size : 1 + x.size + u.size] @ du
-
-    def by_states(self, t: float, x: Array, u: Array, e: Array) -> Array:
-        """Return dg/dx, (n, n_x)."""
-        return self.function.evaluate(t, x, u, e[self.parameters])[1][:, 1 : 1 + x.size]
+        by_x = found[:, 1 : 1 + x.size]
+        return g, found[:, 0] + by_x @ f + found[:, 1 + x.size : 1 + x.size + u.size] @ du, by_x
 
     def passing(self, t: float, x: Array, u: Array, e: Array, f: Array, du: Array) -> tuple[float, Array, Array]:
         """Return the rate of the row that passes zero here, and its derivatives by x (n_x,) and c (n_c,)."""
         g, found = self.function.evaluate(t, x, u, e[self.parameters])
-        _, rate = self.rates(t, x, u, e, f, du)
+        _, rate, _ = self.rates(t, x, u, e, f, du)
         with np.errstate(divide="ignore", invalid="ignore"):
             away = np.abs(g / rate)  # the time to zero
         row = int(np.argmin(np.where(np.isnan(away), np.inf, away)))
@@ -214,8 +211,9 @@ _ULPS = 64  # that are one time for what follows an event at once
 def at_once(instants: Sequence[Instant], e: Array) -> tuple[Instant, ...]:
     """Return instants, in order, in which those of exactly the same time are united."""
     out: list[Instant] = []
-    for _, group in groupby(instants, key=lambda instant: float(e[instant.time])):
-        out += united(list(group))
+    for time, group in groupby(instants, key=lambda instant: float(e[instant.time])):
+        members = list(group)
+        out += united(members) if time < NEVER else members
     return tuple(out)
 
 

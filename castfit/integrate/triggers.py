@@ -205,11 +205,12 @@ class _Watch:
                     between[zero.row], new[zero.row] = 0.0, zero.sign
             self.signs[i] = new
             if trigger.truth is None:
-                if old[0] != 0.0 and trigger.direction * new[0] >= 0:
+                if old[0] != 0.0 and trigger.direction * old[0] <= 0:
                     found.append(i)
                 continue
             held, self.held[i] = self.held[i], trigger.holds(new)
-            if not held and (self.held[i] or trigger.holds(between)):
+            there = trigger.holds(between)
+            if (there and not held) or (self.held[i] and not there):
                 found.append(i)
         return found
 
@@ -223,9 +224,9 @@ class _Watch:
         zeros: list[_Zero] = []
         try:
             for i, signs in enumerate(self.signs):
-                g0, rate0 = self._rates(i, step, step.t, step.x, step.z)
-                g1, rate1 = self._rates(i, step, b, *moved)
-                resting = np.maximum(np.abs(g0), np.abs(g1)) <= self._noise(i, step)
+                g0, rate0, by_x = self._rates(i, step, step.t, step.x, step.z)
+                g1, rate1, _ = self._rates(i, step, b, *moved)
+                resting = np.maximum(np.abs(g0), np.abs(g1)) <= self._noise @ np.abs(by_x).T
                 for row, sign in enumerate(signs.tolist()):
                     if resting[row]:  # at zero but for errors of integration
                         continue
@@ -261,17 +262,17 @@ class _Watch:
     def _all(self, t: float, x: Array) -> list[Array]:
         return [self._values(i, t, x) for i in range(len(self.triggers))]
 
-    def _rates(self, i: int, step: _Step, t: float, x: Array, z: Array) -> tuple[Array, Array]:
-        """Return differences and how fast they change."""
+    def _rates(self, i: int, step: _Step, t: float, x: Array, z: Array) -> tuple[Array, Array, Array]:
+        """Return differences, how fast they change, and their derivatives by states."""
         u, du = self._inputs(t)
         graph: Any = self.integrator.graph
         f = np.asarray(graph(t, x, z, step.p, u)[0], dtype=float).ravel()
         return self.triggers[i].rates(t, x, u, self.e, f, du)
 
-    def _noise(self, i: int, step: _Step) -> Array:
-        """Return how large errors of integration may make differences, (n,)."""
-        by_x = np.abs(self.triggers[i].by_states(step.t, step.x, self._inputs(step.t)[0], self.e))
-        return _ERRORS * self.options.relative_tolerance * by_x @ self.unit[: step.x.size]
+    @cached_property
+    def _noise(self) -> Array:
+        """How large errors of integration may be, (n_x,)."""
+        return _ERRORS * self.options.relative_tolerance * self.unit[: self.at.a.size]
 
     def _inputs(self, t: float) -> tuple[Array, Array]:
         """Return the inputs just before t, and their slopes, (n_u,)."""
@@ -318,8 +319,20 @@ def _search(
         low = _away(value, right, sign)
         if low == right:
             return 0.0, -sign
-    root: Any = right if g1 == 0.0 else brentq(value, low, right, xtol=_TINY * right)
+    if g1 == 0.0:
+        return _arriving(value, low, right, sign)
+    root: Any = brentq(value, low, right, xtol=_TINY * right)
     return float(root), -sign
+
+
+def _arriving(value: Callable[[float], float], low: float, right: float, sign: float) -> tuple[float, float]:
+    """Return where a difference that is zero at right leaves its sign, as by a jump, and its sign there."""
+    high, after = right, 0.0
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        g = value(middle)
+        low, high, after = (middle, high, after) if sign * g > 0 else (low, middle, float(np.sign(g)))
+    return high, after
 
 
 def _leaving(along: Callable[[float], tuple[float, Any]], right: float, sign: float) -> tuple[float, float]:

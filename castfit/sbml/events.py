@@ -108,7 +108,7 @@ def _times(parts: Comparisons, zeros: Any, slopes: Any, *, initially: bool) -> l
     held = initially
     for mark, later in zip(marks.tolist(), between.tolist(), strict=True):
         here, after = true(mark), true(later)
-        if not held and (here or after):
+        if (here and not held) or (after and not here):
             out.append((mark, here))
         held = after
     return out

@@ -21,7 +21,6 @@ Lookup = Callable[[str], ca.SX]
 
 AVOGADRO = 6.02214179e23  # as SBML Level 3 fixes it
 
-_SMALL = 1e-150  # stands for a base of zero in x^n = exp(n log x)
 _LANCZOS = (  # of log Gamma, g = 7, n = 9 (Lanczos 1964; coefficients by Godfrey 2001)
     0.99999999999980993,
     676.5203681218851,
@@ -300,25 +299,11 @@ def _log(given: list[ca.SX]) -> ca.SX:
 def _root(given: list[ca.SX]) -> ca.SX:
     if len(given) == 1 or (given[0].is_constant() and float(given[0]) == 2.0):
         return ca.sqrt(given[-1])
-    return power(given[1], 1 / given[0])
+    return given[1] ** (1 / given[0])
 
 
 def _raised(given: list[ca.SX]) -> ca.SX:
-    return power(given[0], given[1])
-
-
-def power(base: ca.SX, exponent: ca.SX) -> ca.SX:
-    """Return base^exponent with derivatives that are finite where the base is 0.
-
-    The derivative of x^n by n is x^n log x, which is NaN to a computer at x = 0, where species often begin, and x^n
-    itself is NaN at x = -1e-20, where rounding takes them.  With an exponent that is no number it is therefore
-    exp(n log |x|), 0 for a negative base unless the exponent is an integer.
-    """
-    if exponent.is_constant() or base.is_constant():
-        return base**exponent
-    size = ca.exp(exponent * ca.log(ca.fmax(ca.fabs(base), _SMALL)))
-    whole = ca.if_else(ca.floor(exponent) == exponent, ca.cos(math.pi * exponent), 0)
-    return ca.if_else(base >= 0, size, size * whole)
+    return given[0] ** given[1]
 
 
 def _piecewise(given: list[ca.SX]) -> ca.SX:

@@ -217,6 +217,7 @@ def _started(values: Values, given: Mapping[str, Any]) -> Start:
     before = len(values.mistakes)
     start = values.start(moving)
     initial = {values.states[n].name(): _plain(start.state(n)) for n in values.states if start.is_given(n)}
+    initial |= {n: v for n in values.algebraic if (v := quantities[n].value) is not None and np.isfinite(v)}
     own = {n: _plain(v) for n, v in read.items() if n in values.parameters}
     own |= {n: _plain(start.said(n)) for n in values.parameters if n not in own and _follows(values, n)}
     check("Loaded.start", values.mistakes[before:])

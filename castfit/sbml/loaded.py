@@ -112,8 +112,8 @@ class Loaded:
         -------
         Start
             ``initial``, of every state by its name in the model, the file's own initial values worked out anew with
-            the given ones; and ``parameters``, of the constants that were given, and of those that follow from them
-            and were asked for when loading.
+            the given ones, and guesses of algebraic states; and ``parameters``, of the constants that were given, and
+            of those that follow from them and were asked for when loading.
 
         Raises
         ------

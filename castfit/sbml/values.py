@@ -191,7 +191,7 @@ class Values:
         """Return a constant: a parameter, or an expression of parameters."""
         if self.is_parameter(name):
             number = q.value if self.is_plain(name) else Start(self, {}).number(name)
-            return ca.SX(number) if number is not None and np.isinf(number) else self._parameter(name, number)
+            return self._parameter(name, number) if number is None or np.isfinite(number) else ca.SX(number)
         start = Start(self, {})
         found = start.value(name)
         self.computed_from[name] = start.touched - {name}

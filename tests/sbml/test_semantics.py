@@ -1,0 +1,258 @@
+"""Models with closed forms: what SBML's specification says of volumes, events, rules and stoichiometries."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import castfit as cf
+
+TIGHT = cf.IntegratorOptions(relative_tolerance=1e-10, absolute_tolerance=1e-13)
+T = np.linspace(0.0, 4.0, 9)
+
+
+def of(text, values=None, times=T, **options):
+    """Simulate a model in Antimony."""
+    return cf.simulate(cf.sbml.load_antimony(text, **options), values, times=times, integrator=TIGHT)
+
+
+def xml(body: str, attributes: str = "", level: int = 3, version: int = 1) -> str:
+    """Put the lists of a model into a document."""
+    core = "version1/core" if level == 3 else f"version{version}"
+    return (
+        f'<sbml xmlns="http://www.sbml.org/sbml/level{level}/{core if level > 1 else ""}" '
+        f'level="{level}" version="{version}"><model id="m" {attributes}>{body}</model></sbml>'
+    ).replace("level1/", "level1")
+
+
+def math(inside: str) -> str:
+    return f'<math xmlns="http://www.w3.org/1998/Math/MathML">{inside}</math>'
+
+
+def test_what_is_constant_is_thinned_by_a_growing_volume():
+    """The amount of a species that nothing changes stays, also that of a boundary species."""
+    out = of("compartment V = 2; V' = 1; const species A in V; A = 3; species $B in V; B = 1; y := A + B")
+    np.testing.assert_allclose(out["y"], (6 + 2) / (2 + T), rtol=1e-8)
+
+
+def test_a_volume_by_a_rule_of_time():
+    """V = 1 + t^2; A decays by k A V in amount."""
+    out = of("compartment V; V := 1 + time^2; species A in V; A -> ; k * A * V; A = 2; k = 0.3")
+    np.testing.assert_allclose(out["A"], 2 * np.exp(-0.3 * T) / (1 + T**2), rtol=1e-8)
+
+
+def test_an_event_that_changes_a_volume_keeps_amounts_and_thins_concentrations():
+    """V doubles at t = 1; A reacts, B has a rate rule for its concentration, C is set by the event."""
+    out = of(
+        """
+        compartment V = 1; species A in V, B in V, C in V
+        A -> ; 0 * A; A = 2
+        B = 3; B' = 1
+        C -> ; 0 * C; C = 5
+        at time >= 1: V = 2, C = 7
+        z := V
+        """
+    )
+    after = T >= 1
+    np.testing.assert_allclose(out["A"], np.where(after, 1.0, 2.0), rtol=1e-8)
+    np.testing.assert_allclose(out["B"], np.where(after, 0.5 * 4 + T - 1, 3 + T), rtol=1e-8)
+    np.testing.assert_allclose(out["C"], np.where(after, 7.0, 5.0), rtol=1e-8)
+
+
+def test_conversion_factors_and_stoichiometries_that_vary():
+    """S' = c n(t) v with c = 3, n = 1 + t, v = 0.5: S = 3 * 0.5 (t + t^2/2)."""
+    text = xml(
+        '<listOfCompartments><compartment id="V" size="1" spatialDimensions="3" constant="true"/></listOfCompartments>'
+        '<listOfSpecies><species id="S" compartment="V" initialAmount="0" hasOnlySubstanceUnits="true" '
+        'boundaryCondition="false" constant="false"/></listOfSpecies>'
+        '<listOfParameters><parameter id="c" value="3" constant="true"/></listOfParameters>'
+        f'<listOfRules><rateRule variable="n">{math("<cn>1</cn>")}</rateRule></listOfRules>'
+        '<listOfReactions><reaction id="R" reversible="false" fast="false"><listOfProducts>'
+        '<speciesReference id="n" species="S" stoichiometry="1" constant="false"/></listOfProducts>'
+        f'<kineticLaw>{math("<ci>v</ci>")}<listOfLocalParameters><localParameter id="v" value="0.5"/>'
+        "</listOfLocalParameters></kineticLaw></reaction></listOfReactions>",
+        'conversionFactor="c"',
+    )
+    loaded = cf.sbml.load(text)
+    out = cf.simulate(loaded, times=T, integrator=TIGHT)
+    np.testing.assert_allclose(out["S"], 1.5 * (T + T**2 / 2), rtol=1e-8)
+    np.testing.assert_allclose(out["n"], 1 + T, rtol=1e-8)
+    assert loaded.parameters == {"V": 1.0, "c": 3.0, "R_v": 0.5}
+    twice = cf.simulate(loaded, {"R_v": 1.0, "n": 2.0}, times=T, integrator=TIGHT)
+    np.testing.assert_allclose(twice["S"], 3 * (2 * T + T**2 / 2), rtol=1e-8)
+
+
+def test_algebraic_rules_that_are_linear_are_solved():
+    """a + b = x, a - b = 1: the model stays an ODE."""
+    head = '<listOfParameters><parameter id="x" value="2" constant="false"/>'
+    head += "".join(f'<parameter id="{n}" constant="false"/>' for n in "ab") + "</listOfParameters>"
+
+    def equation(op: str, rest: str) -> str:
+        first = f"<apply><{op}/><ci>a</ci><ci>b</ci></apply>"
+        return f"<algebraicRule>{math(f'<apply><minus/>{first}{rest}</apply>')}</algebraicRule>"
+
+    rules = f'<rateRule variable="x">{math("<apply><minus/><ci>x</ci></apply>")}</rateRule>'
+    rules += equation("plus", "<ci>x</ci>") + equation("minus", "<cn>1</cn>")
+    loaded = cf.sbml.load(xml(f"{head}<listOfRules>{rules}</listOfRules>"))
+    assert not loaded.model.algebraic_states
+    out = cf.simulate(loaded, times=T, integrator=TIGHT)
+    np.testing.assert_allclose(out["a"], np.exp(-T) + 0.5, rtol=1e-8)
+    np.testing.assert_allclose(out["b"], np.exp(-T) - 0.5, rtol=1e-8, atol=1e-9)
+
+
+def test_an_algebraic_rule_that_is_not_linear_makes_a_dae():
+    """y^2 = x and y > 0, which the file's value of y chooses."""
+    body = '<listOfParameters><parameter id="x" value="4" constant="false"/><parameter id="y" value="{}" '
+    body += 'constant="false"/></listOfParameters><listOfRules><rateRule variable="x">'
+    body += math("<apply><minus/><ci>x</ci></apply>") + "</rateRule><algebraicRule>"
+    body += math("<apply><minus/><apply><power/><ci>y</ci><cn>2</cn></apply><ci>x</ci></apply>")
+    body += "</algebraicRule></listOfRules>"
+    for guess in (1.5, -1.5):
+        loaded = cf.sbml.load(xml(body.format(guess)))
+        assert loaded.model.algebraic_states == ("y",)
+        out = cf.simulate(loaded, times=T, integrator=TIGHT)
+        np.testing.assert_allclose(out["y"], np.sign(guess) * 2 * np.exp(-T / 2), rtol=1e-7)
+
+
+def test_events_at_the_start_exchange_values_at_once():
+    """Both are true at 0 and were false before: each sees the other's old value; then a third follows."""
+    out = of(
+        """
+        a = 1; b = 2; c = 0
+        at a > 0, t0 = false: a = b
+        at b > 0, t0 = false: b = a
+        at a > 1.5: c = a + b
+        """
+    )
+    np.testing.assert_array_equal([out["a"], out["b"], out["c"]], [[2.0] * 9, [1.0] * 9, [3.0] * 9])
+
+
+def test_events_at_one_time_exchange_values_at_once():
+    out = of("a = 1; b = 2; at time >= 2: a = b; at time > 1.5 + 0.5: b = a")
+    np.testing.assert_array_equal(out["a"], np.where(T >= 2, 2.0, 1.0))
+    np.testing.assert_array_equal(out["b"], np.where(T >= 2, 1.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("trigger", "count"),
+    [
+        ("time >= 2", T >= 2),
+        ("time > 2", T > 2),
+        ("time < 2", 0 * T),
+        ("time < 2, t0 = false", 0 * T + 1),
+        ("time >= 1 && time < 3 || time > 3.2", (T >= 1) * 1.0 + (T > 3.2)),
+        ("2 * time == 3", T >= 1.5),
+        ("time >= 0", 0 * T),
+        ("time > 0", T > 0),
+        ("time >= 0, t0 = false", 0 * T + 1),
+        ("time >= late", T >= 2.2),
+        ("x > 1.25", T > 1.25),
+        ("x >= 1 && time < 3.25 && !(x < 1.1)", T >= 1.1),
+        ("x > 1 && k > 2", 0 * T),
+        ("k < 2, t0 = false", 0 * T + 1),
+        ("piecewise(x > 1.1, time < 2, x > 3.1)", (T > 1.1) * 1.0 + (T > 3.1)),
+    ],
+)
+def test_when_a_trigger_becomes_true(trigger, count):
+    """x = time; n counts how often the event happened."""
+    out = of(f"x = 0; x' = 1; n = 0; k = 1; late = 2.2; at {trigger}: n = n + 1")
+    np.testing.assert_array_equal(out["n"], count)
+
+
+def test_a_refill_that_repeats_itself():
+    """x decays from 1 and is refilled at 1/2: period ln 2."""
+    out = of("x = 1; x' = -x; n = 0; at x < 0.5: x = 1, n = n + 1")
+    np.testing.assert_allclose(out["x"], np.exp(-np.mod(T, np.log(2))), rtol=1e-7)
+    np.testing.assert_array_equal(out["n"], np.floor(T / np.log(2)))
+    with pytest.raises(cf.SimulationError, match="more often than 3 times; give a larger count"):
+        of("x = 1; x' = -x; at x < 0.5: x = 1", count=3)
+
+
+def test_pieces_in_time_are_exact_at_their_ends():
+    """A pulse from 1 to 1.001, which an integrator would step over, at a rate of 1000."""
+    out = of("x = 0; x' = piecewise(1000, time >= 1 && time < 1.001, 0); y := piecewise(1, time >= 2, 0)")
+    np.testing.assert_allclose(out["x"], T >= 1.001, atol=1e-9)
+    np.testing.assert_array_equal(out["y"], T >= 2)
+
+
+def test_rates_of_what_changes():
+    """rateOf of a concentration in a growing volume, and at the start."""
+    out = of("compartment V = 1; V' = 1; species A in V; A -> ; 0*A; A = 2; y := rateOf(A); z = rateOf(A); z' = 0")
+    np.testing.assert_allclose(out["y"], -2 / (1 + T) ** 2, rtol=1e-8)
+    np.testing.assert_allclose(out["z"], -2.0, rtol=1e-12)
+
+
+def test_functions_with_names_of_their_own_and_uncommon_operations():
+    x = 0.7
+    text = f"""
+        function f(time_, a) a * time_ end
+        function g(a) f(a, 2) + 1 end
+        x = {x}; x' = 0
+        p := g(x) + factorial(5) + ceil(x) + floor(-x) + arcsinh(x) + sec(x) + coth(x) + arccot(x) + log10(100)
+        o := abs(-x)
+        q := max(x, 2, 1) + min(x, 2) + quotient(7, 2) + rem(7, 4) + root(3, 8) + ln(exp(x)) + x^3 + sqrt(x)
+        r := factorial(10 * x)
+        s := piecewise(1, x > 2, 2, x > 0.5, 3)
+    """
+    out = of(text)
+    p = 2 * x + 1 + 120 + 1 - 1 + np.arcsinh(x) + 1 / np.cos(x) + 1 / np.tanh(x) + np.arctan(1 / x) + 2
+    q = 2 + x + 3 + 3 + 2 + x + x**3 + np.sqrt(x)
+    np.testing.assert_allclose(out["p"], p, rtol=1e-12)
+    np.testing.assert_allclose(out["q"], q, rtol=1e-12)
+    np.testing.assert_allclose(out["o"], x, rtol=1e-12)
+    np.testing.assert_allclose(out["r"], 5040.0, rtol=1e-11)
+    np.testing.assert_array_equal(out["s"], 2.0)
+
+
+def test_what_only_depends_on_time_and_what_is_infinite():
+    loaded = cf.sbml.load(
+        xml(
+            '<listOfParameters><parameter id="y" constant="false"/><parameter id="i" value="INF" constant="true"/>'
+            '<parameter id="n" value="NaN" constant="true"/></listOfParameters><listOfRules><assignmentRule '
+            'variable="y"><math xmlns="http://www.w3.org/1998/Math/MathML"><csymbol encoding="text" '
+            'definitionURL="http://www.sbml.org/sbml/symbols/time">t</csymbol></math></assignmentRule></listOfRules>'
+        )
+    )
+    np.testing.assert_allclose(cf.simulate(loaded, times=T)["y"], T)
+    assert float(loaded.expressions["i"]) == np.inf
+    assert np.isnan(float(loaded.expressions["n"]))
+
+
+def test_older_levels():
+    """Level 2 with a stoichiometry computed from a parameter; Level 1 with a boundary species."""
+    kinetics = f"<kineticLaw>{math('<cn>0.5</cn>')}</kineticLaw>"
+    species = '<listOfSpecies><species id="S" compartment="V" initialConcentration="1"/></listOfSpecies>'
+    text = xml(
+        '<listOfCompartments><compartment id="V" size="2"/></listOfCompartments>'
+        f'{species}<listOfParameters><parameter id="n" value="3"/></listOfParameters>'
+        '<listOfReactions><reaction id="R"><listOfProducts><speciesReference species="S">'
+        f"<stoichiometryMath>{math('<ci>n</ci>')}</stoichiometryMath></speciesReference></listOfProducts>"
+        f"{kinetics}</reaction></listOfReactions>",
+        level=2,
+        version=4,
+    )
+    np.testing.assert_allclose(cf.simulate(cf.sbml.load(text), times=T)["S"], 1 + 3 * 0.5 / 2 * T, rtol=1e-7)
+    text = (
+        '<sbml xmlns="http://www.sbml.org/sbml/level1" level="1" version="2"><model name="m"><listOfCompartments>'
+        '<compartment name="V" volume="2"/></listOfCompartments><listOfSpecies>'
+        '<species name="A" compartment="V" initialAmount="4" boundaryCondition="true"/>'
+        '<species name="B" compartment="V" initialAmount="0"/></listOfSpecies><listOfReactions><reaction name="R">'
+        '<listOfReactants><speciesReference species="A"/></listOfReactants><listOfProducts>'
+        '<speciesReference species="B"/></listOfProducts><kineticLaw formula="k * pow(A, 2)"><listOfParameters>'
+        '<parameter name="k" value="0.1"/></listOfParameters></kineticLaw></reaction></listOfReactions></model></sbml>'
+    )
+    np.testing.assert_allclose(cf.simulate(cf.sbml.load(text), times=T)["B"], 0.1 * 4 / 2 * T, rtol=1e-7)
+
+
+def test_submodels_are_put_together():
+    """Two instances of a model, whose quantities are called A__x and B__x."""
+    inner = f"""<listOfParameters><parameter id="x" value="2" constant="false"/></listOfParameters><listOfRules>
+        <rateRule variable="x">{math("<apply><minus/><ci>x</ci></apply>")}</rateRule></listOfRules>"""
+    submodels = "".join(f'<comp:submodel comp:id="{n}" comp:modelRef="decay"/>' for n in "AB")
+    text = f"""<sbml xmlns="http://www.sbml.org/sbml/level3/version1/core" level="3" version="1" comp:required="true"
+        xmlns:comp="http://www.sbml.org/sbml/level3/version1/comp/version1"><model id="whole"><comp:listOfSubmodels>
+        {submodels}</comp:listOfSubmodels></model><comp:listOfModelDefinitions><comp:modelDefinition id="decay">
+        {inner}</comp:modelDefinition></comp:listOfModelDefinitions></sbml>"""
+    out = cf.simulate(cf.sbml.load(text), {"B__x": 3.0}, times=T, integrator=TIGHT)
+    np.testing.assert_allclose(out["A__x"], 2 * np.exp(-T), rtol=1e-8)
+    np.testing.assert_allclose(out["B__x"], 3 * np.exp(-T), rtol=1e-8)
