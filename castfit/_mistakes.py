@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ def statement_mistakes(said: Statement) -> list[str]:
     if not said.experiments:
         mistakes.append("no experiment given; estimation needs measurements")
     names = [e.name for e in said.experiments]
-    repeated = [n for n in dict.fromkeys(names) if names.count(n) > 1]
+    repeated = [n for n, count in Counter(names).items() if count > 1]
     mistakes += [f"two experiments are named '{n}'; names must differ" for n in repeated]
     silent = [e.sigma is None and not e.noise for e in said.experiments]
     if any(silent) and any(e.sigma is not None for e in said.experiments):

@@ -113,8 +113,11 @@ def conditions_of(
 ) -> tuple[Condition, ...]:
     """Work out all experiments; expressions that several of them share become one function."""
     graphs, said = _Graphs(), observations.said
+    places: dict[str | None, list[int]] = {}
+    for j, quantity in enumerate(quantities):
+        places.setdefault(quantity.experiment, []).append(j)
     return tuple(
-        _condition(said, e, tuple(of.get(n) for n in outputs), outputs, quantities, graphs)
+        _condition(said, e, tuple(of.get(n) for n in outputs), outputs, quantities, places, graphs)
         for e, of in zip(said.experiments, observations.observed, strict=True)
     )
 
@@ -142,6 +145,7 @@ def _condition(
     observed: tuple[Observed | None, ...],
     outputs: Sequence[str],
     quantities: Sequence[Quantity],
+    places: Mapping[str | None, list[int]],
     graphs: _Graphs,
 ) -> Condition:
     model, initial = said.model, initial_values(said.model, experiment)
@@ -160,9 +164,9 @@ def _condition(
         plans.append(_Plan.of(model, experiment, graphs, tuple(initial[n] for n in given), what))
     own = [
         j
-        for j, q in enumerate(quantities)
-        if q.experiment in (None, experiment.name)
-        and (q.kind == "initial state" or any(q.of in plan.seen for plan in plans))
+        for j in sorted([*places.get(None, ()), *places.get(experiment.name, ())])
+        for q in [quantities[j]]
+        if q.kind == "initial state" or any(q.of in plan.seen for plan in plans)
     ]
     known = [quantities[j] for j in own]
     link = plans[0].link(said, known)

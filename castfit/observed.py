@@ -128,7 +128,10 @@ def unknowns(experiments: Iterable[Experiment]) -> Iterable[tuple[str, str, Nois
 def work_out(said: Statement) -> Observations:
     """Work out what was said of noise; it must hold no mistake."""
     uses = list(unknowns(said.experiments))
-    plan = _Plan({name: all(n.profiled and s.plain for other, _, n, s in uses if other == name) for name, *_ in uses})
+    eliminated: dict[str, bool] = {}
+    for name, _, noise, sigma in uses:
+        eliminated[name] = eliminated.get(name, True) and noise.profiled and sigma.plain
+    plan = _Plan(eliminated)
     observed = tuple({n: _observed(e, n, plan) for n in e.measured} for e in said.experiments)
     if not plan.spreads:
         return Observations(said, observed, tuple(plan.groups), (), frozenset())

@@ -253,6 +253,30 @@ class Integrator:
         dx[lost], dz[lost] = again.dx, again.dz
         return Sensitivities(dx, dz, *_merged(found.failures, lost, again.failures))
 
+    def differentiated(self, lanes: Lanes, dx0: Array, dp: Array) -> tuple[Trajectories, Sensitivities]:
+        """Return what `values` and `sensitivities` do, where the method can by one integration."""
+        if self._stepping is None or dx0.shape[2] == 0:
+            found = self.values(lanes)
+            return found, self.sensitivities(lanes, found, dx0, dp)
+        scale = _seed_scale(lanes, dx0, dp, np.zeros((lanes.size, dx0.shape[2])))
+        failures: dict[int, LaneFailure] = {}
+        found, ahead = self._stepped(self._stepping, lanes, failures, (dx0 * scale, dp * scale, None))
+        assert ahead is not None
+        dx = self._or_still(lanes, ahead, (dx0 * scale)[:, None])
+        dz = self.algebraic_slopes(lanes, found, dx, dp * scale)
+        for lane in failures:
+            dx[lane] = dz[lane] = np.nan
+        slopes = Sensitivities(dx / scale[:, None], dz / scale[:, None], _in_order(failures))
+        lost = self._rescuable(found.failures)
+        if not lost:
+            return replace(found, failures=slopes.failures), slopes
+        some, by = lanes[lost], self._rescuer
+        again, moved = by.differentiated(some, dx0[lost], dp[lost])
+        found.x[lost], found.z[lost] = again.x, again.z
+        slopes.dx[lost], slopes.dz[lost] = moved.dx, moved.dz
+        left, rescued = _merged(slopes.failures, lost, moved.failures)
+        return Trajectories(found.x, found.z, left, rescued), Sensitivities(slopes.dx, slopes.dz, left, rescued)
+
     def _sensitivities(self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array) -> Sensitivities:
         n_d = dx0.shape[2]
         scale = _seed_scale(lanes, dx0, dp, spans[1])

@@ -26,6 +26,7 @@ import numpy as np
 
 from castfit._watch import look
 from castfit.integrate.library import CompilationError, load
+from castfit.integrate.threads import threads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -210,23 +211,35 @@ class NativeModel:
         given = [np.ascontiguousarray(a, dtype=np.float64) for a in
                  (grid, lanes.start, lanes.duration, lanes.x0, lanes.z0, lanes.p, lanes.u, unit)]  # fmt: skip
         moves = [None if a is None else np.ascontiguousarray(a, dtype=np.float64) for a in (dx0, dp, *of_time)]
-        quiet, replay = np.ascontiguousarray(quiet), control.replay
-        own, table = self._workspace, _table(method)
-        task = _Task(
-            size, m, n_d, control.max_steps, control.relative, control.absolute, control.newton, control.watch,
-            *map(_address, (*given, quiet, *moves, out, replay, steps)), steps.size,
-            *map(_address, (x, z, dx, code, which, counts, where)),
-        )  # fmt: skip
-        call, lane = integrator(), 0
-        while lane < size:
-            look()
-            lane = call(ctypes.addressof(own.model), ctypes.addressof(table[0]), ctypes.addressof(task), lane, _BUDGET)
+        quiet = np.ascontiguousarray(quiet)
+        table, call = _table(method), integrator()
+
+        def run(first: int, last: int) -> None:
+            """Integrate some of the lanes."""
+            part = slice(first, last)
+            own, of = self._workspace, [None if a is None else a[part] for a in (*given[1:], quiet, *moves, out)]
+            task = _Task(
+                last - first, m, n_d, control.max_steps, control.relative, control.absolute, control.newton,
+                control.watch, _address(given[0]), *map(_address, (*of, replay, steps)), steps.size,
+                *(None if a is None else _address(a[part]) for a in (x, z, dx, code, which, counts, where)),
+            )  # fmt: skip
+            lane, addresses = 0, (ctypes.addressof(own.model), ctypes.addressof(table[0]), ctypes.addressof(task))
+            while lane < last - first:
+                look()
+                lane = call(*addresses, lane, _BUDGET)
+
+        shared, replay = threads(), control.replay
+        if shared is None or size == 1:
+            run(0, size)
+        else:
+            shared.run(run, size)
         return Outcome(x, z, dx, code, where, which, counts, steps[: counts[0, 0]] if size else steps)
 
     @property
     def _workspace(self) -> _Workspace:
         if not hasattr(self._local, "workspace"):
-            self._local.workspace = _Workspace(self)
+            with _LOCK:  # CasADi counts references without one
+                self._local.workspace = _Workspace(self)
         return self._local.workspace
 
     @cached_property

@@ -12,7 +12,7 @@ n_o     outputs;  n_g  outputs and spreads, what is observed at a point;  n_r  r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -111,6 +111,32 @@ class Measured:
             r[slot.places], excess = slot.functions.rows(*slot.seen(g))
             beyond += float(np.sum(excess))
         return r, beyond
+
+    def excess(self, g: Array) -> Array:
+        """Return what the data of each stage cost beyond half the squares of their rows, (K,)."""
+        out = np.zeros(g.shape[0])
+        for slot in self.slots:
+            np.add.at(out, slot.stage, slot.functions.rows(*slot.seen(g))[1])
+        return out
+
+    def of_stages(self, stages: Index) -> Measured:
+        """Return the same of some stages (k,), each in its new place; one may stand in several."""
+        slots: list[Slot] = []
+        for slot in self.slots:  # whose values stand in the order of stages
+            first, last = (np.searchsorted(slot.stage, stages, side=side) for side in ("left", "right"))
+            count = last - first
+            rows: Index = np.repeat(first - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
+            slots.append(
+                replace(
+                    slot,
+                    stage=np.repeat(np.arange(stages.size, dtype=np.intp), count),
+                    point=slot.point[rows],
+                    spread=slot.spread[rows],
+                    datum=slot.datum[rows],
+                    size=slot.size[rows],
+                )
+            )
+        return replace(self, target=self.target[stages], weight=self.weight[stages], slots=tuple(slots))
 
     def slopes(self, g: Array, dg: Array) -> Array:
         """Return the derivatives of the rows from those of g, (K, M, n_g, n) -> (K, M, n_r, n)."""

@@ -9,7 +9,9 @@ from scipy.optimize import minimize
 from scipy.stats import multivariate_normal, norm
 
 import castfit as cf
+from castfit.drive.population.aligned import Aligned
 from castfit.drive.population.cohort import Simulated
+from castfit.drive.population.cohorts import cohort_of
 from castfit.drive.population.covariance import Covariance
 from castfit.drive.population.laplace import Laplace
 from castfit.drive.population.question import ask
@@ -327,3 +329,64 @@ def test_covariances_have_coordinates():
         np.testing.assert_allclose(covariance.slopes(x)[..., j], d_matrix, atol=1e-8)
         d_values = (covariance.report(x + step)[0] - covariance.report(x - step)[0]) / 2e-6
         np.testing.assert_allclose(slopes[:, j], d_values, atol=1e-8)
+
+
+def mixed_cohort(rng):
+    """Individuals that are measured alike, differently, with two outputs, below a limit, and after a second dose."""
+    gut, blood, ka, k, V, a, b = cf.symbols("gut blood ka k V a b")
+    concentration = blood / V
+    model = cf.Model(
+        {gut: -ka * gut, blood: ka * gut - k * blood},
+        parameters=[ka, k, V],
+        outputs={"conc": concentration, "left": gut},
+        initial={gut: 10.0, blood: 0.0},
+    )
+    times = np.array([0.0, 0.5, 1.0, 2.0, 4.0])
+
+    def one(i):
+        at = times if i < 4 else times + 0.1 * i
+        conc = np.maximum(2.0 * np.exp(-0.3 * at) + 0.1 * rng.standard_normal(5), 0.2)
+        noise = {"conc": cf.Gaussian(sigma=a + b * cf.symbols("conc"), below=0.2), "left": cf.LogNormal(sigma=0.3)}
+        data = {"conc": conc, "left": 10 * np.exp(-0.9 * at)} if i % 2 else {"conc": conc}
+        return cf.Experiment(
+            data,
+            at,
+            noise={n: noise[n] for n in data},
+            initial={"gut": 10.0 + i, "blood": 0.1 * V},
+            events=[cf.Doses("gut", amount=5.0, times=[1.5])] if i == 5 else (),
+        )
+
+    own = {n: cf.Parameter(v, local=True) for n, v in {"ka": 1.0, "k": 0.3}.items()}
+    shared = {"V": cf.Parameter(3.0, scale="log"), "a": cf.Parameter(0.05, lower=0), "b": 0.1}
+    problem = cf.Problem(model, [one(i) for i in range(7)], parameters={**own, **shared})
+    population = cf.Population({"ka": cf.Individual(), "k": cf.Individual(distribution="normal", omega=0.1)})
+    return ask(problem, population)
+
+
+def test_blocks_of_individuals_cost_what_each_does_alone():
+    rng = np.random.default_rng(0)
+    question = mixed_cohort(rng)
+    options = cf.IntegratorOptions()
+    alone, together = Simulated(question, options), cohort_of(question, options)
+    assert not isinstance(together, Aligned)  # one has a second dose
+    phi = question.problem.guess[question.places] + 0.1 * rng.standard_normal((7, 2))
+    s = question.problem.guess[question.shared]
+    for who in (np.arange(7), np.array([1, 5, 6])):
+        one, other = (cohort.curved(phi[who], s, who) for cohort in (alone, together))
+        np.testing.assert_allclose(other.cost, one.cost, rtol=1e-6)
+        size = np.abs(one.gradient).max()
+        np.testing.assert_allclose(other.gradient, one.gradient, rtol=1e-5, atol=1e-6 * size)
+        size = np.abs(one.curvature).max()
+        np.testing.assert_allclose(other.curvature, one.curvature, rtol=1e-5, atol=1e-6 * size)
+    for one, other in zip(alone.seen(phi, s), together.seen(phi, s), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-6, atol=1e-8)
+
+
+def test_threads_change_nothing():
+    model, animals, parameters = decays(40, np.random.default_rng(3))
+    problem = cf.Problem(model, animals, parameters=parameters)
+    population = cf.Population({"k": cf.Individual()})
+    found = [cf.mixed_effects(problem, population, max_iter=2, standard_errors=False, workers=n) for n in (1, 2)]
+    np.testing.assert_array_equal(found[0].y, found[1].y)
+    np.testing.assert_array_equal(found[0].phi, found[1].phi)
+    assert found[0].history == found[1].history

@@ -1,6 +1,7 @@
 """Standard errors of population parameters: from how the exact gradient of -log likelihood changes.
 
-    R_jk = d^2 (-log L) / dy_j dy_k    by central differences of gradients, one pair for each entry of y
+    R_jk = d^2 (-log L) / dy_j dy_k    by differences of gradients: central ones, or of many individuals, whose
+                                       likelihood is nearly a parabola, one-sided ones
     covariance of y = R^-1             of entries at a bound there is none
 
 Of the log-likelihood of independent individuals the scores s_i = dL_i/dy give a second estimate, S = sum_i s_i s_i^T,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
     Mask = NDArray[np.bool_]
 
+_MANY = 200  # individuals
 _WIDTH = 0.05  # of a standard error, as far as it is known
 
 
@@ -42,9 +44,9 @@ def nothing(size: int, remark: str) -> Errors:
 
 
 def errors_at(laplace: Laplace, at: Marginal, scores: Scores) -> Errors:
-    """Return the errors at the optimum; takes two gradients for each entry of y."""
+    """Return the errors at the optimum; takes one or two gradients for each entry of y."""
     lower, upper = laplace.question.bounds
-    size = at.y.size
+    size, many = at.y.size, laplace.question.n >= _MANY
     free = np.flatnonzero((at.y > lower) & (at.y < upper))
     width = _WIDTH / np.sqrt(np.diag(definite(laplace.expected(at))))
     width = np.minimum(width, _WIDTH)
@@ -52,14 +54,14 @@ def errors_at(laplace: Laplace, at: Marginal, scores: Scores) -> Errors:
     for j in free:
         step = np.zeros(size)
         step[j] = min(width[j], 0.5 * (upper[j] - at.y[j]), 0.5 * (at.y[j] - lower[j]))
-        ends: list[Array] = []
-        for sign in (1.0, -1.0):
+        ends: list[Array] = [scores.gradient] if many else []
+        for sign in (-1.0,) if many else (1.0, -1.0):
             there = laplace.value(at.y + sign * step, at.modes.phi, scores.bend)
             if there is None or not np.isfinite(there.value):
                 name = laplace.question.names[j]
                 return nothing(size, f"Standard errors cannot be had: beside the estimate of {name} a fit fails.")
             ends.append(laplace.scores(there).gradient)
-        second[:, j] = (ends[0] - ends[1]) / (2.0 * step[j])
+        second[:, j] = (ends[0] - ends[-1]) / ((1.0 if many else 2.0) * step[j])
     own = second[np.ix_(free, free)]
     own = 0.5 * (own + own.T)
     covariance, robust = np.full((size, size), np.nan), np.full((size, size), np.nan)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 _ARRIVED = 1e-14  # promised decrease of -log p, relative: then phi is right to 1e-7 of its own uncertainty
+_NEAR = 1e-6  # and for the first steps of a search this will do
 _NEARLY = 1e-7  # promised decreases below are of the size of integration errors, and taken on trust
 _STUCK = 1e10  # a damping that is larger makes no progress any more
 _LEAST = 0.1  # of the least eigenvalue of the expected curvature: what is left of it may not be less
@@ -71,7 +72,14 @@ class Modes:
 
 
 def find_modes(
-    cohort: Cohort, prior: Prior, s: Array, start: Array, bend: Array | None = None, most: int = _MOST
+    cohort: Cohort,
+    prior: Prior,
+    s: Array,
+    start: Array,
+    bend: Array | None = None,
+    *,
+    roughly: bool = False,
+    most: int = _MOST,
 ) -> Modes:
     """Find everybody's mode from phi = start (n, m).
 
@@ -84,6 +92,8 @@ def find_modes(
     start : (n, m) array
     bend : (n, m, m) array, optional
         What is to be added to expected curvatures; left away where the sum is not definite.
+    roughly : bool
+        Whether modes need not be exact.
     most : int
         Steps.
     """
@@ -110,7 +120,7 @@ def find_modes(
         step = solved(damped, -gradient)
         newton = 0.5 * np.einsum("ki,ki->k", gradient, solved(curvature, gradient))
         promised = -np.einsum("ki,ki->k", gradient, step) - 0.5 * np.einsum("ki,kij,kj->k", step, curvature, step)
-        there = newton <= _ARRIVED * (1.0 + np.abs(cost[who]))
+        there = newton <= (_NEAR if roughly else _ARRIVED) * (1.0 + np.abs(cost[who]))
         arrived[who[there]], moving[who[there]] = True, False
         who, step, promised, newton = who[~there], step[~there], promised[~there], newton[~there]
         if not who.size:

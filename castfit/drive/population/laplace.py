@@ -110,16 +110,16 @@ class Laplace:
         except np.linalg.LinAlgError:
             return None
 
-    def value(self, y: Array, start: Array, bend: Array | None = None) -> Marginal | None:
+    def value(self, y: Array, start: Array, bend: Array | None = None, *, roughly: bool = False) -> Marginal | None:
         """Fit everybody from phi = start (n, m), and return the likelihood; None where y makes no sense.
 
-        `bend` as in `find_modes`.
+        `bend` and `roughly` as in `find_modes`.
         """
         given = self.prior(y)
         if given is None:
             return None
         prior, omega = given
-        modes = find_modes(self.cohort, prior, y[self.question.of_shared], start, bend)
+        modes = find_modes(self.cohort, prior, y[self.question.of_shared], start, bend, roughly=roughly)
         self.sweeps += modes.sweeps
         m = self.question.m
         parts, precise = np.full(self.question.n, np.inf), np.full((self.question.n, m, m), np.nan)

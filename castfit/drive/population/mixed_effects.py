@@ -15,7 +15,8 @@ from castfit._blas import one_blas_thread
 from castfit._json import rebuilt
 from castfit._reading import flag_mistakes, is_count, named, option_mistakes, real, text
 from castfit._watch import Stopped, heeding_interrupts, unwatched, watched
-from castfit.drive.population.cohort import Cohort, Simulated
+from castfit.drive.population.cohort import Cohort
+from castfit.drive.population.cohorts import cohort_of, usual
 from castfit.drive.population.errors import Errors, errors_at, nothing
 from castfit.drive.population.laplace import Laplace, Marginal
 from castfit.drive.population.question import Question, ask
@@ -27,6 +28,7 @@ from castfit.drive.run.options import RunOptions
 from castfit.drive.run.reporting import reporter
 from castfit.fingerprint import digest, fingerprint
 from castfit.integrate import IntegratorOptions
+from castfit.integrate.threads import lanes_in_threads
 from castfit.problem import Problem
 from castfit.status import check, suggest
 
@@ -67,6 +69,7 @@ def mixed_effects(
     max_iter: int = 200,
     standard_errors: bool = True,
     confidence_level: float = 0.95,
+    workers: int = 1,
     max_time: float = np.inf,
     callback: Callable[[MixedEffectsProgress], Any] | None = None,
     verbose: int = 0,
@@ -89,12 +92,15 @@ def mixed_effects(
     start : mapping from name to value, or MixedEffectsResult, optional
         Where the search starts: typical values, shared parameters, ``"omega(CL)"``; by default the guesses.
     integrator : IntegratorOptions, optional
+        By default the compiled ESDIRK method, or, where there is no compiler, CVODES and IDAS.
     max_iter : int
         0 evaluates the start: individual fits for a population that is known.
     standard_errors : bool
         Whether to compute them, for which the likelihood is differentiated twice.
     confidence_level : float
         Of the intervals in the result's table.
+    workers : int
+        Threads among which individuals are divided by the compiled integrator; the numbers are the same for any.
     max_time : float
         Seconds after which the best so far is returned.
     callback : callable, optional
@@ -134,8 +140,8 @@ def mixed_effects(
     True
     """
     run = RunOptions(
-        max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume
-    )  # workers has its default
+        workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume
+    )
     level = real(confidence_level)
     given: Any = integrator
     check(
@@ -150,13 +156,14 @@ def mixed_effects(
                  "give IntegratorOptions(...)"),
             ),
             *flag_mistakes(standard_errors=standard_errors),
+            *option_mistakes(("workers", workers, is_count(workers, 1), "give a number of threads")),
         ],
     )  # fmt: skip
     assert level is not None
     question = ask(problem, population)
     begun = _start(question, start)
-    search = _Search(run.cleaned(), integrator or IntegratorOptions(), int(max_iter), standard_errors, level)
-    with watched(search.run.max_time):
+    search = _Search(run.cleaned(), integrator or usual(), int(max_iter), standard_errors, level)
+    with watched(search.run.max_time), lanes_in_threads(int(workers)):
         return search.carry_out(problem, population, question, begun)
 
 
@@ -185,7 +192,7 @@ class _Search:
         header = {**run_header(_WHERE, question.problem.only([question.individuals[0]]), None, None), **entries}
         with self.run.opened(header) as book, reporter(self.run.verbose) as report:
             left_out: dict[str, str] = {}
-            cohort = Simulated(question, self.integrator)
+            cohort = cohort_of(question, self.integrator)
             lost = self._lost(question, cohort, begun)
             if lost and len(lost) < question.n - 1:
                 left_out = {question.individuals[i]: why for i, why in lost.items()}
@@ -196,7 +203,7 @@ class _Search:
                     population.of_some(every, kept),
                 )
                 begun = replace(begun, phi=begun.phi[kept])
-                cohort = Simulated(question, self.integrator)
+                cohort = cohort_of(question, self.integrator)
             laplace = Laplace(question, cohort)
             if book is not None and book.records:
                 begun = rebuilt(Here, book.records[-1]["here"])

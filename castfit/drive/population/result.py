@@ -400,7 +400,9 @@ class MixedEffectsResult:
         assert wanted is not None
         phi = self.question.means(self.y)[0] if typical else self.phi
         theta = self.question.theta(phi, self.y[self.question.of_shared])
-        return simulate(self.question.problem.only(wanted), theta, times, integrator=self.integrator)
+        found = simulate(self.question.problem.only(wanted), theta, times, integrator=self.integrator)
+        hidden = self.question.problem.spreads
+        return {who: {n: values for n, values in of.items() if n not in hidden} for who, of in found.items()}
 
     def plot(self, path: str | Path | None = None, *, individuals: Sequence[str] | None = None) -> Figure:
         """Plot data with individual and population predictions, a panel for each individual (the first 12)."""

@@ -79,13 +79,14 @@ def minimise(
         When the time is over.
     """
     lower, upper = laplace.question.bounds
-    at = laplace.value(here.y, here.phi)
+    at = laplace.value(here.y, here.phi, roughly=not here.curvature.size)
     if at is None or not np.isfinite(at.value):
         return Found(here, at, None, Status.START_FAILED)
     if not here.curvature.size:
         here, at, stopped = _approached(laplace, replace(here, phi=at.modes.phi, value=at.value), at, max_iter, tell)
         if stopped:
             return Found(here, at, laplace.scores(at), Status.STOPPED_BY_CALLBACK)
+        at = laplace.value(here.y, here.phi) or at  # exactly
     scores = laplace.scores(at)
     curvature = here.curvature if here.curvature.size else definite(laplace.expected(at))
     here = replace(here, phi=at.modes.phi, curvature=curvature, value=at.value)
@@ -129,7 +130,7 @@ def _approached(
     while here.iteration < max_iter:
         if tell(here, at):
             return here, at, True
-        trial = laplace.value(y := laplace.improved(at), moved(laplace, at, y - at.y))
+        trial = laplace.value(y := laplace.improved(at), moved(laplace, at, y - at.y), roughly=True)
         if trial is None or not trial.value < at.value:
             break
         gain, at = at.value - trial.value, trial

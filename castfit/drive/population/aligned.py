@@ -1,0 +1,389 @@
+"""What the data of individuals cost who are measured alike: blocks of them as lanes of one integration.
+
+Individuals are alike whose equations are linked to own and shared parameters in the same way, whose outputs have the
+same noise models, and whose times are the same relative to their horizon; numbers (doses, covariates, data, standard
+deviations, starts) may differ.  A block of them is a batch of arrays from the link to the rows:
+
+    phi, s -> natural values -> p, a (link) -> states and sensitivities (integrator) -> rows and derivatives
+
+No individual is handled by itself, and memory is that of a block.
+
+Notation
+--------
+L   individuals of a block;  M  their points;  n_d  own and shared parameters, the directions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit._capture import captured
+from castfit._watch import Stopped
+from castfit.drive.population.cohort import Costs, Curved
+from castfit.fingerprint import digest
+from castfit.integrate import IntegratorOptions, Lanes, Sensitivities, Trajectories
+from castfit.integrate.integrators import integrator_of
+from castfit.integrate.units import mean_magnitude
+from castfit.link import Expressions
+from castfit.quantities import natural_value
+from castfit.transcribe.division import divide
+from castfit.transcribe.measure import Observer
+from castfit.transcribe.measured import Measured, Slot, constant
+from castfit.transcribe.pieces import Pieces, cut
+from castfit.transcribe.trajectory import still_trajectory
+
+if TYPE_CHECKING:
+    import casadi as ca
+    from numpy.typing import NDArray
+
+    from castfit.conditions import Condition
+    from castfit.drive.population.question import Question
+    from castfit.link import Part
+    from castfit.transcribe.division import Division
+
+    Array = NDArray[np.float64]
+    Index = NDArray[np.intp]
+    Mask = NDArray[np.bool_]
+
+_BLOCK = 256  # individuals that are integrated in one call
+_SETTLING = 2  # simulations by which the magnitudes of states are found
+
+
+@dataclass(frozen=True, eq=False)
+class _Computed:
+    """Rows of the link that are expressions: of arguments that are entries of natural values, or numbers.
+
+    rows (k,) of y;  first: arguments -> (values, Jacobian);  known: positions of arguments that are natural values, and
+    which ones;  numbers (L, n_arguments)
+    """
+
+    rows: Index
+    first: ca.Function
+    known: tuple[Index, Index]
+    numbers: Array
+
+    def values(self, lanes: Index, natural: Array) -> tuple[Array, Array]:
+        """Return the values (L, k) and their derivatives by natural values (L, k, n_d)."""
+        arguments = self.numbers[lanes]
+        at, source = self.known
+        arguments[:, at] = natural[:, source]
+        values, slopes = self.first(arguments.T)
+        by = np.zeros((lanes.size, self.rows.size, natural.shape[1]))
+        whole = slopes.full().reshape(self.rows.size, lanes.size, -1).transpose(1, 0, 2)
+        by[:, :, source] = whole[:, :, at]
+        return values.full().T, by
+
+
+@dataclass(frozen=True, eq=False)
+class _Alike:
+    """Individuals that are alike.
+
+    who (n,) which ones;  grid (m,) relative output times, at (M,) where points lie on it;  start, duration (n,), times
+    (n, M);  base (n, n_y) rows of the link that are numbers, of those that are natural values `rows` and `source`;
+    u (n, m, n_u, 4) inputs, and at points (n, M, n_u);  z0 (n, n_z);  unit (n, n_x + n_z)
+
+    flow: which parameters move states, by default all
+    """
+
+    who: Index
+    grid: Array
+    at: Index
+    start: Array
+    duration: Array
+    times: Array
+    base: Array
+    rows: Index
+    source: Index
+    computed: tuple[_Computed, ...]
+    u: Array
+    inputs: Array
+    z0: Array
+    unit: Array
+    measured: Measured
+    constant: Array
+    flow: Index | None
+
+
+class Aligned:
+    """The cohort of a question, by blocks of individuals that are alike.
+
+    Parameters
+    ----------
+    question : Question
+        Of which every experiment is `suitable`.
+    integrator : IntegratorOptions
+    """
+
+    def __init__(self, question: Question, integrator: IntegratorOptions) -> None:
+        self._question, self._options = question, integrator
+        self._model, posed = question.problem.model, question.problem
+        self._n_x, self._n_z = posed.model.system.x.numel(), posed.model.system.z.numel()
+        self._n_p = posed.model.system.p.numel()
+        self._log = np.concatenate([question.lognormal, posed.log[question.shared]])
+        self._observer = Observer(posed, state_bounds=False)
+        self._known: dict[tuple[int, int], tuple[str, Trajectories, Sensitivities]] = {}
+        place = np.full(len(posed.names), -1, dtype=np.intp)
+        place[question.shared] = question.m + np.arange(question.shared.size)
+        place[question.places] = np.arange(question.m)
+        pieces = [cut(posed, i, _whole(c), nodes=False) for i, c in enumerate(posed.conditions)]
+        sets: dict[tuple[object, ...], list[int]] = {}
+        for i, (c, piece) in enumerate(zip(posed.conditions, pieces, strict=True)):
+            sets.setdefault(_kind(c, piece, place[c.theta]), []).append(i)
+        units = still_trajectory(posed, posed.guess).units
+        self._alike = tuple(self._gathered(members, pieces, units, place) for members in sets.values())
+        self._group = np.empty(question.n, dtype=np.intp)
+        self._lane = np.empty(question.n, dtype=np.intp)
+        for k, alike in enumerate(self._alike):
+            self._group[alike.who], self._lane[alike.who] = k, np.arange(alike.who.size)
+        with suppress(Stopped):  # no time to simulate: whoever asks for costs will notice
+            self._settle()
+
+    def _gathered(
+        self, members: Sequence[int], pieces: Sequence[Pieces], units: Sequence[Array], place: Index
+    ) -> _Alike:
+        posed = self._question.problem
+        conditions, own = [posed.conditions[i] for i in members], [pieces[i] for i in members]
+        first, link = own[0], conditions[0].link
+        entries = np.flatnonzero(link.of >= 0)
+        to = place[conditions[0].theta]
+        computed: list[_Computed] = []
+        for k, part in enumerate(link.parts):
+            assert isinstance(part, Expressions)
+            known = np.flatnonzero(part.source >= 0)
+            numbers = np.array([_numbers(c.link.parts[k]) for c in conditions])
+            computed.append(_Computed(part.rows, part.first, (known, to[part.source[known]]), numbers))
+        start = np.array([p.division.edges[0] for p in own])
+        return _Alike(
+            np.array(members, dtype=np.intp),
+            first.pieces[0].grid,
+            first.pieces[0].at,
+            start,
+            np.array([p.division.edges[-1] for p in own]) - start,
+            np.array([p.staging.times[0] for p in own]),
+            np.array([c.link.base for c in conditions]),
+            link.of[entries],
+            to[entries],
+            tuple(computed),
+            np.array([p.pieces[0].cubics for p in own]),
+            np.array([p.inputs[0] for p in own]),
+            np.array([c.z_guess for c in conditions]),
+            np.array([units[i] for i in members]),
+            _stacked([p.measured for p in own]),
+            np.array([constant(replace(posed, conditions=(c,))) for c in conditions]),
+            None if link.flow is None else np.flatnonzero(link.flow),
+        )
+
+    def _settle(self) -> None:
+        """Take the magnitudes of states from simulations at the guess."""
+        question = self._question
+        phi = question.problem.guess[question.places]
+        s = question.problem.guess[question.shared]
+        for _ in range(_SETTLING):
+            for alike in self._alike:
+                for lanes in _blocks(np.arange(alike.who.size)):
+                    natural = self._natural(phi[alike.who[lanes]], s)
+                    y, _ = self._linked(alike, lanes, natural)
+                    with captured():
+                        found = integrator_of(self._model, alike.grid, self._options).values(
+                            self._lanes(alike, lanes, y)
+                        )
+                    every = np.concatenate([found.x, found.z], axis=2)
+                    size = np.array([mean_magnitude(table) for table in every])
+                    alike.unit[lanes] = np.where(size > 0.0, size, alike.unit[lanes])
+
+    def costs(self, phi: Array, s: Array, who: Index) -> Costs:
+        """Return the costs of some individuals."""
+        found = self.curved(phi, s, who)
+        return Costs(found.cost, found.failures)
+
+    def curved(self, phi: Array, s: Array, who: Index) -> Curved:
+        """Return costs, gradients and curvatures."""
+        size = self._question.m + s.size
+        cost, failures = np.full(who.size, np.inf), dict[int, str]()
+        gradient, curvature = np.full((who.size, size), np.nan), np.full((who.size, size, size), np.nan)
+
+        with captured():
+            for k, alike in enumerate(self._alike):
+                for places in _blocks(np.flatnonzero(self._group[who] == k)):
+                    found = self._block(alike, self._lane[who[places]], phi[places], s)
+                    cost[places], gradient[places], curvature[places], why = found
+                    failures |= {int(places[lane]): reason for lane, reason in why.items()}
+        return Curved(cost, failures, gradient, curvature)
+
+    def seen(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
+        """Return predictions, spreads and normalised residuals of everybody's values."""
+        n = self._question.n
+        parts: list[tuple[Array, Array, Array] | None] = [None] * n
+        for alike in self._alike:
+            for lanes in _blocks(np.arange(alike.who.size)):
+                who = alike.who[lanes]
+                natural = self._natural(phi[who], s)
+                y, _ = self._linked(alike, lanes, natural)
+                given = self._lanes(alike, lanes, y)
+                with captured():
+                    found = integrator_of(self._model, alike.grid, self._options).values(given)
+                measured = alike.measured.of_stages(lanes)
+                p = np.repeat(given.p[:, None], alike.at.size, axis=1)
+                observed = self._observer.values(
+                    measured, alike.times[lanes], found.x[:, alike.at], found.z[:, alike.at], p, alike.inputs[lanes]
+                )
+                of_values = measured.standardised(observed.g)
+                for k, i in enumerate(who.tolist()):
+                    mask = measured.values_mask[k]
+                    parts[i] = (of_values[0][k][mask], of_values[1][k][mask], of_values[2][k][mask])
+        known = [part for part in parts if part is not None]
+        return tuple(np.concatenate(column) for column in zip(*known, strict=True))  # pyright: ignore[reportReturnType]
+
+    def _natural(self, phi: Array, s: Array) -> Array:
+        """Return natural values of own and shared parameters, (L, n_d)."""
+        theta = np.concatenate([phi, np.repeat(s[None], phi.shape[0], axis=0)], axis=1)
+        return natural_value(theta, self._log)
+
+    def _linked(self, alike: _Alike, lanes: Index, natural: Array) -> tuple[Array, Array]:
+        """Return the rows y (L, n_y) of the link, and their derivatives in search scale (L, n_y, n_d)."""
+        slope = np.where(self._log, natural, 1.0)
+        y = alike.base[lanes]
+        dy = np.zeros((*y.shape, natural.shape[1]))
+        y[:, alike.rows] = natural[:, alike.source]
+        dy[:, alike.rows, alike.source] = slope[:, alike.source]
+        for part in alike.computed:
+            y[:, part.rows], by_natural = part.values(lanes, natural)
+            dy[:, part.rows] = by_natural * slope[:, None]
+        return y, dy
+
+    def _lanes(self, alike: _Alike, lanes: Index, y: Array) -> Lanes:
+        return Lanes(
+            alike.start[lanes],
+            alike.duration[lanes],
+            y[:, self._n_p : self._n_p + self._n_x],
+            y[:, : self._n_p],
+            alike.u[lanes],
+            alike.z0[lanes],
+            alike.unit[lanes],
+        )
+
+    def _trajectories(
+        self, alike: _Alike, lanes: Index, given: Lanes, dx0: Array, dp: Array
+    ) -> tuple[Index, Trajectories, Sensitivities]:
+        """Return the directions that move states, and states and sensitivities; the last ones are remembered.
+
+        So parameters of the noise alone cost no integration.
+        """
+        flow = slice(None) if alike.flow is None else alike.flow
+        sizes = (np.abs(d).max(axis=(0, 1), initial=0.0) for d in (dx0, dp[:, flow]))
+        moving = np.flatnonzero(sum(sizes))
+        place = id(alike), int(lanes[0])
+        key = digest(lanes, given.x0, given.p[:, flow], dx0[:, :, moving], dp[:, flow][:, :, moving])
+        known = self._known.get(place)
+        if known is not None and known[0] == key:
+            return moving, *known[1:]
+        integrator = integrator_of(self._model, alike.grid, self._options)
+        found, slopes = integrator.differentiated(given, dx0[:, :, moving], dp[:, :, moving])
+        if lanes[0] % _BLOCK == 0:  # a block of all individuals, or begins like one
+            self._known[place] = key, found, slopes
+        return moving, found, slopes
+
+    def _block(self, alike: _Alike, lanes: Index, phi: Array, s: Array) -> tuple[Array, Array, Array, dict[int, str]]:
+        """Return cost (L,), gradient, curvature and failures of a block."""
+        count = lanes.size
+        # Functions of points are kept for every number of points: few of these are to occur.
+        filled = np.minimum(np.arange(1 << (count - 1).bit_length()), count - 1)
+        lanes, natural = lanes[filled], self._natural(phi[filled], s)
+        with np.errstate(all="ignore"):
+            y, dy = self._linked(alike, lanes, natural)
+            good = np.isfinite(y).all(axis=1) & np.isfinite(dy).all(axis=(1, 2))
+            why = {int(k): "a parameter or initial state cannot be computed" for k in np.flatnonzero(~good)}
+            y[~good], dy[~good] = alike.base[lanes][~good], 0.0
+            given = self._lanes(alike, lanes, y)
+            n_p, n_x = self._n_p, self._n_x
+            dx0, dp = dy[:, n_p : n_p + n_x], dy[:, :n_p]
+            moving, found, slopes = self._trajectories(alike, lanes, given, dx0, dp)
+            why |= {f.lane: f.detail for f in (*slopes.failures, *found.failures)}
+            p = np.repeat(given.p[:, None], alike.at.size, axis=1)
+            measured, times, inputs = alike.measured.of_stages(lanes), alike.times[lanes], alike.inputs[lanes]
+            x, z = found.x[:, alike.at], found.z[:, alike.at]
+            seen = self._observer.values(measured, times, x, z, p, inputs)
+            by = self._observer.jacobians(measured, times, x, z, p, inputs)
+            rows = by.r_p @ dp[:, None]
+            rows[..., moving] += by.r_x @ slopes.dx[:, alike.at] + by.r_z @ slopes.dz[:, alike.at]
+            rows = rows.reshape(filled.size, -1, natural.shape[1])
+            cost = 0.5 * (seen.r**2).sum(axis=1) + measured.excess(seen.g) + alike.constant[lanes]
+            gradient = np.einsum("kr,krq->kq", seen.r, rows)
+            if measured.reweighted:
+                w = measured.information(seen.g)
+                rows = w[..., None] * rows if w.ndim == 2 else w @ rows
+            curvature = rows.transpose(0, 2, 1) @ rows
+        bad = ~(np.isfinite(cost) & np.isfinite(gradient).all(axis=1) & np.isfinite(curvature).all(axis=(1, 2)))
+        bad[list(why)] = True
+        cost[bad], gradient[bad], curvature[bad] = np.inf, np.nan, np.nan
+        why |= {int(k): "a prediction is not finite" for k in np.flatnonzero(bad) if int(k) not in why}
+        return cost[:count], gradient[:count], curvature[:count], {k: r for k, r in why.items() if k < count}
+
+
+def suitable(condition: Condition) -> bool:
+    """Whether an individual may stand in a block: nothing happens on the way, and no link is solved for."""
+    return (
+        not condition.schedule
+        and not condition.settled
+        and condition.breakpoints.size == 0
+        and condition.watched.size == 0
+        and all(isinstance(part, Expressions) for part in condition.link.parts)
+    )
+
+
+def _whole(condition: Condition) -> Division:
+    return divide(condition, np.array([condition.start, condition.end]), np.empty(0))
+
+
+def _numbers(part: Part) -> Array:
+    assert isinstance(part, Expressions)
+    return part.numbers
+
+
+def _kind(condition: Condition, pieces: Pieces, entries: Index) -> tuple[object, ...]:
+    """Return what is equal of individuals that are alike."""
+    link, piece = condition.link, pieces.pieces[0]
+    parts = [
+        (id(part.first), tuple(part.rows.tolist()), tuple(np.append(entries, -1)[part.source].tolist()))
+        for part in link.parts
+        if isinstance(part, Expressions)
+    ]
+    observed = [None if o is None else (id(o.noise), o.predicted, o.computed) for o in condition.observed]
+    return (
+        tuple(piece.grid.tolist()),
+        tuple(piece.at.tolist()),
+        tuple(entries.tolist()),
+        tuple(link.of.tolist()),
+        tuple(parts),
+        tuple(observed),
+        pieces.measured.names,
+    )
+
+
+def _stacked(every: Sequence[Measured]) -> Measured:
+    """Return the measurements of individuals that are alike, each as a stage."""
+    first, slots = every[0], list[Slot]()
+    for k, slot in enumerate(first.slots):
+        own = [of.slots[k] for of in every]
+        slots.append(
+            replace(
+                slot,
+                stage=np.repeat(np.arange(len(every), dtype=np.intp), [of.stage.size for of in own]),
+                point=np.concatenate([of.point for of in own]),
+                spread=np.concatenate([of.spread for of in own]),
+                datum=np.concatenate([of.datum for of in own]),
+                size=np.concatenate([of.size for of in own]),
+            )
+        )
+    target, weight = (np.concatenate([getattr(of, n) for of in every]) for n in ("target", "weight"))
+    return replace(first, target=target, weight=weight, slots=tuple(slots))
+
+
+def _blocks(places: Index) -> list[Index]:
+    """Divide places (n,) into blocks."""
+    return [places[k : k + _BLOCK] for k in range(0, places.size, _BLOCK)]

@@ -1,0 +1,89 @@
+"""Which cohort suits a question: blocks of individuals that are alike, or each by itself, or some of both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.drive.population.aligned import Aligned, suitable
+from castfit.drive.population.cohort import Cohort, Costs, Curved, Simulated
+from castfit.integrate import IntegratorOptions
+from castfit.integrate.native import obstacle
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.drive.population.question import Question
+
+    Array = NDArray[np.float64]
+    Index = NDArray[np.intp]
+
+
+_QUICK = IntegratorOptions(method="esdirk", relative_tolerance=1e-8, absolute_tolerance=1e-10, compile="auto")
+
+
+def usual() -> IntegratorOptions:
+    """Return how individuals are integrated if nothing is said."""
+    return IntegratorOptions() if obstacle() else _QUICK
+
+
+def cohort_of(question: Question, integrator: IntegratorOptions) -> Cohort:
+    """Return the cohort of a question."""
+    fit = np.array([suitable(c) for c in question.problem.conditions])
+    if fit.all():
+        return Aligned(question, integrator)
+    if not fit.any():
+        return Simulated(question, integrator)
+    return _Both(question, integrator, np.flatnonzero(fit), np.flatnonzero(~fit))
+
+
+class _Both:
+    """Some individuals in blocks, the others each by itself."""
+
+    def __init__(self, question: Question, integrator: IntegratorOptions, alike: Index, apart: Index) -> None:
+        self._n, self._sizes = question.n, [int(c.points.mask.sum()) for c in question.problem.conditions]
+        self._parts: tuple[tuple[Index, Cohort], ...] = (
+            (alike, Aligned(_of_some(question, alike), integrator)),
+            (apart, Simulated(_of_some(question, apart), integrator)),
+        )
+
+    def costs(self, phi: Array, s: Array, who: Index) -> Costs:
+        """Return the costs of some individuals."""
+        found = self.curved(phi, s, who)
+        return Costs(found.cost, found.failures)
+
+    def curved(self, phi: Array, s: Array, who: Index) -> Curved:
+        """Return costs, gradients and curvatures."""
+        size = phi.shape[1] + s.size
+        cost, failures = np.full(who.size, np.inf), dict[int, str]()
+        gradient, curvature = np.full((who.size, size), np.nan), np.full((who.size, size, size), np.nan)
+        for members, cohort in self._parts:
+            at = np.flatnonzero(np.isin(who, members))
+            if at.size:
+                found = cohort.curved(phi[at], s, np.searchsorted(members, who[at]))
+                cost[at], gradient[at], curvature[at] = found.cost, found.gradient, found.curvature
+                failures |= {int(at[k]): why for k, why in found.failures.items()}
+        return Curved(cost, failures, gradient, curvature)
+
+    def seen(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
+        """Return predictions, spreads and normalised residuals of everybody's values."""
+        sizes = np.array(self._sizes)
+        owner = np.repeat(np.arange(self._n), sizes)
+        out = np.empty((3, owner.size))
+        for members, cohort in self._parts:
+            out[:, np.isin(owner, members)] = cohort.seen(phi[members], s)
+        return out[0], out[1], out[2]
+
+
+def _of_some(question: Question, members: Index) -> Question:
+    """Return the question of some individuals, with the same theta."""
+    posed = question.problem
+    chosen = [int(i) for i in members]
+    part = replace(
+        posed,
+        experiments=tuple(posed.experiments[i] for i in chosen),
+        conditions=tuple(posed.conditions[i] for i in chosen),
+    )
+    return replace(question, problem=part, places=question.places[members], covariates=question.covariates[members])
