@@ -7,6 +7,7 @@ What it shows of an iteration comes from the solver's own parts: T(λ) = |G(v) R
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +26,23 @@ LAMBDA = np.linspace(0, 1, 11)
 _POINTS, _FAR = 7, 40.0  # of a stage that are drawn; a state beyond which the trajectory is lost
 
 
-def page() -> str:
+def page(shares: Sequence[float] = SHARES) -> str:
     """Return the page with its data in it."""
-    return TEMPLATE.read_text(encoding="utf-8").replace("{}/*data*/", json.dumps(data(), separators=(",", ":")))
+    return TEMPLATE.read_text(encoding="utf-8").replace("{}/*data*/", json.dumps(data(shares), separators=(",", ":")))
 
 
-def data() -> dict[str, Any]:
+def data(shares: Sequence[float] = SHARES) -> dict[str, Any]:
     """Run all fits."""
     benchmark = cf.problems.load("lotka_volterra")
     problem = with_known_errors(benchmark.problem)
     near, far = (problem.theta_from(dict(of)) for of in (benchmark.reference.parameters, benchmark.starts["pole"]))
     transcriptions = {"multiple": cf.MultipleShooting(10), "few": cf.MultipleShooting(4), "single": cf.SingleShooting()}
     runs = {
-        name: [run(problem, transcription, near + share * (far - near)) for share in SHARES]
+        name: [run(problem, transcription, near + share * (far - near)) for share in shares]
         for name, transcription in transcriptions.items()
     }
     measured = [{"t": rounded(times), "x": rounded(values)} for times, values in series(problem).values()]
-    starts = [rounded(near + share * (far - near), 3) for share in SHARES]
+    starts = [rounded(near + share * (far - near), 3) for share in shares]
     return {
         "names": list(problem.names), "starts": starts, "measured": measured, "lambda": rounded(LAMBDA), "runs": runs,
     }  # fmt: skip

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 
 import castfit as cf
-from tests.drive.chores import STRAIGHT, pole
+from tests.drive.chores import QUICK, STRAIGHT, pole
 
 
 def run(path, workers=1, starts=40, callback=None):
     """Run, or go on where an earlier run was killed."""
     return cf.multistart(
         pole(),
-        cf.SingleShooting(),
+        QUICK,
         STRAIGHT,
         starts=starts,
         rng=4,
