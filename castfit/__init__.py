@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from castfit import priors
+from castfit.block_matrix import BlockMatrix
 from castfit.checkup import Checkup, check
 from castfit.constraints import along, at, between, conserved, monotone, quantity
 from castfit.delay import delay
@@ -108,6 +109,7 @@ __version__ = "0.2.0"
 
 __all__ = [
     "Axis",
+    "BlockMatrix",
     "BootstrapResult",
     "CastfitError",
     "Cauchy",

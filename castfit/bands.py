@@ -56,8 +56,9 @@ def with_bands(
     """
     factor = quantile(level, np.inf if known.absolute_sigma else known.dof)
     out: dict[str, dict[str, Any]] = {}
+    by_name = {c.name: c for c in posed.conditions}
     for name, columns in prediction.items():
-        condition = next(c for c in posed.conditions if c.name == name)
+        condition = by_name[name]
         variance = _variance(found.theta, known.covariance, posed, condition, columns["time"], options)
         out[name] = {"time": columns["time"]}
         for j, output in enumerate(posed.model.output_names):
@@ -106,11 +107,12 @@ def _variance(
     """Return the variances of all outputs at times, (n, n_outputs), by the covariance of the estimates."""
     n_outputs = len(posed.model.output_names)
     G = sensitivities(theta, posed, condition, times, options).reshape(times.size * n_outputs, theta.size)
-    slope = posed.natural_slope(theta)
-    free = np.isfinite(np.diag(covariance))
-    determined = covariance[np.ix_(free, free)] / np.outer(slope[free], slope[free])
-    variance: Array = np.einsum("ri,ij,rj->r", G[:, free], determined, G[:, free])
-    variance[(np.abs(G[:, np.isinf(np.diag(covariance))]) > 0.0).any(axis=1)] = np.inf
+    at = np.flatnonzero((G != 0.0).any(axis=0))  # the others, as those of other experiments, move nothing
+    own, slope, size = G[:, at], posed.natural_slope(theta)[at], covariance.diagonal()[at]
+    free = np.isfinite(size)
+    determined = covariance[np.ix_(at[free], at[free])] / np.outer(slope[free], slope[free])
+    variance: Array = np.einsum("ri,ij,rj->r", own[:, free], determined, own[:, free])
+    variance[(np.abs(own[:, np.isinf(size)]) > 0.0).any(axis=1)] = np.inf
     return variance.reshape(times.size, n_outputs)
 
 

@@ -95,7 +95,7 @@ def _chosen(result: Result, names: Any) -> tuple[str, ...]:
 
 def _information(result: Result) -> tuple[Array, Array]:
     """Return rows whose squares are the information on theta, and an offset whose slope is that at bounds."""
-    known = result.statistics.information
+    known = np.asarray(result.statistics.information)
     if known.shape != (len(result.names),) * 2 or not np.isfinite(known).all():
         check("Prior", ["the result holds no information on its quantities; fit again with this version of castfit"])
     held = np.array([name in result.active for name in result.names], dtype=np.bool_)

@@ -6,10 +6,11 @@ import platform
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from castfit.block_matrix import BlockMatrix
 from castfit.constraint_table import ConstraintTable, constraint_table
 from castfit.criteria import Criteria
 from castfit.goodness import UNKNOWN, goodness
@@ -20,7 +21,7 @@ from castfit.result import Result
 from castfit.simulate import Nodes
 from castfit.smooth import Smooth
 from castfit.staged import Evaluation, Linearization, StagedProblem, gaps, weighted_squares
-from castfit.statistics import Statistics, neg2loglik, statistics
+from castfit.statistics import WRITTEN_OUT, Statistics, neg2loglik, statistics
 from castfit.transcribe.measured import constant
 
 if TYPE_CHECKING:
@@ -107,11 +108,13 @@ def estimate(
     if isinstance(at, Linearization) and at.ok:
         constraints = constraint_table(posed, staged, at, success=status.success)
     trusted = found if status.success else None
-    none = np.full((n_theta, n_theta), np.nan)
+    none, few = nothing_known(names), n_theta <= WRITTEN_OUT
     covariance, errors, numerical = none, np.full(n_theta, np.nan), np.full(n_theta, np.nan)
     if trusted is not None:
         with np.errstate(invalid="ignore"):  # infinitely uncertain, and too small for a number
-            covariance = slope[:, None] * trusted.covariance * slope
+            known = trusted.covariance
+            blocks = known.scaled(slope) if isinstance(known, BlockMatrix) else slope[:, None] * known * slope
+            covariance = cast("Array", blocks)
             errors, numerical = slope * trusted.standard_errors, slope * trusted.numerical_errors
     dof = found.dof if found is not None else n_rows - n_theta
     likelihood = neg2loglik(
@@ -158,7 +161,7 @@ def estimate(
         neg2loglik=likelihood,
         aic=criteria.aic,
         bic=criteria.bic,
-        jacobian=found.jacobian if found is not None else np.full((n_rows, n_theta), np.nan),
+        jacobian=found.jacobian if found is not None else np.full((n_rows if few else 0, n_theta), np.nan),
         gradient=found.gradient if found is not None else np.full(n_theta, np.nan),
         covariance=covariance,
         correlation=trusted.correlation if trusted is not None else none,
@@ -171,7 +174,7 @@ def estimate(
         ),
         information=found.information if found is not None else none,
         rank=-1 if found is None else found.rank,
-        root=none if trusted is None else trusted.root,
+        root=np.full((n_theta, n_theta if few else 0), np.nan) if trusted is None else trusted.root,
         undetermined=np.empty((0, n_theta)) if trusted is None else trusted.directions / trusted.scale,
         neg2logprior=prior,
         n_estimated=n_estimated,
@@ -207,6 +210,22 @@ def _effective(posed: Posed, held: Mapping[str, str], leverage: Array | None) ->
         left = np.nan if leverage is None else free - float(np.sum(leverage[own]))
         out[term.label] = out.get(term.label, 0.0) + left
     return out
+
+
+def nothing_known(names: tuple[str, ...]) -> Array:
+    """Return a matrix of NaN over the quantities, which takes no memory if there are many."""
+    n = len(names)
+    if n <= WRITTEN_OUT:
+        return np.full((n, n), np.nan)
+    each, held = np.arange(n), np.ones(n, dtype=np.bool_)
+    nothing, none = np.empty((n, 0)), np.empty(0, dtype=np.intp)
+    return cast(
+        "Array",
+        BlockMatrix(
+            names, none, each, each, np.zeros(n, dtype=np.intp), np.empty((0, 0)), nothing, nothing, np.zeros((n, 1)),
+            np.ones(n), held, ~held,
+        ),
+    )  # fmt: skip
 
 
 def _by_name(names: Sequence[str], values: Array) -> dict[str, float]:

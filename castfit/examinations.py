@@ -170,7 +170,7 @@ def _adjoint_error(patient: Patient) -> float | None:
         ]
     except (InputError, np.linalg.LinAlgError, RuntimeError, ValueError, AttributeError):  # not for such a problem
         return None
-    d = np.sqrt(np.diag(found[0].information))  # gradients in units of each quantity's own uncertainty
+    d = np.sqrt(found[0].information.diagonal())  # gradients in units of each quantity's own uncertainty
     forward, backward = (np.where(d > 0.0, f.gradient / np.where(d > 0.0, d, 1.0), 0.0) for f in found)
     return float(np.linalg.norm(forward - backward)) / max(float(np.linalg.norm(forward)), 1.0)
 

@@ -9,11 +9,13 @@ what the data determine near the estimate.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from castfit._brief import brief, one_line
+from castfit.block_matrix import BlockMatrix
 from castfit.combinations import product
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ CORRELATED = 0.99  # correlations at least this large are reported
 NUMERICAL = 0.5  # the integration limits the accuracy if its share of the standard error exceeds this
 EXACT = 1e-3  # how closely a direction must match a named combination
 LARGEST_POWER = 4
+_MANY = 20  # names that a sentence holds
 
 WELL_DETERMINED = "well determined"
 CORRELATED_WITH = "correlated"
@@ -87,7 +90,11 @@ class Identifiability:
 
     def __getitem__(self, name: str) -> Verdict:
         """Return the verdict on a quantity."""
-        return next(v for v in self.verdicts if v.name == name)
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Verdict]:
+        return {verdict.name: verdict for verdict in self.verdicts}
 
     def __repr__(self) -> str:
         return one_line(f"{type(self).__name__}({self.sentence})")
@@ -127,18 +134,23 @@ def judge(
     verdicts: list[Verdict] = []
     with np.errstate(invalid="ignore"):  # infinitely uncertain, and too small for a number
         errors = slopes * statistics.standard_errors
+    group_of = {name: c for c in reversed(combinations) for name in c.names}
+    partners, strengths = _strongest(statistics.correlation)
     for j, name in enumerate(names):
-        group = next((c for c in combinations if name in c.names), None)
+        group = group_of.get(name)
         if name in at_bound:
             verdicts.append(Verdict(name, AT_BOUND, f"at its {at_bound[name]} bound"))
         elif slopes[j] == 0.0:  # on a logarithmic scale, exp(theta) underflows
             verdicts.append(Verdict(name, POORLY_DETERMINED, "too small for a number; it cannot be told from zero"))
         elif group is not None:
             verdicts.append(Verdict(name, NOT_IDENTIFIABLE, f"not identifiable: {group.sentence}"))
+        elif np.isinf(statistics.standard_errors[j]):  # of so many directions that not all are listed
+            verdicts.append(Verdict(name, NOT_IDENTIFIABLE, "not identifiable: the data do not determine it"))
         elif unknown:
             verdicts.append(Verdict(name, UNKNOWN, unknown))
         else:
-            verdicts.append(_verdict(j, names, values, errors, statistics))
+            known = names[int(partners[j])], float(strengths[j])
+            verdicts.append(_verdict(j, names, values, errors, statistics, known))
     return Identifiability(tuple(verdicts), combinations, statistics.condition, overall(verdicts, unknown))
 
 
@@ -148,15 +160,26 @@ def no_verdict(names: Sequence[str], reason: str) -> Identifiability:
     return Identifiability(verdicts, (), np.nan, overall(verdicts, reason))
 
 
-def _verdict(j: int, names: Sequence[str], values: Array, errors: Array, statistics: Statistics) -> Verdict:
-    """Judge a quantity that is free and identifiable by its standard error and its correlations."""
-    name = names[j]
+def _strongest(correlation: Array) -> tuple[NDArray[np.intp], Array]:
+    """Return with which other quantity each is correlated most, and how much; of blocks as these say."""
+    given: Any = correlation
+    if isinstance(given, BlockMatrix):
+        return given.strongest()
+    known = np.nan_to_num(correlation)
+    np.fill_diagonal(known, 0.0)
+    partners = np.argmax(np.abs(known), axis=1) if known.size else np.zeros(0, dtype=np.intp)
+    return partners, known[np.arange(len(known)), partners]
+
+
+def _verdict(
+    j: int, names: Sequence[str], values: Array, errors: Array, statistics: Statistics, strongest: tuple[str, float]
+) -> Verdict:
+    """Judge a quantity that is free and identifiable by its standard error and its strongest correlation."""
+    name, (partner, correlation) = names[j], strongest
     kind, remarks = WELL_DETERMINED, list[str]()
-    correlation = np.where(np.arange(len(names)) == j, 0.0, np.nan_to_num(statistics.correlation[j]))
-    partner = int(np.argmax(np.abs(correlation)))
-    if abs(correlation[partner]) >= CORRELATED:
+    if abs(correlation) >= CORRELATED:
         kind = CORRELATED_WITH
-        remarks.append(f"correlated {_three_digits(correlation[partner])} with {names[partner]}")
+        remarks.append(f"correlated {_three_digits(correlation)} with {partner}")
     if errors[j] > POOR * abs(values[j]):
         kind = POORLY_DETERMINED
         remarks.insert(0, "poorly determined: standard error exceeds the value")
@@ -176,12 +199,18 @@ def overall(verdicts: Sequence[Verdict], unknown: str) -> str:
     for kind in (NOT_IDENTIFIABLE, UNKNOWN, POORLY_DETERMINED, AT_BOUND, AT_KINK, CORRELATED_WITH):
         found = [v.name for v in verdicts if v.kind == kind]
         if found:
-            parts.append(f"{len(found)} of {total} {kind} ({', '.join(found)})")
+            parts.append(f"{len(found)} of {total} {kind} ({_some(found)})")
     if not parts:
         return "All quantities are well determined." if total != 1 else f"{verdicts[0].name} is well determined."
     if any(v.kind == WELL_DETERMINED for v in verdicts):
         parts.append("the others are well determined")
     return f"{'; '.join(parts)}."
+
+
+def _some(names: Sequence[str]) -> str:
+    """List names, of very many the first."""
+    shown = ", ".join(names[:_MANY])
+    return shown if len(names) <= _MANY else f"{shown} and {len(names) - _MANY:,} more"
 
 
 def combinations_of(

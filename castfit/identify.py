@@ -207,7 +207,7 @@ def identifiability(
     options = given.integrator if isinstance(given, Result) else IntegratorOptions()
     generator = np.random.default_rng(rng)
     bare = structure(posed, theta, generator, options, wanted=lambda: time.perf_counter() - began < 0.5 * limit)
-    known = fitted.information if fitted is not None else _design(posed, theta, options)
+    known = np.asarray(fitted.information) if fitted is not None else _design(posed, theta, options)
     region = None if fitted is None else fitted.confidence_region()
     sizes = _sizes(posed, theta) if region is None else 1.0 / np.where(region.per_theta != 0, region.per_theta, np.inf)
     effect = sensitivities(known, np.abs(sizes), posed.n_data)

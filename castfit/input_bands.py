@@ -130,16 +130,14 @@ def _curve(
     basis = function.said.interpolation(times)
     values = function.values(theta, log)
     g = basis @ values
-    slopes = np.zeros((times.size, theta.size))  # of g by the natural values, to which the covariance belongs
     free = function.at >= 0
     j = function.at[free].astype(np.intp)
     natural = posed.to_natural(theta)[j]
-    slopes[:, j] = basis[:, free] / (natural if function.said.log else 1.0)
-    diagonal = np.diag(known.covariance)
+    slopes = basis[:, free] / (natural if function.said.log else 1.0)  # of g by the natural values of the covariance
+    diagonal = known.covariance.diagonal()[j]
     certain = np.isfinite(diagonal)
-    variance: Array = np.einsum(
-        "ti,ij,tj->t", slopes[:, certain], known.covariance[np.ix_(certain, certain)], slopes[:, certain]
-    )
+    covariance = known.covariance[np.ix_(j[certain], j[certain])]
+    variance: Array = np.einsum("ti,ij,tj->t", slopes[:, certain], covariance, slopes[:, certain])
     variance[(slopes[:, np.isinf(diagonal)] != 0.0).any(axis=1)] = np.inf
     reach = factor * np.sqrt(variance) if found.status.success else np.full(times.size, np.nan)
     with np.errstate(over="ignore"):

@@ -127,7 +127,7 @@ def resolved(problem: Posable, start: Any, solve: Callable[[Posed, Any, bool], R
 def _usable(result: Result) -> bool:
     """Whether the first fit, though no solution, came to a point from where signs can be guessed."""
     ended = (Status.STOPPED_BY_CALLBACK, Status.INTERRUPTED, Status.MAX_TIME)
-    finite = np.isfinite(result.statistics.information).all() and np.isfinite(result.gradient).all()
+    finite = np.isfinite(result.statistics.information.diagonal()).all() and np.isfinite(result.gradient).all()
     return bool(finite) and result.status not in ended
 
 
@@ -177,7 +177,7 @@ def _places(result: Result, problem: Posed, kinks: Sequence[Kink]) -> dict[int, 
     theta = result.theta
     natural, slope = problem.to_natural(theta), problem.natural_slope(theta)
     found = problem.priors(theta)
-    curvature, gradient = result.statistics.information.copy(), result.gradient.copy()
+    curvature, gradient = np.array(result.statistics.information), result.gradient.copy()
     first = np.cumsum([0, *(term.curved.size for term in problem.every_prior)])
     for kink in kinks:
         own = slice(first[kink.at], first[kink.at + 1])

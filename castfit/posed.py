@@ -250,11 +250,12 @@ class Posed:
         """
         mistakes: list[str] = []
         theta, (lower, upper) = self.guess.copy(), self.bounds
+        place = {name: j for j, name in enumerate(self.names)}
         for name, value in named("start", values, mistakes).items():
-            if name not in self.names:
+            if name not in place:
                 mistakes.append(f"'{name}' is not estimated: {suggest(name, self.names)}")
                 continue
-            j = self.names.index(name)
+            j = place[name]
             q, number = self.quantities[j], real(value)
             if number is not None and np.isfinite(number) and (q.scale != "log" or number > 0):
                 # A result at a bound of a logarithm comes back with a rounding error.
@@ -271,10 +272,15 @@ class Posed:
 
         An initial state has the unit of its state, a value of one experiment that of its parameter.
         """
-        of = next((q.of for q in self.quantities if q.name == name), name)
+        of = self._of.get(name, name)
         if name.startswith("sigma(") and name not in self.units:
             of = name[len("sigma(") : -1]
         return self.units.get(name, self.units.get(of, ""))
+
+    @cached_property
+    def _of(self) -> dict[str, str]:
+        """What each quantity is of, by name."""
+        return {q.name: q.of for q in self.quantities}
 
     def label(self, name: str) -> str:
         """Return a name with its unit, as on an axis: ``time (min)``."""
@@ -394,10 +400,11 @@ class Posed:
         mistakes: list[str] = []
         given = named("names", names, mistakes) if isinstance(names, Mapping) else {}
         listed = list(given) or _listed("names", names, self.names, mistakes)
-        mistakes += [f"'{n}' is not estimated: {suggest(n, self.names)}" for n in given if n not in self.names]
+        known, gone = {*self.names}, {*listed}
+        mistakes += [f"'{n}' is not estimated: {suggest(n, self.names)}" for n in given if n not in known]
         check("fix", mistakes)
         theta = self.theta_from(given)
-        keep = np.array([j for j, n in enumerate(self.names) if n not in listed], dtype=np.intp)
+        keep = np.array([j for j, n in enumerate(self.names) if n not in gone], dtype=np.intp)
         place = np.full(len(self.names), -1, dtype=np.intp)
         place[keep] = np.arange(keep.size)
 
@@ -413,7 +420,7 @@ class Posed:
 
         return replace(
             self,
-            quantities=tuple(q for q in self.quantities if q.name not in listed),
+            quantities=tuple(q for q in self.quantities if q.name not in gone),
             prior_terms=tuple(term for term in left if term is not None),
             relations=tuple(relation for relation in relations if relation is not None),
             implied=tuple(r for r in (relation.kept(keep, natural) for relation in self.implied) if r is not None),

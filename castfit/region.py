@@ -353,15 +353,15 @@ def confidence_region(found: Estimates, known: Uncertainty, level: float) -> Con
     dof = np.inf if known.absolute_sigma else known.dof
     held = np.array([name in found.active for name in found.names])
     root, undetermined = known.root, known.undetermined
-    if root.size == 0 and found.theta.size:  # saved by an earlier version
-        root, undetermined = _from_covariance(known.covariance, slope)
+    if root.size == 0 and found.theta.size:  # of many experiments, or saved by an earlier version
+        root, undetermined = _from_covariance(np.asarray(known.covariance), slope)
     rank = int(np.count_nonzero(~held)) - undetermined.shape[0] if known.rank < 0 else known.rank
     radius, factor = _radius(level, rank, dof), quantile(level, dof)
     errors = np.sqrt(np.sum(root**2, axis=1))
-    open_ = np.isinf(np.diag(known.covariance))
+    open_ = np.isinf(known.covariance.diagonal())
     errors = np.where(held, np.nan, np.where(open_, np.inf, errors))
     with np.errstate(divide="ignore"):
-        alone = 1.0 / np.sqrt(np.maximum(np.diag(known.information), 0.0))  # errors if all others were known ...
+        alone = 1.0 / np.sqrt(np.maximum(known.information.diagonal(), 0.0))  # errors if all others were known ...
         numerical = np.array([known.numerical_errors[n] for n in found.names]) / np.abs(slope)
     numerical = np.where(np.isfinite(numerical), numerical, 0.0)  # ... the integration's stay
     alone = np.fmin(np.hypot(alone, numerical), np.where(errors > 0.0, errors, np.inf))
@@ -389,9 +389,9 @@ def confidence_region(found: Estimates, known: Uncertainty, level: float) -> Con
         magnitudes=magnitudes,
         logarithmic=logarithmic,
         axes=tuple(axis(radius, factor) for axis in axes),
-        correlation=known.correlation,
-        freed=_freed(found.names, known.information, held),
-        unbounded=_unbounded(known.information),
+        correlation=np.asarray(known.correlation),
+        freed=_freed(found.names, np.asarray(known.information), held),
+        unbounded=_unbounded(np.asarray(known.information)),
         root=root * weight[:, None],
         undetermined=undetermined * weight,
     )

@@ -45,8 +45,13 @@ class Seen:
         known = np.append(np.full(len(problem.groups), np.nan) if noise is None else noise, 1.0)
         factor = known[np.array([-1 if of is None else of.group for of in observed])]
         deviations = np.empty(spreads.size)
-        for model in {id(of.noise): of.noise for of in observed if of is not None}.values():
-            own = np.array([of is not None and of.noise is model for of in observed])
+        kinds = np.array([-1 if of is None else id(of.noise) for of in observed])
+        order = np.argsort(kinds, kind="stable")
+        models = {id(of.noise): of.noise for of in observed if of is not None}
+        for own in np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1):
+            model = models.get(int(kinds[own[0]])) if own.size else None
+            if model is None:
+                continue
             deviations[own] = model.deviation(predictions[own], (spreads * factor)[own])
         with np.errstate(invalid="ignore", divide="ignore"):
             return cls(predictions, spreads, residuals, residuals / factor, deviations)
@@ -104,10 +109,13 @@ def series(problem: Posed, seen: Seen) -> list[Series]:
     """Divide residuals by experiment and output; they are those of the values themselves, in units of a deviation."""
     table = residual_table(problem, seen)
     found: list[Series] = []
+    begin = 0
     for condition in problem.conditions:
-        for output, observed in zip(problem.outputs, condition.observed, strict=True):
-            of = (table["experiment"] == condition.name) & (table["output"] == output)
-            if observed is None or not of.any():
+        column = np.nonzero(condition.points.mask)[1]
+        first, begin = begin, begin + column.size
+        for j, (output, observed) in enumerate(zip(problem.outputs, condition.observed, strict=True)):
+            of = first + np.flatnonzero(column == j)
+            if observed is None or not of.size:
                 continue
             value, sigma, residual = table["value"][of], table["sigma"][of], table["residual"][of]
             if not observed.weighted:  # of a logarithm, or of a count: in units of the value's own deviation

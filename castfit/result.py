@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 _PARTS = (Estimates, Uncertainty, Provenance)
+_MANY = 12  # experiments up to which each has a row of its own in tables
 FORMAT = 2  # of saved results; those of format 1, without goodness of fit, are read too
 
 
@@ -190,7 +192,10 @@ class Result:
 
     @property
     def jacobian(self) -> Array:
-        """Derivative of the residuals with respect to theta along the model's equations, rows of priors last."""
+        """Derivative of the residuals with respect to theta along the model's equations, rows of priors last.
+
+        Of more than 500 quantities in many experiments a sparse array of SciPy.
+        """
         return self.statistics.jacobian
 
     @property
@@ -223,7 +228,10 @@ class Result:
 
     @property
     def covariance(self) -> Array:
-        """Covariance of the estimates: NaN where a bound holds one, inf on the diagonal of what is not identifiable."""
+        """Covariance of the estimates: NaN where a bound holds one, inf on the diagonal of what is not identifiable.
+
+        Of more than 500 quantities in many experiments a `BlockMatrix`, as are correlation and information.
+        """
         return self.statistics.covariance
 
     @property
@@ -407,15 +415,17 @@ class Result:
         InputError
             If nothing of that name was estimated.
         """
-        known = (*self.names, *(name for name in self.sigmas if name not in self.names))
-        check("result", [] if name in known else [f"'{name}' was not estimated: {suggest(str(name), known)}"])
+        estimated = name in self.parameters or name in self.initial_states
+        if not estimated and name not in self.sigmas:
+            known = dict.fromkeys((*self.names, *self.sigmas))
+            check("result", [f"'{name}' was not estimated: {suggest(str(name), known)}"])
         unit = "" if self.problem is None else self.problem.posed.unit(name)
-        if name in self.names:
+        if estimated:
             interval, error = self.confidence_intervals()[name], self.standard_errors[name]
             said = self.identifiability[name].sentence
         else:
             interval, error, said = _sigma_interval(self, name), self.sigma_errors[name], "noise, eliminated"
-        value = self.values[name] if name in self.names else self.sigmas[name]
+        value = {**self.parameters, **self.initial_states}[name] if estimated else self.sigmas[name]
         return Estimate(
             value,
             name=name,
@@ -631,7 +641,7 @@ class Result:
         if found is None:
             raise InputError(
                 "influence",
-                ["only fits that succeeded, and that leave errors of measurement, say what data do to them"],
+                ["only fits of up to 500 quantities that succeeded, and leave errors of measurement, say what data do"],
             )
         return found
 
@@ -720,14 +730,18 @@ class Result:
         return self.problem
 
     def save(self, path: str | Path) -> None:
-        """Write everything but the problem as JSON."""
+        """Write everything but the problem as JSON.
+
+        Of more than 500 quantities in many experiments the matrices are left out: covariance, correlation,
+        information, jacobian.  Fit again from the saved estimates, ``start=result``, to have them.
+        """
         entries = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in self.to_plain().items())
         Path(path).write_text("{\n" + ",\n".join(entries) + "\n}\n")
 
     def to_plain(self) -> dict[str, Any]:
         """Return what JSON gets: everything but the problem."""
         content: dict[str, Any] = {"castfit_result": FORMAT, "goodness": plain(self.goodness)}
-        for part in (self.solution, self.statistics, self.provenance):
+        for part in (self.solution, _written_out(self.statistics), self.provenance):
             content |= plain(part)
         if self.problem is not None:
             content["question"] = question(self.problem)
@@ -771,11 +785,21 @@ class Result:
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise InputError("Result.load", [f"{where} is damaged ({error}); save the result again"]) from None
 
-    def summary(self) -> str:
-        """Return the table that `print` shows."""
-        return "\n".join([*_table(self), "", *_footer(self)])
+    def summary(self, *, every: bool = False) -> str:
+        """Return the table that `print` shows.
 
-    __str__ = summary
+        Parameters
+        ----------
+        every : bool
+            Whether quantities of single experiments get a row each, however many they are.  By default those of more
+            than 12 experiments share one: the median of the values, of the standard errors, and where nine in ten of
+            the values lie.
+        """
+        check("summary", option_mistakes(("every", every, is_one_of(every, True, False), "give True or False")))
+        return "\n".join([*_table(self, every=every), "", *_footer(self)])
+
+    def __str__(self) -> str:
+        return self.summary()
 
     def _repr_html_(self) -> str:
         return page("card")(self)
@@ -784,6 +808,13 @@ class Result:
         shown = listed((f"{name} = {value:.4g}" for name, value in self.values.items()), 60)
         how = self.transcription.partition(" (")[0]
         return one_line(f"Result({self.status.value}: chi2 = {self.chi2:.6g}, {shown}; {how})")
+
+
+def _written_out(statistics: Uncertainty) -> Uncertainty:
+    """Leave out matrices that stand in blocks, which no file should hold as a whole."""
+    none = np.empty((0, 0))
+    matrices = {name: getattr(statistics, name) for name in ("covariance", "correlation", "information", "jacobian")}
+    return replace(statistics, **{n: none for n, m in matrices.items() if not isinstance(m, np.ndarray)})
 
 
 def _read(content: dict[str, Any]) -> Result:
@@ -796,12 +827,50 @@ def _read(content: dict[str, Any]) -> Result:
     return Result(solution, statistics, rebuilt(Goodness, content["goodness"]), provenance)
 
 
-def _table(result: Result) -> list[str]:
+def _families(names: Sequence[str]) -> dict[str, list[str]]:
+    """Gather the names of one quantity in many experiments, such as ``k[experiment 7]``, by what is before the bracket.
+
+    Of a few nothing is gathered.
+    """
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        label, bracket, _ = name.partition("[")
+        if bracket:
+            found[label].append(name)
+    return {label: members for label, members in found.items() if len(members) > _MANY}
+
+
+def _family_row(result: Result, label: str, members: Sequence[str], values: Mapping[str, float]) -> tuple[str, ...]:
+    """Return one row for a quantity of many experiments."""
+    numbers = np.array([values[name] for name in members])
+    errors = np.array([result.standard_errors[name] for name in members])
+    finite = errors[np.isfinite(errors)]
+    error = float(np.median(finite)) if finite.size else np.nan
+    low, middle, high = (rounded(float(q), error) for q in np.quantile(numbers, (0.05, 0.5, 0.95)))
+    kinds = Counter(result.identifiability[name].kind for name in members)
+    remark = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
+    name = f"{label}[{len(members):,} experiments]"
+    unit = "" if result.problem is None else result.problem.posed.unit(members[0])
+    deviation = f"{error:.2g}" if finite.size else "-"
+    return f"{name} ({unit})" if unit else name, middle, deviation, f"[{low}, {high}]", remark
+
+
+def _table(result: Result, *, every: bool = False) -> list[str]:
     """Return name, value, standard error, interval and remark, aligned in columns."""
     intervals = result.confidence_intervals()
     posed = None if result.problem is None else result.problem.posed
-    rows = [("", "value", "std. error", f"{100 * result.confidence_level:g} % interval", "remark")]
-    for (name, value), log in zip(result.values.items(), result.log, strict=True):
+    rows: list[tuple[str, ...]] = [
+        ("", "value", "std. error", f"{100 * result.confidence_level:g} % interval", "remark")
+    ]
+    values, families = result.values, {} if every else _families(result.names)
+    shown: set[str] = set()
+    for (name, value), log in zip(values.items(), result.log, strict=True):
+        label = name.partition("[")[0]
+        if label in families and "[" in name:
+            if label not in shown:
+                rows.append(_family_row(result, label, families[label], values))
+            shown.add(label)
+            continue
         error, verdict = result.standard_errors[name], result.identifiability[name]
         low, high = (rounded(end, error) for end in intervals[name])
         absent = "inf" if error > 0 else "-"
@@ -810,7 +879,13 @@ def _table(result: Result) -> list[str]:
         unit = "" if posed is None else posed.unit(name)
         rows.append((f"{name} ({unit})" if unit else name, rounded(value, error), deviation, interval, remark))
     rows += [_sigma_row(result, name) for name in result.sigmas if name != "sigma"]
-    return aligned(rows, "<>><<")
+    table = aligned(rows, "<>><<")
+    if families:
+        table += [
+            "Of quantities of single experiments: median, median standard error, where nine in ten values lie.",
+            f"One of them is result['{next(iter(families.values()))[0]}'], all are in result.summary(every=True).",
+        ]
+    return table
 
 
 def _sigma_row(result: Result, name: str) -> tuple[str, ...]:
@@ -861,6 +936,8 @@ def _influence(result: Result) -> Influence | None:
     leverage, n = result.leverage, result.n_data
     if not result.success or leverage.size != n or not np.isfinite(result.root).all():
         return None
+    if result.root.shape != (len(result.names),) * 2:
+        return None  # of very many quantities
     exact = any(left < EXACT for left in result.goodness.unexplained.values())
     limited = any(result.numerical_errors[q] > NUMERICAL * result.standard_errors[q] for q in result.names)
     if exact or limited:  # what moves the estimates are then errors of the integration

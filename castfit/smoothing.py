@@ -118,14 +118,14 @@ class LocalModel:
         rows: list[tuple[Array, Array]] = []
         inflation = result.statistics.inflation
         weight = np.array([result.smoothness[n] for n in labels]) / inflation
-        curvature, g = result.information.copy(), np.zeros(theta.size)
+        curvature, g = np.array(result.information), np.zeros(theta.size)
         for label, w in zip(labels, weight.tolist(), strict=True):
             parts = [replace(t, weight=1.0).rows(natural) for t in problem.smooth if t.label == label]
             r, J = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]) * slope
             curvature -= w * J.T @ J
             g -= w * J.T @ r  # at the optimum the other costs pull as strongly the other way
             rows.append((r, J))
-        size = np.sqrt(np.maximum(np.diag(result.information), 0.0))[free]
+        size = np.sqrt(np.maximum(result.information.diagonal(), 0.0))[free]
         unit = np.where(size > 0.0, size, 1.0)
         scaled = tuple((r, J[:, free] / unit) for r, J in rows)
         return cls(

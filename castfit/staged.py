@@ -695,10 +695,13 @@ def violated(layout: Layout, evaluation: Evaluation, least: float) -> list[tuple
 
 def gaps(layout: Layout, evaluation: Evaluation) -> tuple[Array, ...]:
     """Return the continuity defects per chain, (K, n_s): a - s_0, then x_k - s_{k+1}."""
-    return tuple(
-        np.vstack([values.a, values.x[:-1]]) - evaluation.v[chain.nodes]
-        for chain, values in zip(layout.chains, evaluation.values, strict=True)
-    )
+    return tuple(gap_of(chain, evaluation, i) for i, chain in enumerate(layout.chains))
+
+
+def gap_of(chain: Chain, evaluation: Evaluation, i: int) -> Array:
+    """Return the continuity defects of chain i, (K, n_s)."""
+    values = evaluation.values[i]
+    return np.vstack([values.a, values.x[:-1]]) - evaluation.v[chain.nodes]
 
 
 def rows_in_units(layout: Layout, evaluation: Evaluation, sigma: Array | None = None) -> tuple[Array, ...]:

@@ -3,16 +3,8 @@
 Everything follows from the reduced Jacobian E: nodes and inner variables are eliminated by the linearised
 constraints, so that the figures depend neither on the transcription nor on the solver that found the solution.
 
-Notation
---------
-E  (m, n)     d r / d theta along the constraints; m = n_data + n_prior rows, n = n_theta
-F  (n_f, n)   active node bounds and path constraints as rows,  F dtheta = 0
-d  (n,)       column norms of E: in y = d * dtheta every quantity has the same effect on the data
-Z  (n, f)     orthonormal basis of the free y: nothing at its bound, F dtheta = 0
-W  (n, rank)  the free y that the data determine;  N (n, f - rank) those that they do not
-
-    E diag(1/d) Z = U S V^T,   [W N] = Z V,   N where S <= rank_tolerance * S[0]
-    covariance of theta = diag(1/d) W S^-2 W^T diag(1/d)
+Rank, inverse and leverages are those of `castfit.information`, whose notation is used here; of many experiments with
+own quantities those of `castfit.own_information`, which has no matrix over all of theta.
 
 Rows have variance 1.  Those of an unknown sigma are divided by its unbiased estimate,  s2 = SSE / (n - tr H),  where
 tr H is what the n data of the group contribute to the estimates, the sum of their leverages |U_i|^2: the number of
@@ -23,13 +15,18 @@ same factor, n / (n - tr H), so that it makes no difference whether a sigma is e
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
-from scipy import linalg, optimize, special
+from scipy import linalg, optimize, sparse, special
 
+from castfit.block_matrix import BlockMatrix
+from castfit.information import NEGLIGIBLE, RANK_TOLERANCE, ROUNDING, Information, free_basis, information, positive
+from castfit.own_information import OwnInformation, of_squares, own_information
 from castfit.solve.condensing import Condensed, adjoint, condense
 from castfit.solve.elimination import choose
+from castfit.solve.own import Arrow, arrow
+from castfit.solve.rows import BlockRows
 from castfit.staged import Evaluation, Layout, Linearization, gaps, rows_in_units
 
 if TYPE_CHECKING:
@@ -38,141 +35,9 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
     Mask = NDArray[np.bool_]
 
-RANK_TOLERANCE = 1e-7  # scaled singular values below this fraction of the largest are no information ...
-DERIVATIVE_ERROR = 30.0  # ... nor below this times the integrator's tolerance (measured: 1 times, without any gaps)
-ROUNDING = 1e-14  # rows that small beside others are zero
-NEGLIGIBLE = 1e-10  # constraints that repeat others, or move nothing, up to this are dropped
+DERIVATIVE_ERROR = 30.0  # singular values below this times the integrator's tolerance are none (measured: 1 times)
+WRITTEN_OUT = 500  # quantities up to which matrices are written out where own quantities are eliminated
 NEAR = 1e-6  # relative distance from its bound at which an inequality is examined
-PARTICIPATION = 1e-3  # a quantity takes part in an undetermined direction if its weight there exceeds this
-
-
-@dataclass(frozen=True)
-class Information:
-    """What a condensed problem determines, for noise of variance 1; n = n_theta, f free directions.
-
-    Attributes
-    ----------
-    inverse : (n, n) array
-        Inverse of E^T E along the constraints, on the determined subspace; 0 for quantities at a bound.
-    root : (n, rank) array
-        inverse = root root^T.
-    response : (n, m) array
-        How the estimate answers to errors of the residuals, d theta / d u.
-    closure_response : (n, n_f) array
-        How it answers to errors of the equations, d theta / d e.
-    rank : int
-        Number of free directions that the data determine.
-    singular_values : (f,) array
-        Of E diag(1/d) Z, decreasing.
-    directions : (f - rank, n) array
-        Undetermined directions d * dtheta, each of length 1 and on as few quantities as possible.
-    scale : (n,) array
-        d, the effect of each quantity on the data.
-    undetermined : (n,) bool array
-        Quantities that take part in an undetermined direction.
-    leverage : (m,) array
-        How much of each row's own error the fit follows, from 0 to 1.
-    """
-
-    inverse: Array
-    root: Array
-    response: Array
-    closure_response: Array
-    rank: int
-    singular_values: Array
-    directions: Array
-    scale: Array
-    undetermined: Mask
-    leverage: Array
-
-    @property
-    def condition(self) -> float:
-        """Condition number of the column-scaled Jacobian on the free subspace; inf if it is deficient."""
-        s = self.singular_values
-        if s.size == 0:
-            return 1.0
-        return float(s[0] / s[-1]) if self.rank == s.size else np.inf
-
-
-def information(
-    E: Array,
-    F: Array,
-    held: Mask,
-    *,
-    n_theta: int | None = None,
-    scale: Array | None = None,
-    rank_tolerance: float = RANK_TOLERANCE,
-) -> Information:
-    """Decide the rank of a condensed least-squares problem, and invert it where it can be inverted.
-
-    Parameters
-    ----------
-    E : (m, n_x) array
-        Derivative of the residuals.
-    F : (n_f, n_x) array
-        Derivative of the equations.
-    held : (n_x,) bool array
-        Unknowns that a bound holds; they are excluded.
-    n_theta : int, optional
-        Only the first n_theta unknowns are reported; by default all.
-    scale : (n_x,) array, optional
-        d; by default the column norms of E.
-    rank_tolerance : float
-        Singular values of the column-scaled Jacobian below this fraction of the largest count as zero.
-    """
-    m = E.shape[0]
-    d = _positive(np.linalg.norm(E, axis=0) if scale is None else scale)
-    n = d.size if n_theta is None else n_theta
-    Z, F_inverse = _free_basis(F / d, held)
-    f = Z.shape[1]
-    # Rows of zeros make the SVD return all f directions where there are fewer data than that.
-    padded = np.vstack([E / d @ Z, np.zeros((max(f - m, 0), f))])
-    U, S, Vt = np.linalg.svd(padded, full_matrices=False)
-    rank = int(np.count_nonzero(rank_tolerance * S[0] < S)) if f and S[0] > 0 else 0
-    W, N = Z @ Vt[:rank].T, Z[:n] @ Vt[rank:].T
-    half = W / S[:rank] / d[:, None]
-    response = -half @ U[:m, :rank].T
-    to_closure = -F_inverse / d[:, None]  # d x / d e with the least d x, then corrected for what that does to u
-    return Information(
-        inverse=half[:n] @ half[:n].T,
-        root=half[:n],
-        response=response[:n],
-        closure_response=(to_closure + response @ (E @ to_closure))[:n],
-        rank=rank,
-        singular_values=S,
-        directions=_sparse_basis(N),
-        scale=d[:n],
-        undetermined=np.linalg.norm(N, axis=1) > PARTICIPATION * np.linalg.norm(N, axis=0).min(initial=1.0),
-        leverage=np.sum(U[:m, :rank] ** 2, axis=1),
-    )
-
-
-def _positive(lengths: Array) -> Array:
-    return np.where(lengths > 0.0, lengths, 1.0)
-
-
-def _free_basis(F: Array, held: Mask) -> tuple[Array, Array]:
-    """Return an orthonormal basis (n, f) of what F x = 0 and `held` leave free, and the pseudo-inverse of F there."""
-    free = np.eye(held.size)[:, ~held]
-    rows = F @ free
-    lengths = np.linalg.norm(rows, axis=1)
-    weight = np.where(lengths > ROUNDING * lengths.max(initial=0.0), 1.0 / _positive(lengths), 0.0)
-    U, S, Vt = np.linalg.svd(rows * weight[:, None], full_matrices=True)
-    rank = int(np.count_nonzero(S > NEGLIGIBLE))
-    inverse = Vt[:rank].T / S[:rank] @ U[:, :rank].T * weight
-    return free @ Vt[rank:].T, free @ inverse
-
-
-def _sparse_basis(N: Array) -> Array:
-    """Return vectors (k, n) that span the columns of N, each of length 1 and concentrated on few entries."""
-    k = N.shape[1]
-    if k == 0:
-        return N.T
-    pivots = linalg.qr(N.T, mode="r", pivoting=True)[1][:k]
-    rows = linalg.solve(N[pivots].T, N.T)  # row i is 1 at pivot i and 0 at the other pivots
-    rows[np.abs(rows) < 0.1 * PARTICIPATION] = 0.0
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows * np.sign(rows[np.arange(k), np.argmax(rows != 0.0, axis=1)])[:, None]  # first entry positive
 
 
 @dataclass(frozen=True)
@@ -278,20 +143,15 @@ def statistics(
     rows = residuals(layout, linearization)
     with np.errstate(over="ignore", invalid="ignore"):  # condensing a violently unstable system overflows
         plain = condensed if condensed.n_x == n else condense(layout, linearization)
-        gradient = plain.E.T @ rows
+        gradient = plain.rows.transposed(rows)
     straight = _straight(linearization, rows.size)  # they move the estimates, but hold no information
-    informing = (
-        replace(condensed, rows=condensed.rows.scaled(np.where(straight, 0.0, 1.0))) if straight.any() else condensed
-    )
-    d = _effects(informing)
-    held = active[condensed.positions] != 0
-    bounds = _bound_rows(condensed, active, d)
-    path = _path_rows(condensed, held, np.vstack([condensed.F, bounds.rows]), d)
-    equations = np.vstack([condensed.F, bounds.rows, condensed.C[path]])
-    tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * relative_tolerance)
+    informing = condensed
+    if straight.any():
+        informing = replace(condensed, rows=condensed.rows.scaled(np.where(straight, 0.0, 1.0)))
     information_of = _information(layout, linearization)
-    informative = _times(information_of, informing.E)
-    found = information(informative, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
+    finder = _Finder.of_solution(condensed, informing, _times(information_of, informing.rows), active)
+    tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * relative_tolerance)
+    found = finder.found(tolerance)
     kinds = _Kinds.of(layout, linearization)
     penalised = np.zeros(rows.size, dtype=np.bool_)
     if penalty is not None:
@@ -302,57 +162,285 @@ def statistics(
     unit = np.append(ratio, 1.0)[kinds.kind]
     unit[penalised] = ratio[0] if ratio.size == 1 else 1.0
     if weighed:  # rows of different kind are weighed against each other
-        informative = informative / unit[:, None]
-        found = information(informative, equations, held, n_theta=n, scale=d, rank_tolerance=tolerance)
+        found = finder.weighed(1.0 / unit).found(tolerance)
         spread = 1.0
     else:
         spread = float(ratio[0]) if ratio.size else 1.0
-    numerical = numerical_error(
-        response_to_gaps(condensed, found, bounds.positions, path),
-        gap_errors(layout, linearization, relative_tolerance, absolute_tolerance, scale=scale, defects=defects),
+    errors_of_gaps = gap_errors(
+        layout, linearization, relative_tolerance, absolute_tolerance, scale=scale, defects=defects
     )
+    shift = None
     if row_errors is not None and np.isfinite(row_errors).all():
         units = kinds.sigma * (unit if weighed else 1.0)
-        shift = found.response @ _times(information_of, (row_errors / units)[:, None])[:, 0]
-        numerical += shift[:, None] * shift
+        shift = found.response(_of_rows(information_of, row_errors / units))
+    numerical = found.numerical(errors_of_gaps, shift)
     n_straight = int(straight.sum())
     dof = rows.size - n_straight - found.rank
     counted = kinds.datum & ~penalised
     if not counted.all():  # rows of computed spreads, and penalties, are no data
         dof = round(float(np.sum((1.0 - found.leverage)[counted]))) - n_straight
-    covariance = spread**2 * found.inverse + numerical
-    compact = _compact(spread * found.root, numerical)
-    covariance[held[:n]] = covariance[:, held[:n]] = np.nan
-    covariance[found.undetermined] = covariance[:, found.undetermined] = np.nan
-    covariance[found.undetermined, found.undetermined] = np.inf
-    errors = np.sqrt(np.diag(covariance))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        correlation = covariance / errors[:, None] / errors
-    np.fill_diagonal(correlation, np.where(np.isfinite(errors), 1.0, np.nan))
+    whole = found.combined(spread, numerical, finder.held[:n])
     unit = unit if weighed else np.full(rows.size, spread)
     rate = np.where(np.isfinite(unit) & (unit > 0.0), 1.0 / np.where(unit > 0.0, unit, 1.0), 1.0) * ~straight
-    root = _times(information_of, plain.E) * rate[:, None]
     return Statistics(
-        information=root.T @ root,
-        jacobian=(np.where(straight[:, None], 0.0, plain.E) * kinds.sigma[:, None])[kinds.datum],
+        information=found.squares(_times(information_of, plain.rows).scaled(rate)),
+        jacobian=found.written(plain.rows.scaled(np.where(straight, 0.0, kinds.sigma)), kinds.datum),
         gradient=gradient,
         noise=ratio[: layout.n_groups] * linearization.sigma,
         noise_errors=linearization.sigma / np.sqrt(2.0 * np.where(free > 0.0, free, np.nan))[: layout.n_groups],
         dof=dof,
-        covariance=covariance,
-        correlation=correlation,
-        standard_errors=errors,
-        numerical_errors=np.where(np.isfinite(errors), np.sqrt(np.diag(numerical)), errors),
+        covariance=whole.covariance,
+        correlation=whole.correlation,
+        standard_errors=whole.errors,
+        numerical_errors=np.where(np.isfinite(whole.errors), np.sqrt(whole.numerical), whole.errors),
         condition=found.condition,
         directions=found.directions,
         scale=found.scale,
         rank=found.rank,
-        root=compact,
+        root=whole.root,
         leverage=found.leverage[kinds.datum & (np.arange(rows.size) < rows.size - linearization.prior.size)],
         used=float(np.sum(found.leverage[counted])),
         held_back=found.leverage[penalised],
         inflation=float(ratio[0]) ** 2 if ratio.size == 1 and np.isfinite(ratio[0]) else 1.0,
     )
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """Covariance with statistical and numerical variance, its correlation and root, standard errors.
+
+    numerical (n,) is the diagonal of the numerical part.
+    """
+
+    covariance: Array
+    correlation: Array
+    errors: Array
+    numerical: Array
+    root: Array
+
+
+class _Found(Protocol):
+    """What data determine, by one matrix or in blocks; m rows, n quantities."""
+
+    @property
+    def rank(self) -> int:
+        """Number of directions that are determined."""
+        ...
+
+    @property
+    def condition(self) -> float:
+        """Condition number."""
+        ...
+
+    @property
+    def leverage(self) -> Array:
+        """How much of each row's own error the fit follows, (m,)."""
+        ...
+
+    @property
+    def directions(self) -> Array:
+        """Undetermined directions, (k, n)."""
+        ...
+
+    @property
+    def scale(self) -> Array:
+        """Effect of each quantity on the data, (n,)."""
+        ...
+
+    def response(self, du: Array) -> Array:
+        """Return how theta answers to errors (m,) of the rows, (n,)."""
+        ...
+
+    def numerical(self, errors: tuple[Array, ...], shift: Array | None) -> Any:
+        """Return the covariance that errors of matching conditions cause, and a known error of theta."""
+        ...
+
+    def combined(self, spread: float, numerical: Any, held: Mask) -> _Whole:
+        """Add the covariance that the noise causes, of a standard deviation `spread`, and the numerical one."""
+        ...
+
+    def squares(self, rows: BlockRows) -> Array:
+        """Return E^T E of some rows."""
+        ...
+
+    def written(self, rows: BlockRows, chosen: Mask) -> Array:
+        """Return some of the rows as a matrix."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Dense:
+    """What data determine, by dense matrices."""
+
+    finder: _Finder
+    known: Information
+
+    @property
+    def rank(self) -> int:
+        return self.known.rank
+
+    @property
+    def condition(self) -> float:
+        return self.known.condition
+
+    @property
+    def leverage(self) -> Array:
+        return self.known.leverage
+
+    @property
+    def directions(self) -> Array:
+        return self.known.directions
+
+    @property
+    def scale(self) -> Array:
+        return self.known.scale
+
+    def response(self, du: Array) -> Array:
+        return self.known.response @ du
+
+    def numerical(self, errors: tuple[Array, ...], shift: Array | None) -> Array:
+        of = self.finder
+        out = numerical_error(response_to_gaps(of.condensed, self.known, of.bounded, of.path), errors)
+        return out if shift is None else out + shift[:, None] * shift
+
+    def combined(self, spread: float, numerical: Array, held: Mask) -> _Whole:
+        covariance = spread**2 * self.known.inverse + numerical
+        open_ = self.known.undetermined
+        compact = _compact(spread * self.known.root, numerical)
+        covariance[held] = covariance[:, held] = np.nan
+        covariance[open_] = covariance[:, open_] = np.nan
+        covariance[open_, open_] = np.inf
+        errors = np.sqrt(np.diag(covariance))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            correlation = covariance / errors[:, None] / errors
+        np.fill_diagonal(correlation, np.where(np.isfinite(errors), 1.0, np.nan))
+        return _Whole(covariance, correlation, errors, np.diag(numerical), compact)
+
+    def squares(self, rows: BlockRows) -> Array:
+        return rows.dense.T @ rows.dense
+
+    def written(self, rows: BlockRows, chosen: Mask) -> Array:
+        return rows.dense[chosen]
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """What data determine, in blocks of experiments; matrices are written out for few quantities only."""
+
+    finder: _Finder
+    known: OwnInformation
+
+    @property
+    def rank(self) -> int:
+        return self.known.rank
+
+    @property
+    def condition(self) -> float:
+        return self.known.condition
+
+    @property
+    def leverage(self) -> Array:
+        return self.known.leverage
+
+    @property
+    def directions(self) -> Array:
+        return self.known.directions
+
+    @property
+    def scale(self) -> Array:
+        return self.known.scale
+
+    @property
+    def _few(self) -> bool:
+        return self.known.scale.size <= WRITTEN_OUT
+
+    def response(self, du: Array) -> Array:
+        return self.known.response(du)
+
+    def numerical(self, errors: tuple[Array, ...], shift: Array | None) -> BlockMatrix:
+        return self.known.numerical(self.finder.condensed, errors, self.finder.bounded, self.finder.path, shift)
+
+    def combined(self, spread: float, numerical: BlockMatrix, held: Mask) -> _Whole:
+        open_ = self.known.undetermined
+        covariance = replace(self.known.inverse.plus(numerical, spread**2), held=held & ~open_, open=open_)
+        errors = np.sqrt(covariance.diagonal())
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rate = np.where(np.isfinite(errors) & (errors > 0.0), 1.0 / errors, np.nan)
+        none = np.zeros(errors.size, dtype=np.bool_)
+        correlation = replace(covariance, held=held | open_, open=none).scaled(rate)
+        parts = (errors, numerical.diagonal())
+        if not self._few:  # what stands for arrays, and does what arrays do
+            return _Whole(cast("Array", covariance), cast("Array", correlation), *parts, np.empty((0, 0)))
+        dense = correlation.dense
+        np.fill_diagonal(dense, np.where(np.isfinite(errors), 1.0, np.nan))
+        return _Whole(covariance.dense, dense, *parts, _compact(spread * self.known.root, numerical.dense))
+
+    def squares(self, rows: BlockRows) -> Array:
+        found = of_squares(arrow(rows, np.ones(rows.width)), self.known.inverse.names)
+        return found.dense if self._few else cast("Array", found)
+
+    def written(self, rows: BlockRows, chosen: Mask) -> Array:
+        if self._few:
+            return rows.dense[chosen]
+        places, values = rows.places
+        matrix = sparse.csr_array((values, places), shape=(rows.height, rows.width))[np.flatnonzero(chosen)]
+        return cast("Array", matrix)
+
+
+@dataclass(frozen=True)
+class _Finder:
+    """What is needed to decide the rank: rows, equations, what bounds hold.
+
+    held : (n_x,) unknowns that a bound holds
+    bounded, path : active bounds of eliminated variables, in v, and active path constraints
+    of : the rows as an arrow, if own quantities are eliminated chain by chain
+    equations : (k, n_x) or, of an arrow, (k, n_b)
+    d : (n_x,)
+    """
+
+    condensed: Condensed
+    rows: BlockRows
+    held: Mask
+    bounded: NDArray[np.intp]
+    path: NDArray[np.intp]
+    of: Arrow | None
+    equations: Array
+    d: Array
+
+    @classmethod
+    def of_solution(
+        cls, condensed: Condensed, informing: Condensed, rows: BlockRows, active: NDArray[np.int8]
+    ) -> _Finder:
+        """Find out what holds as equations; own quantities of chains with such are not eliminated."""
+        d = _effects(informing)
+        held = active[condensed.positions] != 0
+        bounds = _bound_rows(condensed, active, d)
+        lower, upper = condensed.layout.path_limits
+        near = np.flatnonzero(_near(condensed)[0] | _near(condensed)[1] | (lower == upper))
+        tied = _tied(condensed, bounds.positions, near)
+        of = arrow(rows, 1.0 / d, tied)
+        border = None if of.trivial else of.border
+        every = slice(None) if border is None else border
+        closure = np.vstack([condensed.closure.dense, bounds.rows])[:, every]
+        path = _path_rows(condensed, held[every], closure, d[every], border)
+        equations = np.vstack([closure, condensed.path.taken(path)[:, every]])
+        return cls(condensed, rows, held, bounds.positions, path, None if border is None else of, equations, d)
+
+    def weighed(self, factors: Array) -> _Finder:
+        """Return the same with rows times factors."""
+        rows = self.rows.scaled(factors)
+        of = None if self.of is None else arrow(rows, self.of.scale, ~self.of.free)
+        return replace(self, rows=rows, of=of)
+
+    def found(self, tolerance: float) -> _Found:
+        """Decide the rank, and invert what can be."""
+        n = self.condensed.layout.n_theta
+        if self.of is None:
+            E = self.rows.dense
+            known = information(E, self.equations, self.held, n_theta=n, scale=self.d, rank_tolerance=tolerance)
+            return _Dense(self, known)
+        scaled, names = self.equations * self.of.scale[self.of.border], self.condensed.layout.names
+        return _Blocks(self, own_information(self.rows, self.of, scaled, self.held, names, rank_tolerance=tolerance))
 
 
 def _compact(root: Array, more: Array) -> Array:
@@ -363,7 +451,7 @@ def _compact(root: Array, more: Array) -> Array:
     if not (np.isfinite(root).all() and np.isfinite(more).all()):  # as where nothing is left to estimate the noise
         return np.full(more.shape, np.nan)
     size = np.sqrt(np.maximum(np.diag(more), 0.0))
-    S, V = np.linalg.eigh(more / np.outer(_positive(size), _positive(size)))
+    S, V = np.linalg.eigh(more / np.outer(positive(size), positive(size)))
     both = np.hstack([root, size[:, None] * V * np.sqrt(np.maximum(S, 0.0))])
     triangular = np.asarray(linalg.qr(both.T, mode="r")[0], dtype=float)
     return triangular[: root.shape[0]].T
@@ -389,15 +477,33 @@ def _information(layout: Layout, linearization: Linearization) -> list[Array]:
                 blocks.append(of[chain.row_mask])
             else:
                 blocks += [m[np.ix_(rows, rows)] for m, rows in zip(of, chain.row_mask, strict=True)]
-    return blocks
+    return [block for block in blocks if len(block)]
 
 
-def _times(blocks: list[Array], rows: Array) -> Array:
-    """Multiply rows (m, n) by blocks."""
-    out, first = rows.copy(), 0
+def _times(blocks: list[Array], rows: BlockRows) -> BlockRows:
+    """Multiply rows by blocks."""
+    if not blocks:
+        return rows
+    out: list[Array] = []
+    taken = 0
+    for own in rows.blocks:
+        pieces: list[Array] = []
+        first = 0
+        while first < len(own):
+            by = blocks[taken]
+            part = own[first : first + len(by)]
+            pieces.append(by[:, None] * part if by.ndim == 1 else by @ part)
+            first, taken = first + len(by), taken + 1
+        out.append(np.concatenate([own[:0], *pieces]))
+    return BlockRows(rows.columns, tuple(out), rows.tail)
+
+
+def _of_rows(blocks: list[Array], u: Array) -> Array:
+    """Multiply values of rows (m,) by blocks."""
+    out, first = u.copy(), 0
     for block in blocks:
         own = slice(first, first + len(block))
-        out[own] = block[:, None] * rows[own] if block.ndim == 1 else block @ rows[own]
+        out[own] = block * u[own] if block.ndim == 1 else block @ u[own]
         first = own.stop
     return out
 
@@ -436,15 +542,13 @@ class _Kinds:
 
         free (number of kinds,) is n - tr H.
         """
-        ratio = np.full(self.sizes.size, np.nan)
-        for g, (size, dof) in enumerate(zip(self.sizes, free, strict=True)):
-            own = (self.kind == g) & self.datum
-            squares = float(np.sum(rows[own] ** 2)) if g < self.n_groups else size
-            if dof > ROUNDING * size:
-                ratio[g] = np.sqrt(squares / dof)
-            elif size == 0.0:
-                ratio[g] = 1.0
-        return ratio
+        n = self.sizes.size
+        own = self.datum & (self.kind >= 0)
+        squares = np.bincount(self.kind[own], rows[own] ** 2, minlength=n)
+        squares = np.where(np.arange(n) < self.n_groups, squares, self.sizes)
+        known = free > ROUNDING * self.sizes
+        ratio = np.sqrt(squares / np.where(known, free, 1.0))
+        return np.where(known, ratio, np.where(self.sizes == 0.0, 1.0, np.nan))
 
 
 def residuals(layout: Layout, evaluation: Evaluation) -> Array:
@@ -555,22 +659,53 @@ def _bound_rows(condensed: Condensed, active: NDArray[np.int8], d: Array) -> _Bo
     return _BoundRows(np.concatenate(positions), np.vstack(rows))
 
 
-def _path_rows(condensed: Condensed, held: Mask, equations: Array, d: Array) -> NDArray[np.intp]:
+def _near(condensed: Condensed) -> tuple[Mask, Mask]:
+    """Tell which path constraints are near their lower and their upper bound."""
+    lower, upper = condensed.layout.path_limits
+    size = condensed.layout.path_units + np.abs(condensed.c)
+    return condensed.c - lower <= NEAR * size, upper - condensed.c <= NEAR * size
+
+
+def _tied(condensed: Condensed, bounded: NDArray[np.intp], path: NDArray[np.intp]) -> Mask:
+    """Tell which chains have equations that own quantities may enter, (number of chains,)."""
+    tied = np.array([part.e.size > 0 for part in condensed.chains], dtype=np.bool_)
+    of = condensed.path
+    tied[np.unique(np.searchsorted(of.starts, path[path < of.starts[-1]], side="right") - 1)] = True
+    tail = of.tail.taken(path[path >= of.starts[-1]] - of.starts[-1])
+    variables = np.zeros(condensed.layout.n_v, dtype=np.bool_)
+    variables[bounded] = True
+    moved = np.zeros(of.width, dtype=np.bool_)
+    moved[tail.column] = True
+    seen = np.zeros(of.width, dtype=np.intp)
+    for part in condensed.chains:
+        seen[part.columns] += 1
+    moved &= seen == 1
+    for i, part in enumerate(condensed.chains) if variables.any() or moved.any() else ():
+        tied[i] |= bool(variables[part.chain.nodes].any() or variables[part.chain.inner].any())
+        tied[i] |= bool(moved[part.columns].any())
+    return tied
+
+
+def _path_rows(
+    condensed: Condensed, held: Mask, equations: Array, d: Array, border: NDArray[np.intp] | None
+) -> NDArray[np.intp]:
     """Find the path constraints that hold as equations: equal bounds, or a bound that holds the optimum back.
 
     Which inequalities do, among those near a bound, is read off multipliers lambda >= 0 that make the gradient vanish.
+    Equations, d and `held` are of all unknowns, or of those in a border.
     """
     lower, upper = condensed.layout.path_limits
     equal = lower == upper
-    size = condensed.layout.path_units + np.abs(condensed.c)
-    below, above = condensed.c - lower <= NEAR * size, upper - condensed.c <= NEAR * size
+    below, above = _near(condensed)
     near = np.flatnonzero((below | above) & ~equal)
     if near.size == 0:
         return np.flatnonzero(equal)
-    Z, _ = _free_basis(np.vstack([equations, condensed.C[equal]]) / d, held)
-    gradient = condensed.u @ condensed.E / d @ Z
-    outward = np.where(below[near], -1.0, 1.0)[:, None] * condensed.C[near] / d @ Z
-    outward /= _positive(np.linalg.norm(outward, axis=1))[:, None]
+    every = slice(None) if border is None else border
+    pinned, C = condensed.path.taken(np.flatnonzero(equal))[:, every], condensed.path.taken(near)[:, every]
+    Z, _ = free_basis(np.vstack([equations, pinned]) / d, held)
+    gradient = condensed.rows.transposed(condensed.u)[every] / d @ Z
+    outward = np.where(below[near], -1.0, 1.0)[:, None] * C / d @ Z
+    outward /= positive(np.linalg.norm(outward, axis=1))[:, None]
     pressure, _ = optimize.nnls(outward.T, -gradient)
     holding = pressure > NEAR * np.linalg.norm(condensed.u)  # columns of E / d have length 1
     return np.sort(np.concatenate([np.flatnonzero(equal), near[holding]]))
@@ -578,10 +713,10 @@ def _path_rows(condensed: Condensed, held: Mask, equations: Array, d: Array) -> 
 
 def _effects(condensed: Condensed) -> Array:
     """Return d (n_x,): the column norms of E, and of F in units of the data where nodes stay unknown."""
-    of_data, of_closure = np.linalg.norm(condensed.E, axis=0), np.linalg.norm(condensed.F, axis=0)
+    of_data, of_closure = condensed.rows.norms, condensed.closure.norms
     n = condensed.layout.n_theta
-    exchange = of_data[n:] / _positive(of_closure[n:])  # what closing a gap at a node costs in the data
-    return _positive(np.hypot(of_data, exchange.max(initial=0.0) * of_closure))
+    exchange = of_data[n:] / positive(of_closure[n:])  # what closing a gap at a node costs in the data
+    return positive(np.hypot(of_data, exchange.max(initial=0.0) * of_closure))
 
 
 def quantile(level: float, dof: float) -> float:

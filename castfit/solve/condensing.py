@@ -377,21 +377,48 @@ def adjoint(
     """Compute `multipliers` for p problems at once: every array, also in the result, has a last axis (p)."""
     result: list[Multipliers] = []
     row = constraint = unknown = 0
-    p = residuals.shape[1]
     for part in condensed.chains:
-        chain, j = part.chain, part.jacobians
-        count, n_c, n_e = int(chain.row_mask.sum()), chain.n_stages * chain.n_c, part.e.size
-        r = np.zeros((*chain.row_mask.shape, p))
-        r[chain.row_mask] = residuals[row : row + count]
-        mu = path[constraint : constraint + n_c].reshape(chain.n_stages, chain.n_c, p)
-        # Gradients in w and s, that in s with w eliminated.
-        in_w = _t(j.R_w) @ r + _t(j.C_w) @ mu + bounds[chain.inner]
-        in_s = _t(j.R_s) @ r + _t(j.C_s) @ mu + bounds[chain.nodes] + _t(part.stages.W_s) @ in_w
-        found = part.nodes.adjoint(in_s, closure[unknown : unknown + n_e])
-        in_w[:-1] += _t(j.X_w[:-1]) @ found[1:]
-        result.append(Multipliers(found[0], -part.stages.factors.solve_transposed(in_w), found[1:], mu))
+        count, n_c, n_e = int(part.chain.row_mask.sum()), part.chain.n_stages * part.chain.n_c, part.e.size
+        own = residuals[row : row + count], path[constraint : constraint + n_c], closure[unknown : unknown + n_e]
+        result.append(_chain_multipliers(part, own[0], bounds, own[1], own[2]))
         row, constraint, unknown = row + count, constraint + n_c, unknown + n_e
     return tuple(result)
+
+
+def _chain_multipliers(
+    part: CondensedChain, residuals: Array, bounds: Array | None, path: Array | None, closure: Array
+) -> Multipliers:
+    """Compute the multipliers of one chain for p problems, from its own rows (m_i, p) and path constraints."""
+    chain, j, p = part.chain, part.jacobians, residuals.shape[1]
+    r = np.zeros((*chain.row_mask.shape, p))
+    r[chain.row_mask] = residuals
+    mu = np.zeros((chain.n_stages, chain.n_c, p)) if path is None else path.reshape(chain.n_stages, chain.n_c, p)
+    # Gradients in w and s, that in s with w eliminated.
+    in_w = _t(j.R_w) @ r + _t(j.C_w) @ mu
+    in_s = _t(j.R_s) @ r + _t(j.C_s) @ mu
+    if bounds is not None:
+        in_w, in_s = in_w + bounds[chain.inner], in_s + bounds[chain.nodes]
+    in_s = in_s + _t(part.stages.W_s) @ in_w
+    found = part.nodes.adjoint(in_s, closure)
+    in_w[:-1] += _t(j.X_w[:-1]) @ found[1:]
+    return Multipliers(found[0], -part.stages.factors.solve_transposed(in_w), found[1:], mu)
+
+
+def chain_adjoint(
+    part: CondensedChain,
+    residuals: Array,
+    bounds: Array | None = None,
+    path: Array | None = None,
+    closure: Array | None = None,
+) -> Array:
+    """Return the multipliers (K, n_s, p) of one chain's initial and matching conditions for p problems.
+
+    residuals (m_i, p), bounds (n_v, p), path (K n_c, p), closure (n_e, p); without these they are zero.
+    """
+    none = np.zeros((part.e.size, residuals.shape[1]))
+    limits = bounds if bounds is not None and len(bounds) else None
+    found = _chain_multipliers(part, residuals, limits, path, none if closure is None else closure)
+    return np.concatenate([found.initial[None], found.matching])
 
 
 def lagrangian_gradient(

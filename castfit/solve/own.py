@@ -306,7 +306,7 @@ class Compressed:
                 top, more = whole[:, :o], whole[:, o:, o:]
                 below = np.concatenate([below, more], axis=1)
             parts.append(OwnPart(batch, top[:, :, :o], top[:, :, o:-1], top[:, :, -1]))
-            rows.append(_at_border(below, batch.seen, self.arrow.n_b))
+            rows.append(at_border(below, batch.seen, self.arrow.n_b))
         return OwnFactors(self.arrow, tuple(parts), triangle(np.concatenate(rows)))
 
     def best(
@@ -338,7 +338,7 @@ class Compressed:
         return out
 
 
-def _at_border(rows: Array, seen: Index, n_b: int) -> Array:
+def at_border(rows: Array, seen: Index, n_b: int) -> Array:
     """Write rows (N, k, s + 1) as rows over the whole border (rows, n_b + 1), fewer if all see the same."""
     if not len(rows):
         return np.zeros((0, n_b + 1))

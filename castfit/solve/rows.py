@@ -87,6 +87,25 @@ class BlockRows:
         matrix[last] = self.tail.taken(chosen[last] - first).dense
         return matrix
 
+    @property
+    def places(self) -> tuple[tuple[Index, Index], Array]:
+        """Rows and columns of all entries, and the entries."""
+        first = int(self.starts[-1])
+        rows = [
+            np.repeat(np.arange(len(b)) + start, b.shape[1])
+            for start, b in zip(self.starts.tolist(), self.blocks, strict=False)
+        ]
+        columns = [np.tile(c, len(b)) for c, b in zip(self.columns, self.blocks, strict=True)]
+        entries = [block.ravel() for block in self.blocks]
+        tail = self.tail
+        return (
+            (
+                np.concatenate([*rows, tail.row + first]).astype(np.intp),
+                np.concatenate([*columns, tail.column]).astype(np.intp),
+            ),
+            np.concatenate([*entries, tail.entry]),
+        )
+
     @cached_property
     def norms(self) -> Array:
         """Lengths of the columns, (n,)."""

@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from scipy import linalg
 
-from castfit.staged import Chain, Evaluation, Jacobians, Linearization, StagedProblem, gaps, rows_in_units
+from castfit._sparse import sparse_rows
+from castfit.solve.arrow_system import solve_arrow
+from castfit.staged import Chain, Evaluation, Jacobians, Linearization, StagedProblem, gap_of, gaps, rows_in_units
 
 if TYPE_CHECKING:
     from castfit.solve.solution import Ledger
@@ -120,7 +122,7 @@ class SoftenedProblem:
         """Return weighted rows of chain i over (s_k, w_k, q, s_{k+1}): residuals (K, m), derivatives (K, m, n)."""
         j: Jacobians = linear.jacobians[i]
         values, K, n_s = linear.values[i], chain.n_stages, chain.n_s
-        gap = gaps(self.staged.layout, linear)[i]
+        gap = gap_of(chain, linear, i)
         following = np.zeros((K, n_s))
         following[:-1] = self._gap_weights[i][1:] * gap[1:]
         ahead = np.zeros((K, n_s))
@@ -142,7 +144,7 @@ class SoftenedProblem:
     def initial_rows(self, i: int, linear: Linearization) -> tuple[Array, Array, Array]:
         """Return the weighted initial condition: weight (n_s,), residual (n_s,), derivative by q (n_s, n_q)."""
         weight = self._gap_weights[i][0]
-        gap = gaps(self.staged.layout, linear)[i][0]
+        gap = gap_of(self.staged.layout.chains[i], linear, i)[0]
         return weight, weight * gap, weight[:, None] * linear.jacobians[i].A
 
 
@@ -162,9 +164,10 @@ class NormalEquations:
         n_theta = self.layout.n_theta
         self.gradient = np.zeros(self.layout.n_v)
         self.diagonal = np.zeros(self.layout.n_v)
-        self.theta = linear.prior_jacobian.T @ linear.prior_jacobian
+        self.theta = sparse_rows(linear.prior_jacobian).product()
         self.gradient[:n_theta] = linear.prior_jacobian.T @ linear.prior
-        self.diagonal[:n_theta] = np.diag(self.theta)
+        on = self.theta.row == self.theta.column
+        np.add.at(self.diagonal, self.theta.row[on], self.theta.entry[on])
         for i, chain in enumerate(self.layout.chains):
             residual, jacobian = soft.rows(i, chain, linear)
             block = jacobian.transpose(0, 2, 1) @ jacobian
@@ -196,7 +199,7 @@ class NormalEquations:
     def decrease(self, dv: Array) -> float:
         """Decrease of Phi that the quadratic model promises for a step."""
         n_theta = self.layout.n_theta
-        curvature = float(dv[:n_theta] @ self.theta @ dv[:n_theta])
+        curvature = float(dv[:n_theta] @ (self.theta @ dv[:n_theta]))
         for chain, block, (weight, A) in zip(self.layout.chains, self.blocks, self.corner, strict=True):
             x = self._gather(chain, dv)
             curvature += float(np.einsum("ki,kij,kj->", x, block, x))
@@ -217,7 +220,9 @@ class NormalEquations:
         free = np.where(held, 0.0, 1.0)
         right = -self.gradient * free
         extra = np.where(held, 1.0, mu * self.diagonal)  # a held variable gets the equation 1 * step = 0
-        S = free[:n_theta, None] * self.theta * free[:n_theta] + np.diag(extra[:n_theta])
+        held_theta = self.theta.scaled(free[:n_theta], free[:n_theta])
+        columns = [chain.theta for chain in layout.chains]
+        blocks: list[Array] = []
         reduced: list[_Reduced] = []
         try:
             for chain, block, (weight, A) in zip(layout.chains, self.blocks, self.corner, strict=True):
@@ -236,9 +241,9 @@ class NormalEquations:
             b = right[:n_theta].copy()
             for chain, part, found in zip(layout.chains, reduced, solved, strict=True):
                 border = part.border.reshape(-1, chain.n_q)
-                S[np.ix_(chain.theta, chain.theta)] += part.theta - border.T @ found[:, :-1]
+                blocks.append(part.theta - border.T @ found[:, :-1])
                 b[chain.theta] += part.shift_theta - border.T @ found[:, -1]
-            step_theta = linalg.cho_solve(linalg.cho_factor(S), b)
+            step_theta = solve_arrow(columns, blocks, held_theta, extra[:n_theta], b)
         except (linalg.LinAlgError, ValueError):  # not positive definite, or not finite
             return None
         dv = np.zeros(layout.n_v)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from castfit.solve import own
+from castfit._sparse import sparse_rows
+from castfit.solve import arrow_system, own
 from castfit.solve.bounded_lsq import bounded_lsq
 from castfit.solve.boxes import boxed
 from castfit.solve.condensing import condense
@@ -145,3 +146,26 @@ def test_factors_of_own_unknowns_are_those_of_the_information_matrix():
     whole = np.linalg.inv(H)[np.ix_(found.arrow.border, found.arrow.border)]
     T = found.border[:, :-1]
     np.testing.assert_allclose(np.linalg.inv(T.T @ T), whole, atol=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.booleans())
+def test_systems_of_many_chains_are_solved_chain_by_chain(seed, across):
+    rng = np.random.default_rng(seed)
+    n, columns, blocks = 2 + 5 * 3, [], []
+    whole = np.zeros((n, n))
+    for i in range(5):
+        at = rng.permutation(np.r_[0, 1, 2 + 3 * i + np.arange(3)])
+        J = rng.standard_normal((6, 5))
+        columns.append(at)
+        blocks.append(J.T @ J)
+        whole[np.ix_(at, at)] += blocks[-1]
+    prior = np.zeros((4, n))
+    prior[0, [0, 3]] = prior[1, [1, 6]] = prior[2, 1] = 1.3
+    prior[3, [2, 5] if across else [2, 4]] = -0.7  # own quantities of two chains, or of one
+    diagonal, b = 0.1 + rng.random(n), rng.standard_normal(n)
+    expected = np.linalg.solve(whole + prior.T @ prior + np.diag(diagonal), b)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow_system, "FEW", -1)
+        found = arrow_system.solve_arrow(columns, blocks, sparse_rows(prior).product(), diagonal, b)
+    np.testing.assert_allclose(found, expected, atol=1e-9)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy import sparse
 
 from castfit.transcribe.shooting_problem import parameter_scale
 
@@ -33,6 +34,8 @@ _RANK = 1e-7
 def around(problem: Posed, result: Result) -> Iterator[Array]:
     """Yield points (n_theta,) within the problem's bounds, on both sides of where a fit ended."""
     jacobian, gradient, theta = result.jacobian, result.gradient, result.theta
+    if sparse.issparse(jacobian):  # of many experiments: too large to be inverted
+        return
     if not (np.isfinite(jacobian).all() and np.isfinite(gradient).all()):
         return
     size = parameter_scale(problem, theta)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from castfit.noise.base import Noise
 from castfit.posed import Posed
@@ -100,9 +101,10 @@ def pull(posed: Posed, result: Result) -> Pull:
     n, factors = result.n_data, group_factors(posed, result)
     groups = [c.observed[j] for c in posed.conditions for j in np.nonzero(c.points.mask)[1]]
     scale = np.append(factors, 1.0)[np.array([-1 if of is None else of.group for of in groups])]
-    scale = np.append(np.where(scale > 0.0, scale, 1.0), np.ones(len(result.jacobian) - n))
+    jacobian = sparse.csr_array(result.jacobian).toarray()  # of many experiments it is sparse
+    scale = np.append(np.where(scale > 0.0, scale, 1.0), np.ones(len(jacobian) - n))
     free = np.array([name not in result.active for name in result.names], dtype=np.bool_)
-    J = result.jacobian[:, free] / scale[:, None]
+    J = jacobian[:, free] / scale[:, None]
     size = np.linalg.norm(J, axis=0)
     size = np.where(size > 0.0, size, 1.0)
     U, S, Vt = np.linalg.svd(J / size, full_matrices=False)

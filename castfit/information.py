@@ -1,0 +1,187 @@
+"""What a condensed problem determines: rank, inverse, undetermined directions, leverages.
+
+Notation
+--------
+E  (m, n)     d r / d theta along the constraints; m = n_data + n_prior rows, n = n_theta
+F  (n_f, n)   active node bounds and path constraints as rows,  F dtheta = 0
+d  (n,)       column norms of E: in y = d * dtheta every quantity has the same effect on the data
+Z  (n, f)     orthonormal basis of the free y: nothing at its bound, F dtheta = 0
+W  (n, rank)  the free y that the data determine;  N (n, f - rank) those that they do not
+
+    E diag(1/d) Z = U S V^T,   [W N] = Z V,   N where S <= rank_tolerance * S[0]
+    covariance of theta = diag(1/d) W S^-2 W^T diag(1/d)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import linalg
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+RANK_TOLERANCE = 1e-7  # scaled singular values below this fraction of the largest are no information
+ROUNDING = 1e-14  # rows that small beside others are zero
+NEGLIGIBLE = 1e-10  # constraints that repeat others, or move nothing, up to this are dropped
+PARTICIPATION = 1e-3  # a quantity takes part in an undetermined direction if its weight there exceeds this
+
+
+@dataclass(frozen=True)
+class Information:
+    """What a condensed problem determines, for noise of variance 1; n = n_theta, f free directions.
+
+    Attributes
+    ----------
+    inverse : (n, n) array
+        Inverse of E^T E along the constraints, on the determined subspace; 0 for quantities at a bound.
+    root : (n, rank) array
+        inverse = root root^T.
+    response : (n, m) array
+        How the estimate answers to errors of the residuals, d theta / d u.
+    closure_response : (n, n_f) array
+        How it answers to errors of the equations, d theta / d e.
+    rank : int
+        Number of free directions that the data determine.
+    singular_values : (f,) array
+        Of E diag(1/d) Z, decreasing.
+    directions : (f - rank, n) array
+        Undetermined directions d * dtheta, each of length 1 and on as few quantities as possible.
+    scale : (n,) array
+        d, the effect of each quantity on the data.
+    undetermined : (n,) bool array
+        Quantities that take part in an undetermined direction.
+    null : (n, f - rank) array
+        N: undetermined directions d * dtheta, each of length 1 with what follows from it.
+    leverage : (m,) array
+        How much of each row's own error the fit follows, from 0 to 1.
+    """
+
+    inverse: Array
+    root: Array
+    response: Array
+    closure_response: Array
+    rank: int
+    singular_values: Array
+    directions: Array
+    scale: Array
+    undetermined: Mask
+    null: Array
+    leverage: Array
+
+    @property
+    def condition(self) -> float:
+        """Condition number of the column-scaled Jacobian on the free subspace; inf if it is deficient."""
+        s = self.singular_values
+        if s.size == 0:
+            return 1.0
+        return float(s[0] / s[-1]) if self.rank == s.size else np.inf
+
+
+def information(
+    E: Array,
+    F: Array,
+    held: Mask,
+    *,
+    n_theta: int | None = None,
+    scale: Array | None = None,
+    rank_tolerance: float = RANK_TOLERANCE,
+    metric: Array | None = None,
+    largest: float = 0.0,
+) -> Information:
+    """Decide the rank of a condensed least-squares problem, and invert it where it can be inverted.
+
+    Parameters
+    ----------
+    E : (m, n_x) array
+        Derivative of the residuals.
+    F : (n_f, n_x) array
+        Derivative of the equations.
+    held : (n_x,) bool array
+        Unknowns that a bound holds; they are excluded.
+    n_theta : int, optional
+        Only the first n_theta unknowns are reported; by default all.
+    scale : (n_x,) array, optional
+        d; by default the column norms of E.
+    rank_tolerance : float
+        Singular values of the column-scaled Jacobian below this fraction of the largest count as zero.
+    metric : (n_x, n_x) array, optional
+        y^T metric y is the square length of a direction y, where others follow from it; by default y^T y.
+    largest : float
+        A singular value of a larger matrix, of which these are the rest.
+    """
+    m = E.shape[0]
+    d = positive(np.linalg.norm(E, axis=0) if scale is None else scale)
+    n = d.size if n_theta is None else n_theta
+    free, F_inverse = free_basis(F / d, held)
+    Z = free if metric is None else _of_unit_length(free, metric)
+    f = Z.shape[1]
+    # Rows of zeros make the SVD return all f directions where there are fewer data than that.
+    padded = np.vstack([E / d @ Z, np.zeros((max(f - m, 0), f))])
+    U, S, Vt = np.linalg.svd(padded, full_matrices=False)
+    first = max(largest, float(S[0]) if f else 0.0)
+    rank = int(np.count_nonzero(rank_tolerance * first < S)) if first > 0 else 0
+    W, N = Z @ Vt[:rank].T, Z[:n] @ Vt[rank:].T
+    half = W / S[:rank] / d[:, None]
+    response = -half @ U[:m, :rank].T
+    to_closure = -F_inverse / d[:, None]  # d x / d e with the least d x, then corrected for what that does to u
+    return Information(
+        inverse=half[:n] @ half[:n].T,
+        root=half[:n],
+        response=response[:n],
+        closure_response=(to_closure + response @ (E @ to_closure))[:n],
+        rank=rank,
+        singular_values=S,
+        directions=sparse_basis(N),
+        scale=d[:n],
+        undetermined=takes_part(N),
+        null=N,
+        leverage=np.sum(U[:m, :rank] ** 2, axis=1),
+    )
+
+
+def _of_unit_length(Z: Array, metric: Array) -> Array:
+    """Return a basis of the same space in which y^T metric y is the square length of a direction y."""
+    if not Z.shape[1]:
+        return Z
+    G = linalg.cholesky(Z.T @ metric @ Z)
+    return np.asarray(linalg.solve_triangular(G, Z.T, trans="T"), dtype=float).T
+
+
+def takes_part(N: Array) -> Mask:
+    """Tell which quantities (rows of N) take part in any of the directions (columns)."""
+    return np.linalg.norm(N, axis=1) > PARTICIPATION * np.linalg.norm(N, axis=0).min(initial=1.0)
+
+
+def positive(lengths: Array) -> Array:
+    """Return lengths with 1 for those that are zero."""
+    return np.where(lengths > 0.0, lengths, 1.0)
+
+
+def free_basis(F: Array, held: Mask) -> tuple[Array, Array]:
+    """Return an orthonormal basis (n, f) of what F x = 0 and `held` leave free, and the pseudo-inverse of F there."""
+    free = np.eye(held.size)[:, ~held]
+    rows = F @ free
+    lengths = np.linalg.norm(rows, axis=1)
+    weight = np.where(lengths > ROUNDING * lengths.max(initial=0.0), 1.0 / positive(lengths), 0.0)
+    U, S, Vt = np.linalg.svd(rows * weight[:, None], full_matrices=True)
+    rank = int(np.count_nonzero(S > NEGLIGIBLE))
+    inverse = Vt[:rank].T / S[:rank] @ U[:, :rank].T * weight
+    return free @ Vt[rank:].T, free @ inverse
+
+
+def sparse_basis(N: Array) -> Array:
+    """Return vectors (k, n) that span the columns of N, each of length 1 and concentrated on few entries."""
+    k = N.shape[1]
+    if k == 0:
+        return N.T
+    pivots = linalg.qr(N.T, mode="r", pivoting=True)[1][:k]
+    rows = linalg.solve(N[pivots].T, N.T)  # row i is 1 at pivot i and 0 at the other pivots
+    rows[np.abs(rows) < 0.1 * PARTICIPATION] = 0.0
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows * np.sign(rows[np.arange(k), np.argmax(rows != 0.0, axis=1)])[:, None]  # first entry positive
