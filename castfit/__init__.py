@@ -22,6 +22,8 @@ from castfit.drive.multistart.result import MultistartResult
 from castfit.drive.population.mixed_effects import mixed_effects
 from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.said import Individual, Population
+from castfit.drive.portfolio.portfolio import estimate
+from castfit.drive.portfolio.result import PortfolioResult
 from castfit.drive.profile.plane import Contours, contours
 from castfit.drive.profile.predicted import OutputAt
 from castfit.drive.profile.profile import profile, profile_limits
@@ -152,6 +154,7 @@ __all__ = [
     "Parameter",
     "Poisson",
     "Population",
+    "PortfolioResult",
     "Prior",
     "PriorInfluence",
     "Problem",
@@ -188,6 +191,7 @@ __all__ = [
     "coverage",
     "delay",
     "erf",
+    "estimate",
     "exp",
     "experiments_from",
     "expm1",

@@ -18,7 +18,7 @@ from castfit._blas import one_blas_thread
 from castfit._reading import flag_mistakes, is_one_of, real, text
 from castfit._watch import Stopped, heeding_interrupts, watched
 from castfit.attempts import Search, started_from
-from castfit.estimate import estimate, versions
+from castfit.concluded import estimate, versions
 from castfit.kinks import kinks_of, resolved
 from castfit.likelihoods import search_for
 from castfit.methods import Solver, Transcription, parts_from

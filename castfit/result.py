@@ -1,4 +1,4 @@
-"""The result of a fit: its parts, its table, prediction, and saving; `castfit.estimate` builds it."""
+"""The result of a fit: its parts, its table, prediction, and saving; `castfit.concluded` builds it."""
 
 from __future__ import annotations
 

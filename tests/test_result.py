@@ -14,7 +14,7 @@ from scipy import stats
 from scipy.optimize import curve_fit
 
 from castfit import problems
-from castfit.estimate import estimate
+from castfit.concluded import estimate
 from castfit.experiment import Experiment, free
 from castfit.integrate import IntegratorOptions
 from castfit.model import Model, symbols

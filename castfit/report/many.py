@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from castfit.drive.incremental.result import IncrementalResult
     from castfit.drive.multistart.result import MultistartResult
     from castfit.drive.optima import Optimum
+    from castfit.drive.portfolio.result import PortfolioResult
     from castfit.drive.run.found import Found
     from castfit.drive.scatter.result import ScatterResult
     from castfit.result import Result
@@ -177,6 +178,27 @@ def search(found: ScatterResult, figures: Figures) -> list[Section]:
                 ("failed simulations", counts(found.failures)),
             )
         ),
+    )
+    return [Section("search", "The search", content)]
+
+
+def portfolio_lead(found: PortfolioResult, title: str, notes: str) -> Lead:
+    """Return what stands above the page of an estimate."""
+    figures = (
+        ("best χ²", "" if found.best is None else f"{found.best.chi2:.6g}"),
+        ("found", f"{found.finds} times"),
+        ("candidates", f"{len(found.candidates)}"),
+        ("time", f"{found.time:.1f} s"),
+    )
+    return lead(found, title, "Portfolio of searches", found.reason, figures, notes)
+
+
+def portfolio(found: PortfolioResult) -> list[Section]:
+    """Return what was tried, what was found how often, and how sure that is."""
+    content = joined(
+        joined(tag("p", line) for line in found.story),
+        sheet(found.sheet()),
+        optima(found.optima, len(found.candidates), found.best),
     )
     return [Section("search", "The search", content)]
 

@@ -10,6 +10,7 @@ from castfit._reading import named, option_mistakes, text
 from castfit.drive.compare.result import ComparisonResult
 from castfit.drive.incremental.result import IncrementalResult
 from castfit.drive.multistart.result import MultistartResult
+from castfit.drive.portfolio.result import PortfolioResult
 from castfit.drive.scatter.result import ScatterResult
 from castfit.report import answer, many
 from castfit.report.answer import Figures
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from castfit.drive.run.found import Found
 
-Reportable = Result | MultistartResult | ComparisonResult | ScatterResult | IncrementalResult
+Reportable = Result | MultistartResult | ComparisonResult | ScatterResult | IncrementalResult | PortfolioResult
 
 
 def report(
@@ -42,7 +43,7 @@ def report(
 
     Parameters
     ----------
-    found : Result, MultistartResult, ComparisonResult, ScatterResult or IncrementalResult
+    found : Result, MultistartResult, ComparisonResult, ScatterResult, IncrementalResult or PortfolioResult
     path : str or Path
         Where to write the page; it ends in ``.html``.
     title : str
@@ -133,6 +134,8 @@ def _story(found: Reportable, figures: Figures, title: str, notes: str) -> tuple
         above, own = many.multistart_lead(found, title or "A multistart", notes), many.multistart(found, figures)
     elif isinstance(found, ComparisonResult):
         above, own = many.comparison_lead(found, title or "A comparison", notes), many.comparison(found, figures)
+    elif isinstance(found, PortfolioResult):
+        above, own = many.portfolio_lead(found, title or "An estimate", notes), many.portfolio(found)
     else:
         above, own = many.search_lead(found, title or "A scatter search", notes), many.search(found, figures)
     problem = None if found.best is None else found.best.problem

@@ -54,7 +54,7 @@ from castfit.staged import Linearization, StagedProblem, weighted_squares
 from castfit.status import Status, check, suggest
 
 if TYPE_CHECKING:
-    from castfit.staged import Array
+    from castfit.staged import Evaluation
 
 __all__ = ["GaussNewton", "GaussNewtonState"]
 
@@ -305,9 +305,9 @@ class GaussNewton:
         holds = self._rule(staged, state).holds
         if not small(staged, here, local.promise, RESCUE.stationary):
             return let_go(state) if holds else self._otherwise(ledger, state, Status.STEP_TOO_SMALL)
-        if not holds and ledger.best is not None and "back" not in state.memory:
-            best = ledger.evaluate(ledger.best)
-            connected = best.ok and infeasibility(staged.layout, staged.scale, best) <= GAP
+        if not holds and "back" not in state.memory:
+            best = _lowest(ledger, state)
+            connected = infeasibility(staged.layout, staged.scale, best) <= GAP
             if connected and best.cost < here.cost and not small(staged, here, here.cost - best.cost, self.tolerance):
                 return replace(let_go(state), evaluation=best, unheld=state.unheld, memory={"back": 1.0})
         return self._settle(ledger, state, status)
@@ -338,7 +338,9 @@ class GaussNewton:
             good = not rule.holds and step.decrease <= RESCUE.noisy_decrease * square
             return self._arrive(ledger, state, search.local, Status.CONVERGED if good else Status.ACCEPTABLE)
         if not rule.holds and not search.local.staged.layout.chains[0].n_s and "back" not in state.memory:
-            return replace(state, memory={"back": 1.0}, evaluation=ledger.evaluate(_lowest(ledger, state)))
+            lowest = _lowest(ledger, state)
+            if lowest is not state.evaluation:
+                return replace(state, memory={"back": 1.0}, evaluation=lowest)
         probe = search.trial(_SHORTEST * step.dv)
         if not probe.ok:
             return self._otherwise(ledger, state, Status.EVALUATION_FAILED, staged.explain(probe.v))
@@ -353,9 +355,11 @@ class GaussNewton:
         return next_try(ledger, state) if rescued else None
 
 
-def _lowest(ledger: Ledger, state: GaussNewtonState) -> Array:
-    """Return the best point so far."""
-    return state.v if ledger.best is None else ledger.best
+def _lowest(ledger: Ledger, state: GaussNewtonState) -> Evaluation:
+    """Return the best point so far from which one can go on."""
+    if ledger.best is None or not ledger.linearize(ledger.best).ok:
+        return state.evaluation
+    return ledger.evaluate(ledger.best)
 
 
 def _end(state: GaussNewtonState, status: Status, detail: str = "") -> GaussNewtonState:

@@ -21,7 +21,7 @@ import numpy as np
 
 from castfit._json import plain, restored
 from castfit._reading import text
-from castfit.estimate import versions
+from castfit.concluded import versions
 from castfit.fingerprint import digest, fingerprint
 from castfit.problem import Posable
 from castfit.status import InputError, check

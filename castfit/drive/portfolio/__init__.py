@@ -1,0 +1,1 @@
+"""Estimation without choices: several ways to search, of which those go on that pay."""

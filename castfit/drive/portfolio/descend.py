@@ -1,0 +1,96 @@
+"""One candidate: from where it starts, down in the box, dropped on the way if others were better at that point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.drive.portfolio.scene import HORIZONS, Scene
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.solve.solution import Control, Iteration, Solution
+from castfit.solve.step_control import Box
+from castfit.status import Status
+
+if TYPE_CHECKING:
+    from castfit._array import Array
+    from castfit.staged import StagedProblem
+
+LOOKS = (10, 25)
+"""Iterations at which a candidate must not be worse than half of those before it."""
+
+_ITERATIONS = 60
+_PER_HORIZON = 15
+_COARSE = Box(patience=8, progress=1e-3)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Where a candidate came to.
+
+    theta (n,), cost : there;  at_looks : its costs at `LOOKS`, NaN where it had ended;  work : in simulations, a sweep
+    of all sensitivities counted by what it takes;  dropped : whether it was not let to its end
+    """
+
+    theta: Array
+    cost: float
+    at_looks: tuple[float, float]
+    work: float
+    dropped: bool = False
+
+
+def work_of(evaluations: dict[str, int], n_theta: int) -> float:
+    """Return how many simulations evaluations are worth; about three sensitivities go into one."""
+    sweeps = evaluations.get("jacobians", 0)
+    others = sum(evaluations.values()) - sweeps
+    return others + (1.0 + n_theta / 3.0) * sweeps
+
+
+def best_of(scene: Scene, draws: list[Array]) -> tuple[Array, float]:
+    """Return the draw of the lowest cost, and that cost."""
+    costs = [scene.cost(theta) for theta in draws]
+    k = int(np.argmin(costs))
+    return draws[k], costs[k]
+
+
+def descend(scene: Scene, start: Array, limits: tuple[float, float], seconds: float) -> Descent:
+    """Go down from a start; `limits` are the costs above which it is dropped at `LOOKS`."""
+    seen = [np.nan, np.nan]
+    dropped = [False]
+
+    def look(now: Iteration) -> bool:
+        if now.iteration in LOOKS:
+            k = LOOKS.index(now.iteration)
+            seen[k] = now.cost
+            dropped[0] = now.cost > limits[k]
+        return dropped[0]
+
+    found = _solve(scene.staged, start, _ITERATIONS, seconds, look)
+    theta = found.v
+    return Descent(theta, scene.cost(theta), (seen[0], seen[1]), work_of(found.evaluations, theta.size), dropped[0])
+
+
+def grow(scene: Scene, start: Array, seconds: float) -> tuple[Array, float]:
+    """Go down on ever longer horizons; return where to, and the work that it took."""
+    theta, work = start, 0.0
+    for fraction in HORIZONS:
+        found = _solve(scene.until(fraction), theta, _PER_HORIZON, seconds / len(HORIZONS))
+        work += fraction * work_of(found.evaluations, theta.size)
+        if found.status is not Status.START_FAILED:
+            theta = found.v
+    return theta, work
+
+
+def _solve(
+    staged: StagedProblem,
+    start: Array,
+    iterations: int,
+    seconds: float,
+    callback: Callable[[Iteration], bool] | None = None,
+) -> Solution:
+    from_there = staged.restricted()
+    from_there.start = np.clip(start, staged.lower, staged.upper)
+    solver = GaussNewton(_COARSE, max_iter=iterations)
+    return solver.solve(from_there, Control(max(seconds, 1e-3), callback))

@@ -1,0 +1,157 @@
+"""What to try next: rounds of candidates, most of them by the ways that paid.
+
+A way pays by finding the best optimum again, from a start of its own, and by finding a better one.  What counts is
+pay per work, in simulations and not in seconds, so that the plan is the same on every machine:
+
+    share of a way  ~  (1 + 2 improvements + finds) / (1 + its work / the mean work of a candidate)
+
+Every way keeps a small share: what fails at first may be what finds the optimum in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.drive.portfolio.moves import MOVES, Field, Member, joined
+from castfit.drive.portfolio.ways import End, Order
+
+if TYPE_CHECKING:
+    from castfit._array import Array
+
+SAME = 0.1
+"""Difference of two costs, in the logarithm of the likelihood, up to which they are of one optimum."""
+
+_FLOOR = 0.15  # of the shares, divided evenly
+_MEMORY = 20  # candidates whose median decides which ones are dropped
+_FEWEST = 6  # candidates before any is dropped
+_FRESH = 6  # candidates before points are recombined
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a portfolio searches.
+
+    ways : those that are used;  screen : draws of which the best is taken;  race : whether candidates are dropped on
+    the way;  per_round : candidates that are made at a time
+    """
+
+    ways: tuple[str, ...]
+    screen: int = 8
+    race: bool = True
+    per_round: int = 4
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A candidate that was made: by which way (and move), and where it came to."""
+
+    index: int
+    way: str
+    move: str
+    end: End
+
+    @property
+    def success(self) -> bool:
+        """Whether it ended in a solution at full accuracy."""
+        return self.end.result is not None and self.end.result.success
+
+    @property
+    def cost(self) -> float:
+        """The cost at full accuracy, infinite if that was not reached."""
+        return self.end.result.cost if self.success and self.end.result is not None else np.inf
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known after some rounds."""
+
+    tried: tuple[Tried, ...] = ()
+    pool: tuple[Member, ...] = ()
+
+    @property
+    def best(self) -> float:
+        """The lowest cost of a solution."""
+        return min((t.cost for t in self.tried), default=np.inf)
+
+    @property
+    def lowest(self) -> float:
+        """The lowest cost that searches saw."""
+        return min((t.end.cost for t in self.tried), default=np.inf)
+
+    def finds(self, *, independent: bool = True) -> list[Tried]:
+        """Return what ended in the best optimum; recombined points do not come from starts of their own."""
+        best = self.best
+        same = [t for t in self.tried if t.success and t.cost <= best + SAME]
+        return [t for t in same if not (independent and t.way == "recombined")]
+
+    def extended(self, tried: Sequence[Tried], field: Field) -> State:
+        """Return the state with more candidates."""
+        pool = self.pool
+        for t in tried:
+            if t.end.theta and not t.end.dropped:
+                pool = joined(pool, Member(np.array(t.end.theta, dtype=float), t.end.cost), field)
+        return State((*self.tried, *tried), pool)
+
+
+def next_round(state: State, options: Options, field: Field, rng: np.random.Generator) -> list[tuple[str, Order]]:
+    """Return the moves and orders of the next round."""
+    first = len(state.tried)
+    ways = _first_round(options) if not first else _chosen(state, options, rng)
+    base = Order("", 0, options.screen, limits=_limits(state, options), best=state.lowest)
+    out: list[tuple[str, Order]] = []
+    for k, way in enumerate(ways):
+        seed = int(rng.integers(2**63, size=1)[0])
+        order = replace(base, way=way, seed=seed, guess=first + k == 0 and way == "fit")
+        move = ""
+        if way == "recombined":
+            possible = [name for name, (_, needed) in MOVES.items() if len(state.pool) >= needed]
+            move = str(rng.choice(possible))
+            theta: Array = MOVES[move][0](state.pool, field, rng)
+            order = replace(order, theta=tuple(theta.tolist()))
+        out.append((move, order))
+    return out
+
+
+def _first_round(options: Options) -> list[str]:
+    """Return the ways of the first round: the default fit from the guess, then every way once."""
+    return [way for way in options.ways if way != "recombined"] or ["box"]
+
+
+def _chosen(state: State, options: Options, rng: np.random.Generator) -> list[str]:
+    fresh = sum(1 for t in state.tried if t.end.theta and not t.end.dropped)
+    ways = [w for w in options.ways if w != "recombined" or (fresh >= _FRESH and len(state.pool) >= 1)]
+    if not ways:
+        ways = ["box"]
+    pay = shares(state, ways)
+    return [str(w) for w in rng.choice(ways, size=options.per_round, p=pay)]
+
+
+def shares(state: State, ways: Sequence[str]) -> Array:
+    """Return the share of every way in the next round, (n_ways,)."""
+    mean = float(np.mean([t.end.work for t in state.tried])) or 1.0
+    best, found = np.inf, dict.fromkeys(ways, 1.0)
+    for t in state.tried:
+        if t.way in found and t.cost < best - SAME:
+            found[t.way] += 2.0
+        best = min(best, t.cost)
+    for t in state.finds(independent=False):
+        if t.way in found:
+            found[t.way] += 1.0
+    work = {w: sum(t.end.work for t in state.tried if t.way == w) for w in ways}
+    score = np.array([found[w] / (1.0 + work[w] / mean) for w in ways])
+    return (1.0 - _FLOOR) * score / score.sum() + _FLOOR / len(ways)
+
+
+def _limits(state: State, options: Options) -> tuple[float, float]:
+    """Return the costs above which a candidate is dropped: medians of the last ones at its looks."""
+    if not options.race:
+        return np.inf, np.inf
+    out: list[float] = []
+    for k in (0, 1):
+        seen = [t.end.at_looks[k] for t in state.tried if np.isfinite(t.end.at_looks[k])][-_MEMORY:]
+        out.append(float(np.median(seen)) if len(seen) >= _FEWEST else np.inf)
+    return out[0], out[1]

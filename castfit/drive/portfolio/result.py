@@ -1,0 +1,176 @@
+"""What a portfolio found, and its story: what was tried, what was found how often, how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from castfit._brief import brief, one_line
+from castfit._text import Column, Sheet
+from castfit.drive.optima import Optimum, Outlook, optima
+from castfit.drive.portfolio.ways import WAYS
+from castfit.drive.run.found import Found, optima_lines
+
+
+@brief
+@dataclass(frozen=True)
+class Way:
+    """What came of one way to search.
+
+    name : str; tried, dropped, solutions, finds : int, candidates, those given up on the way, those that ended in
+    solutions at full accuracy, and those in the best of these; improvements : int, how often it found what was best
+    then; seconds : float, of computing time
+    """
+
+    name: str
+    tried: int
+    dropped: int
+    solutions: int
+    finds: int
+    improvements: int
+    seconds: float
+
+    @property
+    def words(self) -> str:
+        """What it does."""
+        return WAYS[self.name]
+
+
+@brief
+@dataclass(frozen=True)
+class Candidate:
+    """A candidate: its way and move, where it ended, computing seconds.
+
+    chi2 is that of the solution at full accuracy, NaN if it did not come to one; values are by name, natural scale.
+    """
+
+    index: int
+    way: str
+    move: str
+    chi2: float
+    cost: float
+    success: bool
+    dropped: bool
+    values: Mapping[str, float]
+    seconds: float
+
+
+@brief
+@dataclass(frozen=True)
+class PortfolioProgress:
+    """What a callback sees after each candidate: how many were made, the lowest cost, how often it was found."""
+
+    candidates: int
+    cost: float
+    finds: int
+    seconds: float
+
+    @property
+    def sentence(self) -> str:
+        """The state of things in one line."""
+        if not np.isfinite(self.cost):
+            return f"{self.candidates} candidates, no solution yet, {self.seconds:.1f} s"
+        times = "once" if self.finds < 2 else f"{self.finds} times"
+        return f"{self.candidates} candidates: cost {self.cost:.6g} found {times}, {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PortfolioResult(Found):
+    """What `castfit.estimate` found.
+
+    Attributes
+    ----------
+    best : Result or None
+        The best fit, at full accuracy and verified; None if nothing could be fitted.
+    reason : str
+        Why the search ended.
+    candidates : tuple of Candidate
+        Everything that was tried, in the order in which it was planned.
+    ways : tuple of Way
+        What came of every way to search.
+    sure : bool
+        Whether the best optimum was found again as often as was asked for.
+    finds : int
+        How many candidates from starts of their own ended in it.
+    described : bool
+        Whether it describes the data: what is left may be noise.
+    time : float
+        Seconds.
+    floor : float
+        Differences of chi2 that are rounding.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> found = cf.estimate(cf.problems.load("bellman").problem, rng=0)
+    >>> found.success, found.sure, found.finds
+    (True, True, 3)
+    """
+
+    reason: str
+    candidates: tuple[Candidate, ...]
+    ways: tuple[Way, ...]
+    sure: bool
+    finds: int
+    described: bool
+    time: float
+    floor: float = 0.0
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def optima(self) -> tuple[Optimum, ...]:
+        """The optima that were found, the lowest first."""
+        ends = {c.index: (c.chi2, c.values) for c in self.candidates if c.success}
+        return optima(ends, floor=self.floor)
+
+    @cached_property
+    def outlook(self) -> Outlook:
+        """Whether more starts are worth it; of candidates from starts of their own."""
+        own = [c for c in self.candidates if c.way != "recombined"]
+        ends = {c.index: (c.chi2, c.values) for c in own if c.success}
+        return Outlook.of(optima(ends, floor=self.floor), len(own))
+
+    @property
+    def story(self) -> list[str]:
+        """What was tried, what was found how often, and how sure that is, in sentences."""
+        n = len(self.candidates)
+        tried = ", ".join(f"{way.tried} x {way.words}" for way in self.ways if way.tried)
+        lines = [f"{n} candidates in {self.time:.1f} s: {tried}."]
+        if self.best is None or not self.best.success:
+            return [*lines, "None ended in a solution.", self.reason]
+        times = {0: "by recombination alone", 1: "once", 2: "twice"}.get(self.finds, f"{self.finds} times")
+        lines.append(f"The best optimum, chi2 = {self.best.chi2:.6g}, was found {times} from starts of their own.")
+        best = max(self.ways, key=lambda w: (w.finds, w.improvements, -w.seconds))
+        if best.finds:
+            lines.append(f"It was found most often by {best.words}: {best.finds} of {best.tried}.")
+        if not self.described:
+            lines.append(
+                "It does not describe the data: the model is wrong, the noise larger, or there is a better optimum."
+            )
+        lines.append(self.reason)
+        if not self.sure:
+            lines.append("It may not be the best there is: give more time (max_time), or narrower bounds.")
+        return lines
+
+    def sheet(self) -> Sheet:
+        """Return the table of the ways."""
+        columns: list[Column[Way]] = [
+            ("way", lambda w: w.name),
+            (">tried", lambda w: f"{w.tried}"),
+            (">dropped", lambda w: f"{w.dropped}"),
+            (">solutions", lambda w: f"{w.solutions}"),
+            (">best", lambda w: f"{w.finds}"),
+            (">seconds", lambda w: f"{w.seconds:.1f}"),
+        ]
+        return Sheet.of([way for way in self.ways if way.tried], *columns)
+
+    def __repr__(self) -> str:
+        return one_line(f"{type(self).__name__}({' '.join(self.story[1:])})")
+
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+        found = optima_lines(self.optima, len(self.candidates), first=False)
+        return "\n".join([*self.story, *self.warnings, "", *self.sheet().lines, "", *found, *self.closing()])

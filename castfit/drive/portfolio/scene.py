@@ -1,0 +1,86 @@
+"""What searches of one problem share, built once per process: the problem at low accuracy, its horizons, where to draw.
+
+Starts are compared, and trajectories followed, by single shooting at the accuracy of a search; nothing that is reported
+is: what looks good is fitted again by `castfit.fit`, at full accuracy, and verified.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit._casadi import Built, find_compiler
+from castfit.integrate import IntegratorOptions
+from castfit.start.surrogate import surrogate
+from castfit.transcribe.single_shooting import SingleShooting
+
+if TYPE_CHECKING:
+    from castfit._array import Array
+    from castfit.posed import Posed
+    from castfit.staged import StagedProblem
+
+_TOLERANCES = 1e-6, 1e-8
+HORIZONS = tuple(0.1 * k for k in range(1, 10))
+"""Fractions of the distinct measured times."""
+
+
+@dataclass
+class Scene:
+    """A posed problem as searches see it.
+
+    asked : Posed
+        The problem as it was given.
+    searched : Posed
+        The same with normal errors, whose unknown sizes are eliminated, in the place of other densities.
+    staged : StagedProblem
+        That one, by single shooting at low accuracy.
+    """
+
+    asked: Posed
+    searched: Posed
+    staged: StagedProblem
+    transcription: SingleShooting
+    _shorter: dict[float, StagedProblem] = field(default_factory=dict[float, "StagedProblem"])
+
+    @property
+    def places(self) -> list[int]:
+        """Where the quantities that are searched stand among all."""
+        return [self.asked.names.index(name) for name in self.searched.names]
+
+    def until(self, fraction: float) -> StagedProblem:
+        """Return the problem up to a fraction of its measured times."""
+        if fraction not in self._shorter:
+            starts = [c.points.times[c.points.times > c.start] for c in self.searched.conditions]
+            times = np.unique(np.concatenate(starts))
+            end = float(times[min(int(np.ceil(fraction * times.size)), times.size) - 1])
+            shorter = self.searched.until(max(end, min(float(t[0]) for t in starts if t.size)))
+            self._shorter[fraction] = self.transcription.transcribe(shorter, shorter.guess)
+        return self._shorter[fraction]
+
+    def cost(self, theta: Array) -> float:
+        """Return the cost at theta (n,), infinite where the model cannot be integrated."""
+        at = self.staged.evaluate(np.clip(theta, self.staged.lower, self.staged.upper))
+        return at.cost if at.ok and np.isfinite(at.cost) else np.inf
+
+
+_SCENES: Built[Posed, Scene] = Built()
+
+
+def scene_of(posed: Posed) -> Scene:
+    """Return the scene of a posed problem, built once."""
+    return _SCENES.get(posed, _scene)
+
+
+def search_options() -> IntegratorOptions:
+    """Return how searches integrate: by the method in compiled code, where there is a compiler."""
+    relative, absolute = _TOLERANCES
+    method = "auto" if find_compiler() is None else "esdirk"
+    return IntegratorOptions(method=method, relative_tolerance=relative, absolute_tolerance=absolute)
+
+
+def _scene(posed: Posed) -> Scene:
+    searched = posed if posed.least_squares else surrogate(posed)
+    transcription = SingleShooting(search_options())
+    return Scene(posed, searched, transcription.transcribe(searched, searched.guess), transcription)

@@ -1,0 +1,173 @@
+"""The ways of a portfolio: each makes one candidate from a random stream, and goes as far down as it can.
+
+    fit          `castfit.fit` as it is by default, from a draw: states start at the data, on collocation
+    box          the best of some draws, then down in the box (castfit.solve.step_control.box)
+    growing      the best of some draws, then ever longer horizons in the box, then the whole
+    recombined   a move of the pool (castfit.drive.portfolio.moves), then down in the box
+
+What comes near the best so far is fitted at full accuracy at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit.drive.portfolio.descend import best_of, descend, grow, work_of
+from castfit.drive.portfolio.moves import Field
+from castfit.drive.portfolio.scene import Scene, scene_of
+from castfit.drive.run.jobs import task, thaw
+from castfit.fit import fit
+from castfit.result import Result
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.start.surrogate import completed
+from castfit.transcribe.single_shooting import SingleShooting
+
+if TYPE_CHECKING:
+    from castfit._array import Array
+    from castfit.problem import Posable
+
+WAYS = {
+    "fit": "the default fit from a random start",
+    "box": "the best of several draws, single shooting in a box",
+    "growing": "the best of several draws, ever longer horizons",
+    "recombined": "good points recombined, single shooting in a box",
+}
+"""The ways, in words."""
+
+NEAR = 2.0
+"""Of the lowest cost so far, in the logarithm of the likelihood: what ends so close is fitted at full accuracy."""
+
+_NEAR_PART = 0.02  # of half the squares: the same, where the lowest cost is far from noise
+
+
+@dataclass(frozen=True)
+class Order:
+    """A candidate to be made: which way, from which random stream, and what is known so far.
+
+    start : natural values by name, of the first fit, which begins at the guess
+    theta : where a recombined one begins
+    limits : costs above which it is dropped at its looks
+    best : the lowest cost so far
+    """
+
+    way: str
+    seed: int
+    screen: int
+    theta: tuple[float, ...] = ()
+    limits: tuple[float, float] = (np.inf, np.inf)
+    best: float = np.inf
+    guess: bool = False
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a candidate came to.
+
+    Attributes
+    ----------
+    theta : tuple of float
+        Of the quantities that are searched, search scale; empty if there is nothing.
+    cost : float
+        As searches see it.
+    at_looks : (float, float)
+    work : float
+        In simulations.
+    seconds : float
+        Of computing time.
+    dropped : bool
+    result : Result or None
+        The fit at full accuracy, if there was one.
+    """
+
+    theta: tuple[float, ...] = ()
+    cost: float = np.inf
+    at_looks: tuple[float, float] = (np.nan, np.nan)
+    work: float = 0.0
+    seconds: float = 0.0
+    dropped: bool = False
+    result: Result | None = None
+    failures: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+_Job = tuple["Posable", Field]
+
+
+@task
+def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) -> End | None:
+    """Make a candidate, wherever this is called; None if there is no time."""
+    left = min(deadline - time.time(), limit)
+    if left <= 0.0:
+        return None
+    began, until = time.process_time(), time.time() + left
+    parts: Any = thaw(job)
+    problem, where = parts
+    scene = scene_of(problem.posed)
+    rng = np.random.default_rng(order.seed)
+    if order.way == "fit":
+        end = _fitted(problem, scene, where, order, rng, left)
+    else:
+        end = _descended(problem, scene, where, order, rng, until)
+    seconds = time.process_time() - began
+    return End(
+        end.theta, end.cost, end.at_looks, end.work, seconds, end.dropped,
+        None if end.result is None else _light(end.result), end.failures,
+    )  # fmt: skip
+
+
+def _fitted(problem: Posable, scene: Scene, where: Field, order: Order, rng: np.random.Generator, left: float) -> End:
+    start = None if order.guess else _named(problem, scene, where.draw(rng))
+    result = fit(problem, start=start, retry=order.guess, max_time=left)
+    return _end_of(result, scene)
+
+
+def _descended(
+    problem: Posable, scene: Scene, where: Field, order: Order, rng: np.random.Generator, until: float
+) -> End:
+    work = 0.0
+    if order.theta:
+        theta = np.array(order.theta)
+    else:
+        theta, cost = best_of(scene, [where.draw(rng) for _ in range(order.screen)])
+        work += order.screen
+        if not np.isfinite(cost):
+            return End(work=work)
+    if order.way == "growing":
+        theta, more = grow(scene, theta, until - time.time())
+        work += more
+    found = descend(scene, theta, order.limits, until - time.time())
+    work += found.work
+    end = End(tuple(found.theta.tolist()), found.cost, found.at_looks, work, dropped=found.dropped)
+    near = NEAR + _NEAR_PART * abs(order.best) if np.isfinite(order.best) else np.inf
+    if found.dropped or not np.isfinite(found.cost) or found.cost > order.best + near:
+        return end
+    left = until - time.time()
+    if left <= 0.0:
+        return end
+    start = _named(problem, scene, found.theta)
+    result = fit(problem, SingleShooting(), GaussNewton("box"), start=start, retry=False, max_time=left)
+    last = _end_of(result, scene)
+    return End(last.theta, last.cost, end.at_looks, work + last.work, result=result)
+
+
+def _end_of(result: Result, scene: Scene) -> End:
+    theta = np.array([scene.asked.to_search(np.array(list(result.values.values())))[j] for j in scene.places])
+    work = work_of(dict(result.evaluations), theta.size)
+    cost = result.cost if scene.searched is scene.asked else scene.cost(theta)
+    return End(tuple(theta.tolist()), cost, work=work, result=result)
+
+
+def _named(problem: Posable, scene: Scene, theta: Array) -> dict[str, float]:
+    """Return natural values by name, of all quantities, for theta of those that are searched."""
+    whole = completed(scene.asked, scene.searched, theta, scene.asked.guess)
+    natural = problem.to_natural(whole).tolist()
+    return {q.name: float(np.clip(x, q.lower, q.upper)) for q, x in zip(problem.quantities, natural, strict=True)}
+
+
+def _light(result: Result) -> Result:
+    """Return a result without its problem, which need not travel."""
+    return replace(result, problem=None)

@@ -1,0 +1,163 @@
+"""`estimate`: the answer without a choice, the same numbers everywhere, and a story that is true."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import castfit as cf
+from castfit.drive.portfolio.moves import MOVES, Field, Member, joined
+from castfit.drive.portfolio.plan import Options, State, Tried, next_round, shares
+from castfit.drive.portfolio.ways import WAYS, End
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def chain(**changes) -> cf.Problem:
+    """A -> B -> C, of which only B is measured, on an unknown scale and with unknown noise."""
+    a, b, k1, k2, scale = cf.symbols("a b k1 k2 scale")
+    model = cf.Model({a: -k1 * a, b: k1 * a - k2 * b}, parameters=[k1, k2, scale], outputs={"signal": scale * b})
+    t = np.linspace(0.3, 8, 20)
+    rng = np.random.default_rng(3)
+    clean = 2.0 * 1.0 / (0.4 - 1.0) * (np.exp(-1.0 * t) - np.exp(-0.4 * t))
+    data = clean + 0.02 * rng.standard_normal(t.size)
+    experiment = cf.Experiment({"signal": data}, time=t, sigma=cf.unknown(), initial={"a": 1.0, "b": 0.0})
+    known = {n: cf.Parameter(10.0, bounds=(1e-3, 1e3), scale="log") for n in ("k1", "k2", "scale")}
+    return cf.Problem(model, experiment, parameters=known | changes)
+
+
+def test_the_answer_is_found_again_and_the_story_says_so():
+    found = cf.estimate(chain(), rng=1, max_time=120)
+    assert found.success
+    assert found.sure
+    assert found.finds >= 3
+    assert found.described
+    values = found.best.parameters
+    # Rates may be exchanged: the slow and the fast one make the same curve on another scale.
+    assert sorted((values["k1"], values["k2"])) == pytest.approx([0.4, 1.0], rel=0.2)
+    assert found.best.transcription
+    assert any("this will do" in line for line in found.story)
+    assert f"{len(found.candidates)} candidates" in found.story[0]
+    assert sum(way.tried for way in found.ways) == len(found.candidates)
+    assert sum(c.success for c in found.candidates) == sum(way.solutions for way in found.ways)
+    assert "best:" in found.summary()
+    assert found.optima[0].chi2 == min(c.chi2 for c in found.candidates if c.success)
+
+
+def test_the_numbers_depend_on_the_seed_alone_not_on_workers_nor_on_interruptions(tmp_path):
+    def ends(result):
+        return [(c.way, c.move, c.cost, c.success) for c in result.candidates]
+
+    options = {"rng": 5, "ways": ["box", "growing"], "max_time": 300}
+    alone = cf.estimate(chain(), **options)
+    two = cf.estimate(chain(), workers=2, **options)
+    assert ends(alone) == ends(two)
+    file = tmp_path / "search.jsonl"
+    cut = cf.estimate(chain(), checkpoint=file, callback=lambda now: now.candidates >= 1, **options)
+    assert "callback" in cut.reason
+    assert not cut.sure
+    gone_on = cf.estimate(chain(), checkpoint=file, resume=True, **options)
+    assert ends(gone_on) == ends(alone)
+    with pytest.raises(cf.InputError, match="resume=True"):
+        cf.estimate(chain(), checkpoint=file, **options)
+
+
+def test_the_time_limit_is_kept_and_said():
+    found = cf.estimate(chain(), max_time=0.05, finds=50)
+    assert "time limit" in found.reason
+    assert not found.sure
+    assert any("more time" in line or "None ended" in line for line in found.story)
+
+
+def test_a_model_that_cannot_describe_the_data_is_no_success_story():
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k])
+    t = np.linspace(0.1, 5, 20)
+    experiment = cf.Experiment({"x": 1 + np.sin(3 * t)}, time=t, sigma=0.01, initial={"x": 1.0})
+    problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(1.0, bounds=(1e-3, 1e3), scale="log")})
+    found = cf.estimate(problem, rng=0, max_time=60)
+    assert not found.described
+    assert any("does not describe the data" in line for line in found.story)
+
+
+def test_mistakes_are_listed_at_once():
+    with pytest.raises(cf.InputError) as caught:
+        cf.estimate(
+            chain(), max_time=-1, finds=0, screen=0, race="yes", ways=["boxes"],
+            limits={"k1": (0, 1), "k3": (1, 2), "k2": (1, np.inf)},
+        )  # fmt: skip
+    text = str(caught.value)
+    for part in ("max_time", "finds", "screen", "race", "'boxes'", "'k1'", "'k3'", "'k2'"):
+        assert part in text
+    with pytest.raises(cf.InputError, match="give a Problem"):
+        cf.estimate(3)
+
+
+def test_quantities_without_bounds_are_drawn_about_their_guess():
+    found = cf.estimate(
+        chain(scale=cf.Parameter(1.0, scale="log"), k1=cf.Parameter(0.8)), rng=0, max_time=60, ways=["box"], finds=1
+    )
+    assert found.best is not None
+
+
+# ------------------------------------------------------------------------------------------------- its ingredients
+
+
+def field_of(n: int) -> Field:
+    return Field(np.full(n, -2.0), np.full(n, 3.0), np.ones(n))
+
+
+@given(seeds, st.integers(1, 8), st.sampled_from(sorted(MOVES)))
+def test_moves_stay_within_the_limits_and_come_from_members(seed, n, name):
+    rng, field = np.random.default_rng(seed), field_of(n)
+    pool = tuple(Member(field.draw(rng), float(i)) for i in range(5))
+    move, needed = MOVES[name]
+    assert needed <= len(pool)
+    made = move(pool, field, rng)
+    assert made.shape == (n,)
+    assert (made >= field.lower).all()
+    assert (made <= field.upper).all()
+    if name == "crossover":
+        assert all(any(x == m.theta[j] for m in pool) for j, x in enumerate(made))
+
+
+@given(seeds, st.integers(1, 40))
+def test_the_pool_holds_distinct_members_the_best_first(seed, count):
+    rng, field = np.random.default_rng(seed), field_of(3)
+    pool: tuple[Member, ...] = ()
+    offered = []
+    for _ in range(count):
+        new = Member(field.draw(rng), float(rng.choice([np.inf, rng.normal()])))
+        offered.append(new)
+        pool = joined(pool, new, field)
+        pool = joined(pool, new, field)  # a second time changes nothing
+    costs = [m.cost for m in pool]
+    assert costs == sorted(costs)
+    assert len(pool) <= 15
+    assert np.isfinite(costs).all()
+    finite = [m.cost for m in offered if np.isfinite(m.cost)]
+    assert not finite or costs[0] == min(finite)
+
+
+def tried(i: int, way: str, work: float) -> Tried:
+    return Tried(i, way, "", End(theta=(0.0,), cost=5.0, work=work))
+
+
+def test_ways_that_cost_more_for_nothing_get_less():
+    state = State((tried(0, "fit", 1000.0), tried(1, "box", 10.0), tried(2, "growing", 50.0)))
+    share = dict(zip(WAYS, shares(state, list(WAYS)), strict=True))
+    assert sum(share.values()) == pytest.approx(1.0)
+    assert share["box"] > share["growing"] > share["fit"] > 0.03
+
+
+def test_a_round_is_the_same_for_the_same_seed_and_recombines_only_what_is_there():
+    options, field = Options(tuple(WAYS)), field_of(1)
+    first = next_round(State(), options, field, np.random.default_rng(0))
+    assert [order.way for _, order in first] == ["fit", "box", "growing"]
+    assert first[0][1].guess
+    state = State().extended([tried(i, "box", 10.0) for i in range(8)], field)
+    rounds = [next_round(state, options, field, np.random.default_rng(4)) for _ in range(2)]
+    assert rounds[0] == rounds[1]
+    assert all(order.theta for _, order in rounds[0] if order.way == "recombined")
