@@ -16,7 +16,7 @@ LEAVES = {
     "stiffness": ["stiffness.png"],
     "csv_to_report": ["concentrations.csv", "report.html"],
 }
-NEEDS = {"multistart_dask": "distributed", "csv_to_report": "pandas"}
+NEEDS = {"multistart_dask": "distributed", "csv_to_report": "pandas", "sbml_model": "antimony"}
 SLOW = {
     "adjoint_shooting",
     "batch_reactor_dae",
@@ -35,6 +35,7 @@ SLOW = {
     "multistart_dask",
     "oral_doses",
     "robertson",
+    "sbml_model",
     "scaled_outputs",
     "scatter_search",
     "stiffness",

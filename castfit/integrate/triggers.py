@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from castfit.model import Model
 
 _STEPS = 200  # in which an experiment is watched
+_AHEAD = 32  # of them are integrated at once
 _HALVINGS = 40  # to find where an expression turns back
 _TINY = 1e-13  # of a step: how exactly a time is located
 _ERRORS = 10.0  # times the tolerance of integration: differences that stay so small do not pass zero
@@ -93,18 +94,24 @@ class _Step:
         """Return the states (x, z) a time s later; None if integration fails."""
         if s == 0.0:
             return self.x, self.z
-        watch = self.watch
+        found = self.through(s, 1)
+        return None if found is None else (found[1][-1], found[2][-1])
+
+    def through(self, s: float, n: int) -> tuple[Array, Array, Array] | None:
+        """Return times (n,), and states (n, n_x), (n, n_z) at the ends of n equal parts of the time up to s later."""
+        watch, grid = self.watch, np.arange(1, n + 1) / n
+        times = self.t + s * grid
         lanes = Lanes(
             start=np.array([self.t]),
             duration=np.array([s]),
             x0=self.x[None],
             p=self.p[None],
-            u=input_cubics(watch.condition.inputs, np.array([self.t, self.t + s]))[None],
+            u=input_cubics(watch.condition.inputs, np.append(self.t, times))[None],
             z0=self.z[None],
             unit=watch.unit[None],
         )
-        found = watch.integrator.values(lanes)
-        return None if found.failures else (found.x[0, -1], found.z[0, -1])
+        found = integrator_of(watch.model, grid, watch.options).values(lanes)
+        return None if found.failures else (times, found.x[0], found.z[0])
 
 
 @dataclass
@@ -159,9 +166,8 @@ class _Watch:
                 done += 1
             if t >= self.end:
                 return
-            b = float(min(t + h, marks[np.searchsorted(marks, t, side="right")]))
-            step = _Step(self, t, x, z, table.p[done])
-            reached = self._first(step, b)
+            b = float(min(t + _AHEAD * h, marks[np.searchsorted(marks, t, side="right")]))
+            reached = self._first(_Step(self, t, x, z, table.p[done]), b, h)
             if reached is None:  # the integration itself will say why
                 return
             passed, t, x, z = reached
@@ -216,16 +222,43 @@ class _Watch:
 
     # Where differences pass zero
 
-    def _first(self, step: _Step, b: float) -> tuple[list[_Zero], float, Array, Array] | None:
-        """Return what passes zero first in (t, b], its time or b, and the states there; None if integration fails."""
-        moved = step.to(b - step.t)
-        if moved is None:
-            return None
+    def _first(self, step: _Step, b: float, h: float) -> tuple[list[_Zero], float, Array, Array] | None:
+        """Return what passes zero first in (t, b], its time or b, and the states there; None if integration fails.
+
+        Signs are looked at every h or oftener, or, where integration fails before b, up to where it does.
+        """
+        count = int(2 ** np.ceil(np.log2(max((b - step.t) / h, 1.0) * (1.0 - _TINY))))  # few integrators are built
+        while (path := step.through(b - step.t, count)) is None:
+            if count == 1:
+                return None
+            count //= 2
+            b = step.t + 0.5 * (b - step.t)
+        times = path[0]
+        times[-1] = b
+        before = self._every_rate(step, step.t, step.x, step.z)
+        for t, x, z in zip(times.tolist(), *path[1:], strict=True):
+            after = self._every_rate(step, t, x, z)
+            zeros = self._zeros(step, t, before, after)
+            if zeros is None:
+                return None
+            if zeros:
+                first = min(zero.time for zero in zeros)
+                reached = step.to(first)
+                if reached is None:
+                    return None
+                at_once = [zero for zero in zeros if zero.time <= first + _SAME * (t - step.t)]
+                return at_once, step.t + first, *reached
+            step, before = replace(step, t=t, x=x, z=z), after
+        return [], b, step.x, step.z
+
+    def _zeros(
+        self, step: _Step, b: float, before: Sequence[tuple[Array, ...]], after: Sequence[tuple[Array, ...]]
+    ) -> list[_Zero] | None:
+        """Return the first zeros of all differences in (t, b], of which rates at both ends are known."""
         zeros: list[_Zero] = []
         try:
             for i, signs in enumerate(self.signs):
-                g0, rate0, by_x = self._rates(i, step, step.t, step.x, step.z)
-                g1, rate1, _ = self._rates(i, step, b, *moved)
+                (g0, rate0, by_x), (g1, rate1, _) = before[i], after[i]
                 resting = np.maximum(np.abs(g0), np.abs(g1)) <= self._noise @ np.abs(by_x).T
                 for row, sign in enumerate(signs.tolist()):
                     if resting[row]:  # at zero but for errors of integration
@@ -236,13 +269,7 @@ class _Watch:
                         zeros.append(_Zero(zero[0], i, row, zero[1]))
         except _Stopped:
             return None
-        if not zeros:
-            return [], b, *moved
-        first = min(zero.time for zero in zeros)
-        reached = step.to(first)
-        if reached is None:
-            return None
-        return [zero for zero in zeros if zero.time <= first + _SAME * (b - step.t)], step.t + first, *reached
+        return zeros
 
     def _along(self, step: _Step, i: int, row: int) -> Callable[[float], tuple[float, Callable[[], float]]]:
         """Return a difference as a function of the time since t, with its rate."""
@@ -252,7 +279,7 @@ class _Watch:
             if reached is None:
                 raise _Stopped
             g = self._values(i, step.t + s, reached[0])
-            return float(g[row]), lambda: float(self._rates(i, step, step.t + s, *reached)[1][row])
+            return float(g[row]), lambda: float(self._every_rate(step, step.t + s, *reached)[i][1][row])
 
         return at
 
@@ -262,12 +289,12 @@ class _Watch:
     def _all(self, t: float, x: Array) -> list[Array]:
         return [self._values(i, t, x) for i in range(len(self.triggers))]
 
-    def _rates(self, i: int, step: _Step, t: float, x: Array, z: Array) -> tuple[Array, Array, Array]:
-        """Return differences, how fast they change, and their derivatives by states."""
+    def _every_rate(self, step: _Step, t: float, x: Array, z: Array) -> list[tuple[Array, Array, Array]]:
+        """Return differences of all triggers, how fast they change, and their derivatives by states."""
         u, du = self._inputs(t)
         graph: Any = self.integrator.graph
         f = np.asarray(graph(t, x, z, step.p, u)[0], dtype=float).ravel()
-        return self.triggers[i].rates(t, x, u, self.e, f, du)
+        return [trigger.rates(t, x, u, self.e, f, du) for trigger in self.triggers]
 
     @cached_property
     def _noise(self) -> Array:
