@@ -410,7 +410,28 @@ class Experiment:
         return self.with_changes(events=tuple(events))
 
     def with_changes(self, **changes: Any) -> Experiment:
-        """Return a copy with other fields, which must be right."""
+        """Return a copy with other fields, in the form that the experiment keeps.
+
+        Parameters
+        ----------
+        **changes
+            Fields by name: mappings where they are mappings here, such as ``sigma={"y": array}``.
+
+        Raises
+        ------
+        InputError
+            For unknown fields, and for what a new `Experiment` would have to read first.
+        """
+        known, wrong = vars(self), list[str]()
+        for key, value in changes.items():
+            if key not in known:
+                wrong.append(f"'{key}' is no field of an experiment: {suggest(key, known)}")
+            elif isinstance(known[key], Mapping) and not isinstance(value, (Mapping, type(None))):
+                wrong.append(
+                    f"{key} is {text(value)}, but kept as a mapping from names, as experiment.{key} shows; give such a "
+                    f"mapping, or make a new Experiment(..., {key}=...)"
+                )
+        check("Experiment.with_changes", wrong)
         out = Experiment.__new__(Experiment)
         for key, value in {**vars(self), **changes}.items():
             object.__setattr__(out, key, value)

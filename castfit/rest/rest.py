@@ -292,14 +292,14 @@ class Rest:
     def _unsettled(self, now: Moment) -> str:
         """Say how the model moves on."""
         if not (np.isfinite(now.rate).all() and np.isfinite(now.jacobian).all()):
-            return f"its rates cannot be computed after a time of {now.time:.4g}"
+            return f"its rates cannot be computed {_after(now.time)}"
         n = self.n_x
         unit = np.where(now.size[:n] > 0.0, now.size[:n], 1.0)
         i = int(np.argmax(np.abs(now.rate[:n]) / unit))
         growing = np.abs(now.w[:n]) >= 0.999 * now.size[:n]
         how = "grows" if growing[i] and np.sign(now.rate[i]) == np.sign(now.w[i]) else "still moves"
         return (
-            f"after a time of {now.time:.3g} '{self.states[i]}' {how}, by {now.rate[i]:.2g} per unit of time "
+            f"{_after(now.time)} '{self.states[i]}' {how}, by {now.rate[i]:.2g} per unit of time "
             f"at {now.w[i]:.3g}: the model grows without bound, oscillates, or settles too slowly"
         )
 
@@ -336,3 +336,8 @@ class Rest:
         weight = ca.SX.sym("weight", f.numel())
         hessian, _ = ca.hessian(ca.dot(weight, f), ca.vertcat(w, p))
         return ca.Function("second", [w, p, weight], [ca.densify(hessian)])
+
+
+def _after(time: float) -> str:
+    """Say when; a model whose rates vanish in no time that numbers hold was followed as far as they go."""
+    return f"after a time of {time:.4g}" if np.isfinite(time) else "however long one waits,"

@@ -399,7 +399,7 @@ def test_other_files_are_no_results(tmp_path, many):
 
 
 def test_the_waterfall_shows_every_start_once(many, tmp_path):
-    figure = plots.waterfall(many, tmp_path / "waterfall.png")
+    figure = many.plot(tmp_path / "waterfall.png")
     (axes,) = figure.axes
     points = np.concatenate([line.get_xydata() for line in axes.lines])
     points = points[np.argsort(points[:, 0])]

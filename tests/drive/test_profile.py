@@ -230,6 +230,37 @@ def test_a_bound_that_nothing_excludes_is_said(bent):
     assert "down to its bound 0.3" in lower.sentence
 
 
+def test_limits_that_integration_does_not_reproduce_are_none(bent):
+    fine = cf.profile(bent, "k", cf.Collocation(degree=2, elements=6))["k"]
+    coarse = cf.profile(bent, "k", cf.Collocation(degree=1, elements=3))["k"]
+    np.testing.assert_allclose(fine.limits(), cf.profile(bent, "k")["k"].limits(), rtol=2e-3)
+    assert [side.kind for side in coarse.sides()] == ["not reproduced"] * 2
+    assert np.isnan(coarse.limits()).all()
+    assert "another objective" in coarse.sentence
+    bound = cf.profile(cf.fit(banana().posed.within(np.log([0.1, 0.3]), np.log([1e3, 1e2]))), "k",
+                       cf.Collocation(degree=1, elements=3))["k"]  # fmt: skip
+    assert bound.sides()[0].kind == "not reproduced"
+
+
+def test_what_is_positive_is_followed_down_to_small_values_without_leaving_its_states():
+    """A scale and an initial value of which only the product is well known: the valley is straight in logarithms."""
+    x, k, s = cf.symbols("x k s")
+    t = np.linspace(0.0, 4.0, 9)
+    data = 2.0 * np.exp(-0.4 * t) * (1 + 0.01 * np.random.default_rng(5).standard_normal(9))
+    problem = cf.Problem(
+        cf.Model({x: -k * x}, parameters=[k, s], outputs={"y": s * x}),
+        cf.Experiment({"y": data}, time=t, sigma=0.02, initial={"x": cf.free(4.0, lower=0)}),
+        parameters={"k": 0.5, "s": cf.Parameter(0.5, bounds=(0.1, 10.0))},
+    )
+    found = cf.profile(cf.fit(problem), ["x(0)", "s"])
+    assert found.verdicts == {"x(0)": ("bounded", "bounded"), "s": ("at a bound", "at a bound")}
+    # x(0) = (s x(0)) / s: between the limits of the product at the bounds of s.
+    product = cf.profile(cf.fit(problem), "s * x(0)")["s * x(0)"].limits()
+    np.testing.assert_allclose(found["x(0)"].limits(), (product[0] / 10.0, product[1] / 0.1), rtol=1e-2)
+    assert found["s"].objective.max() < 1e-3
+    assert found.solves < 45
+
+
 def test_a_saved_run_is_read_again(bent, tmp_path):
     found = cf.profile(bent, levels=(0.68, 0.95))
     found.save(tmp_path / "profiles.json")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._json import rebuilt
-from castfit._pictures import picture
 from castfit._reading import is_one_of, option_mistakes, real, text
 from castfit._text import aligned, rounded
 from castfit.drive.bootstrap.intervals import acceleration, bca, percentile, worst
+from castfit.drive.drawn import Drawn
 from castfit.drive.refits.leave_out import LeaveOutResult
 from castfit.drive.refits.recipes import KINDS
 from castfit.drive.refits.row import Refit, failure_table, failures
@@ -26,11 +26,9 @@ from castfit.result import Result
 from castfit.status import InputError, check
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
     from castfit.problem import Posable
-    from castfit.simulate import Prediction, Times
 
     Array = NDArray[np.float64]
 
@@ -40,7 +38,7 @@ _FEW = 2  # draws that have a scatter
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BootstrapResult:
+class BootstrapResult(Drawn):
     """Estimates from data sets that were drawn about a fit.
 
     Attributes
@@ -215,16 +213,6 @@ class BootstrapResult:
         with np.errstate(over="ignore"):
             ends = np.where(self.result.log[:, None], np.exp(np.where(self.result.log[:, None], ends, 0.0)), ends)
         return {name: (low, high) for name, (low, high) in zip(self.names, ends.tolist(), strict=True)}
-
-    def predict(
-        self, times: Times = None, *, noise: bool = False, level: float | None = None, **options: Any
-    ) -> Prediction:
-        """Return predictions with bands that hold the middle of the draws: ``result.predict(times, bands=drawn)``."""
-        return self.result.predict(times, bands=self, noise=noise, level=level, **options)
-
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """Plot histograms of the draws with the limits of the intervals; `castfit.plots.pairs` shows them in pairs."""
-        return picture("histograms")(self, path)
 
     @property
     def limits(self) -> dict[str, dict[str, tuple[float, float]]]:

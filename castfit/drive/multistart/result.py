@@ -6,18 +6,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from castfit._brief import brief
 from castfit._json import rebuilt
+from castfit._pictures import picture
 from castfit.drive.optima import Merit, Optimum, Outlook, optima
 from castfit.drive.run.checkpoint import read, write
 from castfit.drive.run.found import UNFINISHED, Answer, Found, Trial, columns, counted, optima_lines
 from castfit.result import Result
 from castfit.status import SOLVED, InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _SMALL_GAP = 1e-6
 
@@ -167,6 +171,16 @@ class MultistartResult(Found):
         found = optima({row.index: (row.chi2, row.values) for row in rows if row.success}, floor=floor)
         tried = sum(row.status not in UNFINISHED for row in rows)
         return cls(best=best, starts=rows, optima=found, outlook=Outlook.of(found, tried), floor=floor, **rest)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Plot chi2 of all starts, the lowest first; see `castfit.plots.waterfall`.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            Where to write the figure; the ending decides on the format.
+        """
+        return picture("waterfall")(self, path)
 
     @property
     def statuses(self) -> dict[str, int]:

@@ -147,7 +147,7 @@ def _limit(branch: Branch, side: int, end: str, top: float, sigma: float, result
         return side * np.inf
     if end != CROSSED:
         return np.nan
-    if np.isnan(sigma):
+    if np.isnan(sigma) or not branch.reproduced(last, top):
         return np.nan
 
     def ratio(c: float) -> float:

@@ -50,7 +50,12 @@ def joined(below: Branch, above: Branch) -> Branch:
         np.concatenate([below.slope, above.slope[first:]]),
         np.concatenate([below.theta, above.theta[first:]]),
         (below.ends[0], above.ends[1]),
+        np.concatenate([_errors(below), _errors(above)[first:]]),
     )
+
+
+def _errors(branch: Branch) -> Array:
+    return branch.error if branch.error.size == branch.c.size else np.full(branch.c.size, np.nan)
 
 
 def merged(branches: Sequence[Branch]) -> tuple[Branch, ...]:

@@ -304,6 +304,7 @@ class _Run:
             spine.solver,
             target.held(spine.staged, at.c),
             spine.cost,
+            spine.error,
             lambda staged: target.held(self.setting.wrapped(staged), at.c),
             deadline=self.deadline,
         )

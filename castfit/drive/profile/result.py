@@ -203,6 +203,7 @@ class Profile:
             risen=risen,
             top=self.thresholds[key],
             level=float(key),
+            reproduced=all(branch.reproduced(c, self.thresholds[key]) for branch in self.branches),
         )
 
 
@@ -292,7 +293,7 @@ class Profiles(Mapping[str, Profile]):
 
     @property
     def verdicts(self) -> dict[str, tuple[str, str]]:
-        """Per quantity what is below and above: "bounded", "open", "flat", "at a bound" or "unfinished"."""
+        """Per quantity what is below and above, as `Side.kind` has it: "bounded", "open", "flat", "at a bound", ..."""
         return {n: (p.sides()[0].kind, p.sides()[1].kind) for n, p in self.profiles.items()}
 
     @property

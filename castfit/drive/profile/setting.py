@@ -12,7 +12,7 @@ from castfit.attempts import has_states, started_from
 from castfit.drive.profile.pinned import bare
 from castfit.drive.profile.predicted import Asked, unheld
 from castfit.drive.profile.spots import Spot
-from castfit.drive.profile.tracer import Tracer
+from castfit.drive.profile.tracer import Tracer, misfit
 from castfit.methods import parts_from
 from castfit.simulate import Nodes
 from castfit.solve.gauss_newton import GaussNewton
@@ -38,11 +38,12 @@ _PROBE = 1e-3  # of a target's scale: the step by which derivatives at the best 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """The staged problem, and the best fit in it: v (n_v,) and its cost."""
+    """The staged problem, and the best fit in it: v (n_v,), its cost, and its `misfit`."""
 
     staged: StagedProblem
     v: Array
     cost: float
+    error: float
 
 
 @dataclass(eq=False)
@@ -114,7 +115,9 @@ class Setting:
             finer = at.refine(self.posed, bare(staged), found.v)
             if finer is None:
                 there = staged.linearize(found.v)
-                return Prepared(staged, there.v, there.cost) if there.ok else Status.EVALUATION_FAILED
+                if not there.ok:
+                    return Status.EVALUATION_FAILED
+                return Prepared(staged, there.v, there.cost, misfit(self.posed, bare(staged), there.v, at))
             staged = self.wrapped(finer)
         return Status.INACCURATE
 
@@ -128,8 +131,11 @@ class Setting:
         ready = self.prepared()
         if isinstance(ready, Status):
             return ready
+        return self._tracer(ready, deadline)
+
+    def _tracer(self, ready: Prepared, deadline: float = np.inf) -> Tracer:
         return Tracer(
-            self.posed, self.transcription, self.solver, ready.staged, ready.cost, self.wrapped, deadline=deadline
+            self.posed, self.transcription, self.solver, ready.staged, ready.cost, ready.error, self.wrapped, deadline
         )
 
     def first(self, target: Target) -> tuple[Target, Spot] | Status:
@@ -137,8 +143,7 @@ class Setting:
         ready = self.prepared()
         if isinstance(ready, Status):
             return ready
-        tracer = Tracer(self.posed, self.transcription, self.solver, ready.staged, ready.cost, self.wrapped)
-        return anchored(tracer, target, ready.v)
+        return anchored(self._tracer(ready), target, ready.v)
 
 
 def parts_along(transcription: Any, solver: Any, mistakes: list[str]) -> tuple[Transcription, Solver]:

@@ -8,7 +8,7 @@ delta  2 (cost(c) - cost of the best fit), a difference of -2 log L
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,6 +19,9 @@ CROSSED, BOUND, FAR, ZERO, LOST, JUMP, CUT, INTERRUPTED, BEYOND = (
 )  # fmt: skip
 """Why a branch ends."""
 
+REPRODUCED = 0.05  # of the threshold: an error of the objective that moves a limit by a fortieth of its distance
+_AT_LEVEL = 0.02  # relative: this spot was made for the threshold
+
 
 @dataclass(frozen=True, eq=False)
 class Spot:
@@ -26,6 +29,7 @@ class Spot:
 
     slope, curvature : first and second derivative of delta by c, the latter that of the linearized problem
     v, tangent : (n_v,) the solution and dv/dc
+    error : by how much delta is another one when the model is integrated with error control; NaN where nobody looked
     """
 
     c: float
@@ -35,6 +39,7 @@ class Spot:
     theta: Array
     v: Array
     tangent: Array
+    error: float = np.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +53,9 @@ class Branch:
     ends : (str, str)
         Below and above: "crossed" (a threshold), "beyond" (as high as asked), "bound", "far", "lost", "jump",
         "cut off", "interrupted".
+    error : (n,) array
+        By how much delta is another one when the model is integrated with error control, infinite where the integration
+        does not reproduce the solution; NaN where nobody looked.
     """
 
     c: Array
@@ -55,6 +63,7 @@ class Branch:
     slope: Array
     theta: Array
     ends: tuple[str, str]
+    error: Array = field(default_factory=lambda: np.empty(0))
 
     @classmethod
     def of(cls, spots: list[Spot], ends: tuple[str, str]) -> Branch:
@@ -66,7 +75,19 @@ class Branch:
             np.array([s.slope for s in rows]),
             np.array([s.theta for s in rows]),
             ends,
+            np.array([s.error for s in rows]),
         )
+
+    def reproduced(self, c: float, top: float) -> bool:
+        """Whether the objective stands at c, to a small part of the threshold, if anybody looked there."""
+        if self.error.size != self.c.size:
+            return True
+        looked = np.flatnonzero(~np.isnan(self.error))
+        if looked.size == 0:
+            return True
+        near = looked[int(np.argmin(np.abs(self.c[looked] - c)))]
+        there = abs(self.delta[near] - top) <= _AT_LEVEL * top or self.c[near] == c
+        return not there or bool(abs(self.error[near]) <= REPRODUCED * top)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,9 @@ from castfit._watch import Stopped, watched
 from castfit.attempts import has_states, with_states
 from castfit.drive.profile.path import follow
 from castfit.drive.profile.setting import Setting
-from castfit.drive.profile.spots import Branch, Goal, Traced
+from castfit.drive.profile.spots import Branch, Goal, Spot
 from castfit.drive.profile.targets import Target
+from castfit.drive.profile.tracer import Tracer
 from castfit.drive.run.jobs import task, thaw
 from castfit.status import Status
 
@@ -63,35 +65,63 @@ class Followed:
 @task
 def one_side(job: bytes | Parts, k: int, side: int, deadline: float) -> Followed | None:
     """Follow one side of target k; None if there is no time."""
-    setting, targets, goal = thaw(job)
-    left = deadline - time.time()
-    if left <= 0.0:
-        return None
-    try:
-        with watched(left):
-            first = setting.first(targets[k])
-            tracer = setting.tracer(deadline)
-            if isinstance(first, Status) or isinstance(tracer, Status):
-                return Followed(status=(first if isinstance(first, Status) else tracer).value)  # pyright: ignore
-            target, spot = first
-            found: Traced = follow(tracer, target, spot, side, goal)
-    except Stopped as stopped:
-        return Followed(status=stopped.status.value)
-    return Followed(
-        found.branches,
-        spot.c,
-        spot.curvature,
-        found.better,
-        found.valleys,
-        solves=tracer.solves,
-        evaluations=tracer.evaluations["values"],
-        jacobians=tracer.evaluations["jacobians"],
-    )
+
+    def walk(run: _Run) -> Followed:
+        found = follow(run.tracer, run.target, run.best, side, run.goal)
+        return run.followed(found.branches, found.better, found.valleys)
+
+    return _walked(job, k, deadline, walk)
 
 
 @task
 def from_there(job: bytes | Parts, k: int, theta: Array, deadline: float) -> Followed | None:
     """Follow both sides of target k from another point, where the objective is lower than on the branches known."""
+
+    def walk(run: _Run) -> Followed:
+        setting, tracer, target = run.setting, run.tracer, run.target
+        at = setting.transcription
+        at = with_states(at, "simulation") if has_states(at) else at
+        tracer.staged = setting.wrapped(at.transcribe(setting.posed, theta))
+        c = target.coordinate_of(theta)
+        spot = tracer.spot(target, c, tracer.staged.start, 1e-3 * target.scale, check=True)
+        if isinstance(spot, Status):
+            return Followed()
+        sides = [follow(tracer, target, spot, side, run.goal) for side in (-1, 1)]
+        better = [found.better for found in sides if found.better is not None]
+        valleys = () if spot.delta > run.goal.top else sides[0].valleys + sides[1].valleys
+        branches = tuple(branch for found in sides for branch in found.branches)
+        return run.followed(branches, better[0] if better else None, valleys)
+
+    found = _walked(job, k, deadline, walk)
+    return Followed() if found is not None and found.status and not found.cut else found
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What a task starts from: the target, held as steeply as it must be, and the best fit as a spot of its profile."""
+
+    setting: Setting
+    goal: Goal
+    tracer: Tracer
+    target: Target
+    best: Spot
+
+    def followed(self, branches: tuple[Branch, ...], better: Array | None, valleys: tuple[Array, ...]) -> Followed:
+        """Return what was found, with what it took."""
+        return Followed(
+            branches,
+            self.best.c,
+            self.best.curvature,
+            better,
+            valleys,
+            solves=self.tracer.solves,
+            evaluations=self.tracer.evaluations["values"],
+            jacobians=self.tracer.evaluations["jacobians"],
+        )
+
+
+def _walked(job: bytes | Parts, k: int, deadline: float, walk: Callable[[_Run], Followed]) -> Followed | None:
+    """Walk in the time that is left, from the best fit; None if there is no time."""
     setting, targets, goal = thaw(job)
     left = deadline - time.time()
     if left <= 0.0:
@@ -99,29 +129,10 @@ def from_there(job: bytes | Parts, k: int, theta: Array, deadline: float) -> Fol
     try:
         with watched(left):
             first, tracer = setting.first(targets[k]), setting.tracer(deadline)
-            if isinstance(first, Status) or isinstance(tracer, Status):
-                return Followed()
-            target, best = first
-            c = target.coordinate_of(theta)
-            at = setting.transcription
-            at = with_states(at, "simulation") if has_states(at) else at
-            staged = at.transcribe(setting.posed, theta)
-            tracer.staged = setting.wrapped(staged)
-            spot = tracer.spot(target, c, tracer.staged.start, 1e-3 * target.scale, check=True)
-            if isinstance(spot, Status):
-                return Followed()
-            sides = [follow(tracer, target, spot, side, goal) for side in (-1, 1)]
+            if isinstance(first, Status):
+                return Followed(status=first.value)
+            if isinstance(tracer, Status):
+                return Followed(status=tracer.value)
+            return walk(_Run(setting, goal, tracer, *first))
     except Stopped as stopped:
         return Followed(status=stopped.status.value)
-    better = [found.better for found in sides if found.better is not None]
-    valley = () if spot.delta > goal.top else sides[0].valleys + sides[1].valleys
-    return Followed(
-        tuple(branch for found in sides for branch in found.branches),
-        best.c,
-        best.curvature,
-        better[0] if better else None,
-        valley,
-        solves=tracer.solves,
-        evaluations=tracer.evaluations["values"],
-        jacobians=tracer.evaluations["jacobians"],
-    )

@@ -28,8 +28,10 @@ from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.local import LocalProblem
 from castfit.solve.rescue import RESCUE
 from castfit.solve.solution import Control, Ledger, Solution
+from castfit.statistics import weighted_residuals
 from castfit.status import Status
 from castfit.transcribe.single_shooting import SingleShooting
+from castfit.verification import verify
 
 if TYPE_CHECKING:
     from castfit._array import Array
@@ -56,7 +58,8 @@ def _as_it_is(staged: StagedProblem) -> StagedProblem:
 class Tracer:
     """What follows paths: the staged problem, refined as it goes, the solver, and counts.
 
-    `cost` is that of the best fit; `wrap` does what has to be done to every staged problem that is made on the way.
+    `cost` is that of the best fit, `error` its `misfit`; `wrap` does what has to be done to every staged problem that
+    is made on the way.
     """
 
     posed: Posed
@@ -64,6 +67,7 @@ class Tracer:
     solver: Solver
     staged: StagedProblem
     cost: float
+    error: float = 0.0
     wrap: Callable[[StagedProblem], StagedProblem] = _as_it_is
     deadline: float = np.inf
     solves: int = 0
@@ -110,9 +114,15 @@ class Tracer:
             except Stopped as stopped:
                 return stopped.status
             if finer is None:
-                return self.measured(target, held, near, c, h)
+                found = self.measured(target, held, near, c, h)
+                return replace(found, error=self._error(found.v)) if check and isinstance(found, Spot) else found
             self.staged, v = self.wrap(finer), finer.start
         return Status.INACCURATE
+
+    def _error(self, v: Array) -> float:
+        """Return by how much delta is another one when the model is integrated with error control; see `Branch`."""
+        found = misfit(self.posed, bare(self.staged), v, self.transcription)
+        return found - self.error if np.isfinite(self.error) else found
 
     def _by_shooting(self, v: Array) -> bool:
         """Go on by single shooting, if this is not what fails already.
@@ -208,3 +218,22 @@ class Tracer:
             v,
             (step.dv - rest) / h,
         )
+
+
+def misfit(posed: Posed, staged: StagedProblem, v: Array, transcription: Transcription) -> float:
+    """Return by how much -2 log L at v (n_v,) is another one when the model is integrated with error control.
+
+    Infinite where the integration does not reproduce the solution at all.
+
+    Raises
+    ------
+    Stopped
+        If the time is over or Ctrl-C was pressed.
+    """
+    at = staged.evaluate(v)
+    found = verify(posed, staged, at, transcription.integrator, transcription.accuracy)
+    if not found.reproduced:
+        return np.inf
+    rows = weighted_residuals(staged.layout, at)
+    # Rows are in units of their standard deviations, where these are unknown in those that are most likely.
+    return float(2.0 * rows @ found.row_errors + found.row_errors @ found.row_errors)

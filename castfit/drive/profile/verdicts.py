@@ -12,6 +12,7 @@ OPEN = "open"
 FLAT = "flat"
 AT_BOUND = "at a bound"
 UNFINISHED = "unfinished"
+NOT_REPRODUCED = "not reproduced"
 
 _FLAT = 1e-3  # of the threshold: an objective that rises by less does not rise
 
@@ -22,8 +23,9 @@ class Side:
 
     Attributes
     ----------
-    kind : {"bounded", "open", "flat", "at a bound", "unfinished"}
-        "flat" is open where the objective does not rise at all: nothing in data and model tells values apart.
+    kind : {"bounded", "open", "flat", "at a bound", "unfinished", "not reproduced"}
+        "flat" is open where the objective does not rise at all: nothing in data and model tells values apart.  "not
+        reproduced" is a limit, or a bound, where the model integrated with error control has another objective.
     limit : float
         The confidence limit; infinite where it is open or flat, the bound where that holds, NaN where it is unknown.
     followed : float
@@ -37,7 +39,18 @@ class Side:
     sentence: str
 
 
-def judge(name: str, *, below: bool, log: bool, end: str, value: float, risen: float, top: float, level: float) -> Side:
+def judge(
+    name: str,
+    *,
+    below: bool,
+    log: bool,
+    end: str,
+    value: float,
+    risen: float,
+    top: float,
+    level: float,
+    reproduced: bool = True,
+) -> Side:
     """Put into words how a region below a threshold ends.
 
     Parameters
@@ -55,9 +68,17 @@ def judge(name: str, *, below: bool, log: bool, end: str, value: float, risen: f
         By how much the objective has risen at the most on this side.
     top, level : float
         The threshold, and its confidence level.
+    reproduced : bool
+        Whether the model, integrated with error control, has this objective there.
     """
     percent, infinity = f"{100 * level:g} %", (0.0 if log else float("-inf")) if below else float("inf")
     side, least = ("below", "at least") if below else ("above", "at most")
+    if not reproduced and end in (LIMIT, JUMP, CROSSED, BOUND):
+        sentence = (
+            f"{name} is not known {side}: integrated with error control the model has another objective at "
+            f"{value:.5g}; choose finer elements or a tighter integrator."
+        )
+        return Side(NOT_REPRODUCED, float("nan"), value, sentence)
     if end in (LIMIT, JUMP, CROSSED):
         how = " (where another optimum takes over)" if end == JUMP else ""
         return Side(BOUNDED, value, value, f"{name} is {least} {value:.5g} ({percent}){how}.")

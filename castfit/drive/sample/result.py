@@ -6,23 +6,19 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._pictures import picture
 from castfit._reading import option_mistakes, real
 from castfit._text import aligned, rounded
+from castfit.drive.drawn import Drawn
 from castfit.drive.run.found import STOPS
 from castfit.result import Result
 from castfit.status import Status, check
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from numpy.typing import NDArray
-
-    from castfit.simulate import Prediction, Times
 
     Array = NDArray[np.float64]
 
@@ -32,7 +28,7 @@ _LEAST = 4  # steps, without which there is no R-hat
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SampleResult:
+class SampleResult(Drawn):
     """Draws from the posterior of the estimates of a fit.
 
     Attributes
@@ -212,16 +208,6 @@ class SampleResult:
     def limits(self) -> dict[str, dict[str, tuple[float, float]]]:
         """The intervals by what they are called."""
         return {"posterior": self.confidence_intervals()}
-
-    def predict(
-        self, times: Times = None, *, noise: bool = False, level: float | None = None, **options: Any
-    ) -> Prediction:
-        """Return predictions with bands that hold the middle of the draws: ``result.predict(times, bands=drawn)``."""
-        return self.result.predict(times, bands=self, noise=noise, level=level, **options)
-
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """Plot histograms of the draws with the limits of the intervals; `castfit.plots.pairs` shows them in pairs."""
-        return picture("histograms")(self, path)
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
