@@ -153,6 +153,8 @@ class Benchmark:
         Where the states of multiple shooting and collocation are best started from.
     transcriptions : mapping from {"single", "multiple", "collocation"} to keyword arguments
         Recommended settings, where the defaults do not do.
+    population : Population, optional
+        How own parameters are distributed, for `castfit.mixed_effects`.
     """
 
     name: str
@@ -165,6 +167,7 @@ class Benchmark:
     notes: str = ""
     start_strategy: str = "data"
     transcriptions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    population: Any = None
 
     def __repr__(self) -> str:
         return one_line(f"Benchmark('{self.name}': {self.description})")

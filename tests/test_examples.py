@@ -34,6 +34,7 @@ SLOW = {
     "model_comparison",
     "multistart_dask",
     "oral_doses",
+    "population_pk",
     "robertson",
     "sbml_model",
     "scaled_outputs",

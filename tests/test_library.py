@@ -20,7 +20,10 @@ SLOW = {("calcium", "single"), ("calcium", "collocation")}
 GLOBAL = ("hiv_proteinase", "three_step")  # local fits from the guess do not get there; see tests of their own
 DELAYED = ("mackey_glass",)  # see tests/test_delay.py
 HARD = ("cascade", "fitzhugh_nagumo", "goodwin", "lorenz", "lotka_volterra_log", "repressilator")  # guess far away
-NAMES = tuple(name for name in problems.names() if name not in (*GLOBAL, *DELAYED, *HARD))
+POPULATIONS = (
+    "theophylline",
+)  # twelve subjects, each with parameters of its own; see tests/drive/test_mixed_effects.py
+NAMES = tuple(name for name in problems.names() if name not in (*GLOBAL, *DELAYED, *HARD, *POPULATIONS))
 IMPOSSIBLE = {("notorious", "single")}
 # Residuals of escep are rounding errors of 3e-5; sigma is 5 % of states in lotka_volterra_michalik, which fall to 0.04
 # between peaks of 48: their chi2 answers to integration errors that others do not see.

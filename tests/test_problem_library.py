@@ -28,7 +28,7 @@ from castfit.status import InputError
 NAMES = (
     "alpha_pinene", "batch_reactor", "bellman", "calcium", "cascade", "escep", "fitzhugh_nagumo", "gasoil", "goodwin",
     "hiv_proteinase", "lorenz", "lotka_volterra", "lotka_volterra_log", "lotka_volterra_michalik", "mackey_glass",
-    "methanol", "notorious", "repressilator", "stat5", "three_step",
+    "methanol", "notorious", "repressilator", "stat5", "theophylline", "three_step",
 )  # fmt: skip
 SHAPES = {  # points of each experiment, outputs, measured values, estimated quantities
     "alpha_pinene": (8, 5, 40, 5),
@@ -50,6 +50,7 @@ SHAPES = {  # points of each experiment, outputs, measured values, estimated qua
     "notorious": (10, 2, 20, 1),
     "repressilator": (60, 1, 60, 5),
     "stat5": (16, 2, 31, 4),
+    "theophylline": (11, 1, 132, 25),
     "three_step": (21, 8, 2688, 36),
 }
 VARIANTS: list[tuple[str, dict[str, Any]]] = [

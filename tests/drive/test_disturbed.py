@@ -19,6 +19,7 @@ import pytest
 import castfit as cf
 from castfit.drive.run.checkpoint import read
 from tests.builders import decay_problem, refused
+from tests.drive import killed_population
 from tests.drive.chores import STRAIGHT, Fragile, pole, rows
 from tests.drive.killed import run
 
@@ -240,3 +241,21 @@ def test_a_pipe_is_no_checkpoint(driver, tmp_path):
     with refused("is no file; give the path of a file"):
         driver(pipe)
     assert pipe.is_fifo()
+
+
+@POSIX
+def test_a_mixed_effects_fit_that_is_killed_goes_on(tmp_path):
+    path = tmp_path / "population.jsonl"
+    command = [sys.executable, "-m", "tests.drive.killed_population", str(path)]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            told = [process.stdout.readline().strip() for _ in range(4)]
+        finally:
+            process.send_signal(signal.SIGKILL)
+    assert told == ["0", "1", "2", "3"]
+    again, whole = killed_population.run(path), killed_population.run(None)
+    assert again.success
+    assert len(again.history) < len(whole.history)
+    for name, value in whole.values.items():
+        assert again.values[name] == pytest.approx(value, rel=1e-4)
+        assert again.standard_errors[name] == pytest.approx(whole.standard_errors[name], rel=1e-2)

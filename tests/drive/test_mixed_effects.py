@@ -234,6 +234,21 @@ def test_a_run_is_stopped_and_goes_on(tmp_path):
     assert late.message.startswith("The time limit")
 
 
+def test_theophylline_at_the_estimates_of_nlme():
+    """R 4.2, nlme 3.1-162: its log-likelihood and its individual values, at its estimates."""
+    benchmark = cf.problems.load("theophylline")
+    start = {"ka": np.exp(0.465737), "CL": np.exp(-3.227223), "ke": np.exp(-2.454705)}
+    start |= {"sigma(conc)": 0.70925455, "omega(ka)": 0.64357366, "omega(CL)": 0.16692823}
+    result = cf.mixed_effects(benchmark.problem, benchmark.population, start=start, max_iter=0)
+    assert result.status is cf.Status.MAX_ITERATIONS
+    np.testing.assert_allclose(-0.5 * result.neg2loglik, -177.0214092, atol=2e-3)
+    found = [f.eta for f in result.individuals.values()]
+    of_ka = [-0.11925847, 0.28380757, 0.36481832, -0.27857497, -0.06587589, -0.23164674]
+    of_cl = [-0.35424940, 0.01090200, 0.02721889, -0.06385611, 0.07299299, 0.14958984]
+    np.testing.assert_allclose([eta["ka"] for eta in found[:6]], of_ka, atol=2e-4)
+    np.testing.assert_allclose([eta["CL"] for eta in found[:6]], of_cl, atol=2e-4)
+
+
 def test_individual_fits_for_a_known_population():
     model, animals, parameters = decays(5, np.random.default_rng(7))
     problem = cf.Problem(model, animals, parameters=parameters)
