@@ -105,7 +105,7 @@ from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
-    from castfit import plots, problems, sbml
+    from castfit import petab, plots, problems, sbml
 
 __version__ = "0.2.0"
 
@@ -215,6 +215,7 @@ __all__ = [
     "monotone",
     "multistart",
     "per_interval",
+    "petab",
     "plots",
     "prior_influence",
     "priors",

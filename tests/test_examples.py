@@ -16,7 +16,12 @@ LEAVES = {
     "stiffness": ["stiffness.png"],
     "csv_to_report": ["concentrations.csv", "report.html"],
 }
-NEEDS = {"multistart_dask": "distributed", "csv_to_report": "pandas", "sbml_model": "antimony"}
+NEEDS = {
+    "multistart_dask": "distributed",
+    "csv_to_report": "pandas",
+    "petab_problem": "petab",
+    "sbml_model": "antimony",
+}
 SLOW = {
     "adjoint_shooting",
     "batch_reactor_dae",

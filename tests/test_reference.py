@@ -25,10 +25,11 @@ PRIORS = (
     "multivariate_normal",
     "tikhonov",
 )
-MODULES = {"plots", "priors", "problems", "sbml"}
+MODULES = {"petab", "plots", "priors", "problems", "sbml"}
 PUBLIC = {
     **{name: getattr(cf, name) for name in cf.__all__ if name not in MODULES | set(functions.__all__)},
     **{f"priors.{name}": getattr(cf.priors, name) for name in PRIORS},
+    **{f"petab.{name}": getattr(cf.petab, name) for name in cf.petab.__all__},
     **{f"sbml.{name}": getattr(cf.sbml, name) for name in cf.sbml.__all__},
     **{f"plots.{name}": getattr(cf.plots, name) for name in cf.plots.__all__},
 }

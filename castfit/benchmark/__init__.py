@@ -1,6 +1,15 @@
 """Benchmarks: published tables repeated with their methods and ours, and how the linear algebra scales."""
 
-from castfit.benchmark import adjoint_scaling, adjoint_table, against, coverage, published, scaling, searches
+from castfit.benchmark import (
+    adjoint_scaling,
+    adjoint_table,
+    against,
+    collection,
+    coverage,
+    published,
+    scaling,
+    searches,
+)
 from castfit.benchmark.methods import INTEGRATOR, METHODS, recommended
 from castfit.benchmark.published import TableResult, run_table
 from castfit.benchmark.scaling import Scaling, condensing_scaling
@@ -13,6 +22,7 @@ KINDS = (
     coverage.KIND,
     adjoint_table.KIND,
     adjoint_scaling.KIND,
+    collection.KIND,
 )
 """The kinds of tables that ``castfit bench`` knows."""
 

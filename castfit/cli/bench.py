@@ -8,7 +8,20 @@ from castfit._text import Sheet
 from castfit.cli.command import INTERRUPTED, Command, add_options, check_outputs, option, write_json
 from castfit.status import Status, check, suggest
 
-_OPTIONS = ("starts", "seed", "workers", "methods", "max_time", "tolerance", "data", "plot", "problems", "against")
+_OPTIONS = (
+    "starts",
+    "seed",
+    "workers",
+    "methods",
+    "max_time",
+    "tolerance",
+    "data",
+    "plot",
+    "problems",
+    "against",
+    "folder",
+    "html",
+)
 
 
 def _configure_bench(parser: argparse.ArgumentParser) -> None:
@@ -47,5 +60,9 @@ COMMAND = Command(
     "repeat a published table and print it beside ours",
     _configure_bench,
     _bench,
-    ("castfit bench --list", "castfit bench iss-table2 --methods incremental,multiple --starts 20"),
+    (
+        "castfit bench --list",
+        "castfit bench iss-table2 --methods incremental,multiple --starts 20",
+        "castfit bench petab --folder collection --html petab.html",
+    ),
 )

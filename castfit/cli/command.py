@@ -77,7 +77,7 @@ def add_problem(parser: argparse.ArgumentParser) -> None:
 
 def check_outputs(arguments: argparse.Namespace) -> None:
     """Refuse files that cannot be written, before a long fit rather than after it, and pictures without a format."""
-    given = {name: file for name in ("json", "csv", "save", "plot") if (file := getattr(arguments, name, None))}
+    given = {name: file for name in ("json", "csv", "html", "save", "plot") if (file := getattr(arguments, name, None))}
     mistakes: list[str] = []
     for name, file in given.items():
         path = Path(file)
@@ -130,6 +130,8 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "data": (str, "FILE", "measurements of hiv_proteinase, instead of simulated ones"),
     "problems": (listed, "A,B", "problems of the library to fit, instead of all of them"),
     "against": (str, "FILE", "an earlier --json of the library, for ratios to it"),
+    "folder": (str, "FOLDER", "where the problems of the PEtab benchmark collection are"),
+    "html": (str, "FILE", "write the table as a page"),
     "json": (str, "FILE", "write what was found as JSON; - is standard output"),
     "csv": (str, "FILE", "write the rows as a table"),
     "save": (str, "FILE", "write the whole result; castfit.Result.load reads it"),

@@ -2,5 +2,6 @@
 
 from castfit.petab.likelihood import negative_log_likelihood
 from castfit.petab.loading import load
+from castfit.petab.saving import save_parameters, save_simulations
 
-__all__ = ["load", "negative_log_likelihood"]
+__all__ = ["load", "negative_log_likelihood", "save_parameters", "save_simulations"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from math import sqrt
 
 import casadi as ca
@@ -13,7 +14,8 @@ from castfit.model import Model
 from castfit.petab.constants import Constants
 from castfit.petab.entities import Entities
 from castfit.petab.experiments import Reader, experiments_of
-from castfit.petab.naming import Naming, name
+from castfit.petab.formulas import FormulaError, names_in
+from castfit.petab.naming import Naming, name_all
 from castfit.petab.observing import Observing, observe
 from castfit.petab.priors import distribution
 from castfit.petab.stated import LIN, ParameterRow, Stated
@@ -32,7 +34,7 @@ def build(stated: Stated, entities: Entities, mistakes: list[str]) -> tuple[Obse
     InputError
         Listing every mistake with its file and line.
     """
-    naming = name(stated, entities, mistakes)
+    naming = name_all(stated, entities, mistakes)
     observing = observe(stated.observables, stated.measurements, naming.known, mistakes)
     reader = Reader(stated, entities, naming, mistakes)
     plans = {row.name: reader.plan(row) for row in stated.experiments}
@@ -41,6 +43,7 @@ def build(stated: Stated, entities: Entities, mistakes: list[str]) -> tuple[Obse
         reader.refuse(row, data[row.name])
     put = Constants.of(entities, naming.kept, naming.targets)
     model = _model(entities, naming, observing, put, mistakes)
+    mistakes += _unused(stated, entities, naming)
     check("petab.load", mistakes)
     experiments = [
         made
@@ -49,8 +52,6 @@ def build(stated: Stated, entities: Entities, mistakes: list[str]) -> tuple[Obse
     ]
     used = {*model.parameters, *_inside(experiments)} - {*naming.targets}
     parameters = {n: _parameter(row, stated.version) for n, row in naming.table.items() if n in used}
-    unused = [row for n, row in naming.table.items() if n not in used and row.estimated]
-    check("petab.load", [f"{row.where}: '{row.name}' is estimated, but nothing depends on it" for row in unused])
     return observing, Problem(model, experiments, parameters=parameters)
 
 
@@ -77,8 +78,24 @@ def _model(entities: Entities, naming: Naming, observing: Observing, put: Consta
         parameters=parameters.values(),
         outputs=outputs,
         time=entities.time,
-        initial=initial,
+        initial={entities.rates[n][0]: v for n, v in initial.items()},
     )
+
+
+def _unused(stated: Stated, entities: Entities, naming: Naming) -> list[str]:
+    """Find estimated parameters that neither the model nor any table contains."""
+    inside: set[str] = set(entities.meaning)
+    said = [c.value for group in stated.conditions.values() for c in group]
+    said += [formula for row in stated.observables for formula in (row.formula, row.noise)]
+    said += [text for m in stated.measurements for text in (*m.overrides, *m.noise_overrides)]
+    for formula in dict.fromkeys(said):
+        with suppress(FormulaError):  # said elsewhere
+            inside |= names_in(formula)
+    return [
+        f"{row.where}: '{row.name}' is estimated, but nothing depends on it"
+        for n, row in naming.table.items()
+        if row.estimated and n not in inside
+    ]
 
 
 def _inside(experiments: Iterable[Experiment]) -> set[str]:

@@ -67,7 +67,11 @@ class Reader:
             for n, v in start.initial.items()
             if n in chosen or (states and not ca.is_equal(ca.SX(v), ca.SX(entities.initial.get(n, 0)), 20))
         }
-        follow = [n for n, v in start.parameters.items() if n not in self.naming.targets and self._differs(n, v)]
+        follow = [
+            n
+            for n, v in start.parameters.items()
+            if n not in given and n not in self.naming.targets and self._differs(n, v)
+        ]
         self._add(
             f"{row.where}: '{n}' is computed from an initial value that a condition sets, which is not supported"
             for n in follow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -144,40 +145,64 @@ _FOLDED: dict[str, Callable[[Any, Any], Any]] = {
     "And": ca.logic_and,
     "Or": ca.logic_or,
 }
+
+
+def _inverse(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function of 1 / x."""
+
+    def inverted(x: Any) -> Any:
+        return function(1.0 / x)
+
+    return inverted
+
+
+def _reciprocal(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return 1 / a function."""
+
+    def reciprocal(x: Any) -> Any:
+        return 1 / function(x)
+
+    return reciprocal
+
+
+def _log(x: ca.SX, base: ca.SX | None = None) -> ca.SX:
+    return ca.log(x) if base is None else ca.log(x) / ca.log(base)
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "exp": ca.exp,
-    "log": lambda x, *base: ca.log(x) / ca.log(base[0]) if base else ca.log(x),
+    "log": _log,
     "Abs": ca.fabs,
     "sign": ca.sign,
     "sin": ca.sin,
     "cos": ca.cos,
     "tan": ca.tan,
-    "sec": lambda x: 1 / ca.cos(x),
-    "csc": lambda x: 1 / ca.sin(x),
-    "cot": lambda x: 1 / ca.tan(x),
+    "sec": _reciprocal(ca.cos),
+    "csc": _reciprocal(ca.sin),
+    "cot": _reciprocal(ca.tan),
     "sinh": ca.sinh,
     "cosh": ca.cosh,
     "tanh": ca.tanh,
-    "sech": lambda x: 1 / ca.cosh(x),
-    "csch": lambda x: 1 / ca.sinh(x),
-    "coth": lambda x: 1 / ca.tanh(x),
+    "sech": _reciprocal(ca.cosh),
+    "csch": _reciprocal(ca.sinh),
+    "coth": _reciprocal(ca.tanh),
     "asin": ca.asin,
     "acos": ca.acos,
     "atan": ca.atan,
-    "asec": lambda x: ca.acos(1 / x),
-    "acsc": lambda x: ca.asin(1 / x),
-    "acot": lambda x: ca.atan(1 / x),
+    "asec": _inverse(ca.acos),
+    "acsc": _inverse(ca.asin),
+    "acot": _inverse(ca.atan),
     "asinh": ca.asinh,
     "acosh": ca.acosh,
     "atanh": ca.atanh,
-    "asech": lambda x: ca.acosh(1 / x),
-    "acsch": lambda x: ca.asinh(1 / x),
-    "acoth": lambda x: ca.atanh(1 / x),
+    "asech": _inverse(ca.acosh),
+    "acsch": _inverse(ca.asinh),
+    "acoth": _inverse(ca.atanh),
     "Not": ca.logic_not,
-    "StrictLessThan": lambda a, b: a < b,
-    "StrictGreaterThan": lambda a, b: a > b,
-    "LessThan": lambda a, b: a <= b,
-    "GreaterThan": lambda a, b: a >= b,
-    "Equality": lambda a, b: a == b,
-    "Unequality": lambda a, b: a != b,
+    "StrictLessThan": operator.lt,
+    "StrictGreaterThan": operator.gt,
+    "LessThan": operator.le,
+    "GreaterThan": operator.ge,
+    "Equality": operator.eq,
+    "Unequality": operator.ne,
 }

@@ -11,6 +11,7 @@ import numpy as np
 from castfit._blas import one_blas_thread
 from castfit._reading import text
 from castfit.integrate import IntegratorOptions
+from castfit.integrate.native import obstacle
 from castfit.posed import Posed
 from castfit.problem import Problem, kind_mistakes
 from castfit.residuals import Seen, residual_table
@@ -30,7 +31,13 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-ACCURATE = IntegratorOptions(method="rosenbrock", relative_tolerance=1e-9, absolute_tolerance=1e-11)
+_STEPS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)  # of differences, in units of theta where that is not a logarithm near 0
+
+
+def accurate(tolerance: float = 1e-9) -> IntegratorOptions:
+    """Return options for values that are reported, of the most robust method that there is."""
+    method = "rosenbrock" if obstacle() else "esdirk"
+    return IntegratorOptions(method=method, relative_tolerance=tolerance, absolute_tolerance=0.01 * tolerance)
 
 
 @dataclass(frozen=True)
@@ -53,35 +60,80 @@ class Evaluated:
         return residual_table(self.posed, Seen.of(self.posed, self.staged, self.at, None))
 
 
-@one_blas_thread
-@np.errstate(over="ignore", invalid="ignore", divide="ignore")
-def evaluate(problem: Posable, theta: Array, integrator: IntegratorOptions | None) -> Evaluated:
-    """Integrate a problem at theta, (n_theta,), without its priors.
+class Objective:
+    """The negative log likelihood of a problem as a function of theta, (n_theta,), in search scale.
 
-    Raises
-    ------
-    SimulationError
-        If that fails.
+    Parameters
+    ----------
+    problem : Problem or Posed
+        Its priors are left out.
+    theta : (n_theta,) array
+        Where magnitudes of states are taken.
+    integrator : IntegratorOptions, optional
+        By default one that is accurate.
     """
-    posed = problem.without_priors()
-    staged = SingleShooting(integrator=integrator or ACCURATE).transcribe(posed, theta)
-    at = staged.evaluate(staged.layout.pack(theta, *_nothing(posed)))
-    if not at.ok:
-        failure = at.failures[0]
-        raise SimulationError(failure.chain, float("nan"), failure.detail)
-    return Evaluated(posed, staged, at)
 
+    def __init__(self, problem: Posable, theta: Array, integrator: IntegratorOptions | None = None) -> None:
+        self.posed = problem.without_priors()
+        self.staged = SingleShooting(integrator=integrator or accurate()).transcribe(self.posed, theta)
 
-@one_blas_thread
-@np.errstate(over="ignore", invalid="ignore", divide="ignore")
-def gradient(problem: Posable, theta: Array, integrator: IntegratorOptions | None = None) -> Array:
-    """Return the derivatives of the negative log likelihood by theta, in search scale, (n_theta,); NaN on failure."""
-    posed = problem.without_priors()
-    staged = SingleShooting(integrator=integrator or ACCURATE).transcribe(posed, theta)
-    linear = staged.linearize(staged.layout.pack(theta, *_nothing(posed)))
-    if not linear.ok:
-        return np.full(theta.size, np.nan)
-    return staged.layout.theta(cost_gradient(staged.layout, linear, np.ones(staged.layout.n_groups + 1)))
+    @one_blas_thread
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")
+    def evaluate(self, theta: Array) -> Evaluated:
+        """Integrate the model at theta.
+
+        Raises
+        ------
+        SimulationError
+            If that fails.
+        """
+        at = self.staged.evaluate(self._v(theta))
+        if not at.ok:
+            failure = at.failures[0]
+            raise SimulationError(failure.chain, float("nan"), failure.detail)
+        return Evaluated(self.posed, self.staged, at)
+
+    def value(self, theta: Array) -> float:
+        """Return the negative log likelihood; infinite where the model cannot be integrated."""
+        try:
+            return self.evaluate(theta).negative_log_likelihood
+        except SimulationError:
+            return float("inf")
+
+    @one_blas_thread
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")
+    def gradient(self, theta: Array) -> Array:
+        """Return its derivatives by theta, (n_theta,), from sensitivities; NaN where they cannot be integrated."""
+        linear = self.staged.linearize(self._v(theta))
+        if not linear.ok:
+            return np.full(theta.size, np.nan)
+        layout = self.staged.layout
+        return layout.theta(cost_gradient(layout, linear, np.ones(layout.n_groups + 1)))
+
+    def differences(self, theta: Array) -> tuple[Array, Array]:
+        """Return the same by central differences of fourth order of the value, and their uncertainty, (n_theta,) each.
+
+        Of several steps the one is taken from which the next differs least: longer ones meet curvature, shorter ones
+        rounding.  By how much it differs is the uncertainty.
+        """
+        both = np.array([self._difference(theta, j) for j in range(theta.size)]).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
+
+    def _difference(self, theta: Array, j: int) -> tuple[float, float]:
+        found: list[float] = []
+        for step in _STEPS:
+            size = step * max(1.0, abs(float(theta[j])))
+            unit = np.where(np.arange(theta.size) == j, size, 0.0)
+            near, far = (self.value(theta + k * unit) - self.value(theta - k * unit) for k in (1, 2))
+            found.append((8 * near - far) / (12 * size))
+        with np.errstate(invalid="ignore"):
+            change = np.abs(np.diff(found))
+        change = np.where(np.isfinite(change), change, np.inf)
+        best = int(np.argmin(change))
+        return found[1 + best], float(change[best])
+
+    def _v(self, theta: Array) -> Array:
+        return self.staged.layout.pack(theta, *_nothing(self.posed))
 
 
 def _nothing(posed: Posed) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
@@ -106,7 +158,7 @@ def negative_log_likelihood(
         For a problem: estimated quantities, natural values; those that are left out stand at their guess, which is the
         nominal value of a problem that was loaded.
     integrator : IntegratorOptions, optional
-        For a problem; by default the Rosenbrock method at a relative tolerance of 1e-9.
+        For a problem; by default an accurate one.
 
     Raises
     ------
@@ -141,4 +193,4 @@ def negative_log_likelihood(
         check("negative_log_likelihood", [f"it is given {text(of)}; give a Result or a Problem"])
     check("negative_log_likelihood", [] if given.names else kind_mistakes(given))
     theta = given.posed.theta_from(parameters or {})
-    return evaluate(given, theta, integrator).negative_log_likelihood
+    return Objective(given, theta, integrator).evaluate(theta).negative_log_likelihood

@@ -31,7 +31,7 @@ class Naming:
     known: Mapping[str, Graph]
 
 
-def name(stated: Stated, entities: Entities, mistakes: list[str]) -> Naming:
+def name_all(stated: Stated, entities: Entities, mistakes: list[str]) -> Naming:
     """Find out what all names stand for; those of which nothing is known are mistakes."""
     table = {row.name: row for row in stated.parameters}
     targets: dict[str, None] = {}
@@ -47,8 +47,8 @@ def name(stated: Stated, entities: Entities, mistakes: list[str]) -> Naming:
         elif target not in entities.state_of:
             ruled = target in entities.meaning
             what = "follows from a rule of the model and cannot be set" if ruled else "is not in the model"
-            known = [*entities.constants, *entities.state_of]
-            mistakes.append(f"{change.where}: '{change.target}' {what}: {suggest(target, known)}")
+            valid = [*entities.constants, *entities.state_of]
+            mistakes.append(f"{change.where}: '{change.target}' {what}: {suggest(target, valid)}")
     mistakes += [
         f"{row.where}: '{row.name}' is a state of the model or follows from its rules; only constants are parameters"
         for row in stated.parameters
@@ -56,6 +56,6 @@ def name(stated: Stated, entities: Entities, mistakes: list[str]) -> Naming:
     ]
     known: dict[str, Graph] = dict(entities.meaning)
     known |= {n: ca.SX.sym(n) for n in table if n not in known}
-    known |= {petab: known[model] for petab, model in stated.mapping.items() if model in known}
+    known |= {own: known[model] for own, model in stated.mapping.items() if model in known}
     kept = (*targets, *(n for n in table if n in entities.constants and n not in targets))
     return Naming(table, tuple(targets), kept, known)

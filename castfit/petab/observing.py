@@ -19,6 +19,7 @@ from castfit.noise.models import Gaussian, Laplace, LogNormal, Noise
 from castfit.petab.formulas import FormulaError, Graph, expression, number
 from castfit.petab.noise import LogLaplace
 from castfit.petab.stated import LAPLACE, LIN, LOG10, MeasurementRow, ObservableRow
+from castfit.status import suggest
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class _Reader:
             try:
                 self.made[key] = expression(text, {**self.known, **extra})
             except FormulaError as error:
-                self.mistakes.append(f"{where}: {error}")
+                message = f"{where}: {error}"
+                self.mistakes += [] if message in self.mistakes else [message]
                 self.made[key] = float("nan")
         return self.made[key]
 
@@ -80,7 +82,10 @@ def observe(
     by_name = {row.name: row for row in rows}
     of: dict[str, list[MeasurementRow]] = {}
     for m in measurements:
-        if m.observable in by_name and _right(m, by_name[m.observable], mistakes):
+        if m.observable not in by_name:
+            mistakes.append(f"{m.where}: observableId '{m.observable}' is not in the observables table: "
+                            f"{suggest(m.observable, by_name)}")  # fmt: skip
+        elif _right(m, by_name[m.observable], mistakes):
             of.setdefault(m.observable, []).append(m)
     out = Observing({}, {}, (), {}, {})
     data: dict[int, Datum] = {}
@@ -101,6 +106,12 @@ def _right(m: MeasurementRow, row: ObservableRow, mistakes: list[str]) -> bool:
             right = False
             need = f"takes {len(wanted)}" if wanted else "takes none"
             mistakes.append(f"{m.where}: {column} holds {len(given)} values, but '{row.name}' ({row.where}) {need}")
+    if row.axis != LIN and m.value <= 0:
+        right = False
+        mistakes.append(
+            f"{m.where}: measurement is {m.value:g}, but errors of '{row.name}' are those of a logarithm; it must be "
+            "positive"
+        )
     return right
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from castfit._reading import items
 from castfit.petab.needs import library
 from castfit.status import check
 
@@ -38,13 +39,15 @@ def read_overview(path: Path) -> Overview:
     """
     yaml = library("yaml")
     check("petab.load", [] if path.is_file() else [f"there is no file '{path}'"])
+    given: dict[str, Any] = {}
     try:
-        given: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        given = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         check("petab.load", [f"{path.name} is no YAML: {str(error).splitlines()[0]}"])
     version = _version(given)
     if version is None:
-        said = given.get("format_version") if isinstance(given, Mapping) else None
+        said = given.get("format_version")
         found = "says nothing of a version" if said is None else f"has the format_version {said!r}"
         check("petab.load", [f"{path.name} {found}; PEtab problems have the format_version 1 or 2.0.0"])
     assert version is not None
@@ -61,16 +64,15 @@ def read_overview(path: Path) -> Overview:
     return Overview(path, version, model, files)
 
 
-def _version(given: Any) -> int | None:
-    if not isinstance(given, Mapping):
-        return None
+def _version(given: Mapping[str, Any]) -> int | None:
     major = str(given.get("format_version", "")).split(".")[0]
     return int(major) if major in ("1", "2") else None
 
 
 def _of_problem(given: Mapping[str, Any], name: str, mistakes: list[str]) -> Mapping[str, Any]:
-    problems: Any = given.get("problems")
-    if not isinstance(problems, list) or not problems or not all(isinstance(p, Mapping) for p in problems):
+    listed: Any = given.get("problems")
+    problems: list[dict[str, Any]] = [p for p in items(listed) or [] if isinstance(p, dict)]
+    if not problems:
         mistakes.append(f"{name}: 'problems' must list the files of a problem")
         return {}
     if len(problems) > 1:
@@ -96,8 +98,9 @@ def _model(said: Mapping[str, Any], version: int, path: Path, mistakes: list[str
         listed: Any = said.get("sbml_files") or ()
         models = [(str(file), "sbml") for file in ([listed] if isinstance(listed, str) else listed)]
     else:
-        entries: Any = given.values() if isinstance(given, Mapping) else ()
-        models = [(str(e.get("location", "")), str(e.get("language", ""))) for e in entries if isinstance(e, Mapping)]
+        every: list[Any] = list(cast("dict[str, Any]", given).values()) if isinstance(given, dict) else []
+        entries = [cast("dict[str, Any]", e) for e in every if isinstance(e, dict)]
+        models = [(str(e.get("location", "")), str(e.get("language", ""))) for e in entries]
     if len(models) != 1:
         said_so = "no model is" if not models else f"{len(models)} models are"
         mistakes.append(f"{path.name}: {said_so} named; problems with one SBML model can be read")

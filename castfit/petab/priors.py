@@ -193,6 +193,14 @@ class Rayleigh(PriorDistribution):
         return [] if is_positive(self.scale) else ["rayleigh takes a positive scale"]
 
 
+def _exponential(scale: float) -> PriorDistribution:
+    return Gamma(1.0, scale)
+
+
+def _chi_square(dof: float) -> PriorDistribution:
+    return Gamma(0.5 * dof, 2.0)
+
+
 _NATURAL: dict[str, Callable[..., PriorDistribution]] = {
     "uniform": Uniform,
     "normal": Normal,
@@ -203,8 +211,8 @@ _NATURAL: dict[str, Callable[..., PriorDistribution]] = {
     "cauchy": Cauchy,
     "rayleigh": Rayleigh,
     "gamma": Gamma,
-    "exponential": lambda scale: Gamma(1.0, scale),
-    "chisquare": lambda dof: Gamma(0.5 * dof, 2.0),
+    "exponential": _exponential,
+    "chisquare": _chi_square,
 }
 _SCALED: dict[str, Callable[..., PriorDistribution]] = {
     "parameterscaleuniform": Uniform,

@@ -76,7 +76,7 @@ def _read(path: Path, name: str, needed: tuple[str, ...], mistakes: list[str]) -
         mistakes.append(f"{name}: it is no text in UTF-8 ({error}); save it so")
         return []
     reader = csv.reader(text.splitlines(), delimiter="\t")
-    header = [cell.strip() for cell in next(reader, [])]
+    header = [cell.strip() for cell in next(reader, list[str]())]
     missing = [column for column in needed if column not in header]
     mistakes += [f"{name}: column '{c}' is missing; {suggest(c, [h for h in header if h])}" for c in missing]
     mistakes += [f"{name}: column '{c}' is there twice" for c in dict.fromkeys(header) if c and header.count(c) > 1]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.petab.likelihood import evaluate
+from castfit.petab.likelihood import Objective
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +31,8 @@ def simulated(
     integrator : IntegratorOptions, optional
     """
     problem = loaded.problem
-    table = evaluate(problem, problem.posed.theta_from(parameters or {}), integrator).table
+    theta = problem.posed.theta_from(parameters or {})
+    table = Objective(problem, theta, integrator).evaluate(theta).table
     keys = zip(table["experiment"], table["output"], table["time"].tolist(), strict=True)
     found = dict(zip(keys, table["prediction"].tolist(), strict=True))
     rest = {c.name for c in problem.conditions if c.settled}
