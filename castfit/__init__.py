@@ -95,6 +95,7 @@ from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.ipopt import Ipopt
 from castfit.solve.solution import Iteration
 from castfit.solve.sqp import Sqp
+from castfit.start.constant import SoftStart
 from castfit.start.decomposition.search import Decomposed
 from castfit.status import CastfitError, InputError, Status
 from castfit.steady import SteadyState, SteadyStateError, steady_state
@@ -166,6 +167,7 @@ __all__ = [
     "SimulationError",
     "SingleShooting",
     "SoftL1",
+    "SoftStart",
     "Sqp",
     "Status",
     "SteadyState",

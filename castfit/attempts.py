@@ -8,7 +8,8 @@ An attempt solves, refines, solves again, and lets the model itself verify the e
 Where it fails, or ends where residuals are far larger than the noise, multiple shooting and collocation go on with
 
     1. states from simulation instead of from data
-    2. parameters matched to the measured states (see castfit.start.matching)
+    2. parameters matched to the measured states (see castfit.start.matching); where some are not measured, soft
+       equations and constant states (see castfit.start.constant)
     3. single shooting from the same start
     4. another division: half as many intervals, or multiple shooting instead of collocation
 
@@ -36,6 +37,7 @@ from castfit.solve.plausible import suspicious
 from castfit.solve.solution import Control, Iteration, Solution, infeasibility
 from castfit.solve.stationary import still_falls
 from castfit.staged import violated
+from castfit.start.constant import soft_start
 from castfit.start.matching import matching, unfelt
 from castfit.status import Status
 from castfit.transcribe.collocation import Collocation
@@ -328,6 +330,10 @@ def further(problem: Posed, asked: Transcription, theta: Array) -> Iterator[tupl
         yield "states from simulation", with_states(asked, "simulation"), theta
     if is_one_of(states, "data", "smoothed"):
         yield "matching", asked, matching(problem, theta, states, asked.integrator)
+    if not every_state_measured(problem) and not any(c.schedule.triggers for c in problem.conditions):
+        found = soft_start(problem, theta, asked.integrator)
+        near = started_from(problem, asked, found.theta, found.nodes)
+        yield "constant states and soft equations", near, found.theta
     yield "single shooting from the same start", SingleShooting(asked.integrator), theta
     if isinstance(asked, MultipleShooting) and isinstance(asked.intervals, (int, np.integer)) and asked.intervals > 1:
         half = int(asked.intervals) // 2

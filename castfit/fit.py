@@ -30,6 +30,7 @@ from castfit.reproduced import reproduced
 from castfit.result import Result
 from castfit.smoothing import chosen_labels, smoothed
 from castfit.solve.solution import Iteration
+from castfit.start.constant import SoftStart, softened
 from castfit.start.decomposition.search import Decomposed, Origin, decompose
 from castfit.start.matching import matching
 from castfit.status import check
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-Start = Mapping[str, float] | Result | Decomposed | str | None
+Start = Mapping[str, float] | Result | Decomposed | SoftStart | str | None
 """Where a fit may start."""
 
 _MOMENT = 1e-3  # seconds: a limit must be positive
@@ -54,7 +55,7 @@ def fit(
     transcription: Transcription | str | None = None,
     solver: Solver | str | None = None,
     *,
-    start: Mapping[str, float] | Result | Decomposed | str | None = None,
+    start: Mapping[str, float] | Result | Decomposed | SoftStart | str | None = None,
     second_start: bool = True,
     retry: bool = True,
     verify: bool = True,
@@ -76,12 +77,13 @@ def fit(
         "single", "multiple", "collocation", also with the solver, as in "multiple/ipopt".
     solver : GaussNewton, Ipopt or Sqp, optional
         By default Gauss-Newton, if the transcription gives what it needs; or a name: "gauss_newton", "ipopt", "sqp".
-    start : mapping from quantity name to value, Result, "matching", "decomposed" or Decomposed, optional
+    start : mapping from quantity name to value, Result, "matching", "decomposed", "soft", Decomposed or SoftStart
         Where the search starts, natural scale; what is not named starts at its guess.  "matching" first fits the
         model's right-hand side to the measured states (see castfit.start.matching); where all states are measured this
         is also tried when the search gets nowhere from the guess.  "decomposed" first estimates the equations that
-        share no parameter apart from each other, from many random starts between the bounds (see `Decomposed`).  From a
-        Result multiple shooting and collocation begin at its whole trajectory.
+        share no parameter apart from each other, from many random starts between the bounds (see `Decomposed`).  "soft"
+        lets constant states and parameters find each other while the equations harden (see `SoftStart`), where little
+        is measured.  From a Result multiple shooting and collocation begin at its whole trajectory.
     second_start : bool
         Whether Gauss-Newton may go on from the measured states, by "matching", when it gets nowhere from the start.
     retry : bool
@@ -228,9 +230,11 @@ def _fit(
     with watched(max_time):
         posed = problem.posed.assuming(absolute_sigma=absolute_sigma)
         origin = _origin(posed, asked, start, max_time)
-        if isinstance(start, Result):
-            with suppress(Stopped):  # the solver will notice
+        with suppress(Stopped):  # the solver will notice
+            if isinstance(start, Result):
                 asked = at_trajectory(posed, asked, origin.theta, start)
+            elif origin.nodes is not None:
+                asked = started_from(posed, asked, origin.theta, origin.nodes)
         say = _say if verbose else _silent
         if origin.note:
             say(origin.note)
@@ -293,13 +297,15 @@ def _origin(
 ) -> Origin:
     """Find where the search starts; a note says what was done for it."""
     if isinstance(start, str):
-        if start not in ("matching", "decomposed"):
-            remedy = "give a mapping from names to values, a Result, 'matching' or 'decomposed'"
+        if start not in ("matching", "decomposed", "soft"):
+            remedy = "give a mapping from names to values, a Result, 'matching', 'decomposed' or 'soft'"
             check("fit", [f"start is '{start}'; {remedy}"])
         if start == "matching":
             theta = matching(problem, problem.guess, transcription.states, transcription.integrator)
             return Origin(theta)
-        start = Decomposed()
+        start = SoftStart() if start == "soft" else Decomposed()
+    if isinstance(start, SoftStart):
+        return softened(problem, problem.theta_from(start.start), transcription.integrator, start.stations)
     if isinstance(start, Decomposed):
         return decompose(problem, problem.theta_from(start.start), rng=start.rng, max_time=max_time)
     if isinstance(start, Result):

@@ -33,6 +33,7 @@ SLOW = {
     "delays",
     "epidemic",
     "heat_equation",
+    "hidden_states",
     "is_it_identifiable",
     "jak_stat",
     "lorenz",

@@ -95,7 +95,9 @@ def test_a_result_may_be_the_next_start_even_at_a_logarithmic_bound():
 def test_wrong_starts_are_refused():
     with refused("'k5' is not estimated: did you mean", "start of 'k1': the guess 9 lies outside its bounds [-1, 5]"):
         cf.fit(lotka_volterra(), start={"k5": 1, "k1": 9})
-    with refused("start is 'mathing'; give a mapping from names to values, a Result, 'matching' or 'decomposed'"):
+    with refused(
+        "start is 'mathing'; give a mapping from names to values, a Result, 'matching', 'decomposed' or 'soft'"
+    ):
         cf.fit(lotka_volterra(), start="mathing")
     with refused("start is a list"):
         cf.fit(lotka_volterra(), start=[1, 2])  # type: ignore[arg-type]

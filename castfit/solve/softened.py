@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 from scipy import linalg
@@ -148,6 +148,23 @@ class SoftenedProblem:
         return weight, weight * gap, weight[:, None] * linear.jacobians[i].A
 
 
+class Rows(Protocol):
+    """What normal equations are made of: weighted rows, and the weighted initial condition."""
+
+    @property
+    def staged(self) -> StagedProblem:
+        """The staged problem."""
+        ...
+
+    def rows(self, i: int, chain: Chain, linear: Linearization) -> tuple[Array, Array]:
+        """Return weighted rows of chain i over (s_k, w_k, q, s_{k+1}): residuals (K, m), derivatives (K, m, n)."""
+        ...
+
+    def initial_rows(self, i: int, linear: Linearization) -> tuple[Array, Array, Array]:
+        """Return the weighted initial condition: weight (n_s,), residual (n_s,), derivative by q (n_s, n_q)."""
+        ...
+
+
 class NormalEquations:
     """The normal equations of a softened problem, per chain as stage blocks over (s_k, w_k, q, s_{k+1}).
 
@@ -157,7 +174,7 @@ class NormalEquations:
         Gradient of Phi, and the diagonal of its Gauss-Newton matrix.
     """
 
-    def __init__(self, soft: SoftenedProblem, linear: Linearization) -> None:
+    def __init__(self, soft: Rows, linear: Linearization) -> None:
         self.layout = soft.staged.layout
         self.blocks: list[Array] = []
         self.corner: list[tuple[Array, Array]] = []  # initial condition: weight, derivative by q
@@ -214,12 +231,16 @@ class NormalEquations:
         q = np.broadcast_to(v[chain.theta], (chain.n_stages, chain.n_q))
         return np.concatenate([v[chain.nodes], v[chain.inner], q, ahead], axis=1)
 
-    def solve(self, mu: float, held: Mask) -> Array | None:
-        """Return the step for damping mu with the held variables fixed, or None if the matrix is not definite."""
+    def solve(self, mu: float, held: Mask, damped: Array | None = None) -> Array | None:
+        """Return the step for damping mu with the held variables fixed, or None if the matrix is not definite.
+
+        mu multiplies `damped` (n_v,), by default the matrix's own diagonal.
+        """
         layout, n_theta = self.layout, self.layout.n_theta
         free = np.where(held, 0.0, 1.0)
         right = -self.gradient * free
-        extra = np.where(held, 1.0, mu * self.diagonal)  # a held variable gets the equation 1 * step = 0
+        # A held variable gets the equation 1 * step = 0.
+        extra = np.where(held, 1.0, mu * (self.diagonal if damped is None else damped))
         held_theta = self.theta.scaled(free[:n_theta], free[:n_theta])
         columns = [chain.theta for chain in layout.chains]
         blocks: list[Array] = []

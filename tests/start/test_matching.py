@@ -187,7 +187,8 @@ def test_fit_starts_by_matching_on_demand():
     result = cf.fit(benchmark.problem, SINGLE, cf.Ipopt(hessian="gauss-newton"), start="matching", max_time=20)
     assert benchmark.reference.is_matched(result.values)
     with pytest.raises(
-        InputError, match="start is 'match'; give a mapping from names to values, a Result, 'matching' or 'decomposed'"
+        InputError,
+        match="start is 'match'; give a mapping from names to values, a Result, 'matching', 'decomposed' or 'soft'",
     ):
         cf.fit(benchmark.problem, start="match")
 

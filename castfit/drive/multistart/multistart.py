@@ -26,6 +26,7 @@ from castfit.drive.run.options import RunOptions, require_problem
 from castfit.fit import fit
 from castfit.methods import Solver, Transcription, parts_from
 from castfit.problem import Posable
+from castfit.start.constant import SoftStart
 from castfit.start.decomposition.blocks import decomposition_mistakes
 from castfit.start.decomposition.search import Decomposed
 from castfit.status import Status, check
@@ -71,9 +72,10 @@ def multistart(
     limits : mapping from quantity name, optional
         Where starts are drawn: (lower, upper), or a distribution with ``cdf`` and ``ppf`` as in scipy.stats, which is
         cut off at the quantity's bounds.  By default between the bounds, which must then be finite.
-    start_strategy : {"decomposed"}, optional
+    start_strategy : {"decomposed", "soft"}, optional
         What improves a drawn start before the fit: "decomposed" first estimates the equations that share no parameter
-        apart from each other (see `Decomposed`), each from this start and many others.
+        apart from each other (see `Decomposed`), each from this start and many others; "soft" lets constant states
+        and parameters find each other while equations harden (see `SoftStart`).
     max_draws : int
         A start that cannot be evaluated is drawn anew until this many were drawn; 1 leaves it a failure.
     workers : int or concurrent.futures.Executor
@@ -124,8 +126,11 @@ def multistart(
     mistakes += run.file_mistakes() + run.mistakes()
     require_problem("multistart", problem, mistakes)
     if start_strategy is not None:
-        unknown = f"start_strategy is {text(start_strategy)}; give 'decomposed' or None"
-        mistakes += decomposition_mistakes(problem.posed) if is_one_of(start_strategy, "decomposed") else [unknown]
+        unknown = f"start_strategy is {text(start_strategy)}; give 'decomposed', 'soft' or None"
+        if is_one_of(start_strategy, "decomposed"):
+            mistakes += decomposition_mistakes(problem.posed)
+        elif not is_one_of(start_strategy, "soft"):
+            mistakes.append(unknown)
     deadline = np.inf if mistakes else run.cleaned().deadline
     draws = draw(problem, starts, sampling, limits, rng, mistakes, deadline)
     check("multistart", mistakes)
@@ -149,8 +154,8 @@ def multistart(
             book.resume(file, labels)
 
         def task(i: int, start: Mapping[str, float]) -> tuple[int, tuple[Any, ...]]:
-            origin = start if start_strategy is None else Decomposed(start, draws.seeds[i])
-            return i, (job, origin, run.start_max_time, run.deadline)
+            origin = {None: start, "decomposed": Decomposed(start, draws.seeds[i]), "soft": SoftStart(start)}
+            return i, (job, origin[start_strategy], run.start_max_time, run.deadline)
 
         def enter(i: int, outcome: Any) -> Told | None:
             another = book.enter(i, outcome)
@@ -189,7 +194,7 @@ _Parts = tuple[Posable, Any, Any]
 
 @task
 def _attempt(
-    job: bytes | _Parts, start: Mapping[str, float] | Decomposed, limit: float, deadline: float
+    job: bytes | _Parts, start: Mapping[str, float] | Decomposed | SoftStart, limit: float, deadline: float
 ) -> Answer | None:
     """Fit from one start, wherever this is called; None if there is no time."""
     problem, transcription, solver = thaw(job)

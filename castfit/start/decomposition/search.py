@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from castfit.simulate import Nodes
+
     Array = NDArray[np.float64]
 
 _SCREENED = 200  # draws that are simulated once
@@ -91,6 +93,8 @@ class Origin:
         Search scale.
     note : str
         What was done to find it, in a sentence.
+    nodes : list of Nodes, optional
+        A trajectory there, one per experiment.
     ended : Status, optional
         Why the search ended early, if it did: MAX_TIME or INTERRUPTED.
     """
@@ -98,6 +102,7 @@ class Origin:
     theta: Array
     note: str = ""
     ended: Status | None = None
+    nodes: list[Nodes] | None = None
 
 
 _PIECES: Built[Posed, tuple[tuple[Block, Piece, FixedSteps], ...]] = Built()

@@ -122,7 +122,7 @@ def test_bad_arguments_are_refused():
         cf.Decomposed(rng="dice")
     with refused("'q' is not estimated", "start of 'a'"):
         cf.fit(pathway(), start=cf.Decomposed({"q": 1.0, "a": 1e9}))
-    with refused("start_strategy is 'decompose'; give 'decomposed' or None"):
+    with refused("start_strategy is 'decompose'; give 'decomposed', 'soft' or None"):
         cf.multistart(pathway(), starts=2, start_strategy="decompose")
     with refused("the problem cannot be decomposed"):
         cf.multistart(pathway(measured=("y",)), starts=2, start_strategy="decomposed")
