@@ -155,7 +155,7 @@ class _Watch:
         found = [self._values(i, t, x) for i in range(len(self.triggers))]
         self.signs = [np.sign(g) for g in found]
         self.held = [trigger.holds(s) for trigger, s in zip(self.triggers, self.signs, strict=True)]
-        x = self._happen([i for i, held in enumerate(self.held) if held and self.triggers[i].at_start], t, x)
+        due = [i for i, held in enumerate(self.held) if held and self.triggers[i].at_start]
         while True:
             while done < table.times.size and table.times[done] <= t:
                 crossing = table.crossings[done]
@@ -164,6 +164,7 @@ class _Watch:
                     x = crossing.values(x, table.e, self._inputs(t)[0])
                     x = self._happen(self._made_true(before, t, x), t, x)
                 done += 1
+            x = self._happen(due, t, x)  # after what is known, as everywhere
             if t >= self.end:
                 return
             b = float(min(t + _AHEAD * h, marks[np.searchsorted(marks, t, side="right")]))
@@ -171,7 +172,7 @@ class _Watch:
             if reached is None:  # the integration itself will say why
                 return
             passed, t, x, z = reached
-            x = self._happen(self._passed(passed), t, x)
+            due = self._passed(passed)
 
     # What happens
 

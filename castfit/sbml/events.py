@@ -2,15 +2,15 @@
 
 A trigger of time and numbers alone becomes true at times that are known, one that compares time with an expression of
 parameters at a time that is estimated with them; so any transcription can put the boundary of a stage there.  Any other
-trigger is a condition that is watched.  Events at one time happen at once, each with the values before them, as the
-specification has it where it names no order.
+trigger is a condition that is watched, and then all are, so that what happens together is known to.  Events at one time
+happen at once, each with the values before them, as the specification has it where it names no order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import casadi as ca
 import numpy as np
@@ -46,7 +46,9 @@ def events_of(values: Values, count: int) -> tuple[Event, ...]:
 
     `count` is how often a watched one may happen.
     """
-    found: list[_At | _When] = []
+    known: list[_At] = []
+    watched: list[_When] = []
+    exact = True
     for happening in values.contents.events:
         trigger = truth(values.formula(f"the trigger of event {happening.name}", happening.trigger))
         changes = _changes(values, happening)
@@ -55,19 +57,23 @@ def events_of(values: Values, count: int) -> tuple[Event, ...]:
             if ca.depends_on(used, symbol):
                 what = f"event {happening.name} depends on '{name}', which a nonlinear algebraic rule determines"
                 values.mistakes.append(what)
-        if changes:
-            found += _read(values, trigger, changes, initially=happening.initially)
-    if any(isinstance(e, _When) and e.at_start for e in found):  # together with them
-        found = [_at_start(values, e) if isinstance(e, _At) and _is_zero(e.time) and e.after else e for e in found]
-    known = _merged([e for e in found if isinstance(e, _At)])
-    told = [Event(e.time, dict(e.changes), measured="after" if e.after else "before") for e in known]
-    return (*told, *(_watched(e, count) for e in found if isinstance(e, _When)))
+        if not changes or (trigger.is_constant() and (happening.initially or not float(trigger))):
+            continue  # nothing happens
+        watched.append(_When(trigger, changes, at_start=not happening.initially))
+        times = _times_of(values, trigger, changes, initially=happening.initially)
+        exact = exact and times is not None
+        known += times or []
+    if not exact:
+        return tuple(_watched(values, event, count) for event in watched)
+    return tuple(Event(e.time, dict(e.changes), measured="after" if e.after else "before") for e in _merged(known))
 
 
-def _read(values: Values, trigger: ca.SX, changes: Mapping[ca.SX, ca.SX], *, initially: bool) -> Sequence[_At | _When]:
-    """Return when an event happens."""
+def _times_of(
+    values: Values, trigger: ca.SX, changes: Mapping[ca.SX, ca.SX], *, initially: bool
+) -> Sequence[_At] | None:
+    """Return when an event happens; None if its trigger must be watched."""
     if trigger.is_constant():
-        return [_At(0.0, changes, after=True)] if float(trigger) and not initially else []
+        return [_At(0.0, changes, after=True)]
     parts = Comparisons.of(trigger)
     slopes = [_slope(values, g) for g in parts.differences]
     if all(slope is not None for slope in slopes):
@@ -78,9 +84,16 @@ def _read(values: Values, trigger: ca.SX, changes: Mapping[ca.SX, ca.SX], *, ini
         if all(t.is_constant() for t in zero):
             times = _times(parts, np.array([float(t) for t in zero]), signs, initially=initially)
             return [_At(t, changes, after) for t, after in times]
-        if len(zero) == 1 and parts.function()(signs) and initially:
+        if len(zero) == 1 and parts.function()(signs) and initially and _number(values, zero[0]) > 0.0:
             return [_At(zero[0], changes, bool(parts.function()(0.0)))]
-    return [_When(trigger, changes, at_start=not initially)]
+    return None
+
+
+def _number(values: Values, time: ca.SX) -> float:
+    """Return a time at the file's values of parameters; NaN if it gives none."""
+    symbols = ca.symvar(time)
+    at = [values.numbers.get(s.name(), np.nan) for s in symbols]
+    return float(cast("Any", ca.Function("time", symbols, [time]).call(at)[0]))
 
 
 def _slope(values: Values, g: ca.SX) -> float | None:
@@ -114,14 +127,6 @@ def _times(parts: Comparisons, zeros: Any, slopes: Any, *, initially: bool) -> l
     return out
 
 
-def _is_zero(time: float | ca.SX) -> bool:
-    return isinstance(time, float) and time == 0.0
-
-
-def _at_start(values: Values, event: _At) -> _When:
-    return _When(values.time >= 0, event.changes, at_start=True)
-
-
 def _merged(events: Sequence[_At]) -> list[_At]:
     """Put events of the same time into one, whose changes happen at once."""
     out: list[_At] = []
@@ -142,12 +147,13 @@ def _same_time(one: float | ca.SX, other: float | ca.SX) -> bool:
     return ca.is_equal(one, other, 20)
 
 
-def _watched(event: _When, count: int) -> Event:
+def _watched(values: Values, event: _When, count: int) -> Event:
     """Return an event that is watched; a value at its very time shows it where the trigger is true there."""
-    assert is_condition(event.condition)
-    after = event.at_start or Comparisons.of(event.condition).includes_zero()
+    condition = values.time >= 0 if event.condition.is_constant() else event.condition
+    assert is_condition(condition)
+    after = event.at_start or Comparisons.of(condition).includes_zero()
     return Event(
-        when=event.condition,
+        when=condition,
         changes=dict(event.changes),
         measured="after" if after else "before",
         count=count,

@@ -256,3 +256,29 @@ def test_submodels_are_put_together():
     out = cf.simulate(cf.sbml.load(text), {"B__x": 3.0}, times=T, integrator=TIGHT)
     np.testing.assert_allclose(out["A__x"], 2 * np.exp(-T), rtol=1e-8)
     np.testing.assert_allclose(out["B__x"], 3 * np.exp(-T), rtol=1e-8)
+
+
+def test_events_whose_triggers_differ_in_kind_happen_at_once_all_the_same():
+    """At t = 2 one trigger compares time alone, the other a state as well; they exchange a and b."""
+    out = of("x = 0; x' = 1; a = 1; b = 2; at time >= 2: a = b; at time >= 2 && x > 1: b = a")
+    np.testing.assert_array_equal(out["a"], np.where(T >= 2, 2.0, 1.0))
+    np.testing.assert_array_equal(out["b"], np.where(T >= 2, 1.0, 2.0))
+
+
+@pytest.mark.parametrize("late", [-1.0, 0.0, 1.0])
+def test_a_time_that_has_passed_before_the_start_triggers_nothing(late):
+    out = of(f"n = 0; late = {late}; at time >= late: n = n + 1")
+    np.testing.assert_array_equal(out["n"], np.where(late > 0, late <= T, False))
+
+
+def test_a_time_of_an_event_can_be_estimated_by_any_transcription():
+    """x grows by 1 until it falls to 0 at `late`; sawtooth in closed form."""
+    loaded = cf.sbml.load_antimony("x = 0; x' = k; late = 2; k = 1; at time >= late: x = 0")
+    data = cf.Experiment(
+        {"x": np.where(T[1:] >= 2.2, 1.1 * (T[1:] - 2.2), 1.1 * T[1:])}, time=T[1:], sigma=0.1, events=loaded.events
+    )
+    problem = cf.Problem(loaded.model, data, parameters={"k": 1.0, "late": cf.Parameter(2.3, bounds=(2.05, 2.45))})
+    for how in ("single", "multiple", "collocation"):
+        result = cf.fit(problem, how)
+        assert result.success, result.message
+        assert (result.parameters["k"], result.parameters["late"]) == pytest.approx((1.1, 2.2), rel=1e-5)
