@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -14,7 +15,7 @@ import numpy as np
 from castfit._brief import listed, one_line
 from castfit._json import plain, rebuilt, restored
 from castfit._pictures import made, page, picture
-from castfit._reading import is_one_of, option_mistakes, real, rng_mistakes, text
+from castfit._reading import is_count, is_one_of, option_mistakes, real, rng_mistakes, text
 from castfit._text import aligned, rounded
 from castfit.bands import bands_mistakes, read_outputs, with_bands
 from castfit.criteria import Criteria
@@ -507,6 +508,7 @@ class Result:
         noise: bool = False,
         level: float | None = None,
         rng: int | np.random.Generator = 0,
+        workers: int | Executor = 1,
     ) -> Prediction:
         """Evaluate all outputs of the model, and any other expression, integrating anew from every node.
 
@@ -526,6 +528,9 @@ class Result:
             Probability that the limits enclose, by default the result's `confidence_level`.
         rng : int or numpy.random.Generator
             For the noise about the predictions of draws.
+        workers : int or concurrent.futures.Executor
+            For bands="profile": 1 follows profiles in this process, n in n processes; a script then needs
+            ``if __name__ == "__main__":``.
 
         Returns
         -------
@@ -547,6 +552,12 @@ class Result:
             ("level", level, chosen is not None and 0.0 < chosen < 1.0, "it lies between 0 and 1"),
         )
         mistakes += [*bands_mistakes(bands, self.names), *rng_mistakes(rng)]
+        profiled, alone = is_one_of(bands, "profile"), is_one_of(workers, 1)
+        mistakes += option_mistakes(
+            ("workers", workers, alone or isinstance(workers, Executor) or is_count(workers, 1),
+             "give a number of processes or a concurrent.futures.Executor"),
+            ("workers", workers, alone or profiled, "it is for bands='profile'; leave it out"),
+        )[:1]  # fmt: skip
         added, wrong = read_outputs(outputs, problem.posed.model)
         mistakes += wrong
         if noise is True and bands is None:
@@ -562,11 +573,10 @@ class Result:
             return found
         if isinstance(bands, str):
             parts = (self.solution, self.statistics, posed, found, self.integrator)
-            profiled = is_one_of(bands, "profile")
             linear = with_bands(*parts, chosen, noise=noise and not profiled)
-            return (
-                made("profile.bands.prediction_bands")(self, posed, linear, chosen, noise=noise) if profiled else linear
-            )
+            if not profiled:
+                return linear
+            return made("profile.bands.prediction_bands")(self, posed, linear, chosen, noise=noise, workers=workers)
         drawn = (bands, self.statistics, posed, self.theta, found, self.integrator)
         return with_ensemble(*drawn, chosen, np.random.default_rng(rng), noise=noise)
 

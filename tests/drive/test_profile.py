@@ -501,3 +501,37 @@ def test_contours_of_a_banana_are_where_chi2_says(bent, tmp_path):
         cf.contours(bent, "A", "k", slices=1, levels=2)
     with refused("'B'"):
         cf.contours(bent, "A", "B")
+
+
+def test_contours_in_parallel_and_resumed_are_those_of_one_process(bent, tmp_path):
+    path = tmp_path / "run.json"
+    asked = {"levels": (0.68, 0.95), "slices": 4}
+    whole = cf.contours(bent, "A", "k", **asked, checkpoint=path)
+    parallel = cf.contours(bent, "A", "k", **asked, workers=2)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-2]))  # as if it had been killed after two of four halves
+    resumed = cf.contours(bent, "A", "k", **asked, checkpoint=path, resume=True)
+    for other in (parallel, resumed):
+        assert other.complete
+        assert other.solves == whole.solves
+        for level, points in whole.lines.items():
+            np.testing.assert_array_equal(other.lines[level], points)
+            np.testing.assert_array_equal(other.ellipses[level], whole.ellipses[level])
+    with pytest.raises(InputError, match="slices"):
+        cf.contours(bent, "A", "k", levels=0.95, slices=5, checkpoint=path, resume=True)
+    coarse = cf.contours(bent, "A", "k", cf.Collocation(degree=1, elements=3), levels=0.95, slices=4)
+    assert "another objective" in coarse.message
+    assert not coarse.closed[0.95]
+    with refused("resume=True continues a checkpoint", "workers is 0"):
+        cf.contours(bent, "A", "k", workers=0, resume=True)
+
+
+def test_bands_in_parallel_are_those_of_one_process(bent):
+    times = np.array([1.0, 6.0])
+    alone, shared = (bent.predict(times, bands="profile", workers=n)["experiment 1"] for n in (1, 2))
+    for key, column in alone.items():
+        np.testing.assert_array_equal(shared[key], column)
+    with refused("workers is 2; it is for bands='profile'"):
+        bent.predict(times, bands="linear", workers=2)
+    with refused("workers is 0; give a number of processes"):
+        bent.predict(times, bands="profile", workers=0)

@@ -13,7 +13,9 @@ the sum of squares in units of its estimate, as in an F test.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +28,9 @@ from castfit.drive.profile.path import follow
 from castfit.drive.profile.predicted import Asked, OfPrediction, augmented, units
 from castfit.drive.profile.setting import Setting, nodes_of, parts_along
 from castfit.drive.profile.spots import CROSSED, FAR, ZERO, Branch, Goal
+from castfit.drive.run.jobs import task, thaw
+from castfit.drive.run.loop import Told, carry_out
+from castfit.drive.run.options import RunOptions
 from castfit.methods import Solver, Transcription
 from castfit.statistics import quantile
 from castfit.status import InputError, Status
@@ -33,6 +38,8 @@ from castfit.status import InputError, Status
 if TYPE_CHECKING:
     from castfit.posed import Posed
     from castfit.result import Result
+
+_Parts = tuple[Setting, tuple[Asked, ...], float]
 
 _STEPS = 2  # in which the root of the objective comes to that of the threshold
 _NO_REACH = 1e-10  # relative: what moves by less does not depend on what is estimated
@@ -49,6 +56,7 @@ def prediction_bands(
     noise: bool,
     transcription: Transcription | str | None = None,
     solver: Solver | str | None = None,
+    workers: int | Executor = 1,
 ) -> dict[str, dict[str, Any]]:
     """Return a prediction with entries ``y lower`` and ``y upper``, each by a profile of its own.
 
@@ -63,6 +71,8 @@ def prediction_bands(
     noise : bool
         Whether bands are those of new values.
     transcription, solver : optional
+    workers : int or concurrent.futures.Executor
+        Every profile is a task.
 
     Raises
     ------
@@ -82,8 +92,8 @@ def prediction_bands(
     if asked:
         setting = Setting(augmented(posed, asked), asked_transcription, chosen, result.theta,
                           nodes_of(posed, result.trajectories), True, tuple(asked))  # fmt: skip
-        for n, (name, output, row) in enumerate(keys):
-            branch, ends = _followed(setting, n, asked[n], top)
+        found = _all_followed(setting, asked, top, workers)
+        for (name, output, row), (branch, ends) in zip(keys, found, strict=True):
             sigma = _deviation(result, posed, name, output, linear[name], row) if noise else 0.0
             factor = quantile(level, np.inf if result.absolute_sigma else result.dof)
             for side, end in zip((-1, 1), ends, strict=True):
@@ -118,6 +128,37 @@ def _asked(posed: Posed, linear: Mapping[str, Mapping[str, Any]]) -> tuple[list[
                 keys.append((name, output, row))
     sizes = units(np.array([r[3] for r in rows]), np.array([r[4] for r in rows]))
     return [Asked(*row[:4], unit) for row, unit in zip(rows, sizes.tolist(), strict=True)], keys
+
+
+def _all_followed(
+    setting: Setting, asked: Sequence[Asked], top: float, workers: int | Executor
+) -> list[tuple[Branch, tuple[str, str]]]:
+    """Follow every prediction, wherever there is room."""
+    run = RunOptions(workers=workers).cleaned()
+    job = run.freeze("predict", "problem, transcription and solver", (setting, tuple(asked), top))
+    found: dict[int, tuple[Branch, tuple[str, str]]] = {}
+
+    def enter(n: int, outcome: Any) -> Told | None:
+        if isinstance(outcome, InputError):
+            raise outcome
+        if not isinstance(outcome, tuple):
+            said = getattr(outcome, "message", outcome)
+            raise InputError("predict", [f"{asked[n].output} at {asked[n].time:g} was not followed ({said}); take "
+                                         "bands='linear'"])  # fmt: skip
+        found[n] = outcome
+        return None
+
+    stopped = carry_out(run, one_prediction, deque((n, (job, n)) for n in range(len(asked))), enter, limit=np.inf)
+    if stopped is not None:
+        raise KeyboardInterrupt
+    return [found[n] for n in range(len(asked))]
+
+
+@task
+def one_prediction(job: bytes | _Parts, n: int) -> tuple[Branch, tuple[str, str]]:
+    """Follow both sides of prediction n; return the branch of the best fit."""
+    setting, asked, top = thaw(job)
+    return _followed(setting, n, asked[n], top)
 
 
 def _followed(setting: Setting, n: int, asked: Asked, top: float) -> tuple[Branch, tuple[str, str]]:
