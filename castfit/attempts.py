@@ -7,11 +7,12 @@ An attempt solves, refines, solves again, and lets the model itself verify the e
 
 Where it fails, or ends where residuals are far larger than the noise, multiple shooting and collocation go on with
 
-    1. states from simulation instead of from data
-    2. parameters matched to the measured states (see castfit.start.matching); where some are not measured, soft
-       equations and constant states (see castfit.start.constant)
-    3. single shooting from the same start
-    4. another division: half as many intervals, or multiple shooting instead of collocation
+    1. where not all states are measured, ever longer horizons in a box (see castfit.start.descent)
+    2. there also soft equations and constant states (see castfit.start.constant)
+    3. states from simulation instead of from data
+    4. parameters matched to the measured states (see castfit.start.matching)
+    5. single shooting from the same start
+    6. another division: half as many intervals, or multiple shooting instead of collocation
 
 The first solution that describes the data is it.  One of another transcription is handed back: the transcription that
 was asked for starts from its trajectory.  If none does, the best of all is the answer.
@@ -38,7 +39,9 @@ from castfit.solve.solution import Control, Iteration, Solution, infeasibility
 from castfit.solve.stationary import still_falls
 from castfit.staged import violated
 from castfit.start.constant import soft_start
+from castfit.start.descent import descend, grow
 from castfit.start.matching import matching, unfelt
+from castfit.start.scene import scene_of
 from castfit.status import Status
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
@@ -325,15 +328,19 @@ def further(problem: Posed, asked: Transcription, theta: Array) -> Iterator[tupl
     """Yield what to try next: in words, the transcription, and theta; nothing for single shooting."""
     if not has_states(asked):
         return
-    states = asked.states
+    states, partly = asked.states, not every_state_measured(problem)
+    if partly:
+        grown = _grown(problem, theta)
+        if grown is not None:
+            yield "ever longer horizons", SingleShooting(asked.integrator), grown
+    if partly and not any(c.schedule.triggers for c in problem.conditions):
+        found = soft_start(problem, theta, asked.integrator)
+        near = started_from(problem, asked, found.theta, found.nodes)
+        yield "constant states and soft equations", near, found.theta
     if not is_one_of(states, "simulation"):
         yield "states from simulation", with_states(asked, "simulation"), theta
     if is_one_of(states, "data", "smoothed"):
         yield "matching", asked, matching(problem, theta, states, asked.integrator)
-    if not every_state_measured(problem) and not any(c.schedule.triggers for c in problem.conditions):
-        found = soft_start(problem, theta, asked.integrator)
-        near = started_from(problem, asked, found.theta, found.nodes)
-        yield "constant states and soft equations", near, found.theta
     yield "single shooting from the same start", SingleShooting(asked.integrator), theta
     if isinstance(asked, MultipleShooting) and isinstance(asked.intervals, (int, np.integer)) and asked.intervals > 1:
         half = int(asked.intervals) // 2
@@ -341,6 +348,16 @@ def further(problem: Posed, asked: Transcription, theta: Array) -> Iterator[tupl
     elif isinstance(asked, Collocation):
         other = MultipleShooting(_MATCHED, states=states, integrator=asked.integrator)
         yield f"multiple shooting with {_MATCHED} intervals", other, theta
+
+
+def _grown(problem: Posed, theta: Array) -> Array | None:
+    """Return where ever longer horizons lead from theta; None if this cannot be tried."""
+    scene = scene_of(problem)
+    if scene.searched.names != problem.names:
+        return None
+    grown, _ = grow(scene, theta, np.inf)
+    found = descend(scene, grown, (np.inf, np.inf), np.inf)
+    return found.theta if np.isfinite(found.cost) else None
 
 
 def has_states(transcription: Transcription) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 
 from castfit._reading import named, reals, text
 from castfit.drive.portfolio.moves import Field
-from castfit.drive.portfolio.scene import scene_of
 from castfit.solve.local import units_of_search
+from castfit.start.scene import scene_of
 from castfit.status import suggest
 
 if TYPE_CHECKING:

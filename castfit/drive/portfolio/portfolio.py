@@ -28,11 +28,13 @@ from castfit.drive.run.found import STOPS
 from castfit.drive.run.loop import Told, carry_out
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.run.pool import LOST, Task, lost
+from castfit.posed import Posed
 from castfit.problem import Posable
 from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.status import InputError, Status, check, suggest
 from castfit.transcribe.collocation import Collocation
+from castfit.transcribe.trajectory import every_state_measured
 
 _PART = 0.5  # of the time, for one candidate
 
@@ -72,9 +74,10 @@ def estimate(
         Where starts are drawn, evenly on the scale of each quantity.  By default between the bounds; where there are
         none, a factor of a thousand about the guess of what is on logarithmic scale, else ten times the guess to either
         side.
-    ways : sequence of {"fit", "box", "growing", "recombined"}, optional
-        The ways to search, all by default: the default fit from random starts; single shooting in a box from the best
-        of several draws; the same on ever longer horizons; the same from recombined good points.
+    ways : sequence of {"fit", "box", "growing", "soft", "recombined"}, optional
+        The ways to search, by default all that suit the problem: the default fit from random starts; single shooting in
+        a box from the best of several draws; the same on ever longer horizons; where not all states are measured, after
+        soft equations from constant states; from recombined good points.
     screen : int
         Of how many draws the best is taken.
     race : bool
@@ -121,6 +124,8 @@ def estimate(
     mistakes += limits_mistakes(problem, limits)
     check("estimate", mistakes)
     run = run.cleaned()
+    if ways is None:
+        chosen = suiting(problem.posed)
     options = Options(chosen, int(screen), bool(race))
     field = search_field(problem.posed, limits)
     job = run.freeze("estimate", "the problem", (problem, field))
@@ -148,6 +153,12 @@ def estimate(
         stopped = carry_out(run, candidate, search.tasks, enter, limit=_PART * run.max_time)
         warnings = (file.trouble,) if file is not None and file.trouble else ()
     return search.result(stopped, merit, warnings)
+
+
+def suiting(posed: Posed) -> tuple[str, ...]:
+    """Return the ways that suit a problem: where all states are measured, nobody need find them by soft equations."""
+    soft = not every_state_measured(posed) and not any(c.schedule.triggers for c in posed.conditions)
+    return tuple(way for way in WAYS if way != "soft" or soft)
 
 
 def _ways(given: Any, mistakes: list[str]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
     fit          `castfit.fit` as it is by default, from a draw: states start at the data, on collocation
     box          the best of some draws, then down in the box (castfit.solve.step_control.box)
     growing      the best of some draws, then ever longer horizons in the box, then the whole
+    soft         the best of some draws, then constant states and soft equations (castfit.start.constant), then the box
     recombined   a move of the pool (castfit.drive.portfolio.moves), then down in the box
 
 What comes near the best so far is fitted at full accuracy at once.
@@ -17,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.drive.portfolio.descend import best_of, descend, grow, work_of
 from castfit.drive.portfolio.moves import Field
-from castfit.drive.portfolio.scene import Scene, scene_of
 from castfit.drive.run.jobs import task, thaw
 from castfit.fit import fit
 from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
+from castfit.start.constant import SoftStart
+from castfit.start.descent import HORIZONS, best_of, descend, grow, work_of
+from castfit.start.scene import Scene, scene_of
 from castfit.start.surrogate import completed
 from castfit.transcribe.single_shooting import SingleShooting
 
@@ -35,6 +37,7 @@ WAYS = {
     "fit": "the default fit from a random start",
     "box": "the best of several draws, single shooting in a box",
     "growing": "the best of several draws, ever longer horizons",
+    "soft": "the best of several draws, soft equations from constant states",
     "recombined": "good points recombined, single shooting in a box",
 }
 """The ways, in words."""
@@ -136,8 +139,17 @@ def _descended(
         work += order.screen
         if not np.isfinite(cost):
             return End(work=work)
+    if order.way == "soft":
+        start = _named(problem, scene, theta)
+        ramp = str(rng.choice(["long", "short"]))
+        result = fit(
+            problem, SingleShooting(), GaussNewton("box"), start=SoftStart(start, ramp), retry=False,
+            max_time=max(until - time.time(), 1e-3),
+        )  # fmt: skip
+        end = _end_of(result, scene)
+        return replace(end, work=end.work + work)
     if order.way == "growing":
-        theta, more = grow(scene, theta, until - time.time())
+        theta, more = grow(scene, theta, until - time.time(), int(rng.choice(HORIZONS)))
         work += more
     found = descend(scene, theta, order.limits, until - time.time())
     work += found.work

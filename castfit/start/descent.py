@@ -1,4 +1,9 @@
-"""One candidate: from where it starts, down in the box, dropped on the way if others were better at that point."""
+"""Down in the box at the accuracy of a search, at once or on ever longer horizons.
+
+On a short horizon the trajectory can hardly be wrong, and the valley of the cost is wide; its optimum is a good start
+for a horizon that is a little longer.  What oscillates, or amplifies errors, is followed period by period in this way,
+even where only one output on a scale of its own is measured and the start is a decade off in every parameter.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.drive.portfolio.scene import HORIZONS, Scene
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Control, Iteration, Solution
 from castfit.solve.step_control import Box
+from castfit.start.scene import Scene
 from castfit.status import Status
 
 if TYPE_CHECKING:
@@ -20,6 +25,9 @@ if TYPE_CHECKING:
 
 LOOKS = (10, 25)
 """Iterations at which a candidate must not be worse than half of those before it."""
+
+HORIZONS = (10, 20)
+"""Numbers of horizons, the whole among them: few are faster, many lose the way less often."""
 
 _ITERATIONS = 60
 _PER_HORIZON = 15
@@ -72,12 +80,23 @@ def descend(scene: Scene, start: Array, limits: tuple[float, float], seconds: fl
     return Descent(theta, scene.cost(theta), (seen[0], seen[1]), work_of(found.evaluations, theta.size), dropped[0])
 
 
-def grow(scene: Scene, start: Array, seconds: float) -> tuple[Array, float]:
-    """Go down on ever longer horizons; return where to, and the work that it took."""
-    theta, work = start, 0.0
-    for fraction in HORIZONS:
-        found = _solve(scene.until(fraction), theta, _PER_HORIZON, seconds / len(HORIZONS))
-        work += fraction * work_of(found.evaluations, theta.size)
+def grow(scene: Scene, start: Array, seconds: float, horizons: int = HORIZONS[-1]) -> tuple[Array, float]:
+    """Go down on ever longer horizons, all but the whole; return where to, and the work that it took.
+
+    Parameters
+    ----------
+    scene : Scene
+    start : (n,) array
+    seconds : float
+    horizons : int
+        Into how many parts the distinct measured times are divided.
+    """
+    theta, work, times = start, 0.0, scene.times
+    shares = [int(np.ceil(k / horizons * times.size)) for k in range(1, horizons)]
+    ends = sorted({float(times[share - 1]) for share in shares if 0 < share < times.size})
+    for end in ends:
+        found = _solve(scene.until(end), theta, _PER_HORIZON, seconds / horizons)
+        work += work_of(found.evaluations, theta.size) * float(np.mean(times <= end))
         if found.status is not Status.START_FAILED:
             theta = found.v
     return theta, work

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from castfit.staged import StagedProblem
 
 _TOLERANCES = 1e-6, 1e-8
-HORIZONS = tuple(0.1 * k for k in range(1, 10))
-"""Fractions of the distinct measured times."""
 
 
 @dataclass
@@ -45,19 +43,22 @@ class Scene:
     _shorter: dict[float, StagedProblem] = field(default_factory=dict[float, "StagedProblem"])
 
     @property
+    def times(self) -> Array:
+        """The distinct times after the start at which anything is measured, (n_times,)."""
+        after = [c.points.times[c.points.times > c.start] for c in self.searched.conditions]
+        return np.unique(np.concatenate([np.empty(0), *after]))
+
+    @property
     def places(self) -> list[int]:
         """Where the quantities that are searched stand among all."""
         return [self.asked.names.index(name) for name in self.searched.names]
 
-    def until(self, fraction: float) -> StagedProblem:
-        """Return the problem up to a fraction of its measured times."""
-        if fraction not in self._shorter:
-            starts = [c.points.times[c.points.times > c.start] for c in self.searched.conditions]
-            times = np.unique(np.concatenate(starts))
-            end = float(times[min(int(np.ceil(fraction * times.size)), times.size) - 1])
-            shorter = self.searched.until(max(end, min(float(t[0]) for t in starts if t.size)))
-            self._shorter[fraction] = self.transcription.transcribe(shorter, shorter.guess)
-        return self._shorter[fraction]
+    def until(self, end: float) -> StagedProblem:
+        """Return the problem up to a measured time."""
+        if end not in self._shorter:
+            shorter = self.searched.until(end)
+            self._shorter[end] = self.transcription.transcribe(shorter, shorter.guess)
+        return self._shorter[end]
 
     def cost(self, theta: Array) -> float:
         """Return the cost at theta (n,), infinite where the model cannot be integrated."""
