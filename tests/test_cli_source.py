@@ -120,3 +120,17 @@ def test_what_castfit_new_writes_is_taken(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "decay.json").read_text())["success"] is True
     assert not (tmp_path / "decay.png").exists()
+
+
+def test_a_petab_problem_is_a_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("petab")
+    pytest.importorskip("antimony")
+    from tests.petab.writing import write
+
+    path = write(tmp_path)
+    assert load(str(path), []).starts["reference"] == pytest.approx({"k": 0.4})
+    assert cli.main(["fit", str(path), "--transcription", "single", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["success"]
+    (tmp_path / "conditions.tsv").unlink()
+    assert cli.main(["fit", str(path)]) == 2
+    assert "conditions.tsv: there is no such file" in capsys.readouterr().err

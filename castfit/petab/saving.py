@@ -54,14 +54,14 @@ def save_parameters(result: Result, file: str | Path, like: str | Path | None = 
     if like is None:
         check("petab.save_parameters", [] if result.problem is not None else ["the result has no problem; give like="])
         assert result.problem is not None
-        _write(Path(file), _HEAD, [_row(q, values[q.name]) for q in result.problem.quantities])
+        write_table(Path(file), _HEAD, [_row(q, values[q.name]) for q in result.problem.quantities])
         return
     head, rows = _original(like, "parameter")
     names = [row.get("parameterId", "") for row in rows]
     unknown = [n for n in values if n not in names]
     check("petab.save_parameters", [f"'{n}' is not in the table of '{like}': {suggest(n, names)}" for n in unknown])
     changed = [{**row, **_nominal(row, values)} for row in rows]
-    _write(Path(file), head if "nominalValue" in head else (*head, "nominalValue"), changed)
+    write_table(Path(file), head if "nominalValue" in head else (*head, "nominalValue"), changed)
 
 
 def _nominal(row: Mapping[str, str], values: Mapping[str, float]) -> dict[str, str]:
@@ -113,7 +113,7 @@ def save_simulations(
     head, rows = _original(like, "measurement")
     columns = tuple("simulation" if c == "measurement" else c for c in head)
     pairs = zip(rows, predicted.tolist(), strict=True)
-    _write(Path(file), columns, [{**row, "simulation": repr(float(v))} for row, v in pairs])
+    write_table(Path(file), columns, [{**row, "simulation": repr(float(v))} for row, v in pairs])
 
 
 def _original(like: str | Path, kind: str) -> tuple[tuple[str, ...], list[dict[str, str]]]:
@@ -128,7 +128,8 @@ def _original(like: str | Path, kind: str) -> tuple[tuple[str, ...], list[dict[s
     return tuple(head), rows
 
 
-def _write(path: Path, head: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
+def write_table(path: Path, head: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
+    """Write rows below a head, cells separated by tabs."""
     out = io.StringIO()
     table = csv.DictWriter(out, list(head), delimiter="\t", lineterminator="\n", extrasaction="ignore")
     table.writeheader()

@@ -69,3 +69,69 @@ def test_simulations_give_the_same_likelihood_by_the_petab_library(tmp_path):
     )
     theirs = -library.calculate.calculate_llh(*tables)
     assert cf.petab.negative_log_likelihood(cf.petab.load(path)) == pytest.approx(theirs, abs=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_problem_goes_out_and_comes_back(tmp_path):
+    import petab.v2 as library
+
+    t = np.linspace(0, 5, 6)
+    x, y, k, m, a, total, kref = cf.symbols("x y k m a total kref")
+    rate = k * x * cf.if_else(y > 0.05, 1, 0.5)
+    model = cf.Model(
+        {x: -rate, y: rate - m * cf.fmax(y, 0.01) ** 1.5 / (1 + cf.exp(-y))},
+        parameters=[k, m, a],
+        outputs={"total": a * (x + y)},
+        initial={x: 2.0 * a, y: 0.1},
+    )
+    values = {"total": np.exp(-0.3 * t) + 0.1, "y": np.exp(-0.2 * t) + 0.1}
+    one = cf.Experiment(
+        values, time=t, sigma={"total": 0.1 + 0.2 * total, "y": 0.05}, name="one", parameters={"m": 0.3}
+    )
+    two = cf.Experiment(
+        {"total": values["total"]},
+        time=t,
+        sigma=0.1,
+        noise={"total": cf.LogNormal(base=10)},
+        initial={"y": cf.free(0.2, lower=0.01, upper=2)},
+        name="second one",
+        parameters={"k": 2 * kref},
+    )
+    problem = cf.Problem(
+        model,
+        [one, two],
+        parameters={
+            "k": cf.Parameter(0.4, 0.01, 5, scale="log"),
+            "m": cf.Parameter({"second one": 0.25}, 0, 3, local=True),
+            "a": cf.Parameter(1.1, 0.1, 9, prior=cf.Normal(1, 0.5)),
+            "kref": cf.Parameter(0.3, 0.01, 5),
+        },
+    )
+    path = cf.petab.save(problem, tmp_path / "saved")
+    assert not library.Problem.from_yaml(str(path)).validate()
+    again = cf.petab.load(path)
+    nllh = cf.petab.negative_log_likelihood
+    assert nllh(again) == pytest.approx(nllh(problem), abs=1e-8)
+    moved = nllh(problem, {"k": 0.7, "a": 0.9, "y(0)[second one]": 0.4})
+    assert nllh(again, {"estimated_k": 0.7, "a": 0.9, "initial_y_second_one": 0.4}) == pytest.approx(moved, abs=1e-8)
+
+
+def test_what_the_format_cannot_say_is_named(tmp_path):
+    z, x, k, u = cf.symbols("z x k u")
+    model = cf.Model({x: -k * z * u}, algebraic={z: z - cf.erf(x)}, parameters=[k], inputs=[u], initial={x: 2.0})
+    experiment = cf.Experiment(
+        {"x": [1.0, 0.5]},
+        time=[1, 2],
+        sigma=0.1,
+        inputs={"u": 1.0},
+        noise={"x": cf.StudentT()},
+        events=cf.Event(1.5, {x: 1}),
+    )
+    parameter = cf.Parameter(0.5, lower=0, prior=cf.Normal(0, 1, on="log"))
+    problem = cf.Problem(model, experiment, parameters={"k": parameter}, constraints=[k <= 3])
+    with refused(
+        "algebraic states", "inputs", "constraints", "events and doses", "the prior Normal", "StudentT errors"
+    ):
+        cf.petab.save(problem, tmp_path)
+    with refused("give a Problem"):
+        cf.petab.save(3, tmp_path)
