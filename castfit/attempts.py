@@ -373,7 +373,8 @@ def with_states(transcription: Transcription, states: States) -> Transcription:
 def already_fits(problem: Posed, transcription: Transcription, theta: Array) -> bool:
     """Whether the model, simulated from the start, already describes the data."""
     # By the integrator that will verify the end, so that no other one has to be built.
-    whole = SingleShooting(tighter(transcription.integrator, transcription.accuracy)).transcribe(problem, theta)
+    n_z = len(problem.posed.model.algebraic_states)
+    whole = SingleShooting(tighter(transcription.integrator, transcription.accuracy, n_z)).transcribe(problem, theta)
     with suppress(Stopped):  # the solver will notice
         at = whole.evaluate(whole.start)
         return at.ok and not suspicious(whole, at)

@@ -178,7 +178,9 @@ def simulate(
     if given is not None and not isinstance(given, IntegratorOptions):
         mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
     elif given is not None and given.method == "cvodes" and _is_dae(problem):
-        mistakes.append("method 'cvodes' cannot integrate algebraic equations; use 'auto', 'idas' or 'rosenbrock'")
+        mistakes.append(
+            "method 'cvodes' cannot integrate algebraic equations; use 'auto', 'esdirk', 'idas' or 'rosenbrock'"
+        )
     happens = read_events(events, mistakes)
     if isinstance(problem, Loaded):
         begin = problem.start(parameters)

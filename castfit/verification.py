@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.integrate import IntegratorOptions
+from castfit.integrate import IntegratorOptions, sundials
 from castfit.staged import gaps, weighted_squares
 from castfit.statistics import weighted_residuals
 from castfit.transcribe.collocation_problem import CollocationProblem
@@ -92,7 +92,8 @@ def verify(
     accuracy : float
         To which the search solves the model over a piece.
     """
-    tight, theta, local = tighter(options, accuracy), staged.layout.theta(at.v), max(_LOCAL, 10 * accuracy)
+    n_z = len(problem.model.algebraic_states)
+    tight, theta, local = tighter(options, accuracy, n_z), staged.layout.theta(at.v), max(_LOCAL, 10 * accuracy)
     whole = _shooting(problem, staged, at, tight)
     simulated = _compare(staged, at, whole.layout, whole.evaluate(theta))
     if simulated.reproduced:
@@ -157,12 +158,16 @@ def _at_data(problem: Posed, staged: StagedProblem) -> tuple[Index, ...] | None:
     return tuple(found) if sum(k.size for k in found) <= few else None
 
 
-def tighter(options: IntegratorOptions, accuracy: float) -> IntegratorOptions:
-    """Ask for a tenth of the error of the search, and for error control where there was none."""
+def tighter(options: IntegratorOptions, accuracy: float, n_z: int) -> IntegratorOptions:
+    """Ask for a tenth of the error of the search, and for error control where there was none.
+
+    What the ESDIRK method found is for SUNDIALS to confirm; n_z is the number of algebraic states.
+    """
+    method = sundials(n_z) if options.method in ("auto", "esdirk", "collocation") else options.method
     relative = max(_TIGHTER * min(options.relative_tolerance, accuracy), _TIGHTEST)
     return replace(
         options,
-        method="auto" if options.method == "collocation" else options.method,
+        method=method,
         relative_tolerance=relative,
         absolute_tolerance=options.absolute_tolerance * relative / options.relative_tolerance,
     )

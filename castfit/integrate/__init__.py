@@ -1,5 +1,6 @@
 """Integration of a model, with sensitivities: lanes, trajectories, failures, and integrators behind one signature."""
 
+from castfit.integrate.automatic import method_of, sundials
 from castfit.integrate.grids import SharedGrids, rounding
 from castfit.integrate.integrator import Integrator
 from castfit.integrate.lanes import (
@@ -25,6 +26,8 @@ __all__ = [
     "SharedGrids",
     "Stop",
     "Trajectories",
+    "method_of",
     "rounding",
     "shift_cubics",
+    "sundials",
 ]

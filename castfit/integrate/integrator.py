@@ -23,6 +23,7 @@ from castfit._capture import captured
 from castfit._casadi import Buffered, build_folder, build_integrator, compile_options, find_compiler, plugin_options
 from castfit._watch import look
 from castfit.integrate.algebraic import AlgebraicEquations, Points
+from castfit.integrate.automatic import method_of, sundials
 from castfit.integrate.grids import SharedGrids
 from castfit.integrate.lanes import (
     Adjoints,
@@ -92,9 +93,7 @@ class Integrator:
         """Build the integrator."""
         self.graph, self.state_names, self.algebraic_names, self.grid, self.options = state
         self.n_x, self.n_z, self.n_p, self.n_u = (self.graph.size1_in(i) for i in (1, 2, 3, 4))
-        self.method = self.options.method
-        if self.method == "auto":
-            self.method = "idas" if self.n_z else "cvodes"
+        self.method = method_of(self.options, self.n_x, self.n_z)
         compiler = find_compiler() if self.options.compile != "never" else None
         self._place(self.grid, "compile is 'always', but no C compiler was found; install one or use 'auto'"
                     if self.options.compile == "always" and compiler is None else "")  # fmt: skip
@@ -176,7 +175,7 @@ class Integrator:
     def rescued_by(self) -> str:
         """The method by which lanes are tried that this one gives up; empty if by none."""
         if self.method == "esdirk":
-            return "idas" if self.n_z else "cvodes"
+            return sundials(self.n_z)
         return "rosenbrock" if self.method in SUNDIALS else ""
 
     def _values(self, lanes: Lanes) -> Trajectories:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from castfit._reading import is_one_of, text
+from castfit.integrate import method_of
 
 if TYPE_CHECKING:
     from castfit.integrate import IntegratorOptions
@@ -45,9 +46,9 @@ def adjoint_pays(problem: Posed, options: IntegratorOptions) -> bool:
 
     Never for a DAE: the backward integrals of IDAS take many small steps.
     """
-    if options.method not in _MEASURED:
-        return False
     n_x = len(problem.model.states)
+    if options.method not in _MEASURED or method_of(options, n_x, 0) == "esdirk":
+        return False  # whose forward directions are cheap
     directions = max(int(c.link.moving.sum()) for c in problem.conditions) + n_x
     return not problem.model.algebraic_states and directions > _AT_ALL + _PER_STATE * n_x
 

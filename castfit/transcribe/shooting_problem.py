@@ -26,7 +26,7 @@ import numpy as np
 from castfit._capture import captured
 from castfit._casadi import Built
 from castfit._watch import Stopped
-from castfit.integrate import IntegratorOptions, Lanes, shift_cubics
+from castfit.integrate import IntegratorOptions, Lanes, shift_cubics, sundials
 from castfit.integrate.grids import rounding
 from castfit.integrate.triggers import triggered
 from castfit.integrate.units import mean_magnitude
@@ -126,6 +126,8 @@ class ShootingProblem(StagedProblem):
         by_gradient: str = "no",
     ) -> None:
         self.problem = problem = problem.posed
+        if options.method == "auto" and (backward or by_gradient != "no"):  # the methods that have adjoint states
+            options = replace(options, method=sundials(len(problem.model.algebraic_states)))
         self._choose(options)
         self._nodes, self._backward, self.matching, self.by_gradient = nodes, backward, matching, by_gradient
         system = problem.model.system
