@@ -9,6 +9,7 @@ from castfit.benchmark import (
     published,
     scaling,
     searches,
+    sweep,
 )
 from castfit.benchmark.methods import INTEGRATOR, METHODS, recommended
 from castfit.benchmark.published import TableResult, run_table
@@ -23,6 +24,7 @@ KINDS = (
     adjoint_table.KIND,
     adjoint_scaling.KIND,
     collection.KIND,
+    sweep.KIND,
 )
 """The kinds of tables that ``castfit bench`` knows."""
 

@@ -111,7 +111,7 @@ def adjoint_scaling(
 
 
 def _timed(n_x: int, n_p: int, rng: np.random.Generator, repetitions: int) -> Timing:
-    integrator = Integrator(network(n_x, n_p).system, [1.0], IntegratorOptions())
+    integrator = Integrator(network(n_x, n_p).system, [1.0], IntegratorOptions("cvodes"))
     x0, p = rng.uniform(0.5, 1.5, (1, n_x)), rng.uniform(0.1, 1.0, (1, n_p))
     lanes = Lanes(np.zeros(1), np.full(1, _HORIZON), x0, p, np.zeros((1, 1, 0, 4)), np.zeros((1, 0)))
     at = integrator.values(lanes)

@@ -266,8 +266,9 @@ static void weigh(Work *w, const double *unit, const double *y, const double *ot
 
 /* ------------------------------------------------------------------ stages */
 
-/* Solve  Y_x = r + g f(Y),  0 = g(Y)  by Newton's method from Y; return 0, STEP_NEWTON or NOT_FINITE. */
-static int newton(Work *w, int64_t lane, double tau, double g, double *y, double *rate, int64_t *which)
+/* Solve  Y_x = r + g K,  K = f(Y),  0 = g(Y)  by Newton's method from K and Y; return 0, STEP_NEWTON or NOT_FINITE.
+   The residual f(Y) - K keeps its digits however short the step; r + g f(Y) - Y would not, and K with it. */
+static int newton(Work *w, int64_t lane, double tau, double g, double *y, double *k, double *rate, int64_t *which)
 {
     const Model *model = w->model;
     const int64_t n = w->n, n_x = model->n_x;
@@ -278,12 +279,14 @@ static int newton(Work *w, int64_t lane, double tau, double g, double *y, double
         place(w, lane, tau, y);
         call(&model->rates);
         w->task->counts[4 * lane + 2]++;
-        for (int64_t i = 0; i < n_x; i++) w->e[i] = w->r[i] + g * model->f[i] - y[i];
+        for (int64_t i = 0; i < n_x; i++) w->e[i] = g * (model->f[i] - k[i]);
         for (int64_t i = n_x; i < n; i++) w->e[i] = model->f[i];
         const int64_t bad = not_finite(w->e, n);
         if (bad >= 0) { *which = bad; return NOT_FINITE; }
         solve(&w->shared, w->e, w->change);
-        for (int64_t i = 0; i < n; i++) y[i] += w->change[i];
+        if (g != 0.0)
+            for (int64_t i = 0; i < n_x; i++) y[i] = w->r[i] + g * (k[i] += w->change[i] / g);
+        for (int64_t i = n_x; i < n; i++) y[i] += w->change[i];
         const double size = norm(w->change, w->weight, n);
         if (!isfinite(size)) return STEP_NEWTON;
         if (it > 0) {
@@ -395,8 +398,7 @@ static int consistent(Work *w, int64_t lane, double tau, double *y, const double
     place(w, lane, tau, y);
     call(&model->jacobian);
     if (!factorize_step(&w->shared, model, model->j, 0.0, unit)) return SINGULAR;
-    memcpy(w->r, y, sizeof(double) * model->n_x);
-    return newton(w, lane, tau, 0.0, y, &rate, which);
+    return newton(w, lane, tau, 0.0, y, w->k, &rate, which);
 }
 
 /* Return a first step, from how fast states and rates change (Hairer, Norsett, Wanner: Solving ODEs I, II.4). */
@@ -565,11 +567,10 @@ static int integrate(Work *w, int64_t lane)
             for (int64_t q = 0; q < n; q++) {
                 double sum = 0.0, ahead = 0.0;
                 for (int64_t j = 0; j < i; j++) { sum += a[j] * w->k[j * n + q]; ahead += guess[j] * w->k[j * n + q]; }
-                if (q < n_x) { w->r[q] = w->y[q] + H * sum; y[q] = w->r[q] + g * ahead; }
+                if (q < n_x) { w->r[q] = w->y[q] + H * sum; y[q] = w->r[q] + g * (k[q] = ahead); }
                 else y[q] = ahead;
             }
-            trouble = newton(w, lane, at, g, y, &rate, &which);
-            for (int64_t q = 0; q < n_x; q++) k[q] = (y[q] - w->r[q]) / g;
+            trouble = newton(w, lane, at, g, y, k, &rate, &which);
             for (int64_t q = n_x; q < n; q++) k[q] = y[q];
         }
         double error = 0.0;

@@ -126,33 +126,33 @@ class Reference:
             time = start + self._D * (to if i == s - 1 else tau + method.c[i] * h)
             r = y[:n_x] + H * (method.a[i, :i] @ K[:i, :n_x])
             guess = method.predict[i, :i] @ K[:i]
-            Y[i] = np.concatenate([r + g * guess[:n_x], guess[n_x:]])
-            Y[i], rate = self._newton(time, r, g, Y[i], M, weight, rate)
-            K[i] = np.concatenate([(Y[i, :n_x] - r) / g, Y[i, n_x:]])
+            Y[i], K[i], rate = self._newton(time, r, g, guess, M, weight, rate)
         return Y, K, M, rate
 
     def _newton(
-        self, time: float, r: Array, g: float, y: Array, M: Array, weight: Array, rate: float
-    ) -> tuple[Array, float]:
-        """Solve  Y_x = r + g f(Y),  0 = g(Y)  with the matrix of the step."""
+        self, time: float, r: Array, g: float, k: Array, M: Array, weight: Array, rate: float
+    ) -> tuple[Array, Array, float]:
+        """Solve  Y_x = r + g K,  K = f(Y),  0 = g(Y)  with the matrix of the step; k holds guesses of K and z."""
         n_x, allowed, before, rate = self.n_x, self.control.newton, 0.0, rate**0.8
+        y = np.concatenate([r + g * k[:n_x], k[n_x:]])
         for it in range(_MOST_ITERATIONS):
             f = self._at(time, y)[0]
-            change = _solve(M, np.concatenate([r + g * f[:n_x] - y[:n_x], f[n_x:]]))
-            y = y + change
+            change = _solve(M, np.concatenate([g * (f[:n_x] - k[:n_x]), f[n_x:]]))
+            k = k + np.concatenate([change[:n_x] / g, change[n_x:]])
+            y = np.concatenate([r + g * k[:n_x], k[n_x:]])
             size = self._norm(change, weight)
             if it > 0:
                 ratio = size / before
                 if ratio >= 0.9:
                     if size <= max(allowed, 1e-14 / self.control.relative):
-                        return y, rate
+                        return y, k, rate
                     raise NotSolved
                 rate = max(ratio, 1e-4)
                 left = _MOST_ITERATIONS - 1 - it
                 if left > 0 and size * ratio**left / (1 - ratio) > allowed:
                     raise NotSolved
             if size == 0.0 or rate / (1 - rate) * size <= allowed:
-                return y, rate
+                return y, k, rate
             before = size
         raise NotSolved
 

@@ -57,7 +57,7 @@ from castfit.transcribe.measured import Measured
 from castfit.transcribe.pieces import Arranged, Group, Pieces, arranged, cut
 from castfit.transcribe.projection import NOTHING, projection_of
 from castfit.transcribe.relaxed import Relaxed, gains
-from castfit.transcribe.sweep import Run, Seeds, Slopes, Sweep
+from castfit.transcribe.sweep import Asked, Run, Seeds, Slopes, Sweep
 from castfit.transcribe.trajectory import every_state_measured, known_states
 
 if TYPE_CHECKING:
@@ -747,6 +747,7 @@ class ShootingProblem(StagedProblem):
         seeds = [self._seeds(chains[i], natural, self._moving[i]) for i, natural in enumerate(naturals)]
         failures: list[Failure] = []
         broken: set[tuple[int, int]] = set()
+        asked: list[Asked] = []
         self._taken_over = 0
         for run in sweep.runs:
             count, width = len(run.members), max(widths[i] for i, _ in run.members)
@@ -770,7 +771,9 @@ class ShootingProblem(StagedProblem):
                 skip = int(run.integrator.grid[0] == 0.0)
                 dp = self._relaxed.parameter_slopes(run.lanes, skip, dx0, dz0, dp, spans[0])
             moved = (spans * size[None, :, 0]) if spans.any() else None
-            found = run.integrator.sensitivities(run.lanes, run.found, dx0 * size, dp * size, moved)
+            task = Asked(run.integrator, run.lanes, dx0 * size, dp * size, moved)
+            asked.append(task)
+            found = run.integrator.sensitivities(run.lanes, run.found, task.dx0, task.dp, moved)
             found = replace(found, dx=found.dx / size[:, None], dz=found.dz / size[:, None])
             for lane, (i, j) in enumerate(run.members):
                 piece, w = chains[i].pieces[j], widths[i]
@@ -800,7 +803,7 @@ class ShootingProblem(StagedProblem):
                 broken.add((i, k))
         for i, k in broken:
             dx[i][k], dz[i][k], end[i][k] = np.nan, np.nan, np.nan
-        return Slopes(dx, dz, end, tuple(failures))
+        return Slopes(dx, dz, end, tuple(failures), tuple(asked))
 
     def _at_trigger(
         self, run: Run, lane: int, crossing: Crossing, before: Crossing | None, dx: Array, at: Natural, u: Array,
@@ -869,6 +872,12 @@ class ShootingProblem(StagedProblem):
                     u, du = piece.inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
                     out[i][k] = crossing.slopes(run.found.x[lane, -1], naturals[i].e, u, du)[1] @ out[i][k]
         return out
+
+    def asked(self, v: Array) -> tuple[Asked, ...]:
+        """Return what integrators are asked for a linearization at v, for benchmarks."""
+        _, sweep = self._evaluate(v)
+        with captured():
+            return self._slopes(sweep, self._naturals(v), None).asked
 
     def remark(self, v: Array) -> str:
         """Say how many stages another integrator than the chosen one has integrated at v."""

@@ -43,6 +43,17 @@ class Sweep:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What an integrator was asked to differentiate: dx0 (L, n_x, n_d), dp (L, n_p, n_d), spans (2, L, n_d) or None."""
+
+    integrator: Integrator
+    lanes: Lanes
+    dx0: Array
+    dp: Array
+    spans: Array | None
+
+
+@dataclass(frozen=True)
 class Seeds:
     """How one experiment's pieces move: x (K, n_x, n_d) where each stage goes on, p, and edges if they move.
 
@@ -63,10 +74,11 @@ class Slopes:
     """Derivatives along the directions, per condition.
 
     x (K, M, n_x, n_d), z (K, M, n_z, n_d) at the points;  end (K, n, n_d) of the states at the ends of stages, or of
-    n products of them
+    n products of them;  asked: what was integrated for that, where it was by forward sensitivities
     """
 
     x: list[Array]
     z: list[Array]
     end: list[Array]
     failures: tuple[Failure, ...]
+    asked: tuple[Asked, ...] = ()
