@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._blas import one_blas_thread
-from castfit._reading import flag_mistakes, is_one_of, real, text
+from castfit._reading import flag_mistakes, is_count, is_one_of, real, text
 from castfit._watch import Stopped, heeding_interrupts, watched
 from castfit.attempts import Search, started_from
 from castfit.concluded import estimate, versions
+from castfit.integrate.threads import lanes_in_threads
 from castfit.kinks import kinks_of, resolved
 from castfit.likelihoods import search_for
 from castfit.methods import Solver, Transcription, parts_from
@@ -59,6 +60,7 @@ def fit(
     second_start: bool = True,
     retry: bool = True,
     verify: bool = True,
+    workers: int = 1,
     max_time: float = np.inf,
     callback: Callable[[Iteration], Any] | None = None,
     absolute_sigma: bool | None = None,
@@ -92,6 +94,10 @@ def fit(
     verify : bool
         Whether a solution must be reproduced by the model itself, integrated with error control, to be called one.
         Without it castfit believes the transcription: for estimates that are not final.
+    workers : int
+        Threads among which experiments, and the stages of multiple shooting, are divided while they are integrated, for
+        a transcription whose integrator is compiled, ``IntegratorOptions(method="esdirk")``.  The numbers are the same
+        for any.
     max_time : float
         Seconds after which the best point so far is returned.
     callback : callable, optional
@@ -153,6 +159,7 @@ def fit(
             second_start=False if near else second_start,
             retry=False if near else retry,
             verify=verify,
+            workers=workers,
             max_time=limit,
             callback=callback,
             absolute_sigma=absolute_sigma,
@@ -202,6 +209,7 @@ def _fit(
     second_start: bool,
     retry: bool,
     verify: bool,
+    workers: int,
     max_time: float,
     callback: Callable[[Iteration], Any] | None,
     absolute_sigma: bool | None,
@@ -220,6 +228,7 @@ def _fit(
     if not (absolute_sigma is None or is_one_of(absolute_sigma, True, False)):
         mistakes.append(f"absolute_sigma is {text(absolute_sigma)}; give True, False or None")
     mistakes += flag_mistakes(second_start=second_start, retry=retry, verify=verify)
+    mistakes += _worker_mistakes(workers, asked)
     if not is_one_of(verbose, 0, 1, 2):
         mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
     check("fit", mistakes)
@@ -227,7 +236,7 @@ def _fit(
     assert limit is not None
     confidence_level, max_time = level, limit  # as floats
 
-    with watched(max_time):
+    with watched(max_time), lanes_in_threads(int(workers)):
         posed = problem.posed.assuming(absolute_sigma=absolute_sigma)
         origin = _origin(posed, asked, start, max_time)
         with suppress(Stopped):  # the solver will notice
@@ -280,6 +289,16 @@ def _fit(
     if verbose:
         _say(f"{solution.status.value} after {search.iterations} iterations, {seconds:.2f} s: chi2 = {result.chi2:.8g}")
     return result
+
+
+def _worker_mistakes(workers: Any, asked: Transcription) -> list[str]:
+    """Say what is wrong with a number of threads."""
+    if not is_count(workers, 1):
+        return [f"workers is {text(workers)}; give a number of threads, 1 or more"]
+    if workers == 1 or asked.integrator.method == "esdirk":
+        return []
+    remedy = "SingleShooting(IntegratorOptions(method='esdirk')) or MultipleShooting(integrator=...), or leave it away"
+    return [f"workers is {workers}: these are threads of the compiled integrator; give {remedy}"]
 
 
 def _kind_mistakes(problem: Any, callback: Any) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 import castfit as cf
 from castfit.attempts import judge
 from castfit.integrate import IntegratorOptions
+from castfit.integrate.native import obstacle
 from castfit.solve.solution import Control
 from castfit.status import Status
 from tests.builders import LOTKA_VOLTERRA_POLE, LOTKA_VOLTERRA_SSE, decay_problem, everything, lotka_volterra, refused
@@ -269,3 +270,28 @@ def test_verbose(capfd):
     result = cf.fit(problem, cf.MultipleShooting(3), cf.Ipopt(), verbose=2)
     lines = capfd.readouterr().out.splitlines()
     assert sum("infeasibility" in line for line in lines) == result.iterations + 1
+
+
+def test_threads_change_no_number():
+    """One fit by one thread and by two: every bit is the same."""
+    if obstacle():
+        pytest.skip(obstacle())
+    x, k, dose = cf.symbols("x k dose")
+    model = cf.Model({x: -k * x}, parameters=[k, dose], initial={x: dose})
+    times, rng = np.array([0.5, 1.0, 2.0, 4.0]), np.random.default_rng(0)
+    doses = np.linspace(1, 4, 12)
+    animals = [cf.Experiment({"x": d * np.exp(-0.3 * times) + 0.05 * rng.standard_normal(4)}, times, sigma=0.05,
+                             parameters={"dose": d}) for d in doses]  # fmt: skip
+    problem = cf.Problem(model, animals, parameters={"k": 0.3})
+    options = cf.IntegratorOptions(method="esdirk")
+    for how in (cf.SingleShooting(options), cf.MultipleShooting(2, integrator=options)):
+        one, two = (cf.fit(problem, how, workers=workers) for workers in (1, 2))
+        assert one.success
+        assert one.theta.tobytes() == two.theta.tobytes()
+        assert one.residuals.tobytes() == two.residuals.tobytes()
+        assert one.covariance.tobytes() == two.covariance.tobytes()
+        assert one.iterations == two.iterations
+    with pytest.raises(cf.InputError, match="these are threads of the compiled integrator"):
+        cf.fit(problem, "multiple", workers=2)
+    with pytest.raises(cf.InputError, match="workers is 0; give a number of threads"):
+        cf.fit(problem, workers=0)

@@ -1,8 +1,9 @@
 """What the data of individuals cost who are measured alike: blocks of them as lanes of one integration.
 
-Individuals are alike whose equations are linked to own and shared parameters in the same way, whose outputs have the
-same noise models, and whose times are the same relative to their horizon; numbers (doses, covariates, data, standard
-deviations, starts) may differ.  A block of them is a batch of arrays from the link to the rows:
+Individuals are alike whose equations are linked to own and shared parameters in the same way and whose outputs have
+the same noise models; numbers (doses, covariates, data, standard deviations, starts) may differ.  Their times may
+differ, too, where the integrator has output at any time: then some of them share a grid that holds the times of all.
+Otherwise times are the same relative to the horizon.  A block of them is a batch of arrays from the link to the rows:
 
     phi, s -> natural values -> p, a (link) -> states and sensitivities (integrator) -> rows and derivatives
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 _BLOCK = 256  # individuals that are integrated in one call
+_OUTPUTS = 200  # times of a grid that individuals share who were measured at different ones
 _SETTLING = 2  # simulations by which the magnitudes of states are found
 
 
@@ -83,9 +85,10 @@ class _Computed:
 class _Alike:
     """Individuals that are alike.
 
-    who (n,) which ones;  grid (m,) relative output times, at (M,) where points lie on it;  start, duration (n,), times
-    (n, M);  base (n, n_y) rows of the link that are numbers, of those that are natural values `rows` and `source`;
-    u (n, m, n_u, 4) inputs, and at points (n, M, n_u);  z0 (n, n_z);  unit (n, n_x + n_z)
+    who (n,) which ones;  grid (m,) relative output times, at (n, M) where points lie on it;  start, duration (n,);
+    times (n, M), the last one repeated where there are fewer;  base (n, n_y) rows of the link that are numbers, of
+    those that are natural values `rows` and `source`;  u (n, m, n_u, 4) inputs, and at points (n, M, n_u);
+    z0 (n, n_z);  unit (n, n_x + n_z)
 
     flow: which parameters move states, by default all
     """
@@ -107,6 +110,10 @@ class _Alike:
     measured: Measured
     constant: Array
     flow: Index | None
+
+    def points(self, lanes: Index) -> tuple[Index, Index]:
+        """Return where points of some lie in what is integrated: lane and output."""
+        return np.arange(lanes.size, dtype=np.intp)[:, None], self.at[lanes]
 
 
 class Aligned:
@@ -133,9 +140,11 @@ class Aligned:
         pieces = [cut(posed, i, _whole(c), nodes=False) for i, c in enumerate(posed.conditions)]
         sets: dict[tuple[object, ...], list[int]] = {}
         for i, (c, piece) in enumerate(zip(posed.conditions, pieces, strict=True)):
-            sets.setdefault(_kind(c, piece, place[c.theta]), []).append(i)
+            free = integrator.method == "esdirk" and not piece.pieces[0].cubics[..., 1:].any()
+            sets.setdefault(_kind(c, piece, place[c.theta], exact=not free), []).append(i)
         units = still_trajectory(posed, posed.guess).units
-        self._alike = tuple(self._gathered(members, pieces, units, place) for members in sets.values())
+        batches = [batch for members in sets.values() for batch in _batches(members, pieces)]
+        self._alike = tuple(self._gathered(members, pieces, units, place) for members in batches)
         self._group = np.empty(question.n, dtype=np.intp)
         self._lane = np.empty(question.n, dtype=np.intp)
         for k, alike in enumerate(self._alike):
@@ -158,19 +167,24 @@ class Aligned:
             numbers = np.array([_numbers(c.link.parts[k]) for c in conditions])
             computed.append(_Computed(part.rows, part.first, (known, to[part.source[known]]), numbers))
         start = np.array([p.division.edges[0] for p in own])
+        grid = np.unique(np.concatenate([p.pieces[0].grid for p in own]))
+        longest = max(p.pieces[0].at.size for p in own)
+        at = [np.searchsorted(grid, p.pieces[0].grid)[p.pieces[0].at] for p in own]
+        still = first.pieces[0].cubics.shape[0] != grid.size or len({p.pieces[0].cubics.shape for p in own}) > 1
+        u = [np.repeat(p.pieces[0].cubics[-1:], grid.size, axis=0) if still else p.pieces[0].cubics for p in own]
         return _Alike(
             np.array(members, dtype=np.intp),
-            first.pieces[0].grid,
-            first.pieces[0].at,
+            grid,
+            np.array([_filled(a, longest) for a in at]),
             start,
             np.array([p.division.edges[-1] for p in own]) - start,
-            np.array([p.staging.times[0] for p in own]),
+            np.array([_filled(p.staging.times[0], longest) for p in own]),
             np.array([c.link.base for c in conditions]),
             link.of[entries],
             to[entries],
             tuple(computed),
-            np.array([p.pieces[0].cubics for p in own]),
-            np.array([p.inputs[0] for p in own]),
+            np.array(u),
+            np.array([_filled(p.inputs[0], longest) for p in own]),
             np.array([c.z_guess for c in conditions]),
             np.array([units[i] for i in members]),
             _stacked([p.measured for p in own]),
@@ -228,9 +242,9 @@ class Aligned:
                 with captured():
                     found = integrator_of(self._model, alike.grid, self._options).values(given)
                 measured = alike.measured.of_stages(lanes)
-                p = np.repeat(given.p[:, None], alike.at.size, axis=1)
+                p, at = np.repeat(given.p[:, None], alike.at.shape[1], axis=1), alike.points(lanes)
                 observed = self._observer.values(
-                    measured, alike.times[lanes], found.x[:, alike.at], found.z[:, alike.at], p, alike.inputs[lanes]
+                    measured, alike.times[lanes], found.x[at], found.z[at], p, alike.inputs[lanes]
                 )
                 of_values = measured.standardised(observed.g)
                 for k, i in enumerate(who.tolist()):
@@ -296,7 +310,8 @@ class Aligned:
         lanes, natural = lanes[filled], self._natural(phi[filled], s)
         with np.errstate(all="ignore"):
             y, dy = self._linked(alike, lanes, natural)
-            good = np.isfinite(y).all(axis=1) & np.isfinite(dy).all(axis=(1, 2))
+            needed = np.concatenate([alike.rows, *(part.rows for part in alike.computed)])
+            good = np.isfinite(y[:, needed]).all(axis=1) & np.isfinite(dy[:, needed]).all(axis=(1, 2))
             why = {int(k): "a parameter or initial state cannot be computed" for k in np.flatnonzero(~good)}
             y[~good], dy[~good] = alike.base[lanes][~good], 0.0
             given = self._lanes(alike, lanes, y)
@@ -304,13 +319,13 @@ class Aligned:
             dx0, dp = dy[:, n_p : n_p + n_x], dy[:, :n_p]
             moving, found, slopes = self._trajectories(alike, lanes, given, dx0, dp)
             why |= {f.lane: f.detail for f in (*slopes.failures, *found.failures)}
-            p = np.repeat(given.p[:, None], alike.at.size, axis=1)
+            p, at = np.repeat(given.p[:, None], alike.at.shape[1], axis=1), alike.points(lanes)
             measured, times, inputs = alike.measured.of_stages(lanes), alike.times[lanes], alike.inputs[lanes]
-            x, z = found.x[:, alike.at], found.z[:, alike.at]
+            x, z = found.x[at], found.z[at]
             seen = self._observer.values(measured, times, x, z, p, inputs)
             by = self._observer.jacobians(measured, times, x, z, p, inputs)
             rows = by.r_p @ dp[:, None]
-            rows[..., moving] += by.r_x @ slopes.dx[:, alike.at] + by.r_z @ slopes.dz[:, alike.at]
+            rows[..., moving] += by.r_x @ slopes.dx[at] + by.r_z @ slopes.dz[at]
             rows = rows.reshape(filled.size, -1, natural.shape[1])
             cost = 0.5 * (seen.r**2).sum(axis=1) + measured.excess(seen.g) + alike.constant[lanes]
             gradient = np.einsum("kr,krq->kq", seen.r, rows)
@@ -345,8 +360,27 @@ def _numbers(part: Part) -> Array:
     return part.numbers
 
 
-def _kind(condition: Condition, pieces: Pieces, entries: Index) -> tuple[object, ...]:
-    """Return what is equal of individuals that are alike."""
+def _batches(members: Sequence[int], pieces: Sequence[Pieces]) -> list[list[int]]:
+    """Divide individuals into those that share a grid, which is to have no more than so many times."""
+    out: list[list[int]] = []
+    known: set[float] = set()
+    for i in members:
+        own = {*pieces[i].pieces[0].grid.tolist()}
+        if not out or (len(known | own) > _OUTPUTS and not own <= known):
+            out.append([])
+            known = set()
+        out[-1].append(i)
+        known |= own
+    return out
+
+
+def _filled(values: Array | Index, size: int) -> Any:
+    """Repeat the last entry (n, ...) up to a size."""
+    return np.concatenate([values, np.repeat(values[-1:], size - values.shape[0], axis=0)])
+
+
+def _kind(condition: Condition, pieces: Pieces, entries: Index, *, exact: bool) -> tuple[object, ...]:
+    """Return what is equal of individuals that are alike; `exact`: their times, too."""
     link, piece = condition.link, pieces.pieces[0]
     parts = [
         (id(part.first), tuple(part.rows.tolist()), tuple(np.append(entries, -1)[part.source].tolist()))
@@ -355,8 +389,7 @@ def _kind(condition: Condition, pieces: Pieces, entries: Index) -> tuple[object,
     ]
     observed = [None if o is None else (id(o.noise), o.predicted, o.computed) for o in condition.observed]
     return (
-        tuple(piece.grid.tolist()),
-        tuple(piece.at.tolist()),
+        (*piece.grid.tolist(), *piece.at.tolist()) if exact else (),
         tuple(entries.tolist()),
         tuple(link.of.tolist()),
         tuple(parts),
@@ -380,7 +413,11 @@ def _stacked(every: Sequence[Measured]) -> Measured:
                 size=np.concatenate([of.size for of in own]),
             )
         )
-    target, weight = (np.concatenate([getattr(of, n) for of in every]) for n in ("target", "weight"))
+    points = max(of.target.shape[1] for of in every)
+    shape = (len(every), points, first.target.shape[2])
+    target, weight = np.zeros(shape), np.zeros(shape)
+    for k, of in enumerate(every):
+        target[k, : of.target.shape[1]], weight[k, : of.weight.shape[1]] = of.target[0], of.weight[0]
     return replace(first, target=target, weight=weight, slots=tuple(slots))
 
 
