@@ -6,6 +6,7 @@ from castfit.benchmark import (
     against,
     collection,
     coverage,
+    many,
     published,
     scaling,
     searches,
@@ -25,6 +26,7 @@ KINDS = (
     adjoint_scaling.KIND,
     collection.KIND,
     sweep.KIND,
+    many.KIND,
 )
 """The kinds of tables that ``castfit bench`` knows."""
 

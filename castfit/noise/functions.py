@@ -5,9 +5,10 @@ Notation: n values; n_eta predicted quantities of a datum, its prediction first;
 
 from __future__ import annotations
 
-from dataclasses import replace
+import threading
+from dataclasses import fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
@@ -164,8 +165,35 @@ _FUNCTIONS: Built[Noise, dict[bool, DensityFunctions]] = Built()
 
 
 def functions_of(noise: Noise, *, computed: bool) -> DensityFunctions:
-    """Return the functions of a noise model, whose spread is computed or a number."""
+    """Return the functions of a noise model, whose spread is computed or a number.
+
+    They do not depend on the numbers that spreads are: the models of thousands of experiments share them.
+    """
     known = _FUNCTIONS.get(noise, lambda _: {})
     if computed not in known:
-        known[computed] = DensityFunctions(noise, computed=computed)
+        form = _form(noise)
+        shared = {} if form is None else _SHARED.of.setdefault(form, {})
+        if computed not in shared:
+            shared[computed] = DensityFunctions(noise, computed=computed)
+        known[computed] = shared[computed]
+        while len(_SHARED.of) > _FORMS:
+            _SHARED.of.pop(next(iter(_SHARED.of)))
     return known[computed]
+
+
+def _form(noise: Noise) -> tuple[Any, ...] | None:
+    """Return what the functions of a noise model depend on: its kind and its numbers; None if that is not known."""
+    values = [getattr(noise, f.name) for f in fields(noise) if f.name != "sigma"]
+    known = all(value is None or isinstance(value, (bool, int, float, str)) for value in values)
+    return (type(noise), *values) if known and type(noise).__module__.startswith("castfit.") else None
+
+
+class _Shared(threading.local):
+    """Functions by the form of noise models, once for every thread."""
+
+    def __init__(self) -> None:
+        self.of: dict[tuple[Any, ...], dict[bool, DensityFunctions]] = {}
+
+
+_SHARED = _Shared()
+_FORMS = 64  # forms that are remembered
