@@ -66,12 +66,19 @@ class Change:
 
     @classmethod
     def united(cls, changes: Sequence[Change]) -> Change:
-        """Return the change that is all of these at once, each from the same states; their c one after the other."""
+        """Return the change that is all of these at once, each from the same states; their c one after the other.
+
+        What several of them change has the value that the last one gives it.
+        """
         sizes = [change.first.size1_in(3) for change in changes]
         t, x, u = (ca.SX.sym(n, changes[0].first.size1_in(i)) for i, n in enumerate("txu"))
         c = [ca.SX.sym("c", size) for size in sizes]
-        new = x + sum((change.first.call([t, x, u, own])[0] - x for change, own in zip(changes, c, strict=True)), 0)
-        return cls.of([t, x, u, ca.vertcat(*c)], ca.SX(new))
+        new = ca.SX(x)
+        for change, own in zip(changes, c, strict=True):
+            states = change.first.call([t, x, u, own])[0]
+            for j in np.flatnonzero(change.changed).tolist():
+                new[j] = states[j]
+        return cls.of([t, x, u, ca.vertcat(*c)], new)
 
     def evaluate(self, *at: float | Array) -> tuple[Array, Array]:
         """Return the new states (n_x,) and their Jacobian (n_x, 1 + n_x + n_u + n_c) at (t, x, u, c)."""

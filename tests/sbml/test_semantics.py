@@ -127,6 +127,13 @@ def test_events_at_the_start_exchange_values_at_once():
     np.testing.assert_array_equal([out["a"], out["b"], out["c"]], [[2.0] * 9, [1.0] * 9, [3.0] * 9])
 
 
+def test_what_two_events_set_at_once_has_the_value_of_one():
+    """Both see n = 0; which of them is last is not specified, here it is the one that is written last."""
+    for trigger in ("x > 1.1", "time >= 1.1", "x > 1.1 && time > 0"):
+        out = of(f"x = 0; x' = 1; n = 0; at {trigger}: n = n + 1; at {trigger}: n = n + 2")
+        np.testing.assert_array_equal(out["n"], np.where(T > 1.1, 2.0, 0.0))
+
+
 def test_events_at_one_time_exchange_values_at_once():
     out = of("a = 1; b = 2; at time >= 2: a = b; at time > 1.5 + 0.5: b = a")
     np.testing.assert_array_equal(out["a"], np.where(T >= 2, 2.0, 1.0))
