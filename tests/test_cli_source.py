@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import castfit
 from castfit import cli
 from castfit.cli.source import load
 from tests.builders import refused
@@ -134,3 +135,19 @@ def test_a_petab_problem_is_a_source(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "conditions.tsv").unlink()
     assert cli.main(["fit", str(path)]) == 2
     assert "conditions.tsv: there is no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["estimate", "--max-time", "20"], ["multistart", "--starts", "4"]])
+def test_searches_of_a_file(tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("petab")
+    pytest.importorskip("antimony")
+    from tests.petab.writing import write
+
+    path, saved, (name, *options) = str(write(tmp_path)), tmp_path / "best.json", command
+    assert cli.main([name, path, *options, "--json", "-", "--save", str(saved)]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written["success"]
+    assert written["parameters"]["k"] == pytest.approx(0.4, rel=0.1)
+    assert castfit.Result.load(saved).parameters == pytest.approx(written["parameters"])
+    assert cli.main([name, path, "--seed", "-1"]) == 2
+    assert "the seed is -1" in capsys.readouterr().err

@@ -274,12 +274,11 @@ def _search(problem: Problem, name: str, seed: int, limit: float, progress: Prog
 
 
 def searched(problem: Problem, seed: int, limit: float) -> Result | None:
-    """Return what castfit finds within a time limit: by `castfit.estimate`, or by multistart without it."""
-    estimate: Any = getattr(cf, "estimate", None)
-    if callable(estimate):
-        found: Any = estimate(problem, max_time=limit, rng=seed)
-        return getattr(found, "result", None) or getattr(found, "best", None) or found
-    return cf.multistart(problem, "single", starts=1000, rng=seed, max_time=limit).best
+    """Return what `castfit.estimate` finds within a time limit, from a random guess: the nominal one is the answer."""
+    lower, upper = problem.bounds
+    low, high = (np.where(np.isfinite(b), b, problem.guess + by) for b, by in ((lower, -5.0), (upper, 5.0)))
+    guess = np.random.default_rng([seed, 1]).uniform(low, high)
+    return cf.estimate(problem.posed.starting_at(guess), max_time=limit, rng=seed).best
 
 
 def sheet(entries: Iterable[Entry]) -> Sheet:

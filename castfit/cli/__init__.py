@@ -13,13 +13,15 @@ import sys
 from collections.abc import Sequence
 
 import castfit
-from castfit.cli import bench, bootstrap, compare, demo, doctor, fit, library, new, profile, report
+from castfit.cli import bench, bootstrap, compare, demo, doctor, fit, library, new, profile, report, search
 from castfit.cli.command import INTERRUPTED, MISUSE, say
 from castfit.status import CastfitError
 
 COMMANDS = (
     library.COMMAND,
     fit.COMMAND,
+    search.ESTIMATE,
+    search.MULTISTART,
     profile.COMMAND,
     bootstrap.COMMAND,
     compare.COMMAND,

@@ -95,7 +95,7 @@ def _fit(arguments: argparse.Namespace) -> int:
         console.print()
         console.print(_console.shown(table))
         console.print(sentence, markup=False)
-    write_json(_record(source.name, arguments.solver, result), arguments.json)
+    write_json(fit_record(source.name, arguments.solver, result), arguments.json)
     if arguments.plot:
         result.plot(arguments.plot)
     if arguments.save:
@@ -159,7 +159,7 @@ def fit_source(
         )
 
 
-def _record(name: str, solver: str, result: Result) -> dict[str, Any]:
+def fit_record(name: str, solver: str, result: Result) -> dict[str, Any]:
     """Return what --json writes; what is not finite becomes None."""
     import numpy as np
 

@@ -238,7 +238,8 @@ def _pairs(
 def _natural(region: ConfidenceRegion, k: int, away: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return natural values of a quantity so far from its estimate in search scale."""
     value = region.values[k]
-    return value * np.exp(away) if region.log[k] else value + away
+    with np.errstate(over="ignore"):  # of what the data leave open
+        return value * np.exp(away) if region.log[k] else value + away
 
 
 def _nothing(figure: Any, reason: str, path: str | Path | None) -> Figure:
