@@ -26,6 +26,7 @@ extensions = [
     "architecture",
     "command_page",
     "course",
+    "links",
     "mathml",
     "outcomes_page",
     "problem_pages",

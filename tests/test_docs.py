@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.report.chromium import asked, browser
+
 ROOT = Path(__file__).resolve().parents[1]
 WRITTEN = (
     "start",
@@ -54,12 +56,12 @@ def test_every_page_is_reached_from_the_front_page():
     assert not missing
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_site_builds_without_a_warning(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
     pytest.importorskip("sphinx_gallery")
+    folder = tmp_path_factory.mktemp("built") / "site"
     done = subprocess.run(
-        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", str(tmp_path / "site")],
+        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", str(folder)],
         cwd=ROOT,
         env={**os.environ, "CASTFIT_DOCS": "quick", "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -67,4 +69,39 @@ def test_the_site_builds_without_a_warning(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "site" / "index.html").exists()
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_site_builds_without_a_warning_and_its_pages_fit_every_width(site, tmp_path):
+    browser()  # or skip
+    script = """
+      const root = document.documentElement;
+      say('overflow', root.scrollWidth - root.clientWidth);
+      say('pictures', [...document.images].filter((i) => i.complete && i.naturalWidth === 0).length);
+    """
+    for width in (1280, 400):
+        for name in ("index", "gallery/quickstart", "how_to/data", "problems/bellman", "trust/how_we_test",
+                     "course/iterations"):  # fmt: skip
+            said, console = asked(site / f"{name}.html", script, profile=tmp_path / "profile", width=width)
+            assert console == [], name
+            assert said == {"overflow": "0", "pictures": "0"}, (name, width)
+
+
+def test_a_broken_link_is_found(tmp_path):
+    pytest.importorskip("sphinx")
+    sys.path.insert(0, str(ROOT / "docs" / "_extensions"))
+    from links import broken
+
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<a href="deep/page.html#here">1</a> <a href="deep/page.html#there">2</a> <a href="#top">3</a>'
+        '<a href="https://example.org/x#y">4</a> <img src="deep/none.png"> <h1 id="top">t</h1>',
+        encoding="utf-8",
+    )
+    (tmp_path / "deep" / "page.html").write_text('<p id="here"></p><a href="../index.html">b</a>', encoding="utf-8")
+    assert list(broken(tmp_path)) == [
+        "index.html: the link deep/page.html#there leads to no place on its page",
+        "index.html: the link deep/none.png leads to no file",
+    ]

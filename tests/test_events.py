@@ -17,6 +17,7 @@ from castfit.fingerprint import changed, fingerprint
 from castfit.integrate import IntegratorOptions
 from castfit.staged import Multipliers
 from tests.builders import jacobian_error, refused
+from tests.crossed import crossed
 from tests.solve.blocks import dense
 
 TIGHT = IntegratorOptions(relative_tolerance=1e-11, absolute_tolerance=1e-13)
@@ -258,8 +259,9 @@ def test_the_exact_hessian(scheme):
     np.testing.assert_allclose(total, numeric, rtol=1e-7, atol=1e-8 * np.abs(total).max())
 
 
-@pytest.mark.parametrize("solver", ["gauss_newton", "ipopt"])
-@pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=LABELS)
+@pytest.mark.parametrize(
+    ("transcription", "solver"), crossed(dict(zip(LABELS, TRANSCRIPTIONS, strict=True)), ["gauss_newton", "ipopt"])
+)
 def test_lag_and_bioavailability_are_found(transcription, solver):
     result = cf.fit(oral(), transcription, solver)
     assert result.success, result.message
@@ -281,8 +283,9 @@ def test_a_lag_crosses_a_measurement(transcription):
     assert result.parameters["tlag"] == pytest.approx(0.3, rel=1e-5)
 
 
-@pytest.mark.parametrize("unit", [1e-9, 1e9])
-@pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=LABELS)
+@pytest.mark.parametrize(
+    ("transcription", "unit"), crossed(dict(zip(LABELS, TRANSCRIPTIONS, strict=True)), [1e-9, 1e9])
+)
 def test_nothing_depends_on_units(transcription, unit):
     plain, scaled = (cf.fit(oral(unit=u, weight=g), transcription) for u, g in ((1.0, 1.0), (unit, 1e-6)))
     assert scaled.success

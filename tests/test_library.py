@@ -13,6 +13,7 @@ from castfit import problems
 from castfit.problems import Benchmark
 from castfit.result import Result
 from castfit.status import Status
+from tests.crossed import crossed
 
 KINDS = {"single": cf.SingleShooting, "multiple": cf.MultipleShooting, "collocation": cf.Collocation}
 # Slow, or beyond what double precision allows (see the tests below).
@@ -153,11 +154,12 @@ def test_notorious_by_single_shooting_says_why_it_fails():
     assert np.isnan(list(result.standard_errors.values())).all()
 
 
-@pytest.mark.parametrize(
-    ("interpolation", "chi2"), [("linear", 51.8161), ("pchip", 49.4196), ("cubic_spline", 67.6334)]
-)
-@pytest.mark.parametrize("kind", KINDS)
-def test_stat5_depends_on_how_its_input_is_interpolated(interpolation, chi2, kind):
+INTERPOLATED = {"linear": 51.8161, "pchip": 49.4196, "cubic_spline": 67.6334}
+
+
+@pytest.mark.parametrize(("interpolation", "kind"), crossed(list(INTERPOLATED), list(KINDS)))
+def test_stat5_depends_on_how_its_input_is_interpolated(interpolation, kind):
+    chi2 = INTERPOLATED[interpolation]
     benchmark = problems.load("stat5", interpolation=interpolation)
     result = cf.fit(benchmark.problem, transcription_of(benchmark, kind))
     assert result.success

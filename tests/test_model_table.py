@@ -112,6 +112,7 @@ def test_a_parameter_at_its_bound_counts_half() -> None:
     assert part == pytest.approx(0.5 * whole, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_false_alarms_are_as_frequent_as_they_should_be() -> None:
     """Of tests at a bound where the smaller model is right; without halving, half as many."""
     rng = np.random.default_rng(11)

@@ -12,10 +12,12 @@ The time limit and the problems may be left out; the file is written again after
 from __future__ import annotations
 
 import json
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -164,8 +166,20 @@ def _parts(benchmark: Any, method: str) -> tuple[Any, ...]:
 
 
 def record(entries: Iterable[Entry], **options: Any) -> dict[str, Any]:
-    """Return what JSON gets."""
-    return {"table": NAME, "castfit": cf.__version__, **options, "rows": [asdict(entry) for entry in entries]}
+    """Return what JSON gets: the options, when and where it was measured, and the rows."""
+    where = {"date": f"{date.today()}", "machine": machine()}
+    return {"table": NAME, "castfit": cf.__version__, **where, **options, "rows": [asdict(entry) for entry in entries]}
+
+
+def machine() -> str:
+    """Return the processor, as far as the system tells it, the system, and the version of Python."""
+    name = platform.processor() or platform.machine()
+    try:
+        told = (line.partition(":") for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines())
+        name = next((value.strip() for key, _, value in told if key.strip() == "model name"), name)
+    except OSError:
+        pass
+    return f"{name}, {platform.system()}, Python {platform.python_version()}"
 
 
 def main(arguments: Sequence[str]) -> None:

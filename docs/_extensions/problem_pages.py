@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -17,6 +19,7 @@ from castfit.report.equations import table
 from castfit.report.system import system
 
 FOLDER = "problems"
+MEASURED = Path(__file__).parents[1] / "measured" / "library.json"  # of `castfit bench library --json FILE`
 
 
 def summary(benchmark: Benchmark) -> tuple[int, int, int, int]:
@@ -45,6 +48,43 @@ def typeset(benchmark: Benchmark) -> str:
     }
     shown = [f"{f'<p>{words}</p>' if words else ''}{table(found)}" for words, found in groups.items() if found]
     return f'<div class="formula">{"".join(shown)}</div>'
+
+
+@cache
+def measured() -> dict[str, Any]:
+    """Return the table of the library by every method, as it was measured last."""
+    return json.loads(MEASURED.read_text(encoding="utf-8"))
+
+
+def methods(name: str) -> str:
+    """Tabulate how each method does with a problem, from measured numbers."""
+    table = measured()
+    rows = [row for row in table["rows"] if row["problem"] == name]
+    if not rows:
+        return f"Not measured yet; `castfit bench library --problems {name}` does it."
+    lines = [
+        "| method | ends | the reference optimum | iterations | evaluations | CPU time, s | building, s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        starts = row["starts"]
+        words = ", ".join(dict.fromkeys(end.replace("_", " ").split(":")[0] for end in row["ends"]))
+        found = ("yes" if row["correct"] else "no") if starts == 1 else f"{row['correct']} of {starts}"
+        counts = " | ".join(f"{row[what]:.0f}" if row["evaluations"] else "" for what in ("iterations", "evaluations"))
+        times = " | ".join(f"{row[what]:.2g}" if row[what] < 10 else f"{row[what]:.0f}" for what in ("cpu", "building"))
+        lines.append(f"| `{row['method']}` | {words} | {found} | {counts} | {times} |")
+    return "\n".join(
+        [
+            "From the problem's own start for each transcription. `default` is `cf.fit(problem)`; the others have the",
+            "settings that the problem recommends. Iterations and evaluations are medians. Building is what the first",
+            "fit of a problem takes longer than its repetition.",
+            "",
+            *lines,
+            "",
+            f"Measured with castfit {table['castfit']} on {table['date']}, {table['machine']}, beside other work:",
+            f"`castfit bench library --max-time {table['max_time']:g} --json FILE`.",
+        ]
+    )
 
 
 def optimum(benchmark: Benchmark) -> str:
@@ -96,6 +136,10 @@ print(cf.fit(benchmark.problem))
 The objective is {benchmark.reference.objective:.10g}: {benchmark.reference.source}.
 
 {optimum(benchmark)}
+
+## How each method does
+
+{methods(name)}
 
 ## Sources
 

@@ -449,7 +449,9 @@ def test_bands_of_a_banana_agree_with_a_scan(bent):
     np.testing.assert_allclose((new["x lower"][0], new["x upper"][0]), (-reach, reach), rtol=1e-6)
 
 
-@pytest.mark.parametrize("transcription", ["collocation", "multiple", "single"])
+@pytest.mark.parametrize(
+    "transcription", ["collocation", *(pytest.param(n, marks=pytest.mark.slow) for n in ("multiple", "single"))]
+)
 def test_a_prediction_is_profiled_like_a_quantity(bent, transcription):
     found = cf.profile(bent, [cf.OutputAt("x", 6.0), "A", cf.OutputAt("x", 1.0)], transcription)
     assert list(found) == ["x(t = 6)", "A", "x(t = 1)"]

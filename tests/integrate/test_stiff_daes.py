@@ -11,6 +11,7 @@ import pytest
 import castfit as cf
 from castfit.integrate import Integrator, IntegratorOptions
 from castfit.model import Model, symbols
+from tests.crossed import crossed
 from tests.integrate.test_integrator import everything, lotka_volterra, make_lanes
 
 
@@ -29,8 +30,10 @@ def kinked(kind: str) -> cf.Problem:
     return cf.Problem(model, [cf.Experiment(data, **given)], parameters=parameters)
 
 
-@pytest.mark.parametrize("kind", ["linear", "piecewise_constant"])
-@pytest.mark.parametrize("transcription", [cf.SingleShooting(), cf.MultipleShooting(7)], ids=["single", "multiple"])
+@pytest.mark.parametrize(
+    ("kind", "transcription"),
+    crossed(["linear", "piecewise_constant"], {"single": cf.SingleShooting(), "multiple": cf.MultipleShooting(7)}),
+)
 def test_inputs_with_kinks_do_not_stop_idas(kind, transcription):
     problem, rng = kinked(kind), np.random.default_rng(5)
     for _ in range(3):

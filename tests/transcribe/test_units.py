@@ -9,6 +9,7 @@ from scipy.integrate import solve_ivp
 import castfit as cf
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.units import units_of
+from tests.crossed import crossed
 
 TRANSCRIPTIONS = {
     "single": cf.SingleShooting(),
@@ -30,8 +31,9 @@ def chain(unit: float = 1.0, second: float = 1.0, log: bool = False, seed: int =
     return cf.Problem(model, data, parameters=parameters)
 
 
-@pytest.mark.parametrize("method", ["cvodes", "idas", "rosenbrock", "collocation"])
-@pytest.mark.parametrize("name", TRANSCRIPTIONS)
+@pytest.mark.parametrize(
+    ("name", "method"), crossed(list(TRANSCRIPTIONS), ["cvodes", "idas", "rosenbrock", "collocation"])
+)
 def test_estimates_do_not_depend_on_units(name, method):
     kind = type(TRANSCRIPTIONS[name])
     made = kind(integrator=IntegratorOptions(method))
