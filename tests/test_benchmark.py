@@ -247,3 +247,12 @@ def test_bench_times_the_linear_algebra(capsys, monkeypatch):
     )
     assert cli.main(["bench", "condensing-scaling"]) == 0
     assert "slope" in capsys.readouterr().out
+
+
+def test_a_population_is_found_again(capsys, monkeypatch):
+    monkeypatch.setattr("castfit.benchmark.population._SIZES", (40,))
+    assert cli.main(["bench", "population-40", "--seed", "1", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["success"]
+    assert {row["name"] for row in found["rows"]} > {"ka", "CL", "V", "omega(V)"}
+    assert all(abs(row["estimate"] - row["truth"]) < 3.5 * row["error"] for row in found["rows"])

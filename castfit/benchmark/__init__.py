@@ -7,6 +7,7 @@ from castfit.benchmark import (
     collection,
     coverage,
     many,
+    population,
     published,
     scaling,
     searches,
@@ -27,6 +28,7 @@ KINDS = (
     collection.KIND,
     sweep.KIND,
     many.KIND,
+    population.KIND,
 )
 """The kinds of tables that ``castfit bench`` knows."""
 

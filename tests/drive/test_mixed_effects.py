@@ -409,3 +409,5 @@ def test_threads_change_nothing():
     np.testing.assert_array_equal(found[0].y, found[1].y)
     np.testing.assert_array_equal(found[0].phi, found[1].phi)
     assert found[0].history == found[1].history
+    with pytest.raises(cf.InputError, match="these are threads of the compiled integrator"):
+        cf.mixed_effects(problem, population, workers=2, integrator=cf.IntegratorOptions())

@@ -28,6 +28,7 @@ from castfit.drive.run.options import RunOptions
 from castfit.drive.run.reporting import reporter
 from castfit.fingerprint import digest, fingerprint
 from castfit.integrate import IntegratorOptions
+from castfit.integrate.native import obstacle
 from castfit.integrate.threads import lanes_in_threads
 from castfit.problem import Problem
 from castfit.status import check, suggest
@@ -160,9 +161,14 @@ def mixed_effects(
         ],
     )  # fmt: skip
     assert level is not None
+    chosen = integrator or usual()
+    if workers > 1 and chosen.method != "esdirk":
+        missing = f" ({obstacle()})" if integrator is None else ""
+        remedy = "give integrator=IntegratorOptions(method='esdirk'), or leave workers away"
+        check(_WHERE, [f"workers is {workers}: these are threads of the compiled integrator{missing}; {remedy}"])
     question = ask(problem, population)
     begun = _start(question, start)
-    search = _Search(run.cleaned(), integrator or usual(), int(max_iter), standard_errors, level)
+    search = _Search(run.cleaned(), chosen, int(max_iter), standard_errors, level)
     with watched(search.run.max_time), lanes_in_threads(int(workers)):
         return search.carry_out(problem, population, question, begun)
 
