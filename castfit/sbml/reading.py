@@ -42,9 +42,8 @@ def document(where: str, source: Any) -> Any:
     InputError
         For a missing file, text that is neither, and what libsbml calls errors.
     """
-    said = _said(where, source)
     libsbml = library("libsbml")
-    found = libsbml.readSBMLFromString(said)
+    found = _read(where, source, libsbml)
     check(where, _complaints(found, libsbml))
     if found.getModel() is None:
         check(where, ["the file contains no model"])
@@ -55,11 +54,11 @@ def document(where: str, source: Any) -> Any:
     return found
 
 
-def _said(where: str, source: Any) -> str:
-    """Return the SBML text of a source."""
+def _read(where: str, source: Any, libsbml: Any) -> Any:
+    """Let libsbml read a source."""
     given: Any = source
     if isinstance(given, str) and given.lstrip().startswith("<"):
-        return given
+        return libsbml.readSBMLFromString(given)
     if not isinstance(given, (str, os.PathLike)):
         check(where, [f"the model is {text(source)}; give the path of an SBML file, or its text"])
     if isinstance(given, str) and "\n" in given:
@@ -68,8 +67,8 @@ def _said(where: str, source: Any) -> str:
     if not path.is_file():
         check(where, [f"there is no file '{path}'"])
     if path.suffix in (".ant", ".antimony"):
-        return from_antimony(where, path.read_text())
-    return path.read_text(encoding="utf-8")
+        return libsbml.readSBMLFromString(from_antimony(where, path.read_text(encoding="utf-8")))
+    return libsbml.readSBMLFromFile(str(path))
 
 
 def from_antimony(where: str, said: Any) -> str:

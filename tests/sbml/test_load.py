@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import casadi as ca
 import numpy as np
 import pytest
@@ -105,3 +107,55 @@ def test_every_constant_can_be_a_parameter_with_its_value_in_terms_of_others():
     np.testing.assert_allclose(
         cf.simulate(loaded, {"a": 1.0}, T, integrator=TIGHT)["y"], 20 * np.exp(-2 * T), rtol=1e-8
     )
+
+
+def test_files_of_sbml_and_of_antimony(tmp_path):
+    text = cf.sbml.load_antimony("x = 2; x' = -x").sbml.replace("<model ", '<model name="Zähler" ', 1)
+    (tmp_path / "model.xml").write_text(text, encoding="utf-8")
+    (tmp_path / "old.xml").write_bytes(text.replace("UTF-8", "ISO-8859-1").encode("latin-1"))
+    (tmp_path / "model.ant").write_text("x = 2; x' = -x  # µ", encoding="utf-8")
+    for name in ("model.xml", "model.ant"):
+        loaded = cf.sbml.load(tmp_path / name)
+        np.testing.assert_allclose(cf.simulate(loaded, times=T, integrator=TIGHT)["x"], 2 * np.exp(-T), rtol=1e-8)
+    with pytest.raises(cf.InputError, match="must use UTF-8"):
+        cf.sbml.load(tmp_path / "old.xml")
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "libsbml", None)
+    with pytest.raises(cf.InputError, match=r"libsbml is not installed; pip install 'castfit\[petab\]'"):
+        cf.sbml.load("model.xml")
+
+
+def test_what_contradicts_the_specification_is_said_with_its_line():
+    """A rule for a quantity that does not exist."""
+    text = """<sbml xmlns="http://www.sbml.org/sbml/level3/version1/core" level="3" version="1"><model id="m">
+        <listOfParameters><parameter id="x" value="1" constant="false"/></listOfParameters><listOfRules>
+        <rateRule variable="y"><math xmlns="http://www.w3.org/1998/Math/MathML"><cn>1</cn></math></rateRule>
+        </listOfRules></model></sbml>"""
+    with pytest.raises(cf.InputError) as found:
+        cf.sbml.load(text)
+    assert any(said.startswith("line 4") and "'y'" in said for said in found.value.problems)
+
+
+def test_mistakes_in_what_is_asked_for():
+    text = "x = 2; x' = -k * x; y := 2 * x; k = a; a = 1"
+    loaded = cf.sbml.load_antimony(text)
+    with pytest.raises(cf.InputError) as found:
+        loaded.start({"X": 1.0, "y": 3.0, "k": 2.0, "a": np.nan})
+    said = str(found.value)
+    for phrase in (
+        "4 mistakes",
+        "'X' is not in the model: did you mean 'x'?",
+        "'y' follows from an assignment rule",
+        "load with parameters=['k']",
+        "'a' is nan; give a finite number",
+    ):
+        assert phrase in said
+    with pytest.raises(cf.InputError) as found:
+        cf.sbml.load_antimony(text, parameters=["x", "b"], count=0)
+    said = str(found.value)
+    for phrase in ("3 mistakes", "'b', which is not in the model", "'x', which changes, by a rate rule", "count is 0"):
+        assert phrase in said
+    with pytest.raises(cf.InputError, match="Loop detected"):
+        cf.sbml.load_antimony("p := q + 1; q := 2 * p; x' = p; x = 0")
