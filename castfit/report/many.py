@@ -198,7 +198,6 @@ def portfolio(found: PortfolioResult) -> list[Section]:
     content = joined(
         joined(tag("p", line) for line in found.story),
         sheet(found.sheet()),
-        optima(found.optima, len(found.candidates), found.best),
     )
     return [Section("search", "The search", content)]
 

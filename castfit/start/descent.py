@@ -30,6 +30,7 @@ HORIZONS = (10, 20)
 """Numbers of horizons, the whole among them: few are faster, many lose the way less often."""
 
 _ITERATIONS = 60
+_POLISHING = 150
 _PER_HORIZON = 15
 _COARSE = Box(patience=8, progress=1e-3)
 
@@ -80,6 +81,13 @@ def descend(scene: Scene, start: Array, limits: tuple[float, float], seconds: fl
     return Descent(theta, scene.cost(theta), (seen[0], seen[1]), work_of(found.evaluations, theta.size), dropped[0])
 
 
+def settle(scene: Scene, start: Array, seconds: float) -> Descent:
+    """Go down to the optimum, as the accuracy of the search lets it be seen; `dropped` if it is not reached."""
+    found = _solve(scene.staged, start, _POLISHING, seconds, rule=Box())
+    work = work_of(found.evaluations, found.v.size)
+    return Descent(found.v, scene.cost(found.v), (np.nan, np.nan), work, not found.status.success)
+
+
 def grow(scene: Scene, start: Array, seconds: float, horizons: int = HORIZONS[-1]) -> tuple[Array, float]:
     """Go down on ever longer horizons, all but the whole; return where to, and the work that it took.
 
@@ -108,8 +116,10 @@ def _solve(
     iterations: int,
     seconds: float,
     callback: Callable[[Iteration], bool] | None = None,
+    *,
+    rule: Box = _COARSE,
 ) -> Solution:
     from_there = staged.restricted()
     from_there.start = np.clip(start, staged.lower, staged.upper)
-    solver = GaussNewton(_COARSE, max_iter=iterations)
+    solver = GaussNewton(rule, max_iter=iterations)
     return solver.solve(from_there, Control(max(seconds, 1e-3), callback))

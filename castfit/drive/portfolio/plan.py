@@ -17,13 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.drive.portfolio.moves import MOVES, Field, Member, joined
-from castfit.drive.portfolio.ways import End, Order
+from castfit.drive.portfolio.ways import SAME, End, Order
 
 if TYPE_CHECKING:
     from castfit._array import Array
-
-SAME = 0.1
-"""Difference of two costs, in the logarithm of the likelihood, up to which they are of one optimum."""
 
 _FLOOR = 0.15  # of the shares, divided evenly
 _MEMORY = 20  # candidates whose median decides which ones are dropped
@@ -79,13 +76,22 @@ class State:
 
     @property
     def lowest(self) -> float:
-        """The lowest cost that searches saw."""
-        return min((t.end.cost for t in self.tried), default=np.inf)
+        """The cost of the best solution, as searches see it."""
+        best = min(self.tried, key=lambda t: t.cost, default=None)
+        return best.end.cost if best is not None and best.success else np.inf
 
     def finds(self, *, independent: bool = True) -> list[Tried]:
-        """Return what ended in the best optimum; recombined points do not come from starts of their own."""
-        best = self.best
-        same = [t for t in self.tried if t.success and t.cost <= best + SAME]
+        """Return what ended in the best optimum; recombined points do not come from starts of their own.
+
+        What was seen to be no better was not fitted at full accuracy; that it is the same the search's cost tells.
+        """
+        best, lowest = self.best, self.lowest
+        if not np.isfinite(best):
+            return []
+        same = [
+            t for t in self.tried
+            if (t.cost <= best + SAME) or (t.end.settled and abs(t.end.cost - lowest) <= SAME)
+        ]  # fmt: skip
         return [t for t in same if not (independent and t.way == "recombined")]
 
     def extended(self, tried: Sequence[Tried], field: Field) -> State:

@@ -20,9 +20,9 @@ from castfit._json import rebuilt
 from castfit._reading import flag_mistakes, is_count, is_one_of, items, option_mistakes, rng_mistakes, text
 from castfit.drive.optima import Merit
 from castfit.drive.portfolio.limits import limits_mistakes, search_field
-from castfit.drive.portfolio.plan import SAME, Options, State, Tried, next_round
+from castfit.drive.portfolio.plan import Options, State, Tried, next_round
 from castfit.drive.portfolio.result import Candidate, PortfolioProgress, PortfolioResult, Way
-from castfit.drive.portfolio.ways import WAYS, End, Order, candidate
+from castfit.drive.portfolio.ways import SAME, WAYS, End, Order, candidate
 from castfit.drive.run.checkpoint import run_header, seed_of
 from castfit.drive.run.found import STOPS
 from castfit.drive.run.loop import Told, carry_out
@@ -189,6 +189,7 @@ class _Search:
         self._round: list[tuple[str, Order]] = []
         self._ends: dict[int, End] = {}
         self._best: Result | None = None
+        self._found: list[Tried] = []
 
     def plan(self) -> None:
         """Plan rounds until there is something to be carried out, or the search is at its end."""
@@ -249,14 +250,14 @@ class _Search:
             return ""
         if self._best.goodness.described:
             return f"It describes the data and was found {found} times: this will do."
-        own = [t for t in self.state.tried if t.way != "recombined" and t.success]
+        own = [t for t in self.state.tried if t.way != "recombined" and t.end.settled]
         distinct: list[float] = []
-        for cost in sorted(t.cost for t in own):
+        for cost in sorted(t.end.cost for t in own):
             if not distinct or cost > distinct[-1] + SAME:
                 distinct.append(cost)
         w, N = len(distinct), len(own)
         if 2 * w**2 + 3 * w + 2 <= N:  # Boender and Rinnooy Kan (1987), see castfit.drive.optima
-            return f"{N} solutions from starts of their own are {w} optima: a better one is unlikely."
+            return f"{N} optima from starts of their own are {w} different ones: a better one is unlikely."
         return ""
 
     def progress(self) -> PortfolioProgress:
@@ -277,6 +278,7 @@ class _Search:
             self._keep()
         reason = STOPS[stopped] if stopped else self.reason or STOPS[Status.MAX_TIME]
         best = None if self._best is None else self._best.with_problem(self.problem)
+        self._found = self.state.finds(independent=False)
         found = len(self.state.finds())
         described = best is not None and best.success and best.goodness.described
         return PortfolioResult(
@@ -298,7 +300,7 @@ class _Search:
         return Candidate(
             t.index, t.way, t.move,
             merit(result.cost, result.chi2) if result is not None and ok else np.nan,
-            t.end.cost, ok, t.end.dropped,
+            t.end.cost, ok, t in self._found, t.end.dropped,
             {} if result is None else result.values, t.end.seconds,
         )  # fmt: skip
 
@@ -311,6 +313,6 @@ class _Search:
                 best = t.cost
         found = sum(t.way == name for t in self.state.finds(independent=False))
         return Way(
-            name, len(mine), sum(t.end.dropped for t in mine), sum(t.success for t in mine), found, improvements,
+            name, len(mine), sum(t.end.dropped for t in mine), sum(t.end.settled for t in mine), found, improvements,
             sum(t.end.seconds for t in mine),
         )  # fmt: skip

@@ -10,9 +10,9 @@ import numpy as np
 
 from castfit._brief import brief, one_line
 from castfit._text import Column, Sheet
-from castfit.drive.optima import Optimum, Outlook, optima
+from castfit.drive.optima import Optimum, optima
 from castfit.drive.portfolio.ways import WAYS
-from castfit.drive.run.found import Found, optima_lines
+from castfit.drive.run.found import Found
 
 
 @brief
@@ -21,7 +21,7 @@ class Way:
     """What came of one way to search.
 
     name : str; tried, dropped, solutions, finds : int, candidates, those given up on the way, those that ended in
-    solutions at full accuracy, and those in the best of these; improvements : int, how often it found what was best
+    optima, and those in the best of these; improvements : int, how often it found what was best
     then; seconds : float, of computing time
     """
 
@@ -44,7 +44,8 @@ class Way:
 class Candidate:
     """A candidate: its way and move, where it ended, computing seconds.
 
-    chi2 is that of the solution at full accuracy, NaN if it did not come to one; values are by name, natural scale.
+    cost is what the search saw; success tells whether it was fitted at full accuracy, chi2 and values (by name, natural
+    scale) are of that fit, NaN and none if there was none; best tells whether it ended in the best optimum.
     """
 
     index: int
@@ -53,6 +54,7 @@ class Candidate:
     chi2: float
     cost: float
     success: bool
+    best: bool
     dropped: bool
     values: Mapping[str, float]
     seconds: float
@@ -122,16 +124,9 @@ class PortfolioResult(Found):
 
     @cached_property
     def optima(self) -> tuple[Optimum, ...]:
-        """The optima that were found, the lowest first."""
+        """The optima that were fitted at full accuracy, the lowest first."""
         ends = {c.index: (c.chi2, c.values) for c in self.candidates if c.success}
         return optima(ends, floor=self.floor)
-
-    @cached_property
-    def outlook(self) -> Outlook:
-        """Whether more starts are worth it; of candidates from starts of their own."""
-        own = [c for c in self.candidates if c.way != "recombined"]
-        ends = {c.index: (c.chi2, c.values) for c in own if c.success}
-        return Outlook.of(optima(ends, floor=self.floor), len(own))
 
     @property
     def story(self) -> list[str]:
@@ -161,7 +156,7 @@ class PortfolioResult(Found):
             ("way", lambda w: w.name),
             (">tried", lambda w: f"{w.tried}"),
             (">dropped", lambda w: f"{w.dropped}"),
-            (">solutions", lambda w: f"{w.solutions}"),
+            (">optima", lambda w: f"{w.solutions}"),
             (">best", lambda w: f"{w.finds}"),
             (">seconds", lambda w: f"{w.seconds:.1f}"),
         ]
@@ -172,5 +167,4 @@ class PortfolioResult(Found):
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
-        found = optima_lines(self.optima, len(self.candidates), first=False)
-        return "\n".join([*self.story, *self.warnings, "", *self.sheet().lines, "", *found, *self.closing()])
+        return "\n".join([*self.story, *self.warnings, "", *self.sheet().lines, *self.closing()])

@@ -6,7 +6,7 @@
     soft         the best of some draws, then constant states and soft equations (castfit.start.constant), then the box
     recombined   a move of the pool (castfit.drive.portfolio.moves), then down in the box
 
-What comes near the best so far is fitted at full accuracy at once.
+What comes near the best so far is followed to its optimum, and fitted at full accuracy if it is a better one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ import numpy as np
 from castfit.drive.portfolio.moves import Field
 from castfit.drive.run.jobs import task, thaw
 from castfit.fit import fit
+from castfit.integrate import IntegratorOptions
 from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.start.constant import SoftStart
-from castfit.start.descent import HORIZONS, best_of, descend, grow, work_of
-from castfit.start.scene import Scene, scene_of
+from castfit.start.descent import HORIZONS, best_of, descend, grow, settle, work_of
+from castfit.start.scene import Scene, scene_of, search_options
 from castfit.start.surrogate import completed
 from castfit.transcribe.single_shooting import SingleShooting
 
@@ -42,8 +43,11 @@ WAYS = {
 }
 """The ways, in words."""
 
+SAME = 0.1
+"""Difference of two costs, in the logarithm of the likelihood, up to which they are of one optimum."""
+
 NEAR = 2.0
-"""Of the lowest cost so far, in the logarithm of the likelihood: what ends so close is fitted at full accuracy."""
+"""Of the lowest cost so far, in the logarithm of the likelihood: what comes so close is followed to its optimum."""
 
 _NEAR_PART = 0.02  # of half the squares: the same, where the lowest cost is far from noise
 
@@ -85,6 +89,8 @@ class End:
     dropped : bool
     result : Result or None
         The fit at full accuracy, if there was one.
+    settled : bool
+        Whether this is an optimum, as searches see it.
     """
 
     theta: tuple[float, ...] = ()
@@ -94,6 +100,7 @@ class End:
     seconds: float = 0.0
     dropped: bool = False
     result: Result | None = None
+    settled: bool = False
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
@@ -118,13 +125,13 @@ def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) ->
     seconds = time.process_time() - began
     return End(
         end.theta, end.cost, end.at_looks, end.work, seconds, end.dropped,
-        None if end.result is None else _light(end.result), end.failures,
+        None if end.result is None else _light(end.result), end.settled, end.failures,
     )  # fmt: skip
 
 
 def _fitted(problem: Posable, scene: Scene, where: Field, order: Order, rng: np.random.Generator, left: float) -> End:
     start = None if order.guess else _named(problem, scene, where.draw(rng))
-    result = fit(problem, start=start, retry=order.guess, max_time=left)
+    result = fit(problem, start=start, retry=False, max_time=left)  # other ways come anyway
     return _end_of(result, scene)
 
 
@@ -143,7 +150,7 @@ def _descended(
         start = _named(problem, scene, theta)
         ramp = str(rng.choice(["long", "short"]))
         result = fit(
-            problem, SingleShooting(), GaussNewton("box"), start=SoftStart(start, ramp), retry=False,
+            problem, _accurate(), GaussNewton("box"), start=SoftStart(start, ramp), retry=False,
             max_time=max(until - time.time(), 1e-3),
         )  # fmt: skip
         end = _end_of(result, scene)
@@ -157,20 +164,30 @@ def _descended(
     near = NEAR + _NEAR_PART * abs(order.best) if np.isfinite(order.best) else np.inf
     if found.dropped or not np.isfinite(found.cost) or found.cost > order.best + near:
         return end
+    settled = settle(scene, found.theta, until - time.time())
+    work += settled.work
+    end = End(
+        tuple(settled.theta.tolist()), settled.cost, end.at_looks, work, settled=not settled.dropped
+    )  # fmt: skip
     left = until - time.time()
-    if left <= 0.0:
+    if left <= 0.0 or settled.cost > order.best - SAME:  # known already, or worse
         return end
-    start = _named(problem, scene, found.theta)
-    result = fit(problem, SingleShooting(), GaussNewton("box"), start=start, retry=False, max_time=left)
+    start = _named(problem, scene, settled.theta)
+    result = fit(problem, _accurate(), GaussNewton("box"), start=start, retry=False, max_time=left)
     last = _end_of(result, scene)
-    return End(last.theta, last.cost, end.at_looks, work + last.work, result=result)
+    return replace(last, at_looks=end.at_looks, work=work + last.work)
+
+
+def _accurate() -> SingleShooting:
+    """Return single shooting at full accuracy, by the method of the search."""
+    return SingleShooting(IntegratorOptions(method=search_options().method))
 
 
 def _end_of(result: Result, scene: Scene) -> End:
     theta = np.array([scene.asked.to_search(np.array(list(result.values.values())))[j] for j in scene.places])
     work = work_of(dict(result.evaluations), theta.size)
     cost = result.cost if scene.searched is scene.asked else scene.cost(theta)
-    return End(tuple(theta.tolist()), cost, work=work, result=result)
+    return End(tuple(theta.tolist()), cost, work=work, result=result, settled=result.success)
 
 
 def _named(problem: Posable, scene: Scene, theta: Array) -> dict[str, float]:
