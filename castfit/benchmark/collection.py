@@ -320,7 +320,7 @@ def written(entries: Sequence[Entry]) -> str:
         f"by at most {off:.1e}.",
         [("problems", str(len(entries))), ("searches", str(sum(len(e.values) for e in entries)))],
     )
-    words = tag("p", *(line for line in (__doc__ or "").split("\n\n")[2].splitlines()))
+    words = tag("p", " ".join((__doc__ or "").split("\n\n")[2].split()))
     sections = [Section("table", "The table", joined(tag("table", heads, rows), words))]
     if wrong:
         listed = [tag("li", f"{e.problem}: {e.trouble}") for e in wrong]
