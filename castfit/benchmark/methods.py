@@ -14,11 +14,11 @@ from castfit.solve.gauss_newton import GaussNewton
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 
-INTEGRATOR = IntegratorOptions("rosenbrock", relative_tolerance=1e-6, absolute_tolerance=1e-8, compile="auto")
+INTEGRATOR = IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8, compile="auto")
 """How tables with a tolerance integrate, by measurement on calcium.
 
-CPU seconds per start, and chi2 at the optimum less 787.8624: compiled Rosenbrock 0.59 and 4e-4, at 1e-8 0.88 and 3e-4;
-compiled CVODES 0.78 and -8e-3, at 1e-8 0.80 and 0.  CVODES at 1e-6 is so rough that convergence stays in doubt.
+CPU seconds per start of table 1, the optimum's own fit and data included: ESDIRK 0.39, compiled Rosenbrock 0.66.
+CVODES at 1e-6 is so rough that convergence stays in doubt.
 """
 
 METHODS: dict[str, Method] = {

@@ -26,7 +26,7 @@ class IntegratorOptions:
     ----------
     method : {"auto", "cvodes", "idas", "esdirk", "rosenbrock", "collocation"}
         CVODES (BDF, for ODEs), IDAS (BDF, for DAEs and ODEs), castfit's ESDIRK methods (L-stable Runge-Kutta of order
-        4 or, for relative tolerances below 1e-7, 5, for both; compiled, so they need a C compiler once), CasADi's
+        4 or, for relative tolerances up to 1e-5, 5, for both; compiled, so they need a C compiler once), CasADi's
         Rosenbrock method of order 5(4) or its collocation (Radau, order 5, `elements` equal steps without error
         control).  "auto" is the ESDIRK method for up to 20 states where there is a C compiler, else CVODES for an ODE
         and IDAS for a DAE.

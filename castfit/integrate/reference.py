@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 _MOST_ITERATIONS = 8
+_FEW_OUTPUTS = 50  # of which a single one within a step becomes its end
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,11 @@ class Reference:
         while len(x) < grid.size:
             proposed, left = h, 1.0 - tau
             h = left if h >= left * (1 - 1e-10) else 0.5 * left if h > 0.5 * left else h
-            to = 1.0 if h >= left * (1 - 1e-10) else tau + h
+            output = float(grid[len(x)])
+            single = len(x) + 1 == grid.size or grid[len(x) + 1] >= tau + h
+            if grid.size <= _FEW_OUTPUTS and single and tau < output < tau + h:
+                h = output - tau
+            to = 1.0 if h >= left * (1 - 1e-10) else output if abs(tau + h - output) <= 1e-10 * h else tau + h
             try:
                 Y, K, M, rate = self._stages(start, tau, to, h, y, k, unit, rate)
             except NotSolved:

@@ -98,12 +98,17 @@ class Stepping:
         return LaneFailure(lane, cause, f"{detail}, at t = {found.where[lane]:g}")
 
 
+_FIFTH_ORDER = 1e-5
+"""Relative tolerance from which a seventh stage pays.
+
+Milliseconds of a sweep at 1e-6 by order 4 / 5, and its error in 1e-6: stat5 0.7 / 0.8, 4.4 / 0.5; three-step 5.8 / 6.2,
+9.9 / 2.1; calcium 1.3 / 1.5, 7 / 3; HIV 4.3 / 6.0, 64 / 17; Elowitz 9.2 / 7.5, 8 / 1; Boehm 1.5 / 2.0, 0.06 / 0.001.
+"""
+
+
 def method_for(relative_tolerance: float) -> Tableau:
     """Return the method that costs least at a tolerance."""
     return ESDIRK4 if relative_tolerance > _FIFTH_ORDER else ESDIRK5
-
-
-_FIFTH_ORDER = 1e-7
 
 
 def stops_of(lanes: Lanes, grid: Array) -> NDArray[np.int8]:

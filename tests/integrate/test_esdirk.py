@@ -387,3 +387,13 @@ def test_a_compiler_that_fails_is_reported(tmp_path, monkeypatch):
         library.load("double four(double x) { return 4 * x; }", ("-O1",))
     with pytest.raises(InputError, match=r"compile='always', but compiling failed: .*broken compiler"):
         Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk", compile="always"))
+
+
+def test_the_shortest_lanes_move_with_their_ends():
+    # Between two events that follow at once; the end stays while the start moves.
+    x, k = symbols("x k")
+    integrator = Integrator(Model({x: k * x}, parameters=[k]).system, [1.0], IntegratorOptions("esdirk"))
+    lanes = one([4.5], [0.12], 2.220446049250313e-16, start=1.1)
+    spans = np.array([1.0, -1.0]).reshape(2, 1, 1)
+    found = integrator.sensitivities(lanes, integrator.values(lanes), np.ones((1, 1, 1)), np.zeros((1, 1, 1)), spans)
+    assert found.dx[0, 0, 0, 0] == pytest.approx(1.0 - 0.12 * 4.5, rel=1e-9)
