@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _STEPS = 8
 _CONTRACTION = 0.5
+_SMALL = 2e-4  # of the variables' magnitudes
 _ALIGNED = 0.9  # cosine: successive steps in one direction tell how many are to come
 _LEAST, _MOST = 0.5, 6.0
 
@@ -74,6 +75,9 @@ def corrected(ledger: Ledger, staged: StagedProblem, tolerance: float, regularis
         if n == _STEPS or not step.feasible:
             return None
         search, bent, trial = Search(ledger, local, step, at, {}), None, at
+        if factor * search.norm(step.dv) <= _SMALL:  # the square of that opens no gap
+            v, active, last = np.clip(at.v + factor * step.dv, staged.lower, staged.upper), step.active, moved
+            continue
         for tried in dict.fromkeys((factor, 1.0)):
             factor = tried
             trial = search.trial(factor * step.dv)
