@@ -36,6 +36,7 @@ SLOW = {
     "hidden_states",
     "is_it_identifiable",
     "jak_stat",
+    "just_the_answer",
     "lorenz",
     "model_comparison",
     "multistart_dask",

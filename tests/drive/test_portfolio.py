@@ -11,6 +11,7 @@ import castfit as cf
 from castfit.drive.portfolio.moves import MOVES, Field, Member, joined
 from castfit.drive.portfolio.plan import Options, State, Tried, next_round, shares
 from castfit.drive.portfolio.ways import WAYS, End
+from castfit.start.scene import scene_of
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -161,3 +162,16 @@ def test_a_round_is_the_same_for_the_same_seed_and_recombines_only_what_is_there
     rounds = [next_round(state, options, field, np.random.default_rng(4)) for _ in range(2)]
     assert rounds[0] == rounds[1]
     assert all(order.theta for _, order in rounds[0] if order.way == "recombined")
+
+
+def test_screened_starts_of_a_multistart_are_the_best_of_their_draws():
+    problem = chain()
+    scene = scene_of(problem.posed)
+    plain, several = (cf.multistart(problem, "single", starts=4, rng=2, screen=k, max_time=60) for k in (1, 6))
+    costs = [[scene.cost(problem.theta_from(row.start)) for row in found.starts] for found in (plain, several)]
+    assert all(after <= before for before, after in zip(*costs, strict=True))
+    assert costs[0] != costs[1]
+    with pytest.raises(cf.InputError, match="leave out screen="):
+        cf.multistart(problem, starts=[{"k1": 1.0}], screen=3)
+    with pytest.raises(cf.InputError, match="screen is 0"):
+        cf.multistart(problem, screen=0)
