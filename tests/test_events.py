@@ -699,3 +699,14 @@ def test_mistakes_in_conditions():
     model = cf.Model({x: -x}, initial={x: 1.0})
     with refused("changes 'y', which is no state"):
         cf.simulate(model, times=[0, 1], events=cf.Event(0.5, {y: 0}))
+
+
+@pytest.mark.parametrize("off", [0.0, 1e-14, -1e-14, 1e-12, -1e-12, 1e-10, -1e-10, 1e-9, -1e-9])
+def test_thresholds_that_are_reached_where_a_step_of_the_watch_ends(off):
+    """Steps of the watch are 1/200 of the time; thresholds are missed there by as much as errors of integration."""
+    x, n = cf.symbols("x n")
+    model = cf.Model({x: -x, n: 0}, initial={x: 1.0, n: 0.0})
+    for j in (16, 32, 33, 64, 150):
+        event = cf.Event(when=x < float(np.exp(-2 * j / 200) + off), changes={n: n + 1})
+        found = cf.simulate(model, times=[0.1, 1.9, 2.0], events=event, integrator=IntegratorOptions(1e-7))
+        np.testing.assert_array_equal(found["n"], [0, 1, 1])

@@ -349,6 +349,8 @@ def _search(
             return 0.0, -sign
     if g1 == 0.0:
         return _arriving(value, low, right, sign)
+    if sign * value(right) >= 0:  # integrated by itself this step ends before zero, by less than its errors
+        return right, -sign
     root: Any = brentq(value, low, right, xtol=_TINY * right)
     return float(root), -sign
 
