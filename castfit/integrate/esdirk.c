@@ -34,7 +34,7 @@
 #define WIDE 4 /* directions are padded to a multiple, so that loops over them need no remainder */
 #define MOST_STAGES 8
 #define SHORTEST 1e-14 /* step, relative to where it begins: a pole ends the integration at once */
-#define FEW_OUTPUTS 50
+#define FEW_OUTPUTS 500
 #define LEAST 1e-40    /* step at the very beginning */
 
 typedef double wide __attribute__((vector_size(8 * WIDE), aligned(8), may_alias));

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 _MOST_ITERATIONS = 8
-_FEW_OUTPUTS = 50  # of which a single one within a step becomes its end
+_FEW_OUTPUTS = 500  # of which a single one within a step becomes its end
 
 
 @dataclass(frozen=True)
