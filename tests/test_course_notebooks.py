@@ -46,8 +46,8 @@ def test_with_solutions_it_runs_from_top_to_bottom(folder, tmp_path):
     said = "".join(o.text for cell in cells for o in cell.outputs if o.output_type == "stream" and o.name == "stdout")
     exercises = sum(len(cell.solutions) > 0 for cell in read(folder / "lesson.py"))
     assert said.count("Right.") == exercises
+    assert any("image/png" in o.data for cell in cells for o in cell.outputs if "data" in o)  # a figure is shown
     assert "Warning" not in "".join(o.text for c in cells for o in c.outputs if o.get("name") == "stderr")
-    assert any("image/png" in o.data for cell in cells for o in cell.outputs if "data" in o)  # figures appear
 
 
 @pytest.mark.filterwarnings("ignore")

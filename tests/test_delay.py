@@ -166,7 +166,9 @@ def test_models_with_delays_pickle_and_change_their_order():
         assert np.array_equal(cf.simulate(one, values, TIMES[:9])["x"], cf.simulate(again, values, TIMES[:9])["x"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["collocation", *(pytest.param(k, marks=pytest.mark.slow) for k in ("single", "multiple"))]
+)
 def test_estimates_agree_and_the_order_is_said(kind):
     rng = np.random.default_rng(4)
     values = logistic_by_steps() * (1 + 0.02 * rng.standard_normal(TIMES.size))

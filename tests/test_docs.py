@@ -85,7 +85,7 @@ def test_the_site_builds_without_a_warning_and_its_pages_fit_every_width(site, t
         for name in ("index", "gallery/quickstart", "how_to/data", "problems/bellman", "trust/how_we_test",
                      "course/iterations"):  # fmt: skip
             said, console = asked(site / f"{name}.html", script, profile=tmp_path / "profile", width=width)
-            assert console == [], name
+            assert [line for line in console if "[PST]" not in line] == [], name  # what the theme tells
             assert said == {"overflow": "0", "pictures": "0"}, (name, width)
 
 

@@ -35,7 +35,8 @@ class Page(HTMLParser):
 def broken(site: Path) -> Iterator[str]:
     """Yield a sentence for every link that leads nowhere."""
     site = site.resolve()
-    pages = {path: Page(path) for path in sorted(site.rglob("*.html"))}
+    static = site / "_static"  # templates of the theme are no pages
+    pages = {path: Page(path) for path in sorted(site.rglob("*.html")) if static not in path.parents}
     for path, page in pages.items():
         for link in dict.fromkeys(page.links):
             parts = urlsplit(link)

@@ -51,10 +51,10 @@ def test_every_draw_is_the_regression_of_its_data(kind):
 def test_standard_errors_of_a_line_are_the_closed_form():
     problem, design, _ = line()
     result = cf.fit(problem, SINGLE)
-    drawn = cf.bootstrap(result, "parametric", samples=300, rng=2, transcription=SINGLE)
+    drawn = cf.bootstrap(result, "parametric", samples=100, rng=2, transcription=SINGLE)
     exact = 0.2 * np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
-    assert list(drawn.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 300))
-    assert np.abs(list(drawn.bias.values()) / exact).max() < 4 / np.sqrt(300)
+    assert list(drawn.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 100))
+    assert np.abs(list(drawn.bias.values()) / exact).max() < 4 / np.sqrt(100)
 
 
 def test_errors_that_are_exchanged_have_the_variance_of_errors():
@@ -68,9 +68,9 @@ def test_errors_that_are_exchanged_have_the_variance_of_errors():
     spread = np.sqrt(np.sum((values - hat @ values) ** 2) / (values.size - 2))  # unbiased
     assert recipe.errors * spread == pytest.approx(-(rest - rest.mean()), abs=1e-6)
     assert redrawn("wild", problem.posed, result, 0).errors * spread == pytest.approx(-rest, abs=1e-6)
-    drawn = cf.bootstrap(result, "residual", samples=300, rng=7, transcription=SINGLE)
+    drawn = cf.bootstrap(result, "residual", samples=100, rng=7, transcription=SINGLE)
     exact = np.std(rest) * np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
-    assert list(drawn.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 300))
+    assert list(drawn.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 100))
 
 
 @pytest.mark.parametrize("sigma", [0.2, None])

@@ -19,6 +19,9 @@ _OPTIONS = (
 )  # fmt: skip
 
 
+NARROWEST = 500  # of a window; narrower pages are shown in a frame
+
+
 def browser() -> str:
     """Return where a browser is; skip the test, with the reason, where there is none."""
     found = os.environ.get("CASTFIT_BROWSER") or next(filter(None, map(shutil.which, _NAMES)), None)
@@ -45,6 +48,23 @@ def asked(page: Path, script: str, *, profile: Path, width: int = 1280) -> tuple
     )
     copy = page.with_name(f"asked-{page.name}")
     copy.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{told}</body>"), encoding="utf-8")
-    dom, console = opened(copy, f"--window-size={width},900", "--dump-dom", profile=profile)
+    if width < NARROWEST:
+        copy = _framed(copy, width)
+    options = (f"--window-size={max(width, NARROWEST)},900", "--allow-file-access-from-files", "--dump-dom")
+    dom, console = opened(copy, *options, profile=profile)
     said = re.findall(r'<output class="told" title="([^"]*)">(.*?)</output>', dom, re.DOTALL)
     return {html.unescape(name): html.unescape(value) for name, value in said}, console
+
+
+def _framed(page: Path, width: int) -> Path:
+    """Write a page that shows another in a frame, and repeats what was said there."""
+    frame = page.with_name(f"frame-{page.name}")
+    frame.write_text(
+        f"""<body><iframe width="{width}" height="900" style="border:0" src="{page.name}"></iframe><script>
+        const frame = document.querySelector("iframe");
+        frame.onload = () => frame.contentDocument.querySelectorAll("output.told")
+          .forEach((said) => document.body.append(document.importNode(said, true)));
+        </script></body>""",
+        encoding="utf-8",
+    )
+    return frame

@@ -164,6 +164,9 @@ for share in (0.9, 1.1):
             x = explicit(lambda x: f(0, x, [], values, []).full()[:, 0], x, h)
     print(f"with {share} of the largest step: s = {x[0]:.4g}, c = {x[1]:.4g}")
 
+# %%
+found.plot()
+
 # %% [markdown]
 # ## 4. An implicit step
 #

@@ -191,6 +191,9 @@ result = cf.fit(problem, cf.SingleShooting())
 print(result)
 assert np.allclose(theta, result.theta, rtol=1e-4)
 
+# %%
+result.plot()
+
 # %% [markdown]
 # ## 6. Where single shooting ends
 #

@@ -235,3 +235,6 @@ problem = cf.Problem(
 result = cf.fit(problem, cf.MultipleShooting(K))
 print(result)
 assert np.isclose(k, result.parameters["k"], rtol=1e-5)
+
+# %%
+result.plot()

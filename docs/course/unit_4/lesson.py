@@ -211,3 +211,6 @@ problem = cf.Problem(model, cf.Experiment({"x": measured}, time=times, sigma=SIG
 result = cf.fit(problem, cf.Collocation(degree=2, elements=8), cf.Ipopt(), verify=False)
 print(result)
 assert np.isclose(float(found["x"][0]), result.parameters["k"], rtol=1e-5)
+
+# %%
+result.plot()

@@ -212,3 +212,9 @@ print(f"eight starts      w = {many.best.parameters['w']:.4f}   chi2 = {many.bes
 print(f"growing horizon   w = {grown.result.parameters['w']:.4f}   chi2 = {grown.result.chi2:.1f}")
 print(many)
 assert np.isclose(many.best.parameters["w"], grow(4.0), rtol=1e-3)
+
+# %% [markdown]
+# How often the eight starts ended where:
+
+# %%
+cf.plots.waterfall(many)

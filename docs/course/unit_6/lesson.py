@@ -221,6 +221,9 @@ print(
 found = cf.profile(result, ["ka"])
 print(found)
 
+# %%
+found.plot()
+
 # %% [markdown]
 # ## 5. What to measure next
 #
