@@ -44,10 +44,16 @@ class SparseRows:
         """The transpose, whose entries are sorted by column."""
         return SparseRows((self.shape[1], self.shape[0]), self.column, self.row, self.entry)
 
-    def __matmul__(self, x: Array) -> Array:
+    def __matmul__(self, x: Array | SparseRows) -> Array:
+        """Return the product with a vector (n,), or, dense, with a matrix."""
+        if isinstance(x, SparseRows) or x.ndim == 2:
+            of: Array = x.dense if isinstance(x, SparseRows) else x
+            return self.dense @ of
         return np.bincount(self.row, self.entry * x[self.column], minlength=self.shape[0]).astype(float, copy=False)
 
     def __rmatmul__(self, r: Array) -> Array:
+        if r.ndim == 2:
+            return r @ self.dense
         return np.bincount(self.column, self.entry * r[self.row], minlength=self.shape[1]).astype(float, copy=False)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
@@ -70,6 +76,10 @@ class SparseRows:
         entry = self.entry if rows is None else self.entry * rows[self.row]
         entry = entry if columns is None else entry * columns[self.column]
         return SparseRows(self.shape, self.row, self.column, entry)
+
+    def __getitem__(self, key: Any) -> NDArray[Any]:
+        """Return entries, as a dense array would."""
+        return self.dense[key]
 
     def taken(self, rows: Index) -> SparseRows:
         """Return some rows, by position."""

@@ -179,10 +179,11 @@ def _places(result: Result, problem: Posed, kinks: Sequence[Kink]) -> dict[int, 
     found = problem.priors(theta)
     curvature, gradient = np.array(result.statistics.information), result.gradient.copy()
     first = np.cumsum([0, *(term.curved.size for term in problem.every_prior)])
+    jacobian = found.jacobian.dense
     for kink in kinks:
         own = slice(first[kink.at], first[kink.at + 1])
-        gradient -= found.rows[own] @ found.jacobian[own]
-        slopes = found.jacobian[own] * found.curved[own, None]
+        gradient -= found.rows[own] @ jacobian[own]
+        slopes = jacobian[own] * found.curved[own, None]
         curvature -= slopes.T @ slopes
     pairs = [kink.distance(natural) for kink in kinks]
     u, A = np.array([distance for distance, _ in pairs]), np.array([by_n * slope for _, by_n in pairs])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from castfit._sparse import SparseRows, below
 from castfit.link import Expressions
 from castfit.priors import PriorDistribution
 
@@ -33,8 +34,8 @@ class PriorRows:
     Attributes
     ----------
     rows : (n_prior,) array
-    jacobian : (n_prior, n_theta) array
-        With respect to theta, in search scale.
+    jacobian : SparseRows (n_prior, n_theta)
+        With respect to theta, in search scale; ``numpy.asarray`` of it is dense.
     cost : float
         -log p less its least value, of all priors together; inf where a density is 0.
     curved : (n_prior,) bool array
@@ -46,7 +47,7 @@ class PriorRows:
     """
 
     rows: Array
-    jacobian: Array
+    jacobian: SparseRows
     cost: float
     curved: Mask
     failure: str = ""
@@ -81,7 +82,7 @@ class Term(Protocol):
         """Which quantities it says something about, (n_theta,)."""
         ...
 
-    def rows(self, n: Array) -> tuple[Array, Array, float, str]:
+    def rows(self, n: Array) -> tuple[Array, Array | SparseRows, float, str]:
         """Return r (m,), J (m, n_theta), the cost, and what is wrong."""
         ...
 
@@ -116,16 +117,17 @@ class Plain:
     @property
     def informs(self) -> Mask:
         """Which quantities it says something about."""
-        return (np.arange(self.n_theta) == self.at) & (self.prior.rows > 0)
+        out = np.zeros(self.n_theta, dtype=np.bool_)
+        out[self.at] = self.prior.rows > 0
+        return out
 
-    def rows(self, n: Array) -> tuple[Array, Array, float, str]:
+    def rows(self, n: Array) -> tuple[Array, SparseRows, float, str]:
         """Return r (m,), J (m, n_theta), the cost, and what is wrong."""
         m, x = self.prior.rows, float(n[self.at])
-        jacobian = np.zeros((m, self.n_theta))
         if m == 0:
-            return np.zeros(0), jacobian, 0.0, ""
+            return np.zeros(0), in_columns(np.zeros((0, 1)), np.array([self.at]), self.n_theta), 0.0, ""
         found = self.prior.row(x)
-        jacobian[:, self.at] = found.j
+        jacobian = in_columns(np.full((m, 1), found.j), np.array([self.at]), self.n_theta)
         wrong = "" if np.isfinite(found.cost) else f"the prior's density of {self.what} is 0 at {self.what} = {x:.6g}"
         return np.array([found.r]), jacobian, found.cost, wrong
 
@@ -213,16 +215,15 @@ class Joint:
         out[self.at] = np.any(self.root != 0.0, axis=0)
         return out
 
-    def rows(self, n: Array) -> tuple[Array, Array, float, str]:
+    def rows(self, n: Array) -> tuple[Array, SparseRows, float, str]:
         """Return r (m,), J (m, n_theta), the cost, and what is wrong."""
         x = n[self.at]
         with np.errstate(divide="ignore", invalid="ignore"):
             z = np.where(self.log, np.log(np.where(self.log, x, 1.0)), x)
             r = self.root @ (z - self.mean) + self.offset
             slopes = np.where(self.log, 1.0 / np.where(self.log, x, 1.0), 1.0)
-        jacobian = np.zeros((r.size, self.n_theta))
-        jacobian[:, self.at] = self.root * slopes
-        finite = bool(np.isfinite(r).all() and np.isfinite(jacobian).all())
+        jacobian = in_columns(self.root * slopes, self.at, self.n_theta)
+        finite = bool(np.isfinite(r).all() and np.isfinite(jacobian.entry).all())
         cost = 0.5 * float(r @ r) if finite else np.inf
         return r, jacobian, cost, "" if finite else f"{self.what} cannot be computed"
 
@@ -245,6 +246,20 @@ class Joint:
         return self.at, self.log, self.mean, self.root, self.offset
 
 
+def in_columns(block: Array, at: Index, width: int) -> SparseRows:
+    """Return rows (m, k) that live in some columns of a matrix, (m, width)."""
+    m = len(block)
+    return SparseRows((m, width), np.repeat(np.arange(m), at.size), np.tile(at, m), block.ravel())
+
+
+def _sparse(term: Term, jacobian: Array | SparseRows) -> SparseRows:
+    """Return a term's derivatives with the same entries at every point, zeros among them."""
+    if isinstance(jacobian, SparseRows):
+        return jacobian
+    at = np.flatnonzero(term.informs | jacobian.any(axis=0))
+    return in_columns(jacobian[:, at], at, jacobian.shape[1])
+
+
 def prior_rows(terms: Sequence[Term], natural: Array, slope: Array) -> PriorRows:
     """Gather the rows of all terms.
 
@@ -257,9 +272,10 @@ def prior_rows(terms: Sequence[Term], natural: Array, slope: Array) -> PriorRows
     found = [term.rows(natural) for term in terms]
     rows = np.concatenate([np.empty(0), *(r for r, _, _, _ in found)])
     with np.errstate(invalid="ignore", over="ignore"):
-        jacobian = np.concatenate([np.empty((0, slope.size)), *(j for _, j, _, _ in found)]) * slope
+        parts = [_sparse(term, of[1]) for term, of in zip(terms, found, strict=True)]
+        jacobian = below(parts, slope.size).scaled(columns=slope)
     failure = next((wrong for _, _, _, wrong in found if wrong), "")
-    if not failure and not np.isfinite(jacobian).all():
+    if not failure and not np.isfinite(jacobian.entry).all():
         failure = "the derivative of a prior is not finite"
     curved = np.concatenate([np.empty(0, dtype=np.bool_), *(term.curved for term in terms)])
     costs = [cost for _, _, cost, _ in found]

@@ -198,8 +198,10 @@ class Posed:
     @cached_property
     def informed(self) -> NDArray[np.bool_]:
         """Which quantities a prior says something about, bounds apart, (n_theta,)."""
-        none = np.zeros(len(self.quantities), dtype=np.bool_)
-        return np.logical_or.reduce([none, *(term.informs for term in self.every_prior)])
+        found = np.zeros(len(self.quantities), dtype=np.bool_)
+        for term in self.every_prior:
+            found |= term.informs
+        return found
 
     @property
     def smooth(self) -> tuple[Smooth, ...]:

@@ -67,6 +67,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit._sparse import SparseRows
+
     Array = NDArray[np.float64]
     Index = NDArray[np.intp]
     Mask = NDArray[np.bool_]
@@ -410,7 +412,7 @@ class Evaluation:
     """All chains at one point.  Where `ok` is False the values of failed stages are NaN.
 
     prior : (n_prior,) rows that depend on theta alone
-    prior_jacobian : (n_prior, n_theta)
+    prior_jacobian : (n_prior, n_theta), dense or sparse
     prior_excess : the part of `excess` that belongs to these rows
     prior_curved : (n_prior,) False where a row's cost is straight: its curvature is only for the solver
     sigma : (n_groups,) the unknown sigmas at this point, in units of what the data are weighted by
@@ -423,7 +425,7 @@ class Evaluation:
     v: Array
     values: tuple[Values, ...]
     prior: Array
-    prior_jacobian: Array
+    prior_jacobian: Array | SparseRows
     failures: tuple[Failure, ...] = ()
     sigma: Array = field(default_factory=lambda: np.empty(0), kw_only=True)
     excess: float = field(default=0.0, kw_only=True)

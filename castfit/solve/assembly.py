@@ -208,10 +208,13 @@ def _outer(rows: Index, columns: Index) -> tuple[Index, Index]:
 class HessianMap:
     """Scatters Hessian blocks over (s, w, q) of each stage into the upper triangle.
 
-    With `scalar` there are blocks of the squared gaps as well, over (s_k, w_k, q, s_{k+1}).
+    With `scalar` there are blocks of the squared gaps as well, over (s_k, w_k, q, s_{k+1}).  What priors and relations
+    add over theta is a full matrix, or has entries in the rows and columns `of_theta`: of thousands of experiments few.
     """
 
-    def __init__(self, layout: Layout, scale: Array, *, scalar: bool = False) -> None:
+    def __init__(
+        self, layout: Layout, scale: Array, *, scalar: bool = False, of_theta: tuple[Index, Index] | None = None
+    ) -> None:
         places: list[tuple[Index, Index]] = []
         for chain in layout.chains:
             at = _stage_positions(chain)
@@ -221,7 +224,7 @@ class HessianMap:
             both = np.concatenate([_stage_positions(chain)[:-1], chain.nodes[1:]], axis=1)
             places.append(_outer(both, both))
         theta = np.arange(layout.n_theta)[None]
-        places.append(_outer(theta, theta))
+        places.append(_outer(theta, theta) if of_theta is None else of_theta)
         row = np.concatenate([r for r, _ in places])
         column = np.concatenate([c for _, c in places])
         self._upper = row <= column
@@ -231,7 +234,7 @@ class HessianMap:
         self.sparsity = self._scatter.sparsity
 
     def nonzeros(self, blocks: Sequence[tuple[Array, Array]], prior: Array, squares: Sequence[Array] = ()) -> Array:
-        """Place the blocks of all chains, of squared gaps and the prior; entries come in the order of `sparsity`."""
+        """Place the blocks of all chains, of squared gaps, and what is over theta: a matrix, or its entries."""
         pieces = [part.ravel() for block in blocks for part in block] + [block.ravel() for block in squares]
         flat = np.concatenate([*pieces, prior.ravel()])
         return self._scatter(flat[self._upper] * self._units)

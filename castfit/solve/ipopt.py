@@ -32,6 +32,7 @@ import numpy as np
 from castfit._brief import brief
 from castfit._capture import Capture, captured, released
 from castfit._reading import is_count, is_one_of, named, text
+from castfit._sparse import sparse_rows
 from castfit._watch import Stopped, Watch, watched
 from castfit.solve.assembly import (
     ConstraintRows,
@@ -244,6 +245,9 @@ def _constant(staged: StagedProblem, sigma: Array) -> float:
     return staged.jitter * float(np.linalg.norm(np.concatenate(signal))) / (10 * np.finfo(float).eps)
 
 
+_DENSE = 200  # quantities up to which the Hessian over theta may be full
+
+
 class _Run:
     """One solve: the functions that IPOPT calls, and what they record."""
 
@@ -272,7 +276,8 @@ class _Run:
         self.scalar = staged.matching == "scalar"
         self.rows = ConstraintRows(staged.layout, staged.scale, scalar=self.scalar)
         self.jacobian = JacobianMap(staged.layout, self.rows, staged.scale)
-        self.hessian = HessianMap(staged.layout, staged.scale, scalar=self.scalar)
+        self.of_theta = _pattern(staged, ledger)
+        self.hessian = HessianMap(staged.layout, staged.scale, scalar=self.scalar, of_theta=self.of_theta)
         self._along: Linearization | None = None
         self._known: Sequence[Jacobians] | None = None  # Jacobians of the ends of stages, as far as gradients tell
 
@@ -552,11 +557,11 @@ class _Run:
             blocks = self.staged.hessian(v, self.rows.multipliers(lam_g), weight)
         else:
             blocks = gauss_newton_blocks(self.staged.layout, linear.jacobians, weight)
-        theta = weight[-1] * (linear.prior_jacobian.T @ linear.prior_jacobian)
+        theta = self._of_priors(linear, float(weight[-1]))
         if self.exact and linear.related.size:
             of_related = (lam_g / self.rows.unit)[self.rows.related]
             theta += self.staged.related_hessian(v, of_related)
-        if self.objective.sigma is None:
+        if self.objective.sigma is None and self.staged.layout.n_groups:
             full = replace(linear, jacobians=tuple(self._known)) if self._known is not None else linear
             theta += float(lam_f[0]) * self.objective.factor * _profile_curvature(self.staged.layout, full)
         squares: Sequence[Array] = ()
@@ -564,6 +569,16 @@ class _Run:
             layout, found = self.staged.layout, self.rows.multipliers(lam_g)
             squares = squares_blocks(layout, self.staged.scale, self._known, found)
         return [self.hessian.nonzeros(blocks, theta, squares)]
+
+    def _of_priors(self, linear: Linearization, weight: float) -> Array:
+        """Return what priors add over theta, (n_theta, n_theta) or the entries that there are."""
+        products = sparse_rows(linear.prior_jacobian).product().scaled(np.full(linear.v.size, weight))
+        if self.of_theta is None:
+            return products.dense
+        n = self.staged.layout.n_theta
+        known = self.of_theta[0] * n + self.of_theta[1]
+        place = np.searchsorted(known, products.row * n + products.column)
+        return np.bincount(place, products.entry, minlength=known.size).astype(float, copy=False)
 
     def _report(self, x: Array, f: Array, g: Array, lam_x: Array, lam_g: Array, lam_p: Array) -> Sequence[Any]:
         v = x * self.staged.scale
@@ -578,6 +593,18 @@ class _Run:
                     self.stopped = Status.STOPPED_BY_CALLBACK
         self.stopped = self.watch.cause or self.stopped
         return [float(self.stopped is not None or self._promises_nothing(v))]
+
+
+def _pattern(staged: StagedProblem, ledger: Ledger) -> tuple[Index, Index] | None:
+    """Return where priors couple entries of theta, in order; None where the whole matrix may be filled."""
+    layout = staged.layout
+    if layout.n_theta <= _DENSE or layout.n_groups or layout.relations.names:
+        return None
+    at = ledger.evaluate(np.clip(staged.start, staged.lower, staged.upper))
+    products = sparse_rows(at.prior_jacobian).product()
+    known = np.unique(products.row * layout.n_theta + products.column)
+    row, column = np.divmod(known, layout.n_theta)
+    return row.astype(np.intp), column.astype(np.intp)
 
 
 def _profile_curvature(layout: Layout, linear: Linearization) -> Array:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._sparse import sparse_rows
 from castfit._watch import Stopped
 from castfit.solve.plausible import signal_in_units
 from castfit.solve.softened import SoftenedProblem, Softening
@@ -45,7 +46,7 @@ def unfelt(staged: StagedProblem, linear: Linearization) -> tuple[str, ...]:
     linear : Linearization
     """
     layout = staged.layout
-    response = np.abs(linear.prior_jacobian).max(axis=0, initial=0.0)
+    response = np.sqrt(sparse_rows(linear.prior_jacobian).squares())
     for chain, j, signal in zip(layout.chains, linear.jacobians, signal_in_units(staged, linear), strict=True):
         unit = staged.scale[chain.nodes][:, :, None]
         of_signal = (

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import castfit as cf
 from castfit._sparse import sparse_rows
+from castfit.benchmark.many import many_experiments
 from castfit.solve import arrow_system, own
 from castfit.solve.bounded_lsq import bounded_lsq
 from castfit.solve.boxes import boxed
@@ -169,3 +171,20 @@ def test_systems_of_many_chains_are_solved_chain_by_chain(seed, across):
         patch.setattr(arrow_system, "FEW", -1)
         found = arrow_system.solve_arrow(columns, blocks, sparse_rows(prior).product(), diagonal, b)
     np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_priors_of_own_quantities_stay_sparse_in_every_solver(monkeypatch):
+    problem = many_experiments(17).replace(priors={"b": cf.Normal(0.5, 0.2)})
+    priors = problem.priors(problem.guess)
+    assert priors.jacobian.shape == (17, 55)
+    assert priors.jacobian.entry.size == 17
+    monkeypatch.setattr("castfit.solve.ipopt._DENSE", 0)
+    monkeypatch.setattr(own, "FEW", 10)
+    first, other = cf.fit(problem, "collocation"), cf.fit(problem, "collocation", "ipopt")
+    monkeypatch.setattr(own, "FEW", 10**9)
+    dense = cf.fit(problem, "collocation")
+    for result in (other, dense):
+        assert result.success
+        for name, value in first.values.items():
+            assert abs(result.values[name] - value) < 1e-3 * first.standard_errors[name]
+            assert result.standard_errors[name] == pytest.approx(first.standard_errors[name], rel=1e-4)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from castfit._sparse import below, sparse_rows
 from castfit.staged import Evaluation, Failure, Linearization, StagedProblem, locked
 
 if TYPE_CHECKING:
@@ -171,10 +172,11 @@ class Tie(Dress):
             chain = self.layout.chains[0].name
             return replace(at, failures=(Failure(chain, 0, "expression", "the expression held is not finite"),))
         curved = None if at.prior_curved is None else np.append(at.prior_curved, True)
+        more = sparse_rows(self.w * np.atleast_2d(slope))
         return replace(
             at,
             prior=np.append(at.prior, self.w * (g - self.z)),
-            prior_jacobian=np.vstack([at.prior_jacobian, self.w * slope]),
+            prior_jacobian=below([sparse_rows(at.prior_jacobian), more], slope.size),
             prior_curved=curved,
         )
 

@@ -80,7 +80,7 @@ class FixedSteps:
         for i, condition in enumerate(self.problem.conditions):
             own, n_q = seen.of[i], condition.theta.size
             rows[own, condition.theta] = moved[own, :n_q]
-        every = np.concatenate([rows, self.problem.priors(theta).jacobian])
+        every = np.concatenate([rows, self.problem.priors(theta).jacobian.dense])
         return np.where(np.isfinite(every), every, 0.0)
 
     @cached_property
