@@ -708,5 +708,7 @@ def test_thresholds_that_are_reached_where_a_step_of_the_watch_ends(off):
     model = cf.Model({x: -x, n: 0}, initial={x: 1.0, n: 0.0})
     for j in (16, 32, 33, 64, 150):
         event = cf.Event(when=x < float(np.exp(-2 * j / 200) + off), changes={n: n + 1})
-        found = cf.simulate(model, times=[0.1, 1.9, 2.0], events=event, integrator=IntegratorOptions(1e-7))
+        found = cf.simulate(
+            model, times=[0.1, 1.9, 2.0], events=event, integrator=IntegratorOptions(relative_tolerance=1e-7)
+        )
         np.testing.assert_array_equal(found["n"], [0, 1, 1])
