@@ -645,14 +645,12 @@ class Result:
         Raises
         ------
         InputError
-            For a fit that failed, or that reproduces its data exactly.
+            For a fit that failed, reproduces its data exactly, or has more than 500 quantities.
         """
         found = _influence(self)
         if found is None:
-            raise InputError(
-                "influence",
-                ["only fits of up to 500 quantities that succeeded, and leave errors of measurement, say what data do"],
-            )
+            known = "only fits that succeeded, and that leave errors of measurement, say what data do"
+            raise InputError("influence", [f"{known}; of more than 500 quantities it is not worked out"])
         return found
 
     def ended(self, status: Status, message: str) -> Result:

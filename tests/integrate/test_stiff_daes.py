@@ -15,6 +15,9 @@ from tests.crossed import crossed
 from tests.integrate.test_integrator import everything, lotka_volterra, make_lanes
 
 
+IDAS = cf.IntegratorOptions(method="idas")
+
+
 def kinked(kind: str) -> cf.Problem:
     """An index-1 DAE with an input of 40 pieces, all states measured."""
     x, z, k, v, u = symbols("x z k v u")
@@ -32,7 +35,10 @@ def kinked(kind: str) -> cf.Problem:
 
 @pytest.mark.parametrize(
     ("kind", "transcription"),
-    crossed(["linear", "piecewise_constant"], {"single": cf.SingleShooting(), "multiple": cf.MultipleShooting(7)}),
+    crossed(
+        ["linear", "piecewise_constant"],
+        {"single": cf.SingleShooting(IDAS), "multiple": cf.MultipleShooting(7, integrator=IDAS)},
+    ),
 )
 def test_inputs_with_kinks_do_not_stop_idas(kind, transcription):
     problem, rng = kinked(kind), np.random.default_rng(5)
