@@ -14,7 +14,6 @@ from castfit.model import Model, symbols
 from tests.crossed import crossed
 from tests.integrate.test_integrator import everything, lotka_volterra, make_lanes
 
-
 IDAS = cf.IntegratorOptions(method="idas")
 
 
