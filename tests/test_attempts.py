@@ -71,7 +71,7 @@ def test_the_default_is_not_worse_than_single_shooting_from_elsewhere(seed):
     assert result.chi2 == pytest.approx(cf.fit(problem, "single", start=start).chi2, rel=1e-4)
     assert alone.chi2 > 10 * result.chi2
     assert result.message == (
-        f"{SUIT} The first search ended at a poorer optimum; this was found by try 1, states from simulation."
+        f"{SUIT} The first search ended at a poorer optimum; this was found by try 1, ever longer horizons."
     )
     assert result.transcription.startswith("collocation")
     assert result.iterations > alone.iterations  # all tries are counted

@@ -9,6 +9,7 @@ import pytest
 
 import castfit as cf
 from castfit import problems
+from castfit.integrate.native import obstacle
 from castfit.solve.solution import Control
 from castfit.status import Status
 from castfit.transcribe.shooting_problem import ShootingProblem
@@ -181,3 +182,17 @@ def test_pieces_of_many_elements_are_enough_and_gaps_between_them_are_found():
     there = verify(problem, staged, staged.evaluate(jump), transcription.integrator, transcription.accuracy)
     assert not there.reproduced
     assert "x1 jumps by" in there.sentence or "x2 jumps by" in there.sentence or "has chi2 =" in there.sentence
+
+
+@pytest.mark.skipif(bool(obstacle()), reason="ESDIRK is compiled")
+def test_what_sundials_cannot_integrate_is_verified_by_the_method_of_the_search():
+    """With x following y at a rate of e^38, CVODES and its rescuer give up at once."""
+    x, y, fast = cf.symbols("x y fast")
+    times = np.linspace(0.5, 4, 8)
+    data = cf.Experiment({"x": np.exp(-times)}, time=times, sigma=0.01, initial={"x": 0.0, "y": 1.0})
+    model = cf.Model({x: -fast * (x - y), y: -y}, parameters=[fast])
+    problem = cf.Problem(model, data, parameters={"fast": cf.Parameter(float(np.exp(38)), scale="log")}).posed
+    for method, reproduced in (("auto", True), ("cvodes", False)):
+        staged = cf.SingleShooting(cf.IntegratorOptions()).transcribe(problem, problem.guess)
+        found = verify(problem, staged, staged.evaluate(staged.start), cf.IntegratorOptions(method=method), 1e-9)
+        assert found.reproduced == reproduced
