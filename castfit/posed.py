@@ -402,9 +402,10 @@ class Posed:
         mistakes: list[str] = []
         given = named("names", names, mistakes) if isinstance(names, Mapping) else {}
         listed = list(given) or _listed("names", names, self.names, mistakes)
-        known, gone = {*self.names}, {*listed}
+        known = {*self.names}
         mistakes += [f"'{n}' is not estimated: {suggest(n, self.names)}" for n in given if n not in known]
         check("fix", mistakes)
+        gone = {*listed}
         theta = self.theta_from(given)
         keep = np.array([j for j, n in enumerate(self.names) if n not in gone], dtype=np.intp)
         place = np.full(len(self.names), -1, dtype=np.intp)

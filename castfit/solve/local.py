@@ -267,8 +267,7 @@ class LocalProblem:
 
         A ridge of `RIDGE` makes it unique.
         """
-        unit, positions = self._unit, self.condensed.positions
-        ridge = RIDGE[0] + RIDGE[1] * float(((self.condensed.rows.norms * unit) ** 2).sum())
+        unit, positions, ridge = self._unit, self.condensed.positions, self._ridge
         most = np.where(np.isin(positions, self.staged.eliminated), np.inf, radius) * unit
         local = self._unheld
         guess = np.zeros(unit.size, dtype=np.int8)
@@ -279,6 +278,11 @@ class LocalProblem:
             guess = held_in_box(E.T @ E + ridge * np.eye(unit.size), E.T @ self.condensed.u, low, high)
         reach = Reach(most, unit, guess)
         return local._solve(self.condensed, self.linearization, np.sqrt(ridge) / unit, reach)
+
+    @property
+    def _ridge(self) -> float:
+        with np.errstate(over="ignore"):
+            return RIDGE[0] + RIDGE[1] * float(((self.condensed.rows.norms * self._unit) ** 2).sum())
 
     @cached_property
     def _unheld(self) -> LocalProblem:
@@ -295,9 +299,10 @@ class LocalProblem:
     def promise(self) -> float:
         """By how much the cost of the linear model falls within one unit of the search; nothing is held.
 
-        What singular directions promise beyond that, data cannot tell from nothing.
+        What singular directions promise beyond that, data cannot tell from nothing.  Infinite where numbers overflow:
+        nothing is taken for an optimum there.
         """
-        return self.within(1.0).decrease
+        return self.within(1.0).decrease if np.isfinite(self._ridge) else np.inf
 
     def correction(self, evaluation: Evaluation) -> Step | None:
         """Return the simplified Gauss-Newton step from another point: its values, the matrices of this one (Eq. 15).
