@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from castfit.observed import unknowns
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from castfit.posed import Posed
@@ -22,8 +23,7 @@ def reproduced(problem: Posed, staged: StagedProblem, at: Evaluation, active: ND
     Sigmas that are eliminated are then as small as errors of integration; those that are estimated are at the bound
     that the resolution of the data sets, unless another one was given.
     """
-    if (at.sigma <= staged.least_sigma).any():
-        return "The data are reproduced to within rounding; nothing is known about their noise."
+    floor = at.sigma <= staged.least_sigma
     small = at.sigma <= _INTEGRATED * staged.least_sigma
     names = [name for name, exact in zip(problem.groups, small, strict=True) if exact]
     free = {f"sigma({name})" for name, _, _, sigma in unknowns(problem.experiments) if sigma.lower == 0.0}
@@ -32,4 +32,5 @@ def reproduced(problem: Posed, staged: StagedProblem, at: Evaluation, active: ND
     if not names:
         return ""
     data = f"data of {', '.join(names)}" if all(names) else "data"
-    return f"The {data} are reproduced to within the errors of the integration; nothing is known about their noise."
+    left = "rounding" if len(names) == np.count_nonzero(floor) else "the errors of the integration"
+    return f"The {data} are reproduced to within {left}; nothing is known about their noise."

@@ -724,12 +724,16 @@ def half_square_in_units(layout: Layout, evaluation: Evaluation, sigma: Array) -
     return 0.5 * squares + beyond
 
 
-def weighted_squares(layout: Layout, evaluation: Evaluation) -> float:
+def weighted_squares(layout: Layout, evaluation: Evaluation, sigma: Array | None = None) -> float:
     """Return chi2: the sum of squares weighted by known sigmas, priors included; where any is unknown, data alone.
 
-    Several unknown sigmas count in their own units: squares in different ones cannot be added.
+    Several unknown sigmas count in their own units: squares in different ones cannot be added.  These are each n at its
+    most likely value, so that two points are compared by the sigma (n_groups,) of one of them.
     """
     if layout.n_groups == 0 or not evaluation.ok:
         return 2.0 * (evaluation.half_square + evaluation.prior_excess)
-    rows = rows_in_units(layout, evaluation) if layout.n_groups == 1 else tuple(of.r for of in evaluation.values)
+    if layout.n_groups == 1:
+        rows = rows_in_units(layout, evaluation)
+    else:
+        rows = rows_in_units(layout, evaluation, evaluation.sigma if sigma is None else sigma)
     return sum(float(np.vdot(r, r)) for r in rows)

@@ -62,7 +62,8 @@ class Verification:
     reproduced : bool
         Whether this is the trajectory, and the chi2, of the search.
     chi2 : float
-        Of the integration from the initial states, or, where only pieces can be integrated, from the nodes.
+        Of the integration from the initial states, or, where only pieces can be integrated, from the nodes; in units
+        of the sigmas of the search, where several are unknown.
     row_errors : (m,) array
         By how much the residuals then differ from those of the search; priors last.
     defects : per experiment a (K, n_s) array, or None
@@ -191,21 +192,32 @@ def tighter(options: IntegratorOptions, accuracy: float, n_z: int) -> Integrator
 
 
 def _compare(staged: StagedProblem, at: Evaluation, layout: Layout, other: Evaluation) -> Verification:
-    """Compare the objective with that of another integration."""
+    """Compare the residuals with those of another integration, those of each unknown sigma by themselves.
+
+    They are compared before they are divided by unknown sigmas: in units of the most likely sigma of each integration
+    the squares are n in both, whatever the model does, and at the least sigma they are errors of integration.
+    """
     ours = weighted_residuals(staged.layout, at)
     if not other.ok:
         return Verification(False, np.inf, np.full(ours.size, np.nan), sentence=other.failures[0].detail)
-    shift = weighted_residuals(layout, other) - ours
-    chi2, anew = weighted_squares(staged.layout, at), weighted_squares(layout, other)
-    sizes = np.concatenate([s[c.row_mask] for s, c in zip(staged.data_sizes(), staged.layout.chains, strict=True)])
-    allowed = _RESOLVED * float(np.linalg.norm(sizes))
-    if staged.layout.n_groups == 0:
-        allowed = max(allowed, _IMMATERIAL * np.sqrt(ours.size))
-    same = (
-        abs(anew - chi2) <= max(_SAME, _SMALL_SAMPLE / ours.size) * chi2
-        or abs(np.sqrt(anew) - np.sqrt(chi2)) <= allowed
-    )
-    return Verification(bool(same), anew, shift)
+    theirs, chains = weighted_residuals(layout, other), staged.layout.chains
+    group = np.concatenate([chain.group[chain.row_mask] for chain in chains])
+    sizes = np.concatenate([s[chain.row_mask] for s, chain in zip(staged.data_sizes(), chains, strict=True)])
+    same = True
+    for g in np.unique(group):
+        rows = np.flatnonzero(group == g)
+        least = _IMMATERIAL if g < 0 else staged.least_sigma[g]
+        beyond = 0.0
+        if g < 0:  # priors are the same in both
+            rows = np.append(rows, np.arange(group.size, ours.size))
+            beyond = 2.0 * at.prior_excess
+        allowed = max(_RESOLVED * float(np.linalg.norm(sizes[group == g])), least * np.sqrt(rows.size))
+        before, anew = (float(r[rows] @ r[rows]) + beyond for r in (ours, theirs))
+        same &= (
+            abs(anew - before) <= max(_SAME, _SMALL_SAMPLE / rows.size) * before
+            or abs(np.sqrt(anew) - np.sqrt(before)) <= allowed
+        )
+    return Verification(bool(same), weighted_squares(layout, other, at.sigma), theirs - ours)
 
 
 def _piecewise(

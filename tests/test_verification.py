@@ -43,6 +43,20 @@ def test_too_few_elements_are_no_solution_and_the_message_has_the_true_chi2():
     assert "Use more elements" in result.message
 
 
+@pytest.mark.parametrize("names", [("s", "s"), ("", "")], ids=["one sigma", "two sigmas"])
+def test_too_few_elements_are_no_solution_where_sigmas_are_unknown_either(names):
+    """In units of its own most likely sigma each integration has as many squares as data."""
+    x, k = cf.symbols("x k")
+    times = np.linspace(0.5, 5, 10)
+    noise = 0.003 * np.random.default_rng(0).standard_normal((2, times.size))
+    data = {"a": np.exp(-0.699 * times) + noise[0], "b": 5 * np.exp(-0.699 * times) + 5 * noise[1]}
+    sigma = {output: cf.unknown(name) for output, name in zip(data, names, strict=True)}
+    model = cf.Model({x: -k * x}, parameters=[k], outputs={"a": x, "b": 5 * x})
+    problem = cf.Problem(model, cf.Experiment(data, time=times, sigma=sigma, initial={"x": 1.0}), parameters={"k": 0.5})
+    assert cf.fit(problem, cf.Collocation()).success
+    assert cf.fit(problem, cf.Collocation(degree=1, elements=3)).status is Status.INACCURATE
+
+
 def test_what_few_elements_cost_is_in_the_numerical_error():
     problem = steep_decay()
     exact = cf.fit(problem, cf.Collocation())
