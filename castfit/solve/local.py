@@ -267,7 +267,7 @@ class LocalProblem:
 
         A ridge of `RIDGE` makes it unique.
         """
-        unit, positions, ridge = self._unit, self.condensed.positions, self._ridge
+        unit, positions, ridge = self._unit, self.condensed.positions, min(self._ridge, _LARGEST)
         most = np.where(np.isin(positions, self.staged.eliminated), np.inf, radius) * unit
         local = self._unheld
         guess = np.zeros(unit.size, dtype=np.int8)
