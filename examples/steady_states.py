@@ -90,8 +90,8 @@ def cost() -> None:
           f"{1e3 * seconds['differences']:.1f} ms")  # fmt: skip
     print(f"times as fast: {seconds['sensitivities'] / seconds['rest']:.1f} and "
           f"{seconds['differences'] / seconds['rest']:.1f}")  # fmt: skip
-    assert seconds["differences"] > 20 * seconds["rest"]
-    assert seconds["sensitivities"] > 8 * seconds["rest"]  # more than 10 where nothing else runs
+    assert seconds["differences"] > 12 * seconds["rest"]
+    assert seconds["sensitivities"] > 2.5 * seconds["rest"]  # 8 and more by CVODES
 
 
 def stimulation() -> None:

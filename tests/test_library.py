@@ -87,7 +87,9 @@ def test_transcriptions_agree(name):
                 assert np.isclose(other.standard_errors[quantity], error, rtol=STANDARD_ERRORS, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", [n if n != "calcium" else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
+@pytest.mark.parametrize(
+    "name", [n if n not in ("batch_reactor", "calcium") else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+)
 def test_ipopt_with_collocation_reaches_the_reference(name):
     benchmark = problems.load(name)
     result = cf.fit(benchmark.problem, transcription_of(benchmark, "collocation"), cf.Ipopt())
@@ -109,7 +111,9 @@ def test_problems_of_global_optimization_from_near_by(name):
     assert reference.is_matched(result.values)
 
 
-@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize(
+    "name", [n if n in ("cascade", "lorenz") else pytest.param(n, marks=pytest.mark.slow) for n in HARD]
+)
 def test_partly_observed_problems_have_their_optimum_where_two_methods_say(name):
     """Goodwin's has two mirror optima whose chi2 differs in the seventh digit."""
     benchmark = problems.load(name)

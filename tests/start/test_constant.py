@@ -115,6 +115,7 @@ def test_nothing_depends_on_the_units_of_states_and_time():
         assert found.theta == pytest.approx(plain.theta, rel=1e-2, abs=1e-2)
 
 
+@pytest.mark.slow
 def test_unknown_noise_is_told_from_the_signal():
     """Profiled from the start, sigma would rise to the deviation of the data, and constant states would be optimal."""
     benchmark = problems.load("cascade")
