@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit.solve.homotopy import within_bounds
 from castfit.solve.local import GAP, LocalProblem, small
 from castfit.solve.solution import Ledger, infeasibility
 from castfit.solve.step_control import Search
@@ -58,7 +59,8 @@ def corrected(ledger: Ledger, staged: StagedProblem, tolerance: float, regularis
     Stopped
         If the time is over or Ctrl-C was pressed.
     """
-    v, active, last, factor = np.clip(staged.start, staged.lower, staged.upper), None, None, 1.0
+    active, last, factor = None, None, 1.0
+    v = within_bounds(staged, staged.start)
     for n in range(_STEPS + 1):
         at = ledger.linearize(v)
         if not at.ok:
@@ -76,7 +78,8 @@ def corrected(ledger: Ledger, staged: StagedProblem, tolerance: float, regularis
             return None
         search, bent, trial = Search(ledger, local, step, at, {}), None, at
         if factor * search.norm(step.dv) <= _SMALL:  # the square of that opens no gap
-            v, active, last = np.clip(at.v + factor * step.dv, staged.lower, staged.upper), step.active, moved
+            v = within_bounds(staged, at.v + factor * step.dv)
+            active, last = step.active, moved
             continue
         for tried in dict.fromkeys((factor, 1.0)):
             factor = tried
@@ -90,7 +93,8 @@ def corrected(ledger: Ledger, staged: StagedProblem, tolerance: float, regularis
             return None
         assert bent is not None
         # It closes most of the gaps that the full step has opened.
-        v, active, last = np.clip(trial.v + bent, staged.lower, staged.upper), step.active, moved
+        v = within_bounds(staged, trial.v + bent)
+        active, last = step.active, moved
     return None
 
 

@@ -28,7 +28,7 @@ from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.local import LocalProblem
 from castfit.solve.rescue import RESCUE
 from castfit.solve.solution import Control, Ledger, Solution
-from castfit.statistics import weighted_residuals
+from castfit.statistics import residuals
 from castfit.status import Status
 from castfit.transcribe.single_shooting import SingleShooting
 from castfit.verification import verify
@@ -234,6 +234,9 @@ def misfit(posed: Posed, staged: StagedProblem, v: Array, transcription: Transcr
     found = verify(posed, staged, at, transcription.integrator, transcription.accuracy)
     if not found.reproduced:
         return np.inf
-    rows = weighted_residuals(staged.layout, at)
-    # Rows are in units of their standard deviations, where these are unknown in those that are most likely.
-    return float(2.0 * rows @ found.row_errors + found.row_errors @ found.row_errors)
+    masks = [chain.row_mask for chain in staged.layout.chains]
+    units = zip(staged.layout.of_rows(at.sigma), masks, strict=True)
+    unit = np.concatenate([*((of * np.ones(mask.shape))[mask] for of, mask in units), np.ones(at.prior.size)])
+    rows = residuals(staged.layout, at)  # in units of standard deviations, the most likely ones where they are unknown
+    errors = found.row_errors / unit
+    return float(2.0 * rows @ errors + errors @ errors)
