@@ -116,7 +116,7 @@ class GaussNewton:
             mistakes.append(f"tolerance is {text(self.tolerance)}; give a positive number")
         if regularisation is None or not 0.0 <= regularisation < 1.0:
             mistakes.append(f"regularisation is {text(self.regularisation)}; give a number from 0 to below 1")
-        if self.homotopy == "always" and not mistakes and not self._control.rescued:
+        if not mistakes and self.homotopy == "always" and not self._control.rescued:
             mistakes.append(f"homotopy is 'always', but {type(self._control).__name__} goes straight; leave it out")
         check("GaussNewton", mistakes)
 
