@@ -77,6 +77,8 @@ _COARSE = 1e-4
 _SETTLING = 3  # simulations at the start, at most
 _ALIKE = 100.0  # magnitudes that differ by less need no other tolerance
 _TOO_LARGE = 1000.0  # magnitudes that were assumed may exceed those found by so much
+_GONE = 1e-6
+"""Of its start: what a state that dies away before the first output is worth, instead of exp(-1000) at the outputs."""
 
 _REMEMBERED = 4  # evaluations kept: a line search returns to its best point; and arrangements of data
 
@@ -269,10 +271,15 @@ class ShootingProblem(StagedProblem):
     def _magnitudes(self, v: Array) -> list[Array]:
         """Return the mean magnitudes of states and algebraic states at v, per condition; 0 where unknown."""
         _, sweep = self._evaluate(v)
-        return [
+        found = [
             mean_magnitude(np.concatenate([x, z], axis=2).reshape(-1, x.shape[2] + z.shape[2]))
             for x, z in zip(sweep.x, sweep.z, strict=True)
         ]
+        for run in sweep.runs:
+            for (i, _), begin in zip(run.members, run.lanes.x0, strict=True):
+                x = found[i][: begin.size]  # a view
+                np.fmax(x, _GONE * np.abs(begin), out=x, where=np.isfinite(begin))
+        return found
 
     def rescaled(self, v: Array) -> ShootingProblem | None:
         """Return the problem started from v with the states' magnitudes there, if they are far below those assumed.

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import castfit as cf
-from castfit.petab.likelihood import Objective
+from castfit.petab.likelihood import Objective, accurate
 from tests.petab.writing import DECAY, measured, parameter, write
 
 pytest.importorskip("petab")
@@ -445,3 +445,16 @@ def test_priors_of_version_2_are_truncated_at_the_bounds(tmp_path, kind):
     prior = problem.quantities[0].prior
     assert [prior.cdf(prior.ppf(u)) for u in (0.1, 0.5, 0.9)] == pytest.approx([0.1, 0.5, 0.9], abs=1e-9)
     assert sqrt(2 * pi) > 0
+
+
+def test_a_state_that_has_died_away_before_the_first_datum(tmp_path):
+    """It is not followed down to exp(-10000), which takes more steps than there may be."""
+    text = "B' = -gone * B; A' = gone * B - k * A; B = 100; A = 2; k = 0.3; gone = 1000"
+    times = (10.0, 12.0, 15.0)
+    path = write(tmp_path, text, measurements=measured(times, (1.3, 0.9, 0.5)))
+    problem = cf.petab.load(path)
+    objective = Objective(problem, np.asarray(problem.guess), accurate(1e-10))
+    amount = 2 * np.exp(-0.4 * np.array(times)) + 100 * 1000 / (1000 - 0.4) * np.exp(-0.4 * np.array(times))
+    expected = sum(normal(m, a, 0.1) for m, a in zip((1.3, 0.9, 0.5), amount, strict=True))
+    assert objective.value(np.asarray(problem.guess)) == pytest.approx(expected, abs=1e-7)
+    assert gradient_agrees(problem)
