@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._blas import one_blas_thread
-from castfit._reading import flag_mistakes, is_count, is_one_of, real, text
+from castfit._reading import flag_mistakes, is_one_of, real, text
 from castfit._watch import Stopped, heeding_interrupts, watched
 from castfit.attempts import Search, started_from
 from castfit.concluded import estimate, versions
-from castfit.integrate.threads import lanes_in_threads
+from castfit.integrate.crew import lanes_divided, worker_mistakes
 from castfit.kinks import kinks_of, resolved
 from castfit.likelihoods import search_for
 from castfit.methods import Solver, Transcription, parts_from
@@ -60,7 +61,7 @@ def fit(
     second_start: bool = True,
     retry: bool = True,
     verify: bool = True,
-    workers: int = 1,
+    workers: int | Executor = 1,
     max_time: float = np.inf,
     callback: Callable[[Iteration], Any] | None = None,
     absolute_sigma: bool | None = None,
@@ -94,10 +95,11 @@ def fit(
     verify : bool
         Whether a solution must be reproduced by the model itself, integrated with error control, to be called one.
         Without it castfit believes the transcription: for estimates that are not final.
-    workers : int
-        Threads among which experiments, and the stages of multiple shooting, are divided while they are integrated, for
-        a transcription whose integrator is compiled, ``IntegratorOptions(method="esdirk")``.  The numbers are the same
-        for any.
+    workers : int or concurrent.futures.Executor
+        Among which experiments, and the stages of multiple shooting, are divided while they are integrated: threads
+        where the integrator is castfit's compiled one, processes otherwise, or an executor, such as that of a Dask
+        cluster.  The numbers are the same for any.  Processes take a second or two to start, so they are started once
+        integration has taken a second.  Collocation integrates nothing that could be divided.
     max_time : float
         Seconds after which the best point so far is returned.
     callback : callable, optional
@@ -190,14 +192,15 @@ def fit(
 
     if isinstance(start, Result) and not kind_mistakes(problem):
         problem = start.answering(problem).problem or problem  # with as many nodes in delay lines as there
-    result = once(problem, start, max_time)
-    if not (problem.posed.model.adaptive and verify and result.success):
-        return result
+    with lanes_divided(1 if worker_mistakes(workers) else workers):
+        result = once(problem, start, max_time)
+        if not (problem.posed.model.adaptive and verify and result.success):
+            return result
 
-    def again(finer: Posable, values: Mapping[str, float]) -> Result:
-        return once(finer, values, max(max_time - (time.perf_counter() - began), _MOMENT))
+        def again(finer: Posable, values: Mapping[str, float]) -> Result:
+            return once(finer, values, max(max_time - (time.perf_counter() - began), _MOMENT))
 
-    return settled(problem, result, again)
+        return settled(problem, result, again)
 
 
 def _fit(
@@ -209,7 +212,7 @@ def _fit(
     second_start: bool,
     retry: bool,
     verify: bool,
-    workers: int,
+    workers: int | Executor,
     max_time: float,
     callback: Callable[[Iteration], Any] | None,
     absolute_sigma: bool | None,
@@ -236,7 +239,7 @@ def _fit(
     assert limit is not None
     confidence_level, max_time = level, limit  # as floats
 
-    with watched(max_time), lanes_in_threads(int(workers)):
+    with watched(max_time):
         posed = problem.posed.assuming(absolute_sigma=absolute_sigma)
         origin = _origin(posed, asked, start, max_time)
         with suppress(Stopped):  # the solver will notice
@@ -292,13 +295,13 @@ def _fit(
 
 
 def _worker_mistakes(workers: Any, asked: Transcription) -> list[str]:
-    """Say what is wrong with a number of threads."""
-    if not is_count(workers, 1):
-        return [f"workers is {text(workers)}; give a number of threads, 1 or more"]
-    if workers == 1 or asked.integrator.method == "esdirk":
-        return []
-    remedy = "SingleShooting(IntegratorOptions(method='esdirk')) or MultipleShooting(integrator=...), or leave it away"
-    return [f"workers is {workers}: these are threads of the compiled integrator; give {remedy}"]
+    """Say what is wrong with workers, or why they would have nothing to do."""
+    wrong = worker_mistakes(workers)
+    alone = not isinstance(workers, Executor) and workers == 1
+    if wrong or alone or getattr(asked, "integrates", True):  # a transcription of the user's own need not say so
+        return wrong
+    remedy = "use SingleShooting() or MultipleShooting(), or leave workers away"
+    return [f"workers is {text(workers)}, but {asked.label} integrates nothing that could be divided; {remedy}"]
 
 
 def _kind_mistakes(problem: Any, callback: Any) -> list[str]:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._pool import Pool, lost
 from castfit._text import Sheet
 from castfit.benchmark.table import Kind, Progress, Report, number_mistakes, record, reported
-from castfit.drive.run.pool import Pool, lost
 from castfit.experiment import Experiment
 from castfit.fit import fit
 from castfit.model import Model, symbols

@@ -12,8 +12,8 @@ import numpy as np
 from scipy.optimize import Bounds, differential_evolution
 
 from castfit._array import Array
+from castfit._pool import Pool
 from castfit.benchmark.methods import INTEGRATOR
-from castfit.drive.run.pool import Pool
 from castfit.drive.scatter.book import Book, Limits
 from castfit.drive.scatter.method.members import Member
 from castfit.drive.scatter.result import Moment

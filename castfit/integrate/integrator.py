@@ -11,19 +11,23 @@ error control sees them; nothing is ever printed.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import casadi as ca
 import numpy as np
 
 from castfit._capture import captured
 from castfit._casadi import Buffered, build_folder, build_integrator, compile_options, find_compiler, plugin_options
+from castfit._pool import Lost
 from castfit._watch import look
 from castfit.integrate.algebraic import AlgebraicEquations, Points
 from castfit.integrate.automatic import method_of, sundials
+from castfit.integrate.crew import Crew, Held, crew, held
 from castfit.integrate.grids import SharedGrids
 from castfit.integrate.lanes import (
     Adjoints,
@@ -50,6 +54,8 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
     _Grid = tuple[float, ...]
     _State = tuple[ca.Function, tuple[str, ...], tuple[str, ...], Array, "IntegratorOptions"]
+
+_Found = TypeVar("_Found", Trajectories, Sensitivities, Adjoints)
 
 _MAX_GRIDS = 4  # different CasADi integrators that one grid is divided into; beyond it every interval stands alone ...
 _WORTH_BUILDING = 200  # ... unless each integrates so many
@@ -109,6 +115,7 @@ class Integrator:
         self._grids = SharedGrids()
         self._integrators: dict[tuple[_Grid, bool], ca.Function] = {}
         self._built: dict[tuple[str, int, _Grid], Buffered] = {}
+        self._sent: list[Held] = []  # as which workers keep it
         if (
             self.options.compile == "always" and self._stepping is None
         ):  # so that a compiler that does not work is reported here
@@ -178,7 +185,54 @@ class Integrator:
             return sundials(self.n_z)
         return "rosenbrock" if self.method in SUNDIALS else ""
 
+    def _crew(self, lanes: Lanes) -> Crew | None:
+        """Return the workers among which lanes are divided, None if they are integrated here."""
+        by = crew()
+        if by is None or lanes.size < 2 or not by.pays or (self._stepping is not None and not by.elsewhere):
+            return None
+        return by
+
+    def _here(self) -> AbstractContextManager[None]:
+        """Return a context for what is integrated here although there may be a crew."""
+        by = crew()
+        return nullcontext() if by is None or self._stepping is not None else by.resting()
+
+    def _divided(
+        self,
+        by: Crew,
+        method: str,
+        size: int,
+        arguments: Callable[[slice], tuple[Any, ...]],
+        make: Callable[..., _Found],
+        shapes: Mapping[str, tuple[int, ...]],
+    ) -> _Found:
+        """Call a method for L lanes divided among workers, and put together what it returns, arrays (L, *shape)."""
+        if not self._sent:
+            options = replace(self.options, method=self.method)  # elsewhere "auto" may be another one
+            self._sent.append(held(_Family, self.graph, self.state_names, self.algebraic_names, options))
+        parts = by.shares(size)
+        found = by.run(self._sent[0], method, [(self.grid, *arguments(part)) for part in parts])
+        arrays = {name: np.full((size, *shape), np.nan) for name, shape in shapes.items()}
+        failures: list[LaneFailure] = []
+        for part, own in zip(parts, found, strict=True):
+            if isinstance(own, Lost):
+                failures += [LaneFailure(lane, "solver", own.message) for lane in range(part.start, part.stop)]
+                continue
+            for name, array in arrays.items():
+                array[part] = getattr(own, name)
+            failures += [replace(failure, lane=part.start + failure.lane) for failure in own.failures]
+        return make(**arrays, failures=tuple(failures))
+
     def _values(self, lanes: Lanes) -> Trajectories:
+        by, spans = self._crew(lanes), [] if self._stepping is not None else self._spans(lanes)
+        if by is None:
+            with self._here():
+                return self.values_over(lanes, spans)
+        shapes = {name: (self.grid.size, n) for name, n in (("x", self.n_x), ("z", self.n_z))}
+        return self._divided(by, "values_over", lanes.size, lambda part: (lanes[part], spans), Trajectories, shapes)
+
+    def values_over(self, lanes: Lanes, spans: list[slice]) -> Trajectories:
+        """Integrate lanes over runs of intervals, here and by this method alone."""
         if self._stepping is not None:
             return self._stepped(self._stepping, lanes, {})[0]
         x = np.full((lanes.size, self.grid.size, self.n_x), np.nan)
@@ -187,7 +241,7 @@ class Integrator:
         x_unit, z_unit = (unit[:, None] for unit in lanes.units)
         with captured():
             guess = lanes.z0
-            for span in self._spans(lanes):
+            for span in spans:
                 at, guess = self._begin(lanes, span, x, guess, failures)
                 if span.start == 0:
                     x[:, : self._skip], z[:, : self._skip] = lanes.x0[:, None], guess[:, None]
@@ -276,7 +330,23 @@ class Integrator:
         left, rescued = _merged(slopes.failures, lost, moved.failures)
         return Trajectories(found.x, found.z, left, rescued), Sensitivities(slopes.dx, slopes.dz, left, rescued)
 
-    def _sensitivities(self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array) -> Sensitivities:
+    def _sensitivities(self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, moved: Array) -> Sensitivities:
+        by, moves = self._crew(lanes), bool(moved.any())
+        spans = [] if self._stepping is not None else self._spans(lanes)
+        if by is None:
+            with self._here():
+                return self.sensitivities_over(lanes, at, dx0, dp, moved, moves, spans)
+
+        def share(part: slice) -> tuple[Any, ...]:
+            return lanes[part], at[range(part.start, part.stop)], dx0[part], dp[part], moved[:, part], moves, spans
+
+        shapes = {name: (self.grid.size, n, dx0.shape[2]) for name, n in (("dx", self.n_x), ("dz", self.n_z))}
+        return self._divided(by, "sensitivities_over", lanes.size, share, Sensitivities, shapes)
+
+    def sensitivities_over(
+        self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array, moves: bool, runs: list[slice]
+    ) -> Sensitivities:
+        """Differentiate over runs of intervals, here and by this method alone; `moves` tells whether any lane moves."""
         n_d = dx0.shape[2]
         scale = _seed_scale(lanes, dx0, dp, spans[1])
         dx0_, dp_, (d_start, d_duration) = dx0 * scale, dp * scale, spans * scale[:, 0]
@@ -285,7 +355,7 @@ class Integrator:
         failures = {failure.lane: failure for failure in at.failures}
         x_unit, z_unit = (unit[:, None] for unit in lanes.units)
         if self._stepping is not None and n_d:
-            still, span = dx0_, (d_start, d_duration) if spans.any() else None
+            still, span = dx0_, (d_start, d_duration) if moves else None
             directions = (dx0_, dp_, None if span is None else np.stack(span))
             again, ahead = self._stepped(self._stepping, lanes, failures, directions)
             assert ahead is not None
@@ -299,7 +369,7 @@ class Integrator:
             return Sensitivities(dx / scale[:, None], dz / scale[:, None], _in_order(failures))
         with captured():
             dx[:, : self._skip] = dx0_[:, None]
-            for span in self._spans(lanes) if n_d else []:
+            for span in runs if n_d else []:
                 previous = self._skip + span.start - 1
                 begin, z = self._begin(lanes, span, at.x, lanes.z0 if span.start == 0 else at.z[:, previous], failures)
                 dx_begin = dx0_ if span.start == 0 else dx[:, previous]
@@ -359,6 +429,22 @@ class Integrator:
         return Adjoints(*found.bars, *_merged(found.failures, lost, again.failures))
 
     def _adjoint(self, lanes: Lanes, at: Trajectories, seeds: Array) -> Adjoints:
+        # IDAS does not make the adjoint algebraic states consistent where a seed enters between.
+        alone = self.method == "idas" and self.n_z > 0
+        by, spans = self._crew(lanes), self._every_interval() if alone else self._spans(lanes)
+        if by is None:
+            with self._here():
+                return self.adjoint_over(lanes, at, seeds, spans)
+
+        def share(part: slice) -> tuple[Any, ...]:
+            return lanes[part], at[range(part.start, part.stop)], seeds[part], spans
+
+        n_a = seeds.shape[1]
+        shapes = {"x0": (n_a, self.n_x), "p": (n_a, self.n_p), "start": (n_a,), "duration": (n_a,)}
+        return self._divided(by, "adjoint_over", lanes.size, share, Adjoints, shapes)
+
+    def adjoint_over(self, lanes: Lanes, at: Trajectories, seeds: Array, spans: list[slice]) -> Adjoints:
+        """Differentiate backwards over runs of intervals, here and by this method alone."""
         count, n_a = seeds.shape[:2]
         scale = _adjoint_scale(lanes, seeds)
         seeds = seeds * scale[:, :, None, None]
@@ -367,9 +453,6 @@ class Integrator:
         failures = {failure.lane: failure for failure in at.failures}
         x_unit, z_unit = (unit[:, None] for unit in lanes.units)
         with captured():
-            # IDAS does not make the adjoint algebraic states consistent where a seed enters between.
-            alone = self.method == "idas" and self.n_z > 0
-            spans = self._every_interval() if alone else self._spans(lanes)
             for span in spans[::-1] if n_a else []:
                 previous = self._skip + span.start - 1
                 begin, z = self._begin(lanes, span, at.x, lanes.z0 if span.start == 0 else at.z[:, previous], failures)
@@ -665,6 +748,36 @@ class Integrator:
         if kind == "reverse":
             return Buffered(integrator.reverse(n_d), ("adj2_x0", "adj2_p", *(("adj2_u",) if self.n_u else ())))
         return Buffered(integrator, ("xf", "zf"))
+
+
+class _Family:
+    """The integrators of one system as workers keep them, over the grids that they are asked for."""
+
+    def __init__(
+        self, graph: ca.Function, states: tuple[str, ...], algebraic: tuple[str, ...], options: IntegratorOptions
+    ) -> None:
+        self._of = (graph, states, algebraic), options
+        self._known: dict[bytes, Integrator] = {}
+
+    def _over(self, grid: Array) -> Integrator:
+        key = grid.tobytes()
+        if key not in self._known:
+            if self._known:
+                self._known[key] = next(iter(self._known.values())).on(grid)
+            else:
+                names, options = self._of
+                self._known[key] = integrator = Integrator.__new__(Integrator)
+                integrator.__setstate__((*names, grid, options))
+        return self._known[key]
+
+    def values_over(self, grid: Array, *arguments: Any) -> Trajectories:
+        return self._over(grid).values_over(*arguments)
+
+    def sensitivities_over(self, grid: Array, *arguments: Any) -> Sensitivities:
+        return self._over(grid).sensitivities_over(*arguments)
+
+    def adjoint_over(self, grid: Array, *arguments: Any) -> Adjoints:
+        return self._over(grid).adjoint_over(*arguments)
 
 
 def _seed_scale(lanes: Lanes, dx0: Array, dp: Array, d_duration: Array) -> Array:

@@ -102,6 +102,11 @@ class Collocation:
         return f"collocation ({self.scheme} {self.degree}, {count} elements)"
 
     @property
+    def integrates(self) -> bool:
+        """Whether stages are integrated, which is what several workers can do at once: no."""
+        return False
+
+    @property
     def accuracy(self) -> float:
         """Relative accuracy to which the model is solved over a stage."""
         return self.tolerance

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import castfit as cf
+from castfit import _pool as pool
 from castfit import plots
 from castfit.drive.multistart import multistart as module
-from castfit.drive.run import pool
 from castfit.status import InputError
 from tests.builders import everything
 from tests.drive.chores import QUICK, STRAIGHT, Troubled, oscillator, pole, rows

@@ -9,9 +9,9 @@ from multiprocessing import active_children, get_context
 
 import pytest
 
+from castfit import _pool as pool
 from castfit._blas import one_blas_thread, openblas
-from castfit.drive.run import pool
-from castfit.drive.run.pool import Lost, Pool
+from castfit._pool import Lost, Pool
 from castfit.status import InputError
 from tests.drive.chores import chore, leave_at_once, square
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from castfit._json import rebuilt
+from castfit._pool import LOST, Task, lost
 from castfit._reading import flag_mistakes, is_count, is_one_of, items, option_mistakes, rng_mistakes, text
 from castfit.drive.optima import Merit
 from castfit.drive.portfolio.limits import limits_mistakes, search_field
@@ -27,7 +28,6 @@ from castfit.drive.run.checkpoint import run_header, seed_of
 from castfit.drive.run.found import STOPS
 from castfit.drive.run.loop import Told, carry_out
 from castfit.drive.run.options import RunOptions, require_problem
-from castfit.drive.run.pool import LOST, Task, lost
 from castfit.posed import Posed
 from castfit.problem import Posable
 from castfit.result import Result

@@ -26,6 +26,7 @@ import numpy as np
 
 from castfit._array import Array
 from castfit._json import rebuilt
+from castfit._pool import Lost
 from castfit._reading import flag_mistakes, is_one_of, items, option_mistakes, real, text
 from castfit.drive.profile.limits import joined, merged, threshold
 from castfit.drive.profile.patches import patches
@@ -41,7 +42,6 @@ from castfit.drive.run.checkpoint import run_header
 from castfit.drive.run.found import STOPS
 from castfit.drive.run.loop import Told, carry_out
 from castfit.drive.run.options import RunOptions
-from castfit.drive.run.pool import Lost
 from castfit.fit import fit
 from castfit.kinks import kinks_of
 from castfit.methods import Solver, Transcription

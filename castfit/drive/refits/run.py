@@ -16,13 +16,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from castfit._pool import LOST, lost
 from castfit.drive.refits.row import LOWER, Refit
 from castfit.drive.run.checkpoint import Checkpoint
 from castfit.drive.run.found import CUT_OFF, STOPS
 from castfit.drive.run.jobs import task, thaw
 from castfit.drive.run.loop import Told, carry_out
 from castfit.drive.run.options import RunOptions
-from castfit.drive.run.pool import LOST, lost
 from castfit.fit import at_trajectory, fit
 from castfit.methods import Solver, Transcription
 from castfit.posed import Posed

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from castfit._brief import one_line
 from castfit._pictures import page
+from castfit._pool import LOST, lost
 from castfit._text import Column, Sheet
 from castfit.drive.optima import Merit, Optimum
-from castfit.drive.run.pool import LOST, lost
 from castfit.problem import Posable
 from castfit.result import Result
 from castfit.status import SOLVED, InputError, Status

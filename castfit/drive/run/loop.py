@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from castfit._pool import Pool, Task
 from castfit._reading import text
 from castfit.drive.run.found import Answer
 from castfit.drive.run.options import RunOptions
-from castfit.drive.run.pool import Pool, Task
 from castfit.drive.run.reporting import is_tenth, reporter
 from castfit.result import Result
 from castfit.status import Status
@@ -39,7 +39,7 @@ def carry_out(
     """Run tasks until all have ended, or the keyboard or the callback ends them; return which.
 
     `enter` takes the key of a task and its outcome; it may add tasks, and raise KeyboardInterrupt for one that was
-    interrupted.  Everything else is as for `castfit.drive.run.pool.Pool.run`.
+    interrupted.  Everything else is as for `castfit._pool.Pool.run`.
     """
     try:
         with Pool(run.workers) as pool, reporter(run.verbose) as report:

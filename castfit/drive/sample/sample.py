@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from castfit._pool import lost
 from castfit._reading import is_count, option_mistakes, rng_mistakes
 from castfit.drive.refits.asked import asked_of, seeded
 from castfit.drive.run.jobs import task, thaw
 from castfit.drive.run.loop import Told, carry_out
 from castfit.drive.run.options import RunOptions
-from castfit.drive.run.pool import lost
 from castfit.drive.sample.posterior import Point, posterior, whitening
 from castfit.drive.sample.result import SampleResult
 from castfit.posed import Posed

@@ -12,8 +12,8 @@ import numpy as np
 
 from castfit._array import Array
 from castfit._json import plain, rebuilt
+from castfit._pool import ERROR, lost
 from castfit.drive.run.found import STOPS
-from castfit.drive.run.pool import ERROR, lost
 from castfit.drive.scatter.method.basins import Climb
 from castfit.drive.scatter.method.members import Member
 from castfit.drive.scatter.method.search import Ascent

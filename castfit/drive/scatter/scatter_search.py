@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from castfit._json import rebuilt
+from castfit._pool import Pool
 from castfit._reading import flag_mistakes, is_one_of, is_within, option_mistakes, rng_mistakes
 from castfit.drive.optima import Merit
 from castfit.drive.run.checkpoint import described, run_header, seed_of
 from castfit.drive.run.found import STOPS
 from castfit.drive.run.options import RunOptions, require_problem
-from castfit.drive.run.pool import Pool
 from castfit.drive.run.reporting import is_round, reporter
 from castfit.drive.scatter.book import Book, Limits
 from castfit.drive.scatter.method.options import Options

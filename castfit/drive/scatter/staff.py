@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from castfit._array import Array
-from castfit.drive.run.pool import Lost, Pool
+from castfit._pool import Lost, Pool
 from castfit.drive.scatter.tasks import Job, Simulated, simulate_block
 
 _PIECES = 4  # per process: enough to even out members that take longer

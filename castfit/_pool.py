@@ -83,7 +83,13 @@ class Pool:
             self._staff.pop().end()
 
     def run(
-        self, function: Function, tasks: Tasks, *, limit: float = float("inf"), deadline: float = float("inf")
+        self,
+        function: Function,
+        tasks: Tasks,
+        *,
+        limit: float = float("inf"),
+        deadline: float = float("inf"),
+        idle: Callable[[], None] = lambda: None,
     ) -> Outcomes:
         """Call ``function(*arguments)`` for every task; yield each key with what was returned, or with `Lost`.
 
@@ -98,6 +104,8 @@ class Pool:
         deadline : float
             The end of everything, as `time.time` gives it.  Both limits are kept by the function itself; whoever
             exceeds them by `GRACE` is taken to hang, which cannot be seen from within this process.
+        idle : callable
+            Called now and then while tasks are waited for; what it raises ends the round.
 
         Raises
         ------
@@ -105,12 +113,14 @@ class Pool:
             If processes cannot be started.
         """
         if isinstance(self.workers, cf.Executor):
-            return _on_executor(function, tasks, self.workers, limit, deadline)
+            return _on_executor(function, tasks, self.workers, limit, deadline, idle)
         if self.workers == 1:
             return _here(function, tasks)
-        return self._on_processes(function, tasks, self.workers, limit, deadline)
+        return self._on_processes(function, tasks, self.workers, limit, deadline, idle)
 
-    def _on_processes(self, function: Function, tasks: Tasks, count: int, limit: float, deadline: float) -> Outcomes:
+    def _on_processes(
+        self, function: Function, tasks: Tasks, count: int, limit: float, deadline: float, idle: Callable[[], None]
+    ) -> Outcomes:
         staff = self._staff
         deaths: Counter[int] = Counter()
         fruitless = 0
@@ -123,6 +133,7 @@ class Pool:
                     if worker.ready and worker.task is None and tasks:
                         worker.give(function, tasks.popleft())
                 heard = connection.wait([worker.connection for worker in staff], _POLL)
+                idle()
                 for worker in list(staff):
                     task = worker.task
                     if worker.connection in heard:
@@ -234,7 +245,14 @@ def _late(since: float, limit: float, deadline: float) -> bool:
     return time.monotonic() - since > limit + GRACE or time.time() > deadline + GRACE
 
 
-def _on_executor(function: Function, tasks: Tasks, executor: cf.Executor, limit: float, deadline: float) -> Outcomes:
+def _on_executor(
+    function: Function,
+    tasks: Tasks,
+    executor: cf.Executor,
+    limit: float,
+    deadline: float,
+    idle: Callable[[], None],
+) -> Outcomes:
     """Run on an executor that is not ours: it cannot be looked into, nor be repaired."""
     waiting: dict[cf.Future[Any], int] = {}
     broken = ""
@@ -251,6 +269,7 @@ def _on_executor(function: Function, tasks: Tasks, executor: cf.Executor, limit:
                     broken = str(error)
                     yield key, Lost("not_run", f"The executor takes no more work: {broken}")
             done, _ = cf.wait(waiting, _POLL, cf.FIRST_COMPLETED)
+            idle()
             if done or (heard == float("inf") and any(future.running() for future in waiting)):
                 heard = time.monotonic()
             elif waiting and _late(heard, limit, deadline):
