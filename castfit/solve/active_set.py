@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from castfit.solve.lapack import length, orthogonal, triangular_solution
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -134,8 +136,8 @@ class _WorkingSet:
     def factors(self) -> tuple[Array, Array, Array]:
         """N = [Q_1 Q_2] [R; 0]."""
         q = self.b.size
-        Q, R = np.linalg.qr(self.N, mode="complete")
-        return Q[:, :q], Q[:, q:], R[:q]
+        Q, R = orthogonal(self.N)
+        return Q[:, :q], Q[:, q:], R
 
     def nearest(self, target: Array) -> tuple[Array, Array]:
         """Return the y with N^T y = b nearest to the target, and the multipliers with y - target = N multipliers.
@@ -147,23 +149,25 @@ class _WorkingSet:
         Q_1, _, R = self.factors
         y, multipliers = target, np.zeros(self.b.size)
         for _ in range(2):
-            y = y + Q_1 @ _solve(R.T, self.b - self.N.T @ y)
+            y = y + Q_1 @ triangular_solution(R, self.b - self.N.T @ y, transposed=True)
         for _ in range(2):
-            multipliers = multipliers + _solve(R, Q_1.T @ (y - target - self.N @ multipliers))
+            multipliers = multipliers + triangular_solution(R, Q_1.T @ (y - target - self.N @ multipliers))
         return y, multipliers
 
     def split(self, a: Array) -> tuple[Array, Array]:
         """Return z and r with a = z + N r and N^T z = 0."""
+        if self.b.size == 0:
+            return a, self.b
         Q_1, Q_2, R = self.factors
-        return Q_2 @ (Q_2.T @ a), _solve(R, Q_1.T @ a)
+        return Q_2 @ (Q_2.T @ a), triangular_solution(R, Q_1.T @ a)
 
     def extended(self, new: _HalfSpace) -> _WorkingSet:
         """Return the set with one more member."""
         return _WorkingSet(
-            np.append(self.members, new.member),
-            np.append(self.signs, new.sign),
-            np.column_stack([self.N, new.a]),
-            np.append(self.b, new.b),
+            np.concatenate([self.members, [new.member]]),
+            np.concatenate([self.signs, [new.sign]]),
+            np.concatenate([self.N, new.a[:, None]], axis=1),
+            np.concatenate([self.b, [new.b]]),
         )
 
     def only(self, chosen: Mask) -> _WorkingSet:
@@ -174,11 +178,6 @@ class _WorkingSet:
 def _rounding(multipliers: Array) -> float:
     """Return how negative a multiplier may be by rounding; to drop it for less would be to cycle."""
     return 1e-12 * float(multipliers.max(initial=0.0))
-
-
-def _solve(M: Array, b: Array) -> Array:
-    """Solve M x = b."""
-    return cast("Array", np.linalg.solve(M, b))
 
 
 @dataclass(frozen=True)
@@ -206,14 +205,14 @@ class _HalfSpaces:
     soft: Array
 
     @cached_property
-    def lengths(self) -> Array:
-        """The lengths of T's columns."""
-        return np.linalg.norm(self.T, axis=0)
+    def rounding(self) -> Array:
+        """Up to what T's columns are known."""
+        return CANCELLATION * np.linalg.norm(self.T, axis=0)
 
     @cached_property
     def reach(self) -> float:
         """Distance of the unconstrained minimum."""
-        return float(np.linalg.norm(self.origin + self.T @ self.target))
+        return length(self.origin + self.T @ self.target)
 
     def xi(self, y: Array) -> Array:
         """Return the point in the constraints' coordinates."""
@@ -223,12 +222,12 @@ class _HalfSpaces:
         """Return constraint i at one of its bounds; directions along which it only varies by rounding are zero."""
         given, row = self.constraints, self.constraints.A[i]
         bound = given.upper[i] if sign > 0 else given.lower[i]
-        a, rounding = row @ self.T, CANCELLATION * self.lengths
-        depends = np.abs(a) > rounding
-        a = np.append(-sign * np.where(depends, a, 0.0), self.soft[i])
-        return _HalfSpace(
-            i, sign, a, -sign * float(bound - row @ self.origin), float(np.linalg.norm(rounding[depends]))
-        )
+        a = np.empty(self.target.size + 1)
+        a[:-1], a[-1] = row @ self.T, self.soft[i]
+        by_y = a[:-1]
+        depends = np.abs(by_y) > self.rounding
+        by_y *= -sign * depends
+        return _HalfSpace(i, sign, a, -sign * float(bound - row @ self.origin), length(self.rounding[depends]))
 
     def excess(self, y: Array) -> tuple[Array, Array]:
         """Return by how much more than rounding every constraint is violated, and at which bound."""
@@ -239,7 +238,7 @@ class _HalfSpaces:
 
     def tolerance(self, relative: float, y: Array) -> Array:
         """Return, per constraint, a violation of the given size relative to its terms."""
-        return relative * (self.constraints.size + np.linalg.norm(self.xi(y)) + 1e-9 * self.reach)
+        return relative * (self.constraints.size + (length(self.xi(y)) + 1e-9 * self.reach))
 
     def start(self, guess: Signs) -> _WorkingSet:
         """Take a guessed active set as far as it is independent and its multipliers have the right sign."""
@@ -249,7 +248,7 @@ class _HalfSpaces:
         for i in np.flatnonzero(known):
             new = self.half_space(int(i), float(guess[i]))
             z, _ = working.split(new.a)
-            if np.linalg.norm(z) > new.rounding:
+            if length(z) > new.rounding:
                 working = working.extended(new)
         while True:
             _, multipliers = working.nearest(target)
@@ -276,7 +275,7 @@ def _iterate(spaces: _HalfSpaces, guess: Signs) -> tuple[Nearest, bool]:
         while True:
             iterations += 1
             z, r = working.split(new.a)
-            independent, missing = np.linalg.norm(z) > new.rounding, new.b - new.a @ y
+            independent, missing = length(z) > new.rounding, new.b - new.a @ y
             to_constraint = max(missing, 0.0) / (z @ z) if independent else np.inf
             left = np.maximum(multipliers, 0) + _rounding(multipliers)
             to_sign_change = np.divide(left, r, out=np.full_like(r, np.inf), where=r > 0)

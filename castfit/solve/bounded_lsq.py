@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from castfit.solve.active_set import CONTRADICTION, Constraints, nearest
+from castfit.solve.lapack import upper_factor
 from castfit.status import check
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def triangle(matrix: Array) -> Array:
 
 def _factor(M: Array) -> Array:
     """Return R of every M = Q R."""
-    return cast("Array", np.linalg.qr(M, mode="r"))
+    return upper_factor(M) if M.ndim == 2 else cast("Array", np.linalg.qr(M, mode="r"))
 
 
 def column_scale(E: Array) -> Array:

@@ -24,6 +24,7 @@ from castfit.solve.elimination import choose
 from castfit.solve.own import Arrow, arrow
 from castfit.solve.own_step import Hold, hold, solve
 from castfit.solve.plausible import sizes_in_units
+from castfit.solve.tall import Tall
 from castfit.staged import Evaluation, Linearization, StagedProblem
 
 if TYPE_CHECKING:
@@ -190,6 +191,11 @@ class LocalProblem:
             tied[i] |= bool(moved[part.columns].any())
 
     @cached_property
+    def _tall(self) -> Tall:
+        """The rows as a dense matrix, factored; residuals of other points have the same."""
+        return Tall(self.condensed.E)
+
+    @cached_property
     def _eliminates(self) -> bool:
         """Whether own unknowns are eliminated chain by chain."""
         return not self._arrow(self._tied).trivial
@@ -206,7 +212,7 @@ class LocalProblem:
         free: Array = np.eye(n_x)[:, ~fixed]
         closure = np.vstack([self.condensed.F, self.condensed.path.taken(self._pinned)]) * D @ free
         Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
-        rows = self.condensed.E * D @ Z
+        rows = self._tall.R * D @ Z
         found = regularise(rows, threshold=self._regularisation, scale=np.ones(int(Z.shape[1])))
         w = found.singular_values
         condition = float(w[0] / w[-1]) if w.size and w[-1] > 0 else np.inf
@@ -272,10 +278,10 @@ class LocalProblem:
         local = self._unheld
         guess = np.zeros(unit.size, dtype=np.int8)
         if not local._eliminates:
-            E = self.condensed.E * unit
+            R = self._tall.R * unit
             low, high = ((end - self.linearization.v)[positions] for end in (self.staged.lower, self.staged.upper))
             low, high = np.maximum(low, -most) / unit, np.minimum(high, most) / unit
-            guess = held_in_box(E.T @ E + ridge * np.eye(unit.size), E.T @ self.condensed.u, low, high)
+            guess = held_in_box(R.T @ R + ridge * np.eye(unit.size), R.T @ self._tall.seen(self.condensed.u), low, high)
         reach = Reach(most, unit, guess)
         return local._solve(self.condensed, self.linearization, np.sqrt(ridge) / unit, reach)
 
@@ -423,11 +429,11 @@ class LocalProblem:
                 bounds_active=bounds_active,
                 rows_active=rows_active,
             )
-        held = self._singular[0]
-        extra = held if damping is None else np.vstack([held, np.diag(damping)])
+        held, of = self._singular[0], self._tall
+        extra = held if damping is None else np.concatenate([held, np.diag(damping)])
         return bounded_lsq(
-            np.concatenate([condensed.u, np.zeros(len(extra))]),
-            np.vstack([condensed.E, extra]),
+            np.concatenate([of.seen(condensed.u), np.zeros(len(extra))]),
+            np.concatenate([of.R, extra]),
             lower=lower,
             upper=upper,
             rows=rows,
