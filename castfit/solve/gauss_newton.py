@@ -333,13 +333,15 @@ class GaussNewton:
     def _give_up(self, ledger: Ledger, state: GaussNewtonState, search: Search) -> GaussNewtonState:
         """Say why no step helps, and try something else."""
         staged, step = ledger.staged, search.step
+        if "back" in search.memory:  # once is enough, or this would go on for ever
+            state = replace(state, memory={**state.memory, "back": 1.0})
         rule, square = self._rule(staged, state), search.at.informing_square
         if state.report["gap"] <= GAP and step.decrease <= (1e-6 if rule.holds else RESCUE.stationary) * square:
             good = not rule.holds and step.decrease <= RESCUE.noisy_decrease * square
             return self._arrive(ledger, state, search.local, Status.CONVERGED if good else Status.ACCEPTABLE)
         if not rule.holds and not search.local.staged.layout.chains[0].n_s and "back" not in state.memory:
             lowest = _lowest(ledger, state)
-            if lowest is not state.evaluation:
+            if not np.array_equal(lowest.v, state.v):
                 return replace(state, memory={"back": 1.0}, evaluation=lowest)
         probe = search.trial(_SHORTEST * step.dv)
         if not probe.ok:

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from castfit.posed import Posed
     from castfit.staged import Chain, Evaluation, Mask, StagedProblem
 
-_RAMPS = {"long": LONG, "short": SHORT}
+RAMPS = {"long": LONG, "short": SHORT}
+"""Prices of equations, from the first to the last."""
+
 _LONGEST = 40  # elements, at least, of an experiment
 _DEGREE = 3
 _ZERO = 1e-6  # of a state's largest value: what an integrator leaves of it
@@ -84,13 +86,13 @@ class SoftStart:
     ramp: str = "long"
 
     def __post_init__(self) -> None:
-        known = is_one_of(self.ramp, *_RAMPS)
+        known = is_one_of(self.ramp, *RAMPS)
         check("SoftStart", [] if known else [f"ramp is {text(self.ramp)}; choose 'long' or 'short'"])
 
     @property
     def stations(self) -> tuple[float, ...]:
         """The prices rho of the equations."""
-        return _RAMPS[self.ramp]
+        return RAMPS[self.ramp]
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._watch import Stopped, watched
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Control, Iteration, Solution
-from castfit.solve.step_control import Box
+from castfit.solve.step_control import Box, StepControl
+from castfit.start.constant import soft_start
 from castfit.start.scene import Scene
 from castfit.status import Status
 
@@ -64,7 +66,9 @@ def best_of(scene: Scene, draws: list[Array]) -> tuple[Array, float]:
     return draws[k], costs[k]
 
 
-def descend(scene: Scene, start: Array, limits: tuple[float, float], seconds: float) -> Descent:
+def descend(
+    scene: Scene, start: Array, limits: tuple[float, float], seconds: float, *, step_control: str = "box"
+) -> Descent:
     """Go down from a start; `limits` are the costs above which it is dropped at `LOOKS`."""
     seen = [np.nan, np.nan]
     dropped = [False]
@@ -76,7 +80,8 @@ def descend(scene: Scene, start: Array, limits: tuple[float, float], seconds: fl
             dropped[0] = now.cost > limits[k]
         return dropped[0]
 
-    found = _solve(scene.staged, start, _ITERATIONS, seconds, look)
+    rule = _COARSE if step_control == "box" else step_control
+    found = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=rule)
     theta = found.v
     return Descent(theta, scene.cost(theta), (seen[0], seen[1]), work_of(found.evaluations, theta.size), dropped[0])
 
@@ -110,6 +115,26 @@ def grow(scene: Scene, start: Array, seconds: float, horizons: int = HORIZONS[-1
     return theta, work
 
 
+def harden(scene: Scene, start: Array, seconds: float, stations: tuple[float, ...]) -> tuple[Array, float]:
+    """Let constant states and parameters find each other while equations harden; return where to, and the work.
+
+    Parameters
+    ----------
+    scene : Scene
+    start : (n,) array
+    seconds : float
+    stations : tuple of float
+        Prices of the equations, one of `castfit.start.constant.RAMPS`.
+    """
+    with watched(max(seconds, 1e-3)):
+        try:
+            found = soft_start(scene.searched, start, scene.transcription.integrator, stations=stations)
+        except Stopped:
+            return start, 0.0
+    lower, upper = scene.staged.lower[: start.size], scene.staged.upper[: start.size]
+    return np.clip(found.theta, lower, upper), work_of(found.evaluations, start.size)
+
+
 def _solve(
     staged: StagedProblem,
     start: Array,
@@ -117,7 +142,7 @@ def _solve(
     seconds: float,
     callback: Callable[[Iteration], bool] | None = None,
     *,
-    rule: Box = _COARSE,
+    rule: StepControl | str = _COARSE,
 ) -> Solution:
     from_there = staged.restricted()
     from_there.start = np.clip(start, staged.lower, staged.upper)

@@ -18,6 +18,8 @@ from castfit.solve.local import RIDGE, LocalProblem, units_of_search
 from castfit.solve.solution import Control
 from castfit.solve.stationary import still_falls
 from castfit.solve.step_control import Box
+from castfit.start.descent import descend, settle
+from castfit.start.scene import scene_of
 from castfit.status import Status
 from tests.solve.toys import Formula
 from tests.wild import wild
@@ -279,3 +281,12 @@ def test_only_powers_of_states_with_estimated_exponents_change():
         assert not ca.is_equal(old, new, 10)
         both = ca.Function("both", [x, y, n, K], [old, new])
         assert np.isclose(*(float(v) for v in both(0.7, 1.0, 2.3, 0.4)))
+
+
+def test_a_search_that_no_step_leads_on_goes_back_once_and_ends():
+    problem = cf.problems.load("lotka_volterra_log").problem
+    scene = scene_of(problem.posed)
+    stuck = descend(scene, np.array([-1.36555514, 0.15180753, 3.41527312, 4.47411017]), (np.inf, np.inf), np.inf)
+    again = settle(scene, stuck.theta, np.inf)
+    assert again.work < 100  # simulations; it was thousands
+    assert again.cost <= stuck.cost

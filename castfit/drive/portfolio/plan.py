@@ -30,15 +30,18 @@ _FRESH = 6  # candidates before points are recombined
 
 @dataclass(frozen=True)
 class Options:
-    """How a portfolio searches.
+    """The parts of a search, each of which can be left out or replaced.
 
     ways : those that are used;  screen : draws of which the best is taken;  race : whether candidates are dropped on
-    the way;  per_round : candidates that are made at a time
+    the way;  moves : how points of the pool are recombined;  step_control : of local fits;  per_round : candidates that
+    are made at a time
     """
 
     ways: tuple[str, ...]
     screen: int = 8
     race: bool = True
+    moves: tuple[str, ...] = tuple(MOVES)
+    step_control: str = "box"
     per_round: int = 4
 
 
@@ -80,6 +83,12 @@ class State:
         best = min(self.tried, key=lambda t: t.cost, default=None)
         return best.end.cost if best is not None and best.success else np.inf
 
+    @property
+    def unconfirmed(self) -> int | None:
+        """The candidate that promises most of those that look better than every solution; None if there is none."""
+        open_ = [t for t in self.tried if t.end.settled and t.end.result is None and t.end.cost < self.lowest - SAME]
+        return min(open_, key=lambda t: t.end.cost).index if open_ else None
+
     def finds(self, *, independent: bool = True) -> list[Tried]:
         """Return what ended in the best optimum; recombined points do not come from starts of their own.
 
@@ -102,19 +111,32 @@ class State:
                 pool = joined(pool, Member(np.array(t.end.theta, dtype=float), t.end.cost), field)
         return State((*self.tried, *tried), pool)
 
+    def confirmed(self, index: int, end: End) -> State:
+        """Return the state with a candidate fitted at full accuracy; if that failed, it is no optimum."""
+        before = self.tried[index]
+        after = replace(
+            end, at_looks=before.end.at_looks, work=before.end.work + end.work, seconds=before.end.seconds + end.seconds
+        )
+        if not end.settled:
+            after = replace(after, theta=before.end.theta, cost=before.end.cost)
+        tried = (*self.tried[:index], replace(before, end=after), *self.tried[index + 1 :])
+        return replace(self, tried=tried)
+
 
 def next_round(state: State, options: Options, field: Field, rng: np.random.Generator) -> list[tuple[str, Order]]:
     """Return the moves and orders of the next round."""
     first = len(state.tried)
     ways = _first_round(options) if not first else _chosen(state, options, rng)
-    base = Order("", 0, options.screen, limits=_limits(state, options), best=state.lowest)
+    base = Order(
+        "", screen=options.screen, limits=_limits(state, options), best=state.lowest, step_control=options.step_control
+    )
     out: list[tuple[str, Order]] = []
     for k, way in enumerate(ways):
         seed = int(rng.integers(2**63, size=1)[0])
         order = replace(base, way=way, seed=seed, guess=first + k == 0 and way == "fit")
         move = ""
         if way == "recombined":
-            possible = [name for name, (_, needed) in MOVES.items() if len(state.pool) >= needed]
+            possible = [name for name in options.moves if len(state.pool) >= MOVES[name][1]]
             move = str(rng.choice(possible))
             theta: Array = MOVES[move][0](state.pool, field, rng)
             order = replace(order, theta=tuple(theta.tolist()))
@@ -129,7 +151,8 @@ def _first_round(options: Options) -> list[str]:
 
 def _chosen(state: State, options: Options, rng: np.random.Generator) -> list[str]:
     fresh = sum(1 for t in state.tried if t.end.theta and not t.end.dropped)
-    ways = [w for w in options.ways if w != "recombined" or (fresh >= _FRESH and len(state.pool) >= 1)]
+    enough = min((MOVES[name][1] for name in options.moves), default=np.inf)
+    ways = [w for w in options.ways if w != "recombined" or (fresh >= _FRESH and len(state.pool) >= enough)]
     if not ways:
         ways = ["box"]
     pay = shares(state, ways)

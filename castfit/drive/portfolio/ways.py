@@ -1,12 +1,17 @@
 """The ways of a portfolio: each makes one candidate from a random stream, and goes as far down as it can.
 
-    fit          `castfit.fit` as it is by default, from a draw: states start at the data, on collocation
-    box          the best of some draws, then down in the box (castfit.solve.step_control.box)
-    growing      the best of some draws, then ever longer horizons in the box, then the whole
-    soft         the best of some draws, then constant states and soft equations (castfit.start.constant), then the box
-    recombined   a move of the pool (castfit.drive.portfolio.moves), then down in the box
+    draws --screen--> the best of them --lead--> nearer --local fit, raced--> valley --> optimum --confirm--> solution
 
-What comes near the best so far is followed to its optimum, and fitted at full accuracy if it is a better one.
+The ways differ in what leads from the best draw to where the local fit begins:
+
+    fit          `castfit.fit` as it is by default, from a draw: states start at the data, on collocation
+    box          nothing
+    growing      ever longer horizons in the box (castfit.start.descent)
+    soft         constant states and soft equations (castfit.start.constant)
+    recombined   a move of the pool (castfit.drive.portfolio.moves) in the place of draws
+
+The local fit is single shooting in the box (castfit.solve.step_control.box), at the accuracy of a search.  What comes
+near the best so far is followed to its optimum; the best of these is confirmed: fitted at full accuracy, and verified.
 """
 
 from __future__ import annotations
@@ -18,14 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._watch import Interrupt
 from castfit.drive.portfolio.moves import Field
 from castfit.drive.run.jobs import task, thaw
 from castfit.fit import fit
 from castfit.integrate import IntegratorOptions
 from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
-from castfit.start.constant import SoftStart
-from castfit.start.descent import HORIZONS, best_of, descend, grow, settle, work_of
+from castfit.start.constant import RAMPS
+from castfit.start.descent import HORIZONS, best_of, descend, grow, harden, settle, work_of
 from castfit.start.scene import Scene, scene_of, search_options
 from castfit.start.surrogate import completed
 from castfit.transcribe.single_shooting import SingleShooting
@@ -43,6 +49,9 @@ WAYS = {
 }
 """The ways, in words."""
 
+CONFIRM = "confirm"
+"""The order to fit a point at full accuracy."""
+
 SAME = 0.1
 """Difference of two costs, in the logarithm of the likelihood, up to which they are of one optimum."""
 
@@ -56,19 +65,21 @@ _NEAR_PART = 0.02  # of half the squares: the same, where the lowest cost is far
 class Order:
     """A candidate to be made: which way, from which random stream, and what is known so far.
 
-    start : natural values by name, of the first fit, which begins at the guess
-    theta : where a recombined one begins
+    theta : where a recombined one begins, and one that is to be confirmed
     limits : costs above which it is dropped at its looks
     best : the lowest cost so far
+    guess : whether the default fit begins at the guess
+    step_control : of the local fit
     """
 
     way: str
-    seed: int
-    screen: int
+    seed: int = 0
+    screen: int = 1
     theta: tuple[float, ...] = ()
     limits: tuple[float, float] = (np.inf, np.inf)
     best: float = np.inf
     guess: bool = False
+    step_control: str = "box"
 
 
 @dataclass(frozen=True)
@@ -118,26 +129,20 @@ def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) ->
     problem, where = parts
     scene = scene_of(problem.posed)
     rng = np.random.default_rng(order.seed)
-    if order.way == "fit":
-        end = _fitted(problem, scene, where, order, rng, left)
-    else:
-        end = _descended(problem, scene, where, order, rng, until)
-    seconds = time.process_time() - began
-    return End(
-        end.theta, end.cost, end.at_looks, end.work, seconds, end.dropped,
-        None if end.result is None else _light(end.result), end.settled, end.failures,
-    )  # fmt: skip
+    with Interrupt() as pressed:
+        if order.way == "fit":
+            start = None if order.guess else _named(problem, scene, where.draw(rng))
+            end = _end_of(fit(problem, start=start, retry=False, max_time=left), scene)  # other ways come anyway
+        elif order.way == CONFIRM:
+            end = _confirmed(problem, scene, np.array(order.theta), left)
+        else:
+            end = _descended(scene, where, order, rng, until)
+    if pressed.requested:
+        raise KeyboardInterrupt
+    return replace(end, seconds=time.process_time() - began, result=None if end.result is None else _light(end.result))
 
 
-def _fitted(problem: Posable, scene: Scene, where: Field, order: Order, rng: np.random.Generator, left: float) -> End:
-    start = None if order.guess else _named(problem, scene, where.draw(rng))
-    result = fit(problem, start=start, retry=False, max_time=left)  # other ways come anyway
-    return _end_of(result, scene)
-
-
-def _descended(
-    problem: Posable, scene: Scene, where: Field, order: Order, rng: np.random.Generator, until: float
-) -> End:
+def _descended(scene: Scene, where: Field, order: Order, rng: np.random.Generator, until: float) -> End:
     work = 0.0
     if order.theta:
         theta = np.array(order.theta)
@@ -146,36 +151,28 @@ def _descended(
         work += order.screen
         if not np.isfinite(cost):
             return End(work=work)
+    more = 0.0
     if order.way == "soft":
-        start = _named(problem, scene, theta)
-        ramp = str(rng.choice(["long", "short"]))
-        result = fit(
-            problem, _accurate(), GaussNewton("box"), start=SoftStart(start, ramp), retry=False,
-            max_time=max(until - time.time(), 1e-3),
-        )  # fmt: skip
-        end = _end_of(result, scene)
-        return replace(end, work=end.work + work)
-    if order.way == "growing":
+        theta, more = harden(scene, theta, until - time.time(), RAMPS[str(rng.choice(["long", "short"]))])
+    elif order.way == "growing":
         theta, more = grow(scene, theta, until - time.time(), int(rng.choice(HORIZONS)))
-        work += more
-    found = descend(scene, theta, order.limits, until - time.time())
-    work += found.work
+    found = descend(scene, theta, order.limits, until - time.time(), step_control=order.step_control)
+    work += more + found.work
     end = End(tuple(found.theta.tolist()), found.cost, found.at_looks, work, dropped=found.dropped)
     near = NEAR + _NEAR_PART * abs(order.best) if np.isfinite(order.best) else np.inf
     if found.dropped or not np.isfinite(found.cost) or found.cost > order.best + near:
         return end
     settled = settle(scene, found.theta, until - time.time())
-    work += settled.work
-    end = End(
-        tuple(settled.theta.tolist()), settled.cost, end.at_looks, work, settled=not settled.dropped
+    return replace(
+        end, theta=tuple(settled.theta.tolist()), cost=settled.cost, work=work + settled.work,
+        settled=not settled.dropped,
     )  # fmt: skip
-    left = until - time.time()
-    if left <= 0.0 or settled.cost > order.best - SAME:  # known already, or worse
-        return end
-    start = _named(problem, scene, settled.theta)
-    result = fit(problem, _accurate(), GaussNewton("box"), start=start, retry=False, max_time=left)
-    last = _end_of(result, scene)
-    return replace(last, at_looks=end.at_looks, work=work + last.work)
+
+
+def _confirmed(problem: Posable, scene: Scene, theta: Array, left: float) -> End:
+    """Fit at full accuracy, by the method of the search."""
+    start = _named(problem, scene, theta)
+    return _end_of(fit(problem, _accurate(), GaussNewton("box"), start=start, retry=False, max_time=left), scene)
 
 
 def _accurate() -> SingleShooting:

@@ -19,13 +19,17 @@ from castfit.status import Status
 
 @dataclass(frozen=True)
 class Told:
-    """What a fit that ended leaves to tell: what a callback gets, the state of the run, the fit, how many ended."""
+    """What a fit that ended leaves to tell: what a callback gets, the state of the run, the fit, how many ended.
+
+    Of a run that has `enough` nothing more is wanted: what is still running is given up.
+    """
 
     now: Any
     state: str
     last: str
     finished: int
     total: int
+    enough: bool = False
 
 
 def carry_out(
@@ -50,6 +54,8 @@ def carry_out(
                 report(told.state, told.last, milestone=is_tenth(told.finished, told.total))
                 if run.wants_end(told.now):
                     return Status.STOPPED_BY_CALLBACK
+                if told.enough:
+                    break
     except KeyboardInterrupt:
         return Status.INTERRUPTED
     return None
