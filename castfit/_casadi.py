@@ -24,29 +24,49 @@ V = TypeVar("V")
 
 _SHORTEST_STEP = 1e-14  # of a lane's duration
 _CHECKPOINT = 1000  # steps; memory for as many states
+_SHIFT = 520  # powers of two, about half of what a floating-point number has
 
 
-def build_integrator(graph: ca.Function, method: str, grid: tuple[float, ...], options: dict[str, Any]) -> ca.Function:
+def build_integrator(
+    graph: ca.Function, method: str, grid: tuple[float, ...], options: dict[str, Any], *, backward: bool = False
+) -> ca.Function:
     """Build an integrator over tau in [0, 1] from a function (t, x, z, p, u) -> (ode, alg).
 
-    Its states are  x / x_unit  and  z / z_unit, its parameters (p, start, duration, x_unit, z_unit).  Its inputs,
-    constant on every grid interval, are (edge, cubics): with  s = duration * (tau - edge)  the model's inputs are
-    u_i = sum_c cubics[c, i] s**c.
+    Its states are  x / x_unit  and  z / z_unit, its equations  0 = alg / alg_unit, its parameters (q, x_unit, z_unit,
+    alg_unit) with q = (p, start, duration).  Its inputs, constant on every grid interval, are (edge, cubics): with
+    s = duration * (tau - edge)  the model's inputs are  u_i = sum_c cubics[c, i] s**c.
+
+    Where it is to be integrated `backward`, its parameters are (q / q_unit, x_unit, z_unit, alg_unit, q_unit): SUNDIALS
+    holds the derivatives by all of them to one absolute tolerance.  That by start tells that the inputs do not move
+    with it; those by units and inputs are zero.
     """
     n_x, n_z, n_p, n_u = (graph.size1_in(i) for i in (1, 2, 3, 4))
-    x, z, p = (ca.SX.sym(name, n) for name, n in (("x", n_x), ("z", n_z), ("p", n_p)))
-    tau, start, duration, edge = (ca.SX.sym(name) for name in ("tau", "start", "duration", "edge"))
-    cubics = ca.SX.sym("cubics", 4, n_u)
-    s = duration * (tau - edge)
-    u = (cubics[0, :] + s * (cubics[1, :] + s * (cubics[2, :] + s * cubics[3, :]))).T
-    x_unit, z_unit = ca.SX.sym("x_unit", n_x), ca.SX.sym("z_unit", n_z)
+    x, z, q = (ca.SX.sym(name, n) for name, n in (("x", n_x), ("z", n_z), ("q", n_p + 2)))
+    tau, edge, cubics = ca.SX.sym("tau"), ca.SX.sym("edge"), ca.SX.sym("cubics", 4, n_u)
+    units = [ca.SX.sym(f"{of}_unit", n) for of, n in {"x": n_x, "z": n_z, "alg": n_z, "q": n_p + 2}.items()]
+    units = units if backward else units[:-1]
+    x_unit, z_unit, alg_unit, *q_unit = map(_held, units) if backward else units
+    p, start, duration = ca.vertsplit(q_unit[0] * q if q_unit else q, [0, n_p, n_p + 1, n_p + 2])
+    c = _held(cubics) if backward else cubics
+    s = duration * (tau - _held(edge)) + (start - _held(start)) if backward else duration * (tau - edge)
+    u = (c[0, :] + s * (c[1, :] + s * (c[2, :] + s * c[3, :]))).T
     ode, alg = graph(start + duration * tau, x_unit * x, z_unit * z, p, u)
-    dae = {"t": tau, "x": x, "p": ca.vertcat(p, start, duration, x_unit, z_unit), "ode": duration / x_unit * ode}
+    dae = {"t": tau, "x": x, "p": ca.vertcat(q, *units), "ode": duration / x_unit * ode}
     if n_z:
-        dae |= {"z": z, "alg": alg}
+        dae |= {"z": z, "alg": alg / alg_unit}
     if n_u:
         dae["u"] = ca.vertcat(edge, ca.vec(cubics))
     return ca.integrator("integrator", method, dae, 0.0, list(grid), options)
+
+
+def _held(values: ca.SX) -> ca.SX:
+    """Return values, |v| < 1e150, unchanged but for what is beyond the 140th decimal, as if they were constants.
+
+    CasADi differentiates by whatever is an argument of an integrator, under error control.  The derivative by a unit is
+    a difference of equal numbers: rounding errors of size 1 / unit, which no step is short enough to bring below a
+    tolerance.  The derivative of `floor` is zero, and all floating-point numbers above 2**53 are integers.
+    """
+    return ca.floor(values * 2.0**_SHIFT) * 2.0**-_SHIFT
 
 
 def plugin_options(

@@ -1,10 +1,11 @@
-"""What every test shares: reproducible examples, one thread per process, no display."""
+"""What every test shares: examples that are the same in every run, one thread per process, no display."""
 
 from __future__ import annotations
 
 import os
 import sys
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Before numpy and matplotlib are imported: pytest-xdist fills the cores with processes already.
@@ -15,7 +16,20 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Shared machines are slow at times, so no example has a deadline. CI draws the same examples in every run.
-settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("local"), derandomize=True, database=None)
-settings.load_profile("ci" if os.environ.get("CI") else "local")
+# Shared machines are slow at times, so no example has a deadline.  Every run draws the same examples, so that one
+# failure is everybody's; CASTFIT_EXPLORE=5 draws five times as many at random, --hypothesis-seed=N the same ones again.
+EXPLORE = int(os.environ.get("CASTFIT_EXPLORE", "0"))
+settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", settings.get_profile("same"), derandomize=False)
+settings.load_profile("explore" if EXPLORE else "same")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let every property be tried with more examples, also where it tells their number."""
+    if not EXPLORE:
+        return
+    for test in {getattr(item, "obj", None) for item in items}:
+        used = getattr(test, "_hypothesis_internal_use_settings", None)
+        if used is not None:
+            more = settings(used, max_examples=EXPLORE * used.max_examples, derandomize=False)
+            test._hypothesis_internal_use_settings = more

@@ -101,6 +101,13 @@ class AlgebraicEquations:
             mu = -_solve(g_z.transpose(0, 2, 1), z_bar[:, :, None])
             return (g_x.transpose(0, 2, 1) @ mu)[..., 0], (g_p.transpose(0, 2, 1) @ mu)[..., 0]
 
+    def sizes(self, at: Points, z: Array, unit: Array) -> Array:
+        """Return how far each equation moves when an algebraic state moves by its unit (N, n_z), positive, (N, n_z)."""
+        if self.n_z == 0:
+            return np.ones(z.shape)
+        moved = np.abs(self._evaluate(self._newton, at, z)[1] * unit[:, None]).max(axis=2)
+        return np.where(np.isfinite(moved) & (moved > 0.0), moved, 1.0)
+
     def residual(self, at: Points, z: Array) -> Array:
         """Return alg (N, n_z)."""
         return self._evaluate(self._residual, at, z)[0][..., 0]

@@ -245,7 +245,11 @@ class Integrator:
                 at, guess = self._begin(lanes, span, x, guess, failures)
                 if span.start == 0:
                     x[:, : self._skip], z[:, : self._skip] = lanes.x0[:, None], guess[:, None]
-                given = {"x0": at.x[:, None] / x_unit, "z0": guess[:, None] / z_unit}
+                given = {
+                    "x0": at.x[:, None] / x_unit,
+                    "z0": guess[:, None] / z_unit,
+                    "p": np.hstack([self._arguments(lanes, span), self._units(lanes, at, guess)])[:, None],
+                }
                 out = self._run("values", lanes, span, given, failures)
                 outputs = self._outputs(span)
                 x[:, outputs] = self._or_still(lanes, out["xf"] * x_unit, lanes.x0[:, None])
@@ -375,6 +379,7 @@ class Integrator:
                 dx_begin = dx0_ if span.start == 0 else dx[:, previous]
                 seeds = {
                     "x0": begin.x[:, None] / x_unit,
+                    "p": np.hstack([self._arguments(lanes, span), self._units(lanes, begin, z)])[:, None],
                     "fwd_x0": dx_begin.transpose(0, 2, 1) / x_unit,
                     **self._parameter_seeds(lanes, span, dp_, d_start, d_duration),
                 }
@@ -459,22 +464,27 @@ class Integrator:
                 own = seeds[:, :, self._outputs(span)].copy()
                 own[:, :, -1] += x0_bar
                 enters = (own * x_unit[:, None]).reshape(count, -1, self.n_x)
-                given = {"x0": begin.x[:, None] / x_unit, "z0": z[:, None] / z_unit, "adj2_xf": enters}
+                q_unit = self._scales(lanes, span)
+                given = {
+                    "x0": begin.x[:, None] / x_unit,
+                    "z0": z[:, None] / z_unit,
+                    "p": np.hstack([self._arguments(lanes, span) / q_unit, self._units(lanes, begin, z), q_unit])[
+                        :, None
+                    ],
+                    "adj2_xf": enters,
+                }
                 out = self._run("reverse", lanes, span, given, failures, n_a)
                 still = own.sum(axis=2)
-                by_p = self._or_still(lanes, out["adj2_p"], np.zeros_like(out["adj2_p"]))
+                by_q = out["adj2_p"][..., : self.n_p + 2] / q_unit[:, None]
+                by_q = self._or_still(lanes, by_q, np.zeros_like(by_q))
                 # The span begins at start + left * duration and lasts (right - left) * duration.
                 left, right = self._edges[span.start], self._edges[span.stop]
-                by_begin, by_length = by_p[..., self.n_p], by_p[..., self.n_p + 1]
+                by_begin, by_length = by_q[..., self.n_p], by_q[..., self.n_p + 1]
                 if (lanes.duration == 0.0).any():
                     rates = np.einsum("lai,li->la", still, self._rates(begin, z))
                     by_length = self._or_still(lanes, by_length, rates)
-                if self.n_u:
-                    by_u = out["adj2_u"].reshape(count, n_a, -1, 1 + 4 * self.n_u)[:, :, 0, 1:]
-                    slopes = shift_slopes(lanes.u[:, self._skip + span.start]).reshape(count, 1, -1)
-                    by_begin = by_begin + self._or_still(lanes, (by_u * slopes).sum(axis=2), np.zeros((count, n_a)))
                 x0_bar = self._or_still(lanes, out["adj2_x0"] / x_unit, still)
-                p_bar += by_p[..., : self.n_p]
+                p_bar += by_q[..., : self.n_p]
                 start_bar += by_begin
                 duration_bar += left * by_begin + (right - left) * by_length
         x0_bar += seeds[:, :, : self._skip].sum(axis=2)
@@ -595,11 +605,7 @@ class Integrator:
         call = self._buffered(kind, n_d, self._relative(span))
         left, right = self._edges[span.start], self._edges[span.stop]
         start, duration = lanes.start + lanes.duration * left, lanes.duration * (right - left)
-        batch = {
-            **given,
-            "p": np.concatenate([lanes.p, start[:, None], duration[:, None], *lanes.units], axis=1)[:, None],
-            **({"u": self._controls(lanes, span)} if self.n_u else {}),
-        }
+        batch = given | ({"u": self._controls(lanes, span)} if self.n_u else {})
         batch = {name: array for name, array in batch.items() if name in call.arguments}
         out = {name: np.full((lanes.size, *array.shape), np.nan) for name, array in call.results.items()}
         filled = [(call.arguments[name], array) for name, array in batch.items()]
@@ -630,6 +636,26 @@ class Integrator:
             failures[lane] = LaneFailure(lane, "not_finite", "the result is not finite")
         return out
 
+    def _arguments(self, lanes: Lanes, span: slice) -> Array:
+        """Return parameters, start and duration of a span, (L, n_p + 2)."""
+        left, right = self._edges[span.start], self._edges[span.stop]
+        start, duration = lanes.start + lanes.duration * left, lanes.duration * (right - left)
+        return np.hstack([lanes.p, start[:, None], duration[:, None]])
+
+    def _units(self, lanes: Lanes, begin: Points, z: Array) -> Array:
+        """Return the units of states, algebraic states and algebraic equations, (L, n_x + 2 n_z)."""
+        return np.hstack([*lanes.units, self._algebra.sizes(begin, z, lanes.units[1])])
+
+    def _scales(self, lanes: Lanes, span: slice) -> Array:
+        """Return how large parameters, start and duration of a span are, (L, n_p + 2), positive.
+
+        Where a parameter is zero nothing tells.  Start and duration take the power of two next to the duration, by
+        which the start divides without a rounding error.
+        """
+        duration = np.abs(lanes.duration * (self._edges[span.stop] - self._edges[span.start]))
+        time = np.exp2(np.round(np.log2(np.where(duration > 0.0, duration, 1.0))))
+        return np.hstack([np.where(lanes.p == 0.0, 1.0, np.abs(lanes.p)), time[:, None], time[:, None]])
+
     def _rates(self, at: Points, z: Array) -> Array:
         """Return the right-hand sides at points, (L, n_x)."""
         if not at.t.size:
@@ -641,7 +667,7 @@ class Integrator:
         self, lanes: Lanes, span: slice, dp: Array, d_start: Array, d_duration: Array
     ) -> dict[str, Array]:
         """Return how parameters, start and duration of a span move, units staying, (L, n_d, rows)."""
-        out = np.zeros((lanes.size, dp.shape[2], self.n_p + 2 + self.n_x + self.n_z))
+        out = np.zeros((lanes.size, dp.shape[2], self.n_p + 2 + self.n_x + 2 * self.n_z))
         out[:, :, : self.n_p] = dp.transpose(0, 2, 1)
         left, right = self._edges[span.start], self._edges[span.stop]
         out[:, :, self.n_p], out[:, :, self.n_p + 1] = d_start + left * d_duration, (right - left) * d_duration
@@ -729,7 +755,7 @@ class Integrator:
         return self._built[key]
 
     def _derive(self, kind: str, n_d: int, grid: _Grid) -> Buffered:
-        backward = kind == "reverse" and self.method in SUNDIALS
+        backward = kind == "reverse"
         if (grid, backward) not in self._integrators:
             options = plugin_options(
                 self.method,
@@ -740,13 +766,13 @@ class Integrator:
                 elements=self.options.elements,
                 backward=backward,
             )
-            built = build_integrator(self.graph, self.method, grid, options | self._compile)
+            built = build_integrator(self.graph, self.method, grid, options | self._compile, backward=backward)
             self._integrators[grid, backward] = built
         integrator = self._integrators[grid, backward]
         if kind == "forward":
             return Buffered(integrator.forward(n_d), ("fwd_xf",))
         if kind == "reverse":
-            return Buffered(integrator.reverse(n_d), ("adj2_x0", "adj2_p", *(("adj2_u",) if self.n_u else ())))
+            return Buffered(integrator.reverse(n_d), ("adj2_x0", "adj2_p"))
         return Buffered(integrator, ("xf", "zf"))
 
 
@@ -794,15 +820,9 @@ def _seed_scale(lanes: Lanes, dx0: Array, dp: Array, d_duration: Array) -> Array
 
 
 def _adjoint_scale(lanes: Lanes, seeds: Array) -> Array:
-    """Return factors (L, n_a) that bring seeds (L, n_a, m, n_x) up to a size of which error control sees the effects.
-
-    Adjoint states and their integrals are held to the same absolute tolerance.  The derivative by a parameter of 3e7
-    would lie below it; 3e7 times as large it does not.
-    """
+    """Return factors (L, n_a) that bring seeds (L, n_a, m, n_x) to the size 1, to which absolute tolerances belong."""
     size = np.abs(seeds * lanes.units[0][:, None, None]).max(axis=(2, 3), initial=0.0)
-    values = np.hstack([lanes.p, lanes.duration[:, None]])
-    largest = np.maximum(np.abs(values).max(axis=1), 1.0)
-    return np.where((size > 0.0) & np.isfinite(size), largest[:, None] / np.where(size > 0.0, size, 1.0), 1.0)
+    return np.where((size > 0.0) & np.isfinite(size), 1.0 / np.where(size > 0.0, size, 1.0), 1.0)
 
 
 def _merged(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -104,22 +106,58 @@ def test_one_direction_is_a_product_of_all(problem):
         np.testing.assert_array_equal(one.R_s, all_.R_s)
 
 
-@settings(max_examples=15, deadline=None)
-@given(unit=st.floats(-12, 12), scale=st.floats(-9, 9))
-def test_adjoint_derivatives_do_not_depend_on_units(unit, scale):
-    """Parameters in other units have other derivatives, far below or above every tolerance, of the same accuracy."""
-    unit, scale = 10.0**unit, 10.0**scale
-    a, b, k = cf.symbols("a b k")
-    model = cf.Model({a: -k / unit * a, b: k / unit * a - 0.3 * b}, parameters=[k])
-    data = cf.Experiment({"b": scale * np.array([0.3, 0.4, 0.2])}, time=[1, 2, 4], sigma=0.1 * scale,
-                         initial={"a": scale, "b": 0})  # fmt: skip
-    problem = cf.Problem(model, data, parameters={"k": 0.8 * unit})
-    staged = cf.MultipleShooting("data", derivatives="adjoint").transcribe(problem, problem.guess)
-    j = staged.linearize(staged.start).jacobians[0]
-    t = np.diff(staged.layout.chains[0].times)[:-1]
-    a0 = staged.start[staged.layout.chains[0].nodes[:-1, 0]]
-    np.testing.assert_allclose(j.X_s[:-1, 0, 0], np.exp(-0.8 * t), rtol=1e-6)
-    np.testing.assert_allclose(j.X_q[:-1, 0, 0] * unit, -t * a0 * np.exp(-0.8 * t), rtol=1e-6)
+def in_units(unit: float, scale: float, second: float, residual: float | None = None) -> cf.Problem:
+    """A decay with the parameter, states and time in other units, and its equation if it is a DAE multiplied."""
+    a, b, k, z, u = cf.symbols("a b k z u")
+    rate = k / (unit * second) * a
+    if residual is None:
+        model = cf.Model({a: 0.1 / second * u - rate, b: rate - 0.3 / second * b}, parameters=[k], inputs=[u])
+        more = {"inputs": {"u": cf.Input.linear([0, 1.5 * second, 4 * second], [scale, 2 * scale, 0])}}
+    else:
+        model = cf.Model({a: -z, b: z - 0.3 / second * b}, algebraic={z: residual * (z - rate)}, parameters=[k])
+        more = {}
+    data = cf.Experiment({"b": scale * np.array([0.3, 0.4, 0.2])}, time=second * np.array([1, 2, 4]),
+                         sigma=0.1 * scale, initial={"a": scale, "b": 0}, **more)  # fmt: skip
+    return cf.Problem(model, data, parameters={"k": 0.8 * unit})
+
+
+def blocks_in_units(unit: float, scale: float, second: float, residual: float | None = None, derivatives="adjoint"):
+    """Return d x+ / d s and d x+ / d k of the three pieces, in units that make the states and k about 1."""
+    problem = in_units(unit, scale, second, residual)
+    staged = cf.MultipleShooting("data", derivatives=derivatives).transcribe(problem, problem.guess)
+    linear = staged.linearize(staged.start)
+    assert linear.failures == ()
+    return linear.jacobians[0].X_s[:3], linear.jacobians[0].X_q[:3] * unit / scale
+
+
+@pytest.mark.parametrize("residual", [None, 1e-9, 1e9], ids=str)
+def test_adjoint_derivatives_do_not_depend_on_units(residual):
+    """The whole domain: what fails, does so here and there (rounding errors that look like errors of a step)."""
+    expected = blocks_in_units(1, 1, 1, residual and 1.0, derivatives="forward")
+    some = (-12, 10) if residual else (-12, -5, 0, 10, 12)
+    for unit, scale, second in product(some, (-9, 9) if residual else (-9, -8, 5), (-9, 9)):
+        for ours, its in zip(blocks_in_units(10.0**unit, 10.0**scale, 10.0**second, residual), expected, strict=True):
+            np.testing.assert_allclose(ours, its, atol=2e-8, err_msg=f"{unit} {scale} {second}")
+
+
+@settings(max_examples=15)
+@given(unit=st.floats(-12, 12), scale=st.floats(-9, 9), second=st.floats(-9, 9))
+def test_adjoint_derivatives_do_not_depend_on_units_anywhere(unit, scale, second):
+    x_s, x_k = blocks_in_units(10.0**unit, 10.0**scale, 10.0**second, 1.0)
+    t = np.array([1.0, 1.0, 2.0])
+    np.testing.assert_allclose(x_s[:, 0, 0], np.exp(-0.8 * t), rtol=1e-6)
+    np.testing.assert_allclose(x_k[:, 0, 0], -t * [1, np.exp(-0.8), np.exp(-1.6)] * np.exp(-0.8 * t), rtol=1e-6)
+
+
+@pytest.mark.parametrize("residual", [None, 1e9], ids=str)
+def test_fits_by_gradients_do_not_depend_on_units(residual):
+    fits = {}
+    for unit, scale, second in [(1, 1, 1), (1e10, 1e-8, 1), (1e-9, 1e-9, 1e6), (1e8, 1e5, 1e-6)]:
+        found = cf.fit(in_units(unit, scale, second, residual), cf.SingleShooting(derivatives="adjoint"))
+        assert found.success
+        fits[unit] = [found.parameters["k"] / unit, found.standard_errors["k"] / unit, found.chi2]
+    for ours in fits.values():
+        np.testing.assert_allclose(ours, fits[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt()], ids=lambda s: s.label)
