@@ -68,6 +68,7 @@ class Pool:
     def __init__(self, workers: int | cf.Executor) -> None:
         self.workers = workers
         self._staff: list[_Worker] = []
+        self._homes: dict[int, str] = {}  # of tasks on a cluster, by key
 
     def __enter__(self) -> Pool:
         return self
@@ -90,6 +91,7 @@ class Pool:
         limit: float = float("inf"),
         deadline: float = float("inf"),
         idle: Callable[[], None] = lambda: None,
+        settled: bool = False,
     ) -> Outcomes:
         """Call ``function(*arguments)`` for every task; yield each key with what was returned, or with `Lost`.
 
@@ -106,6 +108,8 @@ class Pool:
             exceeds them by `GRACE` is taken to hang, which cannot be seen from within this process.
         idle : callable
             Called now and then while tasks are waited for; what it raises ends the round.
+        settled : bool
+            Whether a worker that is free takes tasks of the keys first that it had before, as it has kept something.
 
         Raises
         ------
@@ -113,13 +117,49 @@ class Pool:
             If processes cannot be started.
         """
         if isinstance(self.workers, cf.Executor):
-            return _on_executor(function, tasks, self.workers, limit, deadline, idle)
+            return _on_executor(function, tasks, self.workers, limit, deadline, idle, self._home(settled))
         if self.workers == 1:
             return _here(function, tasks)
-        return self._on_processes(function, tasks, self.workers, limit, deadline, idle)
+        return self._on_processes(function, tasks, self.workers, limit, deadline, idle, settled)
+
+    @property
+    def known(self) -> int | None:
+        """The number of workers, None of an executor that does not tell."""
+        if not isinstance(self.workers, cf.Executor):
+            return self.workers
+        return len(self._cluster) or None
+
+    @property
+    def _cluster(self) -> list[str]:
+        """The addresses of a Dask cluster's workers, one for each of their threads; none of other executors."""
+        client: Any = getattr(self.workers, "_client", None)
+        if client is None or not type(self.workers).__module__.startswith("distributed"):
+            return []
+        return [address for address, threads in sorted(client.nthreads().items()) for _ in range(threads)]
+
+    def _home(self, settled: bool) -> Callable[[int], dict[str, Any]]:
+        """Return what tells a Dask cluster where a task of some key is to run: where it did, or where the fewest do."""
+        there = self._cluster if settled else []
+
+        def told(key: int) -> dict[str, Any]:
+            if not there:
+                return {}
+            if self._homes.get(key) not in there:
+                busy = Counter(self._homes.values())
+                self._homes[key] = min(there, key=lambda address: busy[address] / there.count(address))
+            return {"workers": [self._homes[key]], "allow_other_workers": True, "pure": False}
+
+        return told
 
     def _on_processes(
-        self, function: Function, tasks: Tasks, count: int, limit: float, deadline: float, idle: Callable[[], None]
+        self,
+        function: Function,
+        tasks: Tasks,
+        count: int,
+        limit: float,
+        deadline: float,
+        idle: Callable[[], None],
+        settled: bool,
     ) -> Outcomes:
         staff = self._staff
         deaths: Counter[int] = Counter()
@@ -131,7 +171,7 @@ class Pool:
                     staff.append(_Worker())
                 for worker in staff:
                     if worker.ready and worker.task is None and tasks:
-                        worker.give(function, tasks.popleft())
+                        worker.give(function, _suited(tasks, worker, staff) if settled else tasks.popleft())
                 heard = connection.wait([worker.connection for worker in staff], _POLL)
                 idle()
                 for worker in list(staff):
@@ -169,6 +209,18 @@ class Pool:
                 worker.end()
 
 
+def _suited(tasks: Tasks, worker: _Worker, staff: list[_Worker]) -> Task:
+    """Take the task that suits a worker best: one it had before, else one that nobody had, else any."""
+    theirs = {key for other in staff for key in other.had}
+    keys = [key for key, _ in tasks]
+    at = next((i for i, key in enumerate(keys) if key in worker.had), None)
+    if at is None:
+        at = next((i for i, key in enumerate(keys) if key not in theirs), 0)
+    best = tasks[at]
+    del tasks[at]
+    return best
+
+
 def _here(function: Function, tasks: Tasks) -> Outcomes:
     while tasks:
         key, arguments = tasks.popleft()
@@ -188,9 +240,11 @@ class _Worker:
         self.ready = False
         self.task: Task | None = None
         self.since = 0.0
+        self.had: set[int] = set()  # keys of tasks
 
     def give(self, function: Function, task: Task) -> None:
         self.task, self.since = task, time.monotonic()
+        self.had.add(task[0])
         with suppress(OSError):  # a worker that is dead will be found so
             self.connection.send((function, task[1]))
 
@@ -252,6 +306,7 @@ def _on_executor(
     limit: float,
     deadline: float,
     idle: Callable[[], None],
+    home: Callable[[int], dict[str, Any]],
 ) -> Outcomes:
     """Run on an executor that is not ours: it cannot be looked into, nor be repaired."""
     waiting: dict[cf.Future[Any], int] = {}
@@ -264,7 +319,7 @@ def _on_executor(
                 try:
                     if broken:
                         raise RuntimeError(broken)
-                    waiting[executor.submit(function, *arguments)] = key
+                    waiting[executor.submit(function, *arguments, **home(key))] = key
                 except RuntimeError as error:  # broken or shut down
                     broken = str(error)
                     yield key, Lost("not_run", f"The executor takes no more work: {broken}")

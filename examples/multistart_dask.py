@@ -1,7 +1,8 @@
-"""Many starts on many machines
-============================
+"""Many starts on many machines, and one fit
+=========================================
 
-Many starts on many machines: the same table from this process, from two processes, and from a Dask cluster.
+Many starts on many machines: the same table from this process, from two processes, and from a Dask cluster.  Then one
+fit whose experiments are integrated all over the cluster.
 
 Isomerisation of alpha-pinene (Box et al. 1973), single shooting from random rate constants.  The numbers do not depend
 on where a start runs: each has a random stream of its own, and rows stand in the order of the starts.  Needs
@@ -50,6 +51,19 @@ def estimates(result: cf.MultistartResult) -> np.ndarray:
     return np.array([[row.values.get(name, np.nan) for name in row.start] for row in result.starts])
 
 
+def many_wells(count: int = 24) -> cf.Problem:
+    """Return a problem of many experiments: decays of order 1.5 with a common rate and own backgrounds."""
+    x, k, b = cf.symbols("x k b")
+    model = cf.Model({x: -k * x**1.5}, parameters=[k, b], outputs={"y": x + b}, initial={x: 2.0})
+    rng, times = np.random.default_rng(0), np.linspace(0.5, 6.0, 10)
+    exact = (1 / np.sqrt(2.0) + 0.2 * times) ** -2
+    wells = [
+        cf.Experiment({"y": exact + 0.1 * i / count + 0.02 * rng.standard_normal(10)}, time=times, sigma=0.02)
+        for i in range(count)
+    ]
+    return cf.Problem(model, wells, parameters={"k": 0.9, "b": cf.Parameter(0.3, local=True)})
+
+
 # Workers import this script, so that what it does stands below this line.
 if __name__ == "__main__":
     here = search()
@@ -65,10 +79,18 @@ if __name__ == "__main__":
         there = search(workers=client.get_executor(), checkpoint=checkpoint, resume=True)
         finished = cf.MultistartResult.load(checkpoint)
 
+        # One fit of many experiments takes the same word.  The model travels to each worker once; then parameters go
+        # there, states and sensitivities come back, and a worker that dies costs nothing but time.
+        shared = cf.fit(many_wells(), cf.SingleShooting(), workers=client.get_executor())
+
+    alone = cf.fit(many_wells(), cf.SingleShooting())
+    assert alone.success
+    np.testing.assert_array_equal(shared.theta, alone.theta)  # bit for bit, too
+
     processes = search(workers=2)
     for other in (there, processes, finished):
         np.testing.assert_array_equal(estimates(other), estimates(here))  # bit for bit
     reference = problems.load("alpha_pinene").reference
     assert here.success
     assert reference.is_reached(here.best.chi2)
-    print(f"The same {STARTS} rows from one process, two processes and a Dask cluster.")
+    print(f"The same {STARTS} rows from one process, two processes and a Dask cluster, and one fit of 24 wells.")

@@ -34,7 +34,7 @@ from castfit.status import InputError
 
 _SHARES = 3  # pieces of work for each process, as some lanes take longer
 _ON_EXECUTORS = 16  # pieces of work where the number of workers is not known
-_KEPT = 16  # things that a worker keeps
+_KEPT = 64  # things that a worker keeps
 _PATIENCE = 1.0  # seconds that integration takes here before processes are started, which takes as long
 
 
@@ -54,6 +54,15 @@ def held(make: Callable[..., Any], *arguments: Any) -> Held:
     """Return what workers are to keep."""
     frozen = pickle.dumps(arguments)
     return Held(sha256(f"{make.__module__}.{make.__qualname__}".encode() + frozen).hexdigest(), make, frozen)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call of a method of what workers keep."""
+
+    held: Held
+    method: str
+    arguments: tuple[Any, ...]
 
 
 @dataclass
@@ -82,14 +91,15 @@ class Crew:
 
     def shares(self, size: int) -> list[slice]:
         """Divide lanes into pieces."""
-        workers = self.pool.workers
-        wanted = _ON_EXECUTORS if isinstance(workers, Executor) else _SHARES * workers
-        pieces = max(min(wanted, size), 1)
+        known = self.pool.known
+        pieces = max(min(_ON_EXECUTORS if known is None else _SHARES * known, size), 1)
         ends = [k * size // pieces for k in range(pieces + 1)]
         return [slice(*pair) for pair in pairwise(ends)]
 
-    def run(self, held: Held, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a method of what workers keep for every tuple of arguments; `Lost` where a worker was.
+    def run(self, asked: Sequence[Asked]) -> list[Any]:
+        """Do calls of methods of what workers keep, and return their answers; `Lost` where a worker was.
+
+        What stands at the same place from round to round is given to the same worker, as long as there is one.
 
         Raises
         ------
@@ -98,11 +108,12 @@ class Crew:
         castfit._watch.Stopped
             When it is time to stop.
         """
-        tasks: Tasks = deque((k, (held.key, method, own, None)) for k, own in enumerate(arguments))
+        tasks: Tasks = deque((k, (one.held.key, one.method, one.arguments, None)) for k, one in enumerate(asked))
         out: list[Any] = [None] * len(tasks)
-        for k, found in self.pool.run(_call, tasks, idle=look):
+        for k, found in self.pool.run(_call, tasks, idle=look, settled=True):
             if isinstance(found, _Unknown):
-                tasks.append((k, (held.key, method, arguments[k], (held.make, held.frozen))))
+                one = asked[k]
+                tasks.appendleft((k, (one.held.key, one.method, one.arguments, (one.held.make, one.held.frozen))))
             elif isinstance(found, InputError):
                 raise found
             elif isinstance(found, Lost) and found.cause == "not_run":

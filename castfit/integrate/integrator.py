@@ -27,7 +27,7 @@ from castfit._pool import Lost
 from castfit._watch import look
 from castfit.integrate.algebraic import AlgebraicEquations, Points
 from castfit.integrate.automatic import method_of, sundials
-from castfit.integrate.crew import Crew, Held, crew, held
+from castfit.integrate.crew import Asked, Crew, Held, crew, held
 from castfit.integrate.grids import SharedGrids
 from castfit.integrate.lanes import (
     Adjoints,
@@ -211,7 +211,7 @@ class Integrator:
             options = replace(self.options, method=self.method)  # elsewhere "auto" may be another one
             self._sent.append(held(_Family, self.graph, self.state_names, self.algebraic_names, options))
         parts = by.shares(size)
-        found = by.run(self._sent[0], method, [(self.grid, *arguments(part)) for part in parts])
+        found = by.run([Asked(self._sent[0], method, (self.grid, *arguments(part))) for part in parts])
         arrays = {name: np.full((size, *shape), np.nan) for name, shape in shapes.items()}
         failures: list[LaneFailure] = []
         for part, own in zip(parts, found, strict=True):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 
+import numpy as np
 import pytest
 
 import castfit as cf
@@ -41,3 +43,53 @@ def test_a_worker_that_dies_costs_its_start(executor):
     result = cf.multistart(pole(), troubled, STRAIGHT, starts=starts, workers=executor)
     assert [row.status for row in result.starts] == ["converged", "worker_died", "converged", "converged"]
     assert "Start 1: Its worker was lost (KilledWorker" in result.message
+
+
+def wells(count: int = 40) -> cf.Problem:
+    """Decays from one dose, each with a background of its own."""
+    x, k, b = cf.symbols("x k b")
+    model = cf.Model({x: -k * x**1.5}, parameters=[k, b], outputs={"y": x + b}, initial={x: 2.0})
+    rng, times = np.random.default_rng(0), np.linspace(0.5, 6.0, 10)
+    exact = (1 / np.sqrt(2.0) + 0.2 * times) ** -2
+    data = [exact + 0.1 * i / count + 0.02 * rng.standard_normal(10) for i in range(count)]
+    experiments = [cf.Experiment({"y": y}, times, sigma=0.02) for y in data]
+    return cf.Problem(model, experiments, parameters={"k": 0.9, "b": cf.Parameter(0.3, local=True)})
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_one_fit_of_four_workers_survives_the_death_of_one():
+    """Workers hold the model, and population fits hold their individuals; one of four is killed in the middle."""
+    problem, how = wells(), cf.SingleShooting(cf.IntegratorOptions(method="cvodes"))
+    here = cf.fit(problem, how)
+    starts = [{"k": 0.5}, {"k": 1.2}]
+    searched = cf.multistart(problem, how, starts=starts)
+    population, subjects = cf.Population({"b": cf.Individual(distribution="normal", omega=0.1)}), wells(12)
+    mixed = cf.mixed_effects(subjects, population, max_iter=3, standard_errors=False)
+    killed: list[int] = []
+    with (
+        distributed.LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+
+        def kill(now: object) -> None:
+            if not killed:
+                killed.append(next(iter(client.run(os.getpid).values())))
+                os.kill(killed[0], signal.SIGKILL)
+
+        workers = client.get_executor()
+        there = cf.fit(problem, how, workers=workers, callback=kill)
+        again = cf.multistart(problem, how, starts=starts, workers=workers)
+        killed.clear()
+        far = cf.mixed_effects(subjects, population, max_iter=3, standard_errors=False, workers=workers, callback=kill)
+        profile_there = cf.profile(here, "k", how, workers=workers)
+    profile_here = cf.profile(here, "k", how)
+    assert here.success
+    for name in ("theta", "residuals"):
+        assert getattr(here, name).tobytes() == getattr(there, name).tobytes()
+    assert np.asarray(here.covariance).tobytes() == np.asarray(there.covariance).tobytes()
+    assert here.iterations == there.iterations
+    assert rows(searched) == rows(again)
+    assert mixed.history == far.history
+    assert mixed.y.tobytes() == far.y.tobytes()
+    assert mixed.phi.tobytes() == far.phi.tobytes()
+    assert profile_here.limits() == profile_there.limits()

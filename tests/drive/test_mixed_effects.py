@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -15,6 +18,7 @@ from castfit.drive.population.cohorts import cohort_of
 from castfit.drive.population.covariance import Covariance
 from castfit.drive.population.laplace import Laplace
 from castfit.drive.population.question import ask
+from castfit.integrate.crew import lanes_divided
 from castfit.integrate.native import obstacle
 
 
@@ -409,5 +413,25 @@ def test_threads_change_nothing():
     np.testing.assert_array_equal(found[0].y, found[1].y)
     np.testing.assert_array_equal(found[0].phi, found[1].phi)
     assert found[0].history == found[1].history
-    with pytest.raises(cf.InputError, match="these are threads of the compiled integrator"):
-        cf.mixed_effects(problem, population, workers=2, integrator=cf.IntegratorOptions())
+    with pytest.raises(cf.InputError, match="workers is 0; give a number of processes or"):
+        cf.mixed_effects(problem, population, workers=0)
+
+
+@pytest.mark.parametrize("method", ["esdirk", "cvodes"])
+def test_workers_that_hold_individuals_change_nothing(method):
+    """Individuals that are alike are held by workers, those with doses on the way have their lanes divided."""
+    if method == "esdirk" and obstacle():
+        pytest.skip(obstacle())
+    rng = np.random.default_rng(0)
+    question, options = mixed_cohort(rng), cf.IntegratorOptions(method=method)
+    phi = question.problem.guess[question.places] + 0.1 * rng.standard_normal((7, 2))
+    s = question.problem.guess[question.shared]
+    here = cohort_of(question, options)
+    with ThreadPoolExecutor(2) if method == "esdirk" else nullcontext(2) as workers, lanes_divided(workers):
+        there = cohort_of(question, options)
+        for who in (np.arange(7), np.array([1, 5, 6])):
+            one, other = (cohort.curved(phi[who], s, who) for cohort in (here, there))
+            for name in ("cost", "gradient", "curvature"):
+                np.testing.assert_array_equal(getattr(other, name), getattr(one, name))
+        for one, other in zip(here.seen(phi, s), there.seen(phi, s), strict=True):
+            np.testing.assert_array_equal(other, one)

@@ -124,9 +124,16 @@ class Aligned:
     question : Question
         Of which every experiment is `suitable`.
     integrator : IntegratorOptions
+    laid : (relative output times (m,), typical magnitudes (n_x + n_z,) of states) of each individual, optional
+        As `laid_out` returns them for more individuals, so that these are integrated in the same way among fewer.
     """
 
-    def __init__(self, question: Question, integrator: IntegratorOptions) -> None:
+    def __init__(
+        self,
+        question: Question,
+        integrator: IntegratorOptions,
+        laid: tuple[Sequence[Array], Sequence[Array]] | None = None,
+    ) -> None:
         self._question, self._options = question, integrator
         self._model, posed = question.problem.model, question.problem
         self._n_x, self._n_z = posed.model.system.x.numel(), posed.model.system.z.numel()
@@ -137,12 +144,16 @@ class Aligned:
         place = np.full(len(posed.names), -1, dtype=np.intp)
         place[question.shared] = question.m + np.arange(question.shared.size)
         place[question.places] = np.arange(question.m)
-        pieces = [cut(posed, i, _whole(c), nodes=False) for i, c in enumerate(posed.conditions)]
+        pieces = _pieces(question)
+        if laid is None:
+            units = still_trajectory(posed, posed.guess).units
+        else:
+            grids, units = laid
+            pieces = [replace(p, pieces=(replace(p.pieces[0], grid=g),)) for p, g in zip(pieces, grids, strict=True)]
         sets: dict[tuple[object, ...], list[int]] = {}
         for i, (c, piece) in enumerate(zip(posed.conditions, pieces, strict=True)):
             free = integrator.method == "esdirk" and not piece.pieces[0].cubics[..., 1:].any()
             sets.setdefault(_kind(c, piece, place[c.theta], exact=not free), []).append(i)
-        units = still_trajectory(posed, posed.guess).units
         batches = [batch for members in sets.values() for batch in _batches(members, pieces)]
         self._alike = tuple(self._gathered(members, pieces, units, place) for members in batches)
         self._group = np.empty(question.n, dtype=np.intp)
@@ -338,6 +349,17 @@ class Aligned:
         cost[bad], gradient[bad], curvature[bad] = np.inf, np.nan, np.nan
         why |= {int(k): "a prediction is not finite" for k in np.flatnonzero(bad) if int(k) not in why}
         return cost[:count], gradient[:count], curvature[:count], {k: r for k, r in why.items() if k < count}
+
+
+def laid_out(question: Question) -> tuple[Sequence[Array], Sequence[Array]]:
+    """Return everybody's relative output times, and magnitudes of states before simulations."""
+    posed = question.problem
+    return [p.pieces[0].grid for p in _pieces(question)], still_trajectory(posed, posed.guess).units
+
+
+def _pieces(question: Question) -> list[Pieces]:
+    posed = question.problem
+    return [cut(posed, i, _whole(c), nodes=False) for i, c in enumerate(posed.conditions)]
 
 
 def suitable(condition: Condition) -> bool:

@@ -132,3 +132,15 @@ class Simulated:
         self._phi = self._phi.copy()
         self._phi[who] = phi
         return self._question.theta(self._phi, s)
+
+
+def of_some(question: Question, members: Index) -> Question:
+    """Return the question of some individuals, with the same theta."""
+    posed = question.problem
+    chosen = [int(i) for i in members]
+    part = replace(
+        posed,
+        experiments=tuple(posed.experiments[i] for i in chosen),
+        conditions=tuple(posed.conditions[i] for i in chosen),
+    )
+    return replace(question, problem=part, places=question.places[members], covariates=question.covariates[members])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from castfit.drive.population.aligned import Aligned, suitable
-from castfit.drive.population.cohort import Cohort, Costs, Curved, Simulated
+from castfit.drive.population.cohort import Cohort, Costs, Curved, Simulated, of_some
+from castfit.drive.population.held import Held
 from castfit.integrate import IntegratorOptions
+from castfit.integrate.crew import crew
 from castfit.integrate.native import obstacle
 
 if TYPE_CHECKING:
@@ -30,13 +31,20 @@ def usual() -> IntegratorOptions:
 
 
 def cohort_of(question: Question, integrator: IntegratorOptions) -> Cohort:
-    """Return the cohort of a question."""
+    """Return the cohort of a question; where there is a crew its workers hold the individuals that are alike."""
     fit = np.array([suitable(c) for c in question.problem.conditions])
     if fit.all():
-        return Aligned(question, integrator)
+        return _blocks(question, integrator)
     if not fit.any():
         return Simulated(question, integrator)
     return _Both(question, integrator, np.flatnonzero(fit), np.flatnonzero(~fit))
+
+
+def _blocks(question: Question, integrator: IntegratorOptions) -> Cohort:
+    by, threads = crew(), integrator.method == "esdirk"
+    if by is None or (threads and not by.elsewhere):
+        return Aligned(question, integrator)
+    return Held(question, integrator, by)
 
 
 class _Both:
@@ -45,8 +53,8 @@ class _Both:
     def __init__(self, question: Question, integrator: IntegratorOptions, alike: Index, apart: Index) -> None:
         self._n, self._sizes = question.n, [int(c.points.mask.sum()) for c in question.problem.conditions]
         self._parts: tuple[tuple[Index, Cohort], ...] = (
-            (alike, Aligned(_of_some(question, alike), integrator)),
-            (apart, Simulated(_of_some(question, apart), integrator)),
+            (alike, _blocks(of_some(question, alike), integrator)),
+            (apart, Simulated(of_some(question, apart), integrator)),
         )
 
     def costs(self, phi: Array, s: Array, who: Index) -> Costs:
@@ -75,15 +83,3 @@ class _Both:
         for members, cohort in self._parts:
             out[:, np.isin(owner, members)] = cohort.seen(phi[members], s)
         return out[0], out[1], out[2]
-
-
-def _of_some(question: Question, members: Index) -> Question:
-    """Return the question of some individuals, with the same theta."""
-    posed = question.problem
-    chosen = [int(i) for i in members]
-    part = replace(
-        posed,
-        experiments=tuple(posed.experiments[i] for i in chosen),
-        conditions=tuple(posed.conditions[i] for i in chosen),
-    )
-    return replace(question, problem=part, places=question.places[members], covariates=question.covariates[members])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -28,8 +29,7 @@ from castfit.drive.run.options import RunOptions
 from castfit.drive.run.reporting import reporter
 from castfit.fingerprint import digest, fingerprint
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.native import obstacle
-from castfit.integrate.threads import lanes_in_threads
+from castfit.integrate.crew import lanes_divided
 from castfit.problem import Problem
 from castfit.status import check, suggest
 
@@ -70,7 +70,7 @@ def mixed_effects(
     max_iter: int = 200,
     standard_errors: bool = True,
     confidence_level: float = 0.95,
-    workers: int = 1,
+    workers: int | Executor = 1,
     max_time: float = np.inf,
     callback: Callable[[MixedEffectsProgress], Any] | None = None,
     verbose: int = 0,
@@ -100,8 +100,10 @@ def mixed_effects(
         Whether to compute them, for which the likelihood is differentiated twice.
     confidence_level : float
         Of the intervals in the result's table.
-    workers : int
-        Threads among which individuals are divided by the compiled integrator; the numbers are the same for any.
+    workers : int or concurrent.futures.Executor
+        Among which individuals are divided: threads where the integrator is the compiled one, processes otherwise, or
+        an executor, such as that of a Dask cluster.  Processes and executors hold individuals that are measured alike,
+        with their data.  The numbers are the same for any.
     max_time : float
         Seconds after which the best so far is returned.
     callback : callable, optional
@@ -157,19 +159,14 @@ def mixed_effects(
                  "give IntegratorOptions(...)"),
             ),
             *flag_mistakes(standard_errors=standard_errors),
-            *option_mistakes(("workers", workers, is_count(workers, 1), "give a number of threads")),
         ],
     )  # fmt: skip
     assert level is not None
     chosen = integrator or usual()
-    if workers > 1 and chosen.method != "esdirk":
-        missing = f" ({obstacle()})" if integrator is None else ""
-        remedy = "give integrator=IntegratorOptions(method='esdirk'), or leave workers away"
-        check(_WHERE, [f"workers is {workers}: these are threads of the compiled integrator{missing}; {remedy}"])
     question = ask(problem, population)
     begun = _start(question, start)
     search = _Search(run.cleaned(), chosen, int(max_iter), standard_errors, level)
-    with watched(search.run.max_time), lanes_in_threads(int(workers)):
+    with watched(search.run.max_time), lanes_divided(workers):
         return search.carry_out(problem, population, question, begun)
 
 
