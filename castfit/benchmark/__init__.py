@@ -1,6 +1,7 @@
 """Benchmarks: published tables repeated with their methods and ours, and how the linear algebra scales."""
 
 from castfit.benchmark import (
+    ablation,
     adjoint_scaling,
     adjoint_table,
     against,
@@ -12,6 +13,7 @@ from castfit.benchmark import (
     scaling,
     searches,
     sweep,
+    textbook,
 )
 from castfit.benchmark.methods import INTEGRATOR, METHODS, recommended
 from castfit.benchmark.published import TableResult, run_table
@@ -29,6 +31,8 @@ KINDS = (
     sweep.KIND,
     many.KIND,
     population.KIND,
+    textbook.KIND,
+    ablation.KIND,
 )
 """The kinds of tables that ``castfit bench`` knows."""
 

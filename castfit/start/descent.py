@@ -80,20 +80,21 @@ def descend(
             dropped[0] = now.cost > limits[k]
         return dropped[0]
 
-    rule = _COARSE if step_control == "box" else step_control
-    found = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=rule)
+    found = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=_coarse(step_control))
     theta = found.v
     return Descent(theta, scene.cost(theta), (seen[0], seen[1]), work_of(found.evaluations, theta.size), dropped[0])
 
 
-def settle(scene: Scene, start: Array, seconds: float) -> Descent:
+def settle(scene: Scene, start: Array, seconds: float, *, step_control: str = "box") -> Descent:
     """Go down to the optimum, as the accuracy of the search lets it be seen; `dropped` if it is not reached."""
-    found = _solve(scene.staged, start, _POLISHING, seconds, rule=Box())
+    found = _solve(scene.staged, start, _POLISHING, seconds, rule=step_control)
     work = work_of(found.evaluations, found.v.size)
     return Descent(found.v, scene.cost(found.v), (np.nan, np.nan), work, not found.status.success)
 
 
-def grow(scene: Scene, start: Array, seconds: float, horizons: int = HORIZONS[-1]) -> tuple[Array, float]:
+def grow(
+    scene: Scene, start: Array, seconds: float, horizons: int = HORIZONS[-1], *, step_control: str = "box"
+) -> tuple[Array, float]:
     """Go down on ever longer horizons, all but the whole; return where to, and the work that it took.
 
     Parameters
@@ -103,12 +104,14 @@ def grow(scene: Scene, start: Array, seconds: float, horizons: int = HORIZONS[-1
     seconds : float
     horizons : int
         Into how many parts the distinct measured times are divided.
+    step_control : str
     """
+    rule = _coarse(step_control)
     theta, work, times = start, 0.0, scene.times
     shares = [int(np.ceil(k / horizons * times.size)) for k in range(1, horizons)]
     ends = sorted({float(times[share - 1]) for share in shares if 0 < share < times.size})
     for end in ends:
-        found = _solve(scene.until(end), theta, _PER_HORIZON, seconds / horizons)
+        found = _solve(scene.until(end), theta, _PER_HORIZON, seconds / horizons, rule=rule)
         work += work_of(found.evaluations, theta.size) * float(np.mean(times <= end))
         if found.status is not Status.START_FAILED:
             theta = found.v
@@ -135,6 +138,10 @@ def harden(scene: Scene, start: Array, seconds: float, stations: tuple[float, ..
     return np.clip(found.theta, lower, upper), work_of(found.evaluations, start.size)
 
 
+def _coarse(step_control: str) -> StepControl | str:
+    return _COARSE if step_control == "box" else step_control
+
+
 def _solve(
     staged: StagedProblem,
     start: Array,
@@ -142,7 +149,7 @@ def _solve(
     seconds: float,
     callback: Callable[[Iteration], bool] | None = None,
     *,
-    rule: StepControl | str = _COARSE,
+    rule: StepControl | str,
 ) -> Solution:
     from_there = staged.restricted()
     from_there.start = np.clip(start, staged.lower, staged.upper)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import castfit as cf
+from castfit import cli
+from castfit.benchmark.ablation import INGREDIENTS
 from castfit.drive.portfolio.moves import MOVES, Field, Member, joined
 from castfit.drive.portfolio.plan import Options, State, Tried, next_round, shares
 from castfit.drive.portfolio.ways import WAYS, End
@@ -175,3 +179,24 @@ def test_screened_starts_of_a_multistart_are_the_best_of_their_draws():
         cf.multistart(problem, starts=[{"k1": 1.0}], screen=3)
     with pytest.raises(cf.InputError, match="screen is 0"):
         cf.multistart(problem, screen=0)
+
+
+def test_bench_switches_ingredients_off_and_counts_what_it_costs(tmp_path, capsys):
+    file = tmp_path / "ablation.json"
+    command = ["bench", "ablation", "--starts=1", "--problems=lorenz", "--methods=default,no race", "--seed=1"]
+    assert cli.main([*command, f"--json={file}"]) == 0
+    assert "no candidate is dropped" in capsys.readouterr().out
+    rows = json.loads(file.read_text())["rows"]
+    assert [row["method"] for row in rows] == ["default", "no race"]
+    for row in rows:
+        (run,) = row["runs"]
+        assert run["hit"] == bool(row["hits"])
+        assert not run["hit"] or run["to_hit"] <= run["cpu"]
+    assert cli.main(["bench", "ablation", "--methods=no rage"]) == 2
+
+
+def test_what_is_switched_off_is_off():
+    for name, ingredient in INGREDIENTS.items():
+        changed = ingredient.change(Options(tuple(WAYS)))
+        assert (changed == Options(tuple(WAYS))) == (name == "default")
+        assert changed.ways

@@ -63,10 +63,15 @@ class Candidate:
 @brief
 @dataclass(frozen=True)
 class PortfolioProgress:
-    """What a callback sees after each candidate: how many were made, the lowest cost, how often it was found."""
+    """What a callback sees after each candidate.
+
+    candidates : how many were made;  cost, chi2 : of the best solution, infinite as long as there is none;  finds : how
+    often it was found;  seconds
+    """
 
     candidates: int
     cost: float
+    chi2: float
     finds: int
     seconds: float
 

@@ -174,9 +174,10 @@ class _Search:
 
     def progress(self) -> PortfolioProgress:
         """Say how far the search is."""
+        chi2 = self._best.chi2 if self._best is not None and self._best.success else np.inf
         return PortfolioProgress(
-            len(self.state.tried), self.state.best, len(self.state.finds()), self.run.seconds
-        )  # fmt: skip
+            len(self.state.tried), self.state.best, chi2, len(self.state.finds()), self.run.seconds
+        )
 
     def result(self, stopped: Status | None, warnings: tuple[str, ...]) -> PortfolioResult:
         """Close the search."""

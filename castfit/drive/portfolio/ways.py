@@ -143,7 +143,7 @@ def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) ->
 
 
 def _descended(scene: Scene, where: Field, order: Order, rng: np.random.Generator, until: float) -> End:
-    work = 0.0
+    work, by = 0.0, order.step_control
     if order.theta:
         theta = np.array(order.theta)
     else:
@@ -155,14 +155,14 @@ def _descended(scene: Scene, where: Field, order: Order, rng: np.random.Generato
     if order.way == "soft":
         theta, more = harden(scene, theta, until - time.time(), RAMPS[str(rng.choice(["long", "short"]))])
     elif order.way == "growing":
-        theta, more = grow(scene, theta, until - time.time(), int(rng.choice(HORIZONS)))
-    found = descend(scene, theta, order.limits, until - time.time(), step_control=order.step_control)
+        theta, more = grow(scene, theta, until - time.time(), int(rng.choice(HORIZONS)), step_control=by)
+    found = descend(scene, theta, order.limits, until - time.time(), step_control=by)
     work += more + found.work
     end = End(tuple(found.theta.tolist()), found.cost, found.at_looks, work, dropped=found.dropped)
     near = NEAR + _NEAR_PART * abs(order.best) if np.isfinite(order.best) else np.inf
     if found.dropped or not np.isfinite(found.cost) or found.cost > order.best + near:
         return end
-    settled = settle(scene, found.theta, until - time.time())
+    settled = settle(scene, found.theta, until - time.time(), step_control=by)
     return replace(
         end, theta=tuple(settled.theta.tolist()), cost=settled.cost, work=work + settled.work,
         settled=not settled.dropped,
