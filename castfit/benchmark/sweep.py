@@ -45,6 +45,7 @@ ACCURACIES = (1e-4, 1e-6)
 """Errors at which methods are compared."""
 
 _EXACT = IntegratorOptions("cvodes", 1e-12, 1e-13, max_steps=200_000)
+_REMEMBERED = 1e-6  # of its initial value, that counts as a state's magnitude if it is all but gone when it is measured
 _NEGLIGIBLE = 1e-2  # of a state's magnitude: sensitivities (to relative changes) below it count as that large
 _REPETITIONS = 3
 _STEPS = 100_000
@@ -166,7 +167,7 @@ def _run(asked: Asked, by: Integrator) -> tuple[Array, Array]:
 
 def _error(asked: Asked, found: tuple[Array, Array], exact: tuple[Array, Array]) -> float:
     """Return the largest relative error of values and sensitivities; infinite where a lane failed."""
-    unit = asked.lanes.units[0][:, None]
+    unit = np.maximum(asked.lanes.units[0], _REMEMBERED * np.abs(asked.lanes.x0))[:, None]
     (x, dx), (x_, dx_) = found, exact
     of_values = np.abs(x - x_) / np.maximum(np.abs(x_).max(axis=1, keepdims=True), _NEGLIGIBLE * unit)
     of_slopes = np.abs(dx - dx_) / np.maximum(np.abs(dx_).max(axis=1, keepdims=True), _NEGLIGIBLE * unit[..., None])

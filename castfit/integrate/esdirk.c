@@ -13,7 +13,8 @@
 
        M = [ I - H gamma f_x   -H gamma f_z ;   -g_x   -g_z ],
 
-   factorized once, with rows scaled so that pivots do not depend on units, and zeros skipped in all that follows.
+   factorized once: in an order chosen beforehand for the model's pattern (ordering.py), or, where that would lose
+   digits or the pattern is dense, with rows scaled so that pivots do not depend on units.
 
    Sensitivities are those of the numbers computed: stages are differentiated as implicit functions, so that with M_i
    the same matrix at the stage itself, for all directions d at once (Hemker 1972),
@@ -36,6 +37,8 @@
 #define SHORTEST 1e-14 /* step, relative to where it begins: a pole ends the integration at once */
 #define FEW_OUTPUTS 500
 #define LEAST 1e-40    /* step at the very beginning */
+#define LARGEST_MULTIPLIER 1e3 /* of scaled rows: beyond it another pivot than the one foreseen is needed */
+#define REMEMBERED 1e-6 /* part of the largest value of a state so far that counts as its magnitude, if more than `unit` */
 
 typedef double wide __attribute__((vector_size(8 * WIDE), aligned(8), may_alias));
 
@@ -60,6 +63,9 @@ typedef struct {
     double *t, *y, *p, *u, *du;      /* read by all: time, states, parameters, inputs and (slopes only) theirs */
     double *f, *j;                   /* written by rates, (n,), and jacobian, (jacobian_nnz,) */
     double *slope_j, *by_p, *by_t;   /* written by slopes: again the Jacobian, by p (slope_nnz,), by time in all (n,) */
+    int64_t timed;                   /* whether f or g depend on time otherwise than through inputs */
+    int64_t sparse;                  /* entries of L and U in the order chosen beforehand; 0 for none */
+    const int32_t *pivot_row, *pivot_col, *begin, *pivot, *at, *earlier, *entry, *one, *targets; /* ordering.py */
 } Model;
 
 typedef struct {
@@ -88,8 +94,10 @@ typedef struct {
 enum { FINE, STEP_ERROR, STEP_NEWTON, MANY_STEPS, NOT_FINITE, SINGULAR, NO_MEMORY };
 
 typedef struct {
+    const Model *model;
     int64_t n, *order, *l_n, *u_n, *l_at, *u_at; /* rows' order; columns that are not zero, (n, n) */
-    double *lu, *inverse, *scale;
+    double *lu, *inverse, *scale, *sparse;       /* sparse: values in the order chosen beforehand */
+    int foreseen;                                /* whether that was followed */
 } Factors;
 
 typedef struct {
@@ -99,7 +107,7 @@ typedef struct {
     int64_t n, nd;      /* nd: directions, padded */
     int64_t interval;   /* of the inputs */
     int64_t *dp_begin, *dp_at; double *dp_value; /* derivatives of p that are not zero, row by row */
-    double *y, *y1, *z1, *k, *r, *weight, *e, *change;
+    double *y, *y1, *z1, *k, *r, *weight, *e, *change, *most, *jacobian; /* most: sizes of states so far */
     double *s, *sk, *sr, *se, *dt;
     Factors shared, own;
 } Work;
@@ -162,10 +170,59 @@ static int factorize(Factors *of, const double *unit)
     return 1;
 }
 
+/* Factorize M for the Jacobian j in the order chosen beforehand; return whether that loses no digits. */
+static int factorize_foreseen(Factors *of, const double *restrict j, double g, const double *restrict unit)
+{
+    const Model *model = of->model;
+    const int32_t *restrict begin = model->begin, *restrict pivot = model->pivot, *restrict at = model->at;
+    const int32_t *restrict entry = model->entry, *restrict target = model->targets;
+    double *restrict lu = of->sparse, *restrict largest = of->scale, *restrict inverse = of->inverse;
+    const int64_t n = of->n, n_x = model->n_x;
+    memset(lu, 0, sizeof(double) * model->sparse);
+    for (int64_t i = 0; i < n_x; i++) lu[model->one[i]] = 1.0;
+    if (n == n_x)
+        for (int64_t q = 0; q < model->jacobian_nnz; q++) lu[entry[q]] -= g * j[q];
+    else
+        for (int64_t q = 0; q < model->jacobian_nnz; q++) lu[entry[q]] -= (model->jacobian_row[q] < n_x ? g : 1.0) * j[q];
+    for (int64_t k = 0; k < n; k++) {
+        double most = 0.0;
+        for (int32_t q = begin[k]; q < begin[k + 1]; q++) {
+            const double size = fabs(lu[q]) * unit[at[q]];
+            if (!(size <= most)) most = size;
+        }
+        largest[k] = most;
+        for (int32_t q = begin[k]; q < pivot[k]; q++) {
+            const int32_t i = model->earlier[q];
+            const double factor = lu[q] *= inverse[i];
+            if (!(fabs(factor) * largest[i] <= LARGEST_MULTIPLIER * most)) return 0;
+            for (int32_t u = pivot[i] + 1; u < begin[i + 1]; u++) lu[*target++] -= factor * lu[u];
+        }
+        const double here = lu[pivot[k]];
+        if (!(fabs(here) > 0.0) || !isfinite(here)) return 0;
+        inverse[k] = 1.0 / here;
+    }
+    return 1;
+}
+
 /* Solve for one right-hand side b (n,) into x (n,). */
 static void solve(const Factors *of, const double *restrict b, double *restrict x)
 {
     const int64_t n = of->n;
+    if (of->foreseen) {
+        const Model *model = of->model;
+        const int32_t *restrict begin = model->begin, *restrict pivot = model->pivot, *restrict at = model->at;
+        for (int64_t k = 0; k < n; k++) {
+            double sum = b[model->pivot_row[k]];
+            for (int32_t q = begin[k]; q < pivot[k]; q++) sum -= of->sparse[q] * x[at[q]];
+            x[at[pivot[k]]] = sum;
+        }
+        for (int64_t k = n - 1; k >= 0; k--) {
+            double sum = x[at[pivot[k]]];
+            for (int32_t q = pivot[k] + 1; q < begin[k + 1]; q++) sum -= of->sparse[q] * x[at[q]];
+            x[at[pivot[k]]] = sum * of->inverse[k];
+        }
+        return;
+    }
     for (int64_t i = 0; i < n; i++) {
         double sum = b[of->order[i]];
         for (int64_t q = 0; q < of->l_n[i]; q++) sum -= of->lu[i * n + of->l_at[i * n + q]] * x[of->l_at[i * n + q]];
@@ -182,6 +239,29 @@ static void solve(const Factors *of, const double *restrict b, double *restrict 
 static void solve_all(const Factors *of, const double *restrict b, double *restrict x, int64_t nd)
 {
     const int64_t n = of->n;
+    if (of->foreseen) {
+        const Model *model = of->model;
+        const int32_t *restrict begin = model->begin, *restrict pivot = model->pivot, *restrict at = model->at;
+        for (int64_t k = 0; k < n; k++) {
+            const double *from = b + model->pivot_row[k] * nd;
+            double *to = x + at[pivot[k]] * nd;
+            for (int64_t d = 0; d < nd; d += WIDE) {
+                wide sum = *(const wide *)(from + d);
+                for (int32_t q = begin[k]; q < pivot[k]; q++) sum -= of->sparse[q] * *(const wide *)(x + at[q] * nd + d);
+                *(wide *)(to + d) = sum;
+            }
+        }
+        for (int64_t k = n - 1; k >= 0; k--) {
+            double *to = x + at[pivot[k]] * nd;
+            const int32_t first = pivot[k] + 1, last = begin[k + 1];
+            for (int64_t d = 0; d < nd; d += WIDE) {
+                wide sum = *(const wide *)(to + d);
+                for (int32_t q = first; q < last; q++) sum -= of->sparse[q] * *(const wide *)(x + at[q] * nd + d);
+                *(wide *)(to + d) = sum * of->inverse[k];
+            }
+        }
+        return;
+    }
     for (int64_t i = 0; i < n; i++) {
         const int64_t *at = of->l_at + i * n;
         const double *row = of->lu + i * n, *from = b + of->order[i] * nd;
@@ -206,6 +286,8 @@ static void solve_all(const Factors *of, const double *restrict b, double *restr
 static int factorize_step(Factors *of, const Model *model, const double *j, double g, const double *unit)
 {
     const int64_t n = of->n;
+    of->foreseen = model->sparse > 0 && factorize_foreseen(of, j, g, unit);
+    if (of->foreseen) return 1;
     memset(of->lu, 0, sizeof(double) * n * n);
     for (int64_t i = 0; i < model->n_x; i++) of->lu[i * n + i] = 1.0;
     for (int64_t q = 0; q < model->jacobian_nnz; q++) {
@@ -260,8 +342,9 @@ static void weigh(Work *w, const double *unit, const double *y, const double *ot
 {
     for (int64_t i = 0; i < w->n; i++) {
         double size = fabs(y[i]);
+        if (size > w->most[i]) w->most[i] = size;
         if (other && fabs(other[i]) > size) size = fabs(other[i]);
-        w->weight[i] = w->task->absolute * unit[i] + w->task->relative * size;
+        w->weight[i] = w->task->absolute * fmax(unit[i], REMEMBERED * w->most[i]) + w->task->relative * size;
     }
 }
 
@@ -409,7 +492,9 @@ static double first_step(Work *w, int64_t lane, double tau)
     const double D = w->task->duration[lane];
     const int64_t n_x = model->n_x;
     const double size = norm(w->y, w->weight, n_x), rate = fabs(D) * norm(w->k, w->weight, n_x);
-    double h = (size < 1e-5 || rate < 1e-5) ? 1e-6 : 0.01 * size / rate;
+    /* what rests while f depends on time may be about to be moved: look at once what comes */
+    const double near = size < 1e-5 || rate < 1e-5 ? 1e-6 : 0.01 * size / rate;
+    double h = model->timed ? fmin(near, 1e-6) : near;
     if (h > 1.0 - tau) h = 1.0 - tau;
     memcpy(w->y1, w->y, sizeof(double) * w->n);
     for (int64_t i = 0; i < n_x; i++) w->y1[i] += h * D * w->k[i];
@@ -467,23 +552,35 @@ static void write_outputs(Work *w, int64_t lane, int64_t *next, double tau, doub
 
 /* ------------------------------------------------------------------ one lane */
 
-/* Return how large the directions' errors are, relative to what is allowed. */
-static double error_of_directions(Work *w, const double *unit, double H)
+/* Return how large the directions' errors are, relative to what is allowed; `error` is that of the states.
+   Where they would decide, what is stiff in them is damped as it is in the states' error. */
+static double error_of_directions(Work *w, const double *unit, double H, double error)
 {
     const Task *task = w->task;
-    const int64_t n_x = w->model->n_x, nd = w->nd, s = w->method->stages, size = n_x * nd;
-    const double *s1 = w->sk + s * size;
-    double worst = 0.0;
-    for (int64_t i = 0; i < n_x; i++)
-        for (int64_t d = 0; d < task->n_d; d++) {
-            const int64_t q = i * nd + d;
-            double sum = 0.0;
-            for (int64_t j = 0; j < s; j++) sum += w->method->error[j] * w->sk[j * size + q];
-            const double allowed = task->absolute * unit[i] + task->relative * fmax(fabs(w->s[q]), fabs(s1[q]));
-            const double v = fabs(H * sum) / allowed;
-            if (!(v <= worst)) worst = v;
+    const int64_t n = w->n, n_x = w->model->n_x, nd = w->nd, s = w->method->stages, size = n_x * nd;
+    const double *s1 = w->sk + s * size, *weights = w->method->error;
+    double *restrict e = w->se;
+    for (int64_t q = 0; q < size; q += WIDE) {
+        wide sum = {0.0};
+        for (int64_t j = 0; j < s; j++) sum += weights[j] * *(const wide *)(w->sk + j * size + q);
+        *(wide *)(e + q) = H * sum;
+    }
+    for (int damped = 0;; damped = 1) {
+        double worst = 0.0;
+        for (int64_t i = 0; i < n_x; i++) {
+            const double least = task->absolute * fmax(unit[i], REMEMBERED * w->most[i]);
+            for (int64_t q = i * nd; q < i * nd + task->n_d; q++) {
+                const double before = fabs(w->s[q]), after = fabs(s1[q]);
+                const double v = fabs(e[q]) / (least + task->relative * (before > after ? before : after));
+                worst = v > worst || v != v ? v : worst;
+            }
         }
-    return worst;
+        worst *= task->watch;
+        if (damped || worst <= error) return worst;
+        memset(e + size, 0, sizeof(double) * (n - n_x) * nd);
+        solve_all(&w->own, e, w->sr, nd);
+        e = w->sr;
+    }
 }
 
 static int integrate(Work *w, int64_t lane)
@@ -495,11 +592,12 @@ static int integrate(Work *w, int64_t lane)
     const double D = task->duration[lane], *unit = task->unit + lane * n;
     int64_t *counts = task->counts + 4 * lane, next = 0, steps = 0, replayed = 0, which = -1;
     double tau = 0.0, h = 0.0, before = 1.0, rate = 0.5;
-    int fresh = 2, rejected = 0, why = FINE; /* fresh: K_1 is to be computed; 2: a new first step too */
+    int fresh = 2, rejected = 0, known = 0, why = FINE; /* fresh: K_1 is to be computed; 2: a new first step too */
 
     memcpy(w->y, task->x0 + lane * n_x, sizeof(double) * n_x);
     memcpy(w->y + n_x, task->z0 + lane * model->n_z, sizeof(double) * model->n_z);
     memcpy(model->p, task->p + lane * model->n_p, sizeof(double) * model->n_p);
+    memset(w->most, 0, sizeof(double) * n);
     w->interval = 0;
     if (task->grid[0] == 0.0) { /* an empty first interval: the output at the start */
         memcpy(task->x + lane * task->m * n_x, w->y, sizeof(double) * n_x);
@@ -541,7 +639,7 @@ static int integrate(Work *w, int64_t lane)
                 before = 1.0;
             }
             if (task->dx && !differentiate_rates(w, lane, tau, w->y, unit)) { why = NOT_FINITE; goto failed; }
-            fresh = 0;
+            fresh = known = 0;
         }
         /* the next time at which a step must end */
         int64_t stop = next;
@@ -563,11 +661,15 @@ static int integrate(Work *w, int64_t lane)
         const double at_output = task->grid[next], off = fabs(tau + h - at_output);
         const double to = h >= left * (1 - 1e-10) ? end : off <= 1e-10 * h ? at_output : tau + h, H = h * D, g = H * method->gamma;
 
-        place(w, lane, tau, w->y);
-        call(&model->jacobian);
-        which = not_finite(model->j, model->jacobian_nnz);
-        if (which >= 0) { which = model->jacobian_row[which]; why = NOT_FINITE; goto failed; }
-        int trouble = factorize_step(&w->shared, model, model->j, g, unit) ? FINE : STEP_NEWTON;
+        if (!known) { /* the sensitivities of the step before have it; and it is the same for a shorter step */
+            place(w, lane, tau, w->y);
+            call(&model->jacobian);
+            which = not_finite(model->j, model->jacobian_nnz);
+            if (which >= 0) { which = model->jacobian_row[which]; why = NOT_FINITE; goto failed; }
+            memcpy(w->jacobian, model->j, sizeof(double) * model->jacobian_nnz);
+            known = 1;
+        }
+        int trouble = factorize_step(&w->shared, model, w->jacobian, g, unit) ? FINE : STEP_NEWTON;
         for (int64_t i = 1; i < s && !trouble; i++) {
             const double at = i == s - 1 ? to : tau + method->c[i] * h, *a = method->a + i * s, *guess = method->predict + i * s;
             double *y = w->z1 + i * n, *k = w->k + i * n;
@@ -600,7 +702,7 @@ static int integrate(Work *w, int64_t lane)
                 if (!differentiate(w, lane, i, at, h, w->z1 + i * n, unit)) trouble = NOT_FINITE, which = -1;
             }
             if (!trouble && task->watch > 0.0 && !task->replay) {
-                const double of_directions = task->watch * error_of_directions(w, unit, H);
+                const double of_directions = error_of_directions(w, unit, H, error);
                 if (of_directions > error) { error = of_directions; if (error > 1.0) counts[3]++; }
             }
         }
@@ -625,9 +727,11 @@ static int integrate(Work *w, int64_t lane)
         tau = to;
         memcpy(w->y, w->y1, sizeof(double) * n);
         memcpy(w->k, w->k + (s - 1) * n, sizeof(double) * n);
+        known = task->dx != 0;
         if (task->dx) {
             memcpy(w->s, w->sk + s * size, sizeof(double) * size);
             memcpy(w->sk, w->sk + (s - 1) * size, sizeof(double) * size);
+            memcpy(w->jacobian, model->slope_j, sizeof(double) * model->jacobian_nnz);
         }
         /* PI control (Hairer, Wanner: Solving ODEs II, IV.2); a step cut short by a stop says little about the next */
         const double small = error > 1e-10 ? error : 1e-10;
@@ -655,18 +759,20 @@ failed:
 
 static void *room(size_t count, size_t each) { return calloc(count ? count : 1, each); }
 
-static int prepare_factors(Factors *of, int64_t n)
+static int prepare_factors(Factors *of, const Model *model, int64_t n)
 {
+    of->model = model;
     of->n = n;
+    of->sparse = room(model->sparse, sizeof(double));
     of->lu = room(n * n, sizeof(double)); of->inverse = room(n, sizeof(double)); of->scale = room(n, sizeof(double));
     of->order = room(n, sizeof(int64_t)); of->l_n = room(n, sizeof(int64_t)); of->u_n = room(n, sizeof(int64_t));
     of->l_at = room(n * n, sizeof(int64_t)); of->u_at = room(n * n, sizeof(int64_t));
-    return of->lu && of->inverse && of->scale && of->order && of->l_n && of->u_n && of->l_at && of->u_at;
+    return of->sparse && of->lu && of->inverse && of->scale && of->order && of->l_n && of->u_n && of->l_at && of->u_at;
 }
 
 static void free_factors(Factors *of)
 {
-    free(of->lu); free(of->inverse); free(of->scale); free(of->order);
+    free(of->sparse); free(of->lu); free(of->inverse); free(of->scale); free(of->order);
     free(of->l_n); free(of->u_n); free(of->l_at); free(of->u_at);
 }
 
@@ -677,15 +783,15 @@ int64_t castfit_integrate(const Model *model, const Tableau *method, const Task 
     const int64_t n = w.n = model->n_x + model->n_z, s = method->stages;
     const int64_t nd = w.nd = task->dx ? (task->n_d + WIDE - 1) / WIDE * WIDE : 0, size = model->n_x * nd;
     int64_t lane = first, taken = 0;
-    double *states = room(n * (8 + 2 * s), sizeof(double));
+    double *states = room(n * (8 + 2 * s) + model->jacobian_nnz, sizeof(double));
     double *directions = room(size * (s + 4) + n * nd * 4 + nd, sizeof(double));
     w.dp_begin = room(model->n_p + 1, sizeof(int64_t));
     w.dp_at = room(model->n_p * (nd ? nd : 1), sizeof(int64_t));
     w.dp_value = room(model->n_p * (nd ? nd : 1), sizeof(double));
     const int enough = states && directions && w.dp_begin && w.dp_at && w.dp_value;
-    if (prepare_factors(&w.shared, n) & prepare_factors(&w.own, n) & enough) {
+    if (prepare_factors(&w.shared, model, n) & prepare_factors(&w.own, model, n) & enough) {
         w.y = states; w.y1 = w.y + n; w.r = w.y1 + n; w.weight = w.r + n; w.e = w.weight + n; w.change = w.e + n;
-        w.k = w.change + n; w.z1 = w.k + s * n;
+        w.most = w.change + n; w.k = w.most + n; w.z1 = w.k + s * n; w.jacobian = w.z1 + s * n;
         w.s = directions; w.sk = w.s + size; w.sr = w.sk + size * s + n * nd; w.se = w.sr + n * nd; w.dt = w.se + n * nd;
         for (; lane < task->lanes && taken < budget; lane++) {
             if (task->skip[lane]) continue;

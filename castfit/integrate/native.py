@@ -26,6 +26,7 @@ import numpy as np
 
 from castfit._watch import look
 from castfit.integrate.library import CompilationError, load
+from castfit.integrate.ordering import Elimination, elimination
 from castfit.integrate.threads import threads
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ FINE, STEP_ERROR, STEP_NEWTON, MANY_STEPS, NOT_FINITE, SINGULAR, NO_MEMORY = ran
 """How a lane ended; as in esdirk.c."""
 
 
+_ORDER = ("rows", "columns", "begin", "pivot", "at", "earlier", "entry", "one", "targets")  # as Elimination has them
+
+
 class _Function(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_void_p)
@@ -64,6 +68,9 @@ class _Model(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("jacobian_row", "jacobian_col", "slope_row", "slope_col")),
         *((name, _Function) for name in ("rates", "jacobian", "slopes")),
         *((name, ctypes.c_void_p) for name in ("t", "y", "p", "u", "du", "f", "j", "slope_j", "by_p", "by_t")),
+        ("timed", ctypes.c_int64),
+        ("sparse", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in _ORDER),
     ]
 
 
@@ -150,6 +157,7 @@ class NativeModel:
         du = ca.SX.sym("du", self.n_u)
         f = ca.vertcat(*cast("list[ca.SX]", graph(*arguments)))
         jacobian, by_p, by_t = (ca.jacobian(f, v) for v in (ca.vertcat(x, z), p, t))
+        self.timed = bool(by_t.nnz())
         if self.n_u:
             by_t = by_t + ca.mtimes(ca.jacobian(f, u), du)
         slopes = [_column(jacobian), _column(by_p), ca.densify(by_t)]
@@ -159,6 +167,7 @@ class NativeModel:
             ca.Function("slopes", [*arguments, du], slopes, {"cse": True}),
         )
         self._patterns = (*_entries(jacobian), *_entries(by_p))
+        self._elimination = elimination(self.n_x + self.n_z, self.n_x, *self._patterns[:2])
         self._library = self._compile() if compiled or _evaluation() is None else None
         self._local = threading.local()
 
@@ -243,9 +252,11 @@ class NativeModel:
         return self._local.workspace
 
     @cached_property
-    def parts(self) -> tuple[tuple[ca.Function, ...], tuple[Integers, ...], ctypes.CDLL | None]:
-        """The functions, where their sparse results have entries, and the library."""
-        return self._functions, self._patterns, self._library
+    def parts(
+        self,
+    ) -> tuple[tuple[ca.Function, ...], tuple[Integers, ...], ctypes.CDLL | None, Elimination | None]:
+        """The functions, where their sparse results have entries, the library, and how matrices are factorized."""
+        return self._functions, self._patterns, self._library, self._elimination
 
 
 _MODELS: WeakKeyDictionary[ca.Function, dict[bool, NativeModel]] = WeakKeyDictionary()
@@ -281,12 +292,12 @@ class _Workspace:
     """Where one thread's functions of a model read and write."""
 
     def __init__(self, of: NativeModel) -> None:
-        functions, patterns, library = of.parts
+        functions, patterns, library, order = of.parts
         n, entries, slopes = of.n_x + of.n_z, patterns[0].size, patterns[2].size
         t, y, p, u, du = (np.zeros(max(k, 1)) for k in (1, n, of.n_p, of.n_u, of.n_u))
         f, j, slope_j, by_p, by_t = (np.zeros(max(k, 1)) for k in (n, entries, entries, slopes, n))
         read, written = [t, y[: of.n_x], y[of.n_x :], p, u, du], ([f], [j], [slope_j, by_p, by_t])
-        self._kept: list[Any] = [*read, y, *(a for arrays in written for a in arrays), patterns, library]
+        self._kept: list[Any] = [*read, y, *(a for arrays in written for a in arrays), patterns, library, order]
         made = [
             self._buffered(function, read, arrays) if library is None else self._linked(function, library, read, arrays)
             for function, arrays in zip(functions, written, strict=True)
@@ -294,6 +305,9 @@ class _Workspace:
         self.model = _Model(
             of.n_x, of.n_z, of.n_p, of.n_u, entries, slopes, *map(_address, patterns), *made,
             *map(_address, (t, y, p, u, du, f, j, slope_j, by_p, by_t)),
+            int(of.timed),
+            0 if order is None else order.at.size,
+            *(None if order is None else _address(getattr(order, name)) for name in _ORDER),
         )  # fmt: skip
 
     def _buffered(self, function: ca.Function, read: list[Array], written: list[Array]) -> _Function:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 _MOST_ITERATIONS = 8
+_REMEMBERED = 1e-6  # part of the largest value of a state so far that counts as its magnitude
 _FEW_OUTPUTS = 500  # of which a single one within a step becomes its end
 
 
@@ -54,6 +55,7 @@ class Reference:
         self.n_x = graph.size1_in(1)
         t, x, z, p, u = arguments = [ca.SX.sym(n, graph.size1_in(i)) for i, n in enumerate("txzpu")]
         f: Any = ca.vertcat(*graph(*arguments))
+        self._timed = bool(ca.jacobian(f, t).nnz())
         parts = [f, ca.jacobian(f, ca.vertcat(x, z)), ca.jacobian(f, p)]
         self._parts = ca.Function("parts", [t, ca.vertcat(x, z), p, u], [ca.densify(part) for part in parts])
 
@@ -74,6 +76,8 @@ class Reference:
         f, J, P = self._at(start, y)
         dy, k = dx0, np.concatenate([f[:n_x], y[n_x:]])  # k, dk: the first stage's rates
         dk = (J @ np.vstack([dy, self._algebraic(J, P, dy, dp)]) + P @ dp)[:n_x]
+        given, unit = unit, np.maximum(unit, _REMEMBERED * np.abs(y))
+        most = np.abs(y)
         h = self._first_step(start, y, k, unit)
         while len(x) < grid.size:
             proposed, left = h, 1.0 - tau
@@ -94,10 +98,12 @@ class Reference:
             if error > 1.0:
                 h, rejected = h * min(max(0.2, 0.9 * error ** (-1 / order)), 0.9), True
                 continue
-            dY, dK = self._differentiate(start, tau, to, h, Y, dy, dk, dp)
+            dY, dK, last = self._differentiate(start, tau, to, h, Y, dy, dk, dp)
             allowed = self._weight(unit[:n_x, None], np.maximum(np.abs(dy), np.abs(dY[-1])))
-            of_directions = np.abs(H * _weighted(b_error, dK)) / allowed
-            error = max(error, control.watch * float(of_directions.max(initial=0.0)))
+            e = H * _weighted(b_error, dK)
+            if control.watch * float((np.abs(e) / allowed).max(initial=0.0)) > error:  # what is stiff is damped
+                e = _solve(last, np.vstack([e, np.zeros((y.size - n_x, e.shape[1]))]))[:n_x]
+                error = max(error, control.watch * float((np.abs(e) / allowed).max(initial=0.0)))
             if error > 1.0:
                 h, rejected = h * min(max(0.2, 0.9 * error ** (-1 / order)), 0.9), True
                 continue
@@ -108,6 +114,8 @@ class Reference:
                 x.append(self._between(th, y[:n_x], Y[-1, :n_x], H * K[:, :n_x]))
                 dx.append(self._between(th, dy, dY[-1], H * dK))
             y, dy, k, dk, tau = Y[-1], dY[-1], K[-1], dK[-1], to
+            most = np.maximum(most, np.abs(y))
+            unit = np.maximum(given, _REMEMBERED * most)
             small = max(error, 1e-10)
             factor = 0.9 * small ** (-0.7 / order) * before ** (0.4 / order)
             factor = min(1.0 if rejected else 6.0, max(0.2, factor))
@@ -163,20 +171,20 @@ class Reference:
 
     def _differentiate(
         self, start: float, tau: float, to: float, h: float, Y: Array, S: Array, dK1: Array, dp: Array
-    ) -> tuple[Array, Array]:
-        """Differentiate the stages as implicit functions: dY (s, n_x, n_d), dK."""
+    ) -> tuple[Array, Array, Array]:
+        """Differentiate the stages as implicit functions: dY (s, n_x, n_d), dK, and the matrix of the last one."""
         method, n_x, s = self.method, self.n_x, self.method.stages
         H = h * self._D
         g = H * method.gamma
         dY, dK = np.zeros((s, *S.shape)), np.zeros((s, *S.shape))
-        dY[0], dK[0] = S, dK1
+        dY[0], dK[0], last = S, dK1, np.empty(0)
         for i in range(1, s):
             _, J, P = self._at(start + self._D * (to if i == s - 1 else tau + method.c[i] * h), Y[i])
             R = S + H * _weighted(method.a[i, :i], dK[:i])
-            by_p = P @ dp
-            dY[i] = _solve(self._matrix(J, g), np.vstack([R + g * by_p[:n_x], by_p[n_x:]]))[:n_x]
+            by_p, last = P @ dp, self._matrix(J, g)
+            dY[i] = _solve(last, np.vstack([R + g * by_p[:n_x], by_p[n_x:]]))[:n_x]
             dK[i] = (dY[i] - R) / g
-        return dY, dK
+        return dY, dK, last
 
     def _between(self, th: float, y0: Array, y1: Array, HK: Array) -> Array:
         """Return the continuous extension at th in [0, 1]; HK (s, ...) are the rates times the step."""
@@ -203,7 +211,8 @@ class Reference:
         n_x, D = self.n_x, abs(self._D)
         weight = self._weight(unit, np.abs(y))[:n_x]
         size, rate = self._norm(y[:n_x], weight), D * self._norm(K1[:n_x], weight)
-        h = min(1e-6 if size < 1e-5 or rate < 1e-5 else 0.01 * size / rate, 1.0)
+        near = 1e-6 if size < 1e-5 or rate < 1e-5 else 0.01 * size / rate
+        h = min(near, 1e-6 if self._timed else 1.0)
         ahead = np.concatenate([y[:n_x] + h * self._D * K1[:n_x], y[n_x:]])
         f = self._at(start + self._D * h, ahead)[0][:n_x]
         bend = D * self._norm(f - K1[:n_x], weight) / h if np.isfinite(f).all() else 0.0

@@ -12,6 +12,7 @@ from dataclasses import replace
 import casadi as ca
 import numpy as np
 import pytest
+from scipy.integrate import solve_ivp
 
 from castfit.integrate import Integrator, IntegratorOptions, Lanes, library
 from castfit.integrate.native import Control, NativeModel, obstacle
@@ -397,3 +398,28 @@ def test_the_shortest_lanes_move_with_their_ends():
     spans = np.array([1.0, -1.0]).reshape(2, 1, 1)
     found = integrator.sensitivities(lanes, integrator.values(lanes), np.ones((1, 1, 1)), np.zeros((1, 1, 1)), spans)
     assert found.dx[0, 0, 0, 0] == pytest.approx(1.0 - 0.12 * 4.5, rel=1e-9)
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-7, 1e-10])
+def test_what_rests_at_the_start_is_not_jumped_over(tolerance):
+    # The pulse is over at a hundredth of the lane; at t = 0 nothing moves but by rounding errors.
+    t, x, k = symbols("t x k")
+    pulse = t * ca.exp(-10 * t)
+    model = Model({x: k * pulse * 1000 - 0.01 * (x - 1)}, parameters=[k], time=t)
+    found = Integrator(model.system, [1.0], IntegratorOptions("esdirk", tolerance, tolerance / 100)).values(
+        one([1.0 + 1e-15], [1.0], 100.0)
+    )
+    exact = solve_ivp(lambda t, x: 1000 * t * np.exp(-10 * t) - 0.01 * (x - 1), (0, 100), [1.0], rtol=1e-12, atol=1e-13,
+                      max_step=0.1)  # fmt: skip
+    assert found.x[0, -1, 0] == pytest.approx(exact.y[0, -1], rel=100 * tolerance)
+
+
+def test_a_state_that_dies_away_does_not_hold_up_the_others():
+    x, y, k = symbols("x y k")
+    model = Model({x: -1000 * k * x, y: -k * y}, parameters=[k])
+    lanes = replace(one([1.0, 1.0], [1.0], 1.0), unit=np.array([[1e-300, 1.0]]))
+    native = NativeModel(graph_of(model), compiled=False)
+    found = native.integrate(lanes, np.array([1.0]), ESDIRK5, Control(1e-6, 1e-8, 10_000))
+    assert found.counts[0, 0] < 150
+    assert found.x[0, -1, 1] == pytest.approx(np.exp(-1.0), rel=1e-6)
+    assert abs(found.x[0, -1, 0]) < 1e-13
