@@ -25,14 +25,14 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
     import castfit
     from castfit import _console
     from castfit._json import finite
+    from castfit.cli.method import usual_parts
     from castfit.cli.source import load
 
     check_outputs(arguments)
     source = load(arguments.name, arguments.option)
-    options = source.recommended.get("collocation")
-    method = None if options is None else castfit.Collocation(**options)
-    start = source.starts.get("collocation", source.starts["reference"])
-    result = castfit.fit(source.problem, method, start=start)
+    method, solver = usual_parts(source)
+    start = source.starts.get(source.transcription, source.starts["reference"])
+    result = castfit.fit(source.problem, method, solver, start=start)
     console = _console.console(stderr=arguments.json == "-")
     if not result.success:
         say(result.summary(), sys.stderr)
@@ -48,6 +48,7 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
             samples=arguments.samples,
             rng=arguments.seed,
             transcription=method,
+            solver=solver,
             workers=arguments.workers,
             max_time=arguments.max_time,
             callback=told,

@@ -6,7 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from castfit.cli.command import Command, add_options, check_outputs
-from castfit.cli.fit import exit_status, fit_source, make_transcription, read_start
+from castfit.cli.fit import exit_status, fit_source, read_start
+from castfit.cli.method import make_transcription
 from castfit.cli.source import load
 from castfit.methods import TRANSCRIPTIONS
 from castfit.status import Status

@@ -18,16 +18,16 @@ def _doctor(arguments: argparse.Namespace) -> int:
     import castfit
     from castfit import _console
     from castfit._json import finite
+    from castfit.cli.method import usual_parts
     from castfit.cli.source import load
 
     check_outputs(arguments)
     source = load(arguments.name, arguments.option)
-    options = source.recommended.get("collocation")
     with _console.progress() as show:
         found = castfit.check(
             source.problem,
-            None if options is None else castfit.Collocation(**options),
-            start=source.starts.get("collocation", source.starts["reference"]),
+            *usual_parts(source),
+            start=source.starts.get(source.transcription, source.starts["reference"]),
             starts=arguments.starts,
             rng=arguments.seed,
             max_time=arguments.max_time,

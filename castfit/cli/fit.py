@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import inspect
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,53 +22,27 @@ from castfit.cli.command import (
     literal,
     write_json,
 )
+from castfit.cli.method import add_method, make_solver, make_transcription, solver_name
 from castfit.cli.source import Source, load
-from castfit.methods import SOLVERS, TRANSCRIPTIONS
 from castfit.status import InputError, Status, check, suggest
 
 if TYPE_CHECKING:
     from castfit.methods import Transcription
     from castfit.result import Result
 
-_SETTINGS = ("intervals", "elements", "degree", "states", "derivatives", "matching")  # of transcriptions
-
 
 def _configure_fit(parser: argparse.ArgumentParser) -> None:
     parser.usage = "castfit fit NAME|FILE.py|FILE.yaml [options]"
     add_problem(parser)
-    add_method(parser)
+    add_fit(parser)
     add_options(parser, "json", "plot", "save", max_time=math.inf, seed=0)
     parser.add_argument("-v", "--verbose", action="count", default=0, help="report each solve; twice: each iteration")
 
 
-def add_method(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say how to fit, for `make_transcription` and `read_start`."""
+def add_fit(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say how to fit, and from where."""
     method = parser.add_argument_group("method")
-    method.add_argument("--transcription", choices=TRANSCRIPTIONS, default="collocation", help="(default: %(default)s)")
-    method.add_argument("--intervals", type=literal, metavar="N|data", help="intervals of multiple shooting")
-    method.add_argument("--elements", type=literal, metavar="N|auto|data", help="elements of collocation")
-    method.add_argument("--degree", type=int, metavar="D", help="collocation points per element")
-    method.add_argument(
-        "--states",
-        choices=("data", "smoothed", "simulation"),
-        help="where the states of multiple shooting and collocation start (default: as the problem recommends)",
-    )
-    method.add_argument(
-        "--derivatives",
-        choices=("auto", "forward", "adjoint"),
-        help="how shooting is differentiated (default: whichever is faster)",
-    )
-    method.add_argument(
-        "--matching",
-        choices=("vector", "scalar"),
-        help="matching conditions of --intervals data --derivatives adjoint (default: vector)",
-    )
-    method.add_argument(
-        "--solver",
-        choices=[name.replace("_", "-") for name in SOLVERS],
-        default="gauss-newton",
-        help="(default: %(default)s)",
-    )
+    add_method(method)
     method.add_argument(
         "--start",
         metavar="START",
@@ -84,10 +57,12 @@ def _fit(arguments: argparse.Namespace) -> int:
 
     check_outputs(arguments)
     source = load(arguments.name, arguments.option)
-    transcription = make_transcription(source, arguments.transcription, vars(arguments))
-    start = read_start(source, arguments.transcription, arguments.start, arguments.seed)
+    kind = arguments.transcription or source.transcription
+    transcription = make_transcription(source, kind, vars(arguments))
+    start = read_start(source, kind, arguments.start, arguments.seed)
     verbose = min(arguments.verbose, 2)
-    result = fit_source(source, transcription, start, arguments.solver, max_time=arguments.max_time, verbose=verbose)
+    solver = solver_name(source, kind, arguments.solver)
+    result = fit_source(source, transcription, start, solver, max_time=arguments.max_time, verbose=verbose)
     console = _console.console(stderr=arguments.json == "-")
     console.print(result.summary(), markup=False, soft_wrap=True)
     if source.reference is not None and math.isfinite(result.chi2):
@@ -95,21 +70,12 @@ def _fit(arguments: argparse.Namespace) -> int:
         console.print()
         console.print(_console.shown(table))
         console.print(sentence, markup=False)
-    write_json(fit_record(source.name, arguments.solver, result), arguments.json)
+    write_json(fit_record(source.name, solver, result), arguments.json)
     if arguments.plot:
         result.plot(arguments.plot)
     if arguments.save:
         result.save(arguments.save)
     return exit_status([result])
-
-
-def make_transcription(source: Source, kind: str, given: Mapping[str, Any]) -> Transcription:
-    """Make a transcription from what the user gave, what the library recommends, and defaults, in this order."""
-    chosen = {option: given[option] for option in _SETTINGS if given.get(option) is not None}
-    accepted = [option for option in _SETTINGS if option in inspect.signature(TRANSCRIPTIONS[kind]).parameters]
-    takes = f"it takes {', '.join(f'--{o}' for o in accepted)}" if accepted else "it has no such options"
-    check("options", [f"--transcription {kind} does not take --{o}; {takes}" for o in chosen if o not in accepted])
-    return TRANSCRIPTIONS[kind](**{**source.recommended.get(kind, {}), **chosen})
 
 
 def read_start(source: Source, kind: str, text: str | None, seed: int) -> Mapping[str, float]:
@@ -151,7 +117,7 @@ def fit_source(
         return castfit.fit(
             source.problem,
             transcription,
-            SOLVERS[solver.replace("-", "_")](),
+            make_solver(solver),
             start=start,
             max_time=max_time,
             callback=lambda now: show(f"{what}: iteration {now.iteration}, chi2 {now.chi2:.6g}"),

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import castfit
 from castfit._json import finite
 from castfit.cli.command import FAILED, INTERRUPTED, Command, add_options, add_problem, check_outputs, write_json
-from castfit.cli.fit import fit_source, make_transcription, read_start
+from castfit.cli.fit import fit_source, read_start
+from castfit.cli.method import add_parts, make_solver, make_transcription, solver_name
 from castfit.cli.source import load
-from castfit.methods import SOLVERS, TRANSCRIPTIONS
 from castfit.status import Status
 
 if TYPE_CHECKING:
@@ -27,13 +27,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--levels", metavar="L,L", default="0.95", help="confidence levels (default: %(default)s)")
     parser.add_argument("--limits", choices=("auto", "chi2", "F"), default="auto", help="(default: %(default)s)")
     parser.add_argument("--everywhere", action="store_true", help="go on beyond the limits, to the bounds")
-    parser.add_argument("--transcription", choices=TRANSCRIPTIONS, default="collocation", help="(default: %(default)s)")
-    parser.add_argument(
-        "--solver",
-        choices=[name.replace("_", "-") for name in SOLVERS],
-        default="gauss-newton",
-        help="(default: %(default)s)",
-    )
+    add_parts(parser)
     parser.add_argument("--start", metavar="START", help="of the fit: a start with a name, random, or name=value,...")
     parser.add_argument("--checkpoint", metavar="FILE", help="write every finished side there")
     parser.add_argument("--resume", action="store_true", help="continue the checkpoint if it exists")
@@ -47,10 +41,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
     check_outputs(arguments)
     source = load(arguments.name, arguments.option)
-    transcription = make_transcription(source, arguments.transcription, {})
-    start = read_start(source, arguments.transcription, arguments.start, arguments.seed)
+    kind = arguments.transcription or source.transcription
+    transcription = make_transcription(source, kind, {})
+    start = read_start(source, kind, arguments.start, arguments.seed)
     console = _console.console(stderr=arguments.json == "-")
-    result = fit_source(source, transcription, start, arguments.solver, max_time=arguments.max_time)
+    solver = solver_name(source, kind, arguments.solver)
+    result = fit_source(source, transcription, start, solver, max_time=arguments.max_time)
     if not result.success:
         console.print(result.summary(), markup=False, soft_wrap=True)
         return INTERRUPTED if result.status is Status.INTERRUPTED else FAILED
@@ -59,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> int:
             result,
             None if arguments.names is None else [name.strip() for name in arguments.names.split(",")],
             transcription,
-            SOLVERS[arguments.solver.replace("-", "_")](),
+            make_solver(solver),
             levels=[_number(level) for level in arguments.levels.split(",")],
             limits=arguments.limits,
             everywhere=arguments.everywhere,

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from castfit.cli.command import Command, add_options, add_problem, say
-from castfit.cli.fit import add_method, exit_status, fit_source, make_transcription, read_start
+from castfit.cli.fit import add_fit, exit_status, fit_source, read_start
+from castfit.cli.method import make_transcription, solver_name
 from castfit.cli.source import load
 from castfit.status import Status, check
 
@@ -27,7 +28,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE.html", help="where to write the page (default: NAME.html)")
     parser.add_argument("--title", metavar="TEXT", help="above the page (default: NAME)")
     parser.add_argument("--profiles", action="store_true", help="profile all quantities too, which takes longer")
-    add_method(parser)
+    add_fit(parser)
     add_options(parser, max_time=math.inf, seed=0)
 
 
@@ -39,9 +40,12 @@ def _run(arguments: argparse.Namespace) -> int:
     wrong = [] if target.suffix.lower() in (".html", ".htm") else [f"'{target}' is no page; let --out end in .html"]
     wrong += [] if target.absolute().parent.is_dir() else [f"there is no folder '{target.parent}'; make it first"]
     check("--out", wrong)
-    transcription = make_transcription(source, arguments.transcription, vars(arguments))
-    start = read_start(source, arguments.transcription, arguments.start, arguments.seed)
-    result = fit_source(source, transcription, start, arguments.solver, max_time=arguments.max_time)
+    kind = arguments.transcription or source.transcription
+    transcription = make_transcription(source, kind, vars(arguments))
+    start = read_start(source, kind, arguments.start, arguments.seed)
+    result = fit_source(
+        source, transcription, start, solver_name(source, kind, arguments.solver), max_time=arguments.max_time
+    )
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     result.report(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from castfit.cli.command import FAILED, INTERRUPTED, Command, add_options, add_problem, check_outputs, write_json
 from castfit.cli.fit import fit_record
+from castfit.cli.method import add_parts, make_solver, make_transcription, solver_name
 from castfit.cli.source import Source, load
-from castfit.methods import SOLVERS, TRANSCRIPTIONS
 from castfit.status import Status, check
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ def _estimate(arguments: argparse.Namespace) -> int:
 def _configure_multistart(parser: argparse.ArgumentParser) -> None:
     parser.usage = "castfit multistart NAME|FILE.py|FILE.yaml [options]"
     add_problem(parser)
-    parser.add_argument("--transcription", choices=TRANSCRIPTIONS, default="collocation", help="(default: %(default)s)")
-    solvers = [name.replace("_", "-") for name in SOLVERS]
-    parser.add_argument("--solver", choices=solvers, default="gauss-newton", help="(default: %(default)s)")
+    add_parts(parser)
     add_options(parser, starts=20, seed=0, workers=1, max_time=math.inf, start_max_time=60.0)
     add_options(parser, "json", "save", "plot")
 
@@ -57,12 +55,13 @@ def _multistart(arguments: argparse.Namespace) -> int:
 
     check("--starts", [f"starts is {arguments.starts}; give at least 1"] if arguments.starts < 1 else [])
     source = _source(arguments)
-    options = source.recommended.get(arguments.transcription, {})
+    kind = arguments.transcription or source.transcription
+    transcription = make_transcription(source, kind, {})
     with _console.progress() as show:
         found = castfit.multistart(
             source.problem,
-            TRANSCRIPTIONS[arguments.transcription](**options),
-            SOLVERS[arguments.solver.replace("-", "_")](),
+            transcription,
+            make_solver(solver_name(source, kind, arguments.solver)),
             starts=arguments.starts,
             rng=arguments.seed,
             workers=arguments.workers,

@@ -12,7 +12,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,9 @@ class Source:
     draw_start : callable
     recommended : mapping from a transcription to keyword arguments
     reference : Reference or None
+    transcription, solver : str
+        What is used where none is named.  A problem in the PEtab format says where a fit begins, at its nominal values,
+        which single shooting keeps to, where collocation begins at the data; and its parameters are known to decades.
     """
 
     name: str
@@ -47,6 +50,8 @@ class Source:
     draw_start: Callable[[int | np.random.Generator], Mapping[str, float]]
     recommended: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     reference: Reference | None = None
+    transcription: str = "collocation"
+    solver: str = "gauss-newton"
 
 
 def load(name: str, options: Sequence[str]) -> Source:
@@ -116,7 +121,7 @@ def _of_file(path: Path, wanted: str) -> Source:
 def _of_petab(path: Path) -> Source:
     from castfit import petab
 
-    return _stated(path.name, petab.load(path))
+    return replace(_stated(path.name, petab.load(path)), transcription="single", solver="box")
 
 
 def _stated(label: str, problem: Problem) -> Source:

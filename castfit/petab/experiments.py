@@ -51,6 +51,9 @@ class Reader:
     def _values(self, period: Period, row: ExperimentRow, *, moving: bool) -> Values:
         given = self._given(period, row)
         entities = self.entities
+        if not moving and (row.before is None or period is row.before):
+            begin = 0.0 if isinf(period.time) else period.time
+            given = {n: self._at_begin(v, begin) for n, v in given.items()}
         states = {n: v for n, v in given.items() if n in entities.state_of}
         self._refuse_states(given, period, row, moving=moving)
         if moving:
@@ -77,6 +80,15 @@ class Reader:
             for n in follow
         )
         return Values({n: v for n, v in start.parameters.items() if n in self.naming.targets}, initial, chosen)
+
+    def _at_begin(self, value: Graph, time: float) -> Graph:
+        """Return a value with the model's own initial states, which are the current ones when an experiment begins."""
+        entities = self.entities
+        if not isinstance(value, ca.SX):
+            return value
+        symbols = [(s, entities.initial[n]) for n, (s, _) in entities.rates.items() if n in entities.initial]
+        old = ca.vertcat(entities.time, *(s for s, _ in symbols))
+        return ca.SX(ca.substitute([value], [old], [ca.vertcat(time, *(ca.SX(v) for _, v in symbols))])[0])
 
     def _differs(self, name: str, value: Graph) -> bool:
         """Tell whether a constant is not what the model says."""
@@ -169,9 +181,10 @@ def _experiment(
             initial={n: put(v) for n, v in {**entities.initial, **before.states}.items()},
             replace={n: v for n, v in initial.items() if n in during.chosen},
         )
-    events = [_event(e, put) for e in entities.events]
+    events: list[Any] = []
     for period in row.during[1:]:
         events += _changes(period, plan[period.time], put)
+    events += [_event(e, put) for e in entities.events]  # after a period's changes, where they happen at one time
     series, sigma, noise = _data(data, observing, put)
     own = {**_constants(during, put), **_placeholders(row.name, observing, put)}
     return Experiment(

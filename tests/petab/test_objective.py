@@ -458,3 +458,28 @@ def test_a_state_that_has_died_away_before_the_first_datum(tmp_path):
     expected = sum(normal(m, a, 0.1) for m, a in zip((1.3, 0.9, 0.5), amount, strict=True))
     assert objective.value(np.asarray(problem.guess)) == pytest.approx(expected, abs=1e-7)
     assert gradient_agrees(problem)
+
+
+def test_an_event_of_the_model_acts_after_the_condition_of_the_same_time(tmp_path):
+    """And a condition at the start may refer to the model's own initial values and to time (cases 0023, 0030)."""
+    model = DECAY.replace("end", "at (time >= 2): A = 2 * A\nend")
+    conditions = [
+        {"conditionId": "first", "targetId": "A", "targetValue": "A + time + 0.5"},
+        {"conditionId": "shot", "targetId": "A", "targetValue": "A + 1.5"},
+    ]
+    experiments = [
+        {"experimentId": "e", "time": 1, "conditionId": "first"},
+        {"experimentId": "e", "time": 2, "conditionId": "shot"},
+    ]
+    rows = [
+        {"observableId": "y", "experimentId": "e", "measurement": m, "time": t}
+        for t, m in zip(TIMES, VALUES, strict=True)
+    ]
+    problem = cf.petab.load(
+        write(tmp_path, model, version=2, conditions=conditions, experiments=experiments, measurements=rows)
+    )
+    at2 = 2 * (3.5 * exp(-0.4) + 1.5)
+    courses = {1.0: 3.5, 2.0: at2, 4.0: at2 * exp(-0.8)}
+    expected = sum(normal(m, courses[t], 0.1) for t, m in zip(TIMES, VALUES, strict=True))
+    assert nllh(problem) == pytest.approx(expected, abs=1e-5)
+    assert gradient_agrees(problem)

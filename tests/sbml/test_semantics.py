@@ -42,21 +42,27 @@ def test_a_volume_by_a_rule_of_time():
 
 
 def test_an_event_that_changes_a_volume_keeps_amounts_and_thins_concentrations():
-    """V doubles at t = 1; A reacts, B has a rate rule for its concentration, C is set by the event."""
+    """V doubles at t = 1; A reacts, B has a rate rule for its concentration; C and D, alike, are set by the event.
+
+    What is set is an amount in the volume before it, so that the concentration ends up as half of the value (case
+    01779 of the SBML Test Suite).
+    """
     out = of(
         """
-        compartment V = 1; species A in V, B in V, C in V
+        compartment V = 1; species A in V, B in V, C in V, D in V
         A -> ; 0 * A; A = 2
         B = 3; B' = 1
         C -> ; 0 * C; C = 5
-        at time >= 1: V = 2, C = 7
+        D = 1; D' = 0
+        at time >= 1: V = 2, C = 7, D = 8
         z := V
         """
     )
     after = T >= 1
     np.testing.assert_allclose(out["A"], np.where(after, 1.0, 2.0), rtol=1e-8)
     np.testing.assert_allclose(out["B"], np.where(after, 0.5 * 4 + T - 1, 3 + T), rtol=1e-8)
-    np.testing.assert_allclose(out["C"], np.where(after, 7.0, 5.0), rtol=1e-8)
+    np.testing.assert_allclose(out["C"], np.where(after, 3.5, 5.0), rtol=1e-8)
+    np.testing.assert_allclose(out["D"], np.where(after, 4.0, 1.0), rtol=1e-8)
 
 
 def test_conversion_factors_and_stoichiometries_that_vary():
