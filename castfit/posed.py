@@ -85,6 +85,8 @@ class Posed:
         Constraints at points of experiments, which conditions watch.
     implied : tuple of Relation
         Relations that follow from others, which are therefore not held.
+    group_bounds : tuple of (lower, upper)
+        Of the unknown sigmas, in the unit of the data or of their logarithm; empty if nothing is known.
     """
 
     model: Model
@@ -105,6 +107,7 @@ class Posed:
     relations: tuple[Relation, ...] = ()
     path: tuple[Constraint, ...] = ()
     implied: tuple[Relation, ...] = ()
+    group_bounds: tuple[tuple[float, float], ...] = ()
 
     # What follows from the fields
 

@@ -20,6 +20,7 @@ from castfit.noise.gaussian import Gaussian, LogNormal
 
 if TYPE_CHECKING:
     from castfit._array import Array
+    from castfit.conditions import Condition
     from castfit.noise.base import Noise
     from castfit.posed import Posed
     from castfit.staged import StagedProblem
@@ -27,17 +28,21 @@ if TYPE_CHECKING:
 _ROUNDS = 8
 _FEW_COUNTS = 5  # do not show how they scatter
 _SETTLED = 0.1  # of a spread: no better guess is needed
+_ANY = (0.0, np.inf)  # bounds of a spread of which nothing is said
 _DISPERSION = (0.01, 0.1, 1.0)  # of counts, for the weights of a start: least, unless values say more, and largest
 
 
 def surrogate(problem: Posed) -> Posed:
     """Return the question with normal errors of unknown size, one for each output, in the place of other densities.
 
-    Those of counts are known from the counts, or nearly so.
+    A spread that is a parameter of the noise, and nothing else, is eliminated as what it is: one size for all data that
+    share it, within its bounds, so that normal errors are as likely as in the question itself; one of fixed parameters
+    is known.  Those of counts are known from the counts, or nearly so.
 
     Parameters of the noise alone are fixed; other quantities keep their order.
     """
-    labels = dict.fromkeys(problem.groups)
+    labels = dict.fromkeys(problem.groups, _ANY) | dict(zip(problem.groups, problem.group_bounds, strict=False))
+    sizes = _sizes(problem)
     conditions = list(problem.conditions)
     for i, condition in enumerate(conditions):
         observed, sigma = list(condition.observed), condition.points.sigma.copy()
@@ -48,9 +53,17 @@ def surrogate(problem: Posed) -> Posed:
                 observed[j] = replace(of, noise=Gaussian(), group=-1, predicted=of.predicted[:1], computed=False)
                 sigma[:, j] = _of_counts(of.noise, condition.points.values[:, j])
                 continue
-            label = f"surrogate of {problem.outputs[j]}"
-            labels.setdefault(label)
             like = LogNormal(base=of.noise.base) if isinstance(of.noise, LogNormal) else Gaussian()
+            known = _known(problem, condition, of.predicted[1]) if of.computed and of.noise.plain else None
+            if known is not None:
+                observed[j] = replace(of, noise=like, group=-1, predicted=of.predicted[:1], computed=False)
+                sigma[:, j] = known
+                continue
+            label, bounds = f"surrogate of {problem.outputs[j]}", _ANY
+            if of.computed and of.noise.plain and of.predicted[1] in sizes:
+                name, bounds = sizes[of.predicted[1]]
+                label = f"surrogate of sigma {name}"
+            labels.setdefault(label, bounds)
             observed[j] = replace(
                 of, noise=like, group=list(labels).index(label), predicted=of.predicted[:1], computed=False
             )
@@ -61,11 +74,38 @@ def surrogate(problem: Posed) -> Posed:
         problem,
         conditions=tuple(conditions),
         groups=tuple(labels),
+        group_bounds=tuple(labels.values()),
         spreads=(),
         noise_parameters=frozenset[str](),
         forgiving=True,
     )
     return plain.fix([q.name for q in problem.quantities if q.of in problem.noise_parameters])
+
+
+def _sizes(problem: Posed) -> Mapping[str, tuple[str, tuple[float, float]]]:
+    """Return the spreads that are a parameter of the noise in all experiments, with its name and bounds."""
+    graphs = {name: problem.model.outputs[name] for name in problem.spreads}
+    symbols = {name: graph.name() for name, graph in graphs.items() if graph.is_symbolic()}
+    own: dict[str, list[tuple[float, float]]] = {}
+    for q in problem.quantities:
+        own.setdefault(q.of, []).append((q.lower, q.upper))
+    return {
+        spread: (name, own[name][0])
+        for spread, name in symbols.items()
+        if name in problem.noise_parameters and len(own.get(name, ())) == 1
+    }
+
+
+def _known(problem: Posed, condition: Condition, spread: str) -> float | None:
+    """Return a spread that is a number in an experiment, since all its parameters are fixed; None if it is none."""
+    model, graph = problem.model, problem.model.outputs[spread]
+    inside = {s.name() for s in ca.symvar(graph)}
+    rows = [i for i, name in enumerate(model.parameters) if name in inside]
+    if len(rows) < len(inside) or condition.link.pattern[rows].any():
+        return None
+    p = condition.link.natural(problem.guess[condition.theta]).p
+    value = float(ca.Function("spread", [model.system.p], [graph])(p))
+    return value if np.isfinite(value) and value > 0.0 else None
 
 
 def _of_counts(noise: Poisson | NegativeBinomial, values: Array) -> Array:

@@ -42,7 +42,7 @@ from castfit.transcribe.division import Division, divided
 from castfit.transcribe.elements import Elements, Equations, Slopes, signals
 from castfit.transcribe.grid import Staging, arrange, merge, snap
 from castfit.transcribe.lagrange import Table, table
-from castfit.transcribe.measure import constrained, profiled, relations_of, resolution, standardised, unrelated
+from castfit.transcribe.measure import constrained, profiled, relations_of, sigma_limits, standardised, unrelated
 from castfit.transcribe.measured import Measured, measured_by
 from castfit.transcribe.pointwise import Expressions
 from castfit.transcribe.projection import NOTHING, projection_of
@@ -166,7 +166,7 @@ class CollocationProblem(StagedProblem):
         self.problem, self.equations, self.elements, self.layout = problem, equations, elements, layout
         self.lower, self.upper, self.scale, self.start = locked(lower), locked(upper), locked(scale), locked(start)
         self.signal = signal
-        self.least_sigma = resolution(layout, signal)
+        self.least_sigma, self._most_sigma = sigma_limits(problem, layout, signal)
         self.least_squares, self.forgiving = problem.least_squares, problem.forgiving
         self.logarithmic = problem.log
         self._projection = projection_of(problem, layout.theta(start))
@@ -248,7 +248,7 @@ class CollocationProblem(StagedProblem):
                 related, related_slopes = self.problem.related(self.layout.theta(v))
             failures = (*(failure for _, group in found for failure in group), *unrelated(self.layout, related))
             failures += (Failure("prior", 0, "not_finite", prior.failure),) if prior.failure else ()
-            rows = profiled(self.layout, tuple(values for values, _ in found), self.least_sigma)
+            rows = profiled(self.layout, tuple(values for values, _ in found), self.least_sigma, self._most_sigma)
             memory.evaluation = Evaluation(
                 np.array(v),
                 rows.values,

@@ -4,11 +4,12 @@
    states that were integrated.
 2. Rows of known sigma are what is left of that.  An unknown sigma, common to a group of n rows, is eliminated:
 
-       S = SSE / n of the group,    sigma^ = max(sqrt S, floor)
+       S = SSE / n of the group,    sigma^ = sqrt S between the floor and the ceiling
        rows r / sigma^,  Jacobian R / sigma^,  cost  1/2 |r|^2 / sigma^2 + n (log sigma^ - 1/2)
 
-   which is 1/2 n log S above the floor, and below it the parabola in r that touches there with the same value and
-   slope.  The rows' products are the gradient exactly and Fisher's information, in which sigma and theta do not mix.
+   which is 1/2 n log S between them, and beyond the parabola in r that touches there with the same value and slope:
+   the cost of a sigma that is known.  The rows' products are the gradient exactly and Fisher's information, in which
+   sigma and theta do not mix.  The floor is what rounding leaves, or a bound; a ceiling is always a bound.
 
 Points are batched as (K, M): stage and point within the stage.
 """
@@ -210,8 +211,17 @@ def resolution(layout: Layout, signal: Sequence[Array]) -> Array:
     return RESOLUTION * np.where(magnitude > 0.0, magnitude, 1.0)
 
 
-def profiled(layout: Layout, values: tuple[Values, ...], floor: Array) -> Profiled:
-    """Divide weighted residuals by the most likely sigma of their group, not below `floor` (n_groups,)."""
+def sigma_limits(problem: Posed, layout: Layout, signal: Sequence[Array]) -> tuple[Array, Array]:
+    """Return the least and the largest sigma of each group, (n_groups,) each."""
+    least = resolution(layout, signal)
+    if not problem.group_bounds:
+        return least, np.full(least.size, np.inf)
+    lower, upper = np.array(problem.group_bounds, dtype=float).reshape(-1, 2).T
+    return np.maximum(least, lower), np.maximum(upper, np.maximum(least, lower))
+
+
+def profiled(layout: Layout, values: tuple[Values, ...], floor: Array, ceiling: Array) -> Profiled:
+    """Divide weighted residuals by the most likely sigma of their group, between floor and ceiling (n_groups,)."""
     surplus = sum(of.excess for of in values)
     if layout.n_groups == 0:
         return Profiled(values, np.empty(0), surplus, surplus)
@@ -221,7 +231,7 @@ def profiled(layout: Layout, values: tuple[Values, ...], floor: Array) -> Profil
         largest = np.full(layout.n_groups, np.finfo(float).tiny)
         np.maximum.at(largest, group, np.abs(r))
         squares = np.bincount(group, (r / largest[group]) ** 2, minlength=layout.n_groups)
-        sigma = np.maximum(largest * np.sqrt(squares / np.maximum(layout.group_sizes, 1)), floor)
+        sigma = np.clip(largest * np.sqrt(squares / np.maximum(layout.group_sizes, 1)), floor, ceiling)
         sigma = np.where(np.isfinite(sigma), sigma, 1.0)  # where a stage failed
         standard = tuple(
             replace(of, r=of.r * inverse) for of, inverse in zip(values, layout.of_rows(1.0 / sigma), strict=True)

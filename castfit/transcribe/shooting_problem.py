@@ -49,7 +49,7 @@ from castfit.transcribe.measure import (
     Observer,
     profiled,
     relations_of,
-    resolution,
+    sigma_limits,
     standardised,
     unrelated,
 )
@@ -151,7 +151,7 @@ class ShootingProblem(StagedProblem):
             relations_of(problem),
         )
         self.signal = tuple(chain.measured.signal for chain in self._here)
-        self.least_sigma = resolution(self.layout, self.signal)
+        self.least_sigma, self._most_sigma = sigma_limits(problem, self.layout, self.signal)
         self.least_squares, self.forgiving = problem.least_squares, problem.forgiving
         self._taken_over = 0  # stages that another integrator took over at the last linearization
         self._projection = projection_of(problem, theta)
@@ -429,7 +429,7 @@ class ShootingProblem(StagedProblem):
             related, related_slopes = self.problem.related(self.layout.theta(v))
         failures += unrelated(self.layout, related)
         failures += [Failure("prior", 0, "not_finite", prior.failure)] if prior.failure else []
-        found = profiled(self.layout, tuple(values), self.least_sigma)
+        found = profiled(self.layout, tuple(values), self.least_sigma, self._most_sigma)
         evaluation = Evaluation(
             v.copy(),
             found.values,

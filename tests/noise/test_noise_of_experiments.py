@@ -148,6 +148,40 @@ def test_the_surrogate_has_the_same_quantities_but_those_of_the_noise() -> None:
     assert not problem.posed.least_squares
 
 
+@pytest.mark.parametrize("bounds", [(1e-3, 1e3), (2.0, 1e3), (1e-3, 0.05)], ids=["free", "at lower", "at upper"])
+def test_the_surrogate_eliminates_a_sigma_that_is_a_parameter_within_its_bounds(bounds: tuple[float, float]) -> None:
+    """What is left is the likelihood with that sigma at its best, with its gradient; a fixed sigma is known."""
+    s, fixed = cf.symbols("s fixed")
+    data = noisy() | {"y": 0.05 * np.sin(T)}
+    guess = float(np.clip(0.2, *bounds))
+    given = {"s": cf.Parameter(guess, scale="log", bounds=bounds), "fixed": cf.Parameter(3.0, fixed=True)}
+    problem = cascade(data, sigma={"x": s, "y": s, "obs": fixed}, parameters=given)
+    plain = surrogate(problem.posed)
+    assert plain.names == ("k1", "k2")
+    assert len(plain.groups) == 1
+    integrator = cf.IntegratorOptions(relative_tolerance=1e-10, absolute_tolerance=1e-12)
+    theta = np.log([1.3, 0.4])
+    staged = cf.SingleShooting(integrator).transcribe(plain, theta)
+    n = int(staged.layout.group_sizes.sum())
+    assert n == 2 * T.size
+
+    def most_likely(theta: np.ndarray[Any, Any]) -> float:
+        k1, k2 = np.exp(theta)
+        x, y = np.exp(-k1 * T), k1 / (k1 - k2) * (np.exp(-k2 * T) - np.exp(-k1 * T))
+        errors = np.concatenate([x - data["x"], y - data["y"]])
+        sigma = float(np.clip(np.sqrt(np.mean(errors**2)), *bounds))
+        known = np.sum(((100 * y - data["obs"]) / 3.0) ** 2)
+        return float(np.sum(errors**2) / (2 * sigma**2) + n * (np.log(sigma) - 0.5) + 0.5 * known)
+
+    at = staged.linearize(theta)
+    assert at.cost == pytest.approx(most_likely(theta), rel=1e-7)
+    rows = [(of.r.ravel(), j.R_q.reshape(of.r.size, -1)) for of, j in zip(at.values, at.jacobians, strict=True)]
+    gradient = sum(r @ R for r, R in rows)
+    steps = 1e-5 * np.eye(2)
+    differences = [(most_likely(theta + h) - most_likely(theta - h)) / 2e-5 for h in steps]
+    assert gradient == pytest.approx(differences, rel=1e-5)
+
+
 def test_starts_are_not_drawn_for_spreads_without_bounds() -> None:
     wrong: list[str] = []
     drawn = draw(cascade(counts(), sigma={"x": 0.02}, noise={"obs": cf.NegativeBinomial()}), 4, None, None, 0, wrong)
