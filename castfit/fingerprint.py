@@ -84,10 +84,13 @@ def _question(posed: Posed) -> dict[str, str]:
     ]
     names = (model.states, model.algebraic_states, model.parameters, model.inputs, posed.outputs)
     unknown = ("sigma unknown",) if posed.experiments[0].sigma is None else ()
+    graphs: dict[int, list[Any]] = {}  # of noise models, which thousands of experiments may share
     return {
         "model": digest(names, *_graph(equations)),
         **{
-            f"data of '{c.name}'": digest(c.points.times, c.points.values, c.points.sigma, *unknown, *_noise(posed, c))
+            f"data of '{c.name}'": digest(
+                c.points.times, c.points.values, c.points.sigma, *unknown, *_noise(posed, c, graphs)
+            )
             for c in posed.conditions
         },
         **{f"inputs, initial and fixed values of '{c.name}'": _condition(c) for c in posed.conditions},
@@ -96,18 +99,19 @@ def _question(posed: Posed) -> dict[str, str]:
     }
 
 
-def _noise(posed: Posed, condition: Condition) -> list[Any]:
-    """List what is said of an experiment's noise beyond standard deviations."""
+def _noise(posed: Posed, condition: Condition, graphs: dict[int, list[Any]]) -> list[Any]:
+    """List what is said of an experiment's noise beyond standard deviations; graphs that were made are kept."""
     parts: list[Any] = []
     for name, of in zip(posed.outputs, condition.observed, strict=True):
         if of is None or (of.weighted and (of.group < 0 or posed.groups[of.group] == "")):
             continue
-        mu, s, m = (ca.SX.sym(n) for n in ("mu", "s", "m"))
-        density = of.noise.density(mu, s, m)
-        others = [e for e in ca.symvar(density.cost) if not any(ca.is_equal(e, own) for own in (mu, s, m))]
-        cost = ca.Function("cost", [mu, s, m, *others], [density.cost])
+        if id(of.noise) not in graphs:
+            mu, s, m = (ca.SX.sym(n) for n in ("mu", "s", "m"))
+            density = of.noise.density(mu, s, m)
+            others = [e for e in ca.symvar(density.cost) if not any(ca.is_equal(e, own) for own in (mu, s, m))]
+            graphs[id(of.noise)] = _graph(ca.Function("cost", [mu, s, m, *others], [density.cost]))
         group = posed.groups[of.group] if of.group >= 0 else None
-        parts += [name, of.predicted, group, *_graph(cost)]
+        parts += [name, of.predicted, group, *graphs[id(of.noise)]]
     return parts
 
 

@@ -1,7 +1,7 @@
 """Standard errors of population parameters: from how the exact gradient of -log likelihood changes.
 
     R_jk = d^2 (-log L) / dy_j dy_k    by differences of gradients: central ones, or of many individuals, whose
-                                       likelihood is nearly a parabola, one-sided ones
+                                       likelihood is nearly a parabola, one-sided ones, right to about 1e-3
     covariance of y = R^-1             of entries at a bound there is none
 
 Of the log-likelihood of independent individuals the scores s_i = dL_i/dy give a second estimate, S = sum_i s_i s_i^T,
@@ -51,16 +51,17 @@ def errors_at(laplace: Laplace, at: Marginal, scores: Scores) -> Errors:
     width = _WIDTH / np.sqrt(np.diag(definite(laplace.expected(at))))
     width = np.minimum(width, _WIDTH)
     second = np.full((size, size), np.nan)
+    here = laplace.scores(at, forward=True).gradient if many else scores.gradient
     for j in free:
         step = np.zeros(size)
         step[j] = min(width[j], 0.5 * (upper[j] - at.y[j]), 0.5 * (at.y[j] - lower[j]))
-        ends: list[Array] = [scores.gradient] if many else []
+        ends: list[Array] = [here] if many else []
         for sign in (-1.0,) if many else (1.0, -1.0):
-            there = laplace.value(at.y + sign * step, at.modes.phi, scores.bend)
+            there = laplace.value(at.y + sign * step, at.modes.phi + scores.moving @ (sign * step), scores.bend)
             if there is None or not np.isfinite(there.value):
                 name = laplace.question.names[j]
                 return nothing(size, f"Standard errors cannot be had: beside the estimate of {name} a fit fails.")
-            ends.append(laplace.scores(there).gradient)
+            ends.append(laplace.scores(there, forward=many).gradient)
         second[:, j] = (ends[0] - ends[-1]) / ((1.0 if many else 2.0) * step[j])
     own = second[np.ix_(free, free)]
     own = 0.5 * (own + own.T)

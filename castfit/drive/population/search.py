@@ -107,7 +107,7 @@ def minimise(
             ends = np.maximum(lower - here.y, -radius), np.minimum(upper - here.y, radius)
             step = step_in_box(gradient, here.curvature, *ends)
             promised = -float(gradient @ step + 0.5 * step @ here.curvature @ step)
-            trial = laplace.value(here.y + step, moved(laplace, at, step), scores.bend)
+            trial = laplace.value(here.y + step, at.modes.phi + scores.moving @ step, scores.bend)
             gain = -np.inf if trial is None else at.value - trial.value
             if trial is not None and gain > 1e-4 * promised:
                 taken = trial
