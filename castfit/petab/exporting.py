@@ -56,12 +56,12 @@ class _Tables:
             self.ids[name] = plain
         return self.ids[name]
 
-    def formula(self, value: Any, what: str) -> str:
+    def formula(self, value: Any, what: str, *, of_model: bool = False) -> str:
         """Return a number or an expression as text."""
         if not isinstance(value, ca.SX):
             return repr(float(value))
         try:
-            return infix([value], {s.name(): self.id(s.name()) for s in ca.symvar(value)})[0]
+            return infix([value], {s.name(): self.id(s.name()) for s in ca.symvar(value)}, of_model=of_model)[0]
         except NotSayable as error:
             self.missing.append(f"{what} contains {error}")
             return "0"
@@ -348,11 +348,11 @@ def _sbml(sbml: Any, model: Model, problem: Problem, tables: _Tables) -> str:
         state.setValue(0.0 if start is None or not start.is_constant() else float(start))
         rule = made.createRateRule()
         rule.setVariable(tables.id(name))
-        rule.setMath(_tree(sbml, tables.formula(rate, f"the rate of '{name}'")))
+        rule.setMath(_tree(sbml, tables.formula(rate, f"the rate of '{name}'", of_model=True)))
         if start is not None and not start.is_constant():
             assignment = made.createInitialAssignment()
             assignment.setSymbol(tables.id(name))
-            assignment.setMath(_tree(sbml, tables.formula(start, f"the initial value of '{name}'")))
+            assignment.setMath(_tree(sbml, tables.formula(start, f"the initial value of '{name}'", of_model=True)))
     return str(sbml.writeSBMLToString(document))
 
 

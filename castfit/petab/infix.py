@@ -11,8 +11,8 @@ class NotSayable(ValueError):
     """An operation that formulas of SBML have not; the message names it."""
 
 
-def infix(expressions: Sequence[ca.SX], names: Mapping[str, str]) -> list[str]:
-    """Return expressions as text, with other names for some symbols.
+def infix(expressions: Sequence[ca.SX], names: Mapping[str, str], *, of_model: bool = False) -> list[str]:
+    """Return expressions as text, with other names for some symbols; formulas of a model may round.
 
     Raises
     ------
@@ -23,20 +23,39 @@ def infix(expressions: Sequence[ca.SX], names: Mapping[str, str]) -> list[str]:
     found = ca.symvar(column)
     graph = ca.Function("formulas", found, [ca.densify(column)])
     work: dict[int, str] = {}
+    true: set[int] = set()  # what holds truth values, which are no numbers in SBML
     out = ["0"] * len(expressions)
+
+    def number(i: int) -> str:
+        return f"piecewise(1, {work[i]}, 0)" if i in true else work[i]
+
+    def truth(i: int) -> str:
+        return work[i] if i in true else f"({work[i]} != 0)"
+
     for k in range(graph.n_instructions()):
         op, taken, given = graph.instruction_id(k), graph.instruction_input(k), graph.instruction_output(k)
         if op == ca.OP_INPUT:
-            work[given[0]] = names.get(found[taken[0]].name(), found[taken[0]].name())
+            said = names.get(found[taken[0]].name(), found[taken[0]].name())
         elif op == ca.OP_OUTPUT:
-            out[given[1]] = work[taken[0]]
+            out[given[1]] = number(taken[0])
+            continue
         elif op == ca.OP_CONST:
             value = float(graph.instruction_constant(k))
-            work[given[0]] = repr(value) if value >= 0 else f"({value!r})"
+            said = repr(value) if value >= 0 else f"({value!r})"
+        elif op == ca.OP_IF_ELSE_ZERO:
+            said = _if(truth(taken[0]), number(taken[1]))
         elif op in _WORDS:
-            work[given[0]] = _WORDS[op](*(work[i] for i in taken))
+            read = truth if op in _LOGICAL else number
+            said = _WORDS[op](*(read(i) for i in taken))
+        elif op in _ROUNDING and of_model:
+            said = f"{_ROUNDING[op]}({number(taken[0])})"
         else:
             raise NotSayable(f"an operation ({op} of CasADi) that formulas of SBML have not")
+        work[given[0]] = said
+        if op in _TRUE:
+            true.add(given[0])
+        else:
+            true.discard(given[0])
     return out
 
 
@@ -97,6 +116,9 @@ def _log1p(a: str) -> str:
     return f"ln(1 + {a})"
 
 
+_LOGICAL = frozenset({ca.OP_AND, ca.OP_OR, ca.OP_NOT})
+_TRUE = _LOGICAL | {ca.OP_LT, ca.OP_LE, ca.OP_EQ, ca.OP_NE}
+_ROUNDING = {ca.OP_FLOOR: "floor", ca.OP_CEIL: "ceil"}  # of SBML; PEtab's tables have not these
 _WORDS: dict[int, Callable[..., str]] = {
     ca.OP_ADD: _between("+"),
     ca.OP_SUB: _between("-"),
@@ -118,7 +140,6 @@ _WORDS: dict[int, Callable[..., str]] = {
     ca.OP_SIGN: _sign,
     ca.OP_FMAX: _larger(">"),
     ca.OP_FMIN: _larger("<"),
-    ca.OP_IF_ELSE_ZERO: _if,
     ca.OP_EXPM1: _expm1,
     ca.OP_LOG1P: _log1p,
     ca.OP_EXP: _function("exp"),

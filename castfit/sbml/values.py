@@ -278,7 +278,7 @@ class Values:
                     flow += part.sign * self._stoichiometry(reaction.name, part) * self.value(reaction.name)
         factor = self.contents.quantities[name].factor
         flow = flow * self.value(factor) if factor else flow  # A' = c sum nu v
-        return flow if self.is_amount(name) or self.holds_amount(name) else flow / self.size(name)
+        return flow if self.is_amount(name) or self.holds_amount(name) else _divided(flow, self.size(name))
 
     def _stoichiometry(self, reaction: str, part: object) -> ca.SX:
         named, number = getattr(part, "reference", ""), getattr(part, "stoichiometry", None)
@@ -405,6 +405,15 @@ class Start:
 
     def _rate(self, name: str) -> ca.SX:
         return self.at_start(self.values.rate(name))
+
+
+def _divided(flow: ca.SX, size: ca.SX) -> ca.SX:
+    """Return flow / size; where the flow is a multiple of the size, as kinetic laws are mostly, without either."""
+    if not size.is_symbolic() or not ca.depends_on(flow, size):
+        return flow / size
+    slope = ca.jacobian(flow, size)
+    rest = ca.substitute([flow], [size], [ca.SX(0)])[0]
+    return slope if rest.is_zero() and not ca.depends_on(slope, size) else flow / size
 
 
 def _free_name(name: str, taken: set[str], others: Iterable[str]) -> str:

@@ -135,3 +135,14 @@ def test_what_the_format_cannot_say_is_named(tmp_path):
         cf.petab.save(problem, tmp_path)
     with refused("give a Problem"):
         cf.petab.save(3, tmp_path)
+
+
+def test_powers_with_estimated_exponents_and_truth_values_go_out_and_come_back(tmp_path):
+    """What castfit makes of x^n compares and rounds; comparisons are no numbers in SBML."""
+    model = "A' = -k * A^n * (1 + (A > 1)); A = 2; k = 0.3; n = 1.5"
+    parameters = [parameter("k", 0.4), parameter("n", 1.3)]
+    problem = cf.petab.load(write(tmp_path, model, parameters=parameters))
+    again = cf.petab.load(cf.petab.save(problem, tmp_path / "saved"))
+    nllh = cf.petab.negative_log_likelihood
+    for point in ({}, {"k": 0.2, "n": 2.0}):
+        assert nllh(again, point) == pytest.approx(nllh(problem, point), abs=1e-7)
