@@ -58,6 +58,7 @@ SAME = 0.1
 NEAR = 2.0
 """Of the lowest cost so far, in the logarithm of the likelihood: what comes so close is followed to its optimum."""
 
+_LONGEST = 180  # iterations of a default fit from a draw; what takes more hardly ever arrives
 _NEAR_PART = 0.02  # of half the squares: the same, where the lowest cost is far from noise
 
 
@@ -132,7 +133,9 @@ def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) ->
     with Interrupt() as pressed:
         if order.way == "fit":
             start = None if order.guess else _named(problem, scene, where.draw(rng))
-            end = _end_of(fit(problem, start=start, retry=False, max_time=left), scene)  # other ways come anyway
+            solver = None if order.guess else GaussNewton(max_iter=_LONGEST)
+            # Without retry: other ways come anyway.
+            end = _end_of(fit(problem, None, solver, start=start, retry=False, max_time=left), scene)
         elif order.way == CONFIRM:
             end = _confirmed(problem, scene, np.array(order.theta), left)
         else:
