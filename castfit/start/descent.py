@@ -7,7 +7,7 @@ even where only one output on a scale of its own is measured and the start is a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,11 +59,11 @@ def work_of(evaluations: dict[str, int], n_theta: int) -> float:
     return others + (1.0 + n_theta / 3.0) * sweeps
 
 
-def best_of(scene: Scene, draws: list[Array]) -> tuple[Array, float]:
-    """Return the draw of the lowest cost, and that cost."""
+def best_of(scene: Scene, draws: Sequence[Array]) -> tuple[int, float]:
+    """Return which draw has the lowest cost, and that cost."""
     costs = [scene.cost(theta) for theta in draws]
     k = int(np.argmin(costs))
-    return draws[k], costs[k]
+    return k, costs[k]
 
 
 def descend(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from castfit.drive.multistart.sampling import Draws
+from castfit.start.descent import best_of
 from castfit.start.scene import scene_of
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ def screened(problem: Posable, draws: Draws, count: int, deadline: float = np.in
     if count < 2 or again is None:
         return draws
     scene = scene_of(problem.posed)
-
-    def cost(start: Mapping[str, float]) -> float:
-        return scene.cost(problem.theta_from(start)[scene.places])
-
     first: list[dict[str, float]] = []
     with np.errstate(all="ignore"):
         for i, drawn in enumerate(draws.first):
-            others = [again(i) for _ in range(count - 1)]
-            first.append(drawn if time.time() >= deadline else min((drawn, *others), key=cost))
+            starts = [drawn, *(again(i) for _ in range(count - 1))]
+            if time.time() >= deadline:
+                first.append(drawn)
+                continue
+            k, _ = best_of(scene, [problem.theta_from(start)[scene.places] for start in starts])
+            first.append(starts[k])
     return replace(draws, first=tuple(first))

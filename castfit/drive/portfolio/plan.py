@@ -11,20 +11,19 @@ Every way keeps a small share: what fails at first may be what finds the optimum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from castfit.drive.portfolio.moves import MOVES, Field, Member, joined
+from castfit.drive.portfolio.race import OPEN, Race
 from castfit.drive.portfolio.ways import SAME, End, Order
 
 if TYPE_CHECKING:
     from castfit._array import Array
 
 _FLOOR = 0.15  # of the shares, divided evenly
-_MEMORY = 20  # candidates whose median decides which ones are dropped
-_FEWEST = 6  # candidates before any is dropped
 _FRESH = 6  # candidates before points are recombined
 
 
@@ -32,14 +31,17 @@ _FRESH = 6  # candidates before points are recombined
 class Options:
     """The parts of a search, each of which can be left out or replaced.
 
-    ways : those that are used;  screen : draws of which the best is taken;  race : whether candidates are dropped on
-    the way;  moves : how points of the pool are recombined;  step_control : of local fits;  per_round : candidates that
-    are made at a time
+    ways : those that are used
+    screen : draws of which the best is taken
+    race : which candidates are dropped on the way; None for none
+    moves : how points of the pool are recombined
+    step_control : of local fits
+    per_round : candidates that are made at a time
     """
 
     ways: tuple[str, ...]
     screen: int = 8
-    race: bool = True
+    race: Race | None = field(default_factory=Race)
     moves: tuple[str, ...] = tuple(MOVES)
     step_control: str = "box"
     per_round: int = 4
@@ -127,9 +129,8 @@ def next_round(state: State, options: Options, field: Field, rng: np.random.Gene
     """Return the moves and orders of the next round."""
     first = len(state.tried)
     ways = _first_round(options) if not first else _chosen(state, options, rng)
-    base = Order(
-        "", screen=options.screen, limits=_limits(state, options), best=state.lowest, step_control=options.step_control
-    )
+    limits = OPEN if options.race is None else options.race.limits([t.end.at_looks for t in state.tried])
+    base = Order("", screen=options.screen, limits=limits, best=state.lowest, step_control=options.step_control)
     out: list[tuple[str, Order]] = []
     for k, way in enumerate(ways):
         seed = int(rng.integers(2**63, size=1)[0])
@@ -173,14 +174,3 @@ def shares(state: State, ways: Sequence[str]) -> Array:
     work = {w: sum(t.end.work for t in state.tried if t.way == w) for w in ways}
     score = np.array([found[w] / (1.0 + work[w] / mean) for w in ways])
     return (1.0 - _FLOOR) * score / score.sum() + _FLOOR / len(ways)
-
-
-def _limits(state: State, options: Options) -> tuple[float, float]:
-    """Return the costs above which a candidate is dropped: medians of the last ones at its looks."""
-    if not options.race:
-        return np.inf, np.inf
-    out: list[float] = []
-    for k in (0, 1):
-        seen = [t.end.at_looks[k] for t in state.tried if np.isfinite(t.end.at_looks[k])][-_MEMORY:]
-        out.append(float(np.median(seen)) if len(seen) >= _FEWEST else np.inf)
-    return out[0], out[1]

@@ -18,6 +18,7 @@ import numpy as np
 from castfit._reading import flag_mistakes, is_count, is_one_of, items, option_mistakes, rng_mistakes, text
 from castfit.drive.portfolio.limits import limits_mistakes, search_field
 from castfit.drive.portfolio.plan import Options
+from castfit.drive.portfolio.race import Race
 from castfit.drive.portfolio.result import PortfolioProgress, PortfolioResult
 from castfit.drive.portfolio.search import searched
 from castfit.drive.portfolio.ways import WAYS
@@ -118,7 +119,7 @@ def estimate(
     run = run.cleaned()
     if ways is None:
         chosen = suiting(problem.posed)
-    options = Options(chosen, int(screen), bool(race))
+    options = Options(chosen, int(screen), Race() if race else None)
     field = search_field(problem.posed, limits)
     header = run_header(
         "estimate", problem, Collocation(), GaussNewton(), seed=seed_of(rng), ways=list(chosen), screen=int(screen),

@@ -150,8 +150,9 @@ def _descended(scene: Scene, where: Field, order: Order, rng: np.random.Generato
     if order.theta:
         theta = np.array(order.theta)
     else:
-        theta, cost = best_of(scene, [where.draw(rng) for _ in range(order.screen)])
-        work += order.screen
+        draws = [where.draw(rng) for _ in range(order.screen)]
+        k, cost = best_of(scene, draws)
+        theta, work = draws[k], work + order.screen
         if not np.isfinite(cost):
             return End(work=work)
     more = 0.0
