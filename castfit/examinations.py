@@ -15,6 +15,7 @@ import numpy as np
 from castfit._brief import brief, listed
 from castfit.fit import fit
 from castfit.identifiability import CORRELATED_WITH, NOT_IDENTIFIABLE, POORLY_DETERMINED
+from castfit.integrate import SUNDIALS
 from castfit.methods import TRANSCRIPTIONS
 from castfit.responses import responses
 from castfit.simulate import SimulationError, predict
@@ -239,7 +240,12 @@ def stiff(patient: Patient) -> Line:
     grows = max(s.growth for s in found.values())
     method = patient.options.method
     suggested = {s.suggested for s in found.values()}
-    if method not in suggested | {"auto"} or (method == "auto" and "rosenbrock" in suggested):
+    suits = {"esdirk", *suggested}
+    if not any(s.oscillating for s in found.values()):
+        suits |= {"auto", *SUNDIALS}
+    if "rosenbrock" not in suggested:
+        suits.add("auto")
+    if method not in suits:
         advice = f"Try IntegratorOptions(method='{sorted(suggested)[-1]}')."
         return Line("stiffness", False, worst.sentence, advice)
     if grows > 10.0:

@@ -100,7 +100,8 @@ def verify(
     found = _verified_by(tight, problem, staged, at, local)
     evaluated = np.isfinite(found.chi2) or found.defects is not None
     own = replace(tight, method=options.method)
-    if evaluated or method_of(own, n_x, n_z) != "esdirk":
+    system = problem.model.system
+    if evaluated or method_of(own, n_x, n_z, system.function("system", system.ode, system.alg)) != "esdirk":
         return found
     # Time scales 1e15 apart are too many for SUNDIALS.
     again = _verified_by(own, problem, staged, at, local)

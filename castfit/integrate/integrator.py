@@ -60,7 +60,7 @@ _Found = TypeVar("_Found", Trajectories, Sensitivities, Adjoints)
 _MAX_GRIDS = 4  # different CasADi integrators that one grid is divided into; beyond it every interval stands alone ...
 _WORTH_BUILDING = 200  # ... unless each integrates so many
 _OF_GRID = ("grid", "_skip", "_edges", "_ends", "_probe", "_rescuer")
-_RESCUE_STEPS = 2000
+_RESCUE_STEPS = 0.2  # of max_steps: what a step of the Rosenbrock method costs
 _EXACT = 1e-7  # a Newton step on algebraic states that is smaller leaves rounding errors
 _SHORTEST_INTERVAL = 1e-6  # of what is integrated in one go: CasADi skips outputs that are 1e-9 apart
 
@@ -99,7 +99,7 @@ class Integrator:
         """Build the integrator."""
         self.graph, self.state_names, self.algebraic_names, self.grid, self.options = state
         self.n_x, self.n_z, self.n_p, self.n_u = (self.graph.size1_in(i) for i in (1, 2, 3, 4))
-        self.method = method_of(self.options, self.n_x, self.n_z)
+        self.method = method_of(self.options, self.n_x, self.n_z, self.graph)
         compiler = find_compiler() if self.options.compile != "never" else None
         self._place(self.grid, "compile is 'always', but no C compiler was found; install one or use 'auto'"
                     if self.options.compile == "always" and compiler is None else "")  # fmt: skip
@@ -536,7 +536,8 @@ class Integrator:
     @cached_property
     def _rescuer(self) -> Integrator:
         """An integrator for lanes that this one gives up."""
-        steps = _RESCUE_STEPS if self.rescued_by == "rosenbrock" else self.options.max_steps
+        part = _RESCUE_STEPS if self.rescued_by == "rosenbrock" else 1.0
+        steps = max(round(part * self.options.max_steps), 1)
         return self._twin(self.grid, replace(self.options, method=self.rescued_by, max_steps=steps))
 
     def _twin(self, grid: Array, options: IntegratorOptions) -> Integrator:

@@ -28,8 +28,8 @@ class IntegratorOptions:
         CVODES (BDF, for ODEs), IDAS (BDF, for DAEs and ODEs), castfit's ESDIRK methods (L-stable Runge-Kutta of order
         4 or, for relative tolerances up to 1e-5, 5, for both; compiled, so they need a C compiler once), CasADi's
         Rosenbrock method of order 5(4) or its collocation (Radau, order 5, `elements` equal steps without error
-        control).  "auto" is the ESDIRK method for up to 20 states where there is a C compiler, else CVODES for an ODE
-        and IDAS for a DAE.
+        control).  "auto" is the ESDIRK method for up to 20 states, or 400 of which few depend on many others, where
+        there is a C compiler, else CVODES for an ODE and IDAS for a DAE.
     relative_tolerance, absolute_tolerance : float
         Per step, of states and sensitivities alike; the absolute one is relative to each state's magnitude, which is
         taken from data and simulation, so that results do not depend on units.  The defaults give gradients to about

@@ -12,7 +12,7 @@ pivot would have been better, that matrix is factorized with pivoting.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -55,7 +55,7 @@ def elimination(n: int, n_x: int, row: Integers, column: Integers) -> Eliminatio
     The first n_x of n rows are those of states.
     """
     pattern: list[set[int]] = [set() for _ in range(n)]
-    for i, j in zip(row.tolist(), column.tolist(), strict=True):
+    for i, j in zip(cast("list[int]", row.tolist()), cast("list[int]", column.tolist()), strict=True):
         pattern[i].add(j)
     for i in range(n_x):
         pattern[i].add(i)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.linalg import expm
 
 from castfit import Model, symbols
+from castfit.integrate import Integrator, IntegratorOptions, method_of
 from castfit.integrate.native import Control, NativeModel, obstacle
 from castfit.integrate.ordering import elimination
 from castfit.integrate.tableau import ESDIRK5
@@ -109,3 +110,20 @@ def test_a_pivot_that_vanishes_is_seen():
         state = state + 0.25 * method.b @ K
     assert found.code[0] == 0
     np.testing.assert_allclose(found.x[0, 0], state, rtol=1e-9)
+
+
+def test_auto_is_this_method_where_states_depend_on_few_others():
+    def method(n, neighbours, n_z=0):
+        x, z = ([symbols(f"{name}{i}") for i in range(k)] for name, k in (("x", n), ("z", n_z)))
+        k = symbols("k")
+        ode = {x[i]: -k * x[i] * sum(x[max(i - neighbours, 0) : i + neighbours + 1]) for i in range(n)}
+        model = Model(ode, algebraic={z[i]: z[i] - x[i] for i in range(n_z)}, parameters=[k])
+        return Integrator(model.system, [1.0]).method
+
+    assert method(60, 1) == "esdirk"
+    assert method(60, 1, n_z=5) == "esdirk"
+    assert method(20, 20) == "esdirk"
+    assert method(60, 60) == "cvodes"
+    fine = IntegratorOptions(relative_tolerance=1e-13, absolute_tolerance=1e-15)
+    assert method_of(fine, 2, 0) == "cvodes"
+    assert method_of(IntegratorOptions(), 401, 1, None) == "idas"
