@@ -5,7 +5,8 @@ Nothing of the collection ships with castfit: a folder is named that holds its p
 
 Hits are runs that end at or below the best value that the collection knows, plus 0.1 or 1; the CPU time per hit is that
 of all runs divided by their number.  The figures of pyPESTO and AMICI beside ours were measured with pyPESTO 0.7 and
-AMICI 1.0 on one core: ten starts by the best of fides, trf and L-BFGS-B.
+AMICI 1.0 on one core, ten starts by the best of fides, trf and L-BFGS-B; or, where an interpreter is named in which
+they are installed, they are run here and now: compiled, evaluated, and started ten times with fides.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ import numpy as np
 
 import castfit as cf
 from castfit._text import Sheet
+from castfit.benchmark.collected_courses import difference
+from castfit.benchmark.peers import PEERS, Peer, interpreter_mistakes, live
 from castfit.benchmark.table import Kind, Progress, Report, collected, number_mistakes, record
 from castfit.petab.likelihood import Objective, accurate
-from castfit.petab.loading import load_tables
+from castfit.petab.loading import Loaded, load_tables
 from castfit.report.markup import joined, tag
 from castfit.report.page import Lead, Section, page
 from castfit.status import CastfitError, Status, check, suggest
@@ -36,35 +39,13 @@ if TYPE_CHECKING:
 NAME = "petab"
 MAX_TIME = 60.0  # seconds per run where nothing is known of others
 _NEAR, _FAR = 0.1, 1.0
+_PEER_STARTS = 10
 _REPEATS = 5
 _POINTS = 6  # where differences are tried until they are sharp enough to judge a gradient
 _SHARP = 3e-6  # relative
 _AROUND = 0.1  # of theta, in search scale
 
 
-@dataclass(frozen=True)
-class Peer:
-    """Ten starts of pyPESTO 0.7 with AMICI 1.0: hits within 0.1, CPU s of all ten; ms of a value and a gradient."""
-
-    hits: int | None = None
-    seconds: float | None = None
-    value: float | None = None
-    gradient: float | None = None
-
-
-PEERS = {
-    "Boehm_JProteomeRes2014": Peer(1, 7.0, 0.67, 3.9),
-    "Borghans_BiophysChem1997": Peer(0, 3.0, 3.3, 63.0),
-    "Bruno_JExpBot2016": Peer(6, 4.0, 1.6, 6.5),
-    "Crauste_CellSystems2017": Peer(0, 15.0, 0.9, 11.0),
-    "Elowitz_Nature2000": Peer(0, 50.0, 2.0, 34.0),
-    "Fiedler_BMCSystBiol2016": Peer(value=1.5, gradient=20.0),
-    "Fujita_SciSignal2010": Peer(0, 350.0, 4.2, 65.0),
-    "Raia_CancerResearch2011": Peer(value=4.7, gradient=95.0),
-    "Schwen_PONE2014": Peer(value=8.8, gradient=106.0),
-    "Sneyd_PNAS2002": Peer(2, 19.0, 4.1, 43.0),
-    "Weber_BMC2015": Peer(0, 330.0, 2.2, 91.0),
-}
 REFERENCES = {
     "Boehm_JProteomeRes2014": 138.2219977,
     "Borghans_BiophysChem1997": -83.3236954,
@@ -93,6 +74,8 @@ class Entry:
         CPU seconds of reading and building.
     nominal, reference : float
         Negative log likelihood at the nominal parameters, and what it must be.
+    simulations : float
+        Largest relative difference from the collection's table of simulations; NaN without one.
     value, gradient : float
         CPU milliseconds of one evaluation and one Jacobian, with castfit's default integrator.
     gradient_error : float
@@ -112,6 +95,7 @@ class Entry:
     loading: float = np.nan
     nominal: float = np.nan
     reference: float = np.nan
+    simulations: float = np.nan
     value: float = np.nan
     gradient: float = np.nan
     gradient_error: float = np.nan
@@ -142,6 +126,7 @@ def run_collection(
     seed: int = 1,
     max_time: float | None = None,
     tolerance: float | None = None,
+    pypesto: str | None = None,
     progress: Callable[[str], object] = lambda text: None,
 ) -> Iterator[Entry]:
     """Go through the problems in a folder, one entry after the other.
@@ -160,6 +145,8 @@ def run_collection(
         Seconds of one search; by default what ten starts of pyPESTO and AMICI take.
     tolerance : float, optional
         Of the integrator, for the times of evaluations.
+    pypesto : str, optional
+        The Python in which pyPESTO and AMICI are installed, to run them now; else their published figures are shown.
 
     Raises
     ------
@@ -174,18 +161,26 @@ def run_collection(
         for b in (problems or () if found else ())
         if not any(n.startswith(b) for n in found)
     ]
-    check(NAME, mistakes)
-    return (_entry(n, found[n], starts, seed, max_time, tolerance, progress) for n in chosen)
+    check(NAME, [*mistakes, *interpreter_mistakes(pypesto)])
+    return (_entry(n, found[n], starts, seed, max_time, tolerance, pypesto, progress) for n in chosen)
 
 
 def _entry(
-    name: str, path: Path, starts: int, seed: int, max_time: float | None, tolerance: float | None, progress: Progress
+    name: str,
+    path: Path,
+    starts: int,
+    seed: int,
+    max_time: float | None,
+    tolerance: float | None,
+    pypesto: str | None,
+    progress: Progress,
 ) -> Entry:
     progress(f"{name}: reading")
     peer, reference = PEERS.get(name, Peer()), REFERENCES.get(name, np.nan)
     began = time.process_time()
     try:
-        problem = load_tables(path).problem
+        loaded = load_tables(path)
+        problem = loaded.problem
     except CastfitError as error:
         return Entry(name, reference=reference, peer=peer, trouble=str(error))
     loading = time.process_time() - began
@@ -195,6 +190,11 @@ def _entry(
     except CastfitError as error:
         return Entry(name, loading, reference=reference, peer=peer, trouble=str(error))
     prior = problem.priors(theta).cost + problem.posed.prior_constant if problem.posed.every_prior else 0.0
+    best = (reference if np.isfinite(reference) else nominal) + prior
+    if pypesto is not None:
+        progress(f"{name}: pyPESTO and AMICI")
+        most = _PEER_STARTS * (max_time or MAX_TIME)
+        peer = live(pypesto, path, best, _NEAR, _PEER_STARTS if starts else 0, seed, most)
     progress(f"{name}: gradient")
     error, where = _gradient_error(problem, theta)
     value, gradient = _times(problem, theta, tolerance)
@@ -206,6 +206,7 @@ def _entry(
         loading,
         nominal,
         reference,
+        _simulations(loaded, path, name),
         value,
         gradient,
         error,
@@ -213,9 +214,16 @@ def _entry(
         seeds,
         tuple(v for v, _ in searches),
         tuple(s for _, s in searches),
-        (reference if np.isfinite(reference) else nominal) + prior,
+        best,
         peer,
     )
+
+
+def _simulations(loaded: Loaded, path: Path, name: str) -> float:
+    try:
+        return difference(loaded, path.parent, name)
+    except CastfitError:
+        return np.nan
 
 
 def _gradient_error(problem: Problem, theta: Array) -> tuple[float, str]:
@@ -288,16 +296,17 @@ def sheet(entries: Iterable[Entry]) -> Sheet:
         ("problem", lambda e: e.problem.partition("_")[0]),
         (">nominal", lambda e: f"{e.nominal:.4f}"),
         (">off by", lambda e: f"{abs(e.nominal - e.reference):.1e}"),
+        (">courses", lambda e: "-" if np.isnan(e.simulations) else f"{e.simulations:.0e}"),
         (">load", lambda e: f"{e.loading:.2f} s"),
         (">value", lambda e: f"{e.value:.1f} ms"),
         (">gradient", lambda e: f"{e.gradient:.1f} ms"),
-        (">AMICI", lambda e: _or(e.peer.value, e.peer.gradient, "{:g}, {:g}")),
+        (">AMICI", lambda e: _or(e.peer.value, e.peer.gradient, "{:.2g}, {:.2g} ms")),
         (">error", lambda e: f"{e.gradient_error:.0e}" + ("" if e.checked_at == "nominal" else f" {e.checked_at}")),
         (">hits 0.1", lambda e: f"{e.hits(_NEAR)}/{len(e.values)}" if e.values else "-"),
         (">hits 1", lambda e: f"{e.hits(_FAR)}" if e.values else "-"),
         (">best", lambda e: f"{min(e.values):.4f}" if e.values else "-"),
         (">s/hit", lambda e: f"{e.seconds_per_hit:.3g}" if e.values else "-"),
-        (">pyPESTO", lambda e: _or(e.peer.hits, e.peer.seconds, "{:g}/10, {:g} s")),
+        (">pyPESTO", lambda e: _or(e.peer.hits, e.peer.seconds, f"{{:g}}/{e.peer.starts}, {{:.3g}} s")),
     )  # fmt: skip
 
 
@@ -310,21 +319,23 @@ def written(entries: Sequence[Entry]) -> str:
     table = sheet(entries)
     heads = tag("tr", [tag("th", head.removeprefix(">")) for head in table.heads])
     rows = [tag("tr", [tag("td", cell) for cell in row]) for row in table.rows]
-    wrong = [e for e in entries if e.trouble]
+    wrong = [e for e in entries if e.trouble or e.peer.trouble]
     off = max((abs(e.nominal - e.reference) for e in entries if np.isfinite(e.reference + e.nominal)), default=np.nan)
     lead = Lead(
         "PEtab benchmark collection",
         "castfit bench petab",
-        "bad" if wrong else "good",
-        f"{len(entries) - len(wrong)} of {len(entries)} problems are read; the objective differs from its reference "
-        f"by at most {off:.1e}.",
+        "bad" if any(e.trouble for e in entries) else "good",
+        f"{sum(not e.trouble for e in entries)} of {len(entries)} problems are read; the objective differs from its "
+        f"reference by at most {off:.1e}.",
         [("problems", str(len(entries))), ("searches", str(sum(len(e.values) for e in entries)))],
     )
     words = tag("p", " ".join((__doc__ or "").split("\n\n")[2].split()))
-    sections = [Section("table", "The table", joined(tag("table", heads, rows), words))]
+    below = [tag("p", said) for said in _below(entries)]
+    scroll = tag("div", tag("table", heads, rows), class_="scroll")
+    sections = [Section("table", "The table", joined(scroll, *below, words))]
     if wrong:
-        listed = [tag("li", f"{e.problem}: {e.trouble}") for e in wrong]
-        sections.append(Section("trouble", "Not read", tag("ul", listed)))
+        listed = [tag("li", f"{e.problem}: {e.trouble or f'pyPESTO: {e.peer.trouble}'}") for e in wrong]
+        sections.append(Section("trouble", "What could not be done", tag("ul", listed)))
     return page(lead, sections)
 
 
@@ -343,6 +354,7 @@ def _run(
     seed: int = 1,
     max_time: float | None = None,
     tolerance: float | None = None,
+    pypesto: str | None = None,
     html: str | None = None,
 ) -> Report:
     mistakes = [] if folder else ["name the folder that holds the collection's problems: --folder FOLDER"]
@@ -352,21 +364,35 @@ def _run(
     rows, stopped = collected(
         run_collection(
             folder, problems=problems, starts=starts, seed=seed, max_time=max_time, tolerance=tolerance,
-            progress=progress,
+            pypesto=pypesto, progress=progress,
         )
     )  # fmt: skip
     if html:
         Path(html).write_text(written(rows), encoding="utf-8")
     trouble = [f"{e.problem}: {e.trouble}" for e in rows if e.trouble]
+    trouble += [f"{e.problem}, pyPESTO: {e.peer.trouble}" for e in rows if e.peer.trouble]
     return Report(
-        (sheet(rows), "", "AMICI, pyPESTO: measured with AMICI 1.0 and pyPESTO 0.7 on one core (ten starts)", *trouble),
+        (sheet(rows), "", *_below(rows), *trouble),
         record(name, [dict(_record(e)) for e in rows], castfit=cf.__version__, folder=str(folder), **stopped),
     )
 
 
+def _below(entries: Sequence[Entry]) -> list[str]:
+    """Return what is said below the table."""
+    now = next((e.peer.versions for e in entries if e.peer.versions), "")
+    peers = f"run now, {now}" if now else "measured with AMICI 1.0 and pyPESTO 0.7 on one core (ten starts)"
+    said = [f"AMICI, pyPESTO: {peers}"]
+    both = [abs(e.peer.nominal - e.nominal) for e in entries if e.peer.nominal is not None and not e.trouble]
+    said += [f"objectives at the nominal parameters differ from AMICI's by at most {max(both):.1e}"] if both else []
+    if any(e.simulations > 1e-3 for e in entries):
+        said.append("courses: tables of simulations that are far off were made at other parameters, or with two labels "
+                    "exchanged (see the documentation)")  # fmt: skip
+    return said
+
+
 KIND = Kind(
     lambda: (NAME,),
-    ("folder", "problems", "starts", "seed", "max_time", "tolerance", "html"),
+    ("folder", "problems", "starts", "seed", "max_time", "tolerance", "pypesto", "html"),
     _run,
     lambda name: "the PEtab benchmark collection in a folder: objectives, gradients, times, hits",
 )

@@ -20,6 +20,7 @@ _OPTIONS = (
     "problems",
     "against",
     "folder",
+    "pypesto",
     "html",
 )
 
@@ -64,5 +65,6 @@ COMMAND = Command(
         "castfit bench --list",
         "castfit bench iss-table2 --methods incremental,multiple --starts 20",
         "castfit bench petab --folder collection --html petab.html",
+        "castfit bench petab --folder collection --problems Boehm --starts 10 --pypesto ~/amici/bin/python",
     ),
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from math import exp
 
 import pytest
 
@@ -42,3 +44,43 @@ def test_what_is_wrong_with_a_folder(tmp_path, capsys):
     write(tmp_path / "decay")
     assert cli.main(["bench", "petab", "--folder", str(tmp_path), "--problems", "decoy"]) == 2
     assert "there is no problem 'decoy': did you mean 'decay'" in capsys.readouterr().err
+
+
+PEER = """#!/bin/sh
+echo "talk" >&2
+{said}
+"""
+
+
+def _peer(tmp_path, said):
+    path = tmp_path / "python"
+    path.write_text(PEER.format(said=said))
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script stands for an interpreter")
+def test_pypesto_and_amici_are_run_where_an_interpreter_is_named(tmp_path, capsys):
+    """What stands for them here answers as the script does; hits are counted at the best value known plus 0.1."""
+    (tmp_path / "decay").mkdir()
+    write(tmp_path / "decay", parameters=[parameter("k", 0.4)], measurements=measured((1, 2, 4), (1.3, 0.9, 0.5)))
+    table = "observableId\tsimulationConditionId\ttime\tsimulation\n"
+    table += "".join(f"y\tc\t{t}\t{2 * exp(-0.4 * t) * off}\n" for t, off in ((1, 1), (2, 1), (4, 1.01)))
+    (tmp_path / "decay" / "simulatedData_decay.tsv").write_text(table)
+    answer = {"versions": {"pypesto": "9", "amici": "8"}, "nominal": -2.2, "value": 1.5, "gradient": 7.5}
+    answer |= {"values": [-4.0, None, 5.0], "seconds": [1.0, 2.0, 4.0]}
+    options = ["bench", "petab", "--folder", str(tmp_path), "--starts", "1", "--max-time", "20", "--json", "-"]
+    assert cli.main([*options, "--pypesto", _peer(tmp_path, f"echo '{json.dumps(answer)}'")]) == 0
+    told = capsys.readouterr()
+    (row,) = json.loads(told.out)["rows"]
+    peer = row["peer"]
+    assert (peer["hits"], peer["seconds"], peer["starts"]) == (1, 7.0, 3)
+    assert peer["versions"] == "pypesto 9, amici 8"
+    assert row["simulations"] == pytest.approx(0.01, rel=1e-3)
+    assert "run now, pypesto 9, amici 8" in told.err
+    assert cli.main([*options, "--pypesto", _peer(tmp_path, "echo no amici here >&2; exit 1")]) == 0
+    told = capsys.readouterr()
+    assert "no amici here" in json.loads(told.out)["rows"][0]["peer"]["trouble"]
+    assert "decay, pyPESTO: talk no amici here" in told.err
+    assert cli.main([*options, "--pypesto", str(tmp_path / "nowhere")]) == 2
+    assert "is no program; name the Python in which" in capsys.readouterr().err
