@@ -78,10 +78,12 @@ def plugin_options(
     max_steps: int,
     elements: int,
     backward: bool = False,
+    watched: bool = True,
 ) -> dict[str, Any]:
     """Return CasADi's options for one of its integrators.
 
-    `dae` tells whether there are algebraic states, `backward` whether SUNDIALS is to integrate adjoint states.
+    `dae` tells whether there are algebraic states, `backward` whether SUNDIALS is to integrate adjoint states,
+    `watched` whether its error control is to see sensitivities.
     """
     if method == "collocation":
         return {
@@ -95,6 +97,8 @@ def plugin_options(
     if method in ("cvodes", "idas"):
         # Otherwise the adjoint's parameter gradient is not error controlled and can be wrong by any factor.
         options["quad_err_con"] = True
+        if not watched:
+            options["fsens_err_con"] = False
         # For an ODE sensitivities cost twice as much with the correction and are no more accurate; for a DAE Newton's
         # method fails without it.
         options["second_order_correction"] = dae

@@ -766,6 +766,7 @@ class Integrator:
                 max_steps=self.options.max_steps,
                 elements=self.options.elements,
                 backward=backward,
+                watched=self.options.watch_sensitivities,
             )
             built = build_integrator(self.graph, self.method, grid, options | self._compile, backward=backward)
             self._integrators[grid, backward] = built

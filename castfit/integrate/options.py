@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from castfit._brief import brief
-from castfit._reading import is_one_of, real, text
+from castfit._reading import flag_mistakes, is_one_of, real, text
 from castfit.status import check, suggest
 
 SUNDIALS = ("cvodes", "idas")
@@ -40,6 +40,10 @@ class IntegratorOptions:
         Number of steps of "collocation" per lane.
     compile : {"never", "auto", "always"}
         Whether to compile generated C code: "auto" where a C compiler is found, "always" with an error where not.
+    watch_sensitivities : bool
+        Whether steps of "esdirk", "cvodes" and "idas" are short enough for sensitivities too.  Else they are those that
+        the states need: half the time or less where parameters are decades off, for searches.  The other methods'
+        sensitivities are always those of the states' steps.
 
     Raises
     ------
@@ -62,6 +66,7 @@ class IntegratorOptions:
     max_steps: int = 10_000
     elements: int = 100
     compile: str = "never"
+    watch_sensitivities: bool = True
 
     def __post_init__(self) -> None:
         mistakes = [
@@ -77,6 +82,7 @@ class IntegratorOptions:
             )
             if not _is_between(value, upper)
         ]
+        mistakes += flag_mistakes(watch_sensitivities=self.watch_sensitivities)
         mistakes += [
             f"{name} is {text(value)}; it must be a positive integer"
             for name, value in (("max_steps", self.max_steps), ("elements", self.elements))

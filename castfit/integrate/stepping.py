@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -64,6 +65,8 @@ class Stepping:
         self._model = native_model(graph, options.compile)
         self._names = tuple(names)
         self._control = Control(options.relative_tolerance, options.absolute_tolerance, options.max_steps)
+        if not options.watch_sensitivities:
+            self._control = replace(self._control, watch=0.0)
         self._method = method_for(options.relative_tolerance)
 
     def run(

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._watch import Stopped, watched
+from castfit.solve.descending import descend_in_box, descends
 from castfit.solve.gauss_newton import GaussNewton
-from castfit.solve.solution import Control, Iteration, Solution
+from castfit.solve.solution import Control, Iteration
 from castfit.solve.step_control import Box, StepControl
 from castfit.start.constant import soft_start
 from castfit.start.scene import Scene
@@ -34,7 +35,12 @@ HORIZONS = (10, 20)
 _ITERATIONS = 60
 _POLISHING = 150
 _PER_HORIZON = 15
-_COARSE = Box(patience=8, progress=1e-3)
+_COARSE = Box(patience=8, progress=1e-4)
+_LEAST = 0.02
+"""Decrease of the cost, in the logarithm of the likelihood, that is worth the patience of a coarse descent."""
+
+_ARRIVED = 0.01
+"""Decrease of the cost that is promised at an optimum: a tenth of what tells two of them apart."""
 
 
 @dataclass(frozen=True)
@@ -73,23 +79,24 @@ def descend(
     seen = [np.nan, np.nan]
     dropped = [False]
 
-    def look(now: Iteration) -> bool:
-        if now.iteration in LOOKS:
-            k = LOOKS.index(now.iteration)
-            seen[k] = now.cost
-            dropped[0] = now.cost > limits[k]
+    def look(iteration: int, cost: float) -> bool:
+        if iteration in LOOKS:
+            k = LOOKS.index(iteration)
+            seen[k] = cost
+            dropped[0] = cost > limits[k]
         return dropped[0]
 
     found = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=_coarse(step_control))
-    theta = found.v
-    return Descent(theta, scene.cost(theta), (seen[0], seen[1]), work_of(found.evaluations, theta.size), dropped[0])
+    scene.worked(found.work)
+    return Descent(found.theta, scene.cost(found.theta), (seen[0], seen[1]), found.work, dropped[0])
 
 
 def settle(scene: Scene, start: Array, seconds: float, *, step_control: str = "box") -> Descent:
     """Go down to the optimum, as the accuracy of the search lets it be seen; `dropped` if it is not reached."""
-    found = _solve(scene.staged, start, _POLISHING, seconds, rule=step_control)
-    work = work_of(found.evaluations, found.v.size)
-    return Descent(found.v, scene.cost(found.v), (np.nan, np.nan), work, not found.status.success)
+    rule = Box() if step_control == "box" else step_control
+    found = _solve(scene.staged, start, _POLISHING, seconds, rule=rule, least=0.0)
+    scene.worked(found.work)
+    return Descent(found.theta, scene.cost(found.theta), (np.nan, np.nan), found.work, not found.optimum)
 
 
 def grow(
@@ -112,9 +119,10 @@ def grow(
     ends = sorted({float(times[share - 1]) for share in shares if 0 < share < times.size})
     for end in ends:
         found = _solve(scene.until(end), theta, _PER_HORIZON, seconds / horizons, rule=rule)
-        work += work_of(found.evaluations, theta.size) * float(np.mean(times <= end))
-        if found.status is not Status.START_FAILED:
-            theta = found.v
+        work += found.work * float(np.mean(times <= end))
+        if found.begun:
+            theta = found.theta
+    scene.worked(work)
     return theta, work
 
 
@@ -142,16 +150,38 @@ def _coarse(step_control: str) -> StepControl | str:
     return _COARSE if step_control == "box" else step_control
 
 
+@dataclass(frozen=True)
+class _Reached:
+    """Where a solver came to: theta (n,), the work it took, whether that is an optimum, whether there was a start."""
+
+    theta: Array
+    work: float
+    optimum: bool
+    begun: bool
+
+
 def _solve(
     staged: StagedProblem,
     start: Array,
     iterations: int,
     seconds: float,
-    callback: Callable[[Iteration], bool] | None = None,
+    look: Callable[[int, float], bool] | None = None,
     *,
     rule: StepControl | str,
-) -> Solution:
+    least: float = _LEAST,
+) -> _Reached:
+    """Go down; in a box, and where nothing but theta moves, by what does no more than that needs."""
+    if isinstance(rule, Box) and descends(staged):
+        found = descend_in_box(staged, start, rule, iterations, seconds, least=least, look=look)
+        work = work_of(found.evaluations, found.theta.size)
+        return _Reached(found.theta, work, found.promise <= _ARRIVED, bool(np.isfinite(found.cost)))
+
+    def seen(now: Iteration) -> bool:
+        return look is not None and look(now.iteration, now.cost)
+
     from_there = staged.restricted()
     from_there.start = np.clip(start, staged.lower, staged.upper)
     solver = GaussNewton(rule, max_iter=iterations)
-    return solver.solve(from_there, Control(max(seconds, 1e-3), callback))
+    solved = solver.solve(from_there, Control(max(seconds, 1e-3), seen))
+    work = work_of(solved.evaluations, solved.v.size)
+    return _Reached(solved.v, work, solved.status.success, solved.status is not Status.START_FAILED)

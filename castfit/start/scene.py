@@ -6,7 +6,7 @@ is: what looks good is fitted again by `castfit.fit`, at full accuracy, and veri
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from castfit._casadi import Built, find_compiler
 from castfit.integrate import IntegratorOptions
 from castfit.start.surrogate import surrogate
+from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from castfit.staged import StagedProblem
 
 _TOLERANCES = 1e-6, 1e-8
+_WORTH_COMPILING = 1500.0  # simulations: a second or two
 
 
 @dataclass
@@ -41,6 +43,7 @@ class Scene:
     staged: StagedProblem
     transcription: SingleShooting
     _shorter: dict[float, StagedProblem] = field(default_factory=dict[float, "StagedProblem"])
+    _work: float = 0.0
 
     @property
     def times(self) -> Array:
@@ -60,6 +63,19 @@ class Scene:
             self._shorter[end] = self.transcription.transcribe(shorter, shorter.guess)
         return self._shorter[end]
 
+    def worked(self, work: float) -> None:
+        """Count work, in simulations; once there was as much as a compiler takes, the model's functions are compiled.
+
+        Results are the same to the last bit.
+        """
+        self._work += work
+        options = self.transcription.integrator
+        if self._work < _WORTH_COMPILING or options.method != "esdirk" or options.compile != "never":
+            return
+        self.transcription = SingleShooting(replace(options, compile="auto"))
+        self.staged = _compiled(self.staged, self.transcription.integrator)
+        self._shorter = {end: _compiled(of, self.transcription.integrator) for end, of in self._shorter.items()}
+
     def cost(self, theta: Array) -> float:
         """Return the cost at theta (n,), infinite where the model cannot be integrated."""
         at = self.staged.evaluate(np.clip(theta, self.staged.lower, self.staged.upper))
@@ -78,10 +94,16 @@ def search_options() -> IntegratorOptions:
     """Return how searches integrate: by the method in compiled code, where there is a compiler."""
     relative, absolute = _TOLERANCES
     method = "auto" if find_compiler() is None else "esdirk"
-    return IntegratorOptions(method=method, relative_tolerance=relative, absolute_tolerance=absolute)
+    return IntegratorOptions(
+        method=method, relative_tolerance=relative, absolute_tolerance=absolute, watch_sensitivities=False
+    )
 
 
 def _scene(posed: Posed) -> Scene:
     searched = posed if posed.least_squares else surrogate(posed)
     transcription = SingleShooting(search_options())
     return Scene(posed, searched, transcription.transcribe(searched, searched.guess), transcription)
+
+
+def _compiled(staged: StagedProblem, options: IntegratorOptions) -> StagedProblem:
+    return staged.integrated_by(options) if isinstance(staged, ShootingProblem) else staged

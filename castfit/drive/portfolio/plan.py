@@ -88,7 +88,15 @@ class State:
     @property
     def unconfirmed(self) -> int | None:
         """The candidate that promises most of those that look better than every solution; None if there is none."""
-        open_ = [t for t in self.tried if t.end.settled and t.end.result is None and t.end.cost < self.lowest - SAME]
+        return self._promising([t for t in self.tried if t.end.settled])
+
+    @property
+    def last_resort(self) -> int | None:
+        """The same of all candidates, optima or not: what is fitted where the time is over."""
+        return self._promising([t for t in self.tried if t.end.theta])
+
+    def _promising(self, tried: Sequence[Tried]) -> int | None:
+        open_ = [t for t in tried if t.end.result is None and t.end.cost < self.lowest - SAME]
         return min(open_, key=lambda t: t.end.cost).index if open_ else None
 
     def finds(self, *, independent: bool = True) -> list[Tried]:

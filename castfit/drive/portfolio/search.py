@@ -85,7 +85,7 @@ class _Search:
     def plan(self) -> None:
         """Plan until there is something to be carried out, or the search is at its end."""
         while not self._planned and not self.reason:
-            self._confirming = self.state.unconfirmed
+            self._confirming = self.state.last_resort if self._late else self.state.unconfirmed
             if self._confirming is not None:
                 theta = self.state.tried[self._confirming].end.theta
                 orders = [("", Order(CONFIRM, theta=theta))]

@@ -1,0 +1,190 @@
+"""Down in the box where nothing but theta moves: single shooting without constraints, thousands of times in a search.
+
+The rule is that of `castfit.solve.step_control.box`; what is left out is all that such a problem does not need:
+elimination of nodes, rows for path constraints, multipliers, ways out, reports.  Rows and columns are dense,
+
+    H = E^T E + ridge,    c = E^T u,    E = (d rows / d theta) * units of the search
+
+and one iteration costs little more than the integrations that it asks for.
+
+Notation: u (m,) the rows that are measured, and priors; E (m, n) their derivatives, in units of the search (n,);
+Delta half the width of the box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit._watch import Stopped, watched
+from castfit.solve.box_quadratic import lowest_in_box
+from castfit.solve.local import RIDGE, units_of_search
+from castfit.solve.step_control.box import Box
+
+if TYPE_CHECKING:
+    from castfit._array import Array
+    from castfit.staged import Linearization, StagedProblem
+
+_PROMISED = 1e-7
+"""Decrease of the cost, in the logarithm of the likelihood, that is as good as none; and of half the squares."""
+
+_LARGEST = 1e150
+"""The square of a larger number may overflow."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Where a descent came to.
+
+    Attributes
+    ----------
+    theta : (n,) array
+        The best point.
+    cost : float
+        There; infinite if the start cannot be evaluated.
+    promise : float
+        By how much the linear model says that the cost would fall within one unit of the search, or more; infinite if
+        that is not known.
+    evaluations : dict
+        ``"values"`` and ``"jacobians"``.
+    """
+
+    theta: Array
+    cost: float
+    promise: float
+    evaluations: dict[str, int]
+
+
+def descends(staged: StagedProblem) -> bool:
+    """Tell whether nothing but theta is a variable, within bounds and nothing else."""
+    layout = staged.layout
+    return layout.n_v == layout.n_theta and not layout.constrained and staged.by_gradient != "only"
+
+
+@np.errstate(all="ignore")  # wild trial points overflow
+def descend_in_box(
+    staged: StagedProblem,
+    start: Array,
+    rule: Box,
+    iterations: int,
+    seconds: float,
+    *,
+    least: float = 0.0,
+    look: Callable[[int, float], bool] | None = None,
+) -> Reached:
+    """Go down from a start (n,) until nothing is promised, the cost hardly falls, or the time is over.
+
+    Parameters
+    ----------
+    staged : StagedProblem
+        One that `descends`.
+    start : (n,) array
+    rule : Box
+    iterations : int
+    seconds : float
+    least : float
+        The lowest cost must fall by so much, besides a part of half the squares, within the patience of the rule.
+    look : callable, optional
+        Asked before every iteration, with its number and the lowest cost; the descent ends when it says True.
+    """
+    walk = _Walk(staged, rule, least)
+    try:
+        with watched(max(seconds, 1e-3)):
+            walk.begin(np.clip(start, staged.lower, staged.upper))
+            for k in range(iterations):
+                if (look is not None and look(k, walk.lowest)) or not walk.step():
+                    break
+    except (Stopped, np.linalg.LinAlgError):  # the best point so far
+        pass
+    return Reached(walk.best, walk.lowest, walk.promise, {"values": walk.values, "jacobians": walk.jacobians})
+
+
+class _Walk:
+    """A descent that is under way."""
+
+    def __init__(self, staged: StagedProblem, rule: Box, least: float) -> None:
+        self.staged, self.rule, self._least = staged, rule, least
+        self.best, self.lowest, self.promise = staged.start, np.inf, np.inf
+        self.values = self.jacobians = 0
+        self._free = np.zeros(staged.layout.n_theta, dtype=np.bool_)
+        self._free[staged.eliminated] = True
+        self._measured = [chain.row_mask.ravel() for chain in staged.layout.chains]
+        self._at: Linearization | None = None
+        self._known: list[float] = []
+        self._mark, self._since, self._delta = np.inf, 0, rule.first
+
+    def begin(self, v: Array) -> None:
+        """Evaluate the start."""
+        self.best = v
+        self.values += 1
+        if self.staged.evaluate(v).ok:
+            self._accept(self._linear(v))
+
+    def _linear(self, v: Array) -> Linearization | None:
+        self.jacobians += 1
+        linear = self.staged.linearize(v)
+        return linear if linear.ok and np.isfinite(linear.cost) else None
+
+    def _accept(self, linear: Linearization | None) -> None:
+        if linear is None:
+            return
+        self._at = linear
+        self._known = [linear.cost, *self._known][: self.rule.memory]
+        if linear.cost < self.lowest:
+            self.best, self.lowest = linear.v, linear.cost
+
+    def step(self) -> bool:
+        """Go one step; tell whether there was one, and another may pay."""
+        at, rule, staged = self._at, self.rule, self.staged
+        if at is None:
+            return False
+        if self.lowest < self._mark - self._least - rule.progress * at.half_square:
+            self._mark, self._since = self.lowest, 0
+        elif self._since >= rule.patience:
+            return False
+        self._since += 1
+        unit = units_of_search(staged, at.v)
+        u, slopes = self._rows(at)
+        E = slopes * unit
+        H, c = E.T @ E, E.T @ u
+        trace = float(np.trace(H))
+        if not trace < _LARGEST:
+            return False
+        H[np.diag_indices_from(H)] += RIDGE[0] + RIDGE[1] * trace
+        low, high = (staged.lower - at.v) / unit, (staged.upper - at.v) / unit
+        enough = _PROMISED * (1.0 + at.half_square)
+        while self._delta > rule.least:
+            most = np.where(self._free, np.inf, self._delta)
+            s = lowest_in_box(H, c, np.maximum(low, -most), np.minimum(high, most))
+            promised = -float(s @ (c + 0.5 * (H @ s)))
+            if self._delta >= 1.0:
+                self.promise = promised
+            if promised <= enough:
+                return False
+            self.values += 1
+            trial = staged.evaluate(np.clip(at.v + unit * s, staged.lower, staged.upper))
+            ratio = (max(self._known) - trial.cost) / promised if trial.ok else -np.inf
+            linear = self._linear(trial.v) if ratio > rule.accepted else None
+            if linear is not None:
+                self._accept(linear)
+                wider = 2.0 if ratio > rule.good else 0.5 if ratio < rule.poor else 1.0
+                self._delta = min(wider * self._delta, rule.most)
+                return True
+            self._delta *= rule.refused
+        return False
+
+    def _rows(self, at: Linearization) -> tuple[Array, Array]:
+        """Return u and E, not in units of the search."""
+        n, prior = self.staged.layout.n_theta, at.prior_jacobian
+        slopes = prior if isinstance(prior, np.ndarray) else prior.dense
+        u, E = [at.prior], [np.asarray(slopes, dtype=float).reshape(at.prior.size, n)]
+        parts = zip(self.staged.layout.chains, at.values, at.jacobians, self._measured, strict=True)
+        for chain, values, j, measured in parts:
+            u.append(values.r.ravel()[measured])
+            wide = np.zeros((u[-1].size, n))
+            wide[:, chain.theta] = j.R_q.reshape(measured.size, -1)[measured]
+            E.append(wide)
+        return np.concatenate(u), np.concatenate(E)

@@ -1,0 +1,55 @@
+"""The descent of searches: it is the box of Gauss-Newton, without what single shooting does not need."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit.solve.descending import descend_in_box, descends
+from castfit.solve.step_control import Box
+from castfit.start.scene import scene_of
+
+
+@pytest.mark.parametrize("name", ["bellman", "lotka_volterra_log", "cascade"])
+def test_it_ends_where_the_gradient_is_small(name: str) -> None:
+    scene = scene_of(cf.problems.load(name).problem.posed)
+    assert descends(scene.staged)
+    start = np.clip(scene.searched.guess, scene.staged.lower, scene.staged.upper)
+    found = descend_in_box(scene.staged, start, Box(), 200, 60.0)
+    assert found.promise < 1e-3
+    assert found.cost <= scene.cost(start)
+    assert found.cost == pytest.approx(scene.cost(found.theta), abs=1e-6 * (1.0 + abs(found.cost)))
+    for j in range(start.size):  # no step of one coordinate is lower
+        for step in (-1e-2, 1e-2):
+            moved = found.theta.copy()
+            moved[j] += step
+            assert scene.cost(moved) >= found.cost - 1e-3
+
+
+def test_it_is_asked_before_every_step_and_counts_what_it_does() -> None:
+    scene = scene_of(cf.problems.load("lotka_volterra_log").problem.posed)
+    seen: list[tuple[int, float]] = []
+
+    def look(iteration: int, cost: float) -> bool:
+        seen.append((iteration, cost))
+        return iteration == 3
+
+    found = descend_in_box(scene.staged, scene.searched.guess, Box(), 60, 60.0, look=look)
+    assert [k for k, _ in seen] == [0, 1, 2, 3]
+    assert [c for _, c in seen] == sorted((c for _, c in seen), reverse=True)
+    assert found.cost == seen[-1][1]
+    assert found.evaluations["jacobians"] >= 4
+
+
+def test_constraints_and_nodes_are_not_for_it() -> None:
+    problem = cf.problems.load("bellman").problem.posed
+    staged = cf.MultipleShooting(3).transcribe(problem, problem.guess)
+    assert not descends(staged)
+
+
+def test_without_time_it_returns_its_start() -> None:
+    problem = cf.problems.load("bellman").problem.posed
+    staged = cf.SingleShooting().transcribe(problem, problem.guess)
+    found = descend_in_box(staged, problem.guess, Box(), 10, 0.0)
+    assert found.theta == pytest.approx(problem.guess)
