@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
-from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import casadi as ca
@@ -186,46 +182,3 @@ def find_compiler() -> str | None:
     """Return the path of a C compiler, or None."""
     candidates = (os.environ.get("CC", ""), "cc", "gcc", "clang")
     return next((path for path in map(shutil.which, filter(None, candidates)) if path), None)
-
-
-def compile_options(compiler: str) -> dict[str, Any]:
-    """Return the options of a CasADi function that is to be compiled; build it inside `build_folder`."""
-    return {
-        "jit": True,
-        "compiler": "shell",
-        "jit_name": f"castfit_{uuid4().hex}",
-        "jit_cleanup": False,
-        # -O1: the generated code is straight-line arithmetic; -O3 runs 10 % faster and compiles twice as long.
-        "jit_options": {"compiler": compiler, "linker": compiler, "flags": ["-O1"], "cleanup": False},
-    }
-
-
-@contextmanager
-def build_folder(options: dict[str, Any]) -> Generator[None, None, None]:
-    """Let CasADi compile in a temporary folder, deleted on leaving: a loaded library does not need its file.
-
-    Does nothing where `options` (of `compile_options`) are empty.
-    """
-    if not options:
-        yield
-        return
-    previous = ca.GlobalOptions.getTempWorkDir()
-    with tempfile.TemporaryDirectory(prefix="castfit_", ignore_cleanup_errors=True) as folder:
-        ca.GlobalOptions.setTempWorkDir(f"{folder}/")
-        try:
-            yield
-        finally:
-            ca.GlobalOptions.setTempWorkDir(previous)
-            _close_files_in(folder)
-            # Integrators without code generation of their own (SUNDIALS) leave a copy of the source here.
-            for stray in Path.cwd().glob(f"{options['jit_name']}*.c"):
-                stray.unlink()
-
-
-def _close_files_in(folder: str) -> None:
-    """Close the files that CasADi made by mkstemp and forgot, two for each compilation (where /proc tells which)."""
-    with suppress(OSError):
-        for descriptor in os.listdir("/proc/self/fd"):
-            with suppress(OSError):
-                if os.readlink(f"/proc/self/fd/{descriptor}").startswith(f"{folder}/"):
-                    os.close(int(descriptor))

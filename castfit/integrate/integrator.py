@@ -22,11 +22,12 @@ import casadi as ca
 import numpy as np
 
 from castfit._capture import captured
-from castfit._casadi import Buffered, build_folder, build_integrator, compile_options, find_compiler, plugin_options
+from castfit._casadi import Buffered, build_integrator, find_compiler, plugin_options
 from castfit._pool import Lost
 from castfit._watch import look
 from castfit.integrate.algebraic import AlgebraicEquations, Points
 from castfit.integrate.automatic import method_of, sundials
+from castfit.integrate.compiled import compiled, derived
 from castfit.integrate.crew import Asked, Crew, Held, crew, held
 from castfit.integrate.grids import SharedGrids
 from castfit.integrate.lanes import (
@@ -62,6 +63,7 @@ _WORTH_BUILDING = 200  # ... unless each integrates so many
 _OF_GRID = ("grid", "_skip", "_edges", "_ends", "_probe", "_rescuer")
 _RESCUE_STEPS = 0.2  # of max_steps: what a step of the Rosenbrock method costs
 _EXACT = 1e-7  # a Newton step on algebraic states that is smaller leaves rounding errors
+_RESULTS = {"values": ("xf", "zf"), "forward": ("fwd_xf",), "reverse": ("adj2_x0", "adj2_p")}
 _SHORTEST_INTERVAL = 1e-6  # of what is integrated in one go: CasADi skips outputs that are 1e-9 apart
 
 
@@ -103,7 +105,7 @@ class Integrator:
         compiler = find_compiler() if self.options.compile != "never" else None
         self._place(self.grid, "compile is 'always', but no C compiler was found; install one or use 'auto'"
                     if self.options.compile == "always" and compiler is None else "")  # fmt: skip
-        self._compile = compile_options(compiler) if compiler else {}
+        self._compiles = compiler is not None and self.method != "collocation"
         arguments = [ca.SX.sym(n, self.graph.size1_in(i)) for i, n in enumerate("txzpu")]
         self._algebra = AlgebraicEquations(
             arguments,
@@ -742,40 +744,39 @@ class Integrator:
             look()
             with captured() as log:
                 try:
-                    with build_folder(self._compile):
-                        self._built[key] = self._derive(*key)
-                except (RuntimeError, OSError) as error:
-                    if not self._compile:
+                    self._built[key] = self._derive(*key)
+                except (RuntimeError, OSError, CompilationError) as error:
+                    if not self._compiles:
                         raise
                     if self.options.compile == "always":
                         what = "; ".join([*log.tail(2), str(error).splitlines()[-1]])
                         raise InputError("Integrator", [f"compile='always', but compiling failed: {what}"]) from error
-                    self._compile = {}
-                    self._integrators.clear()
+                    self._compiles = False
                     self._built[key] = self._derive(*key)
         return self._built[key]
 
     def _derive(self, kind: str, n_d: int, grid: _Grid) -> Buffered:
         backward = kind == "reverse"
-        if (grid, backward) not in self._integrators:
-            options = plugin_options(
-                self.method,
-                dae=self.n_z > 0,
-                relative_tolerance=self.options.relative_tolerance,
-                absolute_tolerance=self.options.absolute_tolerance,
-                max_steps=self.options.max_steps,
-                elements=self.options.elements,
-                backward=backward,
-                watched=self.options.watch_sensitivities,
-            )
-            built = build_integrator(self.graph, self.method, grid, options | self._compile, backward=backward)
-            self._integrators[grid, backward] = built
-        integrator = self._integrators[grid, backward]
-        if kind == "forward":
-            return Buffered(integrator.forward(n_d), ("fwd_xf",))
-        if kind == "reverse":
-            return Buffered(integrator.reverse(n_d), ("adj2_x0", "adj2_p"))
-        return Buffered(integrator, ("xf", "zf"))
+        if self._compiles:
+            function = compiled(lambda more: self._build(grid, backward, more), kind, n_d)
+        else:
+            if (grid, backward) not in self._integrators:
+                self._integrators[grid, backward] = self._build(grid, backward, {})
+            function = derived(self._integrators[grid, backward], kind, n_d)
+        return Buffered(function, _RESULTS[kind])
+
+    def _build(self, grid: _Grid, backward: bool, more: dict[str, Any]) -> ca.Function:
+        options = plugin_options(
+            self.method,
+            dae=self.n_z > 0,
+            relative_tolerance=self.options.relative_tolerance,
+            absolute_tolerance=self.options.absolute_tolerance,
+            max_steps=self.options.max_steps,
+            elements=self.options.elements,
+            backward=backward,
+            watched=self.options.watch_sensitivities,
+        )
+        return build_integrator(self.graph, self.method, grid, options | more, backward=backward)
 
 
 class _Family:

@@ -35,19 +35,32 @@ def load(source: str, flags: tuple[str, ...]) -> ctypes.CDLL:
     CompilationError
         If no compiler is found or it fails.
     """
+    return ctypes.CDLL(str(compiled_path(source, flags)))
+
+
+def compiled_path(source: str, flags: tuple[str, ...]) -> Path:
+    """Return where the library compiled from a C source is, which can be loaded.
+
+    Raises
+    ------
+    CompilationError
+        As `load`.
+    """
     compiler = find_compiler()
     if compiler is None:
         raise CompilationError("no C compiler was found")
     key = hashlib.sha256("\0".join((source, *flags, compiler, _version(compiler), _machine())).encode()).hexdigest()[
         :32
     ]
-    for folder in (cache_folder(), _temporary()):
+    for place in (cache_folder, _temporary):
+        folder = place()
         path = folder / f"{key}.so"
         try:
             if not path.exists():
                 folder.mkdir(parents=True, exist_ok=True)
                 _compile(compiler, source, flags, path)
-            return ctypes.CDLL(str(path))
+            ctypes.CDLL(str(path))
+            return path
         except OSError:  # not writable, or what is there cannot be loaded
             continue
     raise CompilationError("no folder for compiled libraries can be written; set CASTFIT_CACHE to one")

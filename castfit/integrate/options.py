@@ -39,7 +39,8 @@ class IntegratorOptions:
     elements : int
         Number of steps of "collocation" per lane.
     compile : {"never", "auto", "always"}
-        Whether to compile generated C code: "auto" where a C compiler is found, "always" with an error where not.
+        Whether to compile the model's equations, into the cache folder: "auto" where a C compiler is found, "always"
+        with an error where not.  "collocation" has nothing to gain and leaves it.
     watch_sensitivities : bool
         Whether steps of "esdirk", "cvodes" and "idas" are short enough for sensitivities too.  Else they are those that
         the states need: half the time or less where parameters are decades off, for searches.  The other methods'
@@ -88,6 +89,8 @@ class IntegratorOptions:
             for name, value in (("max_steps", self.max_steps), ("elements", self.elements))
             if not _is_count(value)
         ]
+        if (self.method, self.compile) == ("collocation", "always"):
+            mistakes.append("compile is 'always', but 'collocation' spends its time elsewhere; use 'never' or 'auto'")
         check("IntegratorOptions", mistakes)
 
 
