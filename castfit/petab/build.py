@@ -44,6 +44,13 @@ def build(stated: Stated, entities: Entities, mistakes: list[str]) -> tuple[Obse
     put = Constants.of(entities, naming.kept, naming.targets)
     model = _model(entities, naming, observing, put, mistakes)
     mistakes += _unused(stated, entities, naming)
+    priors = [(row, distribution(row, truncated=False)) for row in stated.parameters]
+    mistakes += [
+        f"{row.where}: the prior of '{row.name}': {said}"
+        for row, prior in priors
+        if prior is not None
+        for said in prior.mistakes()
+    ]
     check("petab.load", mistakes)
     experiments = [
         made

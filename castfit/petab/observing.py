@@ -10,6 +10,7 @@ An observable with placeholders is another function of the model for every set o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,8 +79,13 @@ def observe(
     mistakes: list[str],
 ) -> Observing:
     """Work out what is measured, given what identifiers stand for."""
-    reader = _Reader(known, mistakes)
     by_name = {row.name: row for row in rows}
+    mistakes += [
+        f"{row.where}: observableId '{name}' is what the model calls one of its own; give the observable another name"
+        for name, row in by_name.items()
+        if name in known and ca.SX(known[name]).is_symbolic()
+    ]
+    reader = _Reader({**_observables_by_name(by_name, known), **known}, mistakes)
     of: dict[str, list[MeasurementRow]] = {}
     for m in measurements:
         if m.observable not in by_name:
@@ -93,6 +99,18 @@ def observe(
         data |= _observable(by_name[name], own, reader, out)
     return Observing(out.outputs, out.noise, tuple(data[id(m)] for m in measurements if id(m) in data),
                      out.placeholders, out.shown)  # fmt: skip
+
+
+def _observables_by_name(rows: Mapping[str, ObservableRow], known: Mapping[str, Graph]) -> dict[str, Graph]:
+    """Return what observables mean in formulas of others: those without placeholders, none in a circle."""
+    found: dict[str, Graph] = {}
+    open_ = {n: row for n, row in rows.items() if n not in known}
+    for _ in rows:
+        for name, row in list(open_.items()):
+            with suppress(FormulaError):  # of itself it is said elsewhere; of an observable not found yet, tried again
+                found[name] = expression(row.formula, {**known, **found})
+                del open_[name]
+    return found
 
 
 def _right(m: MeasurementRow, row: ObservableRow, mistakes: list[str]) -> bool:

@@ -14,6 +14,16 @@ from castfit.status import suggest
 _T = TypeVar("_T")
 
 
+def misplaced(rows: Iterable[Row], columns: Mapping[str, str], mistakes: list[str]) -> None:
+    """Refuse columns of the format's other version, which would be passed over in silence; the first row of each."""
+    seen: set[str] = set()
+    for row in rows:
+        for column, instead in columns.items():
+            if row.text(column) and column not in seen:
+                seen.add(column)
+                mistakes.append(f"{row.where}: {column} is not in this version of the format; {instead}")
+
+
 def by_name(rows: Iterable[Row], column: str, mistakes: list[str]) -> dict[str, Row]:
     """Return rows by their identifier; those without one, with a wrong one, or one given before are mistakes."""
     out: dict[str, Row] = {}

@@ -77,6 +77,10 @@ def _read(path: Path, name: str, needed: tuple[str, ...], mistakes: list[str]) -
         return []
     reader = csv.reader(text.splitlines(), delimiter="\t")
     header = [cell.strip() for cell in next(reader, list[str]())]
+    mark = next((c for c in ",;" if len(header) == 1 and header[0].count(c) >= len(needed) - 1 > 0), None)
+    if mark is not None:
+        mistakes.append(f"{name}: its columns are separated by '{mark}'; a table of PEtab has tabs between them")
+        return []
     missing = [column for column in needed if column not in header]
     mistakes += [f"{name}: column '{c}' is missing; {suggest(c, [h for h in header if h])}" for c in missing]
     mistakes += [f"{name}: column '{c}' is there twice" for c in dict.fromkeys(header) if c and header.count(c) > 1]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from castfit.petab.formulas import is_name, number
 from castfit.petab.overview import Overview
-from castfit.petab.reading import by_name, choice, measurement, observable, parameter, prior
+from castfit.petab.reading import by_name, choice, measurement, misplaced, observable, parameter, prior
 from castfit.petab.rows import Row, read_rows
 from castfit.petab.stated import (
     LAPLACE,
@@ -40,6 +40,13 @@ _PRIORS: Mapping[str, int] = dict.fromkeys(
     ),
     2,
 )
+_OF_PARAMETERS_2 = {
+    "priorDistribution": "objectivePriorType says it in version 1",
+}
+_OF_OBSERVABLES_2 = {
+    column: "placeholders are known by their names in version 1, observableParameter1_... and noiseParameter1_..."
+    for column in ("observablePlaceholders", "noisePlaceholders")
+}
 _ESTIMATE = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "false": False}
 _PARAMETERS = ("parameterId", "parameterScale", "lowerBound", "upperBound", "estimate")
 _OBSERVABLES = ("observableId", "observableFormula", "noiseFormula")
@@ -54,6 +61,8 @@ def read(overview: Overview, mistakes: list[str]) -> Stated:
 
     parameters = by_name(rows("parameter", *_PARAMETERS), "parameterId", mistakes)
     observables = by_name(rows("observable", *_OBSERVABLES), "observableId", mistakes)
+    misplaced(parameters.values(), _OF_PARAMETERS_2, mistakes)
+    misplaced(observables.values(), _OF_OBSERVABLES_2, mistakes)
     conditions = by_name(rows("condition", "conditionId"), "conditionId", mistakes)
     measured = rows("measurement", *_MEASUREMENTS)
     experiments = _experiments(measured, conditions, mistakes)
@@ -80,13 +89,28 @@ def _parameter(row: Row, name: str, mistakes: list[str]) -> ParameterRow:
     known = prior(row, kind, "objectivePriorParameters", _PRIORS, mistakes) if kind and estimated else None
     if numbers and not kind:
         mistakes.append(f"{row.where}: objectivePriorParameters is given, but no objectivePriorType; give both")
+    begins = row.text("initializationPriorType")
+    if begins and row.text("initializationPriorParameters"):
+        prior(row, begins, "initializationPriorParameters", _PRIORS, mistakes)  # read, so that it is right; not used
+    elif begins and begins not in _PRIORS:
+        mistakes.append(f"{row.where}: initializationPriorType is '{begins}': {suggest(begins, _PRIORS)}")
+    if re.match(r"(observable|noise)Parameter\d+_", name):
+        mistakes.append(f"{row.where}: '{name}' is a placeholder, which measurements fill; take it out of this table")
     return parameter(row, name, scale, estimated, known, mistakes)
 
 
 def _observable(row: Row, name: str, mistakes: list[str]) -> ObservableRow:
     axis = choice(row, "observableTransformation", _SCALES, LIN, mistakes)
     distribution = choice(row, "noiseDistribution", _DISTRIBUTIONS, NORMAL, mistakes)
-    return observable(row, name, axis, distribution, _placeholders, mistakes)
+    found = observable(row, name, axis, distribution, _placeholders, mistakes)
+    inside = f"{found.formula} {found.noise}"
+    mistakes += [
+        f"{row.where}: the formulas of '{name}' have placeholders up to '{of[-1]}', but not '{p}'; number them from 1"
+        for of in (found.placeholders, found.noise_placeholders)
+        for p in of
+        if not re.search(rf"\b{p}\b", inside)
+    ]
+    return found
 
 
 def _placeholders(name: str, inside: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -7,7 +7,7 @@ from math import inf, isnan
 
 from castfit.petab.formulas import FormulaError, is_name, names_in
 from castfit.petab.overview import Overview
-from castfit.petab.reading import by_name, choice, measurement, observable, parameter, prior
+from castfit.petab.reading import by_name, choice, measurement, misplaced, observable, parameter, prior
 from castfit.petab.rows import Row, read_rows
 from castfit.petab.stated import (
     LAPLACE,
@@ -44,6 +44,16 @@ _PRIORS: Mapping[str, int] = {
     "uniform": 2,
 }
 _ESTIMATE = {"true": True, "false": False, "True": True, "False": False, "TRUE": True, "FALSE": False}
+_OF_PARAMETERS_1 = {
+    "objectivePriorType": "priorDistribution says it in version 2",
+}
+_OF_MEASUREMENTS_1 = {
+    column: "experimentId says it in version 2, and the experiment table has its conditions"
+    for column in ("simulationConditionId", "preequilibrationConditionId")
+}
+_OF_OBSERVABLES_1 = {
+    "observableTransformation": "noiseDistribution says it in version 2, as log-normal or log-laplace",
+}
 _ALONE = "the experiment"  # of measurements that name none
 
 
@@ -53,15 +63,16 @@ def read(overview: Overview, mistakes: list[str]) -> Stated:
     def rows(kind: str, *needed: str) -> tuple[Row, ...]:
         return read_rows(overview.folder, overview.files[kind], needed, mistakes, what=f"the {kind} table")
 
-    parameters = by_name(
-        rows("parameter", "parameterId", "lowerBound", "upperBound", "estimate"), "parameterId", mistakes
-    )
+    parameters = by_name(rows("parameter", "parameterId", "estimate"), "parameterId", mistakes)
     observables = by_name(
         rows("observable", "observableId", "observableFormula", "noiseFormula"), "observableId", mistakes
     )
+    misplaced(parameters.values(), _OF_PARAMETERS_1, mistakes)
+    misplaced(observables.values(), _OF_OBSERVABLES_1, mistakes)
     conditions = _conditions(rows("condition", "conditionId", "targetId", "targetValue"), mistakes)
     experiments = _experiments(rows("experiment", "experimentId", "time", "conditionId"), conditions, mistakes)
     measured = rows("measurement", "observableId", "measurement", "time")
+    misplaced(measured, _OF_MEASUREMENTS_1, mistakes)
     mapping = {
         r.text("petabEntityId"): r.text("modelEntityId")
         for r in rows("mapping", "petabEntityId", "modelEntityId")

@@ -169,3 +169,64 @@ def test_mistakes_of_version_2(tmp_path):
         "conditions.tsv, line 4: 'dose' is 3 here and 2 in conditions.tsv, line 3",
     ):
         cf.petab.load(path)
+
+
+def test_what_belongs_to_the_other_version_is_not_passed_over(tmp_path):
+    """A transformation that was not read would give a wrong number that looks right."""
+    observable = {"observableId": "y", "observableFormula": "A", "noiseFormula": "0.1"}
+    row = {"observableId": "y", "simulationConditionId": "c", "measurement": 1.3, "time": 1}
+    second = parameter("k", 0.4, estimate="true", objectivePriorType="normal", objectivePriorParameters="1;1")
+    path = write(
+        tmp_path,
+        version=2,
+        observables=[{**observable, "observableTransformation": "log"}],
+        measurements=[row],
+        parameters=[second],
+    )
+    with refused(
+        "parameters.tsv, line 2: objectivePriorType is not in this version of the format; priorDistribution says it",
+        "observables.tsv, line 2: observableTransformation is not in this version",
+        "measurements.tsv, line 2: simulationConditionId is not in this version of the format; experimentId says it",
+    ):
+        cf.petab.load(path)
+    first = parameter("k", 0.4, priorDistribution="normal", priorParameters="1;1")
+    with refused(
+        "parameters.tsv, line 2: priorDistribution is not in this version of the format; objectivePriorType says it",
+        "observables.tsv, line 2: noisePlaceholders is not in this version of the format",
+    ):
+        cf.petab.load(write(tmp_path, observables=[{**observable, "noisePlaceholders": "s"}], parameters=[first]))
+
+
+def test_small_slips(tmp_path):
+    observables = [
+        {"observableId": "y", "observableFormula": "A * observableParameter2_y", "noiseFormula": "0.1"},
+        {"observableId": "A", "observableFormula": "B", "noiseFormula": "0.1"},
+        {"observableId": "u", "observableFormula": "v", "noiseFormula": "0.1"},
+        {"observableId": "v", "observableFormula": "u", "noiseFormula": "0.1"},
+    ]
+    rows = [
+        *measured((1.0,), (1.3,), observableParameters="1;2"),
+        *measured((1.0,), (1.3,), observableId="u"),
+    ]
+    parameters = [
+        parameter("k", 0.4, objectivePriorType="normal", objectivePriorParameters="1;-2"),
+        parameter("observableParameter1_y", 1.0, estimate=0),
+        parameter("A0", 1.0, initializationPriorType="parameterScaleNormal", initializationPriorParameters="0"),
+        parameter("dose", 1.0, initializationPriorType="parameterscale"),
+    ]
+    path = write(tmp_path, observables=observables, measurements=rows, parameters=parameters)
+    with refused(
+        "parameters.tsv, line 3: 'observableParameter1_y' is a placeholder, which measurements fill",
+        "parameters.tsv, line 4: initializationPriorParameters is '0'; the prior 'parameterScaleNormal' takes 2",
+        "parameters.tsv, line 5: initializationPriorType is 'parameterscale'",
+        "observables.tsv, line 2: the formulas of 'y' have placeholders up to 'observableParameter2_y', but not",
+        "observables.tsv, line 3: observableId 'A' is what the model calls one of its own",
+        "observables.tsv, line 4: observableFormula of 'u': 'v' is unknown",
+        "parameters.tsv, line 2: the prior of 'k': give Normal(mean, deviation), deviation positive",
+    ):
+        cf.petab.load(path)
+    path = write(tmp_path)
+    table = tmp_path / "parameters.tsv"
+    table.write_text(table.read_text().replace("\t", ","))
+    with refused("parameters.tsv: its columns are separated by ','; a table of PEtab has tabs between them"):
+        cf.petab.load(path)

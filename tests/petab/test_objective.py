@@ -483,3 +483,18 @@ def test_an_event_of_the_model_acts_after_the_condition_of_the_same_time(tmp_pat
     expected = sum(normal(m, courses[t], 0.1) for t, m in zip(TIMES, VALUES, strict=True))
     assert nllh(problem) == pytest.approx(expected, abs=1e-5)
     assert gradient_agrees(problem)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_formulas_may_contain_other_observables(tmp_path, version):
+    observables = [
+        {"observableId": "y", "observableFormula": "2 * z + A", "noiseFormula": "0.1 + 0.2 * z + 0.05 * y"},
+        {"observableId": "z", "observableFormula": "B / 2", "noiseFormula": "0.1"},
+    ]
+    problem = cf.petab.load(write(tmp_path, version=version, observables=observables))
+    expected = 0.0
+    for t, m in zip(TIMES, VALUES, strict=True):
+        z = 1 - exp(-0.4 * t)
+        expected += normal(m, 2.0, 0.1 + 0.2 * z + 0.1)
+    assert nllh(problem) == pytest.approx(expected, abs=1e-7)
+    assert gradient_agrees(problem)
