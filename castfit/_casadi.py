@@ -137,6 +137,9 @@ class Buffered:
             raise RuntimeError("evaluation failed")
 
 
+_AT_ONCE = 8192  # points; buffers for more would be as large as all that is known of the points
+
+
 class Mapped:
     """A matrix expression as a function of arrays of points (..., size); the next call overwrites its results."""
 
@@ -152,6 +155,8 @@ class Mapped:
     def __call__(self, *points: NDArray[np.float64]) -> NDArray[np.float64]:
         leading = np.broadcast_shapes(*(a.shape[:-1] for a in points))
         count = int(np.prod(leading))
+        if count > _AT_ONCE and count <= _AT_ONCE * leading[0]:
+            return self._in_parts(points, leading, count)
         if count not in self._buffered:
             self._buffered[count] = Buffered(self._function.map(count), ("out",))
         evaluate = self._buffered[count]
@@ -160,6 +165,21 @@ class Mapped:
                 evaluate.arguments[f"i{i}"].reshape(*leading, size)[...] = array
         evaluate()
         return evaluate.results["out"].reshape(*leading, *self._shape)
+
+    def _in_parts(
+        self, points: Sequence[NDArray[np.float64]], leading: tuple[int, ...], count: int
+    ) -> NDArray[np.float64]:
+        """Evaluate at many points, some after the others."""
+        out = np.empty((count, *self._shape))
+        # What is the same at all points is not written out.
+        flat = [np.broadcast_to(a, (*leading, a.shape[-1])) for a in points]
+        first = leading[0]
+        rows = _AT_ONCE * first // count
+        for k in range(0, first, rows):
+            parts = [a[k : k + rows] for a in flat]
+            size = count // first * parts[0].shape[0]
+            out[count // first * k :][:size] = self(*parts).reshape(size, *self._shape)
+        return out.reshape(*leading, *self._shape)
 
 
 class Built(threading.local, Generic[K, V]):

@@ -13,8 +13,8 @@ from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 
+from castfit._live import live
 from castfit._text import Sheet
-from castfit.drive.run.reporting import live
 from castfit.problems import Benchmark, Reference
 from castfit.result import Result
 

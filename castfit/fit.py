@@ -9,13 +9,14 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from castfit._blas import one_blas_thread
+from castfit._live import duration, live
 from castfit._reading import flag_mistakes, is_one_of, real, text
 from castfit._watch import Stopped, heeding_interrupts, watched
 from castfit.attempts import Search, started_from
@@ -116,7 +117,8 @@ def fit(
     confidence_level : float
         Of the intervals in the result's table.
     verbose : {0, 1, 2}
-        Nothing, one line per solve, one line per iteration.
+        Nothing; one line per solve, and on a terminal how it goes on, with what an iteration takes and the time that
+        `max_time` leaves; one line per iteration.
 
     Returns
     -------
@@ -239,7 +241,7 @@ def _fit(
     assert limit is not None
     confidence_level, max_time = level, limit  # as floats
 
-    with watched(max_time):
+    with watched(max_time), live(keep=False) if verbose == 1 else nullcontext() as line:
         posed = problem.posed.assuming(absolute_sigma=absolute_sigma)
         origin = _origin(posed, asked, start, max_time)
         with suppress(Stopped):  # the solver will notice
@@ -251,7 +253,7 @@ def _fit(
         if origin.note:
             say(origin.note)
         deadline = began + max_time if origin.ended is None else began
-        search = Search(posed, chosen, deadline, _reporter(callback, verbose), say, verify=verify)
+        search = Search(posed, chosen, deadline, _reporter(callback, verbose, line, deadline), say, verify=verify)
         ended = search_for(search, asked, origin.theta, second_start=second_start, retry=retry)
     found, solution, posed = ended.attempt, ended.attempt.solution, search.problem
     if origin.ended is not None:
@@ -348,11 +350,21 @@ def at_trajectory(problem: Posed, asked: Transcription, theta: Array, start: Res
     return started_from(problem, asked, theta, nodes) if isinstance(asked.states, str) else asked
 
 
-def _reporter(callback: Callable[[Iteration], Any] | None, verbose: int) -> Callable[[Iteration], Any] | None:
-    if verbose < 2:
+def _reporter(
+    callback: Callable[[Iteration], Any] | None, verbose: int, line: Callable[[str], None] | None, deadline: float
+) -> Callable[[Iteration], Any] | None:
+    """Return what is called after each iteration; how many are left nobody knows, but what one takes, and the limit."""
+    if verbose < 2 and line is None:
         return callback
+    began = time.perf_counter()
 
     def report(now: Iteration) -> Any:
+        clock = time.perf_counter()
+        if line is not None:
+            pace = f", {duration((clock - began) / now.iteration)} an iteration" if now.iteration else ""
+            most = f", at most {duration(max(deadline - clock, 0.0))} left" if np.isfinite(deadline) else ""
+            line(f"iteration {now.iteration}: cost {now.cost:.6g}; {clock - began:.0f} s{pace}{most}")
+            return callback(now) if callback is not None else None
         _say(f"{now.iteration:5d}  cost {now.cost:14.8g}  infeasibility {now.infeasibility:9.2e}  {now.seconds:7.2f} s")
         return callback(now) if callback is not None else None
 

@@ -33,30 +33,30 @@ class Factors:
 
     Attributes
     ----------
-    lu : tuple of K arrays (n, n)
-        Of the transposes, as LAPACK leaves them.
-    pivots : tuple of K int arrays (n,)
+    lu : (K, n, n) array
+        Of the transposes, as LAPACK leaves them, by columns.
+    pivots : (K, n) int array
     pseudo : mapping from position to (n, n) array
         The pseudo-inverses of those that are singular.
     """
 
-    lu: tuple[Array, ...]
-    pivots: tuple[Any, ...]
+    lu: Array
+    pivots: Any
     pseudo: Mapping[int, Array]
 
     @classmethod
     def of(cls, D: Array) -> Factors:
         """Factorize D (K, n, n)."""
         count, n = D.shape[:2]
-        if n == 0:
-            return cls((), (), {})
-        work = np.array(D, order="C")
-        found = [_GETRF(work[k].T, overwrite_a=1) for k in range(count)]
+        work, pivots, failed = np.array(D, order="C"), np.zeros((count, n), dtype=np.int32), False
+        for k in range(count if n else 0):
+            _, pivots[k], info = _GETRF(work[k].T, overwrite_a=1)
+            failed |= info > 0
         pseudo: dict[int, Array] = {}
-        if any(info > 0 for _, _, info in found):  # a pivot is zero: then others may be but rounding
+        if failed:  # a pivot is zero: then others may be but rounding
             singular = np.linalg.matrix_rank(D) < n
             pseudo = {int(k): np.linalg.pinv(D[k]) for k in np.flatnonzero(singular)}
-        return cls(tuple(lu for lu, _, _ in found), tuple(p for _, p, _ in found), pseudo)
+        return cls(work, pivots, pseudo)
 
     @property
     def singular(self) -> tuple[int, ...]:
@@ -72,12 +72,12 @@ class Factors:
         return self._solved(b, transposed=True)
 
     def _solved(self, b: Array, *, transposed: bool) -> Array:
-        if not self.lu or b.shape[2] == 0:
+        if not self.lu.size or b.shape[2] == 0:
             return np.zeros(b.shape)
         rows = np.array(b.swapaxes(1, 2), order="C")  # a row is a right-hand side, overwritten by its solution
         kind = 0 if transposed else 1
         for lu, pivots, row in zip(self.lu, self.pivots, rows, strict=True):
-            _GETRS(lu, pivots, row.T, trans=kind, overwrite_b=1)
+            _GETRS(lu.T, pivots, row.T, trans=kind, overwrite_b=1)
         x = rows.swapaxes(1, 2)
         for k, inverse in self.pseudo.items():
             x[k] = (inverse.T if transposed else inverse) @ b[k]

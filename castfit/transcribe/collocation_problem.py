@@ -172,6 +172,7 @@ class CollocationProblem(StagedProblem):
         self._projection = projection_of(problem, layout.theta(start))
         self.eliminated = self._projection.entries
         self._memory = _Memory()
+        self._bent = False  # whether Hessians are asked for, which go on from slopes at points
 
     def begun(self) -> CollocationProblem:
         """Return the problem with what is eliminated started where the states at the start put it."""
@@ -272,13 +273,14 @@ class CollocationProblem(StagedProblem):
         if memory.linearization is None:
             with np.errstate(all="ignore"):
                 found = [self._jacobians(i, v) for i in range(len(self.elements))]
-            memory.slopes = tuple(slopes for slopes, _ in found)
+            every = tuple(slopes for slopes, _ in found)
+            memory.slopes = every if self._bent else ()
             blocks = self._projection.silenced(self.layout, tuple(jacobians for _, jacobians in found))
             failed = {(failure.chain, failure.stage) for failure in evaluation.failures}
             failures = [
                 failure
                 for i in range(len(self.elements))
-                for failure in self._explain(i, *_pieces(memory.slopes[i]), "the derivative of ")
+                for failure in self._explain(i, *_pieces(every[i]), "the derivative of ")
                 if (failure.chain, failure.stage) not in failed
             ]
             failures += [] if evaluation.failures else self._unlinked(v)
@@ -325,7 +327,11 @@ class CollocationProblem(StagedProblem):
         at = self.linearize(v)
         v = at.v
         of_group = np.ones(self.layout.n_groups + 1) if weight is None else weight
+        self._bent, memory = True, self._memory
         with np.errstate(all="ignore"):
+            if not memory.slopes:
+                known = zip(self.elements, self.layout.chains, memory.naturals, strict=True)
+                memory.slopes = tuple(e.slopes(self.equations, n, *c.local(v)[1:]) for e, c, n in known)
             return tuple(self._hessian(i, v, at, of, of_group) for i, of in enumerate(multipliers))
 
     def related_hessian(self, v: Array, multipliers: Array) -> Array:

@@ -182,7 +182,7 @@ def multistart(
             if row.status == "not_run":
                 return None
             now = book.progress(row)
-            return Told(now, now.sentence, row.sentence, now.finished, now.total)
+            return Told(now, now.sentence, row.sentence, now.finished, now.total, timed=True)
 
         tasks = deque(task(i, start) for i, start in enumerate(draws.first) if i not in book.rows)
         stopped = carry_out(run, _attempt, tasks, enter, limit=run.start_max_time)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from castfit._brief import brief
 from castfit._json import rebuilt
+from castfit._live import duration
 from castfit._pictures import picture
 from castfit.drive.optima import Merit, Optimum, Outlook, optima
 from castfit.drive.run.checkpoint import read, write
@@ -111,7 +112,7 @@ class Progress:
         times = "once" if self.found == 1 else f"{self.found} times"
         best = f"best chi2 = {self.best.chi2:.6g}, found {times}" if self.best.success else "none succeeded"
         failed = f", {self.failed} failed" if self.failed else ""
-        left = f", about {self.seconds_left:.0f} s left" if self.finished < self.total else ""
+        left = f", about {duration(self.seconds_left)} left" if self.finished < self.total else ""
         pace = f"{self.seconds:.0f} s{left}"
         return f"{self.finished} of {self.total} starts: {best}{failed}; {pace}"
 

@@ -10,6 +10,7 @@ and  R^-1 S R^-1  is right also where the model is not (White 1982).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,8 +44,10 @@ def nothing(size: int, remark: str) -> Errors:
     return Errors(none, none, remark)
 
 
-def errors_at(laplace: Laplace, at: Marginal, scores: Scores) -> Errors:
-    """Return the errors at the optimum; takes one or two gradients for each entry of y."""
+def errors_at(
+    laplace: Laplace, at: Marginal, scores: Scores, tell: Callable[[int, int], None] = lambda done, total: None
+) -> Errors:
+    """Return the errors at the optimum; takes one or two gradients for each entry of y, and tells how many are done."""
     lower, upper = laplace.question.bounds
     size, many = at.y.size, laplace.question.n >= _MANY
     free = np.flatnonzero((at.y > lower) & (at.y < upper))
@@ -52,7 +55,8 @@ def errors_at(laplace: Laplace, at: Marginal, scores: Scores) -> Errors:
     width = np.minimum(width, _WIDTH)
     second = np.full((size, size), np.nan)
     here = laplace.scores(at, forward=True).gradient if many else scores.gradient
-    for j in free:
+    for done, j in enumerate(free):
+        tell(done, free.size)
         step = np.zeros(size)
         step[j] = min(width[j], 0.5 * (upper[j] - at.y[j]), 0.5 * (at.y[j] - lower[j]))
         ends: list[Array] = [here] if many else []

@@ -14,6 +14,7 @@ import numpy as np
 
 from castfit._blas import one_blas_thread
 from castfit._json import rebuilt
+from castfit._live import duration, time_left
 from castfit._reading import flag_mistakes, is_count, named, option_mistakes, real, text
 from castfit._watch import Stopped, heeding_interrupts, unwatched, watched
 from castfit.drive.population.cohort import Cohort
@@ -54,7 +55,8 @@ class MixedEffectsProgress:
     @property
     def sentence(self) -> str:
         """The state of things in one line."""
-        return f"iteration {self.iteration}: -2 log L = {self.neg2loglik:.6g}; {self.seconds:.0f} s"
+        pace = f", {duration(self.seconds / self.iteration)} an iteration" if self.iteration else ""
+        return f"iteration {self.iteration}: -2 log L = {self.neg2loglik:.6g}; {self.seconds:.0f} s{pace}"
 
 
 # Wild trial points overflow; they are found and rejected, and must not warn.
@@ -220,7 +222,16 @@ class _Search:
                 report(now.sentence, now.sentence, milestone=here.iteration % 10 == 0)
                 return self.run.wants_end(now)
 
-            return self._result(question, laplace, self._found(laplace, begun, tell), left_out, book)
+            found = self._found(laplace, begun, tell)
+            turned = time.perf_counter()
+
+            def tell_errors(done: int, total: int) -> None:
+                now = time.perf_counter()
+                left = time_left(now - turned, done, total - done)
+                state = f"standard errors, {done} of {total} entries; {now - self.began:.0f} s{left}"
+                report(state, state, milestone=done == 0)
+
+            return self._result(question, laplace, found, left_out, book, tell_errors)
 
     def _lost(self, question: Question, cohort: Cohort, begun: Here) -> dict[int, str]:
         """Return whose data cannot be predicted at the start, and why."""
@@ -243,6 +254,7 @@ class _Search:
         found: Found | Stopped,
         left_out: Mapping[str, str],
         book: Checkpoint | None,
+        tell: Callable[[int, int], None],
     ) -> MixedEffectsResult:
         status = found.status
         if isinstance(found, Found):
@@ -255,7 +267,7 @@ class _Search:
         remarks: list[str] = []
         errors = nothing(question.n_y, "")
         if isinstance(found, Found) and self.standard_errors and status.success:
-            errors = self._errors(laplace, found)
+            errors = self._errors(laplace, found, tell)
             remarks.append(errors.remark)
         elif self.standard_errors:
             remarks.append("Standard errors were not computed.")
@@ -295,11 +307,11 @@ class _Search:
             confidence_level=self.level,
         )
 
-    def _errors(self, laplace: Laplace, found: Found) -> Errors:
+    def _errors(self, laplace: Laplace, found: Found, tell: Callable[[int, int], None]) -> Errors:
         assert found.at is not None
         assert found.scores is not None
         with suppress(Stopped):
-            return errors_at(laplace, found.at, found.scores)
+            return errors_at(laplace, found.at, found.scores, tell)
         return nothing(laplace.question.n_y, "The time ended before standard errors were known.")
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from castfit._live import duration
 from castfit._pool import LOST, lost
 from castfit.drive.refits.row import LOWER, Refit
 from castfit.drive.run.checkpoint import Checkpoint
@@ -100,7 +101,7 @@ class Progress:
     def sentence(self, what: str) -> str:
         """Return the state of things in one line."""
         failed = f", {self.failed} failed" if self.failed else ""
-        left = f", about {self.seconds_left:.0f} s left" if self.finished < self.total else ""
+        left = f", about {duration(self.seconds_left)} left" if self.finished < self.total else ""
         return f"{self.finished} of {self.total} {what}{failed}; {self.seconds:.0f} s{left}"
 
 
@@ -154,7 +155,7 @@ def carry(
             failed = sum(not r.success for r in done)
             now = Progress(len(done), len(rows), failed, row, seconds, left)
             last = f"{what} {row.name or row.index}: {row.status}, chi2 = {row.chi2:.6g}, {row.time:.2f} s"
-            return Told(now, now.sentence(what), last, len(done), len(rows))
+            return Told(now, now.sentence(what), last, len(done), len(rows), timed=True)
 
         tasks = deque((i, (job, i, run.start_max_time, run.deadline)) for i, row in rows.items() if not row.finished)
         stopped = carry_out(run, _refit, tasks, enter, limit=run.start_max_time)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from castfit._live import time_left
 from castfit._pool import Pool, Task
 from castfit._reading import text
 from castfit.drive.run.found import Answer
@@ -21,7 +22,8 @@ from castfit.status import Status
 class Told:
     """What a fit that ended leaves to tell: what a callback gets, the state of the run, the fit, how many ended.
 
-    Of a run that has `enough` nothing more is wanted: what is still running is given up.
+    Of a run that has `enough` nothing more is wanted: what is still running is given up.  To a state that does not say
+    itself how long the rest takes (`timed`) this is added.
     """
 
     now: Any
@@ -30,6 +32,7 @@ class Told:
     finished: int
     total: int
     enough: bool = False
+    timed: bool = False
 
 
 def carry_out(
@@ -45,13 +48,18 @@ def carry_out(
     `enter` takes the key of a task and its outcome; it may add tasks, and raise KeyboardInterrupt for one that was
     interrupted.  Everything else is as for `castfit._pool.Pool.run`.
     """
+    began, ended = time.perf_counter(), 0
     try:
         with Pool(run.workers) as pool, reporter(run.verbose) as report:
             for key, outcome in pool.run(function, tasks, limit=limit, deadline=run.deadline):
                 told = enter(key, outcome)
                 if told is None:
                     continue
-                report(told.state, told.last, milestone=is_tenth(told.finished, told.total))
+                ended += 1
+                left = time_left(time.perf_counter() - began, ended, told.total - told.finished)
+                report(
+                    told.state + ("" if told.timed else left), told.last, milestone=is_tenth(told.finished, told.total)
+                )
                 if run.wants_end(told.now):
                     return Status.STOPPED_BY_CALLBACK
                 if told.enough:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import Protocol
+
+from castfit._live import live
 
 
 class Report(Protocol):
@@ -55,26 +54,3 @@ def is_tenth(finished: int, total: int) -> bool:
 def is_round(number: int) -> bool:
     """Whether a number is 0, 1, 2, 5, 10, 20, 50, ..., of which a run without known end tells."""
     return number == 0 or f"{number}".rstrip("0") in ("1", "2", "5")
-
-
-@contextmanager
-def live(*, keep: bool = True) -> Generator[Callable[[str], None] | None, None, None]:
-    """Yield a function that rewrites a line on standard error; None if that is no terminal.
-
-    The last line stays if it is to be kept.  Solvers take the descriptor of standard error away while they run; a copy
-    of it stays open.
-    """
-    if not sys.stderr.isatty():
-        yield None
-        return
-    width = shutil.get_terminal_size().columns - 1
-    with open(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="replace") as stream:
-
-        def show(line: str) -> None:
-            stream.write(f"\r\x1b[K{line[:width]}")
-            stream.flush()
-
-        try:
-            yield show
-        finally:
-            stream.write("\n" if keep else "\r\x1b[K")

@@ -1,0 +1,23 @@
+"""Expressions at more points than are evaluated at once: the same numbers."""
+
+from __future__ import annotations
+
+import casadi as ca
+import numpy as np
+
+from castfit import _casadi
+from castfit._casadi import Mapped
+
+
+def test_points_in_parts_are_points(monkeypatch):
+    x, p = ca.SX.sym("x", 2), ca.SX.sym("p", 3)
+    mapped = Mapped("f", [x, p], ca.vertcat(x[0] * p[1], ca.sin(x[1]) * p[2], p[0]))
+    points, parameters = np.random.default_rng(0).standard_normal((101, 7, 2)), np.array([2.0, -1.0, 0.5])
+    whole, each = mapped(points, parameters).copy(), np.linspace(0, 1, 303).reshape(101, 1, 3)
+    other, row = mapped(points, each).copy(), mapped(points[0], parameters).copy()
+    for most in (50, 7, 3):  # of which the last is too few for a row of seven
+        monkeypatch.setattr(_casadi, "_AT_ONCE", most)
+        np.testing.assert_array_equal(mapped(points, parameters), whole)
+        np.testing.assert_array_equal(mapped(points, each), other)
+        np.testing.assert_array_equal(mapped(points[0], parameters), row)
+    np.testing.assert_allclose(whole[..., 1, 0], 0.5 * np.sin(points[..., 1]), rtol=1e-15)
