@@ -83,6 +83,9 @@ INGREDIENTS: dict[str, Ingredient] = {
     ),
     **{f"no {way}": _without(way) for way in ("fit", "growing", "soft", "recombined")},
     "no single": replace(_without("box"), words="never straight down from the best of several draws"),
+    "no doubt": Ingredient(
+        "the best point is not tried with two quantities exchanged", lambda o: replace(o, doubt=False)
+    ),
     **{f"no {move}": _unmoved(move) for move in MOVES},
 }
 """What can be switched off."""

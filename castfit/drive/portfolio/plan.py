@@ -18,7 +18,7 @@ import numpy as np
 
 from castfit.drive.portfolio.moves import MOVES, Field, Member, joined
 from castfit.drive.portfolio.race import OPEN, Race
-from castfit.drive.portfolio.ways import SAME, End, Order
+from castfit.drive.portfolio.ways import EXCHANGED, SAME, End, Order
 
 if TYPE_CHECKING:
     from castfit._array import Array
@@ -36,6 +36,7 @@ class Options:
     race : which candidates are dropped on the way; None for none
     moves : how points of the pool are recombined
     step_control : of local fits
+    doubt : whether the best point is tried with two quantities exchanged before the search ends
     per_round : candidates that are made at a time
     """
 
@@ -44,6 +45,7 @@ class Options:
     race: Race | None = field(default_factory=Race)
     moves: tuple[str, ...] = tuple(MOVES)
     step_control: str = "box"
+    doubt: bool = True
     per_round: int = 4
 
 
@@ -60,6 +62,11 @@ class Tried:
     def success(self) -> bool:
         """Whether it ended in a solution at full accuracy."""
         return self.end.result is not None and self.end.result.success
+
+    @property
+    def independent(self) -> bool:
+        """Whether it came from a start of its own."""
+        return self.way not in ("recombined", EXCHANGED)
 
     @property
     def cost(self) -> float:
@@ -111,7 +118,7 @@ class State:
             t for t in self.tried
             if (t.cost <= best + SAME) or (t.end.settled and abs(t.end.cost - lowest) <= SAME)
         ]  # fmt: skip
-        return [t for t in same if not (independent and t.way == "recombined")]
+        return [t for t in same if t.independent or not independent]
 
     def extended(self, tried: Sequence[Tried], field: Field) -> State:
         """Return the state with more candidates."""
@@ -151,6 +158,13 @@ def next_round(state: State, options: Options, field: Field, rng: np.random.Gene
             order = replace(order, theta=tuple(theta.tolist()))
         out.append((move, order))
     return out
+
+
+def doubting(state: State, options: Options, rng: np.random.Generator) -> Order:
+    """Return the order to exchange two quantities of the best solution."""
+    best = min(state.tried, key=lambda t: t.cost)
+    seed = int(rng.integers(2**63, size=1)[0])
+    return Order(EXCHANGED, seed, theta=best.end.theta, best=state.lowest, step_control=options.step_control)
 
 
 def _first_round(options: Options) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 from castfit._brief import brief, one_line
 from castfit._text import Column, Sheet
 from castfit.drive.optima import Optimum, optima
-from castfit.drive.portfolio.ways import WAYS
+from castfit.drive.portfolio.ways import WORDS
 from castfit.drive.run.found import Found
 
 
@@ -36,7 +36,7 @@ class Way:
     @property
     def words(self) -> str:
         """What it does."""
-        return WAYS[self.name]
+        return WORDS[self.name]
 
 
 @brief

@@ -4,7 +4,8 @@
 
 A search is a setting of its parts (castfit.drive.portfolio.plan.Options): ways with their draws and screening, local
 fits and their race, the pool and its moves.  What is better than every solution so far is fitted at full accuracy
-between two rounds, one point at a time; what ends in the same valley counts without.
+between two rounds, one point at a time; what ends in the same valley counts without.  Before the end the best point is
+doubted.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from castfit._json import rebuilt
 from castfit._pool import LOST, Task, lost
 from castfit.drive.optima import Merit
 from castfit.drive.portfolio.moves import Field
-from castfit.drive.portfolio.plan import Options, State, Tried, next_round
+from castfit.drive.portfolio.plan import Options, State, Tried, doubting, next_round
 from castfit.drive.portfolio.result import Candidate, PortfolioProgress, PortfolioResult, Way
-from castfit.drive.portfolio.ways import CONFIRM, SAME, End, Order, candidate
+from castfit.drive.portfolio.ways import CONFIRM, EXCHANGED, SAME, End, Order, candidate
 from castfit.drive.run.checkpoint import Header
 from castfit.drive.run.found import STOPS
 from castfit.drive.run.loop import Told, carry_out
@@ -81,6 +82,7 @@ class _Search:
         self._confirming: int | None = None
         self._best: Result | None = None
         self._late = False
+        self._doubting, self._doubted = False, np.inf
 
     def plan(self) -> None:
         """Plan until there is something to be carried out, or the search is at its end."""
@@ -92,6 +94,9 @@ class _Search:
             elif self._late:
                 self.reason = STOPS[Status.MAX_TIME]
                 return
+            elif self._doubting:
+                self._doubting, self._doubted = False, self.state.best
+                orders = [("", doubting(self.state, self.options, self._rng))]
             else:
                 orders = next_round(self.state, self.options, self.field, self._rng)
             share, most = _RESERVE
@@ -134,7 +139,13 @@ class _Search:
         """Enter what has ended, as far as everything planned before it has."""
         while self._planned and self._planned[0][0] in self._ends and not self.reason:
             self._take(*self._planned.popleft())
-            self.reason = self._done()
+            reason = self._done()
+            if reason and self.options.doubt and self.state.best < self._doubted:
+                self._doubting = True
+                self._planned.clear()  # what is left of the round is not needed
+                self.tasks.clear()
+            else:
+                self.reason = reason
 
     def _flush(self) -> None:
         """Enter what has ended, and forget what has not."""
@@ -162,7 +173,7 @@ class _Search:
             return ""
         if self._best.goodness.described:
             return f"It describes the data and was found {found} times: this will do."
-        own = [t for t in self.state.tried if t.way != "recombined" and t.end.settled]
+        own = [t for t in self.state.tried if t.independent and t.end.settled]
         distinct: list[float] = []
         for cost in sorted(t.end.cost for t in own):
             if not distinct or cost > distinct[-1] + SAME:
@@ -193,7 +204,7 @@ class _Search:
             best=best,
             reason=reason,
             candidates=tuple(_row(t, merit, best=t.index in ended) for t in self.state.tried),
-            ways=tuple(self._way(name) for name in self.options.ways),
+            ways=tuple(self._way(name) for name in (*self.options.ways, EXCHANGED)),
             sure=stopped is None and found >= self.finds and reason != STOPS[Status.MAX_TIME],
             finds=found,
             described=described,
