@@ -291,7 +291,9 @@ def symmetric(patient: Patient) -> Line:
     if here is None:
         return Line(name, None, "not examined: the model could not be integrated at random values.")
     kinds = [(q.kind, q.experiment, q.scale) for q in posed.quantities]
-    pairs = [(i, j) for i, j in itertools.combinations(range(theta.size), 2) if kinds[i] == kinds[j]]
+    another = random_values(posed, patient.theta, sizes, patient.rng, 0.3)
+    seen = [j for j in range(theta.size) if patient.left() > 0 and _enters(patient, theta, another, j, here)]
+    pairs = [(i, j) for i, j in itertools.combinations(seen, 2) if kinds[i] == kinds[j]]
     found: list[tuple[tuple[int, int], ...]] = []
     every: list[tuple[tuple[int, int], ...]] = [(pair,) for pair in pairs]
     if theta.size <= _MANY:
@@ -314,6 +316,14 @@ def symmetric(patient: Patient) -> Line:
         advice = "Every optimum has a twin: order them by bounds, or by cf.Constraint."
         return Line(name, False, f"the data do not notice when these are exchanged: {said}.", advice)
     return Line(name, True, f"none among {tried} exchanges of quantities.")
+
+
+def _enters(patient: Patient, theta: Array, another: Array, j: int, here: Array) -> bool:
+    """Tell whether a quantity moves the outputs at all; parameters of the noise do not, and none is another's twin."""
+    moved = theta.copy()
+    moved[j] = another[j]
+    other = _outputs(patient, moved)
+    return other is None or float(np.abs(other - here).max(initial=0.0)) > _SAME_OUTPUT
 
 
 def _outputs(patient: Patient, theta: Array) -> Array | None:

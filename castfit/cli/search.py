@@ -87,8 +87,6 @@ def _told(arguments: argparse.Namespace, source: Source, found: Any, more: Calla
     best: Result | None = found.best
     if best is None:
         return FAILED
-    console.print()
-    console.print(best.summary(), markup=False, soft_wrap=True)
     write_json({**fit_record(source.name, best.solver, best), "seed": arguments.seed, **more()}, arguments.json)
     if arguments.plot:
         best.plot(arguments.plot)

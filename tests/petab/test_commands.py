@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from castfit.cli import main
-from tests.petab.writing import write
+from tests.petab.writing import measured, parameter, write
 
 pytest.importorskip("petab")
 pytest.importorskip("antimony")
@@ -37,3 +37,22 @@ def test_a_fit_begins_at_the_nominal_values(tmp_path, options, transcription, so
 
     best = minimize_scalar(squares, bounds=(0.1, 1), method="bounded")
     assert found["parameters"]["k"] == pytest.approx(best.x, abs=1e-4)
+
+
+def test_parameters_of_the_noise_are_no_twins(tmp_path):
+    """They leave the outputs alone, so that outputs cannot tell whether two of them are exchanged."""
+    import castfit as cf
+
+    observables = [
+        {"observableId": "y", "observableFormula": "A", "noiseFormula": "s"},
+        {"observableId": "z", "observableFormula": "B", "noiseFormula": "r"},
+    ]
+    rows = [
+        *measured((1, 2, 4, 5), (1.3, 0.9, 0.5, 0.3)),
+        *measured((1, 2, 4, 5), (0.6, 1.0, 1.55, 1.6), observableId="z"),
+    ]
+    parameters = [parameter("k", 0.4), parameter("s", 0.1), parameter("r", 0.2)]
+    problem = cf.petab.load(write(tmp_path, observables=observables, measurements=rows, parameters=parameters))
+    found = cf.check(problem, "single", max_time=30, starts=2)
+    (line,) = (n for n in found.lines if n.name == "symmetric parameters")
+    assert line.fine, line.sentence
