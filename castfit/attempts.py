@@ -408,7 +408,7 @@ def begin(problem: Posed, transcription: Transcription, theta: Array, *, second_
     numb: tuple[str, ...] = ()
     with suppress(Stopped):  # the solver will notice
         jacobian = staged.integrated and staged.by_gradient == "no"
-        linear = staged.linearize(staged.start) if jacobian else None
+        linear = staged.coarse().linearize(staged.start) if jacobian else None
         numb = unfelt(staged, linear) if linear is not None and linear.ok else ()
     if numb:
         note = f"At the start nothing responds to {', '.join(numb)}: started from the measured states instead."

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import casadi as ca
 import numpy as np
-from scipy.integrate import solve_ivp
-from scipy.stats import chi2
+from scipy import special
 
 from castfit._brief import brief, one_line
+from castfit._casadi import Buffered
 from castfit.model import Model
 from castfit.problem import Problem
 from castfit.status import InputError, check, suggest
@@ -86,7 +86,7 @@ class Reference:
             Relative distance within which the optimum is expected.
         """
         objective = float(np.sum(np.square(residuals)))
-        drop = float(chi2.isf(1e-4, len(truth)))
+        drop = float(special.chdtri(len(truth), 1e-4))
         source = "the parameters that the data were simulated with; chi2 is taken at them"
         return cls(dict(truth), objective, source, drop / objective, parameter_tolerance)
 
@@ -306,16 +306,25 @@ def exact_trajectory(
     """
     system = model.system
     p = [parameters[name] for name in model.parameters]
-    right = system.function("right", system.ode)
-    slope = system.function("slope", ca.densify(ca.jacobian(system.ode, system.x)))
+    right = Buffered(system.function("right", ca.densify(system.ode)), ("o0",))
+    slope = Buffered(system.function("slope", ca.densify(ca.jacobian(system.ode, system.x))), ("o0",))
     at = np.asarray(times, dtype=float)
+    from scipy.integrate import solve_ivp  # imported where it is needed: it takes long
+
+    def value(function: Buffered, t: float, x: Array) -> Array:
+        function.arguments["t"][...], function.arguments["x"][...] = t, x
+        if p:
+            function.arguments["p"][...] = p
+        function()
+        return function.results["o0"].T.copy()
+
     solution = solve_ivp(
-        lambda t, x: np.asarray(right(t, x, [], p, [])).ravel(),
+        lambda t, x: value(right, t, x).ravel(),
         (at[0], at[-1]),
         [initial[name] for name in model.states],
         method="LSODA",
         t_eval=at,
-        jac=lambda t, x: np.asarray(slope(t, x, [], p, [])),
+        jac=lambda t, x: value(slope, t, x),
         rtol=1e-11,
         atol=1e-13,
     )

@@ -74,6 +74,14 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
+COARSE = 1e-4
+"""Relative accuracy of functions far from a solution.
+
+Integration of 12 calcium fits that end at 1e-6 takes 0.90 s of CPU time at 1e-6 throughout, 0.74 s with 1e-5 far from
+the solution, 0.61 s with 1e-4; as many starts succeed.
+"""
+
+
 def locked(array: Array) -> Array:
     """Return a copy that nobody can write to."""
     copied = np.array(array)
@@ -581,7 +589,7 @@ class StagedProblem(ABC):
         return self.signal
 
     def coarse(self) -> StagedProblem:
-        """Return the same problem with functions of lower accuracy, if that is faster; layout and start agree."""
+        """Return the same problem with functions of accuracy `COARSE`, if that is faster; layout and start agree."""
         return self
 
     def explicit(self) -> StagedProblem:

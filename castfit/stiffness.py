@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 import casadi as ca
 import numpy as np
-from scipy.integrate import trapezoid
 
 from castfit._brief import brief
 from castfit._pictures import picture
@@ -108,19 +107,19 @@ class Stiffness:
     def steps(self) -> float:
         """Number of steps that an explicit method needs for stability alone."""
         fastest = np.where(self.eigenvalues.real < 0.0, np.abs(self.eigenvalues), 0.0).max(axis=1)
-        return float(trapezoid(fastest, self.times)) / RUNGE_KUTTA
+        return _integral(fastest, self.times) / RUNGE_KUTTA
 
     @cached_property
     def growth(self) -> float:
         """By how many powers of e an error of the initial state may grow."""
-        return float(trapezoid(np.maximum(self.eigenvalues.real.max(axis=1), 0.0), self.times))
+        return _integral(np.maximum(self.eigenvalues.real.max(axis=1), 0.0), self.times)
 
     @cached_property
     def oscillating(self) -> bool:
         """Whether oscillations that decay slowly shorten the steps of BDF (CVODES, IDAS)."""
         values, size = self.eigenvalues, np.abs(self.eigenvalues)
         ringing = (values.real < 0.0) & (np.abs(values.imag) > _OSCILLATING * np.abs(values.real))
-        return float(trapezoid(np.where(ringing, size, 0.0).max(axis=1), self.times)) / RUNGE_KUTTA > _MILD
+        return _integral(np.where(ringing, size, 0.0).max(axis=1), self.times) / RUNGE_KUTTA > _MILD
 
     def __str__(self) -> str:
         rows = [["time", "fastest", "slowest", "ratio"]]
@@ -290,3 +289,8 @@ def _verdict(model: Model, found: Stiffness) -> tuple[str, str]:
 
 def _count(number: float) -> str:
     return f"{number:,.0f}" if number < 1e6 else f"{number:.2g}"
+
+
+def _integral(values: Array, times: Array) -> float:
+    """Integrate values (n,) at times (n,) by the trapezoidal rule."""
+    return 0.5 * float(np.diff(times) @ (values[1:] + values[:-1]))

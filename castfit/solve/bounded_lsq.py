@@ -28,6 +28,7 @@ import numpy as np
 
 from castfit.solve.active_set import CONTRADICTION, Constraints, nearest
 from castfit.solve.lapack import upper_factor
+from castfit.solve.tall import Tall
 from castfit.status import check
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Solution:
 
 def bounded_lsq(
     u: Array,
-    E: Array,
+    E: Array | Tall,
     *,
     lower: Array | None = None,
     upper: Array | None = None,
@@ -116,7 +117,7 @@ def bounded_lsq(
     Parameters
     ----------
     u, E : (m,), (m, n) arrays
-        Residuals and their derivative; any rank.
+        Residuals and their derivative; any rank.  A derivative that comes again is factored once, as a `Tall`.
     lower, upper : (n,) arrays, optional
         Bounds of x; infinite where there are none.
     rows : Rows, optional
@@ -136,16 +137,16 @@ def bounded_lsq(
     InputError
         If shapes do not match, numbers are not finite, a scale is not positive, or bounds of x cross.
     """
-    n = E.shape[1]
+    of, given = (E, E.R) if isinstance(E, Tall) else (None, E)
+    n = given.shape[1]
     rows = rows or Rows.none(n)
     lower = -np.inf * np.ones(n) if lower is None else lower
     upper = np.inf * np.ones(n) if upper is None else upper
-    D = column_scale(E) if scale is None else scale
-    _validate(u, E, lower, upper, rows, D)
+    D = column_scale(given) if scale is None else scale
+    _validate(u, given, len(given) if of is None else of.m, lower, upper, rows, D)
 
     # From here on R, a triangle with |R x + u_R|^2 = |E x + u|^2 - constant, stands for E.
-    compressed = triangle(np.column_stack([E, u]))
-    R, u_R = compressed[:, :n], compressed[:, n]
+    R, u_R = _factored(given, u) if of is None else (of.R, of.seen(u))
     constraints, norm = _unit_rows(lower, upper, rows, D)
     nonzero = constraints.A.any(axis=1)
     equal = nonzero & (constraints.lower == constraints.upper)
@@ -153,7 +154,8 @@ def bounded_lsq(
     open_ = np.flatnonzero(nonzero & bounded & ~equal)
     inverse, Z = split(constraints.A[equal])
     xi_e = inverse @ constraints.lower[equal]
-    T, target, rank = _whiten(u_R + R @ (D * xi_e), R * D, Z)
+    known = of.svd(D) if of is not None and not equal.any() else None
+    T, target, rank = _whiten(u_R + R @ (D * xi_e), R * D, Z, known)
     guess = np.concatenate([_guess(bounds_active, n), _guess(rows_active, len(rows.g))])
     found = nearest(constraints.take(open_), xi_e, T, target, guess[open_])
 
@@ -221,7 +223,9 @@ class Regularisation:
     damping: Array
 
 
-def regularise(E: Array, *, threshold: float = 1e-10, Delta: float = 1e3, scale: Array | None = None) -> Regularisation:
+def regularise(
+    E: Array | Tall, *, threshold: float = 1e-10, Delta: float = 1e3, scale: Array | None = None
+) -> Regularisation:
     """Find the singular directions of E and the rows that hold them (Peifer and Timmer 2007, Eq. 23).
 
     Directions with w_i <= threshold w_1 get the singular value Delta w_1 instead: 1/2 |E x|^2 grows by
@@ -230,7 +234,7 @@ def regularise(E: Array, *, threshold: float = 1e-10, Delta: float = 1e3, scale:
 
     Parameters
     ----------
-    E : (m, n) array
+    E : (m, n) array or Tall
     threshold : float
         Relative size below which a singular value counts as zero.
     Delta : float
@@ -238,9 +242,10 @@ def regularise(E: Array, *, threshold: float = 1e-10, Delta: float = 1e3, scale:
     scale : (n,) array, optional
         Column scaling D; by default the inverse norms of E's columns.
     """
-    D = column_scale(E) if scale is None else scale
-    _, found, Vt = np.linalg.svd(triangle(E * D))
-    w = np.zeros(E.shape[1])
+    of = E.R if isinstance(E, Tall) else E
+    D = column_scale(of) if scale is None else scale
+    _, found, Vt = E.svd(D) if isinstance(E, Tall) else np.linalg.svd(triangle(of * D))
+    w = np.zeros(of.shape[1])
     w[: found.size] = found
     largest = w.max(initial=0.0)
     singular = w <= threshold * largest
@@ -277,10 +282,13 @@ def numerical_rank(singular_values: Array, matrix: Array) -> int:
     return int(np.count_nonzero(singular_values > RANK_TOLERANCE * np.linalg.norm(matrix)))
 
 
-def _whiten(u: Array, M: Array, Z: Array) -> tuple[Array, Array, int]:
-    """Return T, target and rank, such that  1/2 |u + M T y|^2 = 1/2 |y - target|^2 + constant  on the span of Z."""
+def _whiten(u: Array, M: Array, Z: Array, known: tuple[Array, Array, Array] | None) -> tuple[Array, Array, int]:
+    """Return T, target and rank, such that  1/2 |u + M T y|^2 = 1/2 |y - target|^2 + constant  on the span of Z.
+
+    known : the singular value decomposition of M Z, if it is known
+    """
     free = Z.shape[1]
-    U, S, Vt = np.linalg.svd(M @ Z)
+    U, S, Vt = np.linalg.svd(M @ Z) if known is None else known
     rank, norm = numerical_rank(S, M), float(np.linalg.norm(M))
     stiffness = np.full(free, NULL_STIFFNESS * (norm or 1.0))
     stiffness[:rank] = S[:rank]
@@ -289,14 +297,20 @@ def _whiten(u: Array, M: Array, Z: Array) -> tuple[Array, Array, int]:
     return Z @ (Vt.T / stiffness), target, rank
 
 
+def _factored(E: Array, u: Array) -> tuple[Array, Array]:
+    """Return R and u_R with |R x + u_R|^2 = |E x + u|^2 - constant."""
+    both = triangle(np.column_stack([E, u]))
+    return both[:, :-1], both[:, -1]
+
+
 def _guess(signs: Signs | None, count: int) -> Signs:
     """Return a guessed active set, empty by default."""
     return np.zeros(count, dtype=np.int8) if signs is None else signs
 
 
-def _validate(u: Array, E: Array, lower: Array, upper: Array, rows: Rows, scale: Array) -> None:
+def _validate(u: Array, E: Array, m: int, lower: Array, upper: Array, rows: Rows, scale: Array) -> None:
     """Refuse input that has no meaning."""
-    (m, n), p = E.shape, len(rows.g)
+    n, p = E.shape[1], len(rows.g)
     problems = [
         f"{name} has shape {array.shape}; give {shape}"
         for name, array, shape in (

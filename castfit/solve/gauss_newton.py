@@ -37,7 +37,7 @@ from castfit._reading import is_count, is_one_of, real, text
 from castfit._watch import Stopped, Watch, watched
 from castfit.solve.homotopy import enter, hold_back, let_go, next_try, soft_step, start_point
 from castfit.solve.local import GAP, LocalProblem, Step, active_bounds, small
-from castfit.solve.plausible import suspicious
+from castfit.solve.plausible import sizes_in_units, suspicious
 from castfit.solve.rescue import RESCUE
 from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
 from castfit.solve.state import GaussNewtonState
@@ -50,7 +50,7 @@ from castfit.solve.step_control import (
     Search,
     StepControl,
 )
-from castfit.staged import Linearization, StagedProblem, weighted_squares
+from castfit.staged import COARSE, Linearization, StagedProblem, weighted_squares
 from castfit.status import Status, check, suggest
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ __all__ = ["GaussNewton", "GaussNewtonState"]
 
 _CUT_SHORT = "Its residuals are suspiciously large, but the search for a better one was cut short."
 _SCORING = 1e-3  # Fisher scoring converges linearly: behind a step there are others, hardly smaller
+_AMPLIFIED = 10.0  # times a relative tolerance: errors of the states
 _SHORTEST = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
 
 
@@ -84,6 +85,11 @@ class GaussNewton:
     regularisation : float
         Singular values of the scaled condensed Jacobian below this fraction of the largest are enlarged while
         iterating, so that directions that the data do not determine stay put (Peifer and Timmer 2007, Eq. 23).
+    accuracy : {"deserved", "full"}
+        How accurately stages are integrated where they are: "full" is as the transcription's integrator says, always;
+        "deserved" is so near the solution, and a relative tolerance of 1e-4 far from it.  Points are compared at one
+        accuracy; that a search has converged, or gets nowhere, is said at full accuracy only, and so are the cost and
+        all statistics.
 
     Examples
     --------
@@ -99,6 +105,7 @@ class GaussNewton:
     max_iter: int = 400
     tolerance: float = 1e-10
     regularisation: float = 1e-9
+    accuracy: str = "deserved"
 
     def __post_init__(self) -> None:
         mistakes: list[str] = []
@@ -109,6 +116,8 @@ class GaussNewton:
             mistakes.append(f"step_control is {text(rule)}; give a name or a StepControl such as NaturalLevel()")
         if not is_one_of(self.homotopy, "auto", "always", "never"):
             mistakes.append(f"homotopy is {text(self.homotopy)}; choose 'auto', 'always' or 'never'")
+        if not is_one_of(self.accuracy, "deserved", "full"):
+            mistakes.append(f"accuracy is {text(self.accuracy)}; choose 'deserved' or 'full'")
         if not is_count(self.max_iter):
             mistakes.append(f"max_iter is {text(self.max_iter)}; give an integer that is not negative")
         tolerance, regularisation = real(self.tolerance), real(self.regularisation)
@@ -132,7 +141,7 @@ class GaussNewton:
 
     def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
         """Solve; never raises for a fit that fails.  `warm` says that the start is nearly optimal."""
-        solver = replace(self, homotopy="never") if warm else self
+        solver = replace(self, homotopy="never", accuracy="full") if warm else self
         ledger = Ledger(staged, control)
         history: list[dict[str, float]] = []
         state: GaussNewtonState | None = None
@@ -203,6 +212,10 @@ class GaussNewton:
         check("GaussNewton", [remedy] if scalar else [])
         check(f"GaussNewton({self.step_control!r})", self._control.mistakes(staged.layout))
         start = start_point(staged)
+        if self._searches(ledger) and self.homotopy != "always":
+            at = ledger.search.evaluate(start)
+            if at.ok and ledger.search.linearize(start).ok:
+                return GaussNewtonState(0, "straight", at, rough=True)
         at = ledger.evaluate(start)
         if not at.ok or not ledger.linearize(start).ok:
             return GaussNewtonState(0, "straight", at, status=Status.START_FAILED, detail=staged.explain(start))
@@ -218,8 +231,10 @@ class GaussNewton:
             return self._step(ledger, state)
 
     def _step(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
-        linear = (ledger.coarse if state.soft else ledger).linearize(state.v)
+        linear = (ledger.coarse if state.soft else ledger.search if state.rough else ledger).linearize(state.v)
         if not linear.ok:
+            if state.rough:
+                return self._closely(ledger, state)
             failure = linear.failures[0]
             return self._otherwise(ledger, state, Status.EVALUATION_FAILED, f"{failure.chain}: {failure.detail}")
         return soft_step(ledger, linear, state) if state.soft else self._exact_step(ledger, linear, state)
@@ -230,9 +245,13 @@ class GaussNewton:
         held = self.regularisation if rule.holds else 0.0
         local = LocalProblem(staged, linear, warm=state.active, regularisation=held)
         if not local.finite:
+            if state.rough:
+                return self._closely(ledger, state)
             return self._otherwise(ledger, state, Status.LINEAR_ALGEBRA_FAILED, "Derivatives overflow.")
         step = rule.step(local, state.memory)
         gap = infeasibility(staged.layout, staged.scale, linear)
+        if state.rough and _deserves_accuracy(staged, linear, step, gap):
+            return self._closely(ledger, state)
         report = {
             "gap": gap,
             "residual": float(np.sqrt(weighted_squares(staged.layout, linear))),
@@ -256,7 +275,7 @@ class GaussNewton:
             good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.informing_square
             status = Status.CONVERGED if arrived or good else Status.ACCEPTABLE
             return self._arrive(ledger, replace(state, report=report), local, status)
-        search = Search(ledger, local, step, linear, state.memory)
+        search = Search(ledger.search if state.rough else ledger, local, step, linear, state.memory)
         close = rule.holds and staged.least_squares and state.near and not state.astray
         advance = (_full_step(search) if close else None) or _evaluable(search, rule.advance(search))
         length = search.norm(step.dv)
@@ -273,17 +292,27 @@ class GaussNewton:
             circling=state.circling + 1 if circling else 0,
         )
         if advance.to is None or np.array_equal(advance.to.v, linear.v):
-            return self._give_up(ledger, after, search)
+            return self._closely(ledger, state) if state.rough else self._give_up(ledger, after, search)
         damped = advance.damping < RESCUE.damped and not state.near
         after = replace(after, evaluation=advance.to, stalled=state.stalled + damped)
         if not rule.rescued:
             return after
         if self._circles(staged, after):
-            return hold_back(after, after.evaluation)
+            return self._closely(ledger, after) if state.rough else hold_back(after, after.evaluation)
         straight = not after.stations
         slow = after.within >= (RESCUE.straight_iterations if straight else RESCUE.exact_iterations)
         lost = not after.near and (slow or (straight and after.stalled >= RESCUE.stalled))
         return self._next_try(ledger, after) or after if lost else after
+
+    def _searches(self, ledger: Ledger) -> bool:
+        """Whether stages may be integrated less accurately far from the solution."""
+        return self.accuracy == "deserved" and ledger.search is not ledger
+
+    def _closely(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
+        """Go on from the same point at full accuracy; nothing is concluded, and no values compared, across the two."""
+        memory = self._rule(ledger.staged, state).carried(state.memory)
+        at = ledger.evaluate(state.v)
+        return self._step(ledger, replace(state, rough=False, evaluation=at, memory=memory, circling=0))
 
     def _rule(self, staged: StagedProblem, state: GaussNewtonState) -> StepControl:
         """Return the step control of this try."""
@@ -354,7 +383,13 @@ class GaussNewton:
 
     def _next_try(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState | None:
         rescued = self.homotopy != "never" and self._control.rescued
-        return next_try(ledger, state) if rescued else None
+        return next_try(ledger, state, rough=self._searches(ledger)) if rescued else None
+
+
+def _deserves_accuracy(staged: StagedProblem, linear: Linearization, step: Step, gap: float) -> bool:
+    """Whether the solution is so close that what less accurate integration leaves in a step matters."""
+    left = sum(float(np.sum((_AMPLIFIED * COARSE * s) ** 2)) for s in sizes_in_units(staged, linear))
+    return gap <= RESCUE.far_gap and step.decrease <= RESCUE.far_decrease * linear.informing_square + left
 
 
 def _lowest(ledger: Ledger, state: GaussNewtonState) -> Evaluation:

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from castfit.staged import Array, Evaluation, Linearization, StagedProblem
 
 
-def next_try(ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState | None:
-    """Return the beginning of the next try, or None if there is none."""
+def next_try(ledger: Ledger, state: GaussNewtonState, *, rough: bool = False) -> GaussNewtonState | None:
+    """Return the beginning of the next try, or None if there is none; `rough` says how the search goes on."""
     staged = ledger.staged
     straight = state.phase == "straight"
     second = ledger.control.second_start
     if straight and second is not None:
-        at = ledger.evaluate(within_bounds(staged, second()))
+        at = (ledger.search if rough else ledger).evaluate(within_bounds(staged, second()))
         if at.ok:
-            return replace(_afresh(state), phase="second start", evaluation=at, origin=at.v)
+            return replace(_afresh(state), phase="second start", evaluation=at, origin=at.v, rough=rough)
     if straight or state.phase == "second start":
         return enter(ledger, state, RESCUE.stations, start_point(staged) if state.origin is None else state.origin)
     if state.stations == RESCUE.stations:

@@ -21,7 +21,7 @@ from castfit.solve.active_guess import held_in_box
 from castfit.solve.bounded_lsq import Rows, Solution, bounded_lsq, column_scale, regularise, split
 from castfit.solve.condensing import Condensed, expand, recondense
 from castfit.solve.elimination import choose
-from castfit.solve.own import Arrow, arrow
+from castfit.solve.own import FEW, Arrow, arrow, own_count
 from castfit.solve.own_step import Hold, hold, solve
 from castfit.solve.plausible import sizes_in_units
 from castfit.solve.tall import Tall
@@ -196,9 +196,17 @@ class LocalProblem:
         return Tall(self.condensed.E)
 
     @cached_property
+    def _held(self) -> Tall:
+        """The same with the rows that hold singular directions."""
+        return self._with_rows(self._singular[0])
+
+    def _with_rows(self, extra: Array) -> Tall:
+        return Tall(np.concatenate([self._tall.R, extra])) if len(extra) else self._tall.alone
+
+    @cached_property
     def _eliminates(self) -> bool:
         """Whether own unknowns are eliminated chain by chain."""
-        return not self._arrow(self._tied).trivial
+        return own_count(self.condensed.rows) > FEW and not self._arrow(self._tied).trivial
 
     @cached_property
     def _singular(self) -> tuple[Array, Array, float]:
@@ -209,16 +217,22 @@ class LocalProblem:
         """
         D, n_x = self.column_scale, self.condensed.n_x
         fixed = self.staged.lower[self.condensed.positions] == self.staged.upper[self.condensed.positions]
-        free: Array = np.eye(n_x)[:, ~fixed]
-        closure = np.vstack([self.condensed.F, self.condensed.path.taken(self._pinned)]) * D @ free
-        Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
-        rows = self._tall.R * D @ Z
-        found = regularise(rows, threshold=self._regularisation, scale=np.ones(int(Z.shape[1])))
+        closure = np.concatenate([self.condensed.F, self.condensed.path.taken(self._pinned)]) * D
+        if len(closure) or fixed.any():
+            free: Array = np.eye(n_x)[:, ~fixed]
+            closure = closure @ free
+            Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
+            rows = self._tall.R * D @ Z
+            found = regularise(rows, threshold=self._regularisation, scale=np.ones(int(Z.shape[1])))
+            damping, directions = found.damping @ Z.T / D, Z @ found.directions
+        else:  # by the decomposition that the step needs, too
+            found = regularise(self._tall.alone, threshold=self._regularisation, scale=D)
+            damping, directions = found.damping, found.directions
         w = found.singular_values
         condition = float(w[0] / w[-1]) if w.size and w[-1] > 0 else np.inf
         if self._regularisation == 0.0:
             return np.empty((0, n_x)), np.empty((n_x, 0)), condition
-        return found.damping @ Z.T / D, Z @ found.directions, condition
+        return damping, directions, condition
 
     @property
     def _pinned(self) -> Index:
@@ -296,7 +310,7 @@ class LocalProblem:
         if self._regularisation == 0.0:
             return self
         other = copy(self)
-        for known in ("_singular", "_unheld", "promise"):
+        for known in ("_singular", "_held", "_unheld", "promise"):
             other.__dict__.pop(known, None)
         other._regularisation, other._holds = 0.0, {}
         return other
@@ -310,14 +324,16 @@ class LocalProblem:
         """
         return self.within(1.0).decrease if np.isfinite(self._ridge) else np.inf
 
-    def correction(self, evaluation: Evaluation) -> Step | None:
+    def correction(self, evaluation: Evaluation, like: Step | None = None) -> Step | None:
         """Return the simplified Gauss-Newton step from another point: its values, the matrices of this one (Eq. 15).
 
-        None if numbers overflow on the way.
+        None if numbers overflow on the way.  The search for its active constraints begins with those of a step `like`
+        it.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             there = recondense(self.condensed, evaluation)
-        return self._solve(there, evaluation, None) if self._is_finite(there) else None
+        active = None if like is None else like.active
+        return self._solve(there, evaluation, None, active=active) if self._is_finite(there) else None
 
     @cached_property
     def _path(self) -> Index:
@@ -332,7 +348,14 @@ class LocalProblem:
         numbers += [block for part in condensed.chains for block in (part.g, part.G, part.h)]
         return all(bool((np.abs(block) < _LARGEST).all()) for block in numbers)
 
-    def _solve(self, condensed: Condensed, at: Evaluation, damping: Array | None, reach: Reach | None = None) -> Step:
+    def _solve(
+        self,
+        condensed: Condensed,
+        at: Evaluation,
+        damping: Array | None,
+        reach: Reach | None = None,
+        active: ActiveSet | None = None,
+    ) -> Step:
         """Solve with the bounds of those nodes and inner variables only that would be violated without.
 
         Thousands of bounds are rarely active: solve, look what is violated, add those rows, solve again.  What nothing
@@ -348,11 +371,16 @@ class LocalProblem:
         unknown = np.zeros(at.v.size, dtype=bool)
         unknown[condensed.positions] = True
         none = np.zeros(condensed.e.size, dtype=np.int8)
-        active = self._warm or ActiveSet(np.zeros(at.v.size, dtype=np.int8), np.zeros(condensed.c.size, dtype=np.int8))
+        active = (
+            active
+            or self._warm
+            or ActiveSet(np.zeros(at.v.size, dtype=np.int8), np.zeros(condensed.c.size, dtype=np.int8))
+        )
         if reach is not None:
             active = ActiveSet(active.variables.copy(), active.path)
             active.variables[condensed.positions] = reach.guess
-        chosen, tied = (active.variables != 0) & ~unknown, self._tied.copy()
+        chosen = (active.variables != 0) & ~unknown
+        tied = self._tied.copy() if self._eliminates else np.zeros(0, dtype=np.bool_)
         while True:
             within = self._arrow(tied) if self._eliminates else None
             path = self._path if within is None else self._of_border(within, tied)
@@ -429,11 +457,10 @@ class LocalProblem:
                 bounds_active=bounds_active,
                 rows_active=rows_active,
             )
-        held, of = self._singular[0], self._tall
-        extra = held if damping is None else np.concatenate([held, np.diag(damping)])
+        of = self._held if damping is None else self._with_rows(np.concatenate([self._singular[0], np.diag(damping)]))
         return bounded_lsq(
-            np.concatenate([of.seen(condensed.u), np.zeros(len(extra))]),
-            np.concatenate([of.R, extra]),
+            np.concatenate([self._tall.seen(condensed.u), np.zeros(of.m - len(self._tall.R))]),
+            of,
             lower=lower,
             upper=upper,
             rows=rows,

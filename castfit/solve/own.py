@@ -155,6 +155,12 @@ class Arrow:
         return float(size)
 
 
+def own_count(rows: BlockRows) -> int:
+    """Count the unknowns that a single chain depends on: so many at most can be eliminated."""
+    counts = np.bincount(np.concatenate([np.empty(0, dtype=np.intp), *rows.columns]), minlength=rows.width)
+    return int(np.count_nonzero(counts == 1))
+
+
 def arrow(rows: BlockRows, scale: Array, tied: Mask | None = None) -> Arrow:
     """Find the own unknowns of every chain, and sort rows by them.
 

@@ -26,6 +26,8 @@ class Rescue:
         where the residuals' own curvature is large: from then on steps are held back.
     near_gap, near_decrease : float
         Below both only integration errors keep full steps from converging: level functions see little else.
+    far_gap, far_decrease : float
+        Below both the solution is close enough to deserve values and derivatives of full accuracy.
     closer, idle : float, int
         Near the solution a step is idle unless gap or promised decrease shrinks by this factor; so many idle ones are
         forgiven, after one more the rest is integration error.
@@ -55,6 +57,8 @@ class Rescue:
     circling: int = 8
     near_gap: float = 1e-3
     near_decrease: float = 1e-5
+    far_gap: float = 1e-2
+    far_decrease: float = 1e-3
     closer: float = 0.6
     idle: int = 2
     away: float = 2.0

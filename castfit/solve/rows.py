@@ -78,6 +78,8 @@ class BlockRows:
     def taken(self, chosen: Index) -> Array:
         """Return some rows, in ascending order, as a dense matrix (k, n)."""
         matrix = np.zeros((chosen.size, self.width))
+        if not chosen.size:
+            return matrix
         of = np.searchsorted(self.starts, chosen, side="right") - 1
         first = int(self.starts[-1])
         for i in np.unique(of[chosen < first]).tolist():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._brief import brief
-from castfit._watch import Stopped, look
+from castfit._watch import Stopped, look, unwatched
 from castfit.staged import Evaluation, Graded, Layout, Linearization, StagedProblem, gaps
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from castfit.status import Status
 
     Array = NDArray[np.float64]
+
+
+_NOTHING = (np.inf, np.inf)
 
 
 @brief
@@ -139,14 +142,22 @@ class Ledger:
         From `evaluate` and `linearize`, when the time is over or Ctrl-C was pressed.
     """
 
-    def __init__(self, staged: StagedProblem, control: Control | None = None, parent: Ledger | None = None) -> None:
+    def __init__(
+        self,
+        staged: StagedProblem,
+        control: Control | None = None,
+        parent: Ledger | None = None,
+        *,
+        apart: bool = False,
+    ) -> None:
         self.staged = staged
+        self._apart = apart
         self.control = Control() if control is None else control
         self._parent = parent
         self.evaluations: Counter[str] = Counter() if parent is None else parent.evaluations
         self.failures: Counter[str] = Counter() if parent is None else parent.failures
-        self.best: Array | None = None
-        self._best_merit = (np.inf, np.inf)
+        self._best: Array | None = None
+        self._best_merit = _NOTHING
         self._last: Evaluation | None = None
         self._linear: Linearization | None = None
         self._asked: Array | None = None
@@ -161,6 +172,22 @@ class Ledger:
         """
         rough = self.staged.coarse().explicit()
         return self if rough is self.staged else Ledger(rough, self.control, self)
+
+    @cached_property
+    def search(self) -> Ledger:
+        """The ledger of the problem at the accuracy of a search far from the solution; it has its own best point."""
+        rough = self.staged.coarse()
+        return self if rough is self.staged else Ledger(rough, self.control, self, apart=True)
+
+    @property
+    def best(self) -> Array | None:
+        """The best point so far; one of a search at lower accuracy is valued anew."""
+        search = self.__dict__.get("search", self)
+        if search is not self and search._best is not None:
+            found, search._best, search._best_merit = search._best, None, _NOTHING
+            with unwatched():  # one evaluation: cut off, the search's work would be lost
+                self._enter(self.evaluate(found))
+        return self._best
 
     @property
     def seconds(self) -> float:
@@ -209,7 +236,7 @@ class Ledger:
 
     def _record(self, evaluation: Evaluation) -> None:
         self.failures.update(Counter(failure.cause for failure in evaluation.failures))
-        if self._parent is not None:
+        if self._parent is not None and not self._apart:
             self._parent._enter(evaluation)
         self._enter(evaluation)
 
@@ -220,7 +247,7 @@ class Ledger:
         worst = infeasibility(self.staged.layout, self.staged.scale, evaluation)
         merit = (_roughness(worst), evaluation.cost)
         if merit < self._best_merit:
-            self.best, self._best_merit = evaluation.v, merit
+            self._best, self._best_merit = evaluation.v, merit
 
     def solution(
         self,

@@ -67,6 +67,8 @@ class GaussNewtonState:
         The best optimum so far, if it was suspicious and the search went on.
     unheld : bool
         Whether singular directions are held no more, and steps kept in a box instead.
+    rough : bool
+        Whether values are those of a search far from the solution, where stages are integrated less accurately.
     """
 
     iteration: int
@@ -90,6 +92,7 @@ class GaussNewtonState:
     origin: Array | None = None
     optimum: GaussNewtonState | None = None
     unheld: bool = False
+    rough: bool = False
 
     @property
     def v(self) -> Array:

@@ -8,6 +8,7 @@ rows that fit the cache are factored first, then what is left of them, and so on
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,20 +24,35 @@ class Tall:
 
     Attributes
     ----------
+    m : int
     R : (k, n) array
         Upper triangle, k the lesser of m and n.
     """
 
     def __init__(self, E: Array) -> None:
-        n = E.shape[1]
+        self.m, n = E.shape
         rows = max(256, 4 * n)
         self._slices: list[Array] = []
         left = E
         while (slices := left.shape[0] // rows) > 1:
-            Q, R = np.linalg.qr(left[: slices * rows].reshape(slices, rows, n))
+            Q, tops = np.linalg.qr(left[: slices * rows].reshape(slices, rows, n))
             self._slices.append(Q)
-            left = np.concatenate([R.reshape(slices * n, n), left[slices * rows :]])
+            left = np.concatenate([tops.reshape(slices * n, n), left[slices * rows :]])
         self._Q, self.R = thin(left)
+        self._svd: tuple[bytes, tuple[Array, Array, Array]] | None = None
+
+    @cached_property
+    def alone(self) -> Tall:
+        """The triangle itself, as the tall matrix that it is."""
+        return Tall(self.R)
+
+    def svd(self, scale: Array) -> tuple[Array, Array, Array]:
+        """Return U, S and V^T of R D with column scaling D (n,), computed once for one scaling after the other."""
+        key = scale.tobytes()
+        if self._svd is None or self._svd[0] != key:
+            U, S, Vt = np.linalg.svd(self.R * scale)
+            self._svd = key, (U, S, Vt)
+        return self._svd[1]
 
     def seen(self, u: Array) -> Array:
         """Return Q^T u (k,): what E can change of u (m,)."""

@@ -142,12 +142,74 @@ def _beside(time: float, edges: Array) -> Array:
     return np.array([time, later[0] if later.size else time])
 
 
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The lanes of one condition among those of a group, so that arrays move at once; n lanes, N points in all.
+
+    Attributes
+    ----------
+    condition : int
+    lanes : slice
+        They lie one after the other.
+    pieces, stages : (n,) int arrays
+    cubics : (n, m, n_u, 4) array
+        Inputs, about the beginnings of the intervals where the division was made.
+    stage, point : (N,) int arrays
+        Where the points lie among those of the condition.
+    lane, at : (N,) int arrays
+        And where among the outputs of the group.
+    crossed : tuple of int
+        Lanes at whose end something happens.
+    """
+
+    condition: int
+    lanes: slice
+    pieces: Index
+    stages: Index
+    cubics: Array
+    stage: Index
+    point: Index
+    lane: Index
+    at: Index
+    crossed: tuple[int, ...]
+
+
+def parts_of(chains: Sequence[Pieces], members: Sequence[tuple[int, int]]) -> tuple[Part, ...]:
+    """Sort the lanes of a group by condition; members (condition, piece) come condition by condition."""
+    out: list[Part] = []
+    first = 0
+    for i, own in itertools.groupby(members, key=lambda member: member[0]):
+        chain, numbers = chains[i], [j for _, j in own]
+        pieces = [chain.pieces[j] for j in numbers]
+        counts = [piece.points.size for piece in pieces]
+        stages = np.array([piece.stage for piece in pieces], dtype=np.intp)
+        lanes = np.arange(first, first + len(pieces), dtype=np.intp)
+        crossed = tuple(first + n for n, j in enumerate(numbers) if chain.division.crossings[j] is not None)
+        out.append(
+            Part(
+                i,
+                slice(first, first + len(pieces)),
+                np.array(numbers, dtype=np.intp),
+                stages,
+                np.array([piece.cubics for piece in pieces]),
+                np.repeat(stages, counts),
+                np.concatenate([piece.points for piece in pieces]),
+                np.repeat(lanes, counts),
+                np.concatenate([piece.at for piece in pieces]),
+                crossed,
+            )
+        )
+        first += len(pieces)
+    return tuple(out)
+
+
 @dataclass(frozen=True)
 class Group:
     """Pieces that share a relative output grid and therefore an integrator."""
 
     integrator: Integrator
     members: tuple[tuple[int, int], ...]  # (condition, piece)
+    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +230,9 @@ def arranged(model: Integrable, chains: Sequence[Pieces], options: IntegratorOpt
     return Arranged(
         tuple(chains),
         tuple(
-            tuple(Group(integrator_of(model, grid, options), tuple(m)) for grid, m in groups.items())
+            tuple(
+                Group(integrator_of(model, grid, options), tuple(m), parts_of(chains, m)) for grid, m in groups.items()
+            )
             for _, groups in sorted(rounds.items())
         ),
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -26,11 +26,12 @@ import numpy as np
 from castfit._capture import captured
 from castfit._casadi import Built
 from castfit._watch import Stopped
-from castfit.integrate import IntegratorOptions, Lanes, shift_cubics, sundials
+from castfit.integrate import IntegratorOptions, Lanes, method_of, shift_cubics, sundials
 from castfit.integrate.grids import rounding
 from castfit.integrate.triggers import triggered
 from castfit.integrate.units import mean_magnitude
 from castfit.staged import (
+    COARSE,
     Evaluation,
     Failure,
     Graded,
@@ -54,7 +55,7 @@ from castfit.transcribe.measure import (
     unrelated,
 )
 from castfit.transcribe.measured import Measured
-from castfit.transcribe.pieces import Arranged, Group, Pieces, arranged, cut
+from castfit.transcribe.pieces import Arranged, Group, Part, Pieces, arranged, cut, parts_of
 from castfit.transcribe.projection import NOTHING, projection_of
 from castfit.transcribe.relaxed import Relaxed, gains
 from castfit.transcribe.sweep import Asked, Run, Seeds, Slopes, Sweep
@@ -70,9 +71,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
     Mask = NDArray[np.bool_]
-
-_COARSE = 1e-4
-"""Relative tolerance of a search's early stages: half the time of 1e-6, and as many starts succeed (calcium)."""
 
 _SETTLING = 3  # simulations at the start, at most
 _ALIKE = 100.0  # magnitudes that differ by less need no other tolerance
@@ -195,8 +193,14 @@ class ShootingProblem(StagedProblem):
         other._memory, other._linear = OrderedDict(), None
         return other
 
+    def _silently(self) -> AbstractContextManager[object]:
+        """Silence CasADi's integrators, once for all: to redirect the streams costs as much as a short integration."""
+        quiet = method_of(self.options, self._n_x, self._n_z) == "esdirk"  # those that take over silence themselves
+        return nullcontext() if quiet else captured()
+
     def _choose(self, options: IntegratorOptions) -> None:
         self.options = options
+        self._coarser: tuple[ShootingProblem | None, ShootingProblem | None] = None, None
         self.jitter = 0.0 if options.method == "collocation" else options.relative_tolerance
 
     def _cut(self, i: int, division: Division) -> Pieces:
@@ -400,7 +404,7 @@ class ShootingProblem(StagedProblem):
             self._memory.move_to_end(key)
             return self._memory[key]
         naturals = self._naturals(v)
-        with captured():  # once: to redirect the streams costs as much as a short integration
+        with self._silently():
             sweep = self._integrate(v, naturals)
         if self.eliminated.size:
             neutral = [replace(n, p=self._projection.neutral(i, n.p)) for i, n in enumerate(naturals)]
@@ -509,7 +513,7 @@ class ShootingProblem(StagedProblem):
     def _linearize(self, v: Array, directions: Sequence[Array] | None = None) -> Linearization:
         evaluation, sweep = self._evaluate(v)
         naturals = self._naturals(v)
-        with captured():
+        with self._silently():
             slopes = self._slopes(sweep, naturals, directions)
         dx, dz, end = slopes.x, slopes.z, slopes.end
         unlinked = [] if evaluation.failures else self._unlinked(v, naturals, slopes=True)
@@ -615,14 +619,15 @@ class ShootingProblem(StagedProblem):
         found: list[Lanes] = []
         for chain, of, at, unit in zip(self._here, self.layout.chains, naturals, self._units, strict=True):
             edges = chain.division.at(at.e)
-            u = [_shifted(chain, j, edges)[int(piece.grid[0] == 0.0)][None] for j, piece in enumerate(chain.pieces)]
+            moved = (edges - chain.division.edges)[:-1]
+            first = [piece.cubics[int(piece.grid[0] == 0.0)][None] for piece in chain.pieces]
             found.append(
                 Lanes(
                     start=edges[:-1],
                     duration=np.diff(edges),
                     x0=v[of.nodes],
                     p=chain.division.stage_parameters(at.p, at.e),
-                    u=np.array(u),
+                    u=shift_cubics(np.array(first), np.broadcast_to(moved[:, None, None], np.shape(first)[:3])),
                     z0=v[of.inner],
                     unit=np.repeat(unit[None], of.n_stages, axis=0),
                 )
@@ -692,23 +697,29 @@ class ShootingProblem(StagedProblem):
         lost: set[tuple[int, int]] = set()
         for groups in laid.rounds:
             for group in groups:
-                member = tuple((i, j) for i, j in group.members if (i, chains[i].pieces[j].stage) not in lost)
+                member, parts = group.members, group.parts
+                if lost:
+                    member = tuple((i, j) for i, j in member if (i, chains[i].pieces[j].stage) not in lost)
+                    parts = parts_of(chains, member)
                 if not member:
                     continue
-                lanes = self._lanes(chains, member, edges, parameters, begun, z_begun)
+                lanes = self._lanes(chains, parts, edges, parameters, begun, z_begun)
                 if self._relaxed is not None:
                     lanes = self._relaxed.lanes(lanes, int(group.integrator.grid[0] == 0.0))
                 found = group.integrator.values(lanes)
-                runs.append(Run(group.integrator, member, lanes, found))
-                for lane, (i, j) in enumerate(member):
-                    piece = chains[i].pieces[j]
-                    k = piece.stage
-                    x[i][k, piece.points], z[i][k, piece.points] = found.x[lane, piece.at], found.z[lane, piece.at]
-                    after, crossing = found.x[lane, -1], chains[i].division.crossings[j]
-                    if crossing is not None:
+                runs.append(Run(group.integrator, member, parts, lanes, found))
+                for part in parts:
+                    i, own = part.condition, part.lanes
+                    x[i][part.stage, part.point] = found.x[part.lane, part.at]
+                    z[i][part.stage, part.point] = found.z[part.lane, part.at]
+                    end[i][part.stages], z_begun[i][part.stages] = found.x[own, -1], found.z[own, -1]
+                    for lane in part.crossed:
+                        j = member[lane][1]
+                        piece, crossing = chains[i].pieces[j], chains[i].division.crossings[j]
+                        assert crossing is not None
                         u, _ = piece.inputs_at_end(lanes.u[lane], float(lanes.duration[lane]))
-                        after = crossing.values(after, naturals[i].e, u)
-                    end[i][k], begun[i][k], z_begun[i][k] = after, after, found.z[lane, -1]
+                        end[i][piece.stage] = crossing.values(found.x[lane, -1], naturals[i].e, u)
+                    begun[i][part.stages] = end[i][part.stages]
                 for failure in found.failures:
                     i, j = member[failure.lane]
                     k = chains[i].pieces[j].stage
@@ -720,20 +731,21 @@ class ShootingProblem(StagedProblem):
     def _lanes(
         self,
         chains: Sequence[Pieces],
-        member: Sequence[tuple[int, int]],
+        parts: Sequence[Part],
         edges: list[Array],
         parameters: list[Array],
         begun: list[Array],
         z_begun: list[Array],
     ) -> Lanes:
+        where = [(part.condition, part.pieces, part.stages) for part in parts]
         return Lanes(
-            start=np.array([edges[i][j] for i, j in member]),
-            duration=np.array([edges[i][j + 1] - edges[i][j] for i, j in member]),
-            x0=np.array([begun[i][chains[i].pieces[j].stage] for i, j in member]),
-            p=np.array([parameters[i][j] for i, j in member]),
-            u=np.array([_shifted(chains[i], j, edges[i]) for i, j in member]),
-            z0=np.array([z_begun[i][chains[i].pieces[j].stage] for i, j in member]),
-            unit=np.array([self._units[i] for i, _ in member]),
+            start=np.concatenate([edges[i][pieces] for i, pieces, _ in where]),
+            duration=np.concatenate([edges[i][pieces + 1] - edges[i][pieces] for i, pieces, _ in where]),
+            x0=np.concatenate([begun[i][stages] for i, _, stages in where]),
+            p=np.concatenate([parameters[i][pieces] for i, pieces, _ in where]),
+            u=np.concatenate([_shifted(chains[part.condition], part, edges[part.condition]) for part in parts]),
+            z0=np.concatenate([z_begun[i][stages] for i, _, stages in where]),
+            unit=np.concatenate([np.repeat(self._units[i][None], stages.size, axis=0) for i, _, stages in where]),
         )
 
     def _slopes(self, sweep: Sweep, naturals: list[Natural], directions: Sequence[Array] | None) -> Slopes:
@@ -762,16 +774,19 @@ class ShootingProblem(StagedProblem):
             spans = np.zeros((2, count, width))  # how start and duration move
             # Seeds as large as what they perturb: sensitivities have the tolerances of the states.
             size = np.ones((count, 1, width))
-            for lane, (i, j) in enumerate(run.members):
-                w, seed, k = widths[i], seeds[i], chains[i].pieces[j].stage
-                broken_here = (i, k) in broken
-                dx0[lane, :, :w] = 0.0 if broken_here else seed.x[k]
-                dp[lane, :, own:w] = seed.of_piece(j)
+            for part in run.parts:
+                i, at = part.condition, part.lanes
+                w, seed = widths[i], seeds[i]
+                dx0[at, :, :w] = seed.x[part.stages]
+                dp[at, :, own:w] = seed.of_pieces(part.pieces)
                 if seed.edges is not None:
-                    spans[:, lane, own:w] = seed.edges[j], seed.edges[j + 1] - seed.edges[j]
+                    first, last = seed.edges[part.pieces], seed.edges[part.pieces + 1]
+                    spans[:, at, own:w] = first, last - first
                 theta = self.scale[self.layout.chains[i].theta][self._moving[i]]
                 units = self._units[i][:n_s], self._units[i][self._n_x :][: self._n_w]
-                size[lane, 0, :w] = np.concatenate([*units, theta])
+                size[at, 0, :w] = np.concatenate([*units, theta])
+            if broken:
+                dx0[[(i, chains[i].pieces[j].stage) in broken for i, j in run.members]] = 0.0
             if self._relaxed is not None:
                 dz0 = np.zeros((count, self._n_w, width))
                 dz0[:, :, n_s:own] = np.eye(self._n_w)
@@ -782,13 +797,16 @@ class ShootingProblem(StagedProblem):
             asked.append(task)
             found = run.integrator.sensitivities(run.lanes, run.found, task.dx0, task.dp, moved)
             found = replace(found, dx=found.dx / size[:, None], dz=found.dz / size[:, None])
-            for lane, (i, j) in enumerate(run.members):
-                piece, w = chains[i].pieces[j], widths[i]
-                k = piece.stage
-                dx[i][k, piece.points] = found.dx[lane, piece.at, :, :w]
-                dz[i][k, piece.points] = found.dz[lane, piece.at, :, :w]
-                last, crossing = found.dx[lane, -1, :, :w], chains[i].division.crossings[j]
-                if crossing is not None:
+            for part in run.parts:
+                i, w = part.condition, widths[part.condition]
+                dx[i][part.stage, part.point] = found.dx[part.lane, part.at, :, :w]
+                dz[i][part.stage, part.point] = found.dz[part.lane, part.at, :, :w]
+                end[i][part.stages] = found.dx[part.lanes, -1, :, :w]
+                for lane in part.crossed:
+                    j = run.members[lane][1]
+                    piece, crossing = chains[i].pieces[j], chains[i].division.crossings[j]
+                    assert crossing is not None
+                    last = found.dx[lane, -1, :, :w]
                     u, du = piece.inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
                     if crossing.instants[0].trigger is not None:
                         before = chains[i].division.crossings[j - 1] if j else None
@@ -798,7 +816,8 @@ class ShootingProblem(StagedProblem):
                     _, by_x, by_e = crossing.slopes(run.found.x[lane, -1], naturals[i].e, u, du)
                     last = by_x @ last
                     last[:, own:] += by_e @ naturals[i].de[:, self._moving[i]]
-                end[i][k] = seeds[i].x[k] = last
+                    end[i][piece.stage] = last
+                seeds[i].x[part.stages] = end[i][part.stages]
             self._taken_over += len({*run.found.rescued, *found.rescued})
             known = {failure.lane for failure in run.found.failures}
             for failure in found.failures:
@@ -898,11 +917,16 @@ class ShootingProblem(StagedProblem):
     def coarse(self) -> StagedProblem:
         """Return the problem with integrators of low accuracy."""
         options = self.options
-        if options.relative_tolerance >= _COARSE:
+        if options.relative_tolerance >= COARSE or options.method == "collocation":
             return self
-        factor = _COARSE / options.relative_tolerance
-        absolute = min(options.absolute_tolerance * factor, _COARSE)
-        return self.integrated_by(replace(options, relative_tolerance=_COARSE, absolute_tolerance=absolute))
+        owner, known = self._coarser  # of a problem that this is a copy of, it would have other bounds
+        if owner is not self or known is None:
+            factor = COARSE / options.relative_tolerance
+            absolute = min(options.absolute_tolerance * factor, COARSE)
+            asked = replace(options, relative_tolerance=COARSE, absolute_tolerance=absolute)
+            known = self.integrated_by(asked)
+            self._coarser = self, known
+        return known
 
     def integrated_by(self, options: IntegratorOptions) -> ShootingProblem:
         """Return the problem with other integrators."""
@@ -940,7 +964,9 @@ def _at_points(chain: Pieces, of_p: Array, of_e: Array) -> Array:
     return chain.division.stage_parameters(of_p, of_e)[chain.of_point]
 
 
-def _shifted(chain: Pieces, j: int, edges: Array) -> Array:
-    """Return the inputs on piece j, about the beginnings of intervals where the boundaries are now (K + 1,)."""
-    piece, moved = chain.pieces[j], float(edges[j] - chain.division.edges[j])
-    return piece.cubics if moved == 0.0 else shift_cubics(piece.cubics, np.full(piece.cubics.shape[:2], moved))
+def _shifted(chain: Pieces, part: Part, edges: Array) -> Array:
+    """Return the inputs on some pieces, about the beginnings of intervals where the boundaries are now (K + 1,)."""
+    moved = (edges - chain.division.edges)[part.pieces]
+    if not moved.any():
+        return part.cubics
+    return shift_cubics(part.cubics, np.broadcast_to(moved[:, None, None], part.cubics.shape[:3]))

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
     from castfit.integrate import Integrator, Lanes, Trajectories
     from castfit.staged import Failure
-    from castfit.transcribe.pieces import Arranged
+    from castfit.transcribe.pieces import Arranged, Part
 
     Array = NDArray[np.float64]
+    Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Run:
 
     integrator: Integrator
     members: tuple[tuple[int, int], ...]
+    parts: tuple[Part, ...]
     lanes: Lanes
     found: Trajectories
 
@@ -67,6 +69,10 @@ class Seeds:
     def of_piece(self, j: int) -> Array:
         """Return how the parameters of piece j move."""
         return self.p[j] if self.p.ndim == 3 else self.p
+
+    def of_pieces(self, numbers: Index) -> Array:
+        """Return how the parameters of some pieces move, one for all or of each."""
+        return self.p[numbers] if self.p.ndim == 3 else self.p
 
 
 @dataclass(frozen=True)

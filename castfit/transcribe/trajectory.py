@@ -8,6 +8,7 @@ value: a start need not be accurate, but it must be finite.
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +24,7 @@ from castfit.inputs import Input
 from castfit.integrate import IntegratorOptions, rounding
 from castfit.integrate.march import Course, march
 from castfit.integrate.units import units_of
+from castfit.staged import locked
 from castfit.status import check, suggest
 from castfit.transcribe.grid import merge
 
@@ -35,11 +37,15 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-_INVERSIONS: Built[Posed, tuple[tuple[int, int, ca.Function], ...]] = Built()
+_INVERSIONS: Built[Posed, tuple[tuple[tuple[int, int, ca.Function], ...], bool]] = Built()
 """What each problem's outputs show, built once however many fits ask."""
 
 _MEASURED: Built[Posed, bool] = Built()
 
+_SHOWN: Built[Posed, OrderedDict[tuple[str, bool, bytes], dict[str, tuple[Array, Array]]]] = Built()
+"""What data show of the states of each experiment, by name, smoothed or not, and parameters."""
+
+_KEPT = 4  # of these, per experiment
 _SUBDIVISIONS = 6  # table entries per measured interval, so that curvature between data is kept
 
 
@@ -163,10 +169,9 @@ def known_states(problem: Posed, theta: Array, states: str | Mapping[str, Any]) 
 
 def _table_times(condition: Condition) -> Array:
     marks = merge(np.array([condition.start, condition.end]), condition.points.times, condition.breakpoints)
-    fine: list[Array] = [
-        np.linspace(a, b, _SUBDIVISIONS, endpoint=False) for a, b in itertools.pairwise(marks.tolist())
-    ]
-    return np.concatenate([*fine, marks[-1:]])
+    step = np.diff(marks) / _SUBDIVISIONS
+    fine = step[:, None] * np.arange(_SUBDIVISIONS) + marks[:-1, None]
+    return np.concatenate([fine.ravel(), marks[-1:]])
 
 
 def _given(problem: Posed, states: Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
@@ -218,12 +223,33 @@ def _every_state_measured(problem: Posed) -> bool:
 
 
 def _measured_states(problem: Posed, condition: Condition, p: Array, *, smooth: bool) -> dict[str, tuple[Array, Array]]:
-    """Find the states that a single output shows directly, y = c0 + c1 x, and invert it at the data."""
+    """Find the states that a single output shows directly, y = c0 + c1 x, and invert it at the data.
+
+    Several starts of one fit, and all fits where c0 and c1 do not depend on parameters, find the same.
+    """
+    inversions, scaled = _INVERSIONS.get(problem, _inversions)
+    kept = _SHOWN.get(problem, lambda _: OrderedDict())
+    key = (condition.name, smooth, p.tobytes() if scaled else b"")
+    if key not in kept:
+        kept[key] = _shown_states(problem, condition, inversions, p, smooth=smooth)
+        while len(kept) > _KEPT * len(problem.conditions):
+            kept.popitem(last=False)
+    return dict(kept[key])
+
+
+def _shown_states(
+    problem: Posed,
+    condition: Condition,
+    inversions: tuple[tuple[int, int, ca.Function], ...],
+    p: Array,
+    *,
+    smooth: bool,
+) -> dict[str, tuple[Array, Array]]:
     points = condition.points
     u = np.array([s(points.times) for s in condition.inputs]).reshape(len(condition.inputs), points.times.size)
     x, z = np.zeros(len(problem.model.states)), np.zeros(len(problem.model.algebraic_states))
     collected: dict[str, list[tuple[Array, Array, Array]]] = {}
-    for j, i, at in _INVERSIONS.get(problem, _inversions):
+    for j, i, at in inversions:
         measured = points.mask[:, j]
         if not measured.any():
             continue
@@ -235,13 +261,18 @@ def _measured_states(problem: Posed, condition: Condition, p: Array, *, smooth: 
         value = (points.values[measured, j] - offset) / gain
         weight = np.abs(gain) / points.sigma[measured, j]
         collected.setdefault(problem.model.states[i], []).append((t, value, weight))
-    return {name: _average(pieces, smooth=smooth) for name, pieces in collected.items()}
+    averaged = {name: _average(pieces, smooth=smooth) for name, pieces in collected.items()}
+    return {name: (locked(times), locked(values)) for name, (times, values) in averaged.items()}
 
 
-def _inversions(problem: Posed) -> tuple[tuple[int, int, ca.Function], ...]:
-    """Return the outputs j that show one state i only, as c0 + c1 x, with the functions that give (c0, c1)."""
+def _inversions(problem: Posed) -> tuple[tuple[tuple[int, int, ca.Function], ...], bool]:
+    """Return the outputs j that show one state i only, as c0 + c1 x, with the functions that give (c0, c1).
+
+    And whether any of these depends on parameters.
+    """
     system = problem.model.system
     found: list[tuple[int, int, ca.Function]] = []
+    scaled = False
     for j, name in enumerate(problem.outputs):
         if not _calibrated(problem, name):
             continue
@@ -253,7 +284,8 @@ def _inversions(problem: Posed) -> tuple[tuple[int, int, ca.Function], ...]:
         slope = ca.jacobian(graph, system.x[i])
         if not ca.depends_on(slope, ca.vertcat(system.x, system.z)):
             found.append((j, i, system.function("invert", graph, slope)))
-    return tuple(found)
+            scaled |= bool(ca.depends_on(graph, system.p))
+    return tuple(found), scaled
 
 
 def _calibrated(problem: Posed, output: str) -> bool:

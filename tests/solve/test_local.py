@@ -98,7 +98,8 @@ def test_steps_of_rank_deficient_problems_are_optimal(problem, seed, share):
     local = LocalProblem(staged, staged.linearization)
     step = local.direction()
     assume(step.feasible)
-    assert all(error < 1e-8 * max(1.0, np.abs(step.dv).max()) for error in errors_of(staged, local, step).values())
+    # Directions that no data determine have a stiffness of 1e-7, and their forces so much fewer digits.
+    assert all(error < 1e-6 * max(1.0, np.abs(step.dv).max()) for error in errors_of(staged, local, step).values())
 
 
 @given(problems(determined=True), seeds)

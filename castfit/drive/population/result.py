@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy import special
 
 from castfit._brief import listed, one_line
 from castfit._pictures import picture
@@ -217,7 +217,7 @@ class MixedEffectsResult:
         chosen = self.confidence_level if level is None else real(level)
         if chosen is None or not 0.0 < chosen < 1.0:
             raise InputError("confidence_intervals", [f"level is {text(level)}; it lies between 0 and 1"])
-        z = float(norm.ppf(0.5 + 0.5 * chosen))
+        z = float(special.ndtri(0.5 + 0.5 * chosen))
         k, m = len(self.question.upper), self.question.m
         out: dict[str, tuple[float, float]] = {}
         for j, (name, value) in enumerate(self.values.items()):

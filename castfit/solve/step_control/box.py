@@ -52,6 +52,10 @@ class Box(StepControl):
         """Return the step within a box of one unit at least: what a smaller one promises says nothing of optima."""
         return local.within(max(memory.get("radius", self.first), 1.0))
 
+    def carried(self, memory: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the radius: costs are not compared with those of another accuracy."""
+        return {name: value for name, value in memory.items() if name == "radius"}
+
     def advance(self, search: Search) -> Advance:
         """Shrink the box until the cost falls by a part of what is promised."""
         merit = penalty(search, margin=2.0)

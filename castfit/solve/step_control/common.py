@@ -85,6 +85,10 @@ class StepControl(ABC):
     def advance(self, search: Search) -> Advance:
         """Choose the next point."""
 
+    def carried(self, memory: Mapping[str, float]) -> Mapping[str, float]:
+        """Return what still counts where values are of another accuracy from now on: by default all."""
+        return memory
+
     def mistakes(self, layout: Layout) -> list[str]:
         """Say what is wrong with using this step control for such a problem; empty if nothing is."""
         return []

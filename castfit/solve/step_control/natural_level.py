@@ -44,7 +44,7 @@ class NaturalLevel(StepControl):
         factor = 1.0 if omega is None else self._predicted(self.eta_0 / max(omega * length, 1e-300))
         while True:
             trial = search.trial(factor * dv)
-            simplified = search.local.correction(trial) if trial.ok else None
+            simplified = search.local.correction(trial, search.step) if trial.ok else None
             size = np.inf if simplified is None else search.norm(simplified.dv - (1 - factor) * dv)
             # A step as long as its square underflows moves nothing; a norm that overflows is no measure.
             if simplified is None or not np.isfinite(size) or not 0.0 < (factor * length) ** 2 < np.inf:
