@@ -11,8 +11,9 @@ Where it fails, or ends where residuals are far larger than the noise, multiple 
     2. there also soft equations and constant states (see castfit.start.constant)
     3. states from simulation instead of from data
     4. parameters matched to the measured states (see castfit.start.matching)
-    5. single shooting from the same start
-    6. another division: half as many intervals, or multiple shooting instead of collocation
+    5. where all states are measured, only now ever longer horizons
+    6. single shooting from the same start
+    7. another division: half as many intervals, or multiple shooting instead of collocation
 
 The first solution that describes the data is it.  One of another transcription is handed back: the transcription that
 was asked for starts from its trajectory.  If none does, the best of all is the answer.
@@ -330,9 +331,7 @@ def further(problem: Posed, asked: Transcription, theta: Array) -> Iterator[tupl
         return
     states, partly = asked.states, not every_state_measured(problem)
     if partly:
-        grown = _grown(problem, theta)
-        if grown is not None:
-            yield "ever longer horizons", SingleShooting(asked.integrator), grown
+        yield from _on_grown(problem, asked, theta)
     if partly and not any(c.schedule.triggers for c in problem.conditions):
         found = soft_start(problem, theta, asked.integrator)
         near = started_from(problem, asked, found.theta, found.nodes)
@@ -341,6 +340,8 @@ def further(problem: Posed, asked: Transcription, theta: Array) -> Iterator[tupl
         yield "states from simulation", with_states(asked, "simulation"), theta
     if is_one_of(states, "data", "smoothed"):
         yield "matching", asked, matching(problem, theta, states, asked.integrator)
+    if not partly:
+        yield from _on_grown(problem, asked, theta)
     yield "single shooting from the same start", SingleShooting(asked.integrator), theta
     if isinstance(asked, MultipleShooting) and isinstance(asked.intervals, (int, np.integer)) and asked.intervals > 1:
         half = int(asked.intervals) // 2
@@ -348,6 +349,12 @@ def further(problem: Posed, asked: Transcription, theta: Array) -> Iterator[tupl
     elif isinstance(asked, Collocation):
         other = MultipleShooting(_MATCHED, states=states, integrator=asked.integrator)
         yield f"multiple shooting with {_MATCHED} intervals", other, theta
+
+
+def _on_grown(problem: Posed, asked: Transcription, theta: Array) -> Iterator[tuple[str, Transcription, Array]]:
+    grown = _grown(problem, theta)
+    if grown is not None:
+        yield "ever longer horizons", SingleShooting(asked.integrator), grown
 
 
 def _grown(problem: Posed, theta: Array) -> Array | None:

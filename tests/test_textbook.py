@@ -88,3 +88,11 @@ def test_bench_repeats_a_table_of_textbook_models(tmp_path, capsys):
     ]  # fmt: skip
     assert cli.main(["bench", "textbook", "--problems=dekay"]) == 2
     assert "did you mean 'decay'" in capsys.readouterr().err
+
+
+def test_ever_longer_horizons_find_solutions_that_jump_where_all_states_are_measured():
+    model = MODELS["stiff van der Pol"]
+    result = cf.fit(model.all_states(), start={"mu": 4.336, "scale": 1.798})
+    assert result.goodness.described
+    assert result.parameters["mu"] == pytest.approx(model.truth["mu"], rel=0.01)
+    assert "ever longer horizons" in result.message
