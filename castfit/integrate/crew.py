@@ -11,6 +11,7 @@ the same for any number of workers.
 
 from __future__ import annotations
 
+import multiprocessing
 import pickle
 import threading
 import time
@@ -79,8 +80,11 @@ class Crew:
 
     @property
     def pays(self) -> bool:
-        """Whether workers are worth their start; a fit that is over in no time needs none."""
-        return self.elsewhere or self.spent >= _PATIENCE
+        """Whether workers are worth their start; a fit that is over in no time needs none.
+
+        A process that is a worker itself cannot start any.
+        """
+        return self.elsewhere or (self.spent >= _PATIENCE and not multiprocessing.current_process().daemon)
 
     @contextmanager
     def resting(self) -> Generator[None, None, None]:

@@ -26,12 +26,13 @@ this 5 ms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.solve.condensing import Condensed, NodeElimination, Substitution, condense
+from castfit.solve.condensing import Condensed, CondensedChain, NodeElimination, Substitution, condense
 
 if TYPE_CHECKING:
     from castfit.staged import Array, Chain, Index, Layout, Linearization, Mask
@@ -44,7 +45,7 @@ DEPENDENCE_LIMIT = 1e4
 
 
 def choose(layout: Layout, linearization: Linearization, scale: Array | None = None) -> Condensed:
-    """Condense, or eliminate by orthogonal factors if the nodes grow too much over the horizon.
+    """Condense, or eliminate by orthogonal factors the chains whose nodes grow too much over the horizon.
 
     The relative error of a condensed step is 1e-16 times the growth (measured for x'' = mu^2 x with mu = 2 ... 24,
     growth 3 ... 4e9: between 4e-17 and 3e-16 times), so ten digits are left at the limit of 1e6.  Below it condensing
@@ -59,28 +60,32 @@ def choose(layout: Layout, linearization: Linearization, scale: Array | None = N
     """
     with np.errstate(over="ignore", invalid="ignore"):
         condensed = condense(layout, linearization)
-        safe = growth(condensed, scale) <= GROWTH_LIMIT
-    return condensed if safe else eliminate(layout, linearization, scale)
+        unsafe = [i for i, part in enumerate(condensed.chains) if not growth_of(part, scale) <= GROWTH_LIMIT]
+    return eliminate(layout, linearization, scale, chains=unsafe) if unsafe else condensed
 
 
 def growth(condensed: Condensed, scale: Array | None = None) -> float:
-    """Return how much larger node sensitivities become than what single stages contribute to them.
+    """Return how much larger node sensitivities become than what single stages contribute, at most over all chains."""
+    return max((growth_of(part, scale) for part in condensed.chains), default=0.0)
 
-    The largest over chains and columns of  max_k |G_k| / max_k |contribution_k|,  where the contributions are A and the
-    P_k; infinite if G overflows.
+
+def growth_of(part: CondensedChain, scale: Array | None = None) -> float:
+    """Return the same of one chain.
+
+    The largest over columns of  max_k |G_k| / max_k |contribution_k|,  where the contributions are A and the P_k;
+    infinite if G overflows.
     """
-    largest = 0.0
-    for part in condensed.chains:
-        magnitude = 1.0 if scale is None else scale[part.chain.nodes][:, :, None]
-        own = np.concatenate([part.jacobians.A[None], part.stages.P]) / magnitude
-        summed = np.abs(part.G[:, :, : part.chain.n_q] / magnitude).max(axis=(0, 1), initial=0.0)
-        alone = np.abs(own).max(axis=(0, 1), initial=0.0)
-        ratio = np.divide(summed, alone, out=np.zeros_like(summed), where=alone > 0)
-        largest = max(largest, float(np.where(np.isfinite(ratio), ratio, np.inf).max(initial=0.0)))
-    return largest
+    magnitude = 1.0 if scale is None else scale[part.chain.nodes][:, :, None]
+    own = np.concatenate([part.jacobians.A[None], part.stages.P]) / magnitude
+    summed = np.abs(part.G[:, :, : part.chain.n_q] / magnitude).max(axis=(0, 1), initial=0.0)
+    alone = np.abs(own).max(axis=(0, 1), initial=0.0)
+    ratio = np.divide(summed, alone, out=np.zeros_like(summed), where=alone > 0)
+    return float(np.where(np.isfinite(ratio), ratio, np.inf).max(initial=0.0))
 
 
-def eliminate(layout: Layout, linearization: Linearization, scale: Array | None = None) -> Condensed:
+def eliminate(
+    layout: Layout, linearization: Linearization, scale: Array | None = None, *, chains: Sequence[int] | None = None
+) -> Condensed:
     """Eliminate inner variables and nodes without ever forming the product of all X_k.
 
     Parameters
@@ -89,6 +94,8 @@ def eliminate(layout: Layout, linearization: Linearization, scale: Array | None 
     linearization : Linearization
     scale : (n_v,) array, optional
         Typical magnitudes of all variables; by default 1.
+    chains : sequence of int, optional
+        Which chains are treated so, by default all; the others are condensed, and have no further unknowns.
 
     Returns
     -------
@@ -100,7 +107,8 @@ def eliminate(layout: Layout, linearization: Linearization, scale: Array | None 
     magnitudes = np.ones(layout.n_v) if scale is None else scale
 
     def node_elimination(chain: Chain, X: Array) -> NodeElimination:
-        return OrthogonalReduction(X, magnitudes[chain.nodes].max(axis=0)) if X.size else Substitution(X)
+        grows = chains is None or any(chain is layout.chains[i] for i in chains)
+        return OrthogonalReduction(X, magnitudes[chain.nodes].max(axis=0)) if X.size and grows else Substitution(X)
 
     condensed = condense(layout, linearization, node_elimination=node_elimination)
     return replace(condensed, scale=magnitudes[condensed.positions])
