@@ -61,7 +61,7 @@ _Found = TypeVar("_Found", Trajectories, Sensitivities, Adjoints)
 _MAX_GRIDS = 4  # different CasADi integrators that one grid is divided into; beyond it every interval stands alone ...
 _WORTH_BUILDING = 200  # ... unless each integrates so many
 _OF_GRID = ("grid", "_skip", "_edges", "_ends", "_probe", "_rescuer")
-_RESCUE_STEPS = 0.2  # of max_steps: what a step of the Rosenbrock method costs
+_RESCUE_STEPS = 2000  # of the Rosenbrock method, whose steps cost five times as much, if max_steps is more
 _EXACT = 1e-7  # a Newton step on algebraic states that is smaller leaves rounding errors
 _RESULTS = {"values": ("xf", "zf"), "forward": ("fwd_xf",), "reverse": ("adj2_x0", "adj2_p")}
 _SHORTEST_INTERVAL = 1e-6  # of what is integrated in one go: CasADi skips outputs that are 1e-9 apart
@@ -538,8 +538,9 @@ class Integrator:
     @cached_property
     def _rescuer(self) -> Integrator:
         """An integrator for lanes that this one gives up."""
-        part = _RESCUE_STEPS if self.rescued_by == "rosenbrock" else 1.0
-        steps = max(round(part * self.options.max_steps), 1)
+        steps = self.options.max_steps
+        if self.rescued_by == "rosenbrock":
+            steps = max(min(steps, _RESCUE_STEPS), steps // 5)
         return self._twin(self.grid, replace(self.options, method=self.rescued_by, max_steps=steps))
 
     def _twin(self, grid: Array, options: IntegratorOptions) -> Integrator:

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
-from castfit.integrate import Integrator, IntegratorOptions, Lanes, library
+from castfit.integrate import Integrator, IntegratorOptions, LaneFailure, Lanes, library
 from castfit.integrate.native import Control, NativeModel, obstacle
 from castfit.integrate.reference import Reference
+from castfit.integrate.stepping import Stepping
 from castfit.integrate.tableau import ESDIRK4, ESDIRK5
 from castfit.model import Model, symbols
 from castfit.status import InputError
@@ -341,18 +342,33 @@ def test_a_failure_says_where_and_why():
     assert "in the equation of x, at t = 0" in found.failures[0].detail
 
 
-def test_too_few_steps_are_made_up_for_by_another_method():
+def test_what_it_gives_up_is_integrated_by_another_method(monkeypatch):
+    run = Stepping.run
+
+    def gives_up(self, lanes, grid, failures, directions=None):
+        failures[0] = LaneFailure(0, "too_many_steps", "gives up")
+        return run(self, lanes, grid, failures, directions)
+
+    monkeypatch.setattr(Stepping, "run", gives_up)
     lanes = one([0.4, 1.0], np.ones(4), 20.0)
-    integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk", max_steps=20))
+    integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
     found = integrator.values(lanes)
     assert integrator.rescued_by == "cvodes"
     assert found.failures == ()
     assert found.rescued == (0,)
     slopes = integrator.sensitivities(lanes, found, *identity_seeds(lanes))
     assert slopes.rescued == (0,)
+    monkeypatch.undo()
     exact = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk", 1e-10, 1e-12))
     np.testing.assert_allclose(found.x, exact.values(lanes).x, rtol=1e-5)
     np.testing.assert_allclose(slopes.dx, exact.sensitivities(lanes, found, *identity_seeds(lanes)).dx, rtol=1e-4)
+
+
+def test_the_limit_of_steps_holds_for_the_methods_that_try_again():
+    lanes = one([0.4, 1.0], np.ones(4), 20.0)
+    found = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk", max_steps=20)).values(lanes)
+    assert [f.cause for f in found.failures] == ["too_many_steps"]
+    assert "at t = 0.9" in found.failures[0].detail  # how far this one came
 
 
 def test_compiled_libraries_are_kept_and_processes_share_them(tmp_path, monkeypatch):
