@@ -300,7 +300,7 @@ def sheet(entries: Iterable[Entry]) -> Sheet:
         (">load", lambda e: f"{e.loading:.2f} s"),
         (">value", lambda e: f"{e.value:.1f} ms"),
         (">gradient", lambda e: f"{e.gradient:.1f} ms"),
-        (">AMICI", lambda e: _or(e.peer.value, e.peer.gradient, "{:.2g}, {:.2g} ms")),
+        (">AMICI, ms", lambda e: _or(e.peer.value, e.peer.gradient, "{:.2g}, {:.2g}")),
         (">error", lambda e: f"{e.gradient_error:.0e}" + ("" if e.checked_at == "nominal" else f" {e.checked_at}")),
         (">hits 0.1", lambda e: f"{e.hits(_NEAR)}/{len(e.values)}" if e.values else "-"),
         (">hits 1", lambda e: f"{e.hits(_FAR)}" if e.values else "-"),
@@ -383,7 +383,7 @@ def _below(entries: Sequence[Entry]) -> list[str]:
     peers = f"run now, {now}" if now else "measured with AMICI 1.0 and pyPESTO 0.7 on one core (ten starts)"
     said = [f"AMICI, pyPESTO: {peers}"]
     both = [abs(e.peer.nominal - e.nominal) for e in entries if e.peer.nominal is not None and not e.trouble]
-    said += [f"objectives at the nominal parameters differ from AMICI's by at most {max(both):.1e}"] if both else []
+    said += [f"Objectives at the nominal parameters differ from AMICI's by at most {max(both):.1e}"] if both else []
     if any(e.simulations > 1e-3 for e in entries):
         said.append("courses: tables of simulations that are far off were made at other parameters, or with two labels "
                     "exchanged (see the documentation)")  # fmt: skip
