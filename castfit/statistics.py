@@ -15,7 +15,7 @@ same factor, n / (n - tr H), so that it makes no difference whether a sigma is e
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from scipy import linalg, optimize, sparse, special
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 DERIVATIVE_ERROR = 30.0  # singular values below this times the integrator's tolerance are none (measured: 1 times)
 WRITTEN_OUT = 500  # quantities up to which matrices are written out where own quantities are eliminated
 NEAR = 1e-6  # relative distance from its bound at which an inequality is examined
+
+_Kind = TypeVar("_Kind", Information, OwnInformation)
 
 
 @dataclass(frozen=True)
@@ -269,11 +271,11 @@ class _Found(Protocol):
 
 
 @dataclass(frozen=True)
-class _Dense:
-    """What data determine, by dense matrices."""
+class _Known(Generic[_Kind]):
+    """What data determine."""
 
     finder: _Finder
-    known: Information
+    known: _Kind
 
     @property
     def rank(self) -> int:
@@ -294,6 +296,10 @@ class _Dense:
     @property
     def scale(self) -> Array:
         return self.known.scale
+
+
+class _Dense(_Known[Information]):
+    """What data determine, by dense matrices."""
 
     def response(self, du: Array) -> Array:
         return self.known.response @ du
@@ -323,32 +329,8 @@ class _Dense:
         return rows.dense[chosen]
 
 
-@dataclass(frozen=True)
-class _Blocks:
+class _Blocks(_Known[OwnInformation]):
     """What data determine, in blocks of experiments; matrices are written out for few quantities only."""
-
-    finder: _Finder
-    known: OwnInformation
-
-    @property
-    def rank(self) -> int:
-        return self.known.rank
-
-    @property
-    def condition(self) -> float:
-        return self.known.condition
-
-    @property
-    def leverage(self) -> Array:
-        return self.known.leverage
-
-    @property
-    def directions(self) -> Array:
-        return self.known.directions
-
-    @property
-    def scale(self) -> Array:
-        return self.known.scale
 
     @property
     def _few(self) -> bool:

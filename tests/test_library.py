@@ -53,36 +53,34 @@ def solved(name: str, kind: str) -> tuple[Benchmark, Result]:
     return benchmark, cf.fit(benchmark.problem, transcription_of(benchmark, kind), start=near.get(name))
 
 
-def pairs():
+def every():
+    """Each problem with its transcriptions: in one test, so that no worker fits what another has fitted."""
     for name in NAMES:
-        for kind in KINDS:
-            if (name, kind) not in IMPOSSIBLE:
-                marks = [pytest.mark.slow] if (name, kind) in SLOW else []
-                yield pytest.param(name, kind, marks=marks, id=f"{name}-{kind}")
+        kinds = [kind for kind in KINDS if (name, kind) not in IMPOSSIBLE]
+        quick = [kind for kind in kinds if (name, kind) not in SLOW]
+        yield pytest.param(name, quick, id=name)
+        if quick != kinds:
+            yield pytest.param(name, kinds, id=f"{name}-all", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("name", "kind"), list(pairs()))
-def test_default_solver_reaches_the_reference(name, kind):
-    benchmark, result = solved(name, kind)
-    reference = benchmark.reference
-    assert result.status is Status.CONVERGED
-    assert reference.is_reached(result.chi2)
-    assert reference.is_matched(result.values)
-    assert np.isclose(result.chi2, reference.objective, rtol=LOOSER.get(name, 10 * OBJECTIVE))
-    for quantity, error in (reference.standard_errors or {}).items():
-        if name != "notorious":  # there the numerical error is the larger part by far
-            assert np.isclose(result.standard_errors[quantity], error, rtol=STANDARD_ERRORS)
-
-
-@pytest.mark.parametrize("name", [n if n != "calcium" else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
-def test_transcriptions_agree(name):
-    kinds = [kind for kind in KINDS if (name, kind) not in IMPOSSIBLE]
-    results = [solved(name, kind)[1] for kind in kinds]
-    for other in results[1:]:
-        assert np.isclose(other.chi2, results[0].chi2, rtol=LOOSER.get(name, OBJECTIVE))
-        assert other.active == results[0].active
-        assert other.dof == results[0].dof
-        for quantity, error in results[0].standard_errors.items():
+@pytest.mark.parametrize(("name", "kinds"), list(every()))
+def test_default_solver_reaches_the_reference_by_every_transcription_and_they_agree(name, kinds):
+    for kind in kinds:
+        benchmark, result = solved(name, kind)
+        reference = benchmark.reference
+        assert result.status is Status.CONVERGED, kind
+        assert reference.is_reached(result.chi2), kind
+        assert reference.is_matched(result.values), kind
+        assert np.isclose(result.chi2, reference.objective, rtol=LOOSER.get(name, 10 * OBJECTIVE)), kind
+        for quantity, error in (reference.standard_errors or {}).items():
+            if name != "notorious":  # there the numerical error is the larger part by far
+                assert np.isclose(result.standard_errors[quantity], error, rtol=STANDARD_ERRORS), (kind, quantity)
+    first, *others = (solved(name, kind)[1] for kind in kinds)
+    for other in others:
+        assert np.isclose(other.chi2, first.chi2, rtol=LOOSER.get(name, OBJECTIVE))
+        assert other.active == first.active
+        assert other.dof == first.dof
+        for quantity, error in first.standard_errors.items():
             if name != "notorious":
                 assert np.isclose(other.standard_errors[quantity], error, rtol=STANDARD_ERRORS, equal_nan=True)
 

@@ -293,7 +293,7 @@ def grouped(layout: Layout, linearization: Linearization) -> tuple[Layout, Linea
     """Let all data share an unknown sigma."""
     chains = tuple(replace(c, group=np.where(c.row_mask, 0, -1)) for c in layout.chains)
     unknown = replace(layout, chains=chains, group_sizes=np.array([sum(int(c.row_mask.sum()) for c in layout.chains)]))
-    found = profiled(unknown, linearization.values, np.full(1, 1e-10))
+    found = profiled(unknown, linearization.values, np.full(1, 1e-10), np.full(1, np.inf))
     jacobians = standardised(unknown, linearization.jacobians, found.sigma)
     return unknown, replace(linearization, values=found.values, jacobians=jacobians, sigma=found.sigma)
 
