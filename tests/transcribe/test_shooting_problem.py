@@ -406,3 +406,19 @@ def test_sensitivities_of_some_stages_to_their_nodes():
     for which, X_s, blocks in zip(wanted, found, linear.jacobians, strict=True):
         assert np.allclose(X_s[which], blocks.X_s[which], rtol=1e-6, atol=1e-9)
         assert not X_s[~which].any()
+
+
+@pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=LABELS)
+def test_lanes_that_move_as_arrays_are_those_of_a_loop(transcription):
+    problem = everything().posed
+    staged = transcription.transcribe(problem, problem.guess)
+    evaluation, sweep = staged._evaluate(staged.start)
+    assert evaluation.ok
+    assert sum(len(run.members) for run in sweep.runs) == sum(len(chain.pieces) for chain in sweep.laid.chains)
+    for run in sweep.runs:
+        assert [(p.condition, int(j)) for p in run.parts for j in p.pieces] == list(run.members)
+        for lane, (i, j) in enumerate(run.members):
+            piece = sweep.laid.chains[i].pieces[j]
+            assert np.array_equal(sweep.x[i][piece.stage, piece.points], run.found.x[lane, piece.at])
+            assert np.array_equal(sweep.z[i][piece.stage, piece.points], run.found.z[lane, piece.at])
+            assert np.array_equal(run.lanes.u[lane], piece.cubics)
