@@ -13,17 +13,22 @@ import numpy as np
 
 from castfit._casadi import Built, find_compiler
 from castfit.integrate import IntegratorOptions
+from castfit.solve.local import units_of_search
 from castfit.start.surrogate import surrogate
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
+from castfit.transcribe.trajectory import every_state_measured
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from castfit._array import Array
     from castfit.posed import Posed
-    from castfit.staged import StagedProblem
 
 _TOLERANCES = 1e-6, 1e-8
-_WORTH_COMPILING = 1500.0  # simulations: a second or two
+_DRAWS = 8  # besides the guess, for magnitudes of states
+_REACH = 3.0  # units of the search about the guess, where there are no bounds
+_WORTH_COMPILING = 500.0  # simulations: a second or two
 
 
 @dataclass
@@ -40,9 +45,10 @@ class Scene:
 
     asked: Posed
     searched: Posed
-    staged: StagedProblem
+    staged: ShootingProblem
     transcription: SingleShooting
-    _shorter: dict[float, StagedProblem] = field(default_factory=dict[float, "StagedProblem"])
+    _shorter: dict[float, ShootingProblem] = field(default_factory=dict[float, ShootingProblem])
+    _units: Sequence[Array] | None = None
     _work: float = 0.0
 
     @property
@@ -56,11 +62,15 @@ class Scene:
         """Where the quantities that are searched stand among all."""
         return [self.asked.names.index(name) for name in self.searched.names]
 
-    def until(self, end: float) -> StagedProblem:
+    def until(self, end: float) -> ShootingProblem:
         """Return the problem up to a measured time."""
         if end not in self._shorter:
             shorter = self.searched.until(end)
-            self._shorter[end] = self.transcription.transcribe(shorter, shorter.guess)
+            staged = self.transcription.transcribe(shorter, shorter.guess)
+            if self._units is not None:  # experiments that begin later are left out
+                units = dict(zip((c.name for c in self.searched.conditions), self._units, strict=True))
+                staged = staged.with_units([units[c.name] for c in shorter.conditions])
+            self._shorter[end] = staged
         return self._shorter[end]
 
     def worked(self, work: float) -> None:
@@ -73,8 +83,8 @@ class Scene:
         if self._work < _WORTH_COMPILING or options.method != "esdirk" or options.compile != "never":
             return
         self.transcription = SingleShooting(replace(options, compile="auto"))
-        self.staged = _compiled(self.staged, self.transcription.integrator)
-        self._shorter = {end: _compiled(of, self.transcription.integrator) for end, of in self._shorter.items()}
+        self.staged = self.staged.integrated_by(self.transcription.integrator)
+        self._shorter = {end: of.integrated_by(self.transcription.integrator) for end, of in self._shorter.items()}
 
     def cost(self, theta: Array) -> float:
         """Return the cost at theta (n,), infinite where the model cannot be integrated."""
@@ -102,8 +112,25 @@ def search_options() -> IntegratorOptions:
 def _scene(posed: Posed) -> Scene:
     searched = posed if posed.least_squares else surrogate(posed)
     transcription = SingleShooting(search_options())
-    return Scene(posed, searched, transcription.transcribe(searched, searched.guess), transcription)
+    staged = transcription.transcribe(searched, searched.guess)
+    if every_state_measured(searched):
+        return Scene(posed, searched, staged, transcription)
+    units = _typical(searched, staged, transcription)
+    return Scene(posed, searched, staged.with_units(units), transcription, _units=units)
 
 
-def _compiled(staged: StagedProblem, options: IntegratorOptions) -> StagedProblem:
-    return staged.integrated_by(options) if isinstance(staged, ShootingProblem) else staged
+def _typical(searched: Posed, staged: ShootingProblem, transcription: SingleShooting) -> list[Array]:
+    """Return typical magnitudes of states, per condition: upper quartiles of those at the guess and at draws.
+
+    Where parameters are known to decades a state may be 1e-47 at one point and 10 at another; in units of the first,
+    nothing can be integrated at the second.
+    """
+    rng = np.random.default_rng(0)
+    reach = _REACH * units_of_search(staged, searched.guess)
+    lower, upper = staged.lower, staged.upper
+    lower = np.where(np.isfinite(lower), lower, np.minimum(searched.guess - reach, upper))
+    upper = np.where(np.isfinite(upper), upper, np.maximum(searched.guess + reach, lower))
+    found = [staged.units]
+    for _ in range(_DRAWS):
+        found.append(transcription.transcribe(searched, lower + (upper - lower) * rng.random(lower.size)).units)
+    return [np.exp(np.quantile(np.log(np.array(of)), 0.75, axis=0)) for of in zip(*found, strict=True)]

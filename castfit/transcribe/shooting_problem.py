@@ -293,13 +293,19 @@ class ShootingProblem(StagedProblem):
         found = self._magnitudes(v)
         if not any(((new > 0.0) & (new * _TOO_LARGE < old)).any() for new, old in zip(found, self._units, strict=True)):
             return None
+        other = self.with_units([np.where(new > 0.0, new, old) for new, old in zip(found, self._units, strict=True)])
+        other.start = locked(v.copy())
+        return other
+
+    def with_units(self, units: Sequence[Array]) -> ShootingProblem:
+        """Return the problem with other typical magnitudes of states, per condition (n_x + n_z,)."""
         other = copy(self)
-        other._units = [np.where(new > 0.0, new, old) for new, old in zip(found, self._units, strict=True)]
+        other._units = list(units)
         scale = self.scale.copy()
         for chain, unit in zip(self.layout.chains, other._units, strict=True):
             if self._nodes:
                 scale[chain.nodes], scale[chain.inner] = unit[: self._n_x], unit[self._n_x :][: self._n_w]
-        other.start, other.scale = locked(v.copy()), locked(scale)
+        other.scale = locked(scale)
         other._laid, other._here, other._happened = dict(self._laid), list(self._here), OrderedDict()
         other._memory, other._linear = OrderedDict(), None
         return other

@@ -53,3 +53,18 @@ def test_without_time_it_returns_its_start() -> None:
     staged = cf.SingleShooting().transcribe(problem, problem.guess)
     found = descend_in_box(staged, problem.guess, Box(), 10, 0.0)
     assert found.theta == pytest.approx(problem.guess)
+
+
+def test_a_guess_at_which_states_are_next_to_nothing_does_not_keep_other_points_from_being_evaluated() -> None:
+    x, y, k1, k2, s = cf.symbols("x y k1 k2 s")
+    model = cf.Model({x: -k1 * x, y: k1 * x**2 - k2 * y}, parameters=[k1, k2, s], outputs={"seen": s * y})
+    times = np.linspace(0.5, 5.0, 10)
+    truth = {"k1": 1.0, "k2": 0.5, "s": 2.0}
+    initial = {"x": 1.0, "y": 0.0}
+    data = cf.simulate(model, truth, times, initial=initial)["seen"]
+    guess = {n: cf.Parameter(g, 1e-60, 1e3, "log") for n, g in (("k1", 1e-55), ("k2", 1.0), ("s", 1.0))}
+    experiment = cf.Experiment({"seen": data}, time=times, sigma=0.1, initial=initial)
+    problem = cf.Problem(model, experiment, parameters=guess)
+    scene = scene_of(problem.posed)
+    assert scene.cost(np.log(list(truth.values()))) < 1e-6
+    assert np.isfinite(scene.until(2.0).evaluate(np.log(list(truth.values()))).cost)

@@ -173,7 +173,8 @@ class _Search:
             return ""
         if self._best.goodness.described:
             return f"It describes the data and was found {found} times: this will do."
-        own = [t for t in self.state.tried if t.independent and t.end.settled]
+        # Candidates that end far above the best are not followed to their optima: they count where they ended.
+        own = [t for t in self.state.tried if t.independent and not t.end.dropped and np.isfinite(t.end.cost)]
         distinct: list[float] = []
         for cost in sorted(t.end.cost for t in own):
             if not distinct or cost > distinct[-1] + SAME:
