@@ -16,7 +16,8 @@ Where it fails, or ends where residuals are far larger than the noise, multiple 
     7. another division: half as many intervals, or multiple shooting instead of collocation
 
 The first solution that describes the data is it.  One of another transcription is handed back: the transcription that
-was asked for starts from its trajectory.  If none does, the best of all is the answer.
+was asked for starts from its trajectory.  If none does, the best of all is the answer; where that is poorer than the
+simulation of the start itself, single shooting goes down from there in a box, which never goes up.
 """
 
 from __future__ import annotations
@@ -148,12 +149,13 @@ class Search:
         *,
         second_start: Callable[[], Array] | None = None,
         warm: bool = False,
+        solver: Solver | None = None,
     ) -> Attempt:
         """Solve, refine, solve again, until constraints are kept between points, too; then judge.
 
-        `warm` says that the start is nearly optimal.
+        `warm` says that the start is nearly optimal; `solver` is another one than that of the search.
         """
-        found = self._attempt(transcription, staged, what, second_start=second_start, warm=warm)
+        found = self._attempt(transcription, staged, what, second_start=second_start, warm=warm, solver=solver)
         found = self._without_copies(found)
         for last in (False,) * _EXCHANGES + (True,):
             if not found.solution.status.success or not self.verify:
@@ -207,12 +209,13 @@ class Search:
         *,
         second_start: Callable[[], Array] | None = None,
         warm: bool = False,
+        solver: Solver | None = None,
     ) -> Attempt:
         """Solve, refine, solve again; then judge."""
         refinement, staged = 0, _in_units(staged)
         while True:
             control = Control(self.remaining, self.report, second_start if refinement == 0 else None, self.rough)
-            solution = self.solver.solve(staged, control, warm=warm or refinement > 0)
+            solution = (solver or self.solver).solve(staged, control, warm=warm or refinement > 0)
             self._count(solution, refinement)
             try:
                 finer = transcription.refine(self.problem, staged, solution.v) if solution.status.success else None
@@ -285,7 +288,10 @@ class Search:
                     best, winner = now, len(tried)
                 if now.ended:
                     break
-        if not tried:
+            if not (best.good or best.ended or self.remaining <= 0):
+                lower = self._below_start(asked, theta, best)
+                best, winner = (lower, len(tried) + 1) if lower is not None else (best, winner)
+        if best is first and not tried:
             return best, ""
         if best is first:
             return best, f"Also tried, no better: {', '.join(tried)}."
@@ -294,6 +300,19 @@ class Search:
             "ended at a poorer optimum" if first.solution.status.success else f"failed ({first.solution.status.value})"
         )
         return best, f"The first search {how}; this was found by try {winner}, {best.what}."
+
+    def _below_start(self, asked: Transcription, theta: Array, best: Attempt) -> Attempt | None:
+        """Go down from the simulated start if that describes the data better than the best attempt."""
+        whole = SingleShooting(asked.integrator)
+        staged = whole.transcribe(self.problem, theta)
+        at = staged.evaluate(staged.start)
+        if not at.ok or (best.linear.ok and at.cost >= best.linear.cost):
+            return None
+        self.tries += 1
+        self.say("the start itself was better; now down from there")
+        lower = self.attempt(whole, staged, "going down from the start in a box", solver=GaussNewton("box"))
+        kept = lower.linear.ok and not (best.linear.ok and lower.linear.cost >= best.linear.cost)
+        return lower if kept else None
 
     def _handed_back(self, found: Attempt, asked: Transcription) -> Attempt:
         """Let the transcription that was asked for finish from another one's trajectory."""

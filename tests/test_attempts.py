@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import castfit as cf
+from castfit.solve.solution import Control, Solution
+from castfit.staged import StagedProblem
 from castfit.status import SOLVED, Status
 from tests.builders import lotka_volterra, refused
 from tests.test_textbook import Textbook, pose
@@ -168,3 +171,28 @@ def test_a_start_that_describes_the_data_is_not_left_for_an_optimum_that_does_no
     assert result.chi2 < 116
     assert result.parameters["fast"] > 10
     assert result.parameters["slow"] == pytest.approx(0.5, rel=0.05)
+
+
+class Astray:
+    """Ends far from where it began, and calls that a solution."""
+
+    label = "astray"
+
+    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+        found = cf.GaussNewton(max_iter=0).solve(staged, control, warm=warm)
+        v = found.v.copy()
+        v[: staged.layout.n_theta] += 0.5
+        return replace(found, v=v, status=Status.CONVERGED, detail="")
+
+
+@pytest.mark.parametrize("transcription", [cf.SingleShooting(), cf.MultipleShooting(5, states="simulation")])
+def test_a_fit_is_never_worse_than_its_start(transcription):
+    """Where every search ends above the simulated start, one goes down from there."""
+    problem = brusselator(3)
+    start = cf.fit(problem, "single", cf.GaussNewton(max_iter=0), retry=False).chi2
+    found = cf.fit(problem, transcription, Astray())
+    assert found.chi2 <= start
+    assert "going down from the start" in found.message
+    lost = cf.fit(problem, transcription, Astray(), retry=False)
+    assert not lost.success
+    assert lost.chi2 > start
