@@ -11,6 +11,7 @@ import castfit as cf
 from castfit._sparse import sparse_rows
 from castfit.benchmark.many import many_experiments
 from castfit.solve import arrow_system, own
+from castfit.solve import local as local_problems
 from castfit.solve.bounded_lsq import bounded_lsq
 from castfit.solve.boxes import boxed
 from castfit.solve.condensing import condense
@@ -24,7 +25,8 @@ def both_steps(staged, linearization, *, regularisation=1e-9, **options):
     steps = []
     for few in (10**9, -1):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(own, "FEW", few)
+            for place in (own, local_problems):
+                patch.setattr(place, "FEW", few)
             local = LocalProblem(staged, linearization, regularisation=regularisation)
             assert local._eliminates == (few < 0)
             damping = options.get("damping")
