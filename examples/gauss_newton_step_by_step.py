@@ -38,7 +38,7 @@ arguments.add_argument("--out", type=Path, help="a folder for pictures; none are
 arguments.add_argument("--gif", action="store_true", help="also write an animation into that folder")
 chosen = arguments.parse_args()
 
-solver = cf.GaussNewton(homotopy="never")  # no help for hard starts yet; that comes with calcium
+solver = cf.GaussNewton(homotopy="never", accuracy="full")  # no help for hard starts yet; that comes with calcium
 
 
 def gaps_at(staged, v):

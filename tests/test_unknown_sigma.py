@@ -119,7 +119,7 @@ def test_the_cost_is_smooth_where_the_floor_begins_to_hold():
     costs, slopes = [], []
     for size in sizes:
         values = Values(size * direction, np.zeros(0), none, np.zeros((1, 0)), none)
-        found = profiled(layout, (values,), np.array([floor]))
+        found = profiled(layout, (values,), np.array([floor]), np.array([np.inf]))
         (rows,) = (of.r for of in found.values)
         costs.append(0.5 * float(np.vdot(rows, rows)) + found.excess)
         slopes.append(float(np.vdot(rows, direction / found.sigma)))

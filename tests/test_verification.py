@@ -148,9 +148,9 @@ def test_second_fit_of_a_problem_builds_no_integrator(transcription, monkeypatch
     module = importlib.import_module("castfit.integrate.integrator")
     build = module.build_integrator
 
-    def counted(*args):
+    def counted(*args, **options):
         count.append(args)
-        return build(*args)
+        return build(*args, **options)
 
     monkeypatch.setattr(module, "build_integrator", counted)
     cf.fit(problem, transcription)

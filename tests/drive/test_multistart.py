@@ -108,7 +108,7 @@ def test_half_of_the_starts_cannot_be_integrated(starts):
     lost = sum(row.start["k"] >= 1 for row in result.starts)
     assert abs(lost - starts / 2) <= 2
     assert result.statuses == {"converged": starts - lost, "start_failed": lost}
-    assert sum(result.failures.values()) == lost
+    assert sum(result.failures.values()) == 2 * lost  # roughly, then accurately
     assert result.best.parameters["k"] == pytest.approx(0.5, abs=1e-6)
     assert f"{lost} start_failed" in result.summary()
 
@@ -118,7 +118,7 @@ def test_a_start_that_cannot_be_evaluated_is_drawn_again(counted):
     assert result.statuses == {"converged": 8}
     assert all(row.start["k"] < 1 for row in result.starts)
     assert sum(row.draws for row in result.starts) == len(counted) > 8
-    assert sum(k > 1 for k in counted) == sum(result.failures.values())
+    assert 2 * sum(k > 1 for k in counted) == sum(result.failures.values())  # roughly, then accurately
     assert f"drawn again because they could not be evaluated: {len(counted) - 8}" in result.summary()
 
 

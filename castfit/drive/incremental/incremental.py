@@ -137,7 +137,8 @@ def incremental(
     """
     run = RunOptions(max_time=max_time, callback=callback, verbose=verbose)
     mistakes: list[str] = []
-    plain = GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS)
+    # Models that this is for are led astray by rough integration; `coarse` has its own tolerances.
+    plain = GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS, accuracy="full")
     asked, chosen = parts_from(transcription, solver, mistakes, default=(SingleShooting(), plain))
     fraction, positive = "give a number that is between 0 and 1", "give a number that is positive"
     mistakes += option_mistakes(
@@ -346,7 +347,7 @@ class _Driver:
         transcription = MultipleShooting(integrator=self.transcription.integrator)
         if self.coarse and horizon < end(self.posed):
             transcription = coarsened(transcription)
-        shorter, solver = self.posed.until(horizon), GaussNewton(max_iter=_MOST_ITERATIONS)
+        shorter, solver = self.posed.until(horizon), GaussNewton(max_iter=_MOST_ITERATIONS, accuracy="full")
         result = self.fit(shorter, known.theta, self.user, transcription, solver)
         counted = result.iterations, Counter(result.evaluations)
         return _Attempt(shorter, horizon, result, self.user, transcription.accuracy, 0, *counted, "multiple shooting")
