@@ -113,7 +113,9 @@ class _Walk:
         self._free[staged.eliminated] = True
         self._measured = [chain.row_mask.ravel() for chain in staged.layout.chains]
         self._at: Linearization | None = None
+        self._best_at: Linearization | None = None
         self._known: list[float] = []
+        self._memory = rule.memory
         self._mark, self._since, self._delta = np.inf, 0, rule.first
 
     def begin(self, v: Array) -> None:
@@ -132,9 +134,17 @@ class _Walk:
         if linear is None:
             return
         self._at = linear
-        self._known = [linear.cost, *self._known][: self.rule.memory]
+        self._known = [linear.cost, *self._known][: self._memory]
         if linear.cost < self.lowest:
-            self.best, self.lowest = linear.v, linear.cost
+            self.best, self.lowest, self._best_at = linear.v, linear.cost, linear
+
+    def _back(self) -> bool:
+        """Return to the best point if the walk left it in vain; from there on the cost always falls."""
+        if self._at is self._best_at or self._memory == 1:
+            return False
+        self._at, self._known, self._memory = self._best_at, [self.lowest], 1
+        self._mark, self._since, self._delta = np.inf, 0, self.rule.first
+        return True
 
     def step(self) -> bool:
         """Go one step; tell whether there was one, and another may pay."""
@@ -144,7 +154,7 @@ class _Walk:
         if self.lowest < self._mark - self._least - rule.progress * at.half_square:
             self._mark, self._since = self.lowest, 0
         elif self._since >= rule.patience:
-            return False
+            return self._back()
         self._since += 1
         unit = units_of_search(staged, at.v)
         u, slopes = self._rows(at)
@@ -152,7 +162,7 @@ class _Walk:
         H, c = E.T @ E, E.T @ u
         trace = float(np.trace(H))
         if not trace < _LARGEST:
-            return False
+            return self._back()
         H[np.diag_indices_from(H)] += RIDGE[0] + RIDGE[1] * trace
         low, high = (staged.lower - at.v) / unit, (staged.upper - at.v) / unit
         enough = _PROMISED * (1.0 + at.half_square)
@@ -163,7 +173,7 @@ class _Walk:
             if self._delta >= 1.0:
                 self.promise = promised
             if promised <= enough:
-                return False
+                return self._back()
             self.values += 1
             trial = staged.evaluate(np.clip(at.v + unit * s, staged.lower, staged.upper))
             ratio = (max(self._known) - trial.cost) / promised if trial.ok else -np.inf
@@ -174,7 +184,7 @@ class _Walk:
                 self._delta = min(wider * self._delta, rule.most)
                 return True
             self._delta *= rule.refused
-        return False
+        return self._back()
 
     def _rows(self, at: Linearization) -> tuple[Array, Array]:
         """Return u and E, not in units of the search."""
