@@ -7,6 +7,7 @@ even where only one output on a scale of its own is measured and the start is a 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,7 +35,10 @@ HORIZONS = (10, 20)
 
 _ITERATIONS = 60
 _POLISHING = 150
+_ROUNDS = 6
+_PAYS = 0.02  # what a round must gain, in the logarithm of the likelihood
 _PER_HORIZON = 15
+_PATIENT = Box(patience=40)
 _COARSE = Box(patience=8, progress=1e-4)
 _LEAST = 0.02
 """Decrease of the cost, in the logarithm of the likelihood, that is worth the patience of a coarse descent."""
@@ -91,12 +95,27 @@ def descend(
     return Descent(found.theta, scene.cost(found.theta), (seen[0], seen[1]), found.work, dropped[0])
 
 
-def settle(scene: Scene, start: Array, seconds: float, *, step_control: str = "box") -> Descent:
-    """Go down to the optimum, as the accuracy of the search lets it be seen; `dropped` if it is not reached."""
+def settle(scene: Scene, start: Array, seconds: float, *, best: float = np.inf, step_control: str = "box") -> Descent:
+    """Go down to the optimum, or as far as rounds pay; `dropped` if there is more to come.
+
+    In a long valley that takes several rounds, each with a box of its own.  What is below `best`, the lowest cost of
+    other solutions, goes on as long as a round pays, and where the accuracy of a search lets it stall, at a higher one.
+    """
     rule = Box() if step_control == "box" else step_control
-    found = _solve(scene.staged, start, _POLISHING, seconds, rule=rule, least=0.0)
-    scene.worked(found.work)
-    return Descent(found.theta, scene.cost(found.theta), (np.nan, np.nan), found.work, not found.optimum)
+    until = time.time() + seconds
+    theta, cost, work, staged, ended = start, np.inf, 0.0, scene.staged, False
+    for _ in range(_ROUNDS):
+        found = _solve(staged, theta, _POLISHING, until - time.time(), rule=rule, least=0.0)
+        scene.worked(found.work)
+        theta, before, cost, work = found.theta, cost, found.cost, work + found.work
+        ended = found.optimum or not cost < before - _PAYS
+        if found.optimum or not cost < best or time.time() >= until:
+            break
+        if ended and staged is scene.staged:
+            staged, rule, ended, cost = scene.accurate, _PATIENT if step_control == "box" else rule, False, np.inf
+        elif ended:
+            break
+    return Descent(theta, scene.cost(theta), (np.nan, np.nan), work, not ended)
 
 
 def grow(
@@ -152,9 +171,10 @@ def _coarse(step_control: str) -> StepControl | str:
 
 @dataclass(frozen=True)
 class _Reached:
-    """Where a solver came to: theta (n,), the work it took, whether that is an optimum, whether there was a start."""
+    """Where a solver came to: theta (n,), the cost, the work, whether that is an optimum, whether there was a start."""
 
     theta: Array
+    cost: float
     work: float
     optimum: bool
     begun: bool
@@ -174,7 +194,7 @@ def _solve(
     if isinstance(rule, Box) and descends(staged):
         found = descend_in_box(staged, start, rule, iterations, seconds, least=least, look=look)
         work = work_of(found.evaluations, found.theta.size)
-        return _Reached(found.theta, work, found.promise <= _ARRIVED, bool(np.isfinite(found.cost)))
+        return _Reached(found.theta, found.cost, work, found.promise <= _ARRIVED, bool(np.isfinite(found.cost)))
 
     def seen(now: Iteration) -> bool:
         return look is not None and look(now.iteration, now.cost)
@@ -184,4 +204,5 @@ def _solve(
     solver = GaussNewton(rule, max_iter=iterations)
     solved = solver.solve(from_there, Control(max(seconds, 1e-3), seen))
     work = work_of(solved.evaluations, solved.v.size)
-    return _Reached(solved.v, work, solved.status.success, solved.status is not Status.START_FAILED)
+    cost = staged.evaluate(solved.v).cost
+    return _Reached(solved.v, cost, work, solved.status.success, solved.status is not Status.START_FAILED)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from castfit.posed import Posed
 
 _TOLERANCES = 1e-6, 1e-8
+_ACCURATE = 1e-7, 1e-9
 _DRAWS = 8  # besides the guess, for magnitudes of states
 _REACH = 3.0  # units of the search about the guess, where there are no bounds
 _WORTH_COMPILING = 500.0  # simulations: a second or two
@@ -49,6 +50,7 @@ class Scene:
     transcription: SingleShooting
     _shorter: dict[float, ShootingProblem] = field(default_factory=dict[float, ShootingProblem])
     _units: Sequence[Array] | None = None
+    _accurate: ShootingProblem | None = None
     _work: float = 0.0
 
     @property
@@ -72,6 +74,17 @@ class Scene:
                 staged = staged.with_units([units[c.name] for c in shorter.conditions])
             self._shorter[end] = staged
         return self._shorter[end]
+
+    @property
+    def accurate(self) -> ShootingProblem:
+        """The problem at an accuracy by which floors of long valleys can be followed."""
+        if self._accurate is None:
+            relative, absolute = _ACCURATE
+            options = replace(
+                self.transcription.integrator, relative_tolerance=relative, absolute_tolerance=absolute, compile="auto"
+            )
+            self._accurate = self.staged.integrated_by(options)
+        return self._accurate
 
     def worked(self, work: float) -> None:
         """Count work, in simulations; once there was as much as a compiler takes, the model's functions are compiled.

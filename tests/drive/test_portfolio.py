@@ -17,6 +17,7 @@ from castfit.drive.portfolio.limits import search_field
 from castfit.drive.portfolio.moves import MOVES, Field, Member, joined
 from castfit.drive.portfolio.plan import Options, State, Tried, next_round, shares
 from castfit.drive.portfolio.ways import EXCHANGED, WAYS, End, Order, candidate
+from castfit.start import descent
 from castfit.start.descent import settle
 from castfit.start.scene import scene_of
 
@@ -207,6 +208,44 @@ def test_what_is_switched_off_is_off():
         changed = ingredient.change(Options(tuple(WAYS)))
         assert (changed == Options(tuple(WAYS))) == (name == "default")
         assert changed.ways
+
+
+def test_the_floor_of_a_valley_is_followed_in_several_rounds(monkeypatch):
+    problem = chain()
+    scene = scene_of(problem.posed)
+    start = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.places]
+    whole = settle(scene, start, np.inf)
+    assert not whole.dropped
+    monkeypatch.setattr(descent, "_POLISHING", 2)
+    once = settle(scene, start, np.inf, best=-np.inf)  # not below the best: one round
+    assert once.dropped
+    assert once.cost > whole.cost + 1.0
+    rounds = settle(scene, start, np.inf)
+    assert whole.cost - 1e-3 < rounds.cost < once.cost - 1.0
+
+
+def test_a_floor_that_is_lower_than_all_solutions_holds_but_is_none():
+    solution = cf.fit(chain(), "single", cf.GaussNewton("box"))
+    floor = cf.fit(chain(), "single", cf.GaussNewton("box", max_iter=1))
+    assert solution.success
+    assert not floor.success
+
+    def state(*costs):
+        ends = [
+            End((0.0,), solution.cost, result=solution, settled=True),
+            *(
+                End((1.0,), solution.cost + c, result=floor if k == 0 else None, settled=True)
+                for k, c in enumerate(costs)
+            ),
+        ]
+        return State(tuple(Tried(i, "box", "", end) for i, end in enumerate(ends)))
+
+    assert state().lowest == state(-0.05).lowest == state(1.0).lowest == solution.cost  # no lower, or hardly
+    assert [t.index for t in state(-0.05, 0.05).finds()] == [0, 1, 2]
+    assert state(-3.0).lowest == solution.cost - 3.0
+    assert [t.index for t in state(-3.0, -2.95, 0.0).finds()] == [1, 2]
+    assert state(-3.0, -2.95).unconfirmed is None
+    assert state(-3.0, -4.0).unconfirmed == 2
 
 
 def test_the_best_point_is_doubted_by_exchanging_two_quantities():

@@ -4,7 +4,7 @@ A way pays by finding the best optimum again, from a start of its own, by findin
 best quarter of all candidates: where the optimum is found once in a hundred, that tells early which ways come near.
 What counts is pay per work, in simulations and not in seconds, so that the plan is the same on every machine:
 
-    share of a way  ~  (1 + 2 improvements + finds + those in the best quarter) / (1 + its work / the mean work)
+    share of a way  ~  ((1 + 2 improvements + finds + those in the best quarter) / (1 + its work / the mean work))^2
 
 Every way keeps a small share: what fails at first may be what finds the optimum in the end.
 
@@ -94,9 +94,17 @@ class State:
 
     @property
     def lowest(self) -> float:
-        """The cost of the best solution, as searches see it."""
-        best = min(self.tried, key=lambda t: t.cost, default=None)
-        return best.end.cost if best is not None and best.success else np.inf
+        """The lowest cost that holds at full accuracy, as searches see it."""
+        best = self._lowest
+        return best.end.cost if best is not None else np.inf
+
+    @property
+    def _lowest(self) -> Tried | None:
+        """The best that holds at full accuracy: a solution, unless a point on the floor of a long valley is lower."""
+        solution = min((t for t in self.tried if t.success), key=lambda t: t.cost, default=None)
+        least = np.inf if solution is None else solution.end.cost - SAME
+        floors = [t for t in self.tried if t.end.result is not None and t.end.settled and t.end.cost < least]
+        return min(floors, key=lambda t: t.end.cost, default=solution)
 
     @property
     def unconfirmed(self) -> int | None:
@@ -118,11 +126,12 @@ class State:
         What was seen to be no better was not fitted at full accuracy; that it is the same the search's cost tells.
         """
         best, lowest = self.best, self.lowest
-        if not np.isfinite(best):
+        if not np.isfinite(lowest):
             return []
+        converged = self._lowest is not None and self._lowest.success
         same = [
             t for t in self.tried
-            if (t.cost <= best + SAME) or (t.end.settled and abs(t.end.cost - lowest) <= SAME)
+            if (converged and t.cost <= best + SAME) or (t.end.settled and abs(t.end.cost - lowest) <= SAME)
         ]  # fmt: skip
         return [t for t in same if t.independent or not independent]
 
@@ -211,5 +220,5 @@ def shares(state: State, ways: Sequence[str]) -> Array:
         if t.way in found and np.isfinite(t.end.cost) and t.end.cost <= good + SAME:
             found[t.way] += 1.0
     work = {w: sum(t.end.work for t in state.tried if t.way == w) for w in ways}
-    score = np.array([found[w] / (1.0 + work[w] / mean) for w in ways])
+    score = np.array([(found[w] / (1.0 + work[w] / mean)) ** 2 for w in ways])
     return (1.0 - _FLOOR) * score / score.sum() + _FLOOR / len(ways)

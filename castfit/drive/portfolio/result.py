@@ -91,7 +91,8 @@ class PortfolioResult(Found):
     Attributes
     ----------
     best : Result or None
-        The best fit, at full accuracy and verified; None if nothing could be fitted.
+        The best fit, at full accuracy and verified; None if nothing could be fitted.  On the floor of a long valley
+        that is clearly lower than all that converged, where the fit went no farther: ``best.success`` is False then.
     reason : str
         Why the search ended.
     candidates : tuple of Candidate
@@ -140,6 +141,12 @@ class PortfolioResult(Found):
         tried = ", ".join(f"{way.tried} x {way.words}" for way in self.ways if way.tried)
         lines = [f"{n} candidates in {self.time:.1f} s: {tried}."]
         if self.best is None or not self.best.success:
+            if self.best is not None and any(c.success for c in self.candidates):
+                lines.append(
+                    f"The best point, chi2 = {self.best.chi2:.6g}, is on the floor of a long valley: lower than all "
+                    "that converged, and not seen to be an optimum. Fit on from there."
+                )
+                return [*lines, self.reason]
             return [*lines, "None ended in a solution.", self.reason]
         times = {0: "by recombination alone", 1: "once", 2: "twice"}.get(self.finds, f"{self.finds} times")
         lines.append(f"The best optimum, chi2 = {self.best.chi2:.6g}, was found {times} from starts of their own.")

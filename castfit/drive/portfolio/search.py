@@ -81,6 +81,7 @@ class _Search:
         self._ends: dict[int, End] = {}
         self._confirming: int | None = None
         self._best: Result | None = None
+        self._rank = (True, np.inf)
         self._late = False
         self._doubting, self._doubted = False, np.inf
 
@@ -162,14 +163,13 @@ class _Search:
             self.state = self.state.extended([tried], self.field)
         elif self._confirming is not None:
             self.state, self._confirming = self.state.confirmed(self._confirming, end), None
-        results = [r for r in (self._best, end.result) if r is not None]
-        # min keeps the earlier one of equals
-        self._best = min(results, key=lambda r: (not r.success, _finite(r.cost)), default=None)
+        if end.result is not None and (self._best is None or _rank(end) < self._rank):
+            self._best, self._rank = end.result, _rank(end)
 
     def _done(self) -> str:
         """Say why the search is at its end; empty while it is not."""
         found = len(self.state.finds())
-        if found < self.finds or self._best is None or self.state.unconfirmed is not None:
+        if found < self.finds or self._best is None or not self._best.success or self.state.unconfirmed is not None:
             return ""
         if self._best.goodness.described:
             return f"It describes the data and was found {found} times: this will do."
@@ -238,5 +238,9 @@ def _row(t: Tried, merit: Merit, *, best: bool) -> Candidate:
     )  # fmt: skip
 
 
-def _finite(cost: float) -> float:
-    return cost if np.isfinite(cost) else np.inf
+def _rank(end: End) -> tuple[bool, float]:
+    """Rank what was fitted: solutions, and floors of long valleys where these are clearly lower; then the others."""
+    if end.result is None:
+        return True, np.inf
+    cost = end.result.cost if np.isfinite(end.result.cost) else np.inf
+    return not end.settled, cost if end.result.success else cost + SAME

@@ -12,6 +12,9 @@ The ways differ in what leads from the best draw to where the local fit begins:
 
 The local fit is single shooting in the box (castfit.solve.step_control.box), at the accuracy of a search.  What comes
 near the best so far is followed to its optimum; the best of these is confirmed: fitted at full accuracy, and verified.
+A default fit that gives up goes on in the box from where it came to.  Floors of long valleys may be followed for
+hundreds of iterations, and never meet the conditions of an optimum: one that stays as low at full accuracy holds as the
+best point, if it is clearly lower than every solution, but is never called one.
 
 Before a search ends, its best point is doubted: two quantities change places, for all pairs.  Rates of consecutive
 steps can be exchanged, nearly, where only what comes after them is measured, and such mirror optima may be as wide as
@@ -40,6 +43,7 @@ from castfit.start.constant import RAMPS
 from castfit.start.descent import HORIZONS, best_of, descend, grow, harden, settle, work_of
 from castfit.start.scene import Scene, scene_of, search_options
 from castfit.start.surrogate import completed
+from castfit.status import Status
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
@@ -69,6 +73,7 @@ SAME = 0.1
 NEAR = 2.0
 """Of the lowest cost so far, in the logarithm of the likelihood: what comes so close is followed to its optimum."""
 
+_CONFIRMING = 150  # iterations of a fit that confirms
 _LONGEST = 180  # iterations of a default fit from a draw; what takes more hardly ever arrives
 _PAIRS = 100  # at most, that are exchanged
 _EXCHANGES = 8  # from which a search goes down
@@ -149,6 +154,8 @@ def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) ->
             solver = None if order.guess else GaussNewton(max_iter=_LONGEST)
             # Without retry: other ways come anyway.
             end = _end_of(fit(problem, None, solver, start=start, retry=False, max_time=left), scene)
+            if not end.settled:
+                end = _gone_on(scene, end, order, until)
         elif order.way == CONFIRM:
             end = _confirmed(problem, scene, np.array(order.theta), left)
         elif order.way == EXCHANGED:
@@ -175,17 +182,30 @@ def _descended(scene: Scene, where: Field, order: Order, rng: np.random.Generato
         theta, more = harden(scene, theta, until - time.time(), RAMPS[str(rng.choice(["long", "short"]))])
     elif order.way == "growing":
         theta, more = grow(scene, theta, until - time.time(), int(rng.choice(HORIZONS)), step_control=by)
+    return _down(scene, theta, order, until, work + more)
+
+
+def _down(scene: Scene, theta: Array, order: Order, until: float, work: float) -> End:
+    """Go down in the box, and on to the optimum where that may be the best one."""
+    by = order.step_control
     found = descend(scene, theta, order.limits, until - time.time(), step_control=by)
-    work += more + found.work
+    work += found.work
     end = End(tuple(found.theta.tolist()), found.cost, found.at_looks, work, dropped=found.dropped)
     near = NEAR + _NEAR_PART * abs(order.best) if np.isfinite(order.best) else np.inf
     if found.dropped or not np.isfinite(found.cost) or found.cost > order.best + near:
         return end
-    settled = settle(scene, found.theta, until - time.time(), step_control=by)
+    settled = settle(scene, found.theta, until - time.time(), best=order.best - SAME, step_control=by)
     return replace(
         end, theta=tuple(settled.theta.tolist()), cost=settled.cost, work=work + settled.work,
         settled=not settled.dropped,
     )  # fmt: skip
+
+
+def _gone_on(scene: Scene, end: End, order: Order, until: float) -> End:
+    """Go on in the box from where a default fit gave up."""
+    if not np.isfinite(end.cost) or (end.result is not None and end.result.status is Status.INTERRUPTED):
+        return end
+    return _down(scene, np.array(end.theta), order, until, end.work)
 
 
 def _exchanged(scene: Scene, where: Field, order: Order, rng: np.random.Generator, until: float) -> End:
@@ -218,9 +238,11 @@ def _exchanged(scene: Scene, where: Field, order: Order, rng: np.random.Generato
 
 
 def _confirmed(problem: Posable, scene: Scene, theta: Array, left: float) -> End:
-    """Fit at full accuracy, by the method of the search."""
-    start = _named(problem, scene, theta)
-    return _end_of(fit(problem, _accurate(), GaussNewton("box"), start=start, retry=False, max_time=left), scene)
+    """Fit at full accuracy, by the method of the search; the floor of a long valley holds, too, if it stays as low."""
+    start, solver = _named(problem, scene, theta), GaussNewton("box", max_iter=_CONFIRMING)
+    end = _end_of(fit(problem, _accurate(), solver, start=start, retry=False, max_time=left), scene)
+    low = end.result is not None and end.result.status in (Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL)
+    return replace(end, settled=end.settled or (low and end.cost <= scene.cost(theta) + SAME))
 
 
 def _accurate() -> SingleShooting:
@@ -231,7 +253,8 @@ def _accurate() -> SingleShooting:
 def _end_of(result: Result, scene: Scene) -> End:
     theta = np.array([scene.asked.to_search(np.array(list(result.values.values())))[j] for j in scene.places])
     work = work_of(dict(result.evaluations), theta.size)
-    cost = result.cost if scene.searched is scene.asked else scene.cost(theta)
+    # Before a fit by collocation has converged, its cost is of courses that are no solutions of the model.
+    cost = result.cost if result.success and scene.searched is scene.asked else scene.cost(theta)
     return End(tuple(theta.tolist()), cost, work=work, result=result, settled=result.success)
 
 
