@@ -6,7 +6,7 @@ What counts is pay per work, in simulations and not in seconds, so that the plan
 
     share of a way  ~  ((1 + 2 improvements + finds + those in the best quarter) / (1 + its work / the mean work))^2
 
-Every way keeps a small share: what fails at first may be what finds the optimum in the end.
+Every way keeps a small share, the same in work: what fails at first may be what finds the optimum in the end.
 
 Where every state is measured the default fit from the guess comes first: its states start at the data.  Elsewhere they
 have nowhere to start, and the ways that integrate from the beginning come first, which are cheaper by far.
@@ -27,7 +27,7 @@ from castfit.drive.portfolio.ways import EXCHANGED, SAME, End, Order
 if TYPE_CHECKING:
     from castfit._array import Array
 
-_FLOOR = 0.15  # of the shares, divided evenly
+_FLOOR = 0.15  # of the shares, divided so that each way gets as much work
 _FRESH = 6  # candidates before points are recombined
 _RANKED = 6  # candidates before it counts which ones are among the best quarter
 _CHEAP = ("box", "growing")  # ways that begin by integrating
@@ -221,4 +221,6 @@ def shares(state: State, ways: Sequence[str]) -> Array:
             found[t.way] += 1.0
     work = {w: sum(t.end.work for t in state.tried if t.way == w) for w in ways}
     score = np.array([(found[w] / (1.0 + work[w] / mean)) ** 2 for w in ways])
-    return (1.0 - _FLOOR) * score / score.sum() + _FLOOR / len(ways)
+    times = {w: sum(t.way == w for t in state.tried) for w in ways}
+    often = np.array([(1.0 + times[w]) / (1.0 + work[w] / mean) for w in ways])  # as much work for each
+    return (1.0 - _FLOOR) * score / score.sum() + _FLOOR * often / often.sum()

@@ -154,8 +154,9 @@ def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) ->
             solver = None if order.guess else GaussNewton(max_iter=_LONGEST)
             # Without retry: other ways come anyway.
             end = _end_of(fit(problem, None, solver, start=start, retry=False, max_time=left), scene)
-            if not end.settled:
-                end = _gone_on(scene, end, order, until)
+            if end.result is not None and end.result.status is not Status.CONVERGED:
+                further = _gone_on(scene, end, order, until)
+                end = further if not end.settled or further.cost < end.cost - SAME else end
         elif order.way == CONFIRM:
             end = _confirmed(problem, scene, np.array(order.theta), left)
         elif order.way == EXCHANGED:
