@@ -17,10 +17,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # Shared machines are slow at times, so no example has a deadline.  Every run draws the same examples, so that one
-# failure is everybody's; CASTFIT_EXPLORE=5 draws five times as many at random, --hypothesis-seed=N the same ones again.
+# failure is everybody's; more than 25 would be tried in vain again and again.  CASTFIT_EXPLORE=5 draws five times 100,
+# or what a test tells, at random, --hypothesis-seed=N the same ones again.
 EXPLORE = int(os.environ.get("CASTFIT_EXPLORE", "0"))
-settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("explore", settings.get_profile("same"), derandomize=False)
+settings.register_profile(
+    "same", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", settings.get_profile("same"), derandomize=False, max_examples=100)
 settings.load_profile("explore" if EXPLORE else "same")
 
 

@@ -44,7 +44,7 @@ def some(names: list[str]) -> st.SearchStrategy[dict[str, Any]]:
     return st.dictionaries(st.sampled_from(names), junk, min_size=1, max_size=3)
 
 
-MANY = settings(max_examples=60, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 
 
 @MANY
@@ -160,7 +160,7 @@ def test_more_options(solver, integrator, collocation):
     survives(lambda: Collocation(**collocation))
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(
     arguments=some(
         [

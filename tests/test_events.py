@@ -293,7 +293,7 @@ def test_nothing_depends_on_units(transcription, unit):
         assert scaled.parameters[name] == pytest.approx(plain.parameters[name] * unit**power, rel=1e-5), name
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(lag=st.floats(0.0, 5.0).map(lambda v: round(v, 1)), at=st.floats(0.0, 4.0).map(lambda v: round(v, 1)))
 def test_transcriptions_see_the_same(lag, at):
     """Wherever events fall among the data, before, on or after them; where they meet the estimated one comes last."""

@@ -46,7 +46,7 @@ def drawn(seed, **options):
     return rng, *random_problem(rng, stages=stages, **given_)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans())
 def test_statistics_in_blocks_are_those_of_dense_matrices(seed, held, errors):
     rng, layout, linearization = drawn(seed, n_prior=3)
@@ -69,7 +69,7 @@ def test_statistics_in_blocks_are_those_of_dense_matrices(seed, held, errors):
     assert_same(*found)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**6))
 def test_nodes_at_bounds_and_path_constraints(seed):
     _, layout, linearization = drawn(seed, n_c=1)

@@ -179,7 +179,7 @@ def test_what_priors_say_makes_the_ratio_known() -> None:
     assert region.axes[1].known_to == pytest.approx(1.96 * 0.6, rel=0.02)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.integers(-6, 6), st.integers(-6, 6), st.sampled_from([1e-3, 1.0, 1e4]))
 def test_units_do_not_matter(rate: int, amount: int, time: float) -> None:
     """The prey counted in other units, the predators' effect too, and the clock in others."""

@@ -71,7 +71,7 @@ def test_its_derivatives_are_those_of_a_long_simulation():
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_conserved_sums_of_random_reactions(seed):
     rng = np.random.default_rng(seed)
     n, m = rng.integers(2, 8), rng.integers(1, 7)

@@ -66,7 +66,7 @@ def test_a_record_is_on_the_disk_when_it_is_appended(path):
     file.close()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(min_value=0, max_value=10_000))
 def test_a_file_that_is_cut_anywhere_goes_on_after_its_last_whole_line(tmp_path, cut):
     path = tmp_path / "cut.jsonl"

@@ -379,7 +379,7 @@ def test_balance_weighs_quality_against_novelty():
 # Members
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(seeds)
 def test_members_are_locked_copies(seed):
     x = cloud(seed, 1, 3)[0]

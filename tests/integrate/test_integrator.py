@@ -171,7 +171,7 @@ def test_sensitivities_do_not_depend_on_the_unit_of_a_parameter(method, magnitud
     assert found.dx[0, 0, 0, 1] * magnitude == pytest.approx((1 - np.cos(50)) / 50, abs=1e-6)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     st.lists(st.floats(-3, 3), min_size=12, max_size=12).map(lambda v: np.array(v).reshape(6, 2)),
 )
@@ -414,7 +414,7 @@ def piecewise_cubics(draw):
     return edges[1:], duration, cubics
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(piecewise_cubics(), st.sampled_from(["cvodes", "idas", "esdirk", "rosenbrock", "collocation"]))
 def test_inputs_are_followed_exactly(signal, method):
     grid, duration, u = signal

@@ -138,7 +138,7 @@ def test_assembly_is_the_dense_problem(seed, n_s, n_w, n_c):
     np.testing.assert_allclose(hessian, np.triu(2.0 * expected.J.T @ expected.J * np.outer(unit, unit)), atol=1e-10)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 99), factor=st.sampled_from([0.0, 1.0, 0.3]))
 def test_the_exact_hessian_is_the_derivative_of_the_lagrangian_gradient(seed, factor):
     rng = np.random.default_rng(seed)
@@ -162,7 +162,7 @@ def test_the_exact_hessian_is_the_derivative_of_the_lagrangian_gradient(seed, fa
         np.testing.assert_allclose(hessian @ direction, difference, rtol=1e-5, atol=1e-5 * np.abs(difference).max())
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 99))
 def test_an_affine_problem_is_solved_exactly(seed):
     layout, linear = random_problem(np.random.default_rng(seed), n_w=1, n_prior=1, n_r=4)
@@ -176,7 +176,7 @@ def test_an_affine_problem_is_solved_exactly(seed):
     assert not solution.active.any()
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 99))
 def test_path_constraints_and_bounds_are_honoured(seed):
     rng = np.random.default_rng(seed)

@@ -43,7 +43,7 @@ def assert_same(one, other, tolerance=1e-9):
     assert one.feasible == other.feasible
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.floats(0.02, 2.0), st.booleans(), st.integers(0, 12))
 def test_bounded_steps_are_those_of_the_dense_problem(seed, room, damped, n_bound):
     rng = np.random.default_rng(seed)
@@ -62,7 +62,7 @@ def test_bounded_steps_are_those_of_the_dense_problem(seed, room, damped, n_boun
     np.testing.assert_array_equal(dense.active.variables, arrow.active.variables)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**6))
 def test_priors_of_own_and_shared_quantities_belong_to_their_chains(seed):
     rng = np.random.default_rng(seed)
@@ -79,7 +79,7 @@ def test_priors_of_own_and_shared_quantities_belong_to_their_chains(seed):
     assert arrow.free.sum() == (2 if seed % 3 == 0 else 4)  # a prior on two chains ties them
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
 def test_nodes_and_path_constraints_at_bounds_tie_their_chains(seed, equal):
     rng = np.random.default_rng(seed)
@@ -115,7 +115,7 @@ def test_singular_directions_are_held_at_the_step_of_least_norm(where):
         assert local.condition > 1e9
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.floats(0.0, 3.0))
 def test_small_bounded_problems_at_once_are_those_one_by_one(seed, o, room):
     rng = np.random.default_rng(seed)
@@ -152,7 +152,7 @@ def test_factors_of_own_unknowns_are_those_of_the_information_matrix():
     np.testing.assert_allclose(np.linalg.inv(T.T @ T), whole, atol=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
 def test_systems_of_many_chains_are_solved_chain_by_chain(seed, across):
     rng = np.random.default_rng(seed)
