@@ -64,18 +64,18 @@ class BlockMatrix(NDArrayOperatorsMixin):
     --------
     >>> import castfit as cf
     >>> import numpy as np
-    >>> x, k, b = cf.symbols("x k b")
-    >>> model = cf.Model({x: -k * x}, parameters=[k, b], outputs={"y": x + b})
-    >>> t = np.linspace(0.5, 4, 6)
-    >>> start = {"x": cf.free(1.0)}
+    >>> x, k, a, b, c = cf.symbols("x k a b c")
+    >>> outputs = {"u": a * x, "v": b * x, "w": c * x}
+    >>> model = cf.Model({x: -k * x}, parameters=[k, a, b, c], outputs=outputs, initial={x: 1})
+    >>> t = np.linspace(0.5, 4, 4)
     >>> experiments = [
-    ...     cf.Experiment({"y": i * np.exp(-0.5 * t) + 0.1 * np.cos(7 * i * t)}, time=t, sigma=0.1, initial=start)
-    ...     for i in range(1, 301)
+    ...     cf.Experiment({y: np.exp(-0.5 * t) + 0.01 * np.cos(7 * i * t) for y in outputs}, time=t, sigma=0.01)
+    ...     for i in range(167)
     ... ]
-    >>> parameters = {"k": cf.Parameter(0.4, lower=0), "b": cf.Parameter(0.0, local=True)}
+    >>> parameters = {"k": 0.5, **{name: cf.Parameter(1.0, local=True) for name in ("a", "b", "c")}}
     >>> result = cf.fit(cf.Problem(model, experiments, parameters=parameters), "single")
     >>> result.covariance
-    BlockMatrix(601 quantities, 600 of them of single experiments)
+    BlockMatrix(502 quantities, 501 of them of single experiments)
     >>> block = result.covariance.of("k", "b[experiment 7]")
     >>> bool(np.isclose(np.sqrt(block[1, 1]), result.standard_errors["b[experiment 7]"]))
     True
