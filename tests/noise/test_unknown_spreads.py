@@ -165,8 +165,14 @@ def test_signalling_with_unknown_sigmas_is_that_of_an_independent_fit(transcript
     assert found.neg2loglik == pytest.approx(independent_stat5(), abs=1e-6)
 
 
-@pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt()], ids=lambda s: s.label)
-@pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=lambda t: t.label)
+@pytest.mark.parametrize(
+    ("transcription", "solver"),
+    [
+        pytest.param(t, s, id=f"{t.label}-{s.label}", marks=[] if s.label != "IPOPT" else pytest.mark.slow)
+        for t in TRANSCRIPTIONS
+        for s in SOLVERS
+    ],
+)
 def test_signalling_with_unknown_sigmas_needs_no_more_iterations(transcription, solver):
     found = cf.fit(without_deviations(), transcription, solver)
     assert found.success
