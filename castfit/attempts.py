@@ -274,9 +274,12 @@ class Search:
         tried: list[str] = []
         winner = 0
         with suppress(Stopped):
-            for what, other, start in further(self.problem, asked, theta):
-                if best.good or self.remaining <= 0 or first.ended:
+            others = further(self.problem, asked, theta)
+            while not (best.good or self.remaining <= 0 or first.ended):
+                following = next(others, None)  # found now, not before it is needed: that can take longer than the fit
+                if following is None:
                     break
+                what, other, start = following
                 self.tries += 1
                 self.say(f"{first.solution.status.value}; now {what}")
                 opening = begin(self.problem, other, start, second_start=second_start)
