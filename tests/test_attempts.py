@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
+from castfit import attempts
 from castfit.solve.solution import Control, Solution
 from castfit.staged import StagedProblem
 from castfit.status import SOLVED, Status
@@ -53,6 +54,19 @@ def epidemic() -> cf.Problem:
     return measured(
         model, truth, {"s": 0.99, "i": 0.01}, times, 0, lambda y: 0.05 * float(np.abs(y).mean()), ("cases",)
     )
+
+
+@pytest.mark.parametrize("method", ["multiple", "collocation"])
+def test_nothing_else_is_prepared_where_the_first_search_succeeds(method, monkeypatch):
+    """Ever longer horizons take many times as long as the fit."""
+    prepared = []
+    grown = attempts._grown
+    monkeypatch.setattr(attempts, "_grown", lambda *given: prepared.append(given) or grown(*given))
+    problem = epidemic()
+    assert cf.fit(problem, method).message == SUIT
+    assert not prepared
+    lost = cf.fit(problem, method, cf.GaussNewton(max_iter=1, homotopy="never"), start={"beta": 0.2, "rho": 10.0})
+    assert prepared, lost.message
 
 
 @pytest.mark.parametrize("seed", [0, 2, 3])
