@@ -61,8 +61,8 @@ class Fragile(cf.SingleShooting):
 
 
 STRAIGHT = cf.GaussNewton(homotopy="never")
-# A start that cannot be integrated is given up after 0.1 s of CPU time; by CVODES, and then Rosenbrock, after 0.7 s.
-QUICK = cf.SingleShooting(cf.IntegratorOptions("rosenbrock", max_steps=300))
+# A start that cannot be integrated is given up after 0.05 s of CPU time; by CVODES, and then Rosenbrock, after 0.7 s.
+QUICK = cf.SingleShooting(cf.IntegratorOptions("rosenbrock", max_steps=100))
 
 
 def pole(*, scale=1.0, **bounds):
