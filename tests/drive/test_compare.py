@@ -10,6 +10,7 @@ import pytest
 
 import castfit as cf
 from castfit import InputError, Status, plots
+from castfit import _pool as pool
 from castfit.drive.compare.result import CATEGORIES, MethodTrial, Row
 from tests.drive.chores import STRAIGHT, Troubled, pole
 
@@ -74,7 +75,8 @@ def test_starts_are_drawn_as_by_multistart(problem):
     assert cf.compare(problem, {"a": SINGLE}, starts=3, rng=8).drawn != found.drawn
 
 
-def test_processes_give_the_same_answers_and_a_dead_one_costs_its_trial(problem, found):
+def test_processes_give_the_same_answers_and_a_dead_one_costs_its_trial(problem, found, monkeypatch):
+    monkeypatch.setattr(pool, "ATTEMPTS", 1)  # for further attempts see test_pool.py and test_disturbed.py
     methods = {"troubled": (Troubled(above=0.35, below=0.45), STRAIGHT), "straight": SINGLE, "multiple": "multiple"}
     there = cf.compare(problem, methods, starts=STARTS, workers=2)
     assert counts(there) == {"troubled": (2, 0, 1, 1), "straight": (3, 0, 1, 0), "multiple": (4, 0, 0, 0)}

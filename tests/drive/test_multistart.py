@@ -152,7 +152,7 @@ def test_a_worker_that_hangs_costs_its_start(monkeypatch):
     monkeypatch.setattr(pool, "GRACE", 1.0)
     starts = [{"k": k} for k in (0.2, 0.7, 0.4)]
     troubled = Troubled(trouble="hang", above=0.6, below=0.9)
-    result = cf.multistart(pole(), troubled, STRAIGHT, starts=starts, workers=2, start_max_time=5.0)
+    result = cf.multistart(pole(), troubled, STRAIGHT, starts=starts, workers=2, start_max_time=2.0)
     assert [row.status for row in result.starts] == ["converged", "worker_hung", "converged"]
     assert "Start 1: Its worker process hung" in result.message
     assert result.success
@@ -319,7 +319,8 @@ def test_the_checkpoint_of_another_run_is_refused(tmp_path, changes, phrase):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-def test_lost_starts_are_run_again_on_resuming(tmp_path):
+def test_lost_starts_are_run_again_on_resuming(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "ATTEMPTS", 1)  # for further attempts see test_pool.py and test_disturbed.py
     path = tmp_path / "run.jsonl"
     common = {"starts": [{"k": k} for k in (0.2, 0.7, 0.4)], "checkpoint": path, "resume": True}
     trouble = Troubled(trouble="die", above=0.6, below=0.9)
