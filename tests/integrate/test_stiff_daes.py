@@ -41,7 +41,7 @@ def kinked(kind: str) -> cf.Problem:
 )
 def test_inputs_with_kinks_do_not_stop_idas(kind, transcription):
     problem, rng = kinked(kind), np.random.default_rng(5)
-    for _ in range(3):
+    for _ in range(2):
         start = {"k": 0.5 * 10 ** rng.uniform(-1, 1), "v": 10 ** rng.uniform(-1, 1)}
         found = cf.fit(problem, transcription, start=start, second_start=False)
         assert found.success
