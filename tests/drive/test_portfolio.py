@@ -90,6 +90,7 @@ def test_a_model_that_cannot_describe_the_data_is_no_success_story():
     problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(1.0, bounds=(1e-3, 1e3), scale="log")})
     found = cf.estimate(problem, rng=0, max_time=60)
     assert not found.described
+    assert len(found.candidates) >= 20  # a wide valley that holds nothing is found often, too
     assert any("does not describe the data" in line for line in found.story)
 
 

@@ -51,9 +51,9 @@ def estimate(
     """Estimate parameters without choosing a method, and say how sure the answer is.
 
     The default fit from the guess comes first; then several ways to search go on from other starts, most of the time by
-    those that pay.  The search ends when the best optimum was found `finds` times from starts of their own, describes
-    the data, and no better one is likely; or when the time is over.  But for that limit the numbers depend neither on
-    `workers` nor on how long anything takes.
+    those that pay.  The search ends when the best optimum was found `finds` times from starts of their own and
+    describes the data; if it does not, when no better one is likely after twenty candidates; or when the time is over.
+    But for that limit the numbers depend neither on `workers` nor on how long anything takes.
 
     Parameters
     ----------
