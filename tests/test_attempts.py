@@ -11,11 +11,11 @@ import pytest
 
 import castfit as cf
 from castfit import attempts
+from castfit.benchmark.textbook_models import Textbook
 from castfit.solve.solution import Control, Solution
 from castfit.staged import StagedProblem
 from castfit.status import SOLVED, Status
 from tests.builders import lotka_volterra, refused
-from tests.test_textbook import Textbook, pose
 
 SUIT = "The optimality conditions hold to the requested tolerance."
 
@@ -180,7 +180,7 @@ def test_a_start_that_describes_the_data_is_not_left_for_an_optimum_that_does_no
     reaction = Textbook(
         lambda s, p: (-p[0] * (s[0] - s[1]), -p[1] * s[1]), {"fast": 500.0, "slow": 0.5}, {"x": 0.0, "y": 1.0}, 4.0
     )
-    result = cf.fit(pose(reaction, seed=2), transcription)
+    result = cf.fit(reaction.all_states(seed=2, bounded=False), transcription)
     assert result.goodness.described
     assert result.chi2 < 116
     assert result.parameters["fast"] > 10

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 
-import casadi as ca
-import numpy as np
 import pytest
 
 import castfit as cf
 from castfit import cli
-from castfit.benchmark.textbook_models import MODELS, Textbook
+from castfit.benchmark.textbook_models import MODELS
 
 TRANSCRIPTIONS = {
     "default": None,
@@ -29,33 +27,11 @@ FAR = ("logistic", "Lotka-Volterra", "repressilator")
 QUICK = ("decay", "epidemic", "Brusselator", "FitzHugh-Nagumo", "Robertson", "Lorenz")
 
 
-def pose(book: Textbook, *, points: int = 40, seed: int = 0) -> cf.Problem:
-    """Simulate the truth, add noise of 5 % of each output's mean size; the guess is the truth."""
-    states = [ca.SX.sym(name) for name in book.initial]
-    parameters = [ca.SX.sym(name) for name in book.parameters]
-    scale = ca.SX.sym("scale")
-    rates = book.rates(states, parameters)
-    model = cf.Model(
-        dict(zip(states, rates, strict=True)),
-        parameters=[*parameters, scale],
-        outputs={"scaled": scale * states[-1]},
-    )
-    times = np.linspace(book.end / points, book.end, points)
-    guess = {name: cf.Parameter(value, scale="log") for name, value in (*book.parameters.items(), ("scale", 3.0))}
-    names = (*book.initial, "scaled")
-    blank = cf.Experiment(dict.fromkeys(names, np.zeros(points)), time=times, initial=book.initial)
-    exact = cf.simulate(cf.Problem(model, blank, parameters=guess))["experiment 1"]
-    rng = np.random.default_rng(seed)
-    sigma = {name: 0.05 * float(np.abs(exact[name]).mean()) for name in names}
-    data = {name: exact[name] + sigma[name] * rng.standard_normal(points) for name in names}
-    return cf.Problem(model, cf.Experiment(data, time=times, sigma=sigma, initial=book.initial), parameters=guess)
-
-
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 )
 def test_from_the_truth_all_reach_the_same_optimum(name):
-    problem = pose(MODELS[name])
+    problem = MODELS[name].all_states(bounded=False)
     results = {label: cf.fit(problem, transcription) for label, transcription in TRANSCRIPTIONS.items()}
     for label, result in results.items():
         assert result.success, (label, result.message)

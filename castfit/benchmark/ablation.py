@@ -22,7 +22,7 @@ import numpy as np
 
 import castfit as cf
 from castfit._text import Column, Sheet, or_never
-from castfit.benchmark.table import Kind, Progress, Report, collected, number_mistakes, record
+from castfit.benchmark.table import Kind, Progress, Report, collected, number_mistakes, record, unknown_mistakes
 from castfit.drive.portfolio.limits import search_field
 from castfit.drive.portfolio.moves import MOVES
 from castfit.drive.portfolio.plan import Options
@@ -34,7 +34,7 @@ from castfit.drive.run.options import RunOptions
 from castfit.posed import Posed
 from castfit.problems import load
 from castfit.start.scene import scene_of
-from castfit.status import check, suggest
+from castfit.status import check
 
 PARTLY_OBSERVED = ("lorenz", "fitzhugh_nagumo", "lotka_volterra_log", "goodwin", "repressilator", "cascade")
 OTHERS = ("lotka_volterra_michalik", "stat5", "alpha_pinene")
@@ -200,9 +200,8 @@ def run_ablation(
     """
     chosen = tuple(INGREDIENTS) if methods is None else tuple(methods)
     wanted = (*PARTLY_OBSERVED, *OTHERS) if problems is None else tuple(problems)
-    known = cf.problems.names()
-    mistakes = [f"there is no method '{m}': {suggest(m, INGREDIENTS)}" for m in chosen if m not in INGREDIENTS]
-    mistakes += [f"there is no problem '{n}': {suggest(n, known)}" for n in wanted if n not in known]
+    mistakes = unknown_mistakes("method", chosen, INGREDIENTS)
+    mistakes += unknown_mistakes("problem", wanted, cf.problems.names())
     mistakes += number_mistakes(starts=starts, seed=seed, max_time=max_time)
     check("ablation", mistakes)
 

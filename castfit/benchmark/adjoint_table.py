@@ -17,7 +17,7 @@ import numpy as np
 
 from castfit._pool import Pool, lost
 from castfit._text import Sheet
-from castfit.benchmark.table import Kind, Progress, Report, number_mistakes, record, reported
+from castfit.benchmark.table import Kind, Progress, Report, number_mistakes, record, reported, unknown_mistakes
 from castfit.experiment import Experiment
 from castfit.fit import fit
 from castfit.model import Model, symbols
@@ -27,7 +27,7 @@ from castfit.simulate import simulate
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.ipopt import Ipopt
 from castfit.solve.sqp import Sqp
-from castfit.status import Status, check, suggest
+from castfit.status import Status, check
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 
@@ -153,7 +153,7 @@ def adjoint_table(
         For unknown methods and numbers out of range.
     """
     names = tuple(METHODS if methods is None else methods)
-    mistakes = [f"there is no method '{n}': {suggest(n, METHODS)}" for n in names if n not in METHODS]
+    mistakes = unknown_mistakes("method", names, METHODS)
     mistakes += number_mistakes(seed=seed, max_time=max_time, starts=draws, workers=workers)
     check(NAME, mistakes)
     seeds = np.random.SeedSequence(seed).spawn(draws)

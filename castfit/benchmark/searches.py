@@ -28,10 +28,11 @@ from castfit.benchmark.table import (
     number_mistakes,
     record,
     reported,
+    unknown_mistakes,
 )
 from castfit.problem import Problem
 from castfit.problems import Benchmark, PaperRow, load
-from castfit.status import check, suggest
+from castfit.status import check
 
 _SMALL = 1e-4  # the target where the optimum is zero
 
@@ -217,7 +218,7 @@ def run_searches(
         For unknown methods or numbers out of range.
     """
     chosen = table.methods if methods is None else tuple(methods)
-    mistakes = [f"there is no method '{m}': {suggest(m, table.searchers)}" for m in chosen if m not in table.searchers]
+    mistakes = unknown_mistakes("method", chosen, table.searchers)
     mistakes += number_mistakes(runs=runs, workers=workers, seed=seed, max_time=max_time)
     if data is not None and all(problem != "hiv_proteinase" for problem, _ in table.cases):
         mistakes.append(f"{table.name} reads no data; leave out data")

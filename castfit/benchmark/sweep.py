@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._text import Column, Sheet
-from castfit.benchmark.table import Kind, Progress, Report, collected, record
+from castfit.benchmark.table import Kind, Progress, Report, collected, record, unknown_mistakes
 from castfit.integrate import IntegratorOptions, sundials
 from castfit.integrate.integrators import integrator_of
 from castfit.posed import Posed
 from castfit.problems import load, names
-from castfit.status import check, suggest
+from castfit.status import check
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 
@@ -229,8 +229,7 @@ def _files(folder: str | None) -> dict[str, Path]:
 def _run_table(name: str, progress: Progress, **options: Any) -> Report:
     chosen, folder, plot = options.get("problems"), options.get("folder"), options.get("plot")
     picked = None if chosen is None else tuple(chosen.split(",")) if isinstance(chosen, str) else tuple(chosen)
-    known = (*names(), *_files(folder))
-    mistakes = [f"there is no problem '{n}': {suggest(n, known)}" for n in picked or () if n not in known]
+    mistakes = unknown_mistakes("problem", picked or (), (*names(), *_files(folder)))
     if folder is not None and not Path(folder).is_dir():
         mistakes.append(f"folder {folder} does not exist")
     check(NAME, mistakes)

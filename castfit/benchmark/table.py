@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -13,7 +13,7 @@ from castfit._reading import option_mistakes
 from castfit._text import Column, Sheet
 from castfit.drive.compare.result import MethodTrial
 from castfit.problems import PaperRow
-from castfit.status import Status
+from castfit.status import Status, suggest
 
 Item = TypeVar("Item")
 Progress = Callable[[str], object]  # told what is being done
@@ -66,6 +66,11 @@ def number_mistakes(*, seed: int | None = None, max_time: float = 1.0, **counts:
         ("seed", seed, seed is None or seed >= 0, "give a number that is not negative"),
         ("max_time", max_time, max_time > 0, "give a positive number of seconds"),
     )
+
+
+def unknown_mistakes(kind: str, asked: Iterable[str], known: Collection[str]) -> list[str]:
+    """Find names that stand for nothing: `kind` is what they should be, such as "method"."""
+    return [f"there is no {kind} '{name}': {suggest(name, known)}" for name in asked if name not in known]
 
 
 class Drawn(Protocol):

@@ -17,10 +17,10 @@ import numpy as np
 
 import castfit as cf
 from castfit._text import Sheet
-from castfit.benchmark.table import Kind, Progress, Report, collected, number_mistakes, record
+from castfit.benchmark.table import Kind, Progress, Report, collected, number_mistakes, record, unknown_mistakes
 from castfit.benchmark.textbook_models import KIND_OF, MODELS
 from castfit.problem import Problem
-from castfit.status import Status, check, suggest
+from castfit.status import Status, check
 
 MAX_TIME = 60.0
 _ABOVE = 1.01  # of the lowest chi2
@@ -120,8 +120,8 @@ def run_textbook(
         For unknown names or numbers out of range.
     """
     wanted = tuple(MODELS) if problems is None else tuple(problems)
-    mistakes = [f"there is no method '{m}': {suggest(m, METHODS)}" for m in methods if m not in METHODS]
-    mistakes += [f"there is no model '{n}': {suggest(n, MODELS)}" for n in wanted if n not in MODELS]
+    mistakes = unknown_mistakes("method", methods, METHODS)
+    mistakes += unknown_mistakes("model", wanted, MODELS)
     mistakes += number_mistakes(starts=starts, seed=seed, max_time=max_time)
     check(table, mistakes)
 

@@ -57,15 +57,15 @@ class Textbook:
         rng = np.random.default_rng(seed)
         return {name: value * 10 ** rng.uniform(-1, 1) for name, value in self.truth.items()}
 
-    def all_states(self, *, seed: int = 0) -> Problem:
+    def all_states(self, *, seed: int = 0, bounded: bool = True) -> Problem:
         """Pose it with every state measured, and the one to be seen on a scale of its own as well."""
-        return self._posed((*self.initial, "scaled"), seed)
+        return self._posed((*self.initial, "scaled"), seed, bounded=bounded)
 
     def one_output(self, *, seed: int = 0) -> Problem:
         """Pose it with one state measured, on a scale that is not known."""
         return self._posed(("scaled",), seed)
 
-    def _posed(self, outputs: tuple[str, ...], seed: int) -> Problem:
+    def _posed(self, outputs: tuple[str, ...], seed: int, *, bounded: bool = True) -> Problem:
         states = [ca.SX.sym(name) for name in self.initial]
         parameters = [ca.SX.sym(name) for name in self.parameters]
         scale = ca.SX.sym("scale")
@@ -76,7 +76,7 @@ class Textbook:
             outputs={"scaled": scale * states[self.seen]},
         )
         guess = {
-            name: cf.Parameter(value, bounds=(value / _BOUNDS, value * _BOUNDS), scale="log")
+            name: cf.Parameter(value, bounds=(value / _BOUNDS, value * _BOUNDS) if bounded else None, scale="log")
             for name, value in self.truth.items()
         }
         exact = cf.simulate(model, times=self.times, parameters=self.truth, initial=self.initial)

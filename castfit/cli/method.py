@@ -25,25 +25,26 @@ _SOLVERS: Mapping[str, Callable[[], Solver]] = {
 
 def add_method(parser: Any) -> None:
     """Add transcription, its settings, and solver to a parser or a group of its arguments."""
+    _add_transcription(parser)
+    _add_settings(parser)
+    _add_solver(parser)
+
+
+def add_parts(parser: Any) -> None:
+    """Add transcription and solver alone."""
+    _add_transcription(parser)
+    _add_solver(parser)
+
+
+def _add_transcription(parser: Any) -> None:
     parser.add_argument(
         "--transcription",
         choices=TRANSCRIPTIONS,
         help="(default: collocation; for a PEtab file single, which begins at its nominal values)",
     )
-    add_settings(parser)
-    add_solver(parser)
 
 
-def add_parts(parser: Any) -> None:
-    """Add transcription and solver alone."""
-    parser.add_argument(
-        "--transcription", choices=TRANSCRIPTIONS, help="(default: collocation; for a PEtab file single)"
-    )
-    add_solver(parser)
-
-
-def add_solver(parser: Any) -> None:
-    """Add the argument that names a solver."""
+def _add_solver(parser: Any) -> None:
     parser.add_argument(
         "--solver",
         choices=_SOLVERS,
@@ -52,8 +53,7 @@ def add_solver(parser: Any) -> None:
     )
 
 
-def add_settings(parser: Any) -> None:
-    """Add the settings of transcriptions."""
+def _add_settings(parser: Any) -> None:
     parser.add_argument("--intervals", type=literal, metavar="N|data", help="intervals of multiple shooting")
     parser.add_argument("--elements", type=literal, metavar="N|auto|data", help="elements of collocation")
     parser.add_argument("--degree", type=int, metavar="D", help="collocation points per element")

@@ -118,6 +118,11 @@ def _varying(estimates: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def fits_lacking(w: int, N: int) -> int:
+    """Return how many fits more than N are worth it where N fits ended in w different optima; see `Outlook`."""
+    return max(2 * w**2 + 3 * w + 2 - N, 0)
+
+
 @dataclass(frozen=True)
 class Outlook:
     """Whether more starts are worth it.
@@ -157,7 +162,7 @@ class Outlook:
         """Judge optima that were found by `n_starts` starts, failed ones included."""
         w, N = len(found), sum(len(optimum.starts) for optimum in found)
         rate = len(found[0].starts) / n_starts if found else 0.0
-        lacking = max(2 * w**2 + 3 * w + 2 - N, 0)
+        lacking = fits_lacking(w, N)
         return cls(
             n_fits=N,
             n_optima=w,

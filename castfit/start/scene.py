@@ -132,6 +132,12 @@ def _scene(posed: Posed) -> Scene:
     return Scene(posed, searched, staged.with_units(units), transcription, _units=units)
 
 
+def enclosed(lower: Array, upper: Array, guess: Array, reach: Array) -> tuple[Array, Array]:
+    """Return bounds (n,) that are finite: as far from the guess as `reach` (n,) says where there are none."""
+    lower = np.where(np.isfinite(lower), lower, np.minimum(guess - reach, upper))
+    return lower, np.where(np.isfinite(upper), upper, np.maximum(guess + reach, lower))
+
+
 def _typical(searched: Posed, staged: ShootingProblem, transcription: SingleShooting) -> list[Array]:
     """Return typical magnitudes of states, per condition: upper quartiles of those at the guess and at draws.
 
@@ -140,9 +146,7 @@ def _typical(searched: Posed, staged: ShootingProblem, transcription: SingleShoo
     """
     rng = np.random.default_rng(0)
     reach = _REACH * units_of_search(staged, searched.guess)
-    lower, upper = staged.lower, staged.upper
-    lower = np.where(np.isfinite(lower), lower, np.minimum(searched.guess - reach, upper))
-    upper = np.where(np.isfinite(upper), upper, np.maximum(searched.guess + reach, lower))
+    lower, upper = enclosed(staged.lower, staged.upper, searched.guess, reach)
     found = [staged.units]
     for _ in range(_DRAWS):
         found.append(transcription.transcribe(searched, lower + (upper - lower) * rng.random(lower.size)).units)

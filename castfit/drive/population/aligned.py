@@ -25,7 +25,7 @@ import numpy as np
 
 from castfit._capture import captured
 from castfit._watch import Stopped
-from castfit.drive.population.cohort import Costs, Curved
+from castfit.drive.population.cohort import Cohort, Curved
 from castfit.fingerprint import digest
 from castfit.integrate import IntegratorOptions, Lanes, Sensitivities, Trajectories
 from castfit.integrate.integrators import integrator_of
@@ -116,7 +116,7 @@ class _Alike:
         return np.arange(lanes.size, dtype=np.intp)[:, None], self.at[lanes]
 
 
-class Aligned:
+class Aligned(Cohort):
     """The cohort of a question, by blocks of individuals that are alike.
 
     Parameters
@@ -220,11 +220,6 @@ class Aligned:
                     every = np.concatenate([found.x, found.z], axis=2)
                     size = np.array([mean_magnitude(table) for table in every])
                     alike.unit[lanes] = np.where(size > 0.0, size, alike.unit[lanes])
-
-    def costs(self, phi: Array, s: Array, who: Index) -> Costs:
-        """Return the costs of some individuals."""
-        found = self.curved(phi, s, who)
-        return Costs(found.cost, found.failures)
 
     def curved(self, phi: Array, s: Array, who: Index) -> Curved:
         """Return costs, gradients and curvatures."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.drive.population.aligned import Aligned, suitable
-from castfit.drive.population.cohort import Cohort, Costs, Curved, Simulated, of_some
+from castfit.drive.population.cohort import Cohort, Curved, Simulated, of_some
 from castfit.drive.population.held import Held
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.crew import crew
@@ -48,7 +48,7 @@ def _blocks(question: Question, integrator: IntegratorOptions) -> Cohort:
     return Held(question, integrator, by)
 
 
-class _Both:
+class _Both(Cohort):
     """Some individuals in blocks, the others each by itself."""
 
     def __init__(self, question: Question, integrator: IntegratorOptions, alike: Index, apart: Index) -> None:
@@ -57,11 +57,6 @@ class _Both:
             (alike, _blocks(of_some(question, alike), integrator)),
             (apart, Simulated(of_some(question, apart), integrator)),
         )
-
-    def costs(self, phi: Array, s: Array, who: Index) -> Costs:
-        """Return the costs of some individuals."""
-        found = self.curved(phi, s, who)
-        return Costs(found.cost, found.failures)
 
     def curved(self, phi: Array, s: Array, who: Index) -> Curved:
         """Return costs, gradients and curvatures."""

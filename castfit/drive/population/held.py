@@ -12,7 +12,7 @@ import numpy as np
 
 from castfit._pool import Lost
 from castfit.drive.population.aligned import Aligned, laid_out
-from castfit.drive.population.cohort import Costs, Curved, of_some
+from castfit.drive.population.cohort import Cohort, Curved, of_some
 from castfit.integrate.crew import Asked, held
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Index = NDArray[np.intp]
 
 
-class Held:
+class Held(Cohort):
     """The cohort of a question of which every experiment is `suitable`, divided among the workers of a crew.
 
     Parameters
@@ -49,11 +49,6 @@ class Held:
             )
             for part in self._parts
         ]
-
-    def costs(self, phi: Array, s: Array, who: Index) -> Costs:
-        """Return the costs of some individuals."""
-        found = self.curved(phi, s, who)
-        return Costs(found.cost, found.failures)
 
     def curved(self, phi: Array, s: Array, who: Index) -> Curved:
         """Return costs, gradients and curvatures."""

@@ -10,7 +10,7 @@ import numpy as np
 from castfit._reading import named, reals, text
 from castfit.drive.portfolio.moves import Field
 from castfit.solve.local import units_of_search
-from castfit.start.scene import scene_of
+from castfit.start.scene import enclosed, scene_of
 from castfit.status import suggest
 
 if TYPE_CHECKING:
@@ -44,18 +44,13 @@ def search_field(posed: Posed, limits: Mapping[str, Any] | None) -> Field:
     """Return limits and units of the quantities that are searched, in search scale."""
     scene = scene_of(posed)
     given = {} if limits is None else {str(n): reals(pair) for n, pair in limits.items()}
-    lower, upper = scene.staged.lower[: len(scene.searched.names)].copy(), scene.staged.upper.copy()
-    upper = upper[: lower.size]
-    guess = scene.searched.guess
-    for j, q in enumerate(scene.searched.quantities):
-        log, ends = q.scale == "log", given.get(q.name)
-        if ends is not None:
-            lower[j], upper[j] = np.log(ends) if log else ends
-            continue
-        reach = _DECADES * np.log(10.0) if log else _TIMES * abs(float(guess[j]))
-        if not np.isfinite(lower[j]):
-            lower[j] = min(guess[j] - reach, upper[j])
-        if not np.isfinite(upper[j]):
-            upper[j] = max(guess[j] + reach, lower[j])
+    quantities, guess = scene.searched.quantities, scene.searched.guess
+    lower, upper = scene.staged.lower[: guess.size].copy(), scene.staged.upper[: guess.size].copy()
+    log = np.array([q.scale == "log" for q in quantities], dtype=np.bool_)
+    for j, q in enumerate(quantities):
+        if (ends := given.get(q.name)) is not None:
+            lower[j], upper[j] = np.log(ends) if log[j] else ends
+    reach = np.where(log, _DECADES * np.log(10.0), _TIMES * np.abs(guess))
+    lower, upper = enclosed(lower, upper, guess, reach)
     unit = units_of_search(scene.staged, guess)[: lower.size]
     return Field(lower, upper, np.minimum(unit, np.where(upper > lower, upper - lower, unit)))

@@ -17,7 +17,7 @@ import numpy as np
 
 from castfit._json import rebuilt
 from castfit._pool import LOST, Task, lost
-from castfit.drive.optima import Merit
+from castfit.drive.optima import Merit, fits_lacking
 from castfit.drive.portfolio.moves import Field
 from castfit.drive.portfolio.plan import Options, State, Tried, doubting, next_round
 from castfit.drive.portfolio.result import Candidate, PortfolioProgress, PortfolioResult, Way
@@ -181,7 +181,7 @@ class _Search:
             if not distinct or cost > distinct[-1] + SAME:
                 distinct.append(cost)
         w, N = len(distinct), len(own)
-        if N >= _TROUBLED and 2 * w**2 + 3 * w + 2 <= N:  # Boender and Rinnooy Kan (1987), see castfit.drive.optima
+        if N >= _TROUBLED and not fits_lacking(w, N):
             return f"{N} optima from starts of their own are {w} different ones: a better one is unlikely."
         return ""
 
