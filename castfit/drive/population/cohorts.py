@@ -8,7 +8,7 @@ import numpy as np
 
 from castfit.drive.population.aligned import Aligned, suitable
 from castfit.drive.population.cohort import Cohort, Curved, Simulated, of_some
-from castfit.drive.population.held import Held
+from castfit.drive.population.divided import Divided
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.crew import crew
 from castfit.integrate.native import obstacle
@@ -45,7 +45,7 @@ def _blocks(question: Question, integrator: IntegratorOptions) -> Cohort:
     by, threads = crew(), integrator.method == "esdirk"
     if by is None or (threads and not by.elsewhere):
         return Aligned(question, integrator)
-    return Held(question, integrator, by)
+    return Divided(question, integrator, by)
 
 
 class _Both(Cohort):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Index = NDArray[np.intp]
 
 
-class Held(Cohort):
+class Divided(Cohort):
     """The cohort of a question of which every experiment is `suitable`, divided among the workers of a crew.
 
     Parameters
