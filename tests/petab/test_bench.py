@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from math import exp
 
 import pytest
 
+import castfit as cf
 from castfit import cli
+from castfit.benchmark.collection import run_collection, searched
+from castfit.benchmark.cpu_clock import cpu_clock
 from tests.petab.writing import measured, parameter, write
 
 pytest.importorskip("petab")
@@ -33,6 +37,29 @@ def test_a_folder_of_problems(tmp_path, capsys):
     text = page.read_text()
     assert "1 of 2 problems are read" in text
     assert "observables.tsv" in text
+
+
+def test_searches_end_at_the_target_and_after_cpu_seconds(tmp_path):
+    """Each search of several seeds stops at the best value known, far below its limit; sleeping costs nothing."""
+    (tmp_path / "decay").mkdir()
+    write(tmp_path / "decay", parameters=[parameter("k", 0.4)], measurements=measured((1, 2, 4), (1.34, 0.9, 0.4)))
+    (entry,) = run_collection(tmp_path, problems=["dec"], starts=3, seed=7, max_time=1e4)
+    assert entry.seeds == (7, 8, 9)
+    assert entry.hits(0.1) == 3
+    assert max(entry.seconds) < 100
+    problem = cf.petab.load(tmp_path / "decay" / "problem.yaml")
+    told: dict[float, list[str]] = {1e9: [], -1e9: []}
+    for target, said in told.items():
+        assert searched(problem, 7, 1e4, target=target, progress=said.append).success
+    assert len(told[1e9]) < len(told[-1e9])
+    real = time.time, time.perf_counter
+    with cpu_clock():
+        before = time.time(), time.perf_counter()
+        time.sleep(0.3)
+        assert time.time() - before[0] < 0.2
+        assert time.perf_counter() - before[1] < 0.2
+        assert before[0] == pytest.approx(real[0](), abs=5.0)
+    assert (time.time, time.perf_counter) == real
 
 
 def test_what_is_wrong_with_a_folder(tmp_path, capsys):

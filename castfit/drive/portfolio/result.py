@@ -66,7 +66,8 @@ class PortfolioProgress:
     """What a callback sees after each candidate.
 
     candidates : how many were made;  cost, chi2 : of the best solution, infinite as long as there is none;  finds : how
-    often it was found;  seconds
+    often it was found;  seconds;  lowest : cost at full accuracy, of the best solution or of a point on the floor of a
+    long valley that is lower
     """
 
     candidates: int
@@ -74,6 +75,7 @@ class PortfolioProgress:
     chi2: float
     finds: int
     seconds: float
+    lowest: float = np.inf
 
     @property
     def sentence(self) -> str:

@@ -188,8 +188,9 @@ class _Search:
     def progress(self) -> PortfolioProgress:
         """Say how far the search is."""
         chi2 = self._best.chi2 if self._best is not None and self._best.success else np.inf
+        lowest = self._best.cost if self._best is not None and not self._rank[0] else np.inf
         return PortfolioProgress(
-            len(self.state.tried), self.state.best, chi2, len(self.state.finds()), self.run.seconds
+            len(self.state.tried), self.state.best, chi2, len(self.state.finds()), self.run.seconds, lowest
         )
 
     def result(self, stopped: Status | None, warnings: tuple[str, ...]) -> PortfolioResult:
