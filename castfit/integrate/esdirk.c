@@ -23,6 +23,9 @@
 
    with the steps h held; H moves where the lane's duration D does, t_i where its start or duration do.
 
+   Where directions have no say in the choice of steps, an integration without them may keep what it computed, and that
+   with them follow it: the same numbers, without solving the stages again.
+
    Between the ends of a step   y(th) = Hermite's cubic + th^2 (1 - th)^2 H sum d_i K_i,   of order 4 (tableau.py).
 
    Nothing here is shared between calls: different threads may integrate different lanes with workspaces of their own.
@@ -38,6 +41,7 @@
 #define FEW_OUTPUTS 500
 #define LEAST 1e-40    /* step at the very beginning */
 #define LARGEST_MULTIPLIER 1e3 /* of scaled rows: beyond it another pivot than the one foreseen is needed */
+#define KEPT_HEAD 5 /* numbers before the stages of a step that is kept */
 #define REMEMBERED 1e-6 /* part of the largest value of a state so far that counts as its magnitude, if more than `unit` */
 
 typedef double wide __attribute__((vector_size(8 * WIDE), aligned(8), may_alias));
@@ -86,6 +90,9 @@ typedef struct {
     const double *replay;                     /* steps to be taken instead of chosen ones (of the first lane), or null */
     double *record;                           /* where steps are noted (of the first lane), or null */
     int64_t recorded;                         /* room there */
+    double *pool;                             /* of steps, to keep or to follow them, or null */
+    int64_t room, follow;                     /* numbers in the pool; whether its steps are followed */
+    int64_t *kept;                            /* (2 L + 1,): begin and number of a lane's steps, -1 for none; then all */
     double *x, *z, *dx;                       /* (L, m, n_x), (L, m, n_z), (L, m, n_x, n_d) */
     int64_t *code, *which, *counts;           /* (L,), (L,), (L, 4): steps, rejected, Newton iterations, refined */
     double *where;                            /* (L,) */
@@ -583,17 +590,29 @@ static double error_of_directions(Work *w, const double *unit, double H, double 
     }
 }
 
-static int integrate(Work *w, int64_t lane)
+/* Put a step that was accepted into the pool, or give the lane up where there is no room. */
+static void keep(Work *w, int64_t lane, double tau, double h, double to, int fresh)
+{
+    const Task *task = w->task;
+    const int64_t n = w->n, s = w->method->stages;
+    int64_t *kept = task->kept + 2 * lane, *used = task->kept + 2 * task->lanes;
+    if (kept[1] < 0) return;
+    if (*used + KEPT_HEAD + 2 * s * n > task->room) { kept[1] = -1; return; }
+    double *at = task->pool + *used;
+    at[0] = tau; at[1] = h; at[2] = to; at[3] = fresh; at[4] = (double)w->interval;
+    memcpy(at + KEPT_HEAD, w->k, sizeof(double) * s * n);
+    memcpy(at + KEPT_HEAD + s * n, w->y, sizeof(double) * n); /* the first stage */
+    memcpy(at + KEPT_HEAD + (s + 1) * n, w->z1 + n, sizeof(double) * (s - 1) * n);
+    *used += KEPT_HEAD + 2 * s * n;
+    kept[1]++;
+}
+
+/* Start the directions, and the outputs at the very beginning. */
+static void begin(Work *w, int64_t lane, int64_t *next)
 {
     const Model *model = w->model;
-    const Tableau *method = w->method;
     const Task *task = w->task;
-    const int64_t n = w->n, n_x = model->n_x, nd = w->nd, s = method->stages, size = n_x * nd;
-    const double D = task->duration[lane], *unit = task->unit + lane * n;
-    int64_t *counts = task->counts + 4 * lane, next = 0, steps = 0, replayed = 0, which = -1;
-    double tau = 0.0, h = 0.0, before = 1.0, rate = 0.5;
-    int fresh = 2, rejected = 0, known = 0, why = FINE; /* fresh: K_1 is to be computed; 2: a new first step too */
-
+    const int64_t n = w->n, n_x = model->n_x, nd = w->nd, size = n_x * nd;
     memcpy(w->y, task->x0 + lane * n_x, sizeof(double) * n_x);
     memcpy(w->y + n_x, task->z0 + lane * model->n_z, sizeof(double) * model->n_z);
     memcpy(model->p, task->p + lane * model->n_p, sizeof(double) * model->n_p);
@@ -605,22 +624,65 @@ static int integrate(Work *w, int64_t lane)
         if (task->dx)
             memcpy(task->dx + lane * task->m * n_x * task->n_d, task->dx0 + lane * n_x * task->n_d,
                    sizeof(double) * n_x * task->n_d);
-        w->interval = next = 1;
+        w->interval = *next = 1;
     }
-    if (task->dx) {
-        int64_t at = 0;
-        for (int64_t i = 0; i < model->n_p; i++) {
-            w->dp_begin[i] = at;
-            for (int64_t d = 0; d < task->n_d; d++) {
-                const double v = task->dp[(lane * model->n_p + i) * task->n_d + d];
-                if (v != 0.0) { w->dp_at[at] = d; w->dp_value[at++] = v; }
-            }
+    if (!task->dx) return;
+    int64_t at = 0;
+    for (int64_t i = 0; i < model->n_p; i++) {
+        w->dp_begin[i] = at;
+        for (int64_t d = 0; d < task->n_d; d++) {
+            const double v = task->dp[(lane * model->n_p + i) * task->n_d + d];
+            if (v != 0.0) { w->dp_at[at] = d; w->dp_value[at++] = v; }
         }
-        w->dp_begin[model->n_p] = at;
-        memset(w->s, 0, sizeof(double) * size);
-        for (int64_t i = 0; i < n_x; i++)
-            memcpy(w->s + i * nd, task->dx0 + (lane * n_x + i) * task->n_d, sizeof(double) * task->n_d);
     }
+    w->dp_begin[model->n_p] = at;
+    memset(w->s, 0, sizeof(double) * size);
+    for (int64_t i = 0; i < n_x; i++)
+        memcpy(w->s + i * nd, task->dx0 + (lane * n_x + i) * task->n_d, sizeof(double) * task->n_d);
+}
+
+/* Differentiate the steps that were kept; return whether that could be done. */
+static int follow(Work *w, int64_t lane)
+{
+    const Task *task = w->task;
+    const int64_t n = w->n, s = w->method->stages, size = w->model->n_x * w->nd, *kept = task->kept + 2 * lane;
+    const double *unit = task->unit + lane * n, *at = task->pool + kept[0];
+    double *const y = w->y, *const y1 = w->y1, *const k = w->k;
+    int64_t next = 0;
+    int good = 1;
+    begin(w, lane, &next);
+    for (int64_t step = 0; step < kept[1] && good; step++, at += KEPT_HEAD + 2 * s * n) {
+        const double tau = at[0], h = at[1], to = at[2];
+        w->interval = (int64_t)at[4];
+        w->k = (double *)at + KEPT_HEAD; /* read only from here on */
+        w->y = w->k + s * n;
+        w->y1 = w->y + (s - 1) * n;
+        if (at[3] != 0.0) good = differentiate_rates(w, lane, tau, w->y, unit);
+        for (int64_t i = 1; i < s && good; i++)
+            good = differentiate(w, lane, i, i == s - 1 ? to : tau + w->method->c[i] * h, h, w->y + i * n, unit);
+        if (!good) break;
+        write_outputs(w, lane, &next, tau, to - tau);
+        memcpy(w->s, w->sk + s * size, sizeof(double) * size);
+        memcpy(w->sk, w->sk + (s - 1) * size, sizeof(double) * size);
+        task->counts[4 * lane]++;
+    }
+    w->y = y; w->y1 = y1; w->k = k;
+    return good && next == task->m;
+}
+
+static int integrate(Work *w, int64_t lane)
+{
+    const Model *model = w->model;
+    const Tableau *method = w->method;
+    const Task *task = w->task;
+    const int64_t n = w->n, n_x = model->n_x, nd = w->nd, s = method->stages, size = n_x * nd;
+    const double D = task->duration[lane], *unit = task->unit + lane * n;
+    int64_t *counts = task->counts + 4 * lane, next = 0, steps = 0, replayed = 0, which = -1;
+    double tau = 0.0, h = 0.0, before = 1.0, rate = 0.5;
+    int fresh = 2, rejected = 0, known = 0, why = FINE; /* fresh: K_1 is to be computed; 2: a new first step too */
+    int begun = 0; /* whether K_1 was computed for this step */
+
+    begin(w, lane, &next);
     while (next < task->m) {
         if (fresh) {
             if (fresh == 2 && tau > 0.0) {
@@ -640,6 +702,7 @@ static int integrate(Work *w, int64_t lane)
             }
             if (task->dx && !differentiate_rates(w, lane, tau, w->y, unit)) { why = NOT_FINITE; goto failed; }
             fresh = known = 0;
+            begun = 1;
         }
         /* the next time at which a step must end */
         int64_t stop = next;
@@ -718,6 +781,8 @@ static int integrate(Work *w, int64_t lane)
             continue;
         }
         counts[0]++;
+        if (task->pool && !task->follow) keep(w, lane, tau, h, to, begun);
+        begun = 0;
         h = to - tau;
         if (task->record && counts[0] <= task->recorded) task->record[counts[0] - 1] = h;
         replayed++;
@@ -795,7 +860,14 @@ int64_t castfit_integrate(const Model *model, const Tableau *method, const Task 
         w.s = directions; w.sk = w.s + size; w.sr = w.sk + size * s + n * nd; w.se = w.sr + n * nd; w.dt = w.se + n * nd;
         for (; lane < task->lanes && taken < budget; lane++) {
             if (task->skip[lane]) continue;
-            task->code[lane] = integrate(&w, lane);
+            if (task->pool && !task->follow) {
+                task->kept[2 * lane] = task->kept[2 * task->lanes];
+                task->kept[2 * lane + 1] = 0;
+            }
+            if (!task->follow || task->kept[2 * lane + 1] <= 0 || !follow(&w, lane)) {
+                task->counts[4 * lane] = 0;
+                task->code[lane] = integrate(&w, lane);
+            }
             taken += task->counts[4 * lane] + task->counts[4 * lane + 1];
         }
     } else

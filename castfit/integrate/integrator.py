@@ -50,6 +50,7 @@ from castfit.status import InputError, check
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    from castfit.integrate.native import Kept
     from castfit.model import System
 
     Array = NDArray[np.float64]
@@ -268,18 +269,19 @@ class Integrator:
         lanes: Lanes,
         failures: dict[int, LaneFailure],
         directions: tuple[Array, Array, Array | None] | None = None,
+        follow: Kept | None = None,
     ) -> tuple[Trajectories, Array | None]:
         """Integrate by the compiled method, with sensitivities along `directions`, (L, m, n_x, n_d), if asked for."""
         guess = lanes.z0
         if self.n_z:
             _, guess = self._begin(lanes, slice(0, 1), lanes.x0[:, None], lanes.z0, failures)
-        found = stepping.run(replace(lanes, z0=guess), self.grid, failures, directions)
+        found = stepping.run(replace(lanes, z0=guess), self.grid, failures, directions, follow)
         x = self._or_still(lanes, found.x, lanes.x0[:, None])
         z = self._or_still(lanes, found.z, guess[:, None]) if self.n_z else found.z
         self._polish(lanes, x, z, failures)
         for lane in failures:
             x[lane] = z[lane] = np.nan
-        return Trajectories(x, z, _in_order(failures)), found.dx
+        return Trajectories(x, z, _in_order(failures), kept=found.kept), found.dx
 
     def sensitivities(
         self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array | None = None
@@ -363,7 +365,7 @@ class Integrator:
         if self._stepping is not None and n_d:
             still, span = dx0_, (d_start, d_duration) if moves else None
             directions = (dx0_, dp_, None if span is None else np.stack(span))
-            again, ahead = self._stepped(self._stepping, lanes, failures, directions)
+            again, ahead = self._stepped(self._stepping, lanes, failures, directions, at.kept)
             assert ahead is not None
             if (lanes.duration == 0.0).any() and d_duration.any():
                 begin, z = self._begin(lanes, slice(0, 1), at.x, lanes.z0, failures)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,13 +76,15 @@ class LaneFailure:
 class Trajectories:
     """States x (L, m, n_x) and algebraic states z (L, m, n_z) at the output times; NaN in lanes that failed.
 
-    `rescued` tells the lanes that another integrator than the chosen one has integrated.
+    `rescued` tells the lanes that another integrator than the chosen one has integrated; `kept` is what an integrator
+    keeps for the sensitivities of the same lanes.
     """
 
     x: Array
     z: Array
     failures: tuple[LaneFailure, ...]
     rescued: tuple[int, ...] = ()
+    kept: Any = field(default=None, compare=False, repr=False)
 
     def __getitem__(self, lanes: Sequence[int]) -> Trajectories:
         place = {lane: i for i, lane in enumerate(lanes)}

@@ -17,6 +17,7 @@ import ctypes
 import threading
 from dataclasses import dataclass
 from functools import cache, cached_property
+from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
@@ -47,6 +48,8 @@ _MODEL_FLAGS = (
 )  # -O2 compiles twice as long and runs as fast; fused products round otherwise
 _EVALUATE = "_ZN6casadi21_function_buffer_evalEPv"  # what evaluates a FunctionBuffer, as its C++ compilers name it
 _BUDGET = 20_000  # steps between two looks at the watch
+_ROOM = 2**19  # numbers of steps that are kept: 4 MB
+_POOLS = 8  # that wait for their next use
 
 FINE, STEP_ERROR, STEP_NEWTON, MANY_STEPS, NOT_FINITE, SINGULAR, NO_MEMORY = range(7)
 """How a lane ended; as in esdirk.c."""
@@ -83,6 +86,7 @@ class _Table(ctypes.Structure):
     ]
 
 
+_NO_STORE = (None, 0, 0, None)
 _LANES = ("grid", "start", "duration", "x0", "z0", "p", "u", "unit", "stops")
 _MOVES = ("dx0", "dp", "d_start", "d_duration")
 _FOUND = ("x", "z", "dx", "code", "which", "counts", "where")
@@ -94,6 +98,10 @@ class _Task(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("relative", "absolute", "newton", "watch")),
         *((name, ctypes.c_void_p) for name in (*_LANES, *_MOVES, "skip", "replay", "record")),
         ("recorded", ctypes.c_int64),
+        ("pool", ctypes.c_void_p),
+        ("room", ctypes.c_int64),
+        ("follow", ctypes.c_int64),
+        ("kept", ctypes.c_void_p),
         *((name, ctypes.c_void_p) for name in _FOUND),
     ]
 
@@ -115,6 +123,31 @@ class Control:
     replay: Array | None = None
 
 
+class Kept:
+    """The steps of an integration, as the compiled integrator keeps them for that of directions.
+
+    pool (room,) numbers, kept (2 L + 1,) what they are; the pool goes back to `free` with the last who knows of it.
+    """
+
+    def __init__(self, lanes: Lanes, how: tuple[Any, ...], free: list[Array]) -> None:
+        self.pool = free.pop() if free else np.empty(_ROOM)
+        self.kept = np.zeros(2 * lanes.size + 1, dtype=np.int64)
+        self._of, self._how, self._free = _what(lanes), how, free
+
+    def belongs(self, lanes: Lanes, how: tuple[Any, ...]) -> bool:
+        """Tell whether these are the steps of the very same arrays, taken in the same way."""
+        return all(map(is_, (*self._of, *self._how), (*_what(lanes), *how)))
+
+    def __del__(self) -> None:
+        """Let others use the pool."""
+        if len(self._free) < _POOLS:
+            self._free.append(self.pool)
+
+
+def _what(lanes: Lanes) -> tuple[Array | None, ...]:
+    return lanes.start, lanes.duration, lanes.x0, lanes.p, lanes.u, lanes.unit
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of L lanes: x (L, m, n_x), z (L, m, n_z), dx (L, m, n_x, n_d) if asked for.
@@ -122,6 +155,7 @@ class Outcome:
     code (L,), and where it is not `FINE`: where (L,) in time, which (L,) equation or -1.
     counts (L, 4): steps, rejected steps, iterations of Newton's method, steps refined for the directions' sake.
     steps : those of the first lane, of relative time
+    kept : steps to be followed, if they were asked for
     """
 
     x: Array
@@ -132,6 +166,7 @@ class Outcome:
     which: Integers
     counts: Integers
     steps: Array
+    kept: Kept | None = None
 
 
 class NativeModel:
@@ -170,6 +205,7 @@ class NativeModel:
         self._elimination = elimination(self.n_x + self.n_z, self.n_x, *self._patterns[:2])
         self._library = self._compile() if compiled or _evaluation() is None else None
         self._local = threading.local()
+        self._free: list[Array] = []
 
     @property
     def compiled(self) -> bool:
@@ -192,6 +228,8 @@ class NativeModel:
         stops: NDArray[np.int8] | None = None,
         skip: NDArray[np.bool_] | None = None,
         directions: tuple[Array, Array, Array | None] | None = None,
+        keep: bool = False,
+        follow: Kept | None = None,
     ) -> Outcome:
         """Integrate lanes over output times grid (m,), with sensitivities along `directions` if there are any.
 
@@ -205,6 +243,10 @@ class NativeModel:
         skip : (L,) bool array, optional
             Lanes that are left out; their results are NaN.
         directions : dx0 (L, n_x, n_d), dp (L, n_p, n_d), and how starts and durations move (2, L, n_d) or None
+        keep : bool
+            Whether to keep the steps, for the same lanes with directions that have no say in the choice of steps.
+        follow : Kept, optional
+            Steps that were kept.
         """
         size, m = lanes.size, grid.size
         dx0, dp, spans = directions if directions is not None else (None, None, None)
@@ -222,27 +264,36 @@ class NativeModel:
         moves = [None if a is None else np.ascontiguousarray(a, dtype=np.float64) for a in (dx0, dp, *of_time)]
         quiet = np.ascontiguousarray(quiet)
         table, call = _table(method), integrator()
+        shared, replay = threads(), control.replay
+        here = shared is None or size == 1
+        how, kept = (self, grid, method, control), follow
+        if keep:
+            kept = Kept(lanes, how, self._free) if here and directions is None else None
+        elif follow is not None and not follow.belongs(lanes, how):
+            kept = None
 
         def run(first: int, last: int) -> None:
             """Integrate some of the lanes."""
             part = slice(first, last)
+            store = _NO_STORE if kept is None or not here else (
+                _address(kept.pool), kept.pool.size, int(not keep), _address(kept.kept)
+            )  # fmt: skip
             own, of = self._workspace, [None if a is None else a[part] for a in (*given[1:], quiet, *moves, out)]
             task = _Task(
                 last - first, m, n_d, control.max_steps, control.relative, control.absolute, control.newton,
                 control.watch, _address(given[0]), *map(_address, (*of, replay, steps)), steps.size,
-                *(None if a is None else _address(a[part]) for a in (x, z, dx, code, which, counts, where)),
+                *store, *(None if a is None else _address(a[part]) for a in (x, z, dx, code, which, counts, where)),
             )  # fmt: skip
             lane, addresses = 0, (ctypes.addressof(own.model), ctypes.addressof(table[0]), ctypes.addressof(task))
             while lane < last - first:
                 look()
                 lane = call(*addresses, lane, _BUDGET)
 
-        shared, replay = threads(), control.replay
         if shared is None or size == 1:
             run(0, size)
         else:
             shared.run(run, size)
-        return Outcome(x, z, dx, code, where, which, counts, steps[: counts[0, 0]] if size else steps)
+        return Outcome(x, z, dx, code, where, which, counts, steps[: counts[0, 0]] if size else steps, kept)
 
     @property
     def _workspace(self) -> _Workspace:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import casadi as ca
     from numpy.typing import NDArray
 
-    from castfit.integrate.native import Outcome
+    from castfit.integrate.native import Kept, Outcome
     from castfit.integrate.options import IntegratorOptions
     from castfit.integrate.tableau import Tableau
 
@@ -75,14 +75,19 @@ class Stepping:
         grid: Array,
         failures: dict[int, LaneFailure],
         directions: tuple[Array, Array, Array | None] | None = None,
+        follow: Kept | None = None,
     ) -> Outcome:
-        """Integrate lanes that have not failed and last; put the reasons of those that fail among the failures."""
+        """Integrate lanes that have not failed and last; put the reasons of those that fail among the failures.
+
+        Where directions have no say in the choice of steps, steps are kept without them, for who will `follow` them.
+        """
         skip = lanes.duration == 0.0
         skip[list(failures)] = True
         stops = stops_of(lanes, grid) if lanes.u.shape[2] else None
         found = self._model.integrate(
-            lanes, grid, self._method, self._control, stops=stops, skip=skip, directions=directions
-        )
+            lanes, grid, self._method, self._control, stops=stops, skip=skip, directions=directions,
+            keep=self._control.watch == 0.0 and directions is None, follow=follow,
+        )  # fmt: skip
         for lane in np.flatnonzero(found.code != FINE).tolist():
             failures[lane] = self._why(lane, found)
         parts = [found.x, found.z] if found.dx is None else [found.x, found.z, found.dx]

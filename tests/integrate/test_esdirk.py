@@ -345,9 +345,9 @@ def test_a_failure_says_where_and_why():
 def test_what_it_gives_up_is_integrated_by_another_method(monkeypatch):
     run = Stepping.run
 
-    def gives_up(self, lanes, grid, failures, directions=None):
+    def gives_up(self, lanes, grid, failures, *more):
         failures[0] = LaneFailure(0, "too_many_steps", "gives up")
-        return run(self, lanes, grid, failures, directions)
+        return run(self, lanes, grid, failures, *more)
 
     monkeypatch.setattr(Stepping, "run", gives_up)
     lanes = one([0.4, 1.0], np.ones(4), 20.0)
@@ -362,6 +362,27 @@ def test_what_it_gives_up_is_integrated_by_another_method(monkeypatch):
     exact = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk", 1e-10, 1e-12))
     np.testing.assert_allclose(found.x, exact.values(lanes).x, rtol=1e-5)
     np.testing.assert_allclose(slopes.dx, exact.sensitivities(lanes, found, *identity_seeds(lanes)).dx, rtol=1e-4)
+
+
+@pytest.mark.parametrize("grid", [[1.0], [0.0, 0.2, 1.0]])
+def test_steps_that_were_kept_are_followed_to_the_last_bit(grid):
+    lanes = replace(one([0.4, 1.0], np.ones(4), 20.0, m=len(grid)), unit=np.full((1, 2), 0.7))
+    options = IntegratorOptions("esdirk", watch_sensitivities=False)
+    integrator = Integrator(lotka_volterra().system, grid, options)
+    found = integrator.values(lanes)
+    assert found.kept is not None
+    followed = integrator.sensitivities(lanes, found, *identity_seeds(lanes))
+    anew = integrator.sensitivities(lanes, replace(found, kept=None), *identity_seeds(lanes))
+    np.testing.assert_array_equal(followed.dx, anew.dx)
+    # Steps of other lanes, or of another accuracy, are not taken for these.
+    others, coarse = (
+        replace(lanes, p=lanes.p * 1.1),
+        Integrator(lotka_volterra().system, grid, replace(options, relative_tolerance=1e-3)),
+    )
+    apart = integrator.sensitivities(others, integrator.values(others), *identity_seeds(others)).dx
+    np.testing.assert_array_equal(integrator.sensitivities(others, found, *identity_seeds(others)).dx, apart)
+    assert not np.array_equal(coarse.sensitivities(lanes, found, *identity_seeds(lanes)).dx, anew.dx)
+    assert Integrator(lotka_volterra().system, grid, IntegratorOptions("esdirk")).values(lanes).kept is None
 
 
 def test_the_limit_of_steps_holds_for_the_methods_that_try_again():
