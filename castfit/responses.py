@@ -86,7 +86,7 @@ def simulated(
     asked = replace(
         posed,
         experiments=tuple(e for e in posed.experiments if e.name == condition.name),
-        conditions=(replace(condition, points=unmeasured, observed=(plain,) * len(names)),),
+        conditions=(replace(condition, points=unmeasured, watched=np.empty(0), observed=(plain,) * len(names)),),
         outputs=tuple(names),
         groups=(),
         spreads=(),

@@ -215,6 +215,11 @@ _UNITED: dict[tuple[int, ...], tuple[Change, Any]] = {}
 _ULPS = 64  # that are one time for what follows an event at once
 
 
+def follows(last: float, time: float) -> bool:
+    """Tell whether a triggered event at a time follows at once on what happened last."""
+    return bool(time - last <= _ULPS * np.spacing(abs(last)))
+
+
 def at_once(instants: Sequence[Instant], e: Array) -> tuple[Instant, ...]:
     """Return instants, in order, in which those of exactly the same time are united."""
     out: list[Instant] = []
@@ -433,7 +438,7 @@ class Timetable:
         for i in schedule.order(e):
             time = float(e[schedule.instants[i].time])
             # What one event makes true follows it in the next numbers.                  (castfit.integrate.triggers)
-            together = schedule.instants[i].trigger is not None and time - last <= _ULPS * np.spacing(abs(last))
+            together = schedule.instants[i].trigger is not None and follows(last, time)
             last = last if together else time
             groups.setdefault(last, []).append(i)
         ended: set[int] = set()

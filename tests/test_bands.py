@@ -87,3 +87,15 @@ def test_misuse_is_said() -> None:
     ):
         with pytest.raises(cf.InputError, match=said):
             found.predict(AT, **options)
+
+
+def test_bands_of_an_experiment_that_is_measured_only_at_its_start() -> None:
+    """Its model runs as long as the others', and its bands are those of the straight line there."""
+    x, a, b = cf.symbols("x a b")
+    model = cf.Model({x: b}, parameters=[a, b], initial={x: a})
+    long = cf.Experiment({"x": 1 + 0.5 * T}, time=T, sigma=0.1, name="long")
+    short = cf.Experiment({"x": [1.0]}, time=[0.0], sigma=0.1, name="short")
+    found = cf.fit(cf.Problem(model, [long, short], parameters={"a": 0.5, "b": 0.0}), "single")
+    long_band, short_band = (found.predict(AT, bands="linear")[n] for n in ("long", "short"))
+    assert short_band["x lower"] == pytest.approx(long_band["x lower"], rel=1e-6)
+    assert (short_band["x lower"] < short_band["x"]).all()

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.integrate.grids import merge, rounding, snap
-from castfit.schedule import Crossing, united
+from castfit.schedule import Crossing, follows, united
 from castfit.status import check
 
 if TYPE_CHECKING:
@@ -89,6 +89,13 @@ class Division:
     def at(self, e: Array) -> Array:
         """Return the boundaries, (K + 1,)."""
         return self.base + self.weight @ e if self.moving.any() else self.edges
+
+    def at_once_before(self, stage: int) -> Crossing | None:
+        """Return what happens to the states last before a stage; stages of no length may lie between."""
+        for k in range(stage - 1, -1, -1):
+            if self.crossings[k] is not None or self.edges[k] < self.edges[k + 1]:
+                return self.crossings[k]
+        return None
 
     def stage_parameters(self, p: Array, e: Array) -> Array:
         """Return the parameters of each stage, (K, n_p)."""
@@ -216,6 +223,7 @@ class _Divider:
         inside = fixed[(fixed >= start) & (fixed <= end)]
         self.fixed = merge(edges, inside, np.array([start, end]))
         self.boundaries = merge(np.array([start, end]), condition.times, condition.breakpoints, inside)
+        self.followed = self._followed()
         self.n_e = e.size
 
     def division(self) -> Division:
@@ -232,7 +240,8 @@ class _Divider:
                 absent.append((instants[i].time, bool(self.early[i])))
             else:
                 cells.setdefault(cell, []).append(i)
-                found.append((instants[i].time, *cell, float(instants[i].after)))
+                right = float(self.times[i]) if i in self.followed else cell[1]
+                found.append((instants[i].time, cell[0], right, float(instants[i].after)))
         fixed = merge(self.fixed, np.array([t for cell in cells for t in cell])) if cells else self.fixed
         marks: list[_Mark] = []
         for time in fixed.tolist():
@@ -253,8 +262,24 @@ class _Divider:
         e[self.schedule.rows] = self.times
         return e
 
+    def _followed(self) -> dict[int, float]:
+        """Return the known times of changes that conditions follow at once, by instant.
+
+        What is measured at such a time, after the change, is measured after what it makes true as well.
+        """
+        instants = self.schedule.instants
+        jumps = [i for i in self.schedule.known if instants[i].change is not None and instants[i].after]
+        times, out = np.unique(self.times[jumps]), dict[int, float]()
+        for i, instant in enumerate(instants):
+            k = int(np.searchsorted(times, self.times[i], side="right")) - 1
+            if instant.trigger is not None and instant.after and k >= 0 and follows(times[k], self.times[i]):
+                out[i] = float(times[k])
+        return out
+
     def _cell(self, i: int) -> tuple[float, float] | None:
         """Find the cell of an estimated time; None where it has no effect: what only flows begins at the start, too."""
+        if i in self.followed:
+            return self.followed[i], self.followed[i]
         time, instant, b = float(self.times[i]), self.schedule.instants[i], self.boundaries
         if instant.change is None and self.early[i]:
             return None
@@ -293,7 +318,7 @@ class _Divider:
                 weight = np.zeros(self.n_e)
                 weight[self.schedule.instants[here[0]].time] = 1.0
                 after = any(self.schedule.instants[i].after for i in here)
-                right = _Mark(float(self.times[here[0]]), 0.0, weight, here, after)
+                right = _Mark(self.followed.get(here[0], float(self.times[here[0]])), 0.0, weight, here, after)
             slack = float(rounding(np.array([right.time]), self.start)[0])
             for time in between[(between > left.time + slack) & (between < right.time - slack)].tolist():
                 part = (time - left.time) / (right.time - left.time)

@@ -815,7 +815,7 @@ class ShootingProblem(StagedProblem):
                     last = found.dx[lane, -1, :, :w]
                     u, du = piece.inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
                     if crossing.instants[0].trigger is not None:
-                        before = chains[i].division.crossings[j - 1] if j else None
+                        before = chains[i].division.at_once_before(j)
                         last = self._at_trigger(run, lane, crossing, before, last, naturals[i], u, du)
                         edges = chains[i].division.weight @ naturals[i].de[:, self._moving[i]]
                         seeds[i] = replace(seeds[i], edges=edges)

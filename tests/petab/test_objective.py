@@ -485,6 +485,29 @@ def test_an_event_of_the_model_acts_after_the_condition_of_the_same_time(tmp_pat
     assert gradient_agrees(problem)
 
 
+def test_what_a_condition_makes_true_has_happened_when_values_are_measured_then(tmp_path):
+    """The model's event, which states trigger, follows the condition's change at once (cases 0016, 0023)."""
+    text = "A' = k; B' = 0; A = 1; B = 4; k = 0.3; at (A >= 6), fromTrigger=false: B = A * B, A = A / 2"
+    conditions = [{"conditionId": "shot", "targetId": "A", "targetValue": "A + B"}]
+    experiments = [
+        {"experimentId": "e", "time": 0, "conditionId": ""},
+        {"experimentId": "e", "time": 3, "conditionId": "shot"},
+    ]
+    observables = [
+        {"observableId": n, "observableFormula": f, "noiseFormula": "1"} for n, f in (("y", "A"), ("z", "B"))
+    ]
+    rows = [
+        {"observableId": o, "experimentId": "e", "measurement": 0, "time": t} for t in (1, 3, 5) for o in ("y", "z")
+    ]
+    more = {"observables": observables, "conditions": conditions, "experiments": experiments, "measurements": rows}
+    problem = cf.petab.load(write(tmp_path, text, version=2, **more))
+    k = 0.4
+    at3 = 1 + 3 * k + 4
+    courses = [1 + k, 4, at3 / 2, 4 * at3, at3 / 2 + 2 * k, 4 * at3]
+    assert nllh(problem) == pytest.approx(sum(normal(0, y, 1.0) for y in courses), abs=1e-6)
+    assert gradient_agrees(problem)
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_formulas_may_contain_other_observables(tmp_path, version):
     observables = [
