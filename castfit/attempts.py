@@ -38,7 +38,7 @@ from castfit.simulate import Nodes, SimulationError, trace
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.plausible import suspicious
 from castfit.solve.solution import Control, Iteration, Solution, infeasibility
-from castfit.solve.stationary import still_falls
+from castfit.solve.stationary import finished, still_falls
 from castfit.staged import violated
 from castfit.start.constant import soft_start
 from castfit.start.descent import descend, grow
@@ -501,6 +501,8 @@ def judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Evaluati
     if worst > _AMPLIFIED_ROUNDING:
         detail = f"Rounding {what} alone moves a residual by {worst:.1g} standard deviations."
         return replace(solution, status=Status.UNRESOLVABLE, detail=detail), linear
+    if solution.status.success:
+        solution, linear = finished(staged, solution, linear)
     falling = still_falls(staged, linear) if solution.status.success else ()
     if falling:
         detail = f"The fit still improves along {', '.join(falling)}."

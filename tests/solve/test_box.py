@@ -15,8 +15,9 @@ from scipy.optimize import lsq_linear, minimize
 import castfit as cf
 from castfit.solve.active_guess import held_in_box
 from castfit.solve.local import RIDGE, LocalProblem, units_of_search
+from castfit.solve.plausible import sizes_in_units
 from castfit.solve.solution import Control
-from castfit.solve.stationary import still_falls
+from castfit.solve.stationary import finished, still_falls
 from castfit.solve.step_control import Box
 from castfit.start.descent import descend, settle
 from castfit.start.scene import scene_of
@@ -149,7 +150,10 @@ def honest(problem, result) -> str:
     cost, slope = cost_and_slope(staged, np.zeros(theta.size), theta, unit)
     projected = np.where((low > -1e-6) & (slope > 0) | (high < 1e-6) & (slope < 0), 0.0, slope)
     root = float(np.sqrt(2 * at.half_square))
-    if np.abs(projected).max() > 1e-2 * max(root, 1.0):
+    size = np.sqrt(sum(float(np.sum(s**2)) for s in sizes_in_units(staged, at)))
+    seen = LocalProblem(staged, staged.linearize(theta)).condensed.rows.norms * unit
+    allowed = 1e-2 * max(root, 1.0) + 1e-7 * size * seen  # the fit's own integrations err by so much
+    if (np.abs(projected) > allowed).any():
         return f"projected gradient {np.abs(projected).max():.3g} beside residuals of {root:.3g}"
     other = minimize(
         lambda z: cost_and_slope(staged, z, theta, unit), np.zeros(theta.size), jac=True, method="L-BFGS-B",
@@ -164,6 +168,10 @@ METHODS = {
     "default": lambda problem: cf.fit(problem, max_time=20),
     "box": lambda problem: cf.fit(problem, "single", BOX, max_time=20),
     "single shooting": lambda problem: cf.fit(problem, "single", max_time=20),
+    **{
+        rule: (lambda problem, rule=rule: cf.fit(problem, "single", cf.GaussNewton(rule), max_time=20))
+        for rule in ("levenberg_marquardt", "exact_penalty", "hemker")
+    },
     "IPOPT": lambda problem: cf.fit(problem, "single", "ipopt", max_time=20),
 }
 
@@ -181,6 +189,34 @@ def claims(seeds, methods=METHODS):
     return succeeded, wrong
 
 
+STEEP = [
+    (2205, "box"),  # on the floor of a sharp, bent valley
+    (2017, "IPOPT"),  # as near to a bound as an interior point method comes
+]
+
+
+@pytest.mark.parametrize(("seed", "method"), STEEP)
+def test_slopes_that_no_cost_shows_are_gone_at_a_solution(seed, method):
+    problem = wild(seed)
+    result = METHODS[method](problem)
+    assert result.success
+    assert not honest(problem, result)
+
+
+def test_what_ends_beside_a_bound_is_put_on_it():
+    """Judged anew: the cost falls towards the bound, by next to nothing."""
+    toy = Formula(lambda q: np.array([q[0] - 2.0, q[1]]), lambda q: np.eye(2), np.zeros(2))
+    toy.lower, toy.upper = np.full(2, -1.0), np.ones(2)
+    toy.logarithmic = np.ones(2, dtype=bool)
+    near = np.array([1.0 - 5e-6, 1e-9])
+    claimed = replace(BOX.solve(toy, Control()), v=near, active=np.zeros(2, dtype=np.int8))
+    solution, linear = finished(toy, claimed, toy.linearize(near))
+    assert solution.v[0] == 1.0
+    assert solution.active.tolist() == [1, 0]
+    assert linear.cost == pytest.approx(0.5)
+    assert solution.evaluations["jacobians"] > claimed.evaluations["jacobians"]
+
+
 def test_no_false_convergence_on_random_bounded_problems():
     seeds = [seed for seed in range(1000, 1013) if seed != 1004]  # which neither method solves, in five seconds each
     succeeded, wrong = claims(seeds, {"box": METHODS["box"], "single shooting": METHODS["single shooting"]})
@@ -189,11 +225,11 @@ def test_no_false_convergence_on_random_bounded_problems():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 def test_no_false_convergence_on_500_random_bounded_problems():
     succeeded, wrong = claims(range(2000, 2500))
     assert not wrong, wrong
-    assert succeeded >= 1000
+    assert succeeded >= 2500
 
 
 @pytest.mark.parametrize("seed", [5, 8, 19])
