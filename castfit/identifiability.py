@@ -33,6 +33,7 @@ NUMERICAL = 0.5  # the integration limits the accuracy if its share of the stand
 EXACT = 1e-3  # how closely a direction must match a named combination
 LARGEST_POWER = 4
 _MANY = 20  # names that a sentence holds
+_LISTED = 6  # of quantities that enter only in combination
 
 WELL_DETERMINED = "well determined"
 CORRELATED_WITH = "correlated"
@@ -263,7 +264,8 @@ def _sentence(names: Sequence[str], values: Array, changes: Array) -> str:
     products = [product(names, powers) for powers in _integers(relative, largest=1 if sums else LARGEST_POWER)]
     named = [_listing(terms) for terms in (products, sums) if terms]
     if not named:
-        return f"{_listing(names)} enter only in combination"
+        few = names if len(names) <= _LISTED else (*names[:3], f"{len(names) - 3} others")
+        return f"{_listing(few)} enter only in combination"
     return f"only {' or '.join(named)} enter{'s' if len(names) == changes.shape[0] + 1 else ''}"
 
 

@@ -84,9 +84,12 @@ def _most_likely(search: Search, asked: Transcription, theta: Array, *, second_s
 
 
 def _spread(search: Search, transcription: Transcription, theta: Array) -> StagedProblem:
-    """Transcribe with the parameters of the noise where the residuals put them."""
+    """Transcribe with the parameters of the noise where the residuals put them, unless they fit less well there."""
     staged = transcription.transcribe(search.problem, theta)
     with suppress(Stopped):
         moved = with_spreads(search.problem, staged, staged.start)
-        staged = transcription.transcribe(search.problem, staged.layout.theta(moved))
+        other = transcription.transcribe(search.problem, staged.layout.theta(moved))
+        before, after = staged.evaluate(staged.start), other.evaluate(other.start)
+        if after.ok and not (before.ok and before.cost < after.cost):
+            staged = other
     return staged

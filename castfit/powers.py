@@ -18,7 +18,7 @@ import casadi as ca
 
 from castfit.rewriting import rewritten
 
-_TINY = 1e-150  # its square, and a derivative's inverse of it, are numbers
+TINY = 1e-150  # its square, and a derivative's inverse of it, are numbers
 
 
 def with_powers(columns: Sequence[ca.SX], states: ca.SX) -> list[ca.SX]:
@@ -46,7 +46,7 @@ def power(x: ca.SX, n: ca.SX) -> ca.SX:
     whole = n == ca.floor(n)
     mirrored = ca.logic_and(whole, x < 0)
     factor = ca.if_else(x > 0, 1, ca.if_else(mirrored, ca.cos(ca.pi * n), n <= 0))
-    return factor * ca.exp(n * ca.log(ca.fmax(ca.if_else(mirrored, -x, x), _TINY)))
+    return factor * ca.exp(n * ca.log(ca.fmax(ca.if_else(mirrored, -x, x), TINY)))
 
 
 def _is_share(base: ca.SX, states: ca.SX) -> bool:

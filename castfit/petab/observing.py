@@ -9,6 +9,7 @@ An observable with placeholders is another function of the model for every set o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -158,15 +159,24 @@ def _observable(
 def _own_output(
     row: ObservableRow, m: MeasurementRow, keys: Mapping[int, tuple[Any, ...]], reader: _Reader, out: Observing
 ) -> str:
-    """Return the output for one set of overrides, made if it is not there."""
+    """Return the output for one set of overrides, made if it is not there; its name tells what is its own."""
     of_value, of_noise = keys[id(m)]
-    said = [*of_value, *of_noise]
-    different = {tuple(k[0]) for k in keys.values()}
-    shown = ", ".join(said if len(different) == 1 else of_value if not of_noise else said)
-    name = f"{row.name} ({shown})"
+    name = f"{row.name} ({_labels(dict.fromkeys(keys.values()))[of_value, of_noise]})"
     if name not in out.outputs:
         _add(row, name, _replaced(row.placeholders, of_value, reader, m.where), reader, out)
     return name
+
+
+def _labels(keys: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], str]:
+    """Return short names of sets of overrides, all different: what they have in common is left out if it can be."""
+    said = {key: (*key[0], *key[1]) for key in keys}
+    columns = list(itertools.zip_longest(*said.values()))
+    own = {key: [v for v, column in zip(s, columns, strict=False) if len({*column}) > 1] for key, s in said.items()}
+    for choice in (own, said):
+        shown = {key: ", ".join(dict.fromkeys(values)) for key, values in choice.items()}
+        if len({*shown.values()}) == len(shown) and all(shown.values()):
+            return shown
+    return {key: ", ".join(values) for key, values in said.items()}
 
 
 def _add(row: ObservableRow, name: str, extra: Mapping[str, Graph], reader: _Reader, out: Observing) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from castfit import plots
 from castfit._text import rounded
+from castfit.identifiability import WELL_DETERMINED
 from castfit.report.figures import figure
 from castfit.report.markup import Content, Markup, joined, tag
 from castfit.report.page import Lead, Section
@@ -77,7 +78,8 @@ def verdict(result: Result) -> str:
 
 def _doubts(result: Result) -> bool:
     unlikely = bool(result.goodness.p_value < _UNLIKELY)
-    return unlikely or bool(_suspicions(result)) or "well determined." not in result.identifiability.sentence
+    known = all(verdict.kind == WELL_DETERMINED for verdict in result.identifiability.verdicts)
+    return unlikely or bool(_suspicions(result)) or not known
 
 
 def _suspicions(result: Result) -> tuple[str, ...]:

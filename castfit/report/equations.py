@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 import casadi as ca
 
-from castfit.report.letters import is_letter, name, number
+from castfit.powers import TINY
+from castfit.report.letters import Spelling, is_letter, look, name, number
 from castfit.report.markup import Markup, joined, tag
 
 # How firmly the parts of a formula hold together; a weaker one gets brackets.
 _SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
 _LONG = 12  # operations from which on what appears twice gets a name
+_LETTERS = ("v", "w", "q", "h", "z", "u", "definition")  # of what gets a name: the first that the model does not use
 _INPUTS = (ca.OP_INPUT, ca.OP_PARAMETER)
 _SUMS = (ca.OP_ADD, ca.OP_SUB, ca.OP_NEG)
 _POWERS = (ca.OP_SQ, ca.OP_POW, ca.OP_CONSTPOW)
@@ -54,9 +56,9 @@ def table(equations: Iterable[Equation]) -> Markup:
     return tag("table", (e.html for e in equations), class_="equations")
 
 
-def formula(graph: ca.SX) -> Markup:
+def formula(graph: ca.SX, spell: Spelling = name) -> Markup:
     """Typeset one expression as part of a sentence."""
-    typeset = Typesetter([graph])
+    typeset = Typesetter([graph], spell=spell)
     where = [(", where ", tag("math", e.left, tag("mo", "="), e.terms)) for e in typeset.definitions]
     return joined(tag("math", typeset.terms(0)), *where)
 
@@ -80,24 +82,32 @@ class Typesetter:
     expressions : sequence of scalar casadi.SX
     symbols : mapping from the hash of a symbol to Markup
         How symbols are shown that do not go by their own name.
+    spell : callable
+        How the names of the others are shown.
     """
 
-    def __init__(self, expressions: Sequence[ca.SX], symbols: Mapping[int, Markup] | None = None) -> None:
+    def __init__(
+        self, expressions: Sequence[ca.SX], symbols: Mapping[int, Markup] | None = None, spell: Spelling = name
+    ) -> None:
         self.definitions: list[Equation] = []
         """What was named, in the order in which it is needed."""
-        self._nodes, self._ends = _read(expressions, symbols or {})
+        self._nodes, self._ends = _read(expressions, symbols or {}, spell)
         self._named: dict[int, Markup] = {}
         uses, sizes = [0] * len(self._nodes), [1.0] * len(self._nodes)
-        for i, node in enumerate(self._nodes):
-            sizes[i] += sum(sizes[j] for j in node.arguments)
-            for j in node.arguments:
-                uses[j] += 1
         for i in self._ends:
             uses[i] += 1
-        for i, node in enumerate(self._nodes):  # arguments come first
+        for i in reversed(range(len(self._nodes))):  # arguments come first
+            for j in self._nodes[i].arguments if uses[i] else ():
+                uses[j] += 1
+        for i, node in enumerate(self._nodes):
+            sizes[i] += sum(sizes[j] for j in node.arguments)
+        taken = {look(node.symbol) for node in self._nodes if node.symbol is not None}
+        numbers = range(1, len(self._nodes) + 1)
+        letter = next(a for a in _LETTERS if not any(look(name(f"{a}{k}")) in taken for k in numbers))
+        for i, node in enumerate(self._nodes):
             if uses[i] > 1 and sizes[i] >= _LONG and node.op != ca.OP_IF_ELSE_ZERO:
                 terms = tuple(self._terms(i))
-                self._named[i] = name(f"v{len(self.definitions) + 1}")
+                self._named[i] = name(f"{letter}{len(self.definitions) + 1}")
                 self.definitions.append(Equation(self._named[i], terms))
 
     def terms(self, k: int) -> tuple[Markup, ...]:
@@ -153,8 +163,11 @@ class Typesetter:
         """Typeset powers, roots, exponentials."""
         op, arguments = node.op, node.arguments
         if op in _POWERS:
-            power = tag("mn", "2") if op == ca.OP_SQ else tag("mrow", self._written(arguments[1])[0])
-            return tag("msup", self._at_least(arguments[0], _ATOM), power), _POWER
+            base, exponent = arguments[0], 2 if op == ca.OP_SQ else None
+            while exponent and self._nodes[base].op == ca.OP_SQ and base not in self._named:  # (x²)² is x⁴
+                base, exponent = self._nodes[base].arguments[0], 2 * exponent
+            power = tag("mn", str(exponent)) if exponent else tag("mrow", self._written(arguments[1])[0])
+            return tag("msup", self._at_least(base, _ATOM), power), _POWER
         if op in (ca.OP_EXP, ca.OP_EXPM1):
             grown = tag("msup", tag("mi", "e"), tag("mrow", self._written(arguments[0])[0]))
             less = tag("mrow", grown, tag("mo", "−"), tag("mn", "1"))
@@ -260,9 +273,33 @@ def _braces(cases: Iterable[tuple[Markup, Markup]]) -> Markup:
     return tag("mrow", tag("mo", "{"), tag("mtable", rows))
 
 
-def _read(expressions: Sequence[ca.SX], symbols: Mapping[int, Markup]) -> tuple[list[_Node], list[int]]:
-    """Return the operations of expressions, arguments first, and the positions at which the expressions end."""
-    column = ca.densify(ca.vertcat(*expressions)) if expressions else ca.SX(0, 1)
+def _exponential(nodes: Sequence[_Node], i: int) -> tuple[int, int] | None:
+    """Return the base and the exponent of a power that is written as castfit.powers does; None if it is none."""
+
+    def part(j: int, op: int) -> tuple[int, ...]:
+        return nodes[j].arguments if nodes[j].op == op else ()
+
+    for grown in part(i, ca.OP_MUL):
+        for e in part(grown, ca.OP_EXP):
+            product = part(e, ca.OP_MUL)
+            for exponent, logarithm in zip(product, reversed(product), strict=True):
+                for larger in part(logarithm, ca.OP_LOG):
+                    inside = part(larger, ca.OP_FMAX)
+                    if inside and nodes[inside[1]].op == ca.OP_CONST and nodes[inside[1]].constant == TINY:
+                        branches = [part(b, ca.OP_IF_ELSE_ZERO) for b in part(inside[0], ca.OP_ADD)]
+                        if len(branches) == 2 and all(branches):
+                            return branches[1][1], exponent
+    return None
+
+
+def _read(
+    expressions: Sequence[ca.SX], symbols: Mapping[int, Markup], spell: Spelling
+) -> tuple[list[_Node], list[int]]:
+    """Return the operations of expressions, arguments first, and the positions at which the expressions end.
+
+    What was written twice is one node; some of what comes out may not be needed by any end.
+    """
+    column = ca.cse(ca.densify(ca.vertcat(*expressions))) if expressions else ca.SX(0, 1)
     free = ca.symvar(column)
     graph = ca.Function("graph", free, [column])
     nodes: list[_Node] = []
@@ -277,7 +314,7 @@ def _read(expressions: Sequence[ca.SX], symbols: Mapping[int, Markup]) -> tuple[
             symbol = free[taken[0]]
             shown = symbols.get(hash(symbol))
             letter = shown is None and is_letter(symbol.name())
-            node = _Node(op, symbol=name(symbol.name()) if shown is None else shown, letter=letter)
+            node = _Node(op, symbol=spell(symbol.name()) if shown is None else shown, letter=letter)
         elif op == ca.OP_CONST:
             value = float(graph.instruction_constant(k))
             node = _Node(op, constant=abs(value))
@@ -300,4 +337,7 @@ def _read(expressions: Sequence[ca.SX], symbols: Mapping[int, Markup]) -> tuple[
                 node = _Node(ca.OP_NEG, (len(nodes) - 1,))
         work[given[0]] = len(nodes)
         nodes.append(node)
+        power = _exponential(nodes, len(nodes) - 1)
+        if power is not None:
+            nodes[-1] = _Node(ca.OP_POW, power)
     return nodes, ends

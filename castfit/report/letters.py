@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterable
 
 from castfit.report.markup import Markup, joined, tag
 
@@ -14,6 +15,25 @@ _GREEK = {
     "Theta": "Θ", "Lambda": "Λ", "Xi": "Ξ", "Pi": "Π", "Sigma": "Σ", "Phi": "Φ", "Psi": "Ψ", "Omega": "Ω",
 }  # fmt: skip
 _NUMBERED = re.compile(rf"({'|'.join(sorted(_GREEK, key=len, reverse=True))}|[A-Za-z])(\d+)")
+
+
+Spelling = Callable[[str], Markup]
+"""How names are shown."""
+
+
+def spelling(names: Iterable[str]) -> Spelling:
+    """Return how names are typeset beside each other: k_1 stays as it is written where there is a k1 as well."""
+    shown: dict[str, str] = {}
+    plain: dict[str, Markup] = {}
+    for text in sorted(dict.fromkeys(names), key=lambda n: (n.count("_"), n)):
+        if shown.setdefault(look(name(text)), text) != text:
+            plain[text] = tag("mi", text, mathvariant="normal")
+    return lambda text: plain.get(text) or name(text)
+
+
+def look(shown: Markup) -> str:
+    """Return what is the same of what looks the same."""
+    return re.sub(r"</?mrow>", "", shown)
 
 
 def name(text: str) -> Markup:

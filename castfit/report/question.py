@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
@@ -11,7 +11,7 @@ import numpy as np
 from castfit.experiment import Free
 from castfit.report.equations import formula
 from castfit.report.equations import table as equations
-from castfit.report.letters import name as typeset
+from castfit.report.letters import Spelling, spelling
 from castfit.report.markup import Content, Markup, joined, tag
 from castfit.report.system import system
 from castfit.report.tables import facts, table
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from castfit.posed import Posed
     from castfit.problem import Posable
     from castfit.quantities import Quantity
+
+
+_LISTED = 6  # names in a sentence
 
 
 def question(problem: Posable) -> Markup:
@@ -66,22 +69,33 @@ def _summary(posed: Posed) -> str:
     experiments = f"{count} experiment{'' if count == 1 else 's'}"
     estimated = f"{len(posed.names)} quantit{'y is' if len(posed.names) == 1 else 'ies are'}"
     return (
-        f"{estimated} estimated from {posed.n_data} measured values of {', '.join(posed.outputs)} in {experiments}, "
+        f"{estimated} estimated from {posed.n_data} measured values of {some(posed.outputs)} in {experiments}, "
         f"with a model of {len(model.own_states)} {kind}."
     ).replace("a model of 1 ordinary differential equations", "a model of one ordinary differential equation")
 
 
+def some(names: Sequence[str]) -> str:
+    """List names, of many the first ones."""
+    if len(names) <= _LISTED + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:_LISTED])} and {len(names) - _LISTED} more"
+
+
 def experiments(posed: Posed) -> Markup:
-    """Return a table of the experiments."""
+    """Return a table of the experiments; of initial states only where they are not the model's own."""
     unit = posed.unit("time")
+    spell = spelling([*posed.names, *posed.parameters, *posed.own_model.own_states, *posed.own_model.output_names])
+    starts = [_initial(posed, e) for e in posed.experiments]
+    differ = any(starts)
     inputs, events = (any(getattr(e, what) for e in posed.experiments) for what in ("inputs", "events"))
     own = any(e.parameters for e in posed.experiments)
-    heads = ["experiment", "measured", ">values", f"times{f' ({unit})' if unit else ''}", "noise", "initial states"]
+    heads = ["experiment", "measured", ">values", f"times{f' ({unit})' if unit else ''}", "noise"]
+    heads += ["initial states"] if differ else []
     heads += [*(["inputs"] if inputs else []), *(["events"] if events else []), *(["own parameters"] if own else [])]
-    given = {e.name: e for e in posed.experiments}
+    given = {e.name: (e, start) for e, start in zip(posed.experiments, starts, strict=True)}
     rows: list[list[Content]] = []
     for condition in posed.conditions:
-        experiment, points = given[condition.name], condition.points
+        (experiment, start), points = given[condition.name], condition.points
         times = "at rest" if condition.settled else f"{points.times.min():g} to {points.times.max():g}"
         row: list[Content] = [
             condition.name,
@@ -89,11 +103,11 @@ def experiments(posed: Posed) -> Markup:
             str(int(points.mask.sum())),
             times,
             _noise(posed, condition),
-            _initial(posed, experiment),
         ]
+        row += [_values(start, spell) if isinstance(start, dict) else start] if differ else []
         row += [_inputs(experiment.inputs)] if inputs else []
         row += [str(len(experiment.events) or "")] if events else []
-        row += [_values(experiment.parameters)] if own else []
+        row += [_values(experiment.parameters, spell)] if own else []
         rows.append(row)
     return table(heads, rows)
 
@@ -120,24 +134,29 @@ def _noise(posed: Posed, condition: Condition) -> Markup:
     return joined(lines[0], *((tag("br"), line) for line in lines[1:]))
 
 
-def _initial(posed: Posed, experiment: Experiment) -> Markup:
-    """List initial states: the experiment's own, else the model's."""
+def _initial(posed: Posed, experiment: Experiment) -> dict[str, Any] | str:
+    """Return the initial states of an experiment that are not those that the model shows, or say that it rests."""
     if experiment.steady is not None:
-        return joined("steady state")
+        return "steady state"
+    model = posed.own_model.said.initial
     known = {n: v for n, v in posed.initial_values(experiment).items() if n in posed.own_model.own_states}
-    return _values(known)
+    return {n: v for n, v in known.items() if isinstance(v, Free) or n not in model or not _same(v, model[n])}
 
 
-def _values(known: Mapping[str, Any]) -> Markup:
+def _same(one: Any, other: Any) -> bool:
+    return bool(ca.is_equal(ca.SX(one), ca.SX(other), 20))
+
+
+def _values(known: Mapping[str, Any], spell: Spelling) -> Markup:
     parts: list[Content] = []
     for name, value in known.items():
         parts += [", "] if parts else []
         if isinstance(value, Free):
-            parts.append([tag("math", typeset(name)), " free"])
+            parts.append([tag("math", spell(name)), " free"])
         elif isinstance(value, ca.SX) and not value.is_constant():
-            parts.append([tag("math", typeset(name)), " = ", formula(value)])
+            parts.append([tag("math", spell(name)), " = ", formula(value, spell)])
         else:
-            parts.append([tag("math", typeset(name)), f" = {float(value):g}"])
+            parts.append([tag("math", spell(name)), f" = {float(value):g}"])
     return joined(*parts)
 
 

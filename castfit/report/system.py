@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import casadi as ca
+
 from castfit.report.equations import Equation, Typesetter
-from castfit.report.letters import name
+from castfit.report.letters import Spelling, name, spelling
 from castfit.report.markup import Markup, tag
 
 if TYPE_CHECKING:
-    import casadi as ca
-
     from castfit.delay import Delayed
     from castfit.model import Model
 
@@ -43,33 +43,35 @@ def system(model: Model) -> System:
         outputs,
         {n: e for n, e in said.initial.items() if n not in held},
     )
-    typeset = Typesetter([e for group in groups for e in group.values()], _delays(said.delayed, time))
+    graphs = [e for group in groups for e in group.values()]
+    spell = spelling([*(n for group in groups for n in group), *(s.name() for s in ca.symvar(ca.vertcat(*graphs)))])
+    typeset = Typesetter(graphs, _delays(said.delayed, time, spell), spell)
     terms = iter([typeset.terms(k) for k in range(sum(map(len, groups)))])
     rates, algebraic, measured, initial = ([(n, next(terms)) for n in group] for group in groups)
     kinds = {n: memory.kind for n, memory in gathered.items()}
     return System(
-        tuple(Equation(_rate(n, time), found) for n, found in rates),
+        tuple(Equation(_rate(spell(n), time), found) for n, found in rates),
         tuple(Equation(tag("mn", "0"), found) for _, found in algebraic),
-        tuple(Equation(name(n), _remembered(kinds.get(n), found, time)) for n, found in measured),
-        tuple(Equation(tag("mrow", name(n), _called(tag("mn", "0"))), found) for n, found in initial),
+        tuple(Equation(spell(n), _remembered(kinds.get(n), found, time)) for n, found in measured),
+        tuple(Equation(tag("mrow", spell(n), _called(tag("mn", "0"))), found) for n, found in initial),
         tuple(typeset.definitions),
     )
 
 
-def _rate(state: str, time: str) -> Markup:
+def _rate(state: Markup, time: str) -> Markup:
     d = tag("mi", "d", mathvariant="normal")
-    return tag("mfrac", tag("mrow", d, name(state)), tag("mrow", d, name(time)))
+    return tag("mfrac", tag("mrow", d, state), tag("mrow", d, name(time)))
 
 
 def _called(*inside: Markup) -> Markup:
     return tag("mrow", tag("mo", "(", stretchy="false"), inside, tag("mo", ")", stretchy="false"))
 
 
-def _delays(delayed: Sequence[Delayed], time: str) -> dict[int, Markup]:
+def _delays(delayed: Sequence[Delayed], time: str, spell: Spelling) -> dict[int, Markup]:
     """Return how delayed values are shown, by the hash of their symbols: ``x(t − τ)``."""
     shown: dict[int, Markup] = {}
     for d in delayed:  # inner ones come first
-        inside = Typesetter([d.expression, d.tau], shown)
+        inside = Typesetter([d.expression, d.tau], shown, spell)
         what, age = inside.terms(0), inside.terms(1)
         value = tag("mrow", what) if d.expression.is_symbolic() else tag("mrow", tag("mo", "["), what, tag("mo", "]"))
         back = age[0] if len(age) == 1 else _called(*age)

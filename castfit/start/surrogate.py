@@ -170,22 +170,23 @@ def _parameters(problem: Posed) -> Mapping[str, frozenset[str]]:
 def _factors(
     problem: Posed, staged: StagedProblem, v: Array, inside: Mapping[str, frozenset[str]]
 ) -> Iterable[tuple[frozenset[str], float]]:
-    """Yield sets of parameters, and by what factor the spreads that contain them are too small."""
+    """Yield sets of parameters, and by what factor the spreads that contain them are too small.
+
+    Spreads of several outputs with the same parameters, such as one sigma times the scale of each, are judged together.
+    """
     sets = {s: inside[s] for s in inside if inside[s]}
-    values: dict[str, list[tuple[Array, Array, Array]]] = {s: [] for s in sets}
-    noise: dict[str, Noise] = {}
+    values: dict[tuple[frozenset[str], type[Noise]], list[tuple[Array, Array, Array]]] = {}
+    noise: dict[tuple[frozenset[str], type[Noise]], Noise] = {}
     for condition, (mu, spread, _) in zip(problem.conditions, staged.standardised(v), strict=True):
         rows, column = np.nonzero(condition.points.mask)
         m = condition.points.values[rows, column]
         for j, of in enumerate(condition.observed):
             if of is not None and of.computed and of.predicted[1] in sets:
-                here = column == j
-                values[of.predicted[1]].append((mu[here], spread[here], m[here]))
-                noise[of.predicted[1]] = of.noise
-    for name, parts in values.items():
-        if not parts:
-            continue
+                here, key = column == j, (sets[of.predicted[1]], type(of.noise))
+                values.setdefault(key, []).append((mu[here], spread[here], m[here]))
+                noise[key] = of.noise
+    for key, parts in values.items():
         mu, spread, m = (np.concatenate([part[k] for part in parts]) for k in range(3))
         unit = float(np.median(spread))
-        relative = spread / unit if noise[name].in_unit_of_output else np.ones_like(spread)
-        yield sets[name], noise[name].starting_spread(mu / relative, m / relative) / unit
+        relative = spread / unit if noise[key].in_unit_of_output else np.ones_like(spread)
+        yield key[0], noise[key].starting_spread(mu / relative, m / relative) / unit

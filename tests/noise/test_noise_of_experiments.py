@@ -11,7 +11,7 @@ import pytest
 import castfit as cf
 from castfit.drive.multistart.sampling import draw
 from castfit.fingerprint import question
-from castfit.start.surrogate import surrogate
+from castfit.start.surrogate import surrogate, with_spreads
 
 T = np.linspace(0.2, 8, 20)
 TRANSCRIPTIONS = [cf.SingleShooting(), cf.MultipleShooting(5), cf.Collocation()]
@@ -180,6 +180,28 @@ def test_the_surrogate_eliminates_a_sigma_that_is_a_parameter_within_its_bounds(
     steps = 1e-5 * np.eye(2)
     differences = [(most_likely(theta + h) - most_likely(theta - h)) / 2e-5 for h in steps]
     assert gradient == pytest.approx(differences, rel=1e-5)
+
+
+def test_one_sigma_times_the_scale_of_each_output_is_judged_once() -> None:
+    """Before, the sigma was moved once for every output that it is part of, to a bound."""
+    x, k, s = cf.symbols("x k s")
+    scales = cf.symbols(" ".join(f"a{j}" for j in range(6)))
+    outputs = {f"y{j}": a * x for j, a in enumerate(scales)}
+    model = cf.Model({x: -k * x}, parameters=[k, *scales], outputs=outputs, initial={x: 1.0})
+    rng = np.random.default_rng(2)
+    data = {n: 3.0**j * (np.exp(-0.4 * T) + 0.05 * rng.standard_normal(T.size)) for j, n in enumerate(outputs)}
+    experiment = cf.Experiment(data, time=T, sigma={f"y{j}": s * a for j, a in enumerate(scales)})
+    given = {f"a{j}": cf.Parameter(3.0**j, 1e-3, 1e3, "log") for j in range(6)}
+    given |= {"k": cf.Parameter(0.4, 1e-3, 1e3, "log"), "s": cf.Parameter(0.05, 1e-4, 1e3, "log")}
+    problem = cf.Problem(model, experiment, parameters=given)
+    posed = problem.posed
+    for guess in (5.0, 0.05, 5e-4):
+        theta = posed.theta_from({"s": guess})
+        staged = cf.SingleShooting().transcribe(posed, theta)
+        moved = staged.layout.theta(with_spreads(posed, staged, staged.start))
+        values = dict(zip(posed.names, posed.to_natural(moved), strict=True))
+        assert values["s"] == pytest.approx(0.05, rel=0.4)
+        assert values["a3"] == pytest.approx(27.0)
 
 
 def test_starts_are_not_drawn_for_spreads_without_bounds() -> None:

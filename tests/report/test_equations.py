@@ -77,6 +77,29 @@ def test_a_graph_that_unfolds_to_a_huge_tree_stays_small():
     assert sum(len(t) for e in typeset.definitions for t in e.terms) < 50_000
 
 
+def test_powers_of_states_are_shown_as_they_were_said():
+    """Not as castfit.powers writes them, nor squares of squares."""
+    x, n, k = cf.symbols("x n k")
+    model = cf.Model({x: -k * x**n / (k**n + x**n)}, parameters=[n, k], initial={x: 1})
+    found = system(model)
+    (rate,) = (read(term) for term in found.rates[0].terms)
+    assert eval(rate, {}, {"x": 1.7, "n": 2.3, "k": 0.6}) == pytest.approx(-0.6 * 1.7**2.3 / (0.6**2.3 + 1.7**2.3))
+    assert "{" not in rate
+    assert "<mn>4</mn>" in formula((x**2) ** 2)
+
+
+def test_names_that_would_look_alike_are_told_apart():
+    """Also from what the page itself gives a name."""
+    x, k1, k_1, v1 = cf.symbols("x k1 k_1 v_1")
+    shared = k1 * x / (1 + x / k_1 + x**2 / v1) - k_1 * x
+    found = system(cf.Model({x: shared}, parameters=[k1, k_1, v1], outputs={"y": 2 * shared}, initial={x: 1}))
+    (definition,) = found.definitions
+    assert read(definition.left) == "w_1"
+    shown = "".join(definition.terms)
+    assert ">k_1</mi>" in shown
+    assert "<mi>k</mi><mn>1</mn>" in shown
+
+
 def test_conditions_are_cases():
     shown = formula(ca.if_else(T > 3, X, K1))
     assert "<mtable>" in shown
