@@ -60,7 +60,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -489,6 +489,33 @@ class Graded(Evaluation):
     gradient: Array = field(default_factory=lambda: np.empty(0), kw_only=True)
 
 
+@dataclass(frozen=True)
+class Rows:
+    """All rows of a problem whose only variables are theta.
+
+    v (n_theta,) where;  cost, half_square as of an `Evaluation`;  u (m,) priors and measured rows;  E (m, n_theta)
+    their derivatives
+    """
+
+    v: Array
+    cost: float
+    half_square: float
+    u: Array
+    E: Array
+
+
+class Steep(Protocol):
+    """What a search looks at where nothing but theta moves."""
+
+    def cost(self, v: Array) -> float | None:
+        """Return the cost at v (n_theta,), None where something cannot be computed."""
+        ...
+
+    def rows(self, v: Array) -> Rows | None:
+        """Return the rows and their derivatives at v (n_theta,), None where something cannot be computed."""
+        ...
+
+
 class StagedProblem(ABC):
     """A staged estimation problem: layout, bounds, start, and its functions at a point.
 
@@ -553,6 +580,11 @@ class StagedProblem(ABC):
     @abstractmethod
     def linearize(self, v: Array) -> Linearization:
         """Return values and Jacobian blocks at v (n_v,)."""
+
+    @property
+    def steep(self) -> Steep | None:
+        """A faster way to the cost, and to rows with their derivatives, where there is one; the same numbers."""
+        return None
 
     def linearize_along(self, v: Array, directions: Sequence[Array]) -> Linearization:
         """Return what `linearize` does, but of the states at the ends of stages only products with one direction.

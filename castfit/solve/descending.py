@@ -23,10 +23,11 @@ from castfit._watch import Stopped, watched
 from castfit.solve.box_quadratic import lowest_in_box
 from castfit.solve.local import RIDGE, units_of_search
 from castfit.solve.step_control.box import Box
+from castfit.staged import Rows
 
 if TYPE_CHECKING:
     from castfit._array import Array
-    from castfit.staged import Linearization, StagedProblem
+    from castfit.staged import StagedProblem, Steep
 
 _PROMISED = 1e-7
 """Decrease of the cost, in the logarithm of the likelihood, that is as good as none; and of half the squares."""
@@ -111,9 +112,9 @@ class _Walk:
         self.values = self.jacobians = 0
         self._free = np.zeros(staged.layout.n_theta, dtype=np.bool_)
         self._free[staged.eliminated] = True
-        self._measured = [chain.row_mask.ravel() for chain in staged.layout.chains]
-        self._at: Linearization | None = None
-        self._best_at: Linearization | None = None
+        self._ground: Steep = staged.steep or _Staged(staged)
+        self._at: Rows | None = None
+        self._best_at: Rows | None = None
         self._known: list[float] = []
         self._memory = rule.memory
         self._mark, self._since, self._delta = np.inf, 0, rule.first
@@ -122,15 +123,15 @@ class _Walk:
         """Evaluate the start."""
         self.best = v
         self.values += 1
-        if self.staged.evaluate(v).ok:
-            self._accept(self._linear(v))
+        if self._ground.cost(v) is not None:
+            self._accept(self._rows(v))
 
-    def _linear(self, v: Array) -> Linearization | None:
+    def _rows(self, v: Array) -> Rows | None:
         self.jacobians += 1
-        linear = self.staged.linearize(v)
-        return linear if linear.ok and np.isfinite(linear.cost) else None
+        found = self._ground.rows(v)
+        return found if found is not None and np.isfinite(found.cost) else None
 
-    def _accept(self, linear: Linearization | None) -> None:
+    def _accept(self, linear: Rows | None) -> None:
         if linear is None:
             return
         self._at = linear
@@ -157,9 +158,8 @@ class _Walk:
             return self._back()
         self._since += 1
         unit = units_of_search(staged, at.v)
-        u, slopes = self._rows(at)
-        E = slopes * unit
-        H, c = E.T @ E, E.T @ u
+        E = at.E * unit
+        H, c = E.T @ E, E.T @ at.u
         trace = float(np.trace(H))
         if not trace < _LARGEST:
             return self._back()
@@ -175,9 +175,10 @@ class _Walk:
             if promised <= enough:
                 return self._back()
             self.values += 1
-            trial = staged.evaluate(np.clip(at.v + unit * s, staged.lower, staged.upper))
-            ratio = (max(self._known) - trial.cost) / promised if trial.ok else -np.inf
-            linear = self._linear(trial.v) if ratio > rule.accepted else None
+            trial = np.clip(at.v + unit * s, staged.lower, staged.upper)
+            cost = self._ground.cost(trial)
+            ratio = -np.inf if cost is None else (max(self._known) - cost) / promised
+            linear = self._rows(trial) if ratio > rule.accepted else None
             if linear is not None:
                 self._accept(linear)
                 wider = 2.0 if ratio > rule.good else 0.5 if ratio < rule.poor else 1.0
@@ -186,15 +187,31 @@ class _Walk:
             self._delta *= rule.refused
         return self._back()
 
-    def _rows(self, at: Linearization) -> tuple[Array, Array]:
+
+class _Staged:
+    """The cost and the rows of a staged problem that knows no shorter way to them."""
+
+    def __init__(self, staged: StagedProblem) -> None:
+        self._staged = staged
+        self._measured = [chain.row_mask.ravel() for chain in staged.layout.chains]
+
+    def cost(self, v: Array) -> float | None:
+        """Return the cost at v (n,), None where something cannot be computed."""
+        at = self._staged.evaluate(v)
+        return at.cost if at.ok else None
+
+    def rows(self, v: Array) -> Rows | None:
         """Return u and E, not in units of the search."""
-        n, prior = self.staged.layout.n_theta, at.prior_jacobian
+        at = self._staged.linearize(v)
+        if not at.ok:
+            return None
+        n, prior = self._staged.layout.n_theta, at.prior_jacobian
         slopes = prior if isinstance(prior, np.ndarray) else prior.dense
         u, E = [at.prior], [np.asarray(slopes, dtype=float).reshape(at.prior.size, n)]
-        parts = zip(self.staged.layout.chains, at.values, at.jacobians, self._measured, strict=True)
+        parts = zip(self._staged.layout.chains, at.values, at.jacobians, self._measured, strict=True)
         for chain, values, j, measured in parts:
             u.append(values.r.ravel()[measured])
             wide = np.zeros((u[-1].size, n))
             wide[:, chain.theta] = j.R_q.reshape(measured.size, -1)[measured]
             E.append(wide)
-        return np.concatenate(u), np.concatenate(E)
+        return Rows(at.v, at.cost, at.half_square, np.concatenate(u), np.concatenate(E))

@@ -101,8 +101,13 @@ class Scene:
 
     def cost(self, theta: Array) -> float:
         """Return the cost at theta (n,), infinite where the model cannot be integrated."""
-        at = self.staged.evaluate(np.clip(theta, self.staged.lower, self.staged.upper))
-        return at.cost if at.ok and np.isfinite(at.cost) else np.inf
+        v, steep = np.clip(theta, self.staged.lower, self.staged.upper), self.staged.steep
+        if steep is not None:
+            cost = steep.cost(v)
+        else:
+            at = self.staged.evaluate(v)
+            cost = at.cost if at.ok else None
+        return cost if cost is not None and np.isfinite(cost) else np.inf
 
 
 _SCENES: Built[Posed, Scene] = Built()

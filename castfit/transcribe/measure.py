@@ -147,6 +147,11 @@ class Observer:
         self._n_g = len(problem.outputs) + len(problem.spreads)
 
     @property
+    def expressions(self) -> Expressions:
+        """What is observed, then constraints, as functions of a point."""
+        return self._rows.expressions
+
+    @property
     def constraint_names(self) -> tuple[str, ...]:
         """What the path constraints at a point are."""
         return self._rows.names

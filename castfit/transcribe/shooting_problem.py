@@ -45,6 +45,7 @@ from castfit.staged import (
 )
 from castfit.transcribe.backward import by_adjoint, gradient_by_adjoint
 from castfit.transcribe.division import Division, divide
+from castfit.transcribe.lean import Given, Lean
 from castfit.transcribe.measure import (
     Observation,
     Observer,
@@ -198,8 +199,30 @@ class ShootingProblem(StagedProblem):
         quiet = method_of(self.options, self._n_x, self._n_z) == "esdirk"  # those that take over silence themselves
         return nullcontext() if quiet else captured()
 
+    @property
+    def steep(self) -> Lean | None:
+        """The cost and the rows alone, by moves of arrays, where nothing happens on the way."""
+        owner, known = self._lean  # of a problem that this is a copy of, it would have other units
+        if owner is not self:
+            known = self._make_lean()
+            self._lean = self, known
+        return known
+
+    def _make_lean(self) -> Lean | None:
+        odd = self._nodes or self._backward or self.eliminated.size or self._observer.constraint_names
+        if odd or self.by_gradient == "only":
+            return None
+        laid = self._arrange(self._naturals(self.start))
+        return Lean.of(
+            Given(
+                self.problem, self.layout, laid, self._observer.expressions, self._units, self._z_start, self._moving,
+                self.scale, self.least_sigma, self._most_sigma,
+            )
+        )  # fmt: skip
+
     def _choose(self, options: IntegratorOptions) -> None:
         self.options = options
+        self._lean: tuple[ShootingProblem | None, Lean | None] = None, None
         self._coarser: tuple[ShootingProblem | None, ShootingProblem | None] = None, None
         self.jitter = 0.0 if options.method == "collocation" else options.relative_tolerance
 
