@@ -20,6 +20,7 @@ from castfit.held import shape_mistakes, symbol_mistakes
 from castfit.model import Model
 from castfit.observed import unknowns
 from castfit.priors import Belief, contradictions, prior_mistakes
+from castfit.priors.distributions import start_mistakes
 from castfit.quantities import every_parameter, names_used, noise_names
 from castfit.scaled import measured_with
 from castfit.statement import Parameter, Statement, initial_values
@@ -147,7 +148,9 @@ def _parameter_mistakes(
         values = [(what, value)]
     bounds = (parameter.lower, parameter.upper)
     found = [m for where, v in values for m in bound_mistakes(where, v, *bounds, parameter.scale)]
-    wrong = prior_mistakes(what, parameter.prior)
+    wrong = prior_mistakes(what, parameter.prior) + start_mistakes(what, parameter.starts, *bounds)
+    if parameter.starts is not None and is_one_of(parameter.fixed, True, np.True_):
+        wrong.append(f"{what} is fixed, so that no starts of it are drawn; leave starts= out")
     if not found and not wrong and not is_one_of(parameter.fixed, True, np.True_):
         wrong = [m for where, v in values for m in contradictions(where, float(v), *bounds, parameter.prior)]
     return mistakes + found + wrong

@@ -51,6 +51,7 @@ def fingerprint(problem: Posable) -> dict[str, Any]:
             float(q.upper),
             q.scale,
             None if q.prior is None else q.prior.to_plain(),
+            *([] if q.starts is None else [q.starts.to_plain()]),
         ]
         for q in problem.quantities
     }

@@ -31,7 +31,8 @@ class Quantity:
     """One entry of theta.
 
     `kind` is "parameter" or "initial state"; `of` names the parameter or state; `experiment` is None if shared.
-    Guess and bounds are in natural scale; the bounds lie within the prior's support.
+    Guess and bounds are in natural scale; the bounds lie within the prior's support.  `starts` says how starts are
+    drawn, if not evenly.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Quantity:
     upper: float
     scale: str
     prior: PriorDistribution | None = None
+    starts: PriorDistribution | None = None
 
 
 def within_support(lower: float, upper: float, prior: PriorDistribution | None) -> tuple[float, float]:
@@ -114,7 +116,7 @@ def _quantities(said: Statement) -> Iterable[Quantity]:
             assert not isinstance(p.value, Mapping)
             prior = p.prior or by_name.get(name)
             limits = within_support(p.lower, p.upper, prior)
-            yield Quantity(name, "parameter", name, None, float(p.value), *limits, p.scale, prior)
+            yield Quantity(name, "parameter", name, None, float(p.value), *limits, p.scale, prior, p.starts)
     for e in said.experiments:
         suffix = f"[{e.name}]" if several else ""
         used = names_used(said.model, e) - {*e.parameters}
@@ -123,7 +125,7 @@ def _quantities(said: Statement) -> Iterable[Quantity]:
                 guess, label = fixed_value(p, e.name), f"{name}{suffix}"
                 prior = p.prior or by_name.get(label) or by_name.get(name)
                 limits = within_support(p.lower, p.upper, prior)
-                yield Quantity(label, "parameter", name, e.name, guess, *limits, p.scale, prior)
+                yield Quantity(label, "parameter", name, e.name, guess, *limits, p.scale, prior, p.starts)
         for name, value in initial_values(said.model, e).items():
             if isinstance(value, Free):
                 yield _initial_state(name, value, e, suffix, by_name)

@@ -41,6 +41,9 @@ class Parameter:
         What is known of the value beforehand, such as ``Normal(mean, deviation)``; see `castfit.priors`.
     bounds : (lower, upper), optional
         The bounds in one argument.
+    starts : PriorDistribution, optional
+        How `multistart` and `estimate` draw starts of it, within its bounds; by default evenly on its scale.  It says
+        where to look, and nothing about the answer.
 
     Raises
     ------
@@ -58,6 +61,8 @@ class Parameter:
     Parameter(value=9.81, fixed=True)
     >>> cf.Parameter(1.0, local=True, prior=cf.Normal(1.0, 0.2))
     Parameter(value=1, local=True, prior=Normal(mean=1, deviation=0.2))
+    >>> cf.Parameter(1.0, bounds=(0, 100), starts=cf.priors.Uniform(0, 2))
+    Parameter(value=1, lower=0, upper=100, starts=Uniform(lower=0, upper=2))
     """
 
     value: float | Mapping[str, float]
@@ -67,6 +72,7 @@ class Parameter:
     fixed: bool = False
     local: bool = False
     prior: PriorDistribution | None = None
+    starts: PriorDistribution | None = None
 
     def __init__(
         self,
@@ -79,9 +85,10 @@ class Parameter:
         prior: PriorDistribution | None = None,
         *,
         bounds: tuple[float, float] | None = None,
+        starts: PriorDistribution | None = None,
     ) -> None:
         lower, upper = both_bounds("Parameter", lower, upper, bounds)
-        given = (value, lower, upper, scale, fixed, local, prior)
+        given = (value, lower, upper, scale, fixed, local, prior, starts)
         for entry, item in zip(fields(self), given, strict=True):
             object.__setattr__(self, entry.name, item)
 

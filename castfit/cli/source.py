@@ -166,7 +166,7 @@ def _stopped(path: Path, error: Exception) -> str:
 
 
 def _draws(problem: Problem) -> Callable[[int | np.random.Generator], Mapping[str, float]]:
-    """Return what draws starts: between bounds where these are finite, else within a factor of ten of the guess."""
+    """Return what draws starts: as parameters say, between finite bounds, or within a factor of ten of the guess."""
 
     def draw(rng: int | np.random.Generator) -> Mapping[str, float]:
         import numpy as np
@@ -175,7 +175,10 @@ def _draws(problem: Problem) -> Callable[[int | np.random.Generator], Mapping[st
         for q in problem.quantities:
             u = float(generator.uniform())
             finite = np.isfinite(q.lower) and np.isfinite(q.upper)
-            if finite and q.scale == "log" and q.lower > 0.0:
+            if q.starts is not None:
+                low, high = (q.starts.cdf(end) for end in (q.lower, q.upper))
+                value = q.starts.ppf(low + u * (high - low))
+            elif finite and q.scale == "log" and q.lower > 0.0:
                 value = q.lower * (q.upper / q.lower) ** u
             elif finite:
                 value = q.lower + u * (q.upper - q.lower)

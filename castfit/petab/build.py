@@ -17,7 +17,7 @@ from castfit.petab.experiments import Reader, experiments_of
 from castfit.petab.formulas import FormulaError, names_in
 from castfit.petab.naming import Naming, name_all
 from castfit.petab.observing import Observing, observe
-from castfit.petab.priors import distribution
+from castfit.petab.priors import beginnings, distribution
 from castfit.petab.stated import LIN, ParameterRow, Stated
 from castfit.problem import Problem
 from castfit.statement import Parameter
@@ -128,4 +128,4 @@ def _parameter(row: ParameterRow, version: int) -> Parameter:
         value = sqrt(row.lower * row.upper) if log else 0.5 * (row.lower + row.upper)
     value = min(max(value, row.lower), row.upper)
     prior = distribution(row, truncated=version > 1)
-    return Parameter(value, row.lower, row.upper, "log" if log else "linear", prior=prior)
+    return Parameter(value, row.lower, row.upper, "log" if log else "linear", prior=prior, starts=beginnings(row))

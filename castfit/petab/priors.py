@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import atan, copysign, exp, inf, log, log1p, pi, sqrt, tan
 
-from castfit.petab.stated import LIN, ParameterRow
+from castfit.petab.stated import LIN, ParameterRow, Prior
 from castfit.priors import Gamma, Laplace, LogNormal, Normal, PriorDistribution, Truncated, Uniform
 from castfit.priors.distributions import STRAIGHT, Row, is_finite, is_positive
 
@@ -229,10 +229,19 @@ def distribution(row: ParameterRow, *, truncated: bool) -> PriorDistribution | N
     """
     if row.prior is None:
         return None
-    kind = row.prior.kind.replace("-", "").lower()
-    if kind in _SCALED:
-        return _SCALED[kind](*row.prior.numbers, on="value" if row.scale == LIN else row.scale)
-    found = _NATURAL[kind](*row.prior.numbers)
+    found = _distribution(row.prior, row.scale)
     if truncated and not isinstance(found, Uniform) and not found.mistakes():
         return Truncated(found, row.lower, row.upper)
     return found
+
+
+def beginnings(row: ParameterRow) -> PriorDistribution | None:
+    """Return from what starts of a parameter are drawn, if not evenly on its scale."""
+    return None if row.begins is None else _distribution(row.begins, row.scale)
+
+
+def _distribution(prior: Prior, scale: str) -> PriorDistribution:
+    kind = prior.kind.replace("-", "").lower()
+    if kind in _SCALED:
+        return _SCALED[kind](*prior.numbers, on="value" if scale == LIN else scale)
+    return _NATURAL[kind](*prior.numbers)

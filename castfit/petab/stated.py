@@ -30,7 +30,10 @@ class Row:
 
 @dataclass(frozen=True)
 class ParameterRow(Row):
-    """A row of the parameter table; `scale` is lin, log or log10, bounds and nominal value are natural."""
+    """A row of the parameter table; `scale` is lin, log or log10, bounds and nominal value are natural.
+
+    `begins` says how starts of a search are drawn.
+    """
 
     name: str
     scale: str
@@ -40,6 +43,7 @@ class ParameterRow(Row):
     estimated: bool
     prior: Prior | None = None
     label: str = ""
+    begins: Prior | None = None
 
 
 @dataclass(frozen=True)

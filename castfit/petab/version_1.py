@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from castfit.petab.formulas import is_name, number
 from castfit.petab.overview import Overview
+from castfit.petab.priors import beginnings
 from castfit.petab.reading import by_name, choice, measurement, misplaced, observable, parameter, prior
 from castfit.petab.rows import Row, read_rows
 from castfit.petab.stated import (
@@ -21,8 +23,10 @@ from castfit.petab.stated import (
     ObservableRow,
     ParameterRow,
     Period,
+    Prior,
     Stated,
 )
+from castfit.priors.distributions import start_mistakes
 from castfit.status import suggest
 
 _SCALES = {LIN: LIN, LOG: LOG, LOG10: LOG10}
@@ -40,6 +44,7 @@ _PRIORS: Mapping[str, int] = dict.fromkeys(
     ),
     2,
 )
+_BETWEEN_BOUNDS = ("uniform", "parameterScaleUniform")  # without numbers of their own
 _OF_PARAMETERS_2 = {
     "priorDistribution": "objectivePriorType says it in version 1",
 }
@@ -89,14 +94,31 @@ def _parameter(row: Row, name: str, mistakes: list[str]) -> ParameterRow:
     known = prior(row, kind, "objectivePriorParameters", _PRIORS, mistakes) if kind and estimated else None
     if numbers and not kind:
         mistakes.append(f"{row.where}: objectivePriorParameters is given, but no objectivePriorType; give both")
-    begins = row.text("initializationPriorType")
-    if begins and row.text("initializationPriorParameters"):
-        prior(row, begins, "initializationPriorParameters", _PRIORS, mistakes)  # read, so that it is right; not used
-    elif begins and begins not in _PRIORS:
-        mistakes.append(f"{row.where}: initializationPriorType is '{begins}': {suggest(begins, _PRIORS)}")
     if re.match(r"(observable|noise)Parameter\d+_", name):
         mistakes.append(f"{row.where}: '{name}' is a placeholder, which measurements fill; take it out of this table")
-    return parameter(row, name, scale, estimated, known, mistakes)
+    found = parameter(row, name, scale, estimated, known, mistakes)
+    return replace(found, begins=_begins(row, found, mistakes))
+
+
+def _begins(row: Row, found: ParameterRow, mistakes: list[str]) -> Prior | None:
+    """Return how starts are drawn; None for evenly between the bounds on the parameter's scale."""
+    kind, numbers = row.text("initializationPriorType"), row.text("initializationPriorParameters")
+    if numbers and not kind:
+        kind = "parameterScaleUniform"
+    if not kind or not found.estimated:
+        return None
+    if kind in _BETWEEN_BOUNDS and not numbers:
+        return Prior(kind, (found.lower, found.upper)) if kind == "uniform" and found.scale != LIN else None
+    if kind not in _PRIORS:
+        mistakes.append(f"{row.where}: initializationPriorType is '{kind}': {suggest(kind, _PRIORS)}")
+        return None
+    known = prior(row, kind, "initializationPriorParameters", _PRIORS, mistakes)
+    if known is None:
+        return None
+    begins = beginnings(replace(found, begins=known))
+    wrong = start_mistakes(f"{row.where}: '{found.name}'", begins, found.lower, found.upper)
+    mistakes += wrong
+    return None if wrong else known
 
 
 def _observable(row: Row, name: str, mistakes: list[str]) -> ObservableRow:

@@ -571,6 +571,18 @@ def prior_mistakes(what: str, prior: Any) -> list[str]:
     return [f"{what} has the prior {text(prior)}; {mistake}" for mistake in prior.mistakes()]
 
 
+def start_mistakes(what: str, starts: Any, lower: Any, upper: Any) -> list[str]:
+    """Say what is wrong with the distribution from which starts of something are drawn, within its bounds."""
+    if starts is None:
+        return []
+    if not isinstance(starts, PriorDistribution):
+        return [f"{what} has the starts {text(starts)}; give Uniform(lower, upper) or another of castfit.priors"]
+    wrong = [f"{what} has the starts {text(starts)}; {mistake}" for mistake in starts.mistakes()]
+    if wrong or real(lower) is None or real(upper) is None or starts.cdf(float(lower)) < starts.cdf(float(upper)):
+        return wrong
+    return [f"{what}: its starts {text(starts)} lie outside its bounds [{lower:g}, {upper:g}]; change either"]
+
+
 def contradictions(what: str, guess: float, lower: float, upper: float, prior: PriorDistribution | None) -> list[str]:
     """Say where a prior contradicts the bounds, or the guess, of what it is on."""
     if prior is None:

@@ -174,3 +174,17 @@ def test_free_initial_states_are_drawn_too():
     experiment = cf.Experiment({"x": [1.0, 0.5]}, time=[0, 1], initial={"x": cf.free(1.0, lower=0.5, upper=2)})
     decay = cf.Problem(decay_model(), experiment, parameters={"k": cf.Parameter(0.5, lower=0, upper=1)})
     assert len(set(column(drawn(decay), "x(0)"))) == 8
+
+
+def test_what_is_wrong_with_starts_of_a_parameter_is_said() -> None:
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
+    experiment = cf.Experiment({"x": [0.5, 0.2]}, time=[1, 2], sigma=0.1)
+    for wrong, said in (
+        (cf.Parameter(1.0, 0, 2, starts=cf.priors.Uniform(3, 4)), "lie outside its bounds"),
+        (cf.Parameter(1.0, 0, 2, starts=cf.Normal(1, -1)), "has the starts Normal"),
+        (cf.Parameter(1.0, fixed=True, starts=cf.Normal(1, 1)), "is fixed, so that no starts of it are drawn"),
+        (cf.Parameter(1.0, starts=3), "has the starts 3; give Uniform"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(cf.InputError, match=said):
+            cf.Problem(model, experiment, parameters={"k": wrong})

@@ -9,6 +9,9 @@ import pytest
 from scipy import stats
 
 import castfit as cf
+from castfit.cli.source import load
+from castfit.drive.multistart.sampling import draw
+from castfit.drive.portfolio.limits import search_field
 from castfit.petab.likelihood import Objective, accurate
 from tests.petab.writing import DECAY, measured, parameter, write
 
@@ -284,6 +287,38 @@ def test_scales_bounds_and_fixed_parameters(tmp_path):
 
 
 # Version 2
+
+
+def test_starts_are_drawn_from_initialization_priors(tmp_path):
+    """By estimate's field, by multistart, and on the command line; within the bounds, and nothing else changes."""
+    priors = [
+        ("k", "parameterScaleNormal", "-0.5;0.1"), ("A0", "uniform", "1.5;2.5"), ("dose", "parameterScaleUniform", ""),
+    ]  # fmt: skip
+    rows = [
+        parameter(n, 2.0 if n != "k" else 0.4, initializationPriorType=kind, initializationPriorParameters=numbers)
+        for n, kind, numbers in priors
+    ]
+    text = DECAY.replace("A = A0", "A = A0 + dose")
+    problem = cf.petab.load(write(tmp_path, text, parameters=rows))
+    assert problem.parameters["k"].starts == cf.Normal(-0.5, 0.1, on="log10")
+    assert problem.parameters["A0"].starts == cf.priors.Uniform(1.5, 2.5)
+    assert problem.parameters["dose"].starts is None
+    field = search_field(problem.posed, None)
+    rng = np.random.default_rng(3)
+    drawn = np.exp([field.draw(rng) for _ in range(400)])
+    of = {n: drawn[:, problem.names.index(n)] for n in problem.names}
+    assert np.log10(of["k"]).mean() == pytest.approx(-0.5, abs=0.02)
+    assert np.log10(of["k"]).std() == pytest.approx(0.1, abs=0.02)
+    assert of["A0"].mean() == pytest.approx(2.0, abs=0.06)
+    assert 1.5 <= of["A0"].min() < of["A0"].max() <= 2.5
+    low, high = (np.log10(problem.parameters["dose"].bounds[j]) for j in range(2))
+    assert np.log10(of["dose"]).std() == pytest.approx((high - low) / np.sqrt(12), rel=0.1)
+    starts = draw(problem, 64, None, None, 0, []).first
+    assert np.mean([s["A0"] for s in starts]) == pytest.approx(2.0, abs=0.02)
+    assert np.std([np.log10(s["k"]) for s in starts]) == pytest.approx(0.1, abs=0.02)
+    limited = search_field(problem.posed, {"A0": (5.0, 6.0)}).draw(rng)
+    assert 5.0 <= np.exp(limited[problem.names.index("A0")]) <= 6.0
+    assert all(1.5 <= load(str(tmp_path / "problem.yaml"), []).draw_start(j)["A0"] <= 2.5 for j in range(5))
 
 
 def test_version_2_says_the_same_in_other_words(tmp_path):

@@ -73,7 +73,8 @@ def multistart(
         returns ``{name: value}``.  For 2 n starts, Sobol's sequence and "uniform" begin with those for n.
     limits : mapping from quantity name, optional
         Where starts are drawn: (lower, upper), or a distribution with ``cdf`` and ``ppf`` as in scipy.stats, which is
-        cut off at the quantity's bounds.  By default between the bounds, which must then be finite.
+        cut off at the quantity's bounds.  By default as its ``Parameter(starts=...)`` says, else between the bounds,
+        which must then be finite.
     start_strategy : {"decomposed", "soft"}, optional
         What improves a drawn start before the fit: "decomposed" first estimates the equations that share no parameter
         apart from each other (see `Decomposed`), each from this start and many others; "soft" lets constant states

@@ -199,6 +199,8 @@ def _axis(quantity: Quantity, given: Any, log: bool, mistakes: list[str]) -> _Ax
         if not float(given.cdf(upper)) > float(given.cdf(lower)):
             mistakes.append(f"the distribution of '{name}' lies outside its bounds [{lower:g}, {upper:g}]")
         return _Axis(quantity, lower, upper, distribution=given)
+    if given is None and quantity.starts is not None:
+        return _Axis(quantity, lower, upper, distribution=quantity.starts)
     if given is None and quantity.prior is not None and not np.isfinite([lower, upper]).all():
         return _Axis(quantity, lower, upper, distribution=quantity.prior)
     if given is not None:

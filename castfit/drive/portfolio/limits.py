@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._reading import named, reals, text
-from castfit.drive.portfolio.moves import Field
+from castfit.drive.portfolio.moves import Field, Uneven
 from castfit.solve.local import units_of_search
 from castfit.start.scene import enclosed, scene_of
 from castfit.status import suggest
@@ -53,4 +53,9 @@ def search_field(posed: Posed, limits: Mapping[str, Any] | None) -> Field:
     reach = np.where(log, _DECADES * np.log(10.0), _TIMES * np.abs(guess))
     lower, upper = enclosed(lower, upper, guess, reach)
     unit = units_of_search(scene.staged, guess)[: lower.size]
-    return Field(lower, upper, np.minimum(unit, np.where(upper > lower, upper - lower, unit)))
+    uneven = tuple(
+        Uneven(j, q.starts, bool(log[j]))
+        for j, q in enumerate(quantities)
+        if q.starts is not None and q.name not in given and upper[j] > lower[j]
+    )
+    return Field(lower, upper, np.minimum(unit, np.where(upper > lower, upper - lower, unit)), uneven)

@@ -8,6 +8,7 @@ differential x + U(0.3, 1) (a - b) of three members, each coordinate with probab
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from castfit._array import Array
+    from castfit.priors import PriorDistribution
 
 SIZE = 15
 _SAME = 1e-3  # root mean square distance, in widths of the limits
@@ -23,16 +25,42 @@ _ALIKE = 0.1  # of costs, in the logarithm of a likelihood
 
 
 @dataclass(frozen=True)
+class Uneven:
+    """A quantity, by its place, that is drawn from a distribution of its natural value, within limits of the search."""
+
+    place: int
+    distribution: PriorDistribution
+    log: bool
+
+    def value(self, u: float, lower: float, upper: float) -> float:
+        """Return the value in search scale below which another one lies with probability u."""
+        ends = (lower, upper) if not self.log else (math.exp(lower), math.exp(upper))
+        low, high = (self.distribution.cdf(end) for end in ends)
+        natural = self.distribution.ppf(low + u * (high - low))
+        natural = min(max(natural, ends[0]), ends[1])
+        return min(max(math.log(natural) if self.log else natural, lower), upper)
+
+
+@dataclass(frozen=True)
 class Field:
-    """Where candidates may be: limits and one unit of the search for every quantity, (n,) each."""
+    """Where candidates may be: limits and one unit of the search for every quantity, (n,) each.
+
+    `uneven` says which are not drawn evenly between their limits.
+    """
 
     lower: Array
     upper: Array
     unit: Array
+    uneven: tuple[Uneven, ...] = ()
 
     def draw(self, rng: np.random.Generator) -> Array:
-        """Draw evenly between the limits."""
-        return self.lower + (self.upper - self.lower) * rng.random(self.lower.size)
+        """Draw between the limits."""
+        u = rng.random(self.lower.size)
+        theta = self.lower + (self.upper - self.lower) * u
+        for of in self.uneven:
+            j = of.place
+            theta[j] = of.value(float(u[j]), float(self.lower[j]), float(self.upper[j]))
+        return theta
 
     def inside(self, theta: Array) -> Array:
         """Return what lies within the limits."""

@@ -64,7 +64,8 @@ def estimate(
     finds : int
         How often the best optimum is to be found before it is believed.
     limits : mapping from quantity name to (lower, upper), optional
-        Where starts are drawn, evenly on the scale of each quantity.  By default between the bounds; where there are
+        Where starts are drawn, evenly on the scale of each quantity.  By default as its ``Parameter(starts=...)`` says,
+        else between the bounds; where there are
         none, a factor of a thousand about the guess of what is on logarithmic scale, else ten times the guess to either
         side.
     ways : sequence of {"fit", "box", "growing", "soft", "recombined"}, optional
