@@ -22,6 +22,7 @@ from castfit.observed import unknowns
 from castfit.priors import Belief, contradictions, prior_mistakes
 from castfit.priors.distributions import start_mistakes
 from castfit.quantities import every_parameter, names_used, noise_names
+from castfit.rest import SteadyStart
 from castfit.scaled import measured_with
 from castfit.statement import Parameter, Statement, initial_values
 from castfit.status import suggest
@@ -290,6 +291,8 @@ def _steady_mistakes(model: Model, experiment: Experiment, parameters: Sequence[
     for name, value in said.initial.items():
         if isinstance(value, ca.SX):
             mistakes += _unknown(f"steady_state: the initial value of '{name}'", value, parameters)
+    if isinstance(said.initial, SteadyStart):
+        return [*mistakes, *_steady_mistakes(model, experiment.before, parameters)]
     first = {**model.initial, **said.initial}
     mistakes += [
         f"steady_state: state '{n}' has no value from which to come to rest; give initial={{'{n}': ...}}, which also "

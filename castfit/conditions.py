@@ -155,8 +155,10 @@ def _condition(
     for occurrence in occurrences(experiment.events, experiment.end):
         happens.add(occurrence)
     plans = [_Plan.of(model, experiment, graphs, tuple(happens.values), tuple(happens.what))]
-    if experiment.steady is not None:
-        plans.append(_Plan.of(model, experiment.before, graphs))
+    rests = [experiment]  # what begins at rest, each before the last
+    while rests[-1].steady is not None:
+        rests.append(rests[-1].before)
+        plans.append(_Plan.of(model, rests[-1], graphs))
     follow = tuple(n for n in model.own_states if isinstance(initial.get(n), Consistent))
     given = tuple(n for n in model.algebraic_states if n in initial and not isinstance(initial[n], Consistent))
     if follow:
@@ -171,7 +173,7 @@ def _condition(
     known = [quantities[j] for j in own]
     link = plans[0].link(said, known)
     if experiment.steady is not None:
-        link = replace(link, parts=(*link.parts, _at_rest(said, experiment, plans[1], known)))
+        link = replace(link, parts=(*link.parts, _at_rest(said, experiment, plans[1:], known)))
     z_guess = np.array([_guess(initial.get(n, 1.0)) for n in model.algebraic_states])
     if follow:
         inner = plans[1].link(said, known, algebraic=given)
@@ -215,10 +217,12 @@ def _guess(value: Any) -> float:
     return 1.0 if isinstance(value, ca.SX) else float(value)
 
 
-def _at_rest(said: Statement, experiment: Experiment, plan: _Plan, known: Sequence[Quantity]) -> AtRest:
-    """Return the part of a link that is the steady state before an experiment."""
+def _at_rest(said: Statement, experiment: Experiment, plans: Sequence[_Plan], known: Sequence[Quantity]) -> AtRest:
+    """Return the part of a link that is the steady state before an experiment; that may follow from one before it."""
     model, before = said.model, experiment.before
-    inner = plan.link(said, known, before=True)
+    inner = plans[0].link(said, known, before=True)
+    if before.steady is not None:
+        inner = replace(inner, parts=(*inner.parts, _at_rest(said, before, plans[1:], known)))
     at = inner.natural(np.array([q.guess for q in known], dtype=float))
     vary = np.zeros(len(model.parameters), dtype=np.bool_)
     vary[inner.free] = True

@@ -469,10 +469,7 @@ class Experiment:
     def __reduce__(self) -> Any:
         """Pickle expressions of parameters through CasADi functions, since bare SX does not pickle."""
         initial, parameters = _packed(self.initial), _packed(self.parameters)
-        steady = None
-        if self.steady is not None:
-            said = self.steady
-            steady = (dict(said.inputs), _packed(said.parameters), _packed(said.initial), said.settled)
+        steady = None if self.steady is None else _packed_rest(self.steady)
         noise = {
             n: (replace(model, sigma=None), _Graph.of(model.sigma) if isinstance(model.sigma, ca.SX) else model.sigma)
             for n, model in self.noise.items()
@@ -520,6 +517,19 @@ def _unpacked(group: Mapping[str, Any]) -> dict[str, Any]:
     return {n: v.expression() if isinstance(v, _Graph) else v for n, v in group.items()}
 
 
+def _packed_rest(said: SteadyStart) -> tuple[Any, ...]:
+    before = _packed_rest(said.initial) if isinstance(said.initial, SteadyStart) else None
+    return dict(said.inputs), _packed(said.parameters), _packed(said.initial), said.settled, before
+
+
+def _unpacked_rest(steady: tuple[Any, ...], replaced: Mapping[str, Any]) -> SteadyStart:
+    inputs, parameters, initial, settled, before = steady
+    states = _unpacked(initial)
+    return SteadyStart(
+        inputs, _unpacked(parameters), states if before is None else _unpacked_rest(before, states), replaced, settled
+    )
+
+
 def _restore(
     data: Any,
     sigma: Any,
@@ -530,13 +540,12 @@ def _restore(
     events: tuple[Happening, ...],
     start: float,
     name: str,
-    steady: tuple[Any, Any, Any, bool] | None,
+    steady: tuple[Any, ...] | None,
 ) -> Experiment:
     noise = {n: replace(m, sigma=s.expression() if isinstance(s, _Graph) else s) for n, (m, s) in stated.items()}
     initial, parameters = _unpacked(initial), _unpacked(parameters)
     if steady is not None:
-        inputs_before, own, states, settled = steady
-        initial = SteadyStart(inputs_before, _unpacked(own), _unpacked(states), initial, settled)
+        initial = _unpacked_rest(steady, initial)
     return Experiment(
         data,
         sigma=sigma,
@@ -578,10 +587,7 @@ def _resting(initial: Any, signals: Mapping[str, Input | EstimatedInput], mistak
     states: dict[str, Any] = {}
     if isinstance(initial, SteadyStart) and initial.settled:
         return initial
-    if isinstance(initial, SteadyStart):
-        mistakes.append("the data are at infinity already; give initial states, from which the model comes to rest")
-    else:
-        states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial, mistakes).items()}
+    states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial, mistakes).items()}
     mistakes += [
         f"initial state '{n}' is free, but the data are at infinity; give a parameter instead, and its guess in the "
         "problem's parameters"
@@ -593,7 +599,9 @@ def _resting(initial: Any, signals: Mapping[str, Input | EstimatedInput], mistak
         for n, u in signals.items()
         if u.kind != "constant"
     ]
-    return SteadyStart({}, {}, states, {}, settled=True)
+    # From a steady state before it, or from initial states, the model comes to rest, again or at all.
+    begin = replace(initial, replace=states) if isinstance(initial, SteadyStart) else states
+    return SteadyStart({}, {}, begin, {}, settled=True)
 
 
 def as_input(name: str, value: Any, mistakes: list[str]) -> Input:

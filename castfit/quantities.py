@@ -72,8 +72,9 @@ def names_used(model: Model, experiment: Experiment) -> frozenset[str]:
     It does not need the scales of outputs that it does not measure.
     """
     values = (*initial_values(model, experiment).values(), *experiment.parameters.values())
-    if experiment.steady is not None:
-        before = experiment.before
+    before = experiment
+    while before.steady is not None:
+        before = before.before
         values = (*values, *initial_values(model, before).values(), *before.parameters.values())
     inside = (symbol.name() for v in values if isinstance(v, ca.SX) for symbol in ca.symvar(v))
     no_parameters = {*model.states, *model.algebraic_states, *model.inputs, model.system.t.name()}

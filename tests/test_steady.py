@@ -332,15 +332,39 @@ def test_data_at_infinity(method):
     assert again.experiments[1].with_values({"x": np.array([[1.0, 2.0]])}).settled
 
 
+def test_a_model_comes_to_rest_again_from_where_it_rested():
+    """With memory: of two stable states the one on whose side it rested before, and what that was is conserved.
+
+    x' = k (x - 1)(2 - x)(x - 3) + u   rests at 1 or 3 for u = 0;   A <-> B   keeps A + B, of which A is doubled.
+    """
+    x, A, B, u, k, there, back = cf.symbols("x A B u k there back")
+    rates = {x: k * (x - 1) * (2 - x) * (x - 3) + u, A: back * B - there * A, B: there * A - back * B}
+    model = cf.Model(rates, parameters=[u, k, there, back], initial={x: 0.5, A: 1.0, B: 1.0})
+    pushed = cf.steady_state(parameters={u: 5.0 * k, there: 0.3}, replace={A: 2 * there})
+    values = {"x": 3.0, "A": 1.0, "B": 1.0}
+    given = {"u": cf.Parameter(0.0, fixed=True), "k": 0.8, "there": 0.5, "back": 0.6}
+    for initial, rests_at in ((pushed, 3.0), (None, 1.0)):
+        end = cf.Experiment({n: [v] for n, v in values.items()}, time=[np.inf], sigma=0.1, initial=initial)
+        problem = cf.Problem(model, [end], parameters=given)
+        again = pickle.loads(pickle.dumps(problem))
+        for asked in (problem, again, problem.replace(parameters={**given, "k": 0.9})):
+            link = asked.posed.conditions[0].link
+            a = link.natural(asked.guess).a
+            total = 2.0 if initial is None else 2 * 0.5 + 2.0 * 0.3 / 0.9
+            assert np.allclose(a, [rests_at, total * 0.6 / 1.1, total * 0.5 / 1.1], rtol=1e-7)
+        at, theta, h = link.natural(problem.guess), np.array(problem.guess), 1e-6
+        for j in range(theta.size):
+            step = np.where(np.arange(theta.size) == j, h, 0.0)
+            slope = (link.natural(theta + step).a - link.natural(theta - step).a) / (2 * h)
+            assert np.allclose(link.natural(theta).da[:, j], slope, atol=1e-6)
+        assert at.a[0] == pytest.approx(rests_at)
+
+
 def test_mistakes_in_data_at_infinity():
     with refused("values at infinity stand beside others"):
         cf.Experiment({"x": [1.0, 2.0]}, time=[1.0, np.inf])
-    with (
-        refused("come to rest; give", "changes in time, but the data are at infinity")
-        if False
-        else refused("the data are at infinity already", "input 'u' changes in time, but the data are at infinity")
-    ):
-        cf.Experiment({"x": [1.0]}, time=[np.inf], initial=cf.steady_state(),
+    with refused("initial state 'x' is free", "input 'u' changes in time, but the data are at infinity"):
+        cf.Experiment({"x": [1.0]}, time=[np.inf], initial=cf.steady_state(replace={"x": cf.free(1.0)}),
                       inputs={"u": cf.Input.linear([0, 1], [0, 1])})  # fmt: skip
     with refused("initial state 'x' is free, but the data are at infinity"):
         cf.Experiment({"x": [1.0]}, time=[np.inf], initial={"x": cf.free(1.0)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from math import sqrt
+from typing import Any
 
 import casadi as ca
 
@@ -20,6 +21,7 @@ from castfit.petab.observing import Observing, observe
 from castfit.petab.priors import beginnings, distribution
 from castfit.petab.stated import LIN, ParameterRow, Stated
 from castfit.problem import Problem
+from castfit.rest import SteadyStart
 from castfit.statement import Parameter
 from castfit.status import check
 
@@ -110,9 +112,13 @@ def _inside(experiments: Iterable[Experiment]) -> set[str]:
     found: set[str] = set()
     for e in experiments:
         found |= symbols_of(e.events)
-        before = {} if e.steady is None else {**e.steady.parameters, **e.steady.initial}
+        before: list[Any] = []
+        rest = e.steady
+        while rest is not None:
+            before += [*rest.parameters.values(), *rest.initial.values()]
+            rest = rest.initial if isinstance(rest.initial, SteadyStart) else None
         spreads = [model.sigma for model in e.noise.values()]
-        for value in (*e.parameters.values(), *e.initial.values(), *before.values(), *spreads):
+        for value in (*e.parameters.values(), *e.initial.values(), *before, *spreads):
             if isinstance(value, ca.SX):
                 found |= {s.name() for s in ca.symvar(value)}
     return found

@@ -137,8 +137,6 @@ class Reader:
         """Find what cannot be expressed in an experiment, by name."""
         at_rest = [d.row.where for d in data if isinf(d.row.time)]
         events = self.entities.events
-        if at_rest and row.before is not None:
-            self._add([f"{at_rest[0]}: steady-state measurements after a pre-equilibration are not supported"])
         if at_rest and (events or len(row.during) > 1):
             what = "events" if events else "several periods"
             self._add([f"{at_rest[0]}: steady-state measurements of a model with {what} are not supported"])

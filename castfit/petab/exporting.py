@@ -28,6 +28,7 @@ from castfit.priors import Gamma, Normal, PriorDistribution, Truncated, Uniform
 from castfit.priors import Laplace as LaplacePrior
 from castfit.priors import LogNormal as LogNormalPrior
 from castfit.problem import Problem
+from castfit.rest import SteadyStart
 from castfit.statement import Parameter
 from castfit.status import check
 
@@ -148,7 +149,11 @@ def _targets(problem: Problem) -> frozenset[str]:
     """Return the parameters that some experiment sets, so that all must."""
     found: set[str] = set()
     for e in problem.experiments:
-        found |= {*e.parameters, *(() if e.steady is None else e.steady.parameters)}
+        found |= {*e.parameters}
+        rest = e.steady
+        while rest is not None:
+            found |= {*rest.parameters}
+            rest = rest.initial if isinstance(rest.initial, SteadyStart) else None
     local = {n for n, p in problem.parameters.items() if p.local}
     return frozenset(n for n in found - local if n in problem.own_model.parameters)
 
@@ -210,9 +215,10 @@ def _add_experiment(problem: Problem, model: Model, experiment: Experiment, tabl
     shared = {n: ca.SX.sym(f"estimated_{n}") for n in _targets(problem) if n in problem.parameters}
     if steady is not None and steady.settled:
         begin, changes = experiment.start, dict(steady.initial)
+        steady = steady.initial if isinstance(steady.initial, SteadyStart) else None
     else:
         begin, changes = experiment.start, dict(experiment.initial)
-    if steady is not None and not steady.settled:
+    if steady is not None:
         before = {**shared, **experiment.parameters, **steady.parameters, **steady.initial}
         _add_condition(f"{name}_before", before, experiment, tables)
         tables.experiments.append({"experimentId": name, "time": "-inf", "conditionId": f"{name}_before"})

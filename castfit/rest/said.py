@@ -27,6 +27,7 @@ class SteadyStart(Mapping[str, Any]):
         Values that differ from the experiment's before it.
     initial : mapping from str to float or casadi.SX
         From where the model comes to rest, and what its conserved sums are; the model's own where it is left out.
+        Where the experiment is measured at rest only, this may be another steady state, the one before.
     replace : mapping
         Initial states of the experiment itself that differ from the steady state: a number, an expression, `free`.
     settled : bool

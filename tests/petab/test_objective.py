@@ -215,6 +215,35 @@ def test_steady_state_rows_and_conditions_measured_only_at_the_start(tmp_path):
     assert nllh(result) < nllh(problem)
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_steady_state_rows_after_a_pre_equilibration(tmp_path, version):
+    """What is conserved was set before, and changed between."""
+    text = "A' = k2 * B - k1 * A; B' = k1 * A - k2 * B; A = 1; B = 1; k1 = 1; k2 = 1"
+    rows = [{"observableId": "y", "measurement": m, "time": t} for t, m in ((1, 1.3), ("inf", 0.8))]
+    if version == 1:
+        more = {"conditions": [{"conditionId": "c", "k1": 0.3, "A": ""}, {"conditionId": "d", "k1": 0.8, "A": 3.0}]}
+        measurements = [{**r, "preequilibrationConditionId": "c", "simulationConditionId": "d"} for r in rows]
+    else:
+        sets = (("c", "k1", 0.3), ("d", "k1", 0.8), ("d", "A", 3.0))
+        periods = (("-inf", "c"), (0, "d"))
+        more = {
+            "conditions": [{"conditionId": c, "targetId": t, "targetValue": v} for c, t, v in sets],
+            "experiments": [{"experimentId": "e", "time": t, "conditionId": c} for t, c in periods],
+        }
+        measurements = [{**r, "experimentId": "e"} for r in rows]
+    scale = {"parameterScale": "log10", "estimate": 1} if version == 1 else {"estimate": "true"}
+    known = [{"parameterId": "k2", "lowerBound": 1e-3, "upperBound": 1e3, "nominalValue": 0.6, **scale}]
+    problem = cf.petab.load(write(tmp_path, text, version=version, parameters=known, measurements=measurements, **more))
+    b = 2 * 0.3 / 0.9
+    rest = (3 + b) * 0.6 / 1.4
+    expected = normal(1.3, rest + (3 - rest) * exp(-1.4), 0.1) + normal(0.8, rest, 0.1)
+    assert nllh(problem) == pytest.approx(expected, abs=1e-5)
+    assert gradient_agrees(problem)
+    assert cf.fit(problem, "single").success
+    again = cf.petab.load(cf.petab.save(problem, tmp_path / "saved"))
+    assert nllh(again) == pytest.approx(nllh(problem), rel=1e-9)
+
+
 def test_a_switch_at_an_estimated_time(tmp_path):
     model = """
     model switch
