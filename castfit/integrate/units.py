@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-_RATES: Built[Model, ca.Function] = Built()
+_RATES: Built[Model, dict[int, ca.Function]] = Built()
+"""Of so many points at once, by their number; 0 for one."""
+_SIZES = 8  # that are kept
 
 
 def units_of(
@@ -70,9 +72,14 @@ def mean_magnitude(values: Array) -> Array:
 
 def _rates(model: Model, inputs: Sequence[Input], times: Array, x: Array, z: Array, p: Array) -> tuple[Array, Array]:
     """Return the largest |f_i| and |d f_i / d x_i| over the table, (n_x,) each."""
-    function: Any = _RATES.get(model, _build)
+    known = _RATES.get(model, lambda model: {0: _build(model)})
+    if times.size not in known:
+        known[times.size] = known[0].map(times.size)
+        if len(known) > _SIZES:
+            known.pop(next(size for size in known if size))
+    function: Any = known[times.size]
     u = np.array([signal(times) for signal in inputs]).reshape(-1, times.size)
-    found = function.map(times.size)(times[None], x.T, z.T, np.repeat(p[:, None], times.size, axis=1), u)
+    found = function(times[None], x.T, z.T, np.repeat(p[:, None], times.size, axis=1), u)
     sizes = [np.abs(np.asarray(f, dtype=float)) for f in found]
     f, slope = (np.where(np.isfinite(s), s, 0.0).max(axis=1) for s in sizes)
     return f, slope

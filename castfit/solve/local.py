@@ -515,12 +515,19 @@ def units_of_search(staged: StagedProblem, v: Array) -> Array:
 
     An e-fold of a logarithm; else the width of the bounds, or the magnitude where that is less.
     """
-    width, n = staged.upper - staged.lower, staged.layout.n_theta
+    n = staged.layout.n_theta
+    zero = np.zeros(v.size, dtype=np.bool_)
+    zero[:n] = staged.start[:n] == 0.0
+    return units_between(staged.lower, staged.upper, np.maximum(np.abs(v), staged.scale), zero, staged.logarithmic)
+
+
+def units_between(lower: Array, upper: Array, magnitude: Array, zero: Mask, logarithmic: Mask) -> Array:
+    """Return the same from bounds and magnitudes (n_v,); `zero` tells what starts there."""
+    width = upper - lower
     known = np.isfinite(width) & (width > 0.0)
-    magnitude = np.maximum(np.abs(v), staged.scale)
-    magnitude[:n][(staged.start[:n] == 0.0) & known[:n]] = np.inf  # the scale of zero is no magnitude
+    magnitude = np.where(zero & known, np.inf, magnitude)  # the scale of zero is no magnitude
     unit = np.where(known, np.minimum(width, magnitude), magnitude)
-    unit[np.flatnonzero(staged.logarithmic)] = 1.0
+    unit[np.flatnonzero(logarithmic)] = 1.0
     return unit
 
 

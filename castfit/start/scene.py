@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._casadi import Built, find_compiler
+from castfit.eliminated import blocks_of
 from castfit.integrate import IntegratorOptions
-from castfit.solve.local import units_of_search
+from castfit.solve.local import units_between, units_of_search
 from castfit.start.surrogate import surrogate
-from castfit.transcribe.shooting_problem import ShootingProblem
+from castfit.transcribe.shooting_problem import ShootingProblem, parameter_scale
 from castfit.transcribe.single_shooting import SingleShooting
 from castfit.transcribe.trajectory import every_state_measured
 
@@ -68,11 +69,15 @@ class Scene:
         """Return the problem up to a measured time."""
         if end not in self._shorter:
             shorter = self.searched.until(end)
-            staged = self.transcription.transcribe(shorter, shorter.guess)
+            units: list[Array] | None = None
             if self._units is not None:  # experiments that begin later are left out
-                units = dict(zip((c.name for c in self.searched.conditions), self._units, strict=True))
-                staged = staged.with_units([units[c.name] for c in shorter.conditions])
-            self._shorter[end] = staged
+                known = dict(zip((c.name for c in self.searched.conditions), self._units, strict=True))
+                units = [known[c.name] for c in shorter.conditions]
+            if units is None or self.staged.eliminated.size:
+                staged = self.transcription.transcribe(shorter, shorter.guess)
+                self._shorter[end] = staged if units is None else staged.with_units(units)
+            else:
+                self._shorter[end] = self.transcription.transcribe(shorter, shorter.guess, units)
         return self._shorter[end]
 
     @property
@@ -127,6 +132,23 @@ def search_options() -> IntegratorOptions:
     )
 
 
+def frame_of(posed: Posed) -> tuple[Posed, Array, Array, Array]:
+    """Return what is searched in a problem, its bounds, and units of the search at its guess, (n,) each.
+
+    Where nothing is eliminated that takes no scene: a search in other processes has no use for one here.
+    """
+    searched = posed if posed.least_squares else surrogate(posed)
+    guess = searched.guess
+    if blocks_of(searched):
+        scene = scene_of(posed)
+        searched, staged = scene.searched, scene.staged
+        n = guess.size
+        return searched, staged.lower[:n].copy(), staged.upper[:n].copy(), units_of_search(staged, guess)[:n]
+    lower, upper = (end.copy() for end in searched.bounds)
+    magnitude = np.maximum(np.abs(guess), parameter_scale(searched, guess))
+    return searched, lower, upper, units_between(lower, upper, magnitude, guess == 0.0, searched.log)
+
+
 def _scene(posed: Posed) -> Scene:
     searched = posed if posed.least_squares else surrogate(posed)
     transcription = SingleShooting(search_options())
@@ -153,6 +175,8 @@ def _typical(searched: Posed, staged: ShootingProblem, transcription: SingleShoo
     reach = _REACH * units_of_search(staged, searched.guess)
     lower, upper = enclosed(staged.lower, staged.upper, searched.guess, reach)
     found = [staged.units]
+    apart = staged.eliminated.size or any(c.schedule for c in searched.conditions)
     for _ in range(_DRAWS):
-        found.append(transcription.transcribe(searched, lower + (upper - lower) * rng.random(lower.size)).units)
+        theta = lower + (upper - lower) * rng.random(lower.size)
+        found.append(transcription.transcribe(searched, theta).units if apart else staged.units_at(theta))
     return [np.exp(np.quantile(np.log(np.array(of)), 0.75, axis=0)) for of in zip(*found, strict=True)]

@@ -60,7 +60,7 @@ from castfit.transcribe.pieces import Arranged, Group, Part, Pieces, arranged, c
 from castfit.transcribe.projection import NOTHING, projection_of
 from castfit.transcribe.relaxed import Relaxed, gains
 from castfit.transcribe.sweep import Asked, Run, Seeds, Slopes, Sweep
-from castfit.transcribe.trajectory import every_state_measured, known_states
+from castfit.transcribe.trajectory import every_state_measured, known_states, still_trajectory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -281,6 +281,19 @@ class ShootingProblem(StagedProblem):
             return
         with suppress(Stopped):  # no time to simulate: the solver will notice
             self._settle_units()
+
+    def units_at(self, theta: Array) -> tuple[Array, ...]:
+        """Return typical magnitudes of states, per condition, as single shooting has them that starts from theta.
+
+        For problems in which nothing is eliminated and nothing happens on the way.
+        """
+        other = copy(self)
+        other.start = locked(theta.copy())
+        other._units = list(still_trajectory(self.problem, theta).units)
+        other._laid, other._here, other._happened = dict(self._laid), list(self._here), OrderedDict()
+        other._memory, other._linear = OrderedDict(), None
+        other.settle_units()
+        return other.units
 
     def _settle_units(self) -> None:
         known = known_states(self.problem, self.layout.theta(self.start), "data")

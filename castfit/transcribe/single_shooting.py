@@ -17,6 +17,8 @@ from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.trajectory import States, still_trajectory
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from castfit.problem import Posable
@@ -80,8 +82,12 @@ class SingleShooting:
         """Where states start: there are none to start, so starts for theta alone are matched to the data."""
         return "data"
 
-    def transcribe(self, problem: Posable, theta: NDArray[np.float64]) -> ShootingProblem:
+    def transcribe(
+        self, problem: Posable, theta: NDArray[np.float64], units: Sequence[NDArray[np.float64]] | None = None
+    ) -> ShootingProblem:
         """Lay the problem out as stages, starting from theta (n_theta,).
+
+        Typical magnitudes of states, per experiment (n_x + n_z,), are found by a simulation unless they are given.
 
         Raises
         ------
@@ -104,11 +110,12 @@ class SingleShooting:
             divided(posed, edges, theta),
             nodes=False,
             theta=theta,
-            trajectory=still_trajectory(posed, theta),
+            trajectory=still_trajectory(posed, theta, units),
             options=self.integrator,
             by_gradient=by_gradient,
         )
-        staged.settle_units()
+        if units is None:
+            staged.settle_units()
         return staged
 
     def refine(self, problem: Posable, staged: StagedProblem, v: NDArray[np.float64]) -> StagedProblem | None:

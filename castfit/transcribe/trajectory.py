@@ -119,13 +119,16 @@ def start_trajectory(problem: Posed, theta: Array, states: States, options: Inte
     return Trajectory(tuple(tables), tuple(units))
 
 
-def still_trajectory(problem: Posed, theta: Array) -> Trajectory:
-    """Hold the initial values, for transcriptions whose states need no start; measured states have their units."""
+def still_trajectory(problem: Posed, theta: Array, units: Sequence[Array] | None = None) -> Trajectory:
+    """Hold the initial values, for transcriptions whose states need no start; measured states have their units.
+
+    Those of all states may be given, per experiment (n_x + n_z,).
+    """
     tables: list[tuple[Array, Array, Array]] = []
     for condition, known in zip(problem.conditions, known_states(problem, theta, "data"), strict=True):
         a = condition.link.natural(theta[condition.theta]).a
         tables.append(_still(problem, condition, np.where(np.isfinite(a), a, 0.0), known))
-    return trajectory_through(problem, theta, tables)
+    return trajectory_through(problem, theta, tables) if units is None else Trajectory(tuple(tables), tuple(units))
 
 
 def trajectory_through(

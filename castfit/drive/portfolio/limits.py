@@ -9,8 +9,7 @@ import numpy as np
 
 from castfit._reading import named, reals, text
 from castfit.drive.portfolio.moves import Field, Uneven
-from castfit.solve.local import units_of_search
-from castfit.start.scene import enclosed, scene_of
+from castfit.start.scene import enclosed, frame_of
 from castfit.status import suggest
 
 if TYPE_CHECKING:
@@ -42,17 +41,15 @@ def limits_mistakes(problem: Posable, limits: Any) -> list[str]:
 
 def search_field(posed: Posed, limits: Mapping[str, Any] | None) -> Field:
     """Return limits and units of the quantities that are searched, in search scale."""
-    scene = scene_of(posed)
+    searched, lower, upper, unit = frame_of(posed)
     given = {} if limits is None else {str(n): reals(pair) for n, pair in limits.items()}
-    quantities, guess = scene.searched.quantities, scene.searched.guess
-    lower, upper = scene.staged.lower[: guess.size].copy(), scene.staged.upper[: guess.size].copy()
+    quantities, guess = searched.quantities, searched.guess
     log = np.array([q.scale == "log" for q in quantities], dtype=np.bool_)
     for j, q in enumerate(quantities):
         if (ends := given.get(q.name)) is not None:
             lower[j], upper[j] = np.log(ends) if log[j] else ends
     reach = np.where(log, _DECADES * np.log(10.0), _TIMES * np.abs(guess))
     lower, upper = enclosed(lower, upper, guess, reach)
-    unit = units_of_search(scene.staged, guess)[: lower.size]
     uneven = tuple(
         Uneven(j, q.starts, bool(log[j]))
         for j, q in enumerate(quantities)
