@@ -1,16 +1,21 @@
 """The default search over hard problems, and what each of its ingredients contributes.
 
-``castfit bench estimate``   runs `castfit.estimate` to its own end
+``castfit bench estimate``   runs `castfit.estimate` to its own end: what is doubted, or not, is seen there
 ``castfit bench ablation``   runs it until the optimum is reached, with one ingredient after the other switched off
 
 Guesses are drawn like starts: for problems of the library by their own distribution, for those of a PEtab collection
 (``--folder``) evenly between the bounds on their scale.  The optimum is the reference of the library; of a collection
 the refitted nominal parameters, up to 0.1 in the logarithm of the likelihood.  A run of the ablation ends at the
 optimum or at the limit, in CPU seconds; a hit costs the CPU seconds of all runs over the number of hits.
+
+Methods run in turns, seed by seed, and take turns in who is the first: what is compiled once, and what else the machine
+does, meets all alike.  A run that could not differ from the default's is not repeated: before six candidates have ended
+nobody is dropped in a race, and nothing recombined.  Such a run has the default's figures.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -40,6 +45,7 @@ PARTLY_OBSERVED = ("lorenz", "fitzhugh_nagumo", "lotka_volterra_log", "goodwin",
 OTHERS = ("lotka_volterra_michalik", "stat5", "alpha_pinene")
 MAX_TIME = 10.0  # CPU seconds per run of the ablation
 _PETAB = ("Boehm", "Bruno", "Sneyd")
+_ALIKE = 6  # candidates, up to which neither race nor pool have a part
 _ENDLESS = 10**6  # finds: a run ends at the optimum, not when it believes it
 
 
@@ -55,10 +61,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Ingredient:
-    """What is switched off: in words, and how options change."""
+    """What is switched off: in words, how options change, whether it has no part in the first candidates."""
 
     words: str
     change: Callable[[Options], Options] = lambda options: options
+    late: bool = False  # whether the first candidates are those of the default
 
 
 def _without(way: str) -> Ingredient:
@@ -71,17 +78,19 @@ def _unmoved(move: str) -> Ingredient:
     return Ingredient(
         f"good points are never recombined by '{move}'",
         lambda options: replace(options, moves=tuple(m for m in options.moves if m != move)),
+        late=True,
     )
 
 
 INGREDIENTS: dict[str, Ingredient] = {
     "default": Ingredient("everything"),
     "no screening": Ingredient("the first draw, not the best of several", lambda o: replace(o, screen=1)),
-    "no race": Ingredient("no candidate is dropped on the way", lambda o: replace(o, race=None)),
+    "no race": Ingredient("no candidate is dropped on the way", lambda o: replace(o, race=None), late=True),
     "no box": Ingredient(
         "local fits by Levenberg and Marquardt's steps", lambda o: replace(o, step_control="levenberg_marquardt")
     ),
-    **{f"no {way}": _without(way) for way in ("fit", "growing", "soft", "recombined")},
+    **{f"no {way}": _without(way) for way in ("fit", "growing", "soft")},
+    "no recombined": replace(_without("recombined"), late=True),
     "no single": replace(_without("box"), words="never straight down from the best of several draws"),
     "no doubt": Ingredient(
         "the best point is not tried with two quantities exchanged", lambda o: replace(o, doubt=False)
@@ -89,6 +98,9 @@ INGREDIENTS: dict[str, Ingredient] = {
     **{f"no {move}": _unmoved(move) for move in MOVES},
 }
 """What can be switched off."""
+
+TO_THE_OPTIMUM = tuple(name for name in INGREDIENTS if name != "no doubt")
+"""What has a part in the way there."""
 
 
 @dataclass(frozen=True)
@@ -175,16 +187,17 @@ def run_ablation(
     to_the_end: bool = False,
     progress: Progress = lambda text: None,
 ) -> Iterator[AblationRow]:
-    """Search every problem without each ingredient, one row after the other.
+    """Search every problem without each ingredient, the rows of one problem after the other.
 
     Parameters
     ----------
     methods : sequence of str, optional
-        Of `INGREDIENTS`; by default all.
+        Of `INGREDIENTS`; by default all that have a part in the way to the optimum.
     problems : sequence of str, optional
-        Of the library; by default those that are only partly observed, and some others.
+        Of the library, or of the folder by the beginnings of their names; by default those that are only partly
+        observed, some others, and of the folder some of the smaller ones.
     folder : path, optional
-        With PEtab problems besides, of which some of the smaller ones are taken.
+        With PEtab problems.
     starts, seed : int
     max_time : float
         CPU seconds per run, looked at after every candidate.
@@ -198,26 +211,48 @@ def run_ablation(
     InputError
         For unknown names or numbers out of range.
     """
-    chosen = tuple(INGREDIENTS) if methods is None else tuple(methods)
-    wanted = (*PARTLY_OBSERVED, *OTHERS) if problems is None else tuple(problems)
+    chosen = TO_THE_OPTIMUM if methods is None else tuple(methods)
+    wanted = (*PARTLY_OBSERVED, *OTHERS, *(() if folder is None else _PETAB)) if problems is None else tuple(problems)
+    known = set(cf.problems.names())
+    elsewhere = [] if folder is None else [name for name in wanted if name not in known]
     mistakes = unknown_mistakes("method", chosen, INGREDIENTS)
-    mistakes += unknown_mistakes("problem", wanted, cf.problems.names())
+    mistakes += unknown_mistakes("problem", [name for name in wanted if name not in elsewhere], known)
     mistakes += number_mistakes(starts=starts, seed=seed, max_time=max_time)
     check("ablation", mistakes)
+    if "no doubt" in chosen and not to_the_end:
+        check("ablation", ["the doubt comes after the optimum; ask for it with castfit bench estimate"])
 
     def rows() -> Iterator[AblationRow]:
-        def cases() -> Iterator[Case]:
-            yield from (library_case(name) for name in wanted)
-            if folder is not None:
-                yield from petab_cases(folder, _PETAB)
-
-        for case in cases():
-            for method in chosen:
-                progress(f"{case.name}: {method}")
-                runs = [_run(case, INGREDIENTS[method], seed + k, max_time, to_the_end) for k in range(starts)]
-                yield AblationRow(case.name, method, tuple(runs))
+        cases = [library_case(name) for name in wanted if name in known]
+        for case in itertools.chain(cases, petab_cases(folder, elsewhere) if folder is not None else ()):
+            runs: dict[str, list[Run]] = {method: [] for method in chosen}
+            try:
+                for k in range(starts):
+                    for method in _in_turn(chosen, k):
+                        usual = runs["default"][k] if len(runs.get("default", ())) > k else None
+                        late = INGREDIENTS[method].late and not to_the_end
+                        if late and usual is not None and usual.hit and usual.candidates <= _ALIKE:
+                            runs[method].append(usual)
+                            continue
+                        progress(f"{case.name}, start {k + 1} of {starts}: {method}")
+                        runs[method].append(_run(case, INGREDIENTS[method], seed + k, max_time, to_the_end))
+            except KeyboardInterrupt:  # what has ended is not lost
+                yield from _rows(case, runs)
+                raise
+            yield from _rows(case, runs)
 
     return rows()
+
+
+def _rows(case: Case, runs: Mapping[str, Sequence[Run]]) -> list[AblationRow]:
+    return [AblationRow(case.name, method, tuple(done)) for method, done in runs.items() if done]
+
+
+def _in_turn(methods: Sequence[str], k: int) -> list[str]:
+    """Return the order of methods for the k-th start: each time another one first, and the late ones last."""
+    early = [method for method in methods if not INGREDIENTS[method].late]
+    turn = k % len(early) if early else 0
+    return [*early[turn:], *early[:turn], *(method for method in methods if INGREDIENTS[method].late)]
 
 
 def _run(case: Case, ingredient: Ingredient, seed: int, max_time: float, to_the_end: bool) -> Run:
@@ -281,6 +316,7 @@ def shown_estimate(rows: Sequence[AblationRow]) -> tuple[Sheet | str, ...]:
         Sheet.of(
             rows,
             ("problem", lambda row: row.problem),
+            ("", lambda row: row.method),
             (">optimum found", lambda row: f"{row.hits} of {len(row.runs)}"),
             (">sure", lambda row: f"{sum(run.sure for run in row.runs)}"),
             (">wrongly sure", lambda row: f"{sum(run.sure and not run.hit for run in row.runs)}"),
@@ -296,8 +332,10 @@ def shown_estimate(rows: Sequence[AblationRow]) -> tuple[Sheet | str, ...]:
 
 def _report(name: str, progress: Progress, **options: Any) -> Report:
     if name == "estimate":
-        asked: dict[str, Any] = {"starts": 20, "problems": PARTLY_OBSERVED, "max_time": 120.0, **options}
-        rows, stopped = collected(run_ablation(methods=("default",), to_the_end=True, progress=progress, **asked))
+        problems = (*PARTLY_OBSERVED, *(_PETAB if "folder" in options else ()))
+        usual = {"starts": 20, "problems": problems, "max_time": 120.0, "methods": ("default",)}
+        asked: dict[str, Any] = {**usual, **options}
+        rows, stopped = collected(run_ablation(to_the_end=True, progress=progress, **asked))
         shown = shown_estimate(rows)
     else:
         rows, stopped = collected(run_ablation(progress=progress, **options))

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit import cli
-from castfit.benchmark.ablation import INGREDIENTS
+from castfit.benchmark.ablation import INGREDIENTS, run_ablation
+from castfit.benchmark.table import collected
 from castfit.drive.portfolio.limits import search_field
 from castfit.drive.portfolio.moves import MOVES, Field, Member, joined
 from castfit.drive.portfolio.plan import Options, State, Tried, next_round, shares
@@ -202,6 +203,31 @@ def test_bench_switches_ingredients_off_and_counts_what_it_costs(tmp_path, capsy
         assert run["hit"] == bool(row["hits"])
         assert not run["hit"] or run["to_hit"] <= run["cpu"]
     assert cli.main(["bench", "ablation", "--methods=no rage"]) == 2
+
+
+def test_who_is_measured_first_changes_and_what_cannot_differ_is_not_run_again():
+    order: list[str] = []
+    methods = ("no race", "default", "no fit")
+    rows = run_ablation(methods=methods, problems=["bellman"], starts=2, seed=1, progress=order.append)
+    by = {row.method: row.runs for row in rows}
+    asked = [said.rpartition(": ")[2] for said in order]
+    assert asked == ["default", "no fit", "no fit", "default"]
+    assert by["no race"] == by["default"]  # the first fit finds it
+    assert by["no fit"] != by["default"]
+    with pytest.raises(cf.InputError, match="the doubt comes after the optimum"):
+        run_ablation(methods=["no doubt"])
+    with pytest.raises(cf.InputError, match="no problem 'Boehm'"):
+        run_ablation(problems=["Boehm"])
+
+
+def test_an_ablation_that_is_interrupted_keeps_what_has_ended():
+    def press(said: str) -> None:
+        if said.endswith("start 2 of 2: default"):
+            raise KeyboardInterrupt
+
+    rows, stopped = collected(run_ablation(methods=["default"], problems=["bellman"], starts=2, progress=press))
+    assert stopped == {"stopped": "interrupted"}
+    assert [len(row.runs) for row in rows] == [1]
 
 
 def test_what_is_switched_off_is_off():

@@ -15,7 +15,6 @@ from scipy.optimize import lsq_linear, minimize
 import castfit as cf
 from castfit.solve.active_guess import held_in_box
 from castfit.solve.local import RIDGE, LocalProblem, units_of_search
-from castfit.solve.plausible import sizes_in_units
 from castfit.solve.solution import Control
 from castfit.solve.stationary import finished, still_falls
 from castfit.solve.step_control import Box
@@ -150,9 +149,10 @@ def honest(problem, result) -> str:
     cost, slope = cost_and_slope(staged, np.zeros(theta.size), theta, unit)
     projected = np.where((low > -1e-6) & (slope > 0) | (high < 1e-6) & (slope < 0), 0.0, slope)
     root = float(np.sqrt(2 * at.half_square))
-    size = np.sqrt(sum(float(np.sum(s**2)) for s in sizes_in_units(staged, at)))
+    fitted = cf.SingleShooting().transcribe(problem.posed, theta).evaluate(theta)
+    error = np.sqrt(sum(float(np.sum((a.r - b.r) ** 2)) for a, b in zip(at.values, fitted.values, strict=True)))
     seen = LocalProblem(staged, staged.linearize(theta)).condensed.rows.norms * unit
-    allowed = 1e-2 * max(root, 1.0) + 1e-7 * size * seen  # the fit's own integrations err by so much
+    allowed = 1e-2 * max(root, 1.0) + 2.0 * error * seen  # no fit sees what its own integrations err by
     if (np.abs(projected) > allowed).any():
         return f"projected gradient {np.abs(projected).max():.3g} beside residuals of {root:.3g}"
     other = minimize(
