@@ -188,6 +188,11 @@ class Integrator:
             return sundials(self.n_z)
         return "rosenbrock" if self.method in SUNDIALS else ""
 
+    @property
+    def worth_compiling(self) -> bool:
+        """Whether it pays to let the model be compiled, which was not asked for so far."""
+        return self._stepping is not None and self._stepping.worth_compiling
+
     def _crew(self, lanes: Lanes) -> Crew | None:
         """Return the workers among which lanes are divided, None if they are integrated here."""
         by = crew()

@@ -49,12 +49,10 @@ def compiled_path(source: str, flags: tuple[str, ...]) -> Path:
     compiler = find_compiler()
     if compiler is None:
         raise CompilationError("no C compiler was found")
-    key = hashlib.sha256("\0".join((source, *flags, compiler, _version(compiler), _machine())).encode()).hexdigest()[
-        :32
-    ]
+    name = _name(source, flags, compiler)
     for place in (cache_folder, _temporary):
         folder = place()
-        path = folder / f"{key}.so"
+        path = folder / name
         try:
             if not path.exists():
                 folder.mkdir(parents=True, exist_ok=True)
@@ -64,6 +62,17 @@ def compiled_path(source: str, flags: tuple[str, ...]) -> Path:
         except OSError:  # not writable, or what is there cannot be loaded
             continue
     raise CompilationError("no folder for compiled libraries can be written; set CASTFIT_CACHE to one")
+
+
+def is_compiled(source: str, flags: tuple[str, ...]) -> bool:
+    """Tell whether the library of a C source is in the cache."""
+    compiler = find_compiler()
+    return compiler is not None and (cache_folder() / _name(source, flags, compiler)).exists()
+
+
+def _name(source: str, flags: tuple[str, ...], compiler: str) -> str:
+    parts = (source, *flags, compiler, _version(compiler), _machine())
+    return f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.so"
 
 
 def cache_folder() -> Path:

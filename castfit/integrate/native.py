@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from operator import is_
 from pathlib import Path
+from time import thread_time
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
@@ -26,7 +27,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._watch import look
-from castfit.integrate.library import CompilationError, load
+from castfit.integrate.library import CompilationError, is_compiled, load
 from castfit.integrate.ordering import Elimination, elimination
 from castfit.integrate.threads import threads
 
@@ -48,6 +49,7 @@ _MODEL_FLAGS = (
 )  # -O2 compiles twice as long and runs as fast; fused products round otherwise
 _EVALUATE = "_ZN6casadi21_function_buffer_evalEPv"  # what evaluates a FunctionBuffer, as its C++ compilers name it
 _BUDGET = 20_000  # steps between two looks at the watch
+_COMPILING = 0.06, 2.5e-6  # seconds of computing time: any, and by the length of what is compiled
 _ROOM = 2**19  # numbers of steps that are kept: 4 MB
 _POOLS = 8  # that wait for their next use
 
@@ -206,17 +208,34 @@ class NativeModel:
         self._library = self._compile() if compiled or _evaluation() is None else None
         self._local = threading.local()
         self._free: list[Array] = []
+        self.spent = 0.0
+        """Seconds of computing time."""
 
     @property
     def compiled(self) -> bool:
         """Whether the functions are compiled."""
         return self._library is not None
 
-    def _compile(self) -> ctypes.CDLL:
+    @cached_property
+    def _source(self) -> str:
         generator = ca.CodeGenerator("model.c", {"with_header": False})
         for function in self._functions:
             generator.add(function)
-        return load(generator.dump(), _MODEL_FLAGS)
+        return generator.dump()
+
+    def _compile(self) -> ctypes.CDLL:
+        return load(self._source, _MODEL_FLAGS)
+
+    @property
+    def worth_compiling(self) -> bool:
+        """Whether the functions were compiled before, or evaluating them has taken as long as a compiler will."""
+        if self.compiled:
+            return False
+        return self._known or self.spent > _COMPILING[0] + _COMPILING[1] * len(self._source)
+
+    @cached_property
+    def _known(self) -> bool:
+        return is_compiled(self._source, _MODEL_FLAGS)
 
     def integrate(
         self,
@@ -289,10 +308,12 @@ class NativeModel:
                 look()
                 lane = call(*addresses, lane, _BUDGET)
 
+        began = thread_time()
         if shared is None or size == 1:
             run(0, size)
         else:
             shared.run(run, size)
+        self.spent += thread_time() - began
         return Outcome(x, z, dx, code, where, which, counts, steps[: counts[0, 0]] if size else steps, kept)
 
     @property

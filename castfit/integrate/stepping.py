@@ -69,6 +69,11 @@ class Stepping:
             self._control = replace(self._control, watch=0.0)
         self._method = method_for(options.relative_tolerance)
 
+    @property
+    def worth_compiling(self) -> bool:
+        """Whether it pays to compile the model's functions, which are not yet."""
+        return self._model.worth_compiling
+
     def run(
         self,
         lanes: Lanes,

@@ -91,7 +91,7 @@ def descend(
         return dropped[0]
 
     found = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=_coarse(step_control))
-    scene.worked(found.work)
+    scene.compiled_in_time()
     return Descent(found.theta, scene.cost(found.theta), (seen[0], seen[1]), found.work, dropped[0])
 
 
@@ -106,7 +106,7 @@ def settle(scene: Scene, start: Array, seconds: float, *, best: float = np.inf, 
     theta, cost, work, staged, ended = start, np.inf, 0.0, scene.staged, False
     for _ in range(_ROUNDS):
         found = _solve(staged, theta, _POLISHING, until - time.time(), rule=rule, least=0.0)
-        scene.worked(found.work)
+        scene.compiled_in_time()
         theta, before, cost, work = found.theta, cost, found.cost, work + found.work
         ended = found.optimum or not cost < before - _PAYS
         if found.optimum or not cost < best or time.time() >= until:
@@ -141,7 +141,7 @@ def grow(
         work += found.work * float(np.mean(times <= end))
         if found.begun:
             theta = found.theta
-    scene.worked(work)
+    scene.compiled_in_time()
     return theta, work
 
 

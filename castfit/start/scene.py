@@ -30,7 +30,6 @@ _TOLERANCES = 1e-6, 1e-8
 _ACCURATE = 1e-7, 1e-9
 _DRAWS = 8  # besides the guess, for magnitudes of states
 _REACH = 3.0  # units of the search about the guess, where there are no bounds
-_WORTH_COMPILING = 500.0  # simulations: a second or two
 
 
 @dataclass
@@ -52,7 +51,6 @@ class Scene:
     _shorter: dict[float, ShootingProblem] = field(default_factory=dict[float, ShootingProblem])
     _units: Sequence[Array] | None = None
     _accurate: ShootingProblem | None = None
-    _work: float = 0.0
 
     @property
     def times(self) -> Array:
@@ -91,14 +89,13 @@ class Scene:
             self._accurate = self.staged.integrated_by(options)
         return self._accurate
 
-    def worked(self, work: float) -> None:
-        """Count work, in simulations; once there was as much as a compiler takes, the model's functions are compiled.
+    def compiled_in_time(self) -> None:
+        """Let the model's functions be compiled once that pays, or was done before.
 
         Results are the same to the last bit.
         """
-        self._work += work
         options = self.transcription.integrator
-        if self._work < _WORTH_COMPILING or options.method != "esdirk" or options.compile != "never":
+        if options.compile != "never" or not any(group.integrator.worth_compiling for group in self.staged.groups[:1]):
             return
         self.transcription = SingleShooting(replace(options, compile="auto"))
         self.staged = self.staged.integrated_by(self.transcription.integrator)
@@ -154,9 +151,12 @@ def _scene(posed: Posed) -> Scene:
     transcription = SingleShooting(search_options())
     staged = transcription.transcribe(searched, searched.guess)
     if every_state_measured(searched):
-        return Scene(posed, searched, staged, transcription)
-    units = _typical(searched, staged, transcription)
-    return Scene(posed, searched, staged.with_units(units), transcription, _units=units)
+        scene = Scene(posed, searched, staged, transcription)
+    else:
+        units = _typical(searched, staged, transcription)
+        scene = Scene(posed, searched, staged.with_units(units), transcription, _units=units)
+    scene.compiled_in_time()
+    return scene
 
 
 def enclosed(lower: Array, upper: Array, guess: Array, reach: Array) -> tuple[Array, Array]:

@@ -385,6 +385,20 @@ def test_steps_that_were_kept_are_followed(grid):
     assert Integrator(lotka_volterra().system, grid, IntegratorOptions("esdirk")).values(lanes).kept is None
 
 
+def test_models_are_worth_compiling_once_that_takes_no_longer_than_they_did(tmp_path, monkeypatch):
+    monkeypatch.setenv("CASTFIT_CACHE", str(tmp_path))
+    x = symbols("x")
+    graph = graph_of(Model({x: -0.377 * x}))
+    fresh = NativeModel(graph, compiled=False)
+    assert not fresh.worth_compiling
+    fresh.spent = 1.0
+    assert fresh.worth_compiling
+    compiled = NativeModel(graph, compiled=True)
+    assert compiled.compiled
+    assert not compiled.worth_compiling
+    assert NativeModel(graph, compiled=False).worth_compiling  # since it was compiled before
+
+
 def test_the_limit_of_steps_holds_for_the_methods_that_try_again():
     lanes = one([0.4, 1.0], np.ones(4), 20.0)
     found = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk", max_steps=20)).values(lanes)

@@ -241,14 +241,14 @@ def _exchanged(scene: Scene, where: Field, order: Order, rng: np.random.Generato
 def _confirmed(problem: Posable, scene: Scene, theta: Array, left: float) -> End:
     """Fit at full accuracy, by the method of the search; the floor of a long valley holds, too, if it stays as low."""
     start, solver = _named(problem, scene, theta), GaussNewton("box", max_iter=_CONFIRMING)
-    end = _end_of(fit(problem, _accurate(), solver, start=start, retry=False, max_time=left), scene)
+    end = _end_of(fit(problem, _accurate(scene), solver, start=start, retry=False, max_time=left), scene)
     low = end.result is not None and end.result.status in (Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL)
     return replace(end, settled=end.settled or (low and end.cost <= scene.cost(theta) + SAME))
 
 
-def _accurate() -> SingleShooting:
-    """Return single shooting at full accuracy, by the method of the search."""
-    return SingleShooting(IntegratorOptions(method=search_options().method))
+def _accurate(scene: Scene) -> SingleShooting:
+    """Return single shooting at full accuracy, by the method of the search, compiled if that is."""
+    return SingleShooting(IntegratorOptions(search_options().method, compile=scene.transcription.integrator.compile))
 
 
 def _end_of(result: Result, scene: Scene) -> End:
