@@ -80,7 +80,8 @@ def fit(
         By default collocation on elements that are refined until the solution agrees with the integrator.  Or a name:
         "single", "multiple", "collocation", also with the solver, as in "multiple/ipopt".
     solver : GaussNewton, Ipopt or Sqp, optional
-        By default Gauss-Newton, if the transcription gives what it needs; or a name: "gauss_newton", "ipopt", "sqp".
+        By default Gauss-Newton, if the transcription gives what it needs; or a name: "gauss_newton", "ipopt", "sqp",
+        "box" (Gauss-Newton in a trust region for parameters known to decades).
     start : mapping from quantity name to value, Result, "matching", "decomposed", "soft", Decomposed or SoftStart
         Where the search starts, natural scale; what is not named starts at its guess.  "matching" first fits the
         model's right-hand side to the measured states (see castfit.start.matching); where all states are measured this

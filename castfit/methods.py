@@ -74,7 +74,12 @@ TRANSCRIPTIONS: dict[str, Callable[..., Transcription]] = {
     "multiple": MultipleShooting,
     "collocation": Collocation,
 }
-SOLVERS: dict[str, Callable[[], Solver]] = {"gauss_newton": GaussNewton, "ipopt": Ipopt, "sqp": Sqp}
+SOLVERS: dict[str, Callable[[], Solver]] = {
+    "gauss_newton": GaussNewton,
+    "box": partial(GaussNewton, "box"),
+    "ipopt": Ipopt,
+    "sqp": Sqp,
+}
 
 _T = TypeVar("_T")
 

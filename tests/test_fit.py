@@ -109,7 +109,7 @@ def test_every_misuse_is_listed_at_once():
         "problem is 3; give a Problem",
         "callback is 1; give a function of one Iteration",
         "transcription is <class 'castfit.transcribe.single_shooting.SingleShooting'>; give SingleShooting()",
-        "solver is 'ipop': did you mean 'ipopt'? (valid: gauss_newton, ipopt, sqp); or give GaussNewton(), "
+        "solver is 'ipop': did you mean 'ipopt'? (valid: gauss_newton, box, ipopt, sqp); or give GaussNewton(), "
         "Ipopt() or Sqp()",
         "confidence_level is 95; it lies between 0 and 1",
         "max_time is '1 min'; give a positive number of seconds",

@@ -63,7 +63,9 @@ def measured(path, folder, starts, seed, limit):
     importer = PetabImporter(read(path), output_folder=folder, model_name="castfit_peer")
     problem = importer.create_problem()
     objective = problem.objective
-    nominal = np.asarray(importer.petab_problem.x_nominal_free_scaled, dtype=float)
+    petab = importer.petab_problem  # version 2 has no scales
+    nominal = petab.x_nominal_free_scaled if hasattr(petab, "x_nominal_free_scaled") else petab.x_nominal_free
+    nominal = np.asarray(nominal, dtype=float)
     found["nominal"] = float(objective(nominal))
     moved = [nominal + 1e-9 * k for k in range(1, REPEATS + 1)]
     points = iter(moved)

@@ -57,7 +57,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         )
     console = _console.console(stderr=arguments.json == "-")
     rows = found.sheet(f"{source.name}, {starts} starts, seed {seed}")
-    below = (legend(found.descriptions), correct_at(found.best_chi2), found.message)
+    below = (legend(found.descriptions), correct_at(found.best_chi2, measure=found.measure), found.message)
     console.print(_console.shown(rows, "", *below))
     write_json({"problem": source.name, "seed": seed, **found.record()}, arguments.json)
     if arguments.csv:

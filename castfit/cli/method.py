@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from castfit.cli.command import literal
 from castfit.cli.source import Source
 from castfit.methods import SOLVERS, TRANSCRIPTIONS
-from castfit.solve.gauss_newton import GaussNewton
 from castfit.status import check
 
 if TYPE_CHECKING:
     from castfit.methods import Solver, Transcription
 
 _SETTINGS = ("intervals", "elements", "degree", "states", "derivatives", "matching")  # of transcriptions
-_SOLVERS: Mapping[str, Callable[[], Solver]] = {
-    **{name.replace("_", "-"): make for name, make in SOLVERS.items()},
-    "box": partial(GaussNewton, "box"),
-}
+_SOLVERS: Mapping[str, Callable[[], Solver]] = {name.replace("_", "-"): make for name, make in SOLVERS.items()}
 
 
 def add_method(parser: Any) -> None:

@@ -10,6 +10,9 @@ import numpy as np
 from castfit._brief import brief, one_line
 from castfit.problem import Posable
 
+CHI2, EQUIVALENT = "chi2", "equivalent chi2"
+"""What fits are compared by: the sum of squares, or the one that would give the same likelihood (see `Merit`)."""
+
 _SAME = 1e-4  # relative difference of chi2 up to which two fits found the same optimum
 _SPREAD = 1e-2  # relative spread of an estimate above which an optimum does not determine it
 _SURE = 0.99
@@ -78,6 +81,11 @@ class Merit:
             typical = float(np.exp(np.mean(np.log(positive)))) if positive.size else 0.0
             size = 0.0 if posed.absolute_sigma else squares.size * typical
         return cls(posed.n_data, not (known or (together and not posed.every_prior)), _ROUNDING * size)
+
+    @property
+    def measure(self) -> str:
+        """What it is called in tables."""
+        return EQUIVALENT if self.equivalent else CHI2
 
     def __call__(self, cost: float, chi2: float) -> float:
         """Return the merit of an objective and a sum of squared weighted residuals."""

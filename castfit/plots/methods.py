@@ -73,5 +73,7 @@ def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
     axes.set_xlabel("time per start in s", fontsize=9, color=INK)
     axes.set_ylabel("found the global optimum in %", fontsize=9, color=INK)
     axes.legend(fontsize=8, frameon=False, labelcolor=INK, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    axes.set_title(f"{len(result.drawn)} starts, χ² = {result.best_chi2:.6g}", loc="left", fontsize=10, color=INK)
+    measure = result.measure.replace("chi2", "χ²")
+    title = f"{len(result.drawn)} starts, {measure} = {result.best_chi2:.6g}"
+    axes.set_title(title, loc="left", fontsize=10, color=INK)
     return finish(figure, path)

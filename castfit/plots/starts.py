@@ -52,7 +52,7 @@ def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figur
     colours = _colours(result)
     for k, optimum in enumerate(result.optima):
         at = [i for i, row in enumerate(rows) if row.index in optimum.starts]
-        label = f"χ² = {optimum.chi2:.6g}: {_count(len(at))}" if k < _NAMED else None
+        label = f"{_symbol(result)} = {optimum.chi2:.6g}: {_count(len(at))}" if k < _NAMED else None
         marker = MARKERS[k % len(MARKERS)]
         (dots,) = axes.plot(at, [rows[i].chi2 for i in at], marker, color=colours[k], markersize=4.5, label=label)
         figure.called(label or "further optima", dots)
@@ -67,10 +67,10 @@ def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figur
         axes.set_ylim((1 - _FLAT) * min(values), (1 + _FLAT) * max(values))
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("starts, sorted", fontsize=9, color=INK)
-    axes.set_ylabel("χ²", fontsize=9, color=INK)
+    axes.set_ylabel(_symbol(result), fontsize=9, color=INK)
     if rows:
         axes.legend(fontsize=8, frameon=False, labelcolor=INK)
-    _title(axes, result, len(result.starts) - len(rows), "have no χ²")
+    _title(axes, result, len(result.starts) - len(rows), f"have no {_symbol(result)}")
     return finish(figure, path)
 
 
@@ -153,6 +153,10 @@ class _Span:
         return float((at - low) / (high - low))
 
 
+def _symbol(result: MultistartResult) -> str:
+    return result.measure.replace("chi2", "χ²")
+
+
 def _count(number: int) -> str:
     return f"{number} start{'' if number == 1 else 's'}"
 
@@ -164,6 +168,8 @@ def _colours(result: MultistartResult) -> list[str]:
 def _title(axes: Axes, result: MultistartResult, missing: int, what: str) -> None:
     lowest = result.optima[0] if result.optima else None
     total = len(result.starts)
-    found = "none succeeded" if lowest is None else f"best χ² = {lowest.chi2:.6g} found {len(lowest.starts)} times"
+    found = "none succeeded"
+    if lowest is not None:
+        found = f"best {_symbol(result)} = {lowest.chi2:.6g} found {len(lowest.starts)} times"
     rest = f", {missing} {what}" if missing else ""
     axes.set_title(f"{total} starts: {found}{rest}", loc="left", fontsize=10, color=INK)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from castfit.drive.portfolio.result import PortfolioResult
     from castfit.drive.run.found import Found
     from castfit.drive.scatter.result import ScatterResult
-    from castfit.result import Result
 
 _MOST_STARTS = 500  # rows of a table
 _MOST_OPTIMA = 20
@@ -44,7 +43,7 @@ def multistart_lead(found: MultistartResult, title: str, notes: str) -> Lead:
     total = len(found.starts)
     best = "" if lowest is None else f"{len(lowest.starts)} of {total} starts found the best optimum. "
     figures = (
-        ("best χ²", "none" if lowest is None else f"{lowest.chi2:.6g}"),
+        (f"best {_symbol(found.measure)}", "none" if lowest is None else f"{lowest.chi2:.6g}"),
         ("starts", f"{total}"),
         ("optima", f"{len(found.optima)}"),
         ("without success", f"{sum(not row.success for row in found.starts)}"),
@@ -57,8 +56,8 @@ def multistart(found: MultistartResult, figures: Figures) -> list[Section]:
     """Return what the starts found."""
     waterfall = figures.add(
         lambda: plots.waterfall(found),
-        "χ² of all starts, the lowest first: a flat step is an optimum that many starts found; crosses ended without "
-        "success.",
+        f"{_symbol(found.measure)} of all starts, the lowest first: a flat step is an optimum that many starts found; "
+        "crosses ended without success.",
     )
     estimates = None
     if found.optima:
@@ -68,7 +67,8 @@ def multistart(found: MultistartResult, figures: Figures) -> list[Section]:
             "the data leave the quantity open.",
         )
     trouble = [("ended without success", counts(found.statuses)), ("failed evaluations", counts(found.failures))]
-    content = joined(tag("p", found.message), waterfall, optima(found.optima, len(found.starts), found.best), estimates)
+    lowest = optima(found.optima, len(found.starts), _symbol(found.measure))
+    content = joined(tag("p", found.message), waterfall, lowest, estimates)
     how = joined(
         facts((("transcription", found.transcription), ("solver", found.solver), *trouble)),
         tag("details", tag("summary", f"All {len(found.starts)} starts"), _columns(found.table)),
@@ -79,12 +79,16 @@ def multistart(found: MultistartResult, figures: Figures) -> list[Section]:
     ]
 
 
+def _symbol(measure: str) -> str:
+    return measure.replace("chi2", "χ²")
+
+
 def counts(found: Mapping[str, int]) -> str:
     """Write counts by their names."""
     return ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in found.items())
 
 
-def optima(found: Sequence[Optimum], total: int, best: Result | None) -> Markup | None:
+def optima(found: Sequence[Optimum], total: int, measure: str) -> Markup | None:
     """Return the table of optima; what differs between fits of one of them is not determined there."""
     if not found:
         return None
@@ -99,9 +103,10 @@ def optima(found: Sequence[Optimum], total: int, best: Result | None) -> Markup 
         )
         for k, o in enumerate(found[:_MOST_OPTIMA])
     ]
-    shown = table((">optimum", ">χ²", ">above the best", ">found by", "estimates that differ at equal χ²"), rows)
+    heads = (">optimum", f">{measure}", ">above the best", ">found by", f"estimates that differ at equal {measure}")
+    shown = table(heads, rows)
     more = len(found) - _MOST_OPTIMA
-    rest = tag("p", f"And {more} more, up to χ² = {found[-1].chi2:.6g}.") if more > 0 else None
+    rest = tag("p", f"And {more} more, up to {measure} = {found[-1].chi2:.6g}.") if more > 0 else None
     return joined(tag("h3", "Optima"), shown, rest)
 
 
@@ -116,7 +121,7 @@ def comparison_lead(found: ComparisonResult, title: str, notes: str) -> Lead:
         quick = f"{fast.expected_time:.2g} s expected until it is found"
         said += f"; it is also the fastest: {quick}." if fast is sure else f"; {fast.method} is the fastest: {quick}."
     figures = (
-        ("best χ²", f"{found.best_chi2:.6g}"),
+        (f"best {_symbol(found.measure)}", f"{found.best_chi2:.6g}"),
         ("methods", f"{len(found.rows)}"),
         ("starts", f"{len(found.drawn)}"),
         ("time", f"{found.time:.1f} s" if np.isfinite(found.time) else ""),
@@ -131,9 +136,9 @@ def comparison(found: ComparisonResult, figures: Figures) -> list[Section]:
         sheet(found.sheet()),
         tag(
             "p",
-            f"Correct: χ² = {found.best_chi2:.6g} within 0.1 %. Wrong: converged elsewhere. Integration: the model "
-            "could not be integrated. Expected: the mean time per start divided by the success rate, which is how long "
-            "one waits for the optimum.",
+            f"Correct: {_symbol(found.measure)} = {found.best_chi2:.6g} within 0.1 %. Wrong: converged elsewhere. "
+            "Integration: the model could not be integrated. Expected: the mean time per start divided by the success "
+            "rate, which is how long one waits for the optimum.",
         ),
         figures.add(
             lambda: plots.success(found),
@@ -169,7 +174,7 @@ def search(found: ScatterResult, figures: Figures) -> list[Section]:
             lambda: curves({"scatter search": [found]}),
             "The best χ² after so many simulations, and after so many seconds.",
         ),
-        optima(found.optima, len(found.searches), found.best),
+        optima(found.optima, len(found.searches), _symbol(found.measure)),
         facts(
             (
                 ("transcription of local searches", found.transcription),

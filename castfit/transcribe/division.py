@@ -268,12 +268,14 @@ class _Divider:
         What is measured at such a time, after the change, is measured after what it makes true as well.
         """
         instants = self.schedule.instants
-        jumps = [i for i in self.schedule.known if instants[i].change is not None and instants[i].after]
-        times, out = np.unique(self.times[jumps]), dict[int, float]()
+        known: list[int] = self.schedule.known.tolist()
+        jumps = [i for i in known if instants[i].change is not None and instants[i].after]
+        times: list[float] = np.unique(self.times[jumps]).tolist()
+        out: dict[int, float] = {}
         for i, instant in enumerate(instants):
             k = int(np.searchsorted(times, self.times[i], side="right")) - 1
-            if instant.trigger is not None and instant.after and k >= 0 and follows(times[k], self.times[i]):
-                out[i] = float(times[k])
+            if instant.trigger is not None and instant.after and k >= 0 and follows(times[k], float(self.times[i])):
+                out[i] = times[k]
         return out
 
     def _cell(self, i: int) -> tuple[float, float] | None:

@@ -426,3 +426,21 @@ def test_the_picture_of_parameters_has_a_line_per_success(many):
     heights = np.concatenate([line.get_ydata() for line in lines])
     assert heights.min() == pytest.approx(0)
     assert heights.max() == pytest.approx(1)
+
+
+def test_what_is_no_chi2_is_not_called_so() -> None:
+    """With two unknown sigmas fits are compared by an equivalent chi2; with known ones by chi2."""
+    x, y, k = cf.symbols("x y k")
+    model = cf.Model({x: -k * x, y: k * x}, parameters=[k], initial={x: 2.0, y: 0.0})
+    data = {"x": [1.3, 0.7, 0.5], "y": [0.8, 1.2, 1.7]}
+    for sigma, measure in ((None, "chi2"), ({n: cf.unknown() for n in data}, "equivalent chi2")):
+        experiment = cf.Experiment(data, time=[1, 2, 3], sigma=sigma or 0.1)
+        problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.5, 0.01, 10.0, "log")})
+        found = cf.multistart(problem, "single", starts=2)
+        assert found.measure == measure
+        assert measure in found.table
+        assert f"{measure} " in found.summary().partition("best:")[0]
+        both = cf.compare(problem, ["single", "single/box"], starts=2)
+        assert both.measure == measure
+        assert f"correct: {measure} = " in both.summary()
+        assert both.rows[1].converged == 2

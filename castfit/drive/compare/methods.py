@@ -1,7 +1,7 @@
 """Methods that can be compared: ways from a start to an answer, by name or as the user's own function.
 
 transcription                          single, multiple, collocation; solved by Gauss-Newton
-transcription/solver                   multiple/ipopt
+transcription/solver                   multiple/ipopt, single/box
 driver, driver/transcription/solver    incremental, incremental/multiple, incremental/collocation/ipopt
 """
 

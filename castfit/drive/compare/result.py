@@ -28,7 +28,8 @@ from castfit._json import finite
 from castfit._pictures import picture
 from castfit._text import Column, Sheet, or_never
 from castfit.drive.incremental.result import Horizon
-from castfit.drive.run.found import UNFINISHED, Found, Trial, columns
+from castfit.drive.optima import CHI2
+from castfit.drive.run.found import UNFINISHED, Found, Trial, columns, measure_of
 from castfit.status import Status
 
 if TYPE_CHECKING:
@@ -206,12 +207,17 @@ class ComparisonResult(Found):
             "start": lambda t: t.start,
             "status": lambda t: t.status,
             "category": self.category,
-            "chi2": lambda t: t.chi2,
+            self.measure: lambda t: t.chi2,
             "iterations": lambda t: t.iterations,
             "evaluations": lambda t: sum(t.evaluations.values()),
             "time": lambda t: t.time,
         }
         return columns(self.trials, cells, values=lambda t: t.values)
+
+    @property
+    def measure(self) -> str:
+        """What fits are compared by: "chi2", or "equivalent chi2" where several sigmas are unknown."""
+        return measure_of(self.trials)
 
     def category(self, trial: MethodTrial) -> str:
         """Return what a trial counts as; empty if it did not finish."""
@@ -243,7 +249,7 @@ class ComparisonResult(Found):
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
-        below = ["", correct_at(self.best_chi2), *self.misfit()]
+        below = ["", correct_at(self.best_chi2, measure=self.measure), *self.misfit()]
         return "\n".join([self.message, "", *self.sheet().lines, *below])
 
     def sheet(self, title: str = "") -> Sheet:
@@ -252,7 +258,7 @@ class ComparisonResult(Found):
 
     def __repr__(self) -> str:
         rates = listed(f"{row.method} {row.correct}/{row.starts}" for row in self.rows)
-        return one_line(f"ComparisonResult(chi2 = {self.best_chi2:.6g}; correct: {rates})")
+        return one_line(f"ComparisonResult({self.measure} = {self.best_chi2:.6g}; correct: {rates})")
 
 
 Columns = Sequence[Column[Row]]
@@ -277,10 +283,10 @@ def _seconds(value: float) -> str:
     return or_never(value, ".3g" if value < 1.0 else ".2f") + (" s" if np.isfinite(value) else "")
 
 
-def correct_at(*chi2: float) -> str:
+def correct_at(*chi2: float, measure: str = CHI2) -> str:
     """Say what `COUNTS` mean where these are the global optima."""
     found = ", ".join(f"{value:.6g}" for value in chi2)
-    return f"correct: chi2 = {found} within 0.1 %; expected: mean time per start / success rate"
+    return f"correct: {measure} = {found} within 0.1 %; expected: mean time per start / success rate"
 
 
 def legend(descriptions: Mapping[str, str]) -> Sheet:

@@ -17,7 +17,7 @@ from castfit._live import duration
 from castfit._pictures import picture
 from castfit.drive.optima import Merit, Optimum, Outlook, optima
 from castfit.drive.run.checkpoint import read, write
-from castfit.drive.run.found import UNFINISHED, Answer, Found, Trial, columns, counted, optima_lines
+from castfit.drive.run.found import UNFINISHED, Answer, Found, Trial, columns, counted, measure_of, optima_lines
 from castfit.result import Result
 from castfit.status import SOLVED, InputError
 
@@ -110,7 +110,8 @@ class Progress:
     def sentence(self) -> str:
         """The state of things in one line."""
         times = "once" if self.found == 1 else f"{self.found} times"
-        best = f"best chi2 = {self.best.chi2:.6g}, found {times}" if self.best.success else "none succeeded"
+        lowest = f"best {self.best.measure} = {self.best.chi2:.6g}, found {times}"
+        best = lowest if self.best.success else "none succeeded"
         failed = f", {self.failed} failed" if self.failed else ""
         left = f", about {duration(self.seconds_left)} left" if self.finished < self.total else ""
         pace = f"{self.seconds:.0f} s{left}"
@@ -184,6 +185,11 @@ class MultistartResult(Found):
         return picture("waterfall")(self, path)
 
     @property
+    def measure(self) -> str:
+        """What fits are compared by: "chi2", or "equivalent chi2", of which `castfit.Trial` tells."""
+        return measure_of(self.starts)
+
+    @property
     def statuses(self) -> dict[str, int]:
         """How many starts ended in which way."""
         return dict(Counter(row.status for row in self.starts).most_common())
@@ -200,14 +206,15 @@ class MultistartResult(Found):
     def table(self) -> dict[str, NDArray[Any]]:
         """All starts as columns, each (n_starts,), for instance for ``pandas.DataFrame(result.table)``.
 
-        ``start`` (number), ``status``, ``chi2``, ``optimum`` (-1 where there is none), ``draws``, ``iterations``,
-        ``evaluations`` (of values), ``time``; for each quantity k where it began, ``start k``, and where it ended.
+        ``start`` (number), ``status``, ``chi2`` (or what else is the `measure`), ``optimum`` (-1 where there is none),
+        ``draws``, ``iterations``, ``evaluations`` (of values), ``time``; for each quantity k where it began,
+        ``start k``, and where it ended.
         """
         of = {i: k for k, optimum in enumerate(self.optima) for i in optimum.starts}
         cells: dict[str, Callable[[Start], Any]] = {
             "start": lambda row: row.index,
             "status": lambda row: row.status,
-            "chi2": lambda row: row.chi2,
+            self.measure: lambda row: row.chi2,
             "optimum": lambda row: of.get(row.index, -1),
             "draws": lambda row: row.draws,
             "iterations": lambda row: row.iterations,
@@ -249,7 +256,8 @@ class MultistartResult(Found):
         """Return the text that `print` shows."""
         total = len(self.starts)
         lines = [f"{total} starts, {self.transcription}, {self.solver}: {self.time:.1f} s", self.message, ""]
-        lines += [*optima_lines(self.optima, total, first=True), self.outlook.sentence, *self.misfit()]
+        lines += optima_lines(self.optima, total, first=True, measure=self.measure)
+        lines += [self.outlook.sentence, *self.misfit()]
         lines += counted("without success", {s: n for s, n in self.statuses.items() if s not in SOLVED})
         again = sum(max(row.draws - 1, 0) for row in self.starts)
         if again:
@@ -261,8 +269,8 @@ class MultistartResult(Found):
             return f"MultistartResult({len(self.starts)} starts, none succeeded)"
         lowest = self.optima[0]
         return (
-            f"MultistartResult({len(self.starts)} starts: chi2 = {lowest.chi2:.6g} found {len(lowest.starts)} times, "
-            f"{len(self.optima)} optima)"
+            f"MultistartResult({len(self.starts)} starts: {self.measure} = {lowest.chi2:.6g} found "
+            f"{len(lowest.starts)} times, {len(self.optima)} optima)"
         )
 
 

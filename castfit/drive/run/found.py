@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +14,7 @@ from castfit._brief import one_line
 from castfit._pictures import page
 from castfit._pool import LOST, lost
 from castfit._text import Column, Sheet
-from castfit.drive.optima import Merit, Optimum
+from castfit.drive.optima import CHI2, Merit, Optimum
 from castfit.problem import Posable
 from castfit.result import Result
 from castfit.status import SOLVED, InputError, Status
@@ -82,7 +82,10 @@ class Trial(Ended, ABC):
     message : str
         How it ended, in words.
     chi2 : float
-        Priors included; where sigma is unknown, such that fits of equal chi2 have equal objectives.
+        Priors included.  Where several sigmas are unknown, or the likelihood is no sum of squares, the chi2 that one
+        unknown sigma would give at the same objective, so that the lower one is better.
+    measure : str
+        "chi2", or "equivalent chi2" in that case.
     values : dict
         Where it ended by name, natural scale; empty if there was no fit.
     iterations : int
@@ -95,6 +98,7 @@ class Trial(Ended, ABC):
     status: str = "not_run"
     message: str = "It was not run."
     chi2: float = np.nan
+    measure: str = CHI2
     values: Mapping[str, float] = field(default_factory=dict[str, float])
     iterations: int = 0
     evaluations: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -109,7 +113,7 @@ class Trial(Ended, ABC):
     def sentence(self) -> str:
         """How it ended in one line."""
         took = f"{self.iterations} iterations, {self.time:.2f} s"
-        return f"start {self.name}: {self.status}, chi2 = {self.chi2:.6g}, {took}"
+        return f"start {self.name}: {self.status}, {self.measure} = {self.chi2:.6g}, {took}"
 
     def __repr__(self) -> str:
         return one_line(f"{type(self).__name__}({self.sentence})")
@@ -133,11 +137,17 @@ class Trial(Ended, ABC):
             status=CUT_OFF if outcome.cut else result.status.value,
             message="The time of the whole run ended." if outcome.cut else result.message,
             chi2=merit(result.cost, result.chi2),
+            measure=merit.measure,
             values=result.values,
             iterations=outcome.iterations,
             evaluations=outcome.evaluations,
             time=outcome.seconds,
         )
+
+
+def measure_of(trials: Iterable[Trial]) -> str:
+    """Return what fits are compared by."""
+    return next((t.measure for t in trials if t.measure != CHI2), CHI2)
 
 
 def ending(stopped: Status | None, trials: Sequence[Trial], finished: int, what: str, *others: str) -> str:
@@ -199,19 +209,19 @@ class Found(ABC):
         return [] if self.best is None else ["", title, self.best.summary()]
 
 
-def optima_lines(optima: Sequence[Optimum], total: int, *, first: bool = False) -> list[str]:
+def optima_lines(optima: Sequence[Optimum], total: int, *, first: bool = False, measure: str = CHI2) -> list[str]:
     """Return the table of the lowest optima: how many of all fits found each, which one first, what differs there."""
     if not optima:
         return []
     columns: list[Column[Optimum]] = [
-        (">chi2", lambda o: f"{o.chi2:.8g}"),
+        (f">{measure}", lambda o: f"{o.chi2:.8g}"),
         (">found", lambda o: f"{len(o.starts)} of {total}"),
-        ("differ at equal chi2", lambda o: ", ".join(o.varying)),
+        (f"differ at equal {measure}", lambda o: ", ".join(o.varying)),
     ]
     if first:
         columns.insert(2, (">first by start", lambda o: f"{min(o.starts)}"))
     more = len(optima) - _MOST_SHOWN
-    rest = [f"and {more} more, up to chi2 = {optima[-1].chi2:.8g}"] if more > 0 else []
+    rest = [f"and {more} more, up to {measure} = {optima[-1].chi2:.8g}"] if more > 0 else []
     return [*Sheet.of(optima[:_MOST_SHOWN], *columns).lines, *rest, ""]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from castfit._brief import brief
 from castfit._pictures import picture
-from castfit.drive.optima import Optimum, optima
+from castfit.drive.optima import CHI2, EQUIVALENT, Optimum, optima
 from castfit.drive.run.found import Ended, Found, counted, optima_lines
 
 if TYPE_CHECKING:
@@ -160,6 +160,13 @@ class ScatterResult(Found):
         ends = {i: (s.end, s.values) for i, s in enumerate(self.searches) if s.success}
         return optima(ends, floor=self.floor)
 
+    @property
+    def measure(self) -> str:
+        """What points are compared by: "chi2", or "equivalent chi2" where several sigmas are unknown."""
+        if self.best is None or not self.optima:
+            return CHI2
+        return CHI2 if np.isclose(self.optima[0].chi2, self.best.chi2, rtol=1e-3) else EQUIVALENT
+
     def simulations_to(self, chi2: float) -> float:
         """Return after how many simulations the value was at most chi2; inf if it never was."""
         return next((float(m.simulations) for m in self.history if m.chi2 <= chi2), np.inf)
@@ -187,7 +194,7 @@ class ScatterResult(Found):
             self.message,
             "",
         ]
-        lines += [*optima_lines(self.optima, len(self.searches)), *self.misfit()]
+        lines += [*optima_lines(self.optima, len(self.searches), measure=self.measure), *self.misfit()]
         if self.logarithmic:
             lines.append("searched in the logarithm: " + ", ".join(self.logarithmic))
         return "\n".join([*lines, *counted("failed simulations", self.failures), *self.closing()])
