@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import chdtri
 
 from castfit.staged import rows_in_units
 
@@ -15,8 +17,14 @@ ASSUMED_NOISE = 0.065
 """Relative accuracy of data whose standard deviations are unknown."""
 
 
-LARGE_SQUARE = 4.0
-"""Mean square of residuals, in known standard deviations, above which another optimum must be better."""
+LARGE_SQUARE = (2.0, 4.0)
+"""Between these: mean square of residuals, in known standard deviations, above which another optimum must be better.
+
+Nobody knows standard deviations better than to a factor of 1.4; twice the noise is no chance, however few the values.
+"""
+
+CHANCE = 1e-6
+"""That noise alone makes so large a sum of squares."""
 
 MEDIAN_SQUARE = 0.4549364231195724
 """Of a normal deviate of variance 1."""
@@ -56,19 +64,27 @@ def _in_units(staged: StagedProblem, rows: tuple[Array, ...], at: Evaluation) ->
 def suspicious(staged: StagedProblem, at: Evaluation) -> bool:
     """Whether residuals at an optimum are so large that another optimum must be better.
 
-    Where sigma is known: their mean square exceeds 4.  Where it is not: they exceed a fifth of the signal.  Where some
-    may be outliers, the mean square is what the median says of it.
+    Where sigma is known: their mean square exceeds what n normal deviates reach once in a million times, within
+    `LARGE_SQUARE`: 4 up to twelve values, 2.7 for thirty, 2 from seventy.  Where it is not: they exceed a fifth of the
+    signal.  Where some may be outliers, the mean square is what the median says of it.
     """
     mask = np.concatenate([chain.row_mask.ravel() for chain in staged.layout.chains])
     group = _groups(staged)[mask]
     squares = np.concatenate([r.ravel() for r in rows_in_units(staged.layout, at)])[mask] ** 2
     signals = np.concatenate([s.ravel() for s in staged.signal])[mask] ** 2
     known = group < 0
-    if known.any() and float(np.mean(squares[known])) > LARGE_SQUARE:
+    if known.any() and float(np.mean(squares[known])) > large_square(int(known.sum())):
         return True
     of_groups = (group == g for g in range(staged.layout.n_groups))
     typical = _by_median if staged.forgiving else np.mean
     return any(float(typical(squares[of])) > LARGE_PART * float(np.mean(signals[of])) for of in of_groups)
+
+
+@cache
+def large_square(n: int) -> float:
+    """Return the mean square of n residuals, in known standard deviations, above which they are no noise."""
+    least, most = LARGE_SQUARE
+    return float(np.clip(chdtri(n, CHANCE) / n, least, most))
 
 
 def _by_median(squares: Array) -> float:
