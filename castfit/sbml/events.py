@@ -4,12 +4,17 @@ A trigger of time and numbers alone becomes true at times that are known, one th
 parameters at a time that is estimated with them; so any transcription can put the boundary of a stage there.  Any other
 trigger is a condition that is watched, and then all are, so that what happens together is known to.  Events at one time
 happen at once, each with the values before them, as the specification has it where it names no order.
+
+Where all events are of the first two kinds they may have delays and priorities.  A delayed event happens later; what it
+sets was either worked out when it was triggered, which is possible where no state is in it, or is when it happens.  By
+their priorities events of one time follow each other, the one of the highest priority first: a later one has the last
+word where two set the same, and what is worked out when an event happens sees what those before it did.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import casadi as ca
@@ -25,11 +30,16 @@ from castfit.sbml.values import Values
 
 @dataclass(frozen=True)
 class _At:
-    """An event at a time, a number or an expression of parameters; `after`: the trigger is true at that very time."""
+    """An event at a time, a number or an expression of parameters.
+
+    `after` : the trigger is true at that very time;  `at_trigger` : its values are those of when it was triggered.
+    """
 
     time: float | ca.SX
     changes: Mapping[ca.SX, ca.SX]
     after: bool
+    priority: float | None = None
+    at_trigger: bool = True
 
 
 @dataclass(frozen=True)
@@ -62,8 +72,14 @@ def events_of(values: Values, count: int) -> tuple[Event, ...]:
         watched.append(_When(trigger, changes, at_start=not happening.initially))
         times = _times_of(values, trigger, changes, initially=happening.initially)
         exact = exact and times is not None
-        known += times or []
+        known += [_later(values, happening, event) for event in times or []]
     if not exact:
+        values.mistakes += [
+            f"event {h.name} has a {what}, which only events at known times may have; here states trigger events"
+            for h in values.contents.events
+            for what, tree in (("delay", h.delay), ("priority", h.priority))
+            if tree is not None
+        ]
         return tuple(_watched(values, event, count) for event in watched)
     return tuple(Event(e.time, dict(e.changes), measured="after" if e.after else "before") for e in _merged(known))
 
@@ -87,6 +103,41 @@ def _times_of(
         if len(zero) == 1 and parts.function()(signs) and initially and _number(values, zero[0]) > 0.0:
             return [_At(zero[0], changes, bool(parts.function()(0.0)))]
     return None
+
+
+def _later(values: Values, happening: Happening, event: _At) -> _At:
+    """Return an event with its priority, at the time to which its delay moves it."""
+    what = f"event {happening.name}"
+    priority: float | None = None
+    if happening.priority is not None:
+        found = values.formula(f"the priority of {what}", happening.priority)
+        if found.is_constant():
+            priority = float(found)
+        else:
+            values.mistakes.append(f"the priority of {what} is an expression; a number can be read")
+        if any(values.contents.quantities[n].kind == "compartment" for e in values.contents.events
+               for n in e.assignments if n in values.contents.quantities):  # fmt: skip
+            values.mistakes.append(f"{what} has a priority, and an event changes the size of a compartment")
+    event = replace(event, priority=priority, at_trigger=happening.at_trigger)
+    if happening.delay is None:
+        return event
+    delay = values.formula(f"the delay of {what}", happening.delay)
+    moving = ca.vertcat(values.time, *values.states.values(), *values.algebraic.values())
+    if ca.depends_on(delay, moving):
+        values.mistakes.append(f"the delay of {what} changes in time")
+        return event
+    if not happening.persistent:
+        values.mistakes.append(f"{what} has a delay, within which it can be called off (its trigger is not persistent)")
+    if not _number(values, delay) >= 0.0:
+        values.mistakes.append(f"the delay of {what} is {_number(values, delay):g}; it must not be negative")
+    changes = dict(event.changes)
+    if happening.at_trigger:
+        if any(ca.depends_on(value, moving[1:]) for value in changes.values()):
+            values.mistakes.append(f"{what} has a delay, and what it sets depends on states when it was triggered")
+        earlier = ca.SX(event.time)
+        changes = {s: ca.substitute([ca.SX(v)], [values.time], [earlier])[0] for s, v in changes.items()}
+    time = ca.SX(event.time) + delay
+    return replace(event, time=float(time) if time.is_constant() else time, changes=changes)
 
 
 def _number(values: Values, time: ca.SX) -> float:
@@ -128,17 +179,29 @@ def _times(parts: Comparisons, zeros: Any, slopes: Any, *, initially: bool) -> l
 
 
 def _merged(events: Sequence[_At]) -> list[_At]:
-    """Put events of the same time into one, whose changes happen at once."""
-    out: list[_At] = []
+    """Put events of the same time into one, whose changes happen at once or, by their priorities, one by one."""
+    groups: list[list[_At]] = []
     for event in events:
-        same = next((i for i, known in enumerate(out) if _same_time(known.time, event.time)), None)
+        same = next((group for group in groups if _same_time(group[0].time, event.time)), None)
         if same is None:
-            out.append(event)
-            continue
-        known = out[same]
-        changes = {s.name(): (s, v) for s, v in (*known.changes.items(), *event.changes.items())}
-        out[same] = _At(known.time, dict(changes.values()), known.after or event.after)
-    return out
+            groups.append([event])
+        else:
+            same.append(event)
+    return [_together(group) for group in groups]
+
+
+def _together(events: Sequence[_At]) -> _At:
+    """Return events of one time as one."""
+    ordered = any(event.priority is not None for event in events)
+    changes: dict[str, tuple[ca.SX, ca.SX]] = {}
+    for event in sorted(events, key=lambda e: np.inf if e.priority is None else -e.priority):
+        now = dict(event.changes)
+        if ordered and not event.at_trigger and changes:
+            old = ca.vertcat(*(s for s, _ in changes.values()))
+            new = ca.vertcat(*(ca.SX(v) for _, v in changes.values()))
+            now = {s: ca.substitute([ca.SX(v)], [old], [new])[0] for s, v in now.items()}
+        changes |= {s.name(): (s, v) for s, v in now.items()}
+    return _At(events[0].time, dict(changes.values()), any(event.after for event in events))
 
 
 def _same_time(one: float | ca.SX, other: float | ca.SX) -> bool:

@@ -18,6 +18,7 @@ stay smooth, but the datum at t_b sees the state after what has not happened yet
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -270,10 +271,10 @@ class _Divider:
         instants = self.schedule.instants
         known: list[int] = self.schedule.known.tolist()
         jumps = [i for i in known if instants[i].change is not None and instants[i].after]
-        times: list[float] = np.unique(self.times[jumps]).tolist()
+        times: list[float] = sorted({float(self.times[i]) for i in jumps})
         out: dict[int, float] = {}
         for i, instant in enumerate(instants):
-            k = int(np.searchsorted(times, self.times[i], side="right")) - 1
+            k = bisect_right(times, float(self.times[i])) - 1
             if instant.trigger is not None and instant.after and k >= 0 and follows(times[k], float(self.times[i])):
                 out[i] = times[k]
         return out

@@ -284,6 +284,69 @@ def test_a_time_that_has_passed_before_the_start_triggers_nothing(late):
     np.testing.assert_array_equal(out["n"], np.where(late > 0, late <= T, False))
 
 
+@pytest.mark.parametrize(
+    ("event", "n"),
+    [
+        ("at 1.5 after time >= 1: n = 7", np.where(T >= 2.5, 7.0, 0.0)),
+        ("at 1.5 after time > 1: n = 7", np.where(T > 2.5, 7.0, 0.0)),
+        ("at wait after time >= 1, fromTrigger = false: n = n + 1; wait = 0.75", np.where(T >= 1.75, 1.0, 0.0)),
+        ("at 1 after time >= 1: n = time", np.where(T >= 2, 1.0, 0.0)),
+        ("at 1 after time >= 1, fromTrigger = false: n = time + x", np.where(T >= 2, 4.0, 0.0)),
+        ("at 1 after time >= 1 && time < 2 || time > 2.5: n = n2 + 1; n2 = 3", np.where(T >= 2, 4.0, 0.0)),
+        ("at 2 after time >= 0, t0 = false: n = 5", np.where(T >= 2, 5.0, 0.0)),
+    ],
+)  # fmt: skip
+def test_events_happen_later(event, n):
+    """x = time; what was worked out when the event was triggered, or when it happens."""
+    np.testing.assert_allclose(of(f"x = 0; x' = 1; n = 0; {event}")["n"], n, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "a"),
+    [
+        ("priority = 1: a = 3", "priority = 5: a = 2", 3.0),
+        ("priority = 5: a = 3", "priority = 1: a = 2", 2.0),
+        ("priority = 5: a = 3", "priority = 1: a = 10 * a", 10.0),
+        ("priority = 5: a = 3", "priority = 1, fromTrigger = false: a = 10 * a", 30.0),
+        ("priority = 1, fromTrigger = false: a = a + 3", "priority = 5, fromTrigger = false: a = 10 * a", 13.0),
+        ("priority = -1: a = 3", "fromTrigger = false: a = 10 * a", 30.0),
+    ],
+)
+def test_events_of_one_time_follow_each_other_by_their_priorities(first, second, a):
+    for when in ("at time >= 2", *(() if second.endswith("1: a = 10 * a") else ("at 1.5 after time >= 0.5",))):
+        late = when.replace("0.5", "1").replace("1.5", "1") if "after" in when else when
+        out = of(f"a = 1; b = 0; {when}, {first}; {late}, {second}; at time >= 2: b = a")
+        np.testing.assert_allclose(out["a"], np.where(T >= 2, a, 1.0), rtol=1e-12)
+        assert set(out["b"][T < 2]) == {0.0}
+
+
+def test_a_delay_can_be_estimated():
+    loaded = cf.sbml.load_antimony("x = 0; x' = k; lag = 1; k = 1; at lag after time >= 1: x = 0")
+    data = {"x": np.where(T[1:] >= 2.2, 1.1 * (T[1:] - 2.2), 1.1 * T[1:])}
+    experiment = cf.Experiment(data, time=T[1:], sigma=0.1, events=loaded.events)
+    given = {"k": 1.0, "lag": cf.Parameter(1.3, bounds=(1.05, 1.45))}
+    result = cf.fit(cf.Problem(loaded.model, experiment, parameters=given), "single")
+    assert result.success, result.message
+    assert (result.parameters["k"], result.parameters["lag"]) == pytest.approx((1.1, 1.2), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ("at 1 after x > 1: n = 2", "E0 has a delay, which only events at known times may have"),
+        ("at x > 1, priority = 2: n = 2", "E0 has a priority, which only events at known times may have"),
+        ("at 1 after time > 1: n = x", "has a delay, and what it sets depends on states when it was triggered"),
+        ("at x after time > 1: n = 1", "the delay of event _E0 changes in time"),
+        ("at 1 after time > 1, persistent = false: n = 1", "within which it can be called off"),
+        ("at -1 after time > 1: n = 1", "the delay of event _E0 is -1; it must not be negative"),
+        ("at time > 1, priority = k: n = 1; k = 2", "the priority of event _E0 is an expression"),
+    ],
+)
+def test_delays_and_priorities_that_cannot_be_said_are_named(event, said):
+    with pytest.raises(cf.InputError, match=said):
+        cf.sbml.load_antimony(f"x = 0; x' = 1; n = 0; {event}")
+
+
 def test_a_time_of_an_event_can_be_estimated_by_any_transcription():
     """x grows by 1 until it falls to 0 at `late`; sawtooth in closed form."""
     loaded = cf.sbml.load_antimony("x = 0; x' = k; late = 2; k = 1; at time >= late: x = 0")
