@@ -29,13 +29,18 @@ _ROUNDING = 1e-12  # of its terms: a gradient as small as that pulls nothing
 _STEPS = 20  # of the active set, for every variable
 
 
-def lowest_in_box(H: Array, c: Array, lower: Array, upper: Array) -> Array:
+def lowest_in_box(
+    H: Array, c: Array, lower: Array, upper: Array, guess: NDArray[np.integer[Any]] | None = None
+) -> Array:
     """Return the minimum, (n,).
 
     Parameters
     ----------
     H : (n, n) array
     c, lower, upper : (n,) arrays
+    guess : (n,) int array, optional
+        Which ends, finite ones, are likely to hold the minimum: -1 lower, +1 upper, 0 none.  Those of a problem much
+        alike save up to nine tenths of the work, where variables hardly matter to the data.
 
     Raises
     ------
@@ -43,7 +48,7 @@ def lowest_in_box(H: Array, c: Array, lower: Array, upper: Array) -> Array:
         If H is not positive definite.
     """
     fixed = lower == upper
-    side = np.where(fixed, -1, 0)
+    side = np.where(fixed, -1, 0 if guess is None else guess)
     size, terms = np.abs(H), np.abs(c)
     fewest, patience = c.size + 1, _PATIENCE
     for _ in range(_ROUNDS):

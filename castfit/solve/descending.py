@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from castfit.solve.step_control.box import Box
 from castfit.staged import Rows
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from castfit._array import Array
     from castfit.staged import StagedProblem, Steep
 
@@ -116,6 +118,7 @@ class _Walk:
         self._at: Rows | None = None
         self._best_at: Rows | None = None
         self._known: list[float] = []
+        self._ends: NDArray[np.integer[Any]] | None = None  # which held the last step
         self._memory = rule.memory
         self._mark, self._since, self._delta = np.inf, 0, rule.first
 
@@ -168,7 +171,9 @@ class _Walk:
         enough = _PROMISED * (1.0 + at.half_square)
         while self._delta > rule.least:
             most = np.where(self._free, np.inf, self._delta)
-            s = lowest_in_box(H, c, np.maximum(low, -most), np.minimum(high, most))
+            left, right = np.maximum(low, -most), np.minimum(high, most)
+            s = lowest_in_box(H, c, left, right, self._ends)
+            self._ends = np.where(s <= left, -1, np.where(s >= right, 1, 0))
             promised = -float(s @ (c + 0.5 * (H @ s)))
             if self._delta >= 1.0:
                 self.promise = promised

@@ -51,6 +51,18 @@ def test_it_agrees_with_bounded_least_squares() -> None:
         assert 0.5 * np.sum((u + E @ x) ** 2) == pytest.approx(other.cost, rel=1e-9)
 
 
+def test_a_guess_of_what_is_held_changes_nothing_but_the_work() -> None:
+    for seed in range(40):
+        E, u, lower, upper = question(seed, 12, 2.0)
+        H, c = E.T @ E + 1e-8 * np.eye(12), E.T @ u
+        x = lowest_in_box(H, c, lower, upper)
+        ends = np.where(np.isfinite(upper), np.random.default_rng(seed).integers(-1, 2, 12), 0)
+        for guess in (ends, np.where(x <= lower, -1, np.where(x >= upper, 1, 0))):
+            other = lowest_in_box(H, c, lower, upper, guess)
+            assert ((other >= lower) & (other <= upper)).all()
+            np.testing.assert_allclose(c @ other + 0.5 * other @ H @ other, c @ x + 0.5 * x @ H @ x, rtol=1e-8)
+
+
 def test_a_matrix_that_is_not_positive_definite_is_refused() -> None:
     with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
         lowest_in_box(-np.eye(2), np.ones(2), -np.ones(2), np.ones(2))

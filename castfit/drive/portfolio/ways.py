@@ -74,6 +74,7 @@ NEAR = 2.0
 """Of the lowest cost so far, in the logarithm of the likelihood: what comes so close is followed to its optimum."""
 
 _CONFIRMING = 150  # iterations of a fit that confirms
+_CONFIRMED = 1e-8  # tolerance: a ten-thousandth of a standard error, where Fisher scoring converges slowly
 _LONGEST = 180  # iterations of a default fit from a draw; what takes more hardly ever arrives
 _PAIRS = 100  # at most, that are exchanged
 _EXCHANGES = 8  # from which a search goes down
@@ -240,7 +241,8 @@ def _exchanged(scene: Scene, where: Field, order: Order, rng: np.random.Generato
 
 def _confirmed(problem: Posable, scene: Scene, theta: Array, left: float) -> End:
     """Fit at full accuracy, by the method of the search; the floor of a long valley holds, too, if it stays as low."""
-    start, solver = _named(problem, scene, theta), GaussNewton("box", max_iter=_CONFIRMING)
+    start = _named(problem, scene, theta)
+    solver = GaussNewton("box", max_iter=_CONFIRMING, tolerance=_CONFIRMED)
     end = _end_of(fit(problem, _accurate(scene), solver, start=start, retry=False, max_time=left), scene)
     low = end.result is not None and end.result.status in (Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL)
     return replace(end, settled=end.settled or (low and end.cost <= scene.cost(theta) + SAME))
