@@ -63,6 +63,9 @@ def lowest_in_box(
             np.where(side == 0, outside, np.where(side < 0, gradient < -slack, gradient > slack)) & ~fixed
         )
         if wrong.size == 0:
+            doubtful = np.where(side < 0, gradient < 0.0, (side > 0) & (gradient > 0.0)) & ~fixed
+            if guess is not None and doubtful.any():  # what was guessed may be wrong by more than rounding
+                return lowest_in_box(H, c, lower, upper)
             return x
         if wrong.size < fewest:
             fewest, patience = wrong.size, _PATIENCE

@@ -63,6 +63,12 @@ def test_a_guess_of_what_is_held_changes_nothing_but_the_work() -> None:
             np.testing.assert_allclose(c @ other + 0.5 * other @ H @ other, c @ x + 0.5 * x @ H @ x, rtol=1e-8)
 
 
+def test_a_wrong_guess_is_noticed_where_rounding_hides_what_it_costs() -> None:
+    E, u = np.array([[3e7, 3e7], [0.0, 1.0]]), np.array([0.0, 5.0])
+    box = -np.ones(2), np.ones(2)
+    assert lowest_in_box(E.T @ E, E.T @ u, *box, np.array([-1, 1])) == pytest.approx([1.0, -1.0], abs=1e-6)
+
+
 def test_a_matrix_that_is_not_positive_definite_is_refused() -> None:
     with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
         lowest_in_box(-np.eye(2), np.ones(2), -np.ones(2), np.ones(2))
