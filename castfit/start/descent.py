@@ -34,8 +34,12 @@ HORIZONS = (10, 20)
 """Numbers of horizons, the whole among them: few are faster, many lose the way less often."""
 
 _ITERATIONS = 60
-_POLISHING = 150
-_ROUNDS = 6
+POLISHING = 150
+"""Of a round that ends in an optimum, at most."""
+
+ROUNDS = 6
+"""Of following a valley, at most."""
+
 _PAYS = 0.02  # what a round must gain, in the logarithm of the likelihood
 _PER_HORIZON = 15
 _PATIENT = Box(patience=40)
@@ -52,7 +56,8 @@ class Descent:
     """Where a candidate came to.
 
     theta (n,), cost : there;  at_looks : its costs at `LOOKS`, NaN where it had ended;  work : in simulations, a sweep
-    of all sensitivities counted by what it takes;  dropped : whether it was not let to its end
+    of all sensitivities counted by what it takes;  dropped : whether it was not let to its end;  optimum : whether
+    hardly anything is promised there
     """
 
     theta: Array
@@ -60,6 +65,7 @@ class Descent:
     at_looks: tuple[float, float]
     work: float
     dropped: bool = False
+    optimum: bool = False
 
 
 def work_of(evaluations: dict[str, int], n_theta: int) -> float:
@@ -95,27 +101,34 @@ def descend(
     return Descent(found.theta, scene.cost(found.theta), (seen[0], seen[1]), found.work, dropped[0])
 
 
-def settle(scene: Scene, start: Array, seconds: float, *, best: float = np.inf, step_control: str = "box") -> Descent:
+def settle(
+    scene: Scene, start: Array, seconds: float, *, best: float = np.inf, rounds: int = ROUNDS, accurate: bool = False,
+    step_control: str = "box",
+) -> Descent:  # fmt: skip
     """Go down to the optimum, or as far as rounds pay; `dropped` if there is more to come.
 
     In a long valley that takes several rounds, each with a box of its own.  What is below `best`, the lowest cost of
-    other solutions, goes on as long as a round pays, and where the accuracy of a search lets it stall, at a higher one.
+    other solutions, goes on as long as a round pays, and where the accuracy of a search lets it stall, at a higher one;
+    if `accurate`, at that from the start.
     """
-    rule = Box() if step_control == "box" else step_control
     until = time.time() + seconds
-    theta, cost, work, staged, ended = start, np.inf, 0.0, scene.staged, False
-    for _ in range(_ROUNDS):
-        found = _solve(staged, theta, _POLISHING, until - time.time(), rule=rule, least=0.0)
+    staged = scene.accurate if accurate else scene.staged
+    patient = _PATIENT if accurate else Box()
+    rule = patient if step_control == "box" else step_control
+    theta, cost, work, ended, optimum = start, np.inf, 0.0, False, False
+    for _ in range(rounds):
+        found = _solve(staged, theta, POLISHING, until - time.time(), rule=rule, least=0.0)
         scene.compiled_in_time()
         theta, before, cost, work = found.theta, cost, found.cost, work + found.work
-        ended = found.optimum or not cost < before - _PAYS
-        if found.optimum or not cost < best or time.time() >= until:
+        optimum = found.optimum
+        ended = optimum or not cost < before - _PAYS
+        if optimum or not cost < best or time.time() >= until:
             break
-        if ended and staged is scene.staged:
+        if ended and staged is not scene.accurate:
             staged, rule, ended, cost = scene.accurate, _PATIENT if step_control == "box" else rule, False, np.inf
         elif ended:
             break
-    return Descent(theta, scene.cost(theta), (np.nan, np.nan), work, not ended)
+    return Descent(theta, scene.cost(theta), (np.nan, np.nan), work, not ended, optimum)
 
 
 def grow(

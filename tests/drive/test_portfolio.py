@@ -162,13 +162,50 @@ def test_ways_that_cost_more_for_nothing_get_less():
     state = State((tried(0, "fit", 1000.0), tried(1, "box", 10.0), tried(2, "growing", 50.0)))
     share = dict(zip(WAYS, shares(state, list(WAYS)), strict=True))
     assert sum(share.values()) == pytest.approx(1.0)
-    assert share["box"] > share["growing"] > share["fit"] > 0.02
+    assert share["box"] > share["growing"] > share["fit"] > 0.0
+    cost = {"box": 10.0, "growing": 50.0, "fit": 1000.0}
+    mean = np.mean(list(cost.values()))  # what is expected of a way counts as one candidate more
+    prior = {"box": mean, "growing": mean, "fit": 10.0 * mean}
+    work = {way: share[way] * (prior[way] + cost[way]) / 2.0 for way in cost}
+    assert work["fit"] > 0.015 * sum(work.values())  # of the work even what failed keeps a part
+    rare = State((*state.tried, *(tried(3 + i, "soft", 100.0) for i in range(200))))
+    later = dict(zip(WAYS, shares(rare, list(WAYS)), strict=True))
+    assert later["box"] + later["recombined"] > 0.5
+
+
+def test_the_lowest_valley_is_followed_with_a_part_of_the_work():
+    def state(**valley):
+        ends = [End((0.0,), 5.0, work=1000.0), End((1.0,), 3.0, **{"work": 100.0} | valley), End((2.0,), 4.0)]
+        return State(tuple(Tried(i, "box", "", end) for i, end in enumerate(ends)))
+
+    assert state().valley() == 1
+    assert state(dropped=True).valley() == 2
+    assert state(work=2000.0, following=1900.0).valley() is None  # enough, for now
+    assert state(work=2000.0, following=1900.0).valley(last=True) == 1
+    went_on = state().followed(1, End((1.5,), 2.0, work=50.0, settled=True, floor=True))
+    end = went_on.tried[1].end
+    assert (end.theta, end.cost, end.work, end.following, end.followed) == ((1.5,), 2.0, 150.0, 50.0, 1)
+    assert went_on.valley() is None  # nothing else is lower
+    assert went_on.unconfirmed() == 1
+    again = went_on.followed(1, End((9.0,), 7.0, work=400.0, settled=True, floor=True))
+    assert (again.tried[1].end.theta, again.tried[1].end.cost) == ((1.5,), 2.0)  # no better
+    assert again.unconfirmed() is None  # floors are confirmed with what is left of the share,
+    assert again.unconfirmed(last=True) == 1  # or before the search ends
+
+
+def test_every_other_leap_begins_at_the_best_member():
+    field = Field(np.full(40, -1.0), np.full(40, 1.0), np.ones(40))
+    pool = [Member(np.full(40, x), x) for x in np.linspace(-0.5, 0.5, 15)]
+    rng = np.random.default_rng(0)
+    kept = [np.median(MOVES["redraw"][0](pool, field, rng)) for _ in range(200)]
+    assert 90 < sum(x == -0.5 for x in kept) < 150
 
 
 def test_a_round_is_the_same_for_the_same_seed_and_recombines_only_what_is_there():
     options, field = Options(tuple(WAYS)), field_of(1)
     first = next_round(State(), options, field, np.random.default_rng(0))
     assert [order.way for _, order in first] == ["box", "growing"]  # states have nowhere to start
+    assert [order.guess for _, order in first] == [True, False]
     measured = next_round(State(), Options(("fit", "box", "growing")), field, np.random.default_rng(0))
     assert [order.way for _, order in measured] == ["fit", "box", "growing"]
     assert [order.guess for _, order in measured] == [True, False, False]
@@ -243,7 +280,7 @@ def test_the_floor_of_a_valley_is_followed_in_several_rounds(monkeypatch):
     start = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.places]
     whole = settle(scene, start, np.inf)
     assert not whole.dropped
-    monkeypatch.setattr(descent, "_POLISHING", 2)
+    monkeypatch.setattr(descent, "POLISHING", 2)
     once = settle(scene, start, np.inf, best=-np.inf)  # not below the best: one round
     assert once.dropped
     assert once.cost > whole.cost + 1.0
@@ -271,8 +308,8 @@ def test_a_floor_that_is_lower_than_all_solutions_holds_but_is_none():
     assert [t.index for t in state(-0.05, 0.05).finds()] == [0, 1, 2]
     assert state(-3.0).lowest == solution.cost - 3.0
     assert [t.index for t in state(-3.0, -2.95, 0.0).finds()] == [1, 2]
-    assert state(-3.0, -2.95).unconfirmed is None
-    assert state(-3.0, -4.0).unconfirmed == 2
+    assert state(-3.0, -2.95).unconfirmed() is None
+    assert state(-3.0, -4.0).unconfirmed() == 2
 
 
 def test_the_best_point_is_doubted_by_exchanging_two_quantities():

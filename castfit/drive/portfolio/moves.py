@@ -1,9 +1,12 @@
 """A pool of distinct members, and the moves that make new candidates of them.
 
-redraw       some coordinates are drawn anew between the limits
+redraw       one coordinate, or some, are drawn anew between the limits
 gaussian     all are moved, by 10^U(-1, 1/2) units of the search times a normal deviate
 crossover    each coordinate comes from one of two members
 differential x + U(0.3, 1) (a - b) of three members, each coordinate with probability 0.7  (Storn and Price 1997)
+
+The first two start at the best member every other time: where descents end on floors of long valleys, a leap from the
+lowest of them often lands on a lower one, hundreds of steps ahead.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from castfit.priors import PriorDistribution
 
 SIZE = 15
+_GREED = 0.5  # how often what is moved is the best
+_SOME = 0.3  # of the coordinates
 _SAME = 1e-3  # root mean square distance, in widths of the limits
 _ALIKE = 0.1  # of costs, in the logarithm of a likelihood
 
@@ -90,9 +95,9 @@ def joined(pool: Sequence[Member], new: Member, field: Field, *, size: int = SIZ
 
 
 def redraw(pool: Sequence[Member], field: Field, rng: np.random.Generator) -> Array:
-    """Draw some coordinates of a member anew."""
+    """Draw one coordinate of a member anew, or some."""
     x = _one(pool, rng)
-    some = rng.random(x.size) < 0.3
+    some = rng.random(x.size) < rng.choice([0.0, _SOME])
     some[rng.integers(x.size)] = True
     return np.where(some, field.draw(rng), x)
 
@@ -127,7 +132,9 @@ MOVES: dict[str, tuple[Move, int]] = {
 
 
 def _one(pool: Sequence[Member], rng: np.random.Generator) -> Array:
-    """Choose a member, the better of two that are drawn: the pool is sorted."""
+    """Choose the best member every other time, else the better of two that are drawn: the pool is sorted."""
+    if rng.random() < _GREED:
+        return pool[0].theta
     return pool[int(rng.integers(len(pool), size=2).min())].theta
 
 

@@ -1,15 +1,23 @@
 """What to try next: rounds of candidates, most of them by the ways that paid.
 
-A way pays by finding the best optimum again, from a start of its own, by finding a better one, and by ending among the
-best quarter of all candidates: where the optimum is found once in a hundred, that tells early which ways come near.
+A way pays by finding the best optimum again, for a few times, by finding a better one, and by ending where nobody was
+before among the best quarter of all candidates: where the optimum is found once in a hundred, that tells early which
+ways come near.
 What counts is pay per work, in simulations and not in seconds, so that the plan is the same on every machine:
 
     share of a way  ~  ((1 + 2 improvements + finds + those in the best quarter) / (1 + its work / the mean work))^2
 
-Every way keeps a small share, the same in work: what fails at first may be what finds the optimum in the end.
+Shares are of the work, not of the candidates: what needs a hundredth of the time of others is tried a hundred times as
+often where it pays alike.  Every way keeps a small share: what fails at first may be what finds the optimum in the end;
+starts of the box and recombined points a larger one: hardly anything else is as likely to find what nobody has seen,
+or to come from the floor of a long valley to a lower one.
 
 Where every state is measured the default fit from the guess comes first: its states start at the data.  Elsewhere they
-have nowhere to start, and the ways that integrate from the beginning come first, which are cheaper by far.
+have nowhere to start, and the ways that integrate from the beginning come first, which are cheaper by far; the default
+fit has to wait for its share.
+
+A valley whose floor goes on falling is lower than every solution, but may take hundreds of iterations, and end nowhere:
+the lowest one is followed, a few rounds at a time, with a part of the work.
 """
 
 from __future__ import annotations
@@ -22,12 +30,19 @@ import numpy as np
 
 from castfit.drive.portfolio.moves import MOVES, Field, Member, joined
 from castfit.drive.portfolio.race import OPEN, Race
-from castfit.drive.portfolio.ways import EXCHANGED, SAME, End, Order
+from castfit.drive.portfolio.ways import EXCHANGED, FOLLOW, SAME, End, Order
+from castfit.start.descent import POLISHING, work_of
 
 if TYPE_CHECKING:
     from castfit._array import Array
 
-_FLOOR = 0.15  # of the shares, divided so that each way gets as much work
+_FLOOR = 0.1  # of the work, divided evenly
+_STEADY = {"box": 0.25, "recombined": 0.25}  # of the work
+_ENOUGH = 3  # finds of the best optimum: more of them say nothing of where a better one may be
+_DEAR = 10.0  # mean works of a candidate, that a default fit is taken for until one was tried
+_COARSELY = 2  # times that a valley is followed at the accuracy of a search
+_DEAREST = 4.0  # of the work at the accuracy of a search: at full accuracy, where steps are short
+_VALLEYS = 0.2  # of the work, for following what is lower than every solution, but not yet settled
 _FRESH = 6  # candidates before points are recombined
 _RANKED = 6  # candidates before it counts which ones are among the best quarter
 _CHEAP = ("box", "growing")  # ways that begin by integrating
@@ -106,10 +121,12 @@ class State:
         floors = [t for t in self.tried if t.end.result is not None and t.end.settled and t.end.cost < least]
         return min(floors, key=lambda t: t.end.cost, default=solution)
 
-    @property
-    def unconfirmed(self) -> int | None:
-        """The candidate that promises most of those that look better than every solution; None if there is none."""
-        return self._promising([t for t in self.tried if t.end.settled])
+    def unconfirmed(self, *, last: bool = False) -> int | None:
+        """Return the candidate that promises most of those that look better than every solution; None if none does.
+
+        Floors of valleys take long to confirm, and have to wait for their share, but for the `last` time.
+        """
+        return self._promising([t for t in self.tried if t.end.settled and (not t.end.floor or last or self._spare(t))])
 
     @property
     def last_resort(self) -> int | None:
@@ -119,6 +136,26 @@ class State:
     def _promising(self, tried: Sequence[Tried]) -> int | None:
         open_ = [t for t in tried if t.end.result is None and t.end.cost < self.lowest - SAME]
         return min(open_, key=lambda t: t.end.cost).index if open_ else None
+
+    def valley(self, *, last: bool = False) -> int | None:
+        """Return the lowest candidate that is lower than all that are settled, and was not dropped.
+
+        None if there is none, or no share of the work is left for it, but for the `last` time.
+        """
+        known = min((t.end.cost for t in self.tried if t.end.settled), default=np.inf)
+        least = min(known, self.lowest) - SAME
+        open_ = [
+            t for t in self.tried
+            if t.end.theta and not (t.end.settled or t.end.dropped) and t.end.result is None and t.end.cost < least
+        ]  # fmt: skip
+        lowest = min(open_, key=lambda t: t.end.cost, default=None)
+        return lowest.index if lowest is not None and (last or self._spare(lowest)) else None
+
+    def _spare(self, t: Tried) -> bool:
+        """Tell whether the share of valleys is left for a candidate; what its first strides take is not foreseen."""
+        expected = 0.0 if t.end.followed < _COARSELY else _DEAREST * work_of({"jacobians": POLISHING}, len(t.end.theta))
+        spent, work = sum(t.end.following for t in self.tried), sum(t.end.work for t in self.tried)
+        return spent + expected <= _VALLEYS * work
 
     def finds(self, *, independent: bool = True) -> list[Tried]:
         """Return what ended in the best optimum; recombined points do not come from starts of their own.
@@ -143,12 +180,26 @@ class State:
                 pool = joined(pool, Member(np.array(t.end.theta, dtype=float), t.end.cost), field)
         return State((*self.tried, *tried), pool)
 
+    def followed(self, index: int, end: End) -> State:
+        """Return the state with a candidate that went on along the floor of its valley."""
+        before = self.tried[index].end
+        if not end.cost <= before.cost:
+            end = replace(end, theta=before.theta, cost=before.cost)
+        after = replace(
+            before, theta=end.theta, cost=end.cost, settled=end.settled, floor=end.floor, followed=before.followed + 1,
+            following=before.following + end.work, work=before.work + end.work, seconds=before.seconds + end.seconds,
+        )  # fmt: skip
+        tried = (*self.tried[:index], replace(self.tried[index], end=after), *self.tried[index + 1 :])
+        return replace(self, tried=tried)
+
     def confirmed(self, index: int, end: End) -> State:
         """Return the state with a candidate fitted at full accuracy; if that failed, it is no optimum."""
         before = self.tried[index]
         after = replace(
-            end, at_looks=before.end.at_looks, work=before.end.work + end.work, seconds=before.end.seconds + end.seconds
-        )
+            end, at_looks=before.end.at_looks, followed=before.end.followed, floor=before.end.floor,
+            following=before.end.following + (_DEAREST * end.work if before.end.floor else 0.0),
+            work=before.end.work + end.work, seconds=before.end.seconds + end.seconds,
+        )  # fmt: skip
         if not end.settled:
             after = replace(after, theta=before.end.theta, cost=before.end.cost)
         tried = (*self.tried[:index], replace(before, end=after), *self.tried[index + 1 :])
@@ -166,8 +217,11 @@ def next_round(state: State, options: Options, field: Field, rng: np.random.Gene
     for way in ways:
         seed = int(rng.integers(2**63, size=1)[0])
         order = replace(base, way=way, seed=seed, guess=way == "fit" and not guessed)
-        if way == "box" and sum(t.way == "box" for t in state.tried) % 2:  # the best of several has its own basins
-            order = replace(order, screen=1)
+        if way == "box":
+            before = sum(t.way == "box" for t in state.tried)
+            if before % 2:  # the best of several has its own basins
+                order = replace(order, screen=1)
+            order = replace(order, guess=before == 0 and "soft" in options.ways)
         move = ""
         if way == "recombined":
             possible = [name for name in options.moves if len(state.pool) >= MOVES[name][1]]
@@ -176,6 +230,12 @@ def next_round(state: State, options: Options, field: Field, rng: np.random.Gene
             order = replace(order, theta=tuple(theta.tolist()))
         out.append((move, order))
     return out
+
+
+def following(state: State, options: Options, index: int) -> Order:
+    """Return the order to go on along the floor of a candidate's valley."""
+    end, by = state.tried[index].end, options.step_control
+    return Order(FOLLOW, theta=end.theta, best=state.lowest, accurate=end.followed >= _COARSELY, step_control=by)
 
 
 def doubting(state: State, options: Options, rng: np.random.Generator) -> Order:
@@ -190,7 +250,8 @@ def _first_rounds(state: State, options: Options) -> list[str]:
     times = {way: sum(t.way == way for t in state.tried) for way in options.ways if way != "recombined"}
     if "soft" in options.ways and (cheap := [way for way in _CHEAP if times.get(way, 2) < 2]):
         return cheap
-    return [way for way, count in times.items() if count == 0] or ([] if state.tried else ["box"])
+    new = [way for way, count in times.items() if count == 0 and not (way == "fit" and "soft" in options.ways)]
+    return new or ([] if state.tried else ["box"])
 
 
 def _chosen(state: State, options: Options, rng: np.random.Generator) -> list[str]:
@@ -204,23 +265,30 @@ def _chosen(state: State, options: Options, rng: np.random.Generator) -> list[st
 
 
 def shares(state: State, ways: Sequence[str]) -> Array:
-    """Return the share of every way in the next round, (n_ways,)."""
+    """Return how likely the next candidate is of each way, (n_ways,): its share of work over the work of one."""
     mean = float(np.mean([t.end.work for t in state.tried])) or 1.0
     best, found = np.inf, dict.fromkeys(ways, 1.0)
     for t in state.tried:
-        if t.way in found and t.cost < best - SAME:
+        if t.way in found and t.end.cost < best - SAME:
             found[t.way] += 2.0
-        best = min(best, t.cost)
-    for t in state.finds(independent=False):
+        best = min(best, t.end.cost)
+    for t in state.finds(independent=False)[:_ENOUGH]:
         if t.way in found:
             found[t.way] += 1.0
     costs = np.array([t.end.cost for t in state.tried])
     good = float(np.quantile(costs, 0.25, method="lower")) if costs.size >= _RANKED else -np.inf
+    seen: set[int] = set()
     for t in state.tried:
-        if t.way in found and np.isfinite(t.end.cost) and t.end.cost <= good + SAME:
+        if t.way not in found or not np.isfinite(t.end.cost) or t.end.cost > good + SAME:
+            continue
+        if (level := round(t.end.cost / SAME)) not in seen:
+            seen.add(level)
             found[t.way] += 1.0
     work = {w: sum(t.end.work for t in state.tried if t.way == w) for w in ways}
     score = np.array([(found[w] / (1.0 + work[w] / mean)) ** 2 for w in ways])
+    steady = np.array([_STEADY.get(w, 0.0) for w in ways])
+    share = (1.0 - _FLOOR - steady.sum()) * score / score.sum() + _FLOOR / len(ways) + steady
     times = {w: sum(t.way == w for t in state.tried) for w in ways}
-    often = np.array([(1.0 + times[w]) / (1.0 + work[w] / mean) for w in ways])  # as much work for each
-    return (1.0 - _FLOOR) * score / score.sum() + _FLOOR * often / often.sum()
+    one = np.array([(mean * (_DEAR if w == "fit" else 1.0) + work[w]) / (1.0 + times[w]) for w in ways])
+    often = share / one
+    return np.asarray(often / often.sum(), dtype=float)

@@ -19,9 +19,9 @@ from castfit._json import rebuilt
 from castfit._pool import LOST, Task, lost
 from castfit.drive.optima import Merit, fits_lacking
 from castfit.drive.portfolio.moves import Field
-from castfit.drive.portfolio.plan import Options, State, Tried, doubting, next_round
+from castfit.drive.portfolio.plan import Options, State, Tried, doubting, following, next_round
 from castfit.drive.portfolio.result import Candidate, PortfolioProgress, PortfolioResult, Way
-from castfit.drive.portfolio.ways import CONFIRM, EXCHANGED, SAME, End, Order, candidate
+from castfit.drive.portfolio.ways import CONFIRM, EXCHANGED, FOLLOW, SAME, End, Order, candidate
 from castfit.drive.run.checkpoint import Header
 from castfit.drive.run.found import STOPS
 from castfit.drive.run.loop import Told, carry_out
@@ -81,18 +81,22 @@ class _Search:
         self._count = 0
         self._ends: dict[int, End] = {}
         self._confirming: int | None = None
+        self._following: int | None = None
         self._best: Result | None = None
         self._rank = (True, np.inf)
-        self._late = False
+        self._late = self._closing = False
         self._doubting, self._doubted = False, np.inf
 
     def plan(self) -> None:
         """Plan until there is something to be carried out, or the search is at its end."""
         while not self._planned and not self.reason:
-            self._confirming = self.state.last_resort if self._late else self.state.unconfirmed
+            self._confirming = self.state.last_resort if self._late else self.state.unconfirmed(last=self._closing)
             if self._confirming is not None:
                 theta = self.state.tried[self._confirming].end.theta
                 orders = [("", Order(CONFIRM, theta=theta))]
+            elif not self._late and (valley := self.state.valley(last=self._closing)) is not None:
+                self._following = valley
+                orders = [("", following(self.state, self.options, valley))]
             elif self._late:
                 self.reason = STOPS[Status.MAX_TIME]
                 return
@@ -142,7 +146,12 @@ class _Search:
         while self._planned and self._planned[0][0] in self._ends and not self.reason:
             self._take(*self._planned.popleft())
             reason = self._done()
-            if reason and self.options.doubt and self.state.best < self._doubted:
+            last = self.state.unconfirmed(last=True), self.state.valley(last=True)
+            self._closing = bool(reason) and last != (None, None)
+            if self._closing:
+                self._planned.clear()
+                self.tasks.clear()
+            elif reason and self.options.doubt and self.state.best < self._doubted:
                 self._doubting = True
                 self._planned.clear()  # what is left of the round is not needed
                 self.tasks.clear()
@@ -159,7 +168,10 @@ class _Search:
     def _take(self, number: int, move: str, order: Order) -> None:
         """Enter a candidate, or the confirmation of one."""
         end = self._ends.pop(number)
-        if order.way != CONFIRM:
+        if order.way == FOLLOW:
+            if self._following is not None:
+                self.state, self._following = self.state.followed(self._following, end), None
+        elif order.way != CONFIRM:
             tried = Tried(len(self.state.tried), order.way, move, end)
             self.state = self.state.extended([tried], self.field)
         elif self._confirming is not None:
@@ -170,7 +182,7 @@ class _Search:
     def _done(self) -> str:
         """Say why the search is at its end; empty while it is not."""
         found = len(self.state.finds())
-        if found < self.finds or self._best is None or not self._best.success or self.state.unconfirmed is not None:
+        if found < self.finds or self._best is None or not self._best.success:
             return ""
         if self._best.goodness.described:
             return f"It describes the data and was found {found} times: this will do."

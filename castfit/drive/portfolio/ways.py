@@ -11,10 +11,11 @@ The ways differ in what leads from the best draw to where the local fit begins:
     recombined   a move of the pool (castfit.drive.portfolio.moves) in the place of draws
 
 The local fit is single shooting in the box (castfit.solve.step_control.box), at the accuracy of a search.  What comes
-near the best so far is followed to its optimum; the best of these is confirmed: fitted at full accuracy, and verified.
+near the best so far goes on to its optimum; the best of these is confirmed: fitted at full accuracy, and verified.
 A default fit that gives up goes on in the box from where it came to.  Floors of long valleys may be followed for
-hundreds of iterations, and never meet the conditions of an optimum: one that stays as low at full accuracy holds as the
-best point, if it is clearly lower than every solution, but is never called one.
+hundreds of iterations, and never meet the conditions of an optimum: the plan goes on with the lowest of them as far as
+its share of the work allows.  One that stays as low at full accuracy holds as the best point, if it is clearly lower
+than every solution, but is never called one.
 
 Before a search ends, its best point is doubted: two quantities change places, for all pairs.  Rates of consecutive
 steps can be exchanged, nearly, where only what comes after them is measured, and such mirror optima may be as wide as
@@ -62,6 +63,9 @@ WAYS = {
 CONFIRM = "confirm"
 """The order to fit a point at full accuracy."""
 
+FOLLOW = "follow"
+"""The order to go on along the floor of a valley."""
+
 EXCHANGED = "exchanged"
 """The order to go down from where two quantities have changed places."""
 
@@ -73,9 +77,11 @@ SAME = 0.1
 NEAR = 2.0
 """Of the lowest cost so far, in the logarithm of the likelihood: what comes so close is followed to its optimum."""
 
+_ON_FLOORS = (Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL, Status.MAX_TIME)  # ends of fits along long valleys
 _CONFIRMING = 150  # iterations of a fit that confirms
 _CONFIRMED = 1e-8  # tolerance: a ten-thousandth of a standard error, where Fisher scoring converges slowly
 _LONGEST = 180  # iterations of a default fit from a draw; what takes more hardly ever arrives
+_STRIDES = 2  # rounds by which a valley is followed at a time
 _PAIRS = 100  # at most, that are exchanged
 _EXCHANGES = 8  # from which a search goes down
 _NEAR_PART = 0.02  # of half the squares: the same, where the lowest cost is far from noise
@@ -88,7 +94,8 @@ class Order:
     theta : where a recombined one begins, and one that is to be confirmed
     limits : costs above which it is dropped at its looks
     best : the lowest cost so far
-    guess : whether the default fit begins at the guess
+    guess : whether it begins at the guess
+    accurate : whether a valley is followed at the accuracy that floors of long ones need
     step_control : of the local fit
     """
 
@@ -99,6 +106,7 @@ class Order:
     limits: tuple[float, float] = (np.inf, np.inf)
     best: float = np.inf
     guess: bool = False
+    accurate: bool = False
     step_control: str = "box"
 
 
@@ -122,6 +130,12 @@ class End:
         The fit at full accuracy, if there was one.
     settled : bool
         Whether this is an optimum, as searches see it.
+    followed : int
+        How often it was gone on with along the floor of its valley.
+    following : float
+        The part of the work that this took.
+    floor : bool
+        Whether it is settled because nothing more was gained on the floor of its valley, which need be no optimum.
     """
 
     theta: tuple[float, ...] = ()
@@ -133,6 +147,9 @@ class End:
     result: Result | None = None
     settled: bool = False
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
+    followed: int = 0
+    following: float = 0.0
+    floor: bool = False
 
 
 _Job = tuple["Posable", Field]
@@ -160,6 +177,8 @@ def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) ->
                 end = further if not end.settled or further.cost < end.cost - SAME else end
         elif order.way == CONFIRM:
             end = _confirmed(problem, scene, np.array(order.theta), left)
+        elif order.way == FOLLOW:
+            end = _followed(scene, order, until)
         elif order.way == EXCHANGED:
             end = _exchanged(scene, where, order, rng, until)
         else:
@@ -173,6 +192,8 @@ def _descended(scene: Scene, where: Field, order: Order, rng: np.random.Generato
     work, by = 0.0, order.step_control
     if order.theta:
         theta = np.array(order.theta)
+    elif order.guess:
+        theta = where.inside(scene.searched.guess)
     else:
         draws = [where.draw(rng) for _ in range(order.screen)]
         k, cost = best_of(scene, draws)
@@ -196,11 +217,21 @@ def _down(scene: Scene, theta: Array, order: Order, until: float, work: float) -
     near = NEAR + _NEAR_PART * abs(order.best) if np.isfinite(order.best) else np.inf
     if found.dropped or not np.isfinite(found.cost) or found.cost > order.best + near:
         return end
-    settled = settle(scene, found.theta, until - time.time(), best=order.best - SAME, step_control=by)
+    settled = settle(scene, found.theta, until - time.time(), best=order.best - SAME, rounds=1, step_control=by)
     return replace(
         end, theta=tuple(settled.theta.tolist()), cost=settled.cost, work=work + settled.work,
         settled=not settled.dropped,
     )  # fmt: skip
+
+
+def _followed(scene: Scene, order: Order, until: float) -> End:
+    """Go on along the floor of a valley."""
+    found = settle(
+        scene, np.array(order.theta), until - time.time(), best=order.best - SAME, rounds=_STRIDES,
+        accurate=order.accurate, step_control=order.step_control,
+    )  # fmt: skip
+    floor = not found.dropped and not found.optimum
+    return End(tuple(found.theta.tolist()), found.cost, work=found.work, settled=not found.dropped, floor=floor)
 
 
 def _gone_on(scene: Scene, end: End, order: Order, until: float) -> End:
@@ -244,8 +275,8 @@ def _confirmed(problem: Posable, scene: Scene, theta: Array, left: float) -> End
     start = _named(problem, scene, theta)
     solver = GaussNewton("box", max_iter=_CONFIRMING, tolerance=_CONFIRMED)
     end = _end_of(fit(problem, _accurate(scene), solver, start=start, retry=False, max_time=left), scene)
-    low = end.result is not None and end.result.status in (Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL)
-    return replace(end, settled=end.settled or (low and end.cost <= scene.cost(theta) + SAME))
+    low = end.result is not None and end.result.status in _ON_FLOORS and end.result.cost <= scene.cost(theta) + SAME
+    return replace(end, settled=end.settled or low)
 
 
 def _accurate(scene: Scene) -> SingleShooting:
