@@ -132,13 +132,20 @@ class Kept:
     """
 
     def __init__(self, lanes: Lanes, how: tuple[Any, ...], free: list[Array]) -> None:
-        self.pool = free.pop() if free else np.empty(_ROOM)
+        try:
+            self.pool = free.pop()
+        except IndexError:
+            self.pool = np.empty(_ROOM)
         self.kept = np.zeros(2 * lanes.size + 1, dtype=np.int64)
         self._of, self._how, self._free = _what(lanes), how, free
 
     def belongs(self, lanes: Lanes, how: tuple[Any, ...]) -> bool:
         """Tell whether these are the steps of the very same arrays, taken in the same way."""
         return all(map(is_, (*self._of, *self._how), (*_what(lanes), *how)))
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Stay here: elsewhere there is None in its place."""
+        return type(None), ()
 
     def __del__(self) -> None:
         """Let others use the pool."""

@@ -371,6 +371,7 @@ def test_steps_that_were_kept_are_followed(grid):
     integrator = Integrator(lotka_volterra().system, grid, options)
     found = integrator.values(lanes)
     assert found.kept is not None
+    assert pickle.loads(pickle.dumps(found)).kept is None
     followed = integrator.sensitivities(lanes, found, *identity_seeds(lanes))
     anew = integrator.sensitivities(lanes, replace(found, kept=None), *identity_seeds(lanes))
     np.testing.assert_allclose(followed.dx, anew.dx, rtol=1e-11)
