@@ -18,11 +18,12 @@ import numpy as np
 
 from castfit.sbml.contents import Contents, Quantity
 from castfit.sbml.formulas import NotExpressible, Scope, expression
+from castfit.sbml.memory import Memory
 from castfit.sbml.roles import Role, matched, roles_of
 
 
 @dataclass
-class Values:
+class Values(Memory):
     """The values of quantities and reactions, over symbols of states, parameters and time.
 
     Attributes
@@ -37,9 +38,7 @@ class Values:
     contents: Contents
     kept: frozenset[str]
     mistakes: list[str]
-    _known: dict[str, ca.SX] = field(default_factory=dict[str, ca.SX])
     _rates: dict[str, ca.SX] = field(default_factory=dict[str, ca.SX])
-    _busy: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
         undecided = roles_of(self.contents)
@@ -145,14 +144,7 @@ class Values:
 
     def value(self, name: str) -> ca.SX:
         """Return what an identifier means in formulas."""
-        if name not in self._known:
-            if name in self._busy:
-                self._round(name)
-                return ca.SX(0)
-            self._busy.append(name)
-            self._known[name] = self._valued(name)
-            self._busy.pop()
-        return self._known[name]
+        return self.remembered(name)
 
     def _valued(self, name: str) -> ca.SX:
         contents = self.contents
@@ -295,7 +287,7 @@ class Values:
 
 
 @dataclass
-class Start:
+class Start(Memory):
     """The values of quantities at the start, over symbols of parameters; `overrides` replace what the file says.
 
     `touched` collects what was asked for.
@@ -304,8 +296,6 @@ class Start:
     values: Values
     overrides: Mapping[str, ca.SX]
     touched: set[str] = field(default_factory=set[str])
-    _known: dict[str, ca.SX] = field(default_factory=dict[str, ca.SX])
-    _busy: list[str] = field(default_factory=list[str])
 
     @cached_property
     def scope(self) -> Scope:
@@ -315,14 +305,10 @@ class Start:
     def value(self, name: str) -> ca.SX:
         """Return what an identifier means at the start."""
         self.touched.add(name)
-        if name not in self._known:
-            if name in self._busy:
-                self.values.mistakes.append(f"the initial value of '{name}' depends on itself")
-                return ca.SX(0)
-            self._busy.append(name)
-            self._known[name] = self._valued(name)
-            self._busy.pop()
-        return self._known[name]
+        return self.remembered(name)
+
+    def _round(self, name: str) -> None:
+        self.values.mistakes.append(f"the initial value of '{name}' depends on itself")
 
     def _valued(self, name: str) -> ca.SX:
         values, contents = self.values, self.values.contents
