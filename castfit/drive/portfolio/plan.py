@@ -10,7 +10,7 @@ What counts is pay per work, in simulations and not in seconds, so that the plan
 Shares are of the work, not of the candidates: what needs a hundredth of the time of others is tried a hundred times as
 often where it pays alike.  Every way keeps a small share: what fails at first may be what finds the optimum in the end;
 starts of the box and recombined points a larger one: hardly anything else is as likely to find what nobody has seen,
-or to come from the floor of a long valley to a lower one.
+or to come from the floor of a long valley to a lower one, the more so the longer a search takes.
 
 Where every state is measured the default fit from the guess comes first: its states start at the data.  Elsewhere they
 have nowhere to start, and the ways that integrate from the beginning come first, which are cheaper by far; the default
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _FLOOR = 0.1  # of the work, divided evenly
 _STEADY = {"box": 0.25, "recombined": 0.25}  # of the work
+_STEADIER = {"box": 0.4, "recombined": 0.35}
+_HARD = 60  # candidates after which what is searched is hard to find
 _ENOUGH = 3  # finds of the best optimum: more of them say nothing of where a better one may be
 _DEAR = 10.0  # mean works of a candidate, that a default fit is taken for until one was tried
 _COARSELY = 2  # times that a valley is followed at the accuracy of a search
@@ -286,7 +288,8 @@ def shares(state: State, ways: Sequence[str]) -> Array:
             found[t.way] += 1.0
     work = {w: sum(t.end.work for t in state.tried if t.way == w) for w in ways}
     score = np.array([(found[w] / (1.0 + work[w] / mean)) ** 2 for w in ways])
-    steady = np.array([_STEADY.get(w, 0.0) for w in ways])
+    of = _STEADY if len(state.tried) < _HARD else _STEADIER
+    steady = np.array([of.get(w, 0.0) for w in ways])
     share = (1.0 - _FLOOR - steady.sum()) * score / score.sum() + _FLOOR / len(ways) + steady
     times = {w: sum(t.way == w for t in state.tried) for w in ways}
     one = np.array([(mean * (_DEAR if w == "fit" else 1.0) + work[w]) / (1.0 + times[w]) for w in ways])
