@@ -83,17 +83,16 @@ def _multistart(found: MultistartResult) -> Markup:
     return joined(
         _headline("Multistart", f": {len(found.starts)} starts"),
         tag("p", above.verdict),
-        many.optima(found.optima, len(found.starts), found.best),
+        many.optima(found.optima, len(found.starts), many.symbol(found.measure)),
         _best(found),
     )
 
 
 def _comparison(found: ComparisonResult) -> Markup:
     above, rows = many.comparison_lead(found, "", ""), found.sheet()
+    best = f"{many.symbol(found.measure)} = {found.best_chi2:.6g}"
     return joined(
-        _headline(
-            "Comparison", f": {len(found.rows)} methods from {len(found.drawn)} starts, χ² = {found.best_chi2:.6g}"
-        ),
+        _headline("Comparison", f": {len(found.rows)} methods from {len(found.drawn)} starts, {best}"),
         tag("p", above.verdict),
         table(rows.heads, rows.rows),
     )

@@ -43,7 +43,7 @@ def multistart_lead(found: MultistartResult, title: str, notes: str) -> Lead:
     total = len(found.starts)
     best = "" if lowest is None else f"{len(lowest.starts)} of {total} starts found the best optimum. "
     figures = (
-        (f"best {_symbol(found.measure)}", "none" if lowest is None else f"{lowest.chi2:.6g}"),
+        (f"best {symbol(found.measure)}", "none" if lowest is None else f"{lowest.chi2:.6g}"),
         ("starts", f"{total}"),
         ("optima", f"{len(found.optima)}"),
         ("without success", f"{sum(not row.success for row in found.starts)}"),
@@ -56,7 +56,7 @@ def multistart(found: MultistartResult, figures: Figures) -> list[Section]:
     """Return what the starts found."""
     waterfall = figures.add(
         lambda: plots.waterfall(found),
-        f"{_symbol(found.measure)} of all starts, the lowest first: a flat step is an optimum that many starts found; "
+        f"{symbol(found.measure)} of all starts, the lowest first: a flat step is an optimum that many starts found; "
         "crosses ended without success.",
     )
     estimates = None
@@ -67,7 +67,7 @@ def multistart(found: MultistartResult, figures: Figures) -> list[Section]:
             "the data leave the quantity open.",
         )
     trouble = [("ended without success", counts(found.statuses)), ("failed evaluations", counts(found.failures))]
-    lowest = optima(found.optima, len(found.starts), _symbol(found.measure))
+    lowest = optima(found.optima, len(found.starts), symbol(found.measure))
     content = joined(tag("p", found.message), waterfall, lowest, estimates)
     how = joined(
         facts((("transcription", found.transcription), ("solver", found.solver), *trouble)),
@@ -79,7 +79,8 @@ def multistart(found: MultistartResult, figures: Figures) -> list[Section]:
     ]
 
 
-def _symbol(measure: str) -> str:
+def symbol(measure: str) -> str:
+    """Write what fits are compared by."""
     return measure.replace("chi2", "χ²")
 
 
@@ -121,7 +122,7 @@ def comparison_lead(found: ComparisonResult, title: str, notes: str) -> Lead:
         quick = f"{fast.expected_time:.2g} s expected until it is found"
         said += f"; it is also the fastest: {quick}." if fast is sure else f"; {fast.method} is the fastest: {quick}."
     figures = (
-        (f"best {_symbol(found.measure)}", f"{found.best_chi2:.6g}"),
+        (f"best {symbol(found.measure)}", f"{found.best_chi2:.6g}"),
         ("methods", f"{len(found.rows)}"),
         ("starts", f"{len(found.drawn)}"),
         ("time", f"{found.time:.1f} s" if np.isfinite(found.time) else ""),
@@ -136,7 +137,7 @@ def comparison(found: ComparisonResult, figures: Figures) -> list[Section]:
         sheet(found.sheet()),
         tag(
             "p",
-            f"Correct: {_symbol(found.measure)} = {found.best_chi2:.6g} within 0.1 %. Wrong: converged elsewhere. "
+            f"Correct: {symbol(found.measure)} = {found.best_chi2:.6g} within 0.1 %. Wrong: converged elsewhere. "
             "Integration: the model could not be integrated. Expected: the mean time per start divided by the success "
             "rate, which is how long one waits for the optimum.",
         ),
@@ -174,7 +175,7 @@ def search(found: ScatterResult, figures: Figures) -> list[Section]:
             lambda: curves({"scatter search": [found]}),
             "The best χ² after so many simulations, and after so many seconds.",
         ),
-        optima(found.optima, len(found.searches), _symbol(found.measure)),
+        optima(found.optima, len(found.searches), symbol(found.measure)),
         facts(
             (
                 ("transcription of local searches", found.transcription),

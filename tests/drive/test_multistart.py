@@ -443,4 +443,7 @@ def test_what_is_no_chi2_is_not_called_so() -> None:
         both = cf.compare(problem, ["single", "single/box"], starts=2)
         assert both.measure == measure
         assert f"correct: {measure} = " in both.summary()
+        symbol = measure.replace("chi2", "χ²")
+        assert f"differ at equal {symbol}<" in found._repr_html_()
+        assert f", {symbol} = " in both._repr_html_()
         assert both.rows[1].converged == 2
