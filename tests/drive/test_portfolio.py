@@ -15,7 +15,7 @@ from castfit import cli
 from castfit.benchmark.ablation import INGREDIENTS, run_ablation
 from castfit.benchmark.table import collected
 from castfit.drive.portfolio.limits import search_field
-from castfit.drive.portfolio.moves import MOVES, Field, Member, joined
+from castfit.drive.portfolio.moves import MOVES, Field, Member, chosen, joined
 from castfit.drive.portfolio.plan import Options, State, Tried, next_round, shares
 from castfit.drive.portfolio.ways import EXCHANGED, WAYS, End, Order, candidate
 from castfit.start import descent
@@ -125,15 +125,15 @@ def field_of(n: int) -> Field:
 @given(seeds, st.integers(1, 8), st.sampled_from(sorted(MOVES)))
 def test_moves_stay_within_the_limits_and_come_from_members(seed, n, name):
     rng, field = np.random.default_rng(seed), field_of(n)
-    pool = tuple(Member(field.draw(rng), float(i)) for i in range(5))
+    pool = [field.draw(rng) for _ in range(5)]
     move, needed = MOVES[name]
-    assert needed <= len(pool)
-    made = move(pool, field, rng)
+    assert needed < len(pool)
+    made = move(pool[0], pool[1:], field, rng)
     assert made.shape == (n,)
     assert (made >= field.lower).all()
     assert (made <= field.upper).all()
     if name == "crossover":
-        assert all(any(x == m.theta[j] for m in pool) for j, x in enumerate(made))
+        assert all(any(x == theta[j] for theta in pool) for j, x in enumerate(made))
 
 
 @given(seeds, st.integers(1, 40))
@@ -141,8 +141,8 @@ def test_the_pool_holds_distinct_members_the_best_first(seed, count):
     rng, field = np.random.default_rng(seed), field_of(3)
     pool: tuple[Member, ...] = ()
     offered = []
-    for _ in range(count):
-        new = Member(field.draw(rng), float(rng.choice([np.inf, rng.normal()])))
+    for i in range(count):
+        new = Member(field.draw(rng), float(rng.choice([np.inf, rng.normal()])), i)
         offered.append(new)
         pool = joined(pool, new, field)
         pool = joined(pool, new, field)  # a second time changes nothing
@@ -193,12 +193,31 @@ def test_the_lowest_valley_is_followed_with_a_part_of_the_work():
     assert again.unconfirmed(last=True) == 1  # or before the search ends
 
 
-def test_every_other_leap_begins_at_the_best_member():
-    field = Field(np.full(40, -1.0), np.full(40, 1.0), np.ones(40))
-    pool = [Member(np.full(40, x), x) for x in np.linspace(-0.5, 0.5, 15)]
+@given(seeds, st.integers(2, 15), st.floats(-30.0, 30.0))
+def test_an_offspring_takes_the_place_of_its_own_head_if_it_is_lower(seed, count, cost):
+    rng, field = np.random.default_rng(seed), field_of(3)
+    pool: tuple[Member, ...] = ()
+    for i in range(count):
+        pool = joined(pool, Member(field.draw(rng), float(i), i), field)
+    head = pool[int(rng.integers(count))]
+    after = joined(pool, Member(field.draw(rng), cost, head.family), field)
+    others = {m.family: m.cost for m in pool if m is not head and abs(m.cost - cost) >= 0.1}
+    assert {m.family: m.cost for m in after if m.family in others} == others  # nobody else is pushed out
+    now = {m.family: m.cost for m in after}
+    if cost < head.cost and len(others) == count - 1:
+        assert now[head.family] == cost
+    elif cost >= head.cost:
+        assert now[head.family] == head.cost
+
+
+def test_the_best_families_are_moved_most():
+    pool = [Member(np.array([x]), x, i) for i, x in enumerate(np.linspace(-0.5, 0.5, 15))]
     rng = np.random.default_rng(0)
-    kept = [np.median(MOVES["redraw"][0](pool, field, rng)) for _ in range(200)]
-    assert 90 < sum(x == -0.5 for x in kept) < 150
+    families = [chosen(pool, rng).family for _ in range(600)]
+    assert 0.75 < np.mean(np.array(families) < 3) < 0.9
+    assert 0.2 < np.mean(np.array(families) == 0) < 0.4
+    assert len(set(families)) == 15
+    assert chosen(pool[:1], rng) is pool[0]
 
 
 def test_a_round_is_the_same_for_the_same_seed_and_recombines_only_what_is_there():

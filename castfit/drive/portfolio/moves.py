@@ -1,12 +1,16 @@
-"""A pool of distinct members, and the moves that make new candidates of them.
+"""A pool of families, and the moves that make new candidates of their heads.
 
+A candidate from a start of its own founds a family.  What is made of its head by a move goes down, and takes its place
+if it ends lower, and nobody else's: families do not crowd each other out, and each of them walks down its own valley,
+from one floor to the next.
+
+gaussian     all coordinates are moved, by 10^U(-2, 0.3) units of the search times a normal deviate
 redraw       one coordinate, or some, are drawn anew between the limits
-gaussian     all are moved, by 10^U(-1, 1/2) units of the search times a normal deviate
-crossover    each coordinate comes from one of two members
-differential x + U(0.3, 1) (a - b) of three members, each coordinate with probability 0.7  (Storn and Price 1997)
+crossover    each coordinate comes from this head or another one
+differential x + U(0.3, 1) (a - b) with two other heads a and b, each coordinate with probability 0.7  (Storn and Price
+             1997)
 
-The first two start at the best member every other time: where descents end on floors of long valleys, a leap from the
-lowest of them often lands on a lower one, hundreds of steps ahead.
+Mostly one of the three best families is moved: one alone would be tried in vain where it cannot get any lower.
 """
 
 from __future__ import annotations
@@ -23,7 +27,8 @@ if TYPE_CHECKING:
     from castfit.priors import PriorDistribution
 
 SIZE = 15
-_GREED = 0.5  # how often what is moved is the best
+_FIRST = 3  # families that are moved
+_OTHERS = 0.2  # how often it is any of the pool
 _SOME = 0.3  # of the coordinates
 _SAME = 1e-3  # root mean square distance, in widths of the limits
 _ALIKE = 0.1  # of costs, in the logarithm of a likelihood
@@ -74,10 +79,14 @@ class Field:
 
 @dataclass(frozen=True)
 class Member:
-    """A point of the pool."""
+    """The head of a family.
+
+    family : the candidate that founded it
+    """
 
     theta: Array
     cost: float
+    family: int = 0
 
 
 def joined(pool: Sequence[Member], new: Member, field: Field, *, size: int = SIZE) -> tuple[Member, ...]:
@@ -88,55 +97,52 @@ def joined(pool: Sequence[Member], new: Member, field: Field, *, size: int = SIZ
     out: list[Member] = []
     for member in sorted((*pool, new), key=lambda m: m.cost):
         near = (float(np.sqrt(np.mean(((member.theta - m.theta) / width) ** 2))) < _SAME for m in out)
-        alike = (abs(member.cost - m.cost) < _ALIKE * 1e-2 for m in out)
+        alike = (abs(member.cost - m.cost) < _ALIKE or member.family == m.family for m in out)
         if not any(near) and not any(alike):
             out.append(member)
     return tuple(out[:size])
 
 
-def redraw(pool: Sequence[Member], field: Field, rng: np.random.Generator) -> Array:
-    """Draw one coordinate of a member anew, or some."""
-    x = _one(pool, rng)
-    some = rng.random(x.size) < rng.choice([0.0, _SOME])
-    some[rng.integers(x.size)] = True
-    return np.where(some, field.draw(rng), x)
+def chosen(pool: Sequence[Member], rng: np.random.Generator) -> Member:
+    """Choose the head that is moved; the pool is sorted."""
+    return pool[int(rng.integers(len(pool) if rng.random() < _OTHERS else min(_FIRST, len(pool))))]
 
 
-def gaussian(pool: Sequence[Member], field: Field, rng: np.random.Generator) -> Array:
-    """Move all coordinates of a member by normal deviates."""
-    size = 10 ** rng.uniform(-1.0, 0.5)
-    return field.inside(_one(pool, rng) + size * field.unit * rng.standard_normal(field.unit.size))
+def gaussian(head: Array, others: Sequence[Array], field: Field, rng: np.random.Generator) -> Array:
+    """Move all coordinates by normal deviates."""
+    size = 10 ** rng.uniform(-2.0, 0.3)
+    return field.inside(head + size * field.unit * rng.standard_normal(head.size))
 
 
-def crossover(pool: Sequence[Member], field: Field, rng: np.random.Generator) -> Array:
-    """Take each coordinate from one of two members."""
-    a, b = _some(pool, 2, rng)
-    return np.where(rng.random(a.size) < 0.5, a, b)
+def redraw(head: Array, others: Sequence[Array], field: Field, rng: np.random.Generator) -> Array:
+    """Draw some coordinates anew."""
+    some = rng.random(head.size) < rng.choice([0.0, _SOME])
+    some[rng.integers(head.size)] = True
+    return np.where(some, field.draw(rng), head)
 
 
-def differential(pool: Sequence[Member], field: Field, rng: np.random.Generator) -> Array:
-    """Move a member along the difference of two others."""
-    x, a, b = _some(pool, 3, rng)
-    moved = field.inside(x + rng.uniform(0.3, 1.0) * (a - b))
-    return np.where(rng.random(x.size) < 0.7, moved, x)
+def crossover(head: Array, others: Sequence[Array], field: Field, rng: np.random.Generator) -> Array:
+    """Take each coordinate from the head or from another one."""
+    (other,) = _some(others, 1, rng)
+    return np.where(rng.random(head.size) < 0.5, head, other)
 
 
-Move = Callable[[Sequence[Member], Field, np.random.Generator], "Array"]
+def differential(head: Array, others: Sequence[Array], field: Field, rng: np.random.Generator) -> Array:
+    """Move along the difference of two others."""
+    a, b = _some(others, 2, rng)
+    moved = field.inside(head + rng.uniform(0.3, 1.0) * (a - b))
+    return np.where(rng.random(head.size) < 0.7, moved, head)
+
+
+Move = Callable[["Array", Sequence["Array"], Field, np.random.Generator], "Array"]
 MOVES: dict[str, tuple[Move, int]] = {
-    "redraw": (redraw, 1),
-    "gaussian": (gaussian, 1),
-    "crossover": (crossover, 2),
-    "differential": (differential, 3),
+    "gaussian": (gaussian, 0),
+    "redraw": (redraw, 0),
+    "crossover": (crossover, 1),
+    "differential": (differential, 2),
 }
-"""The moves, and how many members each of them needs."""
+"""The moves, and how many other members each of them needs."""
 
 
-def _one(pool: Sequence[Member], rng: np.random.Generator) -> Array:
-    """Choose the best member every other time, else the better of two that are drawn: the pool is sorted."""
-    if rng.random() < _GREED:
-        return pool[0].theta
-    return pool[int(rng.integers(len(pool), size=2).min())].theta
-
-
-def _some(pool: Sequence[Member], count: int, rng: np.random.Generator) -> list[Array]:
-    return [pool[int(i)].theta for i in rng.choice(len(pool), size=count, replace=False)]
+def _some(others: Sequence[Array], count: int, rng: np.random.Generator) -> list[Array]:
+    return [others[int(i)] for i in rng.choice(len(others), size=count, replace=False)]

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.drive.portfolio.moves import MOVES, Field, Member, joined
+from castfit.drive.portfolio.moves import MOVES, Field, Member, chosen, joined
 from castfit.drive.portfolio.race import OPEN, Race
 from castfit.drive.portfolio.ways import EXCHANGED, FOLLOW, SAME, End, Order
 from castfit.start.descent import POLISHING, work_of
@@ -74,12 +74,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate that was made: by which way (and move), and where it came to."""
+    """A candidate that was made: by which way (and move), where it came to, and of which family; -1 for its own."""
 
     index: int
     way: str
     move: str
     end: End
+    family: int = -1
 
     @property
     def success(self) -> bool:
@@ -179,7 +180,8 @@ class State:
         pool = self.pool
         for t in tried:
             if t.end.theta and not t.end.dropped:
-                pool = joined(pool, Member(np.array(t.end.theta, dtype=float), t.end.cost), field)
+                family = t.index if t.family < 0 else t.family
+                pool = joined(pool, Member(np.array(t.end.theta, dtype=float), t.end.cost, family), field)
         return State((*self.tried, *tried), pool)
 
     def followed(self, index: int, end: End) -> State:
@@ -226,10 +228,11 @@ def next_round(state: State, options: Options, field: Field, rng: np.random.Gene
             order = replace(order, guess=before == 0 and "soft" in options.ways)
         move = ""
         if way == "recombined":
-            possible = [name for name in options.moves if len(state.pool) >= MOVES[name][1]]
-            move = str(rng.choice(possible))
-            theta: Array = MOVES[move][0](state.pool, field, rng)
-            order = replace(order, theta=tuple(theta.tolist()))
+            head = chosen(state.pool, rng)
+            others = [m.theta for m in state.pool if m is not head]
+            move = str(rng.choice([name for name in options.moves if len(others) >= MOVES[name][1]]))
+            theta: Array = MOVES[move][0](head.theta, others, field, rng)
+            order = replace(order, theta=tuple(theta.tolist()), family=head.family)
         out.append((move, order))
     return out
 
@@ -258,7 +261,7 @@ def _first_rounds(state: State, options: Options) -> list[str]:
 
 def _chosen(state: State, options: Options, rng: np.random.Generator) -> list[str]:
     fresh = sum(1 for t in state.tried if t.end.theta and not t.end.dropped)
-    enough = min((MOVES[name][1] for name in options.moves), default=np.inf)
+    enough = 1 + min((MOVES[name][1] for name in options.moves), default=np.inf)
     ways = [w for w in options.ways if w != "recombined" or (fresh >= _FRESH and len(state.pool) >= enough)]
     if not ways:
         ways = ["box"]

@@ -172,7 +172,7 @@ class _Search:
             if self._following is not None:
                 self.state, self._following = self.state.followed(self._following, end), None
         elif order.way != CONFIRM:
-            tried = Tried(len(self.state.tried), order.way, move, end)
+            tried = Tried(len(self.state.tried), order.way, move, end, order.family)
             self.state = self.state.extended([tried], self.field)
         elif self._confirming is not None:
             self.state, self._confirming = self.state.confirmed(self._confirming, end), None

@@ -97,6 +97,7 @@ class Order:
     guess : whether it begins at the guess
     accurate : whether a valley is followed at the accuracy that floors of long ones need
     step_control : of the local fit
+    family : of a recombined one
     """
 
     way: str
@@ -108,6 +109,7 @@ class Order:
     guess: bool = False
     accurate: bool = False
     step_control: str = "box"
+    family: int = -1
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,8 @@ def _down(scene: Scene, theta: Array, order: Order, until: float, work: float) -
     work += found.work
     end = End(tuple(found.theta.tolist()), found.cost, found.at_looks, work, dropped=found.dropped)
     near = NEAR + _NEAR_PART * abs(order.best) if np.isfinite(order.best) else np.inf
+    if order.family >= 0:  # that it leads there again says nothing
+        near = -SAME
     if found.dropped or not np.isfinite(found.cost) or found.cost > order.best + near:
         return end
     settled = settle(scene, found.theta, until - time.time(), best=order.best - SAME, rounds=1, step_control=by)
