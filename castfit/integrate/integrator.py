@@ -174,11 +174,13 @@ class Integrator:
     def _rescuable(self, failures: tuple[LaneFailure, ...]) -> list[int]:
         """Return the lanes with which another integrator may have more success.
 
-        Not those whose steps became too short by the error test: nothing integrates over a pole.
+        Not those whose steps became too short by the error test: nothing integrates over a pole.  Nor, in searches,
+        those that take too many steps: points that are so dear are not worth it.
         """
         if self.rescued_by == "":
             return []
-        tried = [f for f in failures if f.cause in ("step_size", "too_many_steps") or "IDA" in f.detail]
+        causes = ("step_size", "too_many_steps") if self.options.watch_sensitivities else ("step_size",)
+        tried = [f for f in failures if f.cause in causes or "IDA" in f.detail]
         return [f.lane for f in tried if "CV_ERR_FAILURE" not in f.detail and "the error test" not in f.detail]
 
     @property

@@ -43,8 +43,9 @@ class IntegratorOptions:
         with an error where not.  "collocation" has nothing to gain and leaves it.
     watch_sensitivities : bool
         Whether steps of "esdirk", "cvodes" and "idas" are short enough for sensitivities too.  Else they are those that
-        the states need: half the time or less where parameters are decades off, for searches.  The other methods'
-        sensitivities are always those of the states' steps.
+        the states need: half the time or less where parameters are decades off, for searches; and what takes more than
+        `max_steps` is given up, without trying another method.  The other methods' sensitivities are always those of
+        the states' steps.
 
     Raises
     ------

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _TOLERANCES = 1e-6, 1e-8
 _ACCURATE = 1e-7, 1e-9
+_STEPS = 5000  # of one experiment, ten times as many as are usual, and more: what takes them is given up
+_LEAST_STEPS = 500  # between two outputs
 _DRAWS = 8  # besides the guess, for magnitudes of states
 _REACH = 3.0  # units of the search about the guess, where there are no bounds
 
@@ -120,13 +122,18 @@ def scene_of(posed: Posed) -> Scene:
     return _SCENES.get(posed, _scene)
 
 
-def search_options() -> IntegratorOptions:
-    """Return how searches integrate: by the method in compiled code, where there is a compiler."""
+def search_options(outputs: int = 1) -> IntegratorOptions:
+    """Return how searches integrate: by the method in compiled code, where there is a compiler.
+
+    Far from any optimum a few points in a hundred take a hundred times as many steps as the others, and would take most
+    of the time: with so many `outputs` there may be at most so many steps between two of them.
+    """
     relative, absolute = _TOLERANCES
     method = "auto" if find_compiler() is None else "esdirk"
     return IntegratorOptions(
-        method=method, relative_tolerance=relative, absolute_tolerance=absolute, watch_sensitivities=False
-    )
+        method=method, relative_tolerance=relative, absolute_tolerance=absolute, watch_sensitivities=False,
+        max_steps=max(_STEPS // max(outputs, 1), _LEAST_STEPS),
+    )  # fmt: skip
 
 
 def frame_of(posed: Posed) -> tuple[Posed, Array, Array, Array]:
@@ -148,7 +155,8 @@ def frame_of(posed: Posed) -> tuple[Posed, Array, Array, Array]:
 
 def _scene(posed: Posed) -> Scene:
     searched = posed if posed.least_squares else surrogate(posed)
-    transcription = SingleShooting(search_options())
+    outputs = min((np.unique(c.points.times).size for c in searched.conditions), default=1)
+    transcription = SingleShooting(search_options(outputs))
     staged = transcription.transcribe(searched, searched.guess)
     if every_state_measured(searched):
         scene = Scene(posed, searched, staged, transcription)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from castfit.benchmark.table import collected
 from castfit.drive.portfolio.limits import search_field
 from castfit.drive.portfolio.moves import MOVES, Field, Member, chosen, joined
 from castfit.drive.portfolio.plan import Options, State, Tried, next_round, shares
+from castfit.drive.portfolio.portfolio import suiting
 from castfit.drive.portfolio.ways import EXCHANGED, WAYS, End, Order, candidate
 from castfit.start import descent
 from castfit.start.descent import settle
@@ -346,3 +348,72 @@ def test_the_best_point_is_doubted_by_exchanging_two_quantities():
     assert end.cost == pytest.approx(best.cost, abs=1e-3)
     again = candidate((problem, field), replace(order, theta=end.theta, best=end.cost), np.inf, np.inf)
     assert not again.settled  # nothing is better
+
+
+def test_confirmations_have_a_part_of_the_work_but_the_first_and_the_last():
+    def state(*ends):
+        return State(tuple(Tried(i, "box", "", end) for i, end in enumerate(ends)))
+
+    found = End((0.0,), 5.0, work=10.0, settled=True)
+    assert state(found).unconfirmed() == 0  # the first at once
+    beaten = replace(found, work=100.0, checking=90.0)
+    lower = End((1.0,), 3.0, work=10.0, settled=True)
+    assert state(beaten, lower).unconfirmed() is None  # others have to wait
+    assert state(beaten, lower).unconfirmed(last=True) == 1
+    assert state(beaten, lower, End(work=1000.0)).unconfirmed() == 1
+
+
+def test_ways_pay_for_what_they_do_and_not_for_confirmations():
+    def state(checking):
+        ends = [End((0.0,), 5.0, work=10.0 + checking, checking=checking), End((1.0,), 6.0, work=10.0)]
+        return State(
+            tuple(Tried(i, way, "", end) for i, (way, end) in enumerate(zip(("box", "growing"), ends, strict=True)))
+        )
+
+    ways = ["box", "growing", "fit"]
+    assert shares(state(0.0), ways) == pytest.approx(shares(state(500.0), ways))
+
+
+def test_what_suits_a_problem():
+    assert "soft" in suiting(chain().posed)
+    assert not {"incremental", "decomposed"} & set(suiting(chain().posed))
+    measured = set(suiting(cf.problems.load("three_step").problem.posed))
+    assert {"fit", "incremental", "decomposed"} <= measured
+    assert "soft" not in measured
+    assert "decomposed" not in suiting(cf.problems.load("bellman").problem.posed)  # one equation
+
+
+@pytest.mark.parametrize("way", ["incremental", "decomposed"])
+def test_drivers_of_their_own_make_candidates(way):
+    posed = cf.problems.load("gasoil").problem.posed if way == "incremental" else parted().posed
+    end = candidate((posed, search_field(posed, None)), Order(way, seed=1), 60.0, time.time() + 60.0)
+    assert end is not None
+    assert end.result is not None
+    assert end.settled
+    assert end.result.success
+
+
+def parted() -> cf.Problem:
+    """Two equations that share no parameter, both states measured."""
+    x, y, a, b = cf.symbols("x y a b")
+    model = cf.Model({x: -a * x * y, y: b * (1 - y)}, parameters=[a, b])
+    t = np.linspace(0.2, 4, 15)
+    exact = cf.simulate(model, parameters={"a": 0.8, "b": 0.5}, times=t, initial={"x": 1.0, "y": 0.2})
+    data = {name: exact[name] * (1 + 0.01 * np.cos(9 * t)) for name in ("x", "y")}
+    experiment = cf.Experiment(data, time=t, sigma=0.01, initial={"x": 1.0, "y": 0.2})
+    known = {n: cf.Parameter(1.0, bounds=(1e-2, 1e2), scale="log") for n in ("a", "b")}
+    return cf.Problem(model, experiment, parameters=known)
+
+
+def test_points_that_are_too_dear_are_given_up_by_searches_alone():
+    p, q, w = cf.symbols("p q w")
+    model = cf.Model({p: w * q, q: -w * p}, parameters=[w])
+    t = np.array([50.0, 100.0])
+    experiment = cf.Experiment({"p": [0.5, 0.5]}, time=t, sigma=0.1, initial={"p": 1.0, "q": 0.0})
+    known = {"w": cf.Parameter(1.0, bounds=(1e-2, 1e3), scale="log")}
+    problem = cf.Problem(model, experiment, parameters=known)
+    scene = scene_of(problem.posed)
+    assert np.isfinite(scene.cost(np.log([1.0])))
+    assert scene.cost(np.log([100.0])) == np.inf  # 1,600 periods
+    exact = cf.simulate(problem, {"w": 100.0}, integrator=cf.IntegratorOptions(max_steps=10**6))
+    assert exact["experiment 1"]["p"] == pytest.approx(np.cos(100.0 * t), abs=1e-3)  # who asks for it gets it

@@ -14,7 +14,7 @@ or to come from the floor of a long valley to a lower one, the more so the longe
 
 Where every state is measured the default fit from the guess comes first: its states start at the data.  Elsewhere they
 have nowhere to start, and the ways that integrate from the beginning come first, which are cheaper by far; the default
-fit has to wait for its share.
+fit has to wait for its share, as incremental single shooting has everywhere.
 
 A valley whose floor goes on falling is lower than every solution, but may take hundreds of iterations, and end nowhere:
 the lowest one is followed, a few rounds at a time, with a part of the work.
@@ -30,20 +30,21 @@ import numpy as np
 
 from castfit.drive.portfolio.moves import MOVES, Field, Member, chosen, joined
 from castfit.drive.portfolio.race import OPEN, Race
-from castfit.drive.portfolio.ways import EXCHANGED, FOLLOW, SAME, End, Order
+from castfit.drive.portfolio.ways import EXCHANGED, FOLLOW, SAME, WHOLE, End, Order
 from castfit.start.descent import POLISHING, work_of
 
 if TYPE_CHECKING:
     from castfit._array import Array
 
 _FLOOR = 0.1  # of the work, divided evenly
-_STEADY = {"box": 0.25, "recombined": 0.25}  # of the work
-_STEADIER = {"box": 0.4, "recombined": 0.35}
-_HARD = 60  # candidates after which what is searched is hard to find
+_STEADY = {"box": 0.3, "recombined": 0.3}  # of the work
+_STEADIER = {"box": 0.3, "recombined": 0.45}
+_HARD = 40  # candidates after which what is searched is hard to find
 _ENOUGH = 3  # finds of the best optimum: more of them say nothing of where a better one may be
-_DEAR = 10.0  # mean works of a candidate, that a default fit is taken for until one was tried
+_DEAR = 10.0  # mean works of a candidate, that a fit at full accuracy is taken for until one was tried
 _COARSELY = 2  # times that a valley is followed at the accuracy of a search
 _DEAREST = 4.0  # of the work at the accuracy of a search: at full accuracy, where steps are short
+_CHECKS = 0.15  # of the work, for confirmations and valleys
 _VALLEYS = 0.2  # of the work, for following what is lower than every solution, but not yet settled
 _FRESH = 6  # candidates before points are recombined
 _RANKED = 6  # candidates before it counts which ones are among the best quarter
@@ -127,9 +128,12 @@ class State:
     def unconfirmed(self, *, last: bool = False) -> int | None:
         """Return the candidate that promises most of those that look better than every solution; None if none does.
 
-        Floors of valleys take long to confirm, and have to wait for their share, but for the `last` time.
+        Confirmations have a part of the work, the first one excepted: most of what is confirmed early is soon beaten.
+        Floors of valleys take longer, and have to wait for their share.  Neither holds for the `last` time.
         """
-        return self._promising([t for t in self.tried if t.end.settled and (not t.end.floor or last or self._spare(t))])
+        checking, work = sum(t.end.checking for t in self.tried), sum(t.end.work for t in self.tried)
+        settled = [t for t in self.tried if t.end.settled and (not t.end.floor or last or self._spare(t))]
+        return self._promising(settled) if last or checking <= _CHECKS * work else None
 
     @property
     def last_resort(self) -> int | None:
@@ -191,7 +195,8 @@ class State:
             end = replace(end, theta=before.theta, cost=before.cost)
         after = replace(
             before, theta=end.theta, cost=end.cost, settled=end.settled, floor=end.floor, followed=before.followed + 1,
-            following=before.following + end.work, work=before.work + end.work, seconds=before.seconds + end.seconds,
+            following=before.following + end.work, checking=before.checking + end.work, work=before.work + end.work,
+            seconds=before.seconds + end.seconds,
         )  # fmt: skip
         tried = (*self.tried[:index], replace(self.tried[index], end=after), *self.tried[index + 1 :])
         return replace(self, tried=tried)
@@ -202,6 +207,7 @@ class State:
         after = replace(
             end, at_looks=before.end.at_looks, followed=before.end.followed, floor=before.end.floor,
             following=before.end.following + (_DEAREST * end.work if before.end.floor else 0.0),
+            checking=before.end.checking + end.work,
             work=before.end.work + end.work, seconds=before.end.seconds + end.seconds,
         )  # fmt: skip
         if not end.settled:
@@ -255,7 +261,8 @@ def _first_rounds(state: State, options: Options) -> list[str]:
     times = {way: sum(t.way == way for t in state.tried) for way in options.ways if way != "recombined"}
     if "soft" in options.ways and (cheap := [way for way in _CHEAP if times.get(way, 2) < 2]):
         return cheap
-    new = [way for way, count in times.items() if count == 0 and not (way == "fit" and "soft" in options.ways)]
+    waiting = WHOLE if "soft" in options.ways else ("incremental",)
+    new = [way for way, count in times.items() if count == 0 and way not in waiting]
     return new or ([] if state.tried else ["box"])
 
 
@@ -271,7 +278,8 @@ def _chosen(state: State, options: Options, rng: np.random.Generator) -> list[st
 
 def shares(state: State, ways: Sequence[str]) -> Array:
     """Return how likely the next candidate is of each way, (n_ways,): its share of work over the work of one."""
-    mean = float(np.mean([t.end.work for t in state.tried])) or 1.0
+    own = [t.end.work - t.end.checking for t in state.tried]
+    mean = float(np.mean(own)) or 1.0
     best, found = np.inf, dict.fromkeys(ways, 1.0)
     for t in state.tried:
         if t.way in found and t.end.cost < best - SAME:
@@ -289,12 +297,12 @@ def shares(state: State, ways: Sequence[str]) -> Array:
         if (level := round(t.end.cost / SAME)) not in seen:
             seen.add(level)
             found[t.way] += 1.0
-    work = {w: sum(t.end.work for t in state.tried if t.way == w) for w in ways}
+    work = {w: sum(o for o, t in zip(own, state.tried, strict=True) if t.way == w) for w in ways}
     score = np.array([(found[w] / (1.0 + work[w] / mean)) ** 2 for w in ways])
     of = _STEADY if len(state.tried) < _HARD else _STEADIER
     steady = np.array([of.get(w, 0.0) for w in ways])
     share = (1.0 - _FLOOR - steady.sum()) * score / score.sum() + _FLOOR / len(ways) + steady
     times = {w: sum(t.way == w for t in state.tried) for w in ways}
-    one = np.array([(mean * (_DEAR if w == "fit" else 1.0) + work[w]) / (1.0 + times[w]) for w in ways])
+    one = np.array([(mean * (_DEAR if w in WHOLE else 1.0) + work[w]) / (1.0 + times[w]) for w in ways])
     often = share / one
     return np.asarray(often / often.sum(), dtype=float)

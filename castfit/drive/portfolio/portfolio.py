@@ -27,6 +27,7 @@ from castfit.drive.run.options import RunOptions, require_problem
 from castfit.posed import Posed
 from castfit.problem import Posable
 from castfit.solve.gauss_newton import GaussNewton
+from castfit.start.decomposition.blocks import decomposition_mistakes
 from castfit.status import check, suggest
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.trajectory import every_state_measured
@@ -130,9 +131,18 @@ def estimate(
 
 
 def suiting(posed: Posed) -> tuple[str, ...]:
-    """Return the ways that suit a problem: where all states are measured, nobody need find them by soft equations."""
-    soft = not every_state_measured(posed) and not any(c.schedule.triggers for c in posed.conditions)
-    return tuple(way for way in WAYS if way != "soft" or soft)
+    """Return the ways that suit a problem.
+
+    Where all states are measured, nobody need find them by soft equations; elsewhere incremental single shooting has
+    nothing to hold on to.
+    """
+    measured = every_state_measured(posed)
+    useless = {
+        "soft": measured or any(c.schedule.triggers for c in posed.conditions),
+        "incremental": not measured or any(c.schedule for c in posed.conditions) or bool(posed.model.algebraic_states),
+        "decomposed": not measured or bool(decomposition_mistakes(posed)),
+    }
+    return tuple(way for way in WAYS if not useless.get(way, False))
 
 
 def _ways(given: Any, mistakes: list[str]) -> tuple[str, ...]:

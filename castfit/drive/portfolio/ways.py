@@ -10,6 +10,11 @@ The ways differ in what leads from the best draw to where the local fit begins:
     soft         constant states and soft equations (castfit.start.constant)
     recombined   a move of the pool (castfit.drive.portfolio.moves) in the place of draws
 
+Two more are drivers of their own, and end at full accuracy as the default fit does:
+
+    incremental  horizons that grow by what is known of the parameters (castfit.incremental)
+    decomposed   equations that share no parameter estimated apart (castfit.start.decomposition)
+
 The local fit is single shooting in the box (castfit.solve.step_control.box), at the accuracy of a search.  What comes
 near the best so far goes on to its optimum; the best of these is confirmed: fitted at full accuracy, and verified.
 A default fit that gives up goes on in the box from where it came to.  Floors of long valleys may be followed for
@@ -33,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._watch import Interrupt
+from castfit.drive.incremental.incremental import incremental
 from castfit.drive.portfolio.moves import Field
 from castfit.drive.portfolio.race import OPEN
 from castfit.drive.run.jobs import task, thaw
@@ -41,6 +47,7 @@ from castfit.integrate import IntegratorOptions
 from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.start.constant import RAMPS
+from castfit.start.decomposition.search import Decomposed
 from castfit.start.descent import HORIZONS, best_of, descend, grow, harden, settle, work_of
 from castfit.start.scene import Scene, scene_of, search_options
 from castfit.start.surrogate import completed
@@ -56,9 +63,14 @@ WAYS = {
     "box": "the best of several draws, single shooting in a box",
     "growing": "the best of several draws, ever longer horizons",
     "soft": "the best of several draws, soft equations from constant states",
+    "incremental": "incremental single shooting from a random start",
+    "decomposed": "the default fit after equations that share no parameter were estimated apart",
     "recombined": "good points recombined, single shooting in a box",
 }
 """The ways, in words."""
+
+WHOLE = ("fit", "incremental", "decomposed")
+"""Those that end at full accuracy: each of their candidates takes as long as many others."""
 
 CONFIRM = "confirm"
 """The order to fit a point at full accuracy."""
@@ -136,6 +148,8 @@ class End:
         How often it was gone on with along the floor of its valley.
     following : float
         The part of the work that this took.
+    checking : float
+        The part of the work that it took to follow it, or to confirm it.
     floor : bool
         Whether it is settled because nothing more was gained on the floor of its valley, which need be no optimum.
     """
@@ -151,6 +165,7 @@ class End:
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
     followed: int = 0
     following: float = 0.0
+    checking: float = 0.0
     floor: bool = False
 
 
@@ -169,11 +184,8 @@ def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) ->
     scene = scene_of(problem.posed)
     rng = np.random.default_rng(order.seed)
     with Interrupt() as pressed:
-        if order.way == "fit":
-            start = None if order.guess else _named(problem, scene, where.draw(rng))
-            solver = None if order.guess else GaussNewton(max_iter=_LONGEST)
-            # Without retry: other ways come anyway.
-            end = _end_of(fit(problem, None, solver, start=start, retry=False, max_time=left), scene)
+        if order.way in WHOLE:
+            end = _end_of(_fitted(problem, scene, where, order, rng, left), scene)
             if end.result is not None and end.result.status is not Status.CONVERGED:
                 further = _gone_on(scene, end, order, until)
                 end = further if not end.settled or further.cost < end.cost - SAME else end
@@ -188,6 +200,21 @@ def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) ->
     if pressed.requested:
         raise KeyboardInterrupt
     return replace(end, seconds=time.process_time() - began, result=None if end.result is None else _light(end.result))
+
+
+def _fitted(
+    problem: Posable, scene: Scene, where: Field, order: Order, rng: np.random.Generator, left: float
+) -> Result:
+    """Fit from a draw, or the guess, at full accuracy; without another attempt, for other ways come anyway."""
+    if order.guess:
+        return fit(problem, None, None, retry=False, max_time=left)
+    start, solver = _named(problem, scene, where.draw(rng)), GaussNewton(max_iter=_LONGEST)
+    if order.way == "incremental":
+        return incremental(problem, start=start, max_time=left).result
+    if order.way == "decomposed":
+        apart = Decomposed(start, rng=int(rng.integers(2**31)))
+        return fit(problem, None, solver, start=apart, retry=False, max_time=left)
+    return fit(problem, None, solver, start=start, retry=False, max_time=left)
 
 
 def _descended(scene: Scene, where: Field, order: Order, rng: np.random.Generator, until: float) -> End:
