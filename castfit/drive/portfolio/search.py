@@ -31,7 +31,7 @@ from castfit.result import Result
 from castfit.status import InputError, Status
 
 _PART = 0.5  # of the time, for one candidate
-_TROUBLED = 20  # candidates, at least, where the best does not describe the data: one wide valley is soon found often
+_TROUBLED = 500  # candidates, at least, where the best does not describe the data: wide valleys are soon found often
 _RESERVE = 0.1, 10.0  # of the time, and seconds at most, kept for the confirmation of what was found last
 
 
@@ -193,7 +193,7 @@ class _Search:
             if not distinct or cost > distinct[-1] + SAME:
                 distinct.append(cost)
         w, N = len(distinct), len(own)
-        if N >= _TROUBLED and not fits_lacking(w, N):
+        if len(self.state.tried) >= _TROUBLED and not fits_lacking(w, N):
             return f"{N} optima from starts of their own are {w} different ones: a better one is unlikely."
         return ""
 
