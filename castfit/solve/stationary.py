@@ -122,8 +122,11 @@ def _steepness(local: LocalProblem) -> Array:
 
 
 def _theta_alone(staged: StagedProblem) -> bool:
-    """Tell whether nothing but theta is a variable, within bounds and nothing else."""
-    return staged.layout.n_v == staged.layout.n_theta and not staged.layout.constrained
+    """Tell whether nothing but theta is a variable, within bounds and nothing else, of a sum of squares.
+
+    Other densities may have kinks: the optimum of Laplace's meets some data exactly, where the slope is anything.
+    """
+    return staged.layout.n_v == staged.layout.n_theta and not staged.layout.constrained and staged.least_squares
 
 
 def _length(linear: Evaluation) -> float:
