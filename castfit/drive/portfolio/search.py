@@ -31,7 +31,7 @@ from castfit.result import Result
 from castfit.status import InputError, Status
 
 _PART = 0.5  # of the time, for one candidate
-_TROUBLED = 500  # candidates, at least, where the best does not describe the data: wide valleys are soon found often
+_TROUBLED = 1000  # candidates, at least, where the best does not describe the data: wide valleys are soon found often
 _RESERVE = 0.1, 10.0  # of the time, and seconds at most, kept for the confirmation of what was found last
 
 
