@@ -593,3 +593,9 @@ def contradictions(what: str, guess: float, lower: float, upper: float, prior: P
     if not low <= guess <= high or not prior.row(guess).cost < inf:
         return [f"{what}: the guess {guess:g} is impossible by its prior {text(prior)}; change one of them"]
     return []
+
+
+def cut_off(distribution: Any, u: float, lower: float, upper: float) -> float:
+    """Return the value below which a distribution, cut off at two ends, has probability u."""
+    low, high = (float(distribution.cdf(end)) for end in (lower, upper))
+    return float(distribution.ppf(low + u * (high - low)))

@@ -141,7 +141,7 @@ def frame_of(posed: Posed) -> tuple[Posed, Array, Array, Array]:
 
     Where nothing is eliminated that takes no scene: a search in other processes has no use for one here.
     """
-    searched = posed if posed.least_squares else surrogate(posed)
+    searched = _searched(posed)
     guess = searched.guess
     if blocks_of(searched):
         scene = scene_of(posed)
@@ -153,8 +153,13 @@ def frame_of(posed: Posed) -> tuple[Posed, Array, Array, Array]:
     return searched, lower, upper, units_between(lower, upper, magnitude, guess == 0.0, searched.log)
 
 
+def _searched(posed: Posed) -> Posed:
+    """Return the problem that a search sees in the place of another one."""
+    return posed if posed.least_squares else surrogate(posed)
+
+
 def _scene(posed: Posed) -> Scene:
-    searched = posed if posed.least_squares else surrogate(posed)
+    searched = _searched(posed)
     outputs = min((np.unique(c.points.times).size for c in searched.conditions), default=1)
     transcription = SingleShooting(search_options(outputs))
     staged = transcription.transcribe(searched, searched.guess)

@@ -17,6 +17,7 @@ from castfit._array import Array
 from castfit._reading import is_count, is_one_of, items, named, reals, rng_mistakes, text
 from castfit.eliminated import entries_of
 from castfit.posed import Posed
+from castfit.priors.distributions import cut_off
 from castfit.problem import Posable
 from castfit.quantities import Quantity
 from castfit.start.surrogate import surrogate
@@ -64,8 +65,7 @@ class _Axis:
         """Map u in [0, 1) to a value within the quantity's bounds."""
         u = min(max(u, _EDGE), 1.0 - _EDGE)
         if self.distribution is not None:
-            low, high = (float(self.distribution.cdf(end)) for end in (self.quantity.lower, self.quantity.upper))
-            value = float(self.distribution.ppf(low + u * (high - low)))
+            value = cut_off(self.distribution, u, self.quantity.lower, self.quantity.upper)
         elif self.log:
             value = float(np.exp(np.log(self.lower) + u * np.log(self.upper / self.lower)))
         else:

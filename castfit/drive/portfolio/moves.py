@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit.priors.distributions import cut_off
+
 if TYPE_CHECKING:
     from castfit._array import Array
     from castfit.priors import PriorDistribution
@@ -45,9 +47,7 @@ class Uneven:
     def value(self, u: float, lower: float, upper: float) -> float:
         """Return the value in search scale below which another one lies with probability u."""
         ends = (lower, upper) if not self.log else (math.exp(lower), math.exp(upper))
-        low, high = (self.distribution.cdf(end) for end in ends)
-        natural = self.distribution.ppf(low + u * (high - low))
-        natural = min(max(natural, ends[0]), ends[1])
+        natural = min(max(cut_off(self.distribution, u, *ends), ends[0]), ends[1])
         return min(max(math.log(natural) if self.log else natural, lower), upper)
 
 

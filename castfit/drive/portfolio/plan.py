@@ -141,7 +141,8 @@ class State:
         return self._promising([t for t in self.tried if t.end.theta])
 
     def _promising(self, tried: Sequence[Tried]) -> int | None:
-        open_ = [t for t in tried if t.end.result is None and t.end.cost < self.lowest - SAME]
+        known = self.lowest - SAME
+        open_ = [t for t in tried if t.end.result is None and t.end.cost < known]
         return min(open_, key=lambda t: t.end.cost).index if open_ else None
 
     def valley(self, *, last: bool = False) -> int | None:
@@ -157,6 +158,11 @@ class State:
         ]  # fmt: skip
         lowest = min(open_, key=lambda t: t.end.cost, default=None)
         return lowest.index if lowest is not None and (last or self._spare(lowest)) else None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether anything that looks better than every solution waits to be confirmed or followed."""
+        return self.unconfirmed(last=True) is not None or self.valley(last=True) is not None
 
     def _spare(self, t: Tried) -> bool:
         """Tell whether the share of valleys is left for a candidate; what its first strides take is not foreseen."""

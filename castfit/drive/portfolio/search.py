@@ -146,8 +146,7 @@ class _Search:
         while self._planned and self._planned[0][0] in self._ends and not self.reason:
             self._take(*self._planned.popleft())
             reason = self._done()
-            last = self.state.unconfirmed(last=True), self.state.valley(last=True)
-            self._closing = bool(reason) and last != (None, None)
+            self._closing = bool(reason) and self.state.unfinished
             if self._closing:
                 self._planned.clear()
                 self.tasks.clear()
