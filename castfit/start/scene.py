@@ -103,15 +103,28 @@ class Scene:
         self.staged = self.staged.integrated_by(self.transcription.integrator)
         self._shorter = {end: of.integrated_by(self.transcription.integrator) for end, of in self._shorter.items()}
 
+    @property
+    def exactly(self) -> SingleShooting:
+        """Single shooting at full accuracy, by the method of the search, compiled if that is."""
+        return SingleShooting(IntegratorOptions(search_options().method, compile=self.transcription.integrator.compile))
+
     def cost(self, theta: Array) -> float:
         """Return the cost at theta (n,), infinite where the model cannot be integrated."""
-        v, steep = np.clip(theta, self.staged.lower, self.staged.upper), self.staged.steep
-        if steep is not None:
-            cost = steep.cost(v)
-        else:
-            at = self.staged.evaluate(v)
-            cost = at.cost if at.ok else None
-        return cost if cost is not None and np.isfinite(cost) else np.inf
+        return _cost(self.staged, theta)
+
+    def exact_cost(self, theta: Array) -> float:
+        """Return the same at full accuracy."""
+        return _cost(self.staged.integrated_by(self.exactly.integrator), theta)
+
+
+def _cost(staged: ShootingProblem, theta: Array) -> float:
+    v = np.clip(theta, staged.lower, staged.upper)
+    if staged.steep is not None:
+        cost = staged.steep.cost(v)
+    else:
+        at = staged.evaluate(v)
+        cost = at.cost if at.ok else None
+    return cost if cost is not None and np.isfinite(cost) else np.inf
 
 
 _SCENES: Built[Posed, Scene] = Built()

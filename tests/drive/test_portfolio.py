@@ -15,14 +15,15 @@ import castfit as cf
 from castfit import cli
 from castfit.benchmark.ablation import INGREDIENTS, run_ablation
 from castfit.benchmark.table import collected
+from castfit.drive.portfolio import search, ways
 from castfit.drive.portfolio.limits import search_field
 from castfit.drive.portfolio.moves import MOVES, Field, Member, chosen, joined
 from castfit.drive.portfolio.plan import Options, State, Tried, next_round, shares
 from castfit.drive.portfolio.portfolio import suiting
-from castfit.drive.portfolio.ways import EXCHANGED, WAYS, End, Order, candidate
+from castfit.drive.portfolio.ways import CONFIRM, EXCHANGED, WAYS, End, Order, candidate
 from castfit.start import descent
 from castfit.start.descent import settle
-from castfit.start.scene import scene_of
+from castfit.start.scene import Scene, scene_of
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -38,6 +39,18 @@ def chain(**changes) -> cf.Problem:
     experiment = cf.Experiment({"signal": data}, time=t, sigma=cf.unknown(), initial={"a": 1.0, "b": 0.0})
     known = {n: cf.Parameter(10.0, bounds=(1e-3, 1e3), scale="log") for n in ("k1", "k2", "scale")}
     return cf.Problem(model, experiment, parameters=known | changes)
+
+
+def chain_with_spread() -> cf.Problem:
+    """The same where the standard deviation of the noise is a parameter."""
+    a, b, k1, k2, scale, spread = cf.symbols("a b k1 k2 scale spread")
+    model = cf.Model(
+        {a: -k1 * a, b: k1 * a - k2 * b}, parameters=[k1, k2, scale, spread], outputs={"signal": scale * b}
+    )
+    data = chain().experiments[0]
+    experiment = cf.Experiment(data.data, time=data.time, sigma=spread, initial={"a": 1.0, "b": 0.0})
+    known = {n: cf.Parameter(1.0, bounds=(1e-3, 1e3), scale="log") for n in ("k1", "k2", "scale", "spread")}
+    return cf.Problem(model, experiment, parameters=known)
 
 
 def test_the_answer_is_found_again_and_the_story_says_so():
@@ -331,6 +344,45 @@ def test_a_floor_that_is_lower_than_all_solutions_holds_but_is_none():
     assert [t.index for t in state(-3.0, -2.95, 0.0).finds()] == [1, 2]
     assert state(-3.0, -2.95).unconfirmed() is None
     assert state(-3.0, -4.0).unconfirmed() == 2
+
+
+def test_a_floor_holds_where_sizes_of_errors_are_estimated_too(monkeypatch):
+    """The search eliminates the size: its cost and that of the fit that confirms are on different scales."""
+    problem = chain_with_spread()
+    scene, field = scene_of(problem.posed), search_field(problem.posed, None)
+    assert scene.searched is not scene.asked
+    start = problem.theta_from({"k1": 0.03, "k2": 8.0, "scale": 30.0, "spread": 0.5})[scene.places]
+    monkeypatch.setattr(ways, "_CONFIRMING", 1)
+    end = candidate((problem, field), Order(CONFIRM, theta=tuple(start.tolist())), np.inf, np.inf)
+    assert end.result is not None
+    assert not end.result.success
+    assert end.settled
+    assert end.cost == pytest.approx(scene.cost(np.array(end.theta)), abs=1e-3)
+    assert end.cost < scene.cost(start)
+    monkeypatch.setattr(Scene, "exact_cost", lambda self, theta: scene.cost(start) + 1.0)
+    higher = candidate((problem, field), Order(CONFIRM, theta=tuple(start.tolist())), np.inf, np.inf)
+    assert not higher.settled
+
+
+def test_what_explains_hardly_anything_is_never_believed(monkeypatch):
+    monkeypatch.setattr(search, "_TROUBLED", 10)
+    x, k = cf.symbols("x k")
+    t = np.linspace(0.1, 5, 30)
+
+    def found(values, max_time):
+        model = cf.Model({x: -k * x}, parameters=[k], outputs={"y": x})
+        experiment = cf.Experiment({"y": values}, time=t, sigma=0.01, initial={"x": 1.0})
+        known = {"k": cf.Parameter(1.0, bounds=(1e-3, 1e3), scale="log")}
+        return cf.estimate(cf.Problem(model, experiment, parameters=known), rng=0, max_time=max_time)
+
+    nearly = found(np.exp(-t) + 0.1 * np.sin(3 * t), 60)
+    assert not nearly.described
+    assert nearly.sure
+    assert "a better one is unlikely" in nearly.reason
+    hardly = found(np.sin(3 * t), 3)
+    assert not hardly.described
+    assert not hardly.sure
+    assert "time limit" in hardly.reason
 
 
 def test_the_best_point_is_doubted_by_exchanging_two_quantities():

@@ -31,7 +31,7 @@ import numpy as np
 from castfit.drive.portfolio.moves import MOVES, Field, Member, chosen, joined
 from castfit.drive.portfolio.race import OPEN, Race
 from castfit.drive.portfolio.ways import EXCHANGED, FOLLOW, SAME, WHOLE, End, Order
-from castfit.start.descent import POLISHING, work_of
+from castfit.start.descent import ACCURATE, POLISHING, work_of
 
 if TYPE_CHECKING:
     from castfit._array import Array
@@ -43,7 +43,6 @@ _HARD = 40  # candidates after which what is searched is hard to find
 _ENOUGH = 3  # finds of the best optimum: more of them say nothing of where a better one may be
 _DEAR = 10.0  # mean works of a candidate, that a fit at full accuracy is taken for until one was tried
 _COARSELY = 2  # times that a valley is followed at the accuracy of a search
-_DEAREST = 4.0  # of the work at the accuracy of a search: at full accuracy, where steps are short
 _CHECKS = 0.15  # of the work, for confirmations and valleys
 _VALLEYS = 0.2  # of the work, for following what is lower than every solution, but not yet settled
 _FRESH = 6  # candidates before points are recombined
@@ -166,7 +165,7 @@ class State:
 
     def _spare(self, t: Tried) -> bool:
         """Tell whether the share of valleys is left for a candidate; what its first strides take is not foreseen."""
-        expected = 0.0 if t.end.followed < _COARSELY else _DEAREST * work_of({"jacobians": POLISHING}, len(t.end.theta))
+        expected = 0.0 if t.end.followed < _COARSELY else ACCURATE * work_of({"jacobians": POLISHING}, len(t.end.theta))
         spent, work = sum(t.end.following for t in self.tried), sum(t.end.work for t in self.tried)
         return spent + expected <= _VALLEYS * work
 
@@ -212,7 +211,7 @@ class State:
         before = self.tried[index]
         after = replace(
             end, at_looks=before.end.at_looks, followed=before.end.followed, floor=before.end.floor,
-            following=before.end.following + (_DEAREST * end.work if before.end.floor else 0.0),
+            following=before.end.following + (end.work if before.end.floor else 0.0),
             checking=before.end.checking + end.work,
             work=before.end.work + end.work, seconds=before.end.seconds + end.seconds,
         )  # fmt: skip

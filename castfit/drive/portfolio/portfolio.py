@@ -53,8 +53,9 @@ def estimate(
 
     The default fit from the guess comes first; then several ways to search go on from other starts, most of the time by
     those that pay.  The search ends when the best optimum was found `finds` times from starts of their own and
-    describes the data; if it does not, when no better one is likely after a thousand candidates; or when the time is
-    over.  But for that limit the numbers depend neither on `workers` nor on how long anything takes.
+    describes the data; if it does not, but explains half of their variance at least, when no better one is likely
+    after a thousand candidates; or when the time is over.  But for that limit the numbers depend neither on `workers`
+    nor on how long anything takes.
 
     Parameters
     ----------

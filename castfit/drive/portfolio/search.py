@@ -32,6 +32,7 @@ from castfit.status import InputError, Status
 
 _PART = 0.5  # of the time, for one candidate
 _TROUBLED = 1000  # candidates, at least, where the best does not describe the data: wide valleys are soon found often
+_HALF = 0.5  # of the variance of an output: what leaves more of it unexplained is never believed
 _RESERVE = 0.1, 10.0  # of the time, and seconds at most, kept for the confirmation of what was found last
 
 
@@ -185,6 +186,8 @@ class _Search:
             return ""
         if self._best.goodness.described:
             return f"It describes the data and was found {found} times: this will do."
+        if any(part > _HALF for part in self._best.goodness.unexplained.values()):
+            return ""
         # Candidates that end far above the best are not followed to their optima: they count where they ended.
         own = [t for t in self.state.tried if t.independent and not t.end.dropped and np.isfinite(t.end.cost)]
         distinct: list[float] = []

@@ -43,16 +43,14 @@ from castfit.drive.portfolio.moves import Field
 from castfit.drive.portfolio.race import OPEN
 from castfit.drive.run.jobs import task, thaw
 from castfit.fit import fit
-from castfit.integrate import IntegratorOptions
 from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.start.constant import RAMPS
 from castfit.start.decomposition.search import Decomposed
-from castfit.start.descent import HORIZONS, best_of, descend, grow, harden, settle, work_of
-from castfit.start.scene import Scene, scene_of, search_options
+from castfit.start.descent import ACCURATE, HORIZONS, best_of, descend, grow, harden, settle, work_of
+from castfit.start.scene import Scene, scene_of
 from castfit.start.surrogate import completed
 from castfit.status import Status
-from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
     from castfit._array import Array
@@ -305,19 +303,16 @@ def _confirmed(problem: Posable, scene: Scene, theta: Array, left: float) -> End
     """Fit at full accuracy, by the method of the search; the floor of a long valley holds, too, if it stays as low."""
     start = _named(problem, scene, theta)
     solver = GaussNewton("box", max_iter=_CONFIRMING, tolerance=_CONFIRMED)
-    end = _end_of(fit(problem, _accurate(scene), solver, start=start, retry=False, max_time=left), scene)
-    low = end.result is not None and end.result.status in _ON_FLOORS and end.result.cost <= scene.cost(theta) + SAME
-    return replace(end, settled=end.settled or low)
-
-
-def _accurate(scene: Scene) -> SingleShooting:
-    """Return single shooting at full accuracy, by the method of the search, compiled if that is."""
-    return SingleShooting(IntegratorOptions(search_options().method, compile=scene.transcription.integrator.compile))
+    end = _end_of(fit(problem, scene.exactly, solver, start=start, retry=False, max_time=left), scene)
+    if end.result is None or end.result.status not in _ON_FLOORS:
+        return end
+    cost = scene.exact_cost(np.array(end.theta))  # a fit's own may be on another scale, with sizes of errors in it
+    return replace(end, cost=cost, settled=cost <= scene.cost(theta) + SAME)
 
 
 def _end_of(result: Result, scene: Scene) -> End:
     theta = np.array([scene.asked.to_search(np.array(list(result.values.values())))[j] for j in scene.places])
-    work = work_of(dict(result.evaluations), theta.size)
+    work = ACCURATE * work_of(dict(result.evaluations), theta.size)
     # Before a fit by collocation has converged, its cost is of courses that are no solutions of the model.
     cost = result.cost if result.success and scene.searched is scene.asked else scene.cost(theta)
     return End(tuple(theta.tolist()), cost, work=work, result=result, settled=result.success)
