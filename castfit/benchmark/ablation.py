@@ -10,7 +10,7 @@ optimum or at the limit, in CPU seconds; a hit costs the CPU seconds of all runs
 
 Methods run in turns, seed by seed, and take turns in who is the first: what is compiled once, and what else the machine
 does, meets all alike.  A run that could not differ from the default's is not repeated: before six candidates have ended
-nobody is dropped in a race, and nothing recombined.  Such a run has the default's figures.
+nobody is dropped in a race, and nothing moved.  Such a run has the default's figures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ import castfit as cf
 from castfit._text import Column, Sheet, or_never
 from castfit.benchmark.table import Kind, Progress, Report, collected, number_mistakes, record, unknown_mistakes
 from castfit.drive.portfolio.limits import search_field
-from castfit.drive.portfolio.moves import MOVES
 from castfit.drive.portfolio.plan import Options
 from castfit.drive.portfolio.portfolio import suiting
 from castfit.drive.portfolio.result import PortfolioProgress, PortfolioResult
@@ -74,14 +73,6 @@ def _without(way: str) -> Ingredient:
     )
 
 
-def _unmoved(move: str) -> Ingredient:
-    return Ingredient(
-        f"good points are never recombined by '{move}'",
-        lambda options: replace(options, moves=tuple(m for m in options.moves if m != move)),
-        late=True,
-    )
-
-
 INGREDIENTS: dict[str, Ingredient] = {
     "default": Ingredient("everything"),
     "no screening": Ingredient("the first draw, not the best of several", lambda o: replace(o, screen=1)),
@@ -90,12 +81,11 @@ INGREDIENTS: dict[str, Ingredient] = {
         "local fits by Levenberg and Marquardt's steps", lambda o: replace(o, step_control="levenberg_marquardt")
     ),
     **{f"no {way}": _without(way) for way in ("fit", "growing", "soft")},
-    "no recombined": replace(_without("recombined"), late=True),
+    "no moved": replace(_without("moved"), late=True),
     "no single": replace(_without("box"), words="never straight down from the best of several draws"),
     "no doubt": Ingredient(
         "the best point is not tried with two quantities exchanged", lambda o: replace(o, doubt=False)
     ),
-    **{f"no {move}": _unmoved(move) for move in MOVES},
 }
 """What can be switched off."""
 

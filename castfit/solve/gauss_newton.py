@@ -132,7 +132,9 @@ class GaussNewton:
     @property
     def label(self) -> str:
         """Name in tables."""
-        name = self.step_control if isinstance(self.step_control, str) else type(self.step_control).__name__
+        known = {kind: name for name, kind in STEP_CONTROLS.items()}
+        rule = self.step_control
+        name = rule if isinstance(rule, str) else known.get(type(rule), type(rule).__name__)
         return f"Gauss-Newton ({name.replace('_', ' ')})"
 
     @property

@@ -1,22 +1,20 @@
-"""A pool of families, and the moves that make new candidates of their heads.
+"""A pool of families, and the move that makes new candidates of their heads.
 
-A candidate from a start of its own founds a family.  What is made of its head by a move goes down, and takes its place
-if it ends lower, and nobody else's: families do not crowd each other out, and each of them walks down its own valley,
-from one floor to the next.
+A candidate from a start of its own founds a family.  What a move makes of its head goes down, and takes its place if it
+ends lower, and nobody else's: families do not crowd each other out, and each of them walks down its own valley, from
+one floor to the next.
 
-gaussian     all coordinates are moved, by 10^U(-2, 0.3) units of the search times a normal deviate
-redraw       one coordinate, or some, are drawn anew between the limits
-crossover    each coordinate comes from this head or another one
-differential x + U(0.3, 1) (a - b) with two other heads a and b, each coordinate with probability 0.7  (Storn and Price
-             1997)
+A move shifts all coordinates by 10^U(-2, 0.3) units of the search times a normal deviate.  Mostly one of the three best
+families is moved: one alone would be tried in vain where it cannot get any lower.
 
-Mostly one of the three best families is moved: one alone would be tried in vain where it cannot get any lower.
+To draw some coordinates anew, to cross two heads, and Storn and Price's differences of two others (1997) found nothing
+sooner, besides this move, on any model of which it was measured (docs/compared/measured.md).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 SIZE = 15
 _FIRST = 3  # families that are moved
 _OTHERS = 0.2  # how often it is any of the pool
-_SOME = 0.3  # of the coordinates
 _SAME = 1e-3  # root mean square distance, in widths of the limits
 _ALIKE = 0.1  # of costs, in the logarithm of a likelihood
 
@@ -108,41 +105,7 @@ def chosen(pool: Sequence[Member], rng: np.random.Generator) -> Member:
     return pool[int(rng.integers(len(pool) if rng.random() < _OTHERS else min(_FIRST, len(pool))))]
 
 
-def gaussian(head: Array, others: Sequence[Array], field: Field, rng: np.random.Generator) -> Array:
-    """Move all coordinates by normal deviates."""
+def moved(head: Array, field: Field, rng: np.random.Generator) -> Array:
+    """Shift all coordinates by normal deviates."""
     size = 10 ** rng.uniform(-2.0, 0.3)
     return field.inside(head + size * field.unit * rng.standard_normal(head.size))
-
-
-def redraw(head: Array, others: Sequence[Array], field: Field, rng: np.random.Generator) -> Array:
-    """Draw some coordinates anew."""
-    some = rng.random(head.size) < rng.choice([0.0, _SOME])
-    some[rng.integers(head.size)] = True
-    return np.where(some, field.draw(rng), head)
-
-
-def crossover(head: Array, others: Sequence[Array], field: Field, rng: np.random.Generator) -> Array:
-    """Take each coordinate from the head or from another one."""
-    (other,) = _some(others, 1, rng)
-    return np.where(rng.random(head.size) < 0.5, head, other)
-
-
-def differential(head: Array, others: Sequence[Array], field: Field, rng: np.random.Generator) -> Array:
-    """Move along the difference of two others."""
-    a, b = _some(others, 2, rng)
-    moved = field.inside(head + rng.uniform(0.3, 1.0) * (a - b))
-    return np.where(rng.random(head.size) < 0.7, moved, head)
-
-
-Move = Callable[["Array", Sequence["Array"], Field, np.random.Generator], "Array"]
-MOVES: dict[str, tuple[Move, int]] = {
-    "gaussian": (gaussian, 0),
-    "redraw": (redraw, 0),
-    "crossover": (crossover, 1),
-    "differential": (differential, 2),
-}
-"""The moves, and how many other members each of them needs."""
-
-
-def _some(others: Sequence[Array], count: int, rng: np.random.Generator) -> list[Array]:
-    return [others[int(i)] for i in rng.choice(len(others), size=count, replace=False)]

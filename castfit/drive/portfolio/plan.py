@@ -9,8 +9,8 @@ What counts is pay per work, in simulations and not in seconds, so that the plan
 
 Shares are of the work, not of the candidates: what needs a hundredth of the time of others is tried a hundred times as
 often where it pays alike.  Every way keeps a small share: what fails at first may be what finds the optimum in the end;
-starts of the box and recombined points a larger one: hardly anything else is as likely to find what nobody has seen,
-or to come from the floor of a long valley to a lower one, the more so the longer a search takes.
+starts of the box and points that are moved a larger one: hardly anything else is as likely to find what nobody has
+seen, or to come from the floor of a long valley to a lower one, the more so the longer a search takes.
 
 Where every state is measured the default fit from the guess comes first: its states start at the data.  Elsewhere they
 have nowhere to start, and the ways that integrate from the beginning come first, which are cheaper by far; the default
@@ -28,24 +28,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.drive.portfolio.moves import MOVES, Field, Member, chosen, joined
+from castfit.drive.portfolio.moves import Field, Member, chosen, joined, moved
 from castfit.drive.portfolio.race import OPEN, Race
-from castfit.drive.portfolio.ways import EXCHANGED, FOLLOW, SAME, WHOLE, End, Order
+from castfit.drive.portfolio.ways import EXCHANGED, FOLLOW, MOVED, SAME, WHOLE, End, Order
 from castfit.start.descent import ACCURATE, POLISHING, work_of
 
 if TYPE_CHECKING:
     from castfit._array import Array
 
 _FLOOR = 0.1  # of the work, divided evenly
-_STEADY = {"box": 0.3, "recombined": 0.3}  # of the work
-_STEADIER = {"box": 0.3, "recombined": 0.45}
+_STEADY = {"box": 0.3, MOVED: 0.3}  # of the work
+_STEADIER = {"box": 0.3, MOVED: 0.45}
 _HARD = 40  # candidates after which what is searched is hard to find
 _ENOUGH = 3  # finds of the best optimum: more of them say nothing of where a better one may be
 _DEAR = 10.0  # mean works of a candidate, that a fit at full accuracy is taken for until one was tried
 _COARSELY = 2  # times that a valley is followed at the accuracy of a search
 _CHECKS = 0.15  # of the work, for confirmations and valleys
 _VALLEYS = 0.2  # of the work, for following what is lower than every solution, but not yet settled
-_FRESH = 6  # candidates before points are recombined
+_FRESH = 6  # candidates before points are moved
 _RANKED = 6  # candidates before it counts which ones are among the best quarter
 _CHEAP = ("box", "growing")  # ways that begin by integrating
 
@@ -57,7 +57,6 @@ class Options:
     ways : those that are used
     screen : draws of which the best is taken
     race : which candidates are dropped on the way; None for none
-    moves : how points of the pool are recombined
     step_control : of local fits
     doubt : whether the best point is tried with two quantities exchanged before the search ends
     per_round : candidates that are made at a time
@@ -66,7 +65,6 @@ class Options:
     ways: tuple[str, ...]
     screen: int = 8
     race: Race | None = field(default_factory=Race)
-    moves: tuple[str, ...] = tuple(MOVES)
     step_control: str = "box"
     doubt: bool = True
     per_round: int = 4
@@ -74,11 +72,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate that was made: by which way (and move), where it came to, and of which family; -1 for its own."""
+    """A candidate that was made: by which way, where it came to, and of which family; -1 for its own."""
 
     index: int
     way: str
-    move: str
     end: End
     family: int = -1
 
@@ -90,7 +87,7 @@ class Tried:
     @property
     def independent(self) -> bool:
         """Whether it came from a start of its own."""
-        return self.way not in ("recombined", EXCHANGED)
+        return self.way not in (MOVED, EXCHANGED)
 
     @property
     def cost(self) -> float:
@@ -170,7 +167,7 @@ class State:
         return spent + expected <= _VALLEYS * work
 
     def finds(self, *, independent: bool = True) -> list[Tried]:
-        """Return what ended in the best optimum; recombined points do not come from starts of their own.
+        """Return what ended in the best optimum; moved points do not come from starts of their own.
 
         What was seen to be no better was not fitted at full accuracy; that it is the same the search's cost tells.
         """
@@ -221,14 +218,14 @@ class State:
         return replace(self, tried=tried)
 
 
-def next_round(state: State, options: Options, field: Field, rng: np.random.Generator) -> list[tuple[str, Order]]:
-    """Return the moves and orders of the next round."""
+def next_round(state: State, options: Options, field: Field, rng: np.random.Generator) -> list[Order]:
+    """Return the orders of the next round."""
     tried = {t.way for t in state.tried}
     ways = _first_rounds(state, options) or _chosen(state, options, rng)
     guessed = "fit" in tried
     limits = OPEN if options.race is None else options.race.limits([t.end.at_looks for t in state.tried])
     base = Order("", screen=options.screen, limits=limits, best=state.lowest, step_control=options.step_control)
-    out: list[tuple[str, Order]] = []
+    out: list[Order] = []
     for way in ways:
         seed = int(rng.integers(2**63, size=1)[0])
         order = replace(base, way=way, seed=seed, guess=way == "fit" and not guessed)
@@ -237,14 +234,10 @@ def next_round(state: State, options: Options, field: Field, rng: np.random.Gene
             if before % 2:  # the best of several has its own basins
                 order = replace(order, screen=1)
             order = replace(order, guess=before == 0 and "soft" in options.ways)
-        move = ""
-        if way == "recombined":
+        if way == MOVED:
             head = chosen(state.pool, rng)
-            others = [m.theta for m in state.pool if m is not head]
-            move = str(rng.choice([name for name in options.moves if len(others) >= MOVES[name][1]]))
-            theta: Array = MOVES[move][0](head.theta, others, field, rng)
-            order = replace(order, theta=tuple(theta.tolist()), family=head.family)
-        out.append((move, order))
+            order = replace(order, theta=tuple(moved(head.theta, field, rng).tolist()), family=head.family)
+        out.append(order)
     return out
 
 
@@ -263,7 +256,7 @@ def doubting(state: State, options: Options, rng: np.random.Generator) -> Order:
 
 def _first_rounds(state: State, options: Options) -> list[str]:
     """Return the ways that were not tried yet, the cheap ones first, twice, where states have nowhere to start."""
-    times = {way: sum(t.way == way for t in state.tried) for way in options.ways if way != "recombined"}
+    times = {way: sum(t.way == way for t in state.tried) for way in options.ways if way != MOVED}
     if "soft" in options.ways and (cheap := [way for way in _CHEAP if times.get(way, 2) < 2]):
         return cheap
     waiting = WHOLE if "soft" in options.ways else ("incremental",)
@@ -273,8 +266,7 @@ def _first_rounds(state: State, options: Options) -> list[str]:
 
 def _chosen(state: State, options: Options, rng: np.random.Generator) -> list[str]:
     fresh = sum(1 for t in state.tried if t.end.theta and not t.end.dropped)
-    enough = 1 + min((MOVES[name][1] for name in options.moves), default=np.inf)
-    ways = [w for w in options.ways if w != "recombined" or (fresh >= _FRESH and len(state.pool) >= enough)]
+    ways = [w for w in options.ways if w != MOVED or (fresh >= _FRESH and state.pool)]
     if not ways:
         ways = ["box"]
     pay = shares(state, ways)

@@ -70,11 +70,11 @@ def estimate(
         else between the bounds; where there are
         none, a factor of a thousand about the guess of what is on logarithmic scale, else ten times the guess to either
         side.
-    ways : sequence of {"fit", "box", "growing", "soft", "incremental", "decomposed", "recombined"}, optional
+    ways : sequence of {"fit", "box", "growing", "soft", "incremental", "decomposed", "moved"}, optional
         The ways to search, by default all that suit the problem: the default fit from random starts; single shooting in
         a box from the best of several draws; the same on ever longer horizons; where not all states are measured, after
         soft equations from constant states; where they are, `castfit.incremental`, and fits after equations that share
-        no parameter were estimated apart; good points that are moved, or recombined, and go down again.
+        no parameter were estimated apart; good points that are moved, and go down again.
     screen : int
         Of how many draws the best is taken.
     race : bool

@@ -42,7 +42,7 @@ class Way:
 @brief
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate: its way and move, where it ended, computing seconds.
+    """A candidate: its way, where it ended, computing seconds.
 
     cost is what the search saw; success tells whether it was fitted at full accuracy, chi2 and values (by name, natural
     scale) are of that fit, NaN and none if there was none; best tells whether it ended in the best optimum.
@@ -50,7 +50,6 @@ class Candidate:
 
     index: int
     way: str
-    move: str
     chi2: float
     cost: float
     success: bool
@@ -150,7 +149,7 @@ class PortfolioResult(Found):
                 )
                 return [*lines, self.reason]
             return [*lines, "None ended in a solution.", self.reason]
-        times = {0: "by recombination alone", 1: "once", 2: "twice"}.get(self.finds, f"{self.finds} times")
+        times = {0: "by moves alone", 1: "once", 2: "twice"}.get(self.finds, f"{self.finds} times")
         lines.append(f"The best optimum, chi2 = {self.best.chi2:.6g}, was found {times} from starts of their own.")
         best = max(self.ways, key=lambda w: (w.finds, w.improvements, -w.seconds))
         if best.finds:

@@ -3,7 +3,7 @@
     plan --> candidates --> what looks better than every solution is confirmed --> enough? --> plan ...
 
 A search is a setting of its parts (castfit.drive.portfolio.plan.Options): ways with their draws and screening, local
-fits and their race, the pool and its moves.  What is better than every solution so far is fitted at full accuracy
+fits and their race, the pool.  What is better than every solution so far is fitted at full accuracy
 between two rounds, one point at a time; what ends in the same valley counts without.  Before the end the best point is
 doubted.
 """
@@ -78,7 +78,7 @@ class _Search:
         self.reason = ""
         self.losses: list[str] = []
         self._rng, self._job = rng, job
-        self._planned: deque[tuple[int, str, Order]] = deque()
+        self._planned: deque[tuple[int, Order]] = deque()
         self._count = 0
         self._ends: dict[int, End] = {}
         self._confirming: int | None = None
@@ -94,22 +94,22 @@ class _Search:
             self._confirming = self.state.last_resort if self._late else self.state.unconfirmed(last=self._closing)
             if self._confirming is not None:
                 theta = self.state.tried[self._confirming].end.theta
-                orders = [("", Order(CONFIRM, theta=theta))]
+                orders = [Order(CONFIRM, theta=theta)]
             elif not self._late and (valley := self.state.valley(last=self._closing)) is not None:
                 self._following = valley
-                orders = [("", following(self.state, self.options, valley))]
+                orders = [following(self.state, self.options, valley)]
             elif self._late:
                 self.reason = STOPS[Status.MAX_TIME]
                 return
             elif self._doubting:
                 self._doubting, self._doubted = False, self.state.best
-                orders = [("", doubting(self.state, self.options, self._rng))]
+                orders = [doubting(self.state, self.options, self._rng)]
             else:
                 orders = next_round(self.state, self.options, self.field, self._rng)
             share, most = _RESERVE
-            for move, order in orders:
+            for order in orders:
                 number, self._count = self._count, self._count + 1
-                self._planned.append((number, move, order))
+                self._planned.append((number, order))
                 if number in self.known:
                     self._ends[number] = self.known[number]
                     continue
@@ -165,14 +165,14 @@ class _Search:
             if first[0] in self._ends:
                 self._take(*first)
 
-    def _take(self, number: int, move: str, order: Order) -> None:
+    def _take(self, number: int, order: Order) -> None:
         """Enter a candidate, or the confirmation of one."""
         end = self._ends.pop(number)
         if order.way == FOLLOW:
             if self._following is not None:
                 self.state, self._following = self.state.followed(self._following, end), None
         elif order.way != CONFIRM:
-            tried = Tried(len(self.state.tried), order.way, move, end, order.family)
+            tried = Tried(len(self.state.tried), order.way, end, order.family)
             self.state = self.state.extended([tried], self.field)
         elif self._confirming is not None:
             self.state, self._confirming = self.state.confirmed(self._confirming, end), None
@@ -248,7 +248,7 @@ def _row(t: Tried, merit: Merit, *, best: bool) -> Candidate:
     result = t.end.result
     ok = result is not None and result.success
     return Candidate(
-        t.index, t.way, t.move,
+        t.index, t.way,
         merit(result.cost, result.chi2) if result is not None and ok else np.nan,
         t.end.cost, ok, best, t.end.dropped, {} if result is None else result.values, t.end.seconds,
     )  # fmt: skip

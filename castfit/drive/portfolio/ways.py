@@ -8,7 +8,7 @@ The ways differ in what leads from the best draw to where the local fit begins:
     box          nothing
     growing      ever longer horizons in the box (castfit.start.descent)
     soft         constant states and soft equations (castfit.start.constant)
-    recombined   a move of the pool (castfit.drive.portfolio.moves) in the place of draws
+    moved        a head of the pool, moved (castfit.drive.portfolio.moves), in the place of draws
 
 Two more are drivers of their own, and end at full accuracy as the default fit does:
 
@@ -45,6 +45,7 @@ from castfit.drive.run.jobs import task, thaw
 from castfit.fit import fit
 from castfit.result import Result
 from castfit.solve.gauss_newton import GaussNewton
+from castfit.solve.step_control import Box
 from castfit.start.constant import RAMPS
 from castfit.start.decomposition.search import Decomposed
 from castfit.start.descent import ACCURATE, HORIZONS, best_of, descend, grow, harden, settle, work_of
@@ -63,12 +64,15 @@ WAYS = {
     "soft": "the best of several draws, soft equations from constant states",
     "incremental": "incremental single shooting from a random start",
     "decomposed": "the default fit after equations that share no parameter were estimated apart",
-    "recombined": "good points recombined, single shooting in a box",
+    "moved": "good points moved in all quantities, single shooting in a box",
 }
 """The ways, in words."""
 
 WHOLE = ("fit", "incremental", "decomposed")
 """Those that end at full accuracy: each of their candidates takes as long as many others."""
+
+MOVED = "moved"
+"""The way that begins at points of others."""
 
 CONFIRM = "confirm"
 """The order to fit a point at full accuracy."""
@@ -89,7 +93,8 @@ NEAR = 2.0
 
 _ON_FLOORS = (Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL, Status.MAX_TIME)  # ends of fits along long valleys
 _CONFIRMING = 150  # iterations of a fit that confirms
-_CONFIRMED = 1e-8  # tolerance: a ten-thousandth of a standard error, where Fisher scoring converges slowly
+_CONFIRMED = 1e-6  # tolerance: a thousandth of a standard error, where Fisher scoring converges slowly
+_BOX = Box(patience=6)  # of a fit that confirms: it begins where a search could gain no more
 _LONGEST = 180  # iterations of a default fit from a draw; what takes more hardly ever arrives
 _STRIDES = 2  # rounds by which a valley is followed at a time
 _PAIRS = 100  # at most, that are exchanged
@@ -101,13 +106,13 @@ _NEAR_PART = 0.02  # of half the squares: the same, where the lowest cost is far
 class Order:
     """A candidate to be made: which way, from which random stream, and what is known so far.
 
-    theta : where a recombined one begins, and one that is to be confirmed
+    theta : where a moved one begins, and one that is to be confirmed
     limits : costs above which it is dropped at its looks
     best : the lowest cost so far
     guess : whether it begins at the guess
     accurate : whether a valley is followed at the accuracy that floors of long ones need
     step_control : of the local fit
-    family : of a recombined one
+    family : of a moved one
     """
 
     way: str
@@ -302,7 +307,7 @@ def _exchanged(scene: Scene, where: Field, order: Order, rng: np.random.Generato
 def _confirmed(problem: Posable, scene: Scene, theta: Array, left: float) -> End:
     """Fit at full accuracy, by the method of the search; the floor of a long valley holds, too, if it stays as low."""
     start = _named(problem, scene, theta)
-    solver = GaussNewton("box", max_iter=_CONFIRMING, tolerance=_CONFIRMED)
+    solver = GaussNewton(_BOX, max_iter=_CONFIRMING, tolerance=_CONFIRMED)
     end = _end_of(fit(problem, scene.exactly, solver, start=start, retry=False, max_time=left), scene)
     if end.result is None or end.result.status not in _ON_FLOORS:
         return end
