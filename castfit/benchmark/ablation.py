@@ -82,6 +82,9 @@ INGREDIENTS: dict[str, Ingredient] = {
     ),
     **{f"no {way}": _without(way) for way in ("fit", "growing", "soft")},
     "no moved": replace(_without("moved"), late=True),
+    "one family": Ingredient(
+        "only the best point is moved, not the heads of three families", lambda o: replace(o, families=1), late=True
+    ),
     "no single": replace(_without("box"), words="never straight down from the best of several draws"),
     "no doubt": Ingredient(
         "the best point is not tried with two quantities exchanged", lambda o: replace(o, doubt=False)

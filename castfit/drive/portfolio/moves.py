@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from castfit.priors import PriorDistribution
 
 SIZE = 15
-_FIRST = 3  # families that are moved
+FAMILIES = 3  # the best ones are moved
 _OTHERS = 0.2  # how often it is any of the pool
 _SAME = 1e-3  # root mean square distance, in widths of the limits
 _ALIKE = 0.1  # of costs, in the logarithm of a likelihood
@@ -100,9 +100,9 @@ def joined(pool: Sequence[Member], new: Member, field: Field, *, size: int = SIZ
     return tuple(out[:size])
 
 
-def chosen(pool: Sequence[Member], rng: np.random.Generator) -> Member:
-    """Choose the head that is moved; the pool is sorted."""
-    return pool[int(rng.integers(len(pool) if rng.random() < _OTHERS else min(_FIRST, len(pool))))]
+def chosen(pool: Sequence[Member], rng: np.random.Generator, families: int = FAMILIES) -> Member:
+    """Choose the head that is moved, mostly of the best families; the pool is sorted."""
+    return pool[int(rng.integers(len(pool) if rng.random() < _OTHERS else min(families, len(pool))))]
 
 
 def moved(head: Array, field: Field, rng: np.random.Generator) -> Array:

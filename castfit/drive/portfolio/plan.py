@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.drive.portfolio.moves import Field, Member, chosen, joined, moved
+from castfit.drive.portfolio.moves import FAMILIES, Field, Member, chosen, joined, moved
 from castfit.drive.portfolio.race import OPEN, Race
 from castfit.drive.portfolio.ways import EXCHANGED, FOLLOW, MOVED, SAME, WHOLE, End, Order
 from castfit.start.descent import ACCURATE, POLISHING, work_of
@@ -56,6 +56,7 @@ class Options:
 
     ways : those that are used
     screen : draws of which the best is taken
+    families : the best ones, whose heads are moved
     race : which candidates are dropped on the way; None for none
     step_control : of local fits
     doubt : whether the best point is tried with two quantities exchanged before the search ends
@@ -64,6 +65,7 @@ class Options:
 
     ways: tuple[str, ...]
     screen: int = 8
+    families: int = FAMILIES
     race: Race | None = field(default_factory=Race)
     step_control: str = "box"
     doubt: bool = True
@@ -235,7 +237,7 @@ def next_round(state: State, options: Options, field: Field, rng: np.random.Gene
                 order = replace(order, screen=1)
             order = replace(order, guess=before == 0 and "soft" in options.ways)
         if way == MOVED:
-            head = chosen(state.pool, rng)
+            head = chosen(state.pool, rng, options.families)
             order = replace(order, theta=tuple(moved(head.theta, field, rng).tolist()), family=head.family)
         out.append(order)
     return out

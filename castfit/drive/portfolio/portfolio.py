@@ -123,7 +123,7 @@ def estimate(
     run = run.cleaned()
     if ways is None:
         chosen = suiting(problem.posed)
-    options = Options(chosen, int(screen), Race() if race else None)
+    options = Options(chosen, int(screen), race=Race() if race else None)
     field = search_field(problem.posed, limits)
     header = run_header(
         "estimate", problem, Collocation(), GaussNewton(), seed=seed_of(rng), ways=list(chosen), screen=int(screen),
