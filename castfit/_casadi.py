@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -195,6 +196,29 @@ class Built(threading.local, Generic[K, V]):
         """Return what `build` made of the key."""
         if key not in self._of:
             self._of[key] = build(key)
+        return self._of[key]
+
+
+class Recent(threading.local, Generic[K, V]):
+    """The same for values that hold on to their keys: of the last few objects alone.
+
+    Parameters
+    ----------
+    most : int
+        How many are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K, build: Callable[[K], V]) -> V:
+        """Return what `build` made of the key."""
+        if key not in self._of:
+            self._of[key] = build(key)
+        self._of.move_to_end(key)
+        while len(self._of) > self._most:
+            self._of.popitem(last=False)
         return self._of[key]
 
 

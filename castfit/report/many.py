@@ -191,7 +191,7 @@ def search(found: ScatterResult, figures: Figures) -> list[Section]:
 def portfolio_lead(found: PortfolioResult, title: str, notes: str) -> Lead:
     """Return what stands above the page of an estimate."""
     figures = (
-        ("best χ²", "" if found.best is None else f"{found.best.chi2:.6g}"),
+        (f"best {symbol(found.merit.measure)}", "" if found.best is None else f"{found.value:.6g}"),
         ("found", f"{found.finds} times"),
         ("candidates", f"{len(found.candidates)}"),
         ("time", f"{found.time:.1f} s"),

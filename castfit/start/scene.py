@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._casadi import Built, find_compiler
+from castfit._casadi import Recent, find_compiler
 from castfit.eliminated import blocks_of
 from castfit.integrate import IntegratorOptions
 from castfit.solve.local import units_between, units_of_search
@@ -31,6 +31,7 @@ _ACCURATE = 1e-7, 1e-9
 _STEPS = 5000  # of one experiment, ten times as many as are usual, and more: what takes them is given up
 _LEAST_STEPS = 500  # between two outputs
 _DRAWS = 8  # besides the guess, for magnitudes of states
+_KEPT = 8  # scenes
 _REACH = 3.0  # units of the search about the guess, where there are no bounds
 
 
@@ -127,7 +128,7 @@ def _cost(staged: ShootingProblem, theta: Array) -> float:
     return cost if cost is not None and np.isfinite(cost) else np.inf
 
 
-_SCENES: Built[Posed, Scene] = Built()
+_SCENES: Recent[Posed, Scene] = Recent(_KEPT)
 
 
 def scene_of(posed: Posed) -> Scene:

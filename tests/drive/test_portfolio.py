@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -359,6 +361,25 @@ def test_a_floor_holds_where_sizes_of_errors_are_estimated_too(monkeypatch):
     monkeypatch.setattr(Scene, "exact_cost", lambda self, theta: scene.cost(start) + 1.0)
     higher = candidate((problem, field), Order(CONFIRM, theta=tuple(start.tolist())), np.inf, np.inf)
     assert not higher.settled
+
+
+def test_what_is_compared_is_called_what_it_is():
+    found = cf.estimate(chain_with_spread(), rng=1, max_time=60)
+    assert found.sure
+    assert found.value == pytest.approx(found.optima[0].chi2)
+    assert f"equivalent chi2 = {found.value:.6g}" in found.story[1]
+    assert found.value != pytest.approx(found.best.chi2)
+
+
+def test_scenes_of_old_problems_are_forgotten():
+    def seen() -> weakref.ref[cf.Posed]:
+        posed = chain().posed
+        assert scene_of(posed) is scene_of(posed)
+        return weakref.ref(posed)
+
+    refs = [seen() for _ in range(12)]
+    gc.collect()
+    assert sum(ref() is not None for ref in refs) <= 8
 
 
 def test_what_explains_hardly_anything_is_never_believed(monkeypatch):

@@ -10,7 +10,7 @@ import numpy as np
 
 from castfit._brief import brief, one_line
 from castfit._text import Column, Sheet
-from castfit.drive.optima import Optimum, optima
+from castfit.drive.optima import Merit, Optimum, optima
 from castfit.drive.portfolio.ways import WORDS
 from castfit.drive.run.found import Found
 
@@ -108,8 +108,8 @@ class PortfolioResult(Found):
         Whether it describes the data: what is left may be noise.
     time : float
         Seconds.
-    floor : float
-        Differences of chi2 that are rounding.
+    merit : Merit
+        What fits are compared by: chi2, or an equivalent one where several sigmas are unknown.
 
     Examples
     --------
@@ -126,31 +126,37 @@ class PortfolioResult(Found):
     finds: int
     described: bool
     time: float
-    floor: float = 0.0
+    merit: Merit
     warnings: tuple[str, ...] = ()
 
     @cached_property
     def optima(self) -> tuple[Optimum, ...]:
         """The optima that were fitted at full accuracy, the lowest first."""
         ends = {c.index: (c.chi2, c.values) for c in self.candidates if c.success}
-        return optima(ends, floor=self.floor)
+        return optima(ends, floor=self.merit.floor)
+
+    @property
+    def value(self) -> float:
+        """What the best point is compared by, its chi2 or an equivalent one; infinite if there is none."""
+        return np.inf if self.best is None else self.merit(self.best.cost, self.best.chi2)
 
     @property
     def story(self) -> list[str]:
         """What was tried, what was found how often, and how sure that is, in sentences."""
         n = len(self.candidates)
         tried = ", ".join(f"{way.tried} x {way.words}" for way in self.ways if way.tried)
+        measured = f"{self.merit.measure} = {self.value:.6g}"
         lines = [f"{n} candidates in {self.time:.1f} s: {tried}."]
         if self.best is None or not self.best.success:
             if self.best is not None and any(c.success for c in self.candidates):
                 lines.append(
-                    f"The best point, chi2 = {self.best.chi2:.6g}, is on the floor of a long valley: lower than all "
+                    f"The best point, {measured}, is on the floor of a long valley: lower than all "
                     "that converged, and not seen to be an optimum. Fit on from there."
                 )
                 return [*lines, self.reason]
             return [*lines, "None ended in a solution.", self.reason]
         times = {0: "by moves alone", 1: "once", 2: "twice"}.get(self.finds, f"{self.finds} times")
-        lines.append(f"The best optimum, chi2 = {self.best.chi2:.6g}, was found {times} from starts of their own.")
+        lines.append(f"The best optimum, {measured}, was found {times} from starts of their own.")
         best = max(self.ways, key=lambda w: (w.finds, w.improvements, -w.seconds))
         if best.finds:
             lines.append(f"It was found most often by {best.words}: {best.finds} of {best.tried}.")

@@ -226,7 +226,7 @@ class _Search:
             finds=found,
             described=described,
             time=self.run.seconds,
-            floor=merit.floor,
+            merit=merit,
             warnings=(*self.losses, *warnings),
         )
 

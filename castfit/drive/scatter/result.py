@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import numpy as np
 
 from castfit._brief import brief
 from castfit._pictures import picture
-from castfit.drive.optima import CHI2, EQUIVALENT, Optimum, optima
+from castfit.drive.optima import Merit, Optimum, optima
 from castfit.drive.run.found import Ended, Found, counted, optima_lines
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ class ScatterResult(Found):
         The quantities that are estimated.
     logarithmic : tuple of str
         Quantities that the search moved in their logarithm.
+    merit : Merit
+        What fits are compared by: chi2, or an equivalent one where several sigmas are unknown.
     warnings : tuple of str
         What else went wrong: a checkpoint that could not be written.
 
@@ -135,7 +137,7 @@ class ScatterResult(Found):
     solver: str
     names: tuple[str, ...]
     logarithmic: tuple[str, ...]
-    floor: float = field(default=0.0)
+    merit: Merit
     warnings: tuple[str, ...] = ()
 
     @property
@@ -158,14 +160,12 @@ class ScatterResult(Found):
     def optima(self) -> tuple[Optimum, ...]:
         """The optima that local searches found, the lowest first; their `starts` are positions in `searches`."""
         ends = {i: (s.end, s.values) for i, s in enumerate(self.searches) if s.success}
-        return optima(ends, floor=self.floor)
+        return optima(ends, floor=self.merit.floor)
 
     @property
     def measure(self) -> str:
         """What points are compared by: "chi2", or "equivalent chi2" where several sigmas are unknown."""
-        if self.best is None or not self.optima:
-            return CHI2
-        return CHI2 if np.isclose(self.optima[0].chi2, self.best.chi2, rtol=1e-3) else EQUIVALENT
+        return self.merit.measure
 
     def simulations_to(self, chi2: float) -> float:
         """Return after how many simulations the value was at most chi2; inf if it never was."""

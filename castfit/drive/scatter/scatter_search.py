@@ -249,7 +249,7 @@ def scatter_search(
         solver=method[1].label,
         names=searched.names,
         logarithmic=tuple(q.name for q in searched.quantities if q.scale == "log"),
-        floor=Merit.of(problem).floor,
+        merit=Merit.of(problem),
         warnings=(file.trouble,) if file is not None and file.trouble else (),
     )
 
