@@ -5,8 +5,9 @@
 Block principal pivoting (Judice and Pires 1994): guess which ends of the box hold which variables, solve for the
 others, exchange all that are on the wrong side: free ones outside the box, held ones that the gradient pulls inwards.
 Three to six solves find the minimum where an active-set method takes dozens of steps.  Where the number of wrong ones
-does not fall in a few rounds, only the last of them is exchanged (Murty 1974), which ends; where rounding keeps even
-that from ending, a primal active set does.
+does not fall in a few rounds, only the last of them is exchanged (Murty 1974).  Where a few solves do not do, rounding
+often keeps that from ending, and a primal active set goes on: of 2,375 subproblems of three PEtab models one in eight,
+which with sixty solves took most of the time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _LAPACK: Any = lapack
 _POSV = _LAPACK.dposv
-_ROUNDS = 60
+_ROUNDS = 6
 _PATIENCE = 3  # rounds in which the number of wrong variables need not fall
 _ROUNDING = 1e-12  # of its terms: a gradient as small as that pulls nothing
 _STEPS = 20  # of the active set, for every variable
@@ -52,16 +53,15 @@ def lowest_in_box(
     size, terms = np.abs(H), np.abs(c)
     fewest, patience = c.size + 1, _PATIENCE
     for _ in range(_ROUNDS):
-        free = np.flatnonzero(side == 0)
+        free = (side == 0).nonzero()[0]
         x = np.where(side < 0, lower, np.where(side > 0, upper, 0.0))
         if free.size:
             x[free] = _solved(H, free, -(c[free] + H[free] @ x))
         gradient = c + H @ x
         slack = _ROUNDING * (terms + size @ np.abs(x))
         outside = (x < lower) | (x > upper)
-        wrong = np.flatnonzero(
-            np.where(side == 0, outside, np.where(side < 0, gradient < -slack, gradient > slack)) & ~fixed
-        )
+        pulled = np.where(side < 0, gradient < -slack, gradient > slack)
+        wrong = (np.where(side == 0, outside, pulled) & ~fixed).nonzero()[0]
         if wrong.size == 0:
             doubtful = np.where(side < 0, gradient < 0.0, (side > 0) & (gradient > 0.0)) & ~fixed
             if guess is not None and doubtful.any():  # what was guessed may be wrong by more than rounding
@@ -82,7 +82,7 @@ def by_active_set(H: Array, c: Array, lower: Array, upper: Array) -> Array:
     x = np.clip(np.zeros(c.size), lower, upper)
     held = lower == upper
     for _ in range(_STEPS * c.size):
-        free = np.flatnonzero(~held)
+        free = (~held).nonzero()[0]
         if free.size:
             step = _solved(H, free, -(c + H @ x)[free])
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
