@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import pytest
@@ -15,6 +16,9 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # Scripts, command lines and workers that tests start take half the time if they need not compile all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# What a shell starts in the background ignores interrupts, which tests send to themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Shared machines are slow at times, so no example has a deadline.  Every run draws the same examples, so that one
 # failure is everybody's; more than 25 would be tried in vain again and again.  CASTFIT_EXPLORE=5 draws five times 100,
