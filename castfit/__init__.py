@@ -4,41 +4,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from castfit import priors
-from castfit.block_matrix import BlockMatrix
-from castfit.checkup import Checkup, check
-from castfit.constraints import along, at, between, conserved, monotone, quantity
-from castfit.delay import delay
-from castfit.drive.bootstrap.bootstrap import bootstrap
-from castfit.drive.bootstrap.result import BootstrapResult
-from castfit.drive.compare.compare import compare
-from castfit.drive.compare.result import ComparisonResult
-from castfit.drive.coverage.coverage import coverage
-from castfit.drive.coverage.result import CoverageResult
-from castfit.drive.incremental.incremental import incremental
-from castfit.drive.incremental.result import IncrementalResult
-from castfit.drive.multistart.multistart import multistart
-from castfit.drive.multistart.result import MultistartResult
+from castfit.densities import priors as priors
+from castfit.result.block_matrix import BlockMatrix
+from castfit.drive.checkup.check import Checkup, check
+from castfit.problem.constraints import along, at, between, conserved, monotone, quantity
+from castfit.model.delay import delay
+from castfit.drive.uncertainty.bootstrap.bootstrap import bootstrap
+from castfit.drive.uncertainty.bootstrap.result import BootstrapResult
+from castfit.drive.search.compare.compare import compare
+from castfit.drive.search.compare.result import ComparisonResult
+from castfit.drive.uncertainty.coverage.coverage import coverage
+from castfit.drive.uncertainty.coverage.result import CoverageResult
+from castfit.drive.search.incremental.incremental import incremental
+from castfit.drive.search.incremental.result import IncrementalResult
+from castfit.drive.search.multistart.multistart import multistart
+from castfit.drive.search.multistart.result import MultistartResult
 from castfit.drive.population.mixed_effects import mixed_effects
 from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.said import Individual, Population
-from castfit.drive.portfolio.portfolio import estimate
-from castfit.drive.portfolio.result import PortfolioResult
-from castfit.drive.profile.plane import Contours, contours
-from castfit.drive.profile.predicted import OutputAt
-from castfit.drive.profile.profile import profile, profile_limits
-from castfit.drive.profile.result import Profile, Profiles
-from castfit.drive.refits.leave_out import LeaveOutResult, leave_out
-from castfit.drive.sample.result import SampleResult
-from castfit.drive.sample.sample import sample
-from castfit.drive.scatter.result import ScatterResult
-from castfit.drive.scatter.scatter_search import scatter_search
-from castfit.earlier import prior_from as Prior
-from castfit.estimated import Estimate
-from castfit.events import Doses, Event
-from castfit.experiment import Experiment, consistent, free, relative
-from castfit.fit import fit
-from castfit.functions import (
+from castfit.drive.search.portfolio.portfolio import estimate
+from castfit.drive.search.portfolio.result import PortfolioResult
+from castfit.drive.uncertainty.profile.plane import Contours, contours
+from castfit.drive.uncertainty.profile.predicted import OutputAt
+from castfit.drive.uncertainty.profile.profile import profile, profile_limits
+from castfit.drive.uncertainty.profile.result import Profile, Profiles
+from castfit.drive.uncertainty.refits.leave_out import LeaveOutResult, leave_out
+from castfit.drive.uncertainty.sample.result import SampleResult
+from castfit.drive.uncertainty.sample.sample import sample
+from castfit.drive.search.scatter.result import ScatterResult
+from castfit.drive.search.scatter.scatter_search import scatter_search
+from castfit.result.prior_from_result import prior_from as Prior
+from castfit.result.estimate import Estimate
+from castfit.experiment.events import Doses, Event
+from castfit.experiment.experiment import Experiment, consistent, free, relative
+from castfit.fit.fit import fit
+from castfit.model.functions import (
     acos,
     asin,
     atan,
@@ -64,15 +64,15 @@ from castfit.functions import (
     tan,
     tanh,
 )
-from castfit.identify import IdentifiabilityStudy, identifiability
-from castfit.influence import PriorInfluence, prior_influence
-from castfit.inputs import Input
+from castfit.drive.uncertainty.identifiability_study import IdentifiabilityStudy, identifiability
+from castfit.drive.uncertainty.prior_influence import PriorInfluence, prior_influence
+from castfit.experiment.inputs import Input
 from castfit.integrate import IntegratorOptions
-from castfit.intervals import interval_mean, per_interval, relative_to_first
-from castfit.likelihood_ratio import LikelihoodRatio, likelihood_ratio
-from castfit.model import Model, symbols
-from castfit.model_table import ModelTable, table
-from castfit.noise.models import (
+from castfit.model.interval_outputs import interval_mean, per_interval, relative_to_first
+from castfit.drive.model_comparison.likelihood_ratio import LikelihoodRatio, likelihood_ratio
+from castfit.model.model import Model, symbols
+from castfit.drive.model_comparison.table import ModelTable, table
+from castfit.densities.noise.models import (
     Cauchy,
     Gaussian,
     Huber,
@@ -84,29 +84,31 @@ from castfit.noise.models import (
     SoftL1,
     StudentT,
 )
-from castfit.noise.unknown import unknown
-from castfit.priors import Normal, lasso, tikhonov
-from castfit.problem import Constraint, Parameter, Problem
-from castfit.region import Axis, ConfidenceRegion
-from castfit.result import Result
-from castfit.scaled import scaled
-from castfit.simulate import SimulationError, simulate
+from castfit.densities.noise.unknown import unknown
+from castfit.densities.priors import Normal, lasso, tikhonov
+from castfit.problem.problem import Constraint, Parameter, Problem
+from castfit.result.confidence_region import Axis, ConfidenceRegion
+from castfit.result.result import Result
+from castfit.model.scaled_outputs import scaled
+from castfit.simulate.simulate import SimulationError, simulate
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.ipopt import Ipopt
 from castfit.solve.solution import Iteration
 from castfit.solve.sqp import Sqp
-from castfit.start.constant import SoftStart
-from castfit.start.decomposition.search import Decomposed
-from castfit.status import CastfitError, InputError, Status
-from castfit.steady import SteadyState, SteadyStateError, steady_state
-from castfit.stiffness import Stiffness, stiffness
-from castfit.tables import experiments_from
+from castfit.fit.start.constant import SoftStart
+from castfit.fit.start.decomposition.search import Decomposed
+from castfit._support.status import CastfitError, InputError, Status
+from castfit.simulate.steady_state import SteadyState, SteadyStateError, steady_state
+from castfit.drive.checkup.stiffness import Stiffness, stiffness
+from castfit.experiment.long_tables import experiments_from
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
-    from castfit import petab, plots, problems, sbml
+    from castfit import plots, problems
+    from castfit.formats import petab as petab
+    from castfit.formats import sbml as sbml
 
 __version__ = "0.2.0"
 

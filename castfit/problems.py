@@ -25,11 +25,11 @@ import casadi as ca
 import numpy as np
 from scipy import special
 
-from castfit._brief import brief, one_line
-from castfit._casadi import Buffered
-from castfit.model import Model
-from castfit.problem import Problem
-from castfit.status import InputError, check, suggest
+from castfit._support.reprs import brief, one_line
+from castfit._support.casadi_functions import Buffered
+from castfit.model.model import Model
+from castfit.problem.problem import Problem
+from castfit._support.status import InputError, check, suggest
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

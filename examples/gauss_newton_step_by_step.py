@@ -31,7 +31,7 @@ import numpy as np
 import castfit as cf
 from castfit import plots
 from castfit.problems import load
-from castfit.staged import gaps
+from castfit.solve.staged import gaps
 
 arguments = argparse.ArgumentParser(description="A lesson in multiple shooting.")
 arguments.add_argument("--out", type=Path, help="a folder for pictures; none are written without it")

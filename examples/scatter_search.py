@@ -40,8 +40,8 @@ without logarithms one of five runs finds the optimum, and without local searche
 import numpy as np
 
 import castfit as cf
-from castfit.drive.scatter.method.options import Options
-from castfit.drive.scatter.method.search import begin, step
+from castfit.drive.search.scatter.method.options import Options
+from castfit.drive.search.scatter.method.search import begin, step
 
 
 class Valleys:

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from hypothesis import strategies as st
 
-from castfit.experiment import free, relative
-from castfit.inputs import Input
-from castfit.problem import Constraint, Normal, Parameter
+from castfit.experiment.experiment import free, relative
+from castfit.experiment.inputs import Input
+from castfit.problem.problem import Constraint, Normal, Parameter
 
 x = ca.SX.sym("x")
 

@@ -11,10 +11,10 @@ import pytest
 
 import castfit as cf
 from castfit import attempts
-from castfit.benchmark.textbook_models import Textbook
+from bench.textbook_models import Textbook
 from castfit.solve.solution import Control, Solution
-from castfit.staged import StagedProblem
-from castfit.status import SOLVED, Status
+from castfit.solve.staged import StagedProblem
+from castfit._support.status import SOLVED, Status
 from tests.builders import lotka_volterra, refused
 
 SUIT = "The optimality conditions hold to the requested tolerance."

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from castfit import cli
-from castfit.benchmark import adjoint_scaling, adjoint_table
-from castfit.benchmark.adjoint_scaling import AdjointScaling, Timing
+from bench import adjoint_scaling, adjoint_table
+from bench.adjoint_scaling import AdjointScaling, Timing
 from tests.builders import refused
 
 

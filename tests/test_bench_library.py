@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from castfit import cli, problems
-from castfit.benchmark.against import earlier, shown
-from castfit.benchmark.library import METHODS, Entry, record, run_library
+from bench.against import earlier, shown
+from bench.library import METHODS, Entry, record, run_library
 from tests.builders import refused
 
 
@@ -67,7 +67,7 @@ def test_an_error_of_one_fit_is_a_row(two_problems, monkeypatch):
     def broken(*arguments, **options):
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr("castfit.fit", broken)
+    monkeypatch.setattr("castfit.fit.fit", broken)
     (first, _) = run_library(methods=["default"])
     assert (first.success, first.ends) == (0, ("RuntimeError: out of order",))
     assert "out of order" in shown([first])[0].rows[0][-1]
@@ -97,7 +97,7 @@ def test_bench_prints_and_writes_the_library(two_problems, tmp_path, capsys, mon
 
 
 def test_bench_keeps_what_an_interruption_leaves(two_problems, tmp_path, monkeypatch):
-    from castfit.benchmark import library
+    from bench import library
 
     fitted = iter([library._entry])
 

@@ -10,10 +10,10 @@ import pytest
 
 import castfit as cf
 from castfit import cli
-from castfit.benchmark import many
+from bench import many
 from castfit.solve.condensing import condense
 from castfit.solve.local import LocalProblem
-from castfit.statistics import statistics
+from castfit.result.covariance import statistics
 
 
 def test_the_table_is_printed_plotted_and_written(tmp_path, monkeypatch, capsys):

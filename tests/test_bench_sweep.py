@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from castfit.benchmark.sweep import Curve, compared
+from bench.sweep import Curve, compared
 from castfit.cli import main
 from castfit.integrate.native import obstacle
 from castfit.plots.sweeps import sweeps

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit import InputError, Status, _console, cli, problems
-from castfit.benchmark import INTEGRATOR, METHODS, Scaling, condensing_scaling, published, run_table
-from castfit.benchmark.methods import table_methods
-from castfit.benchmark.scaling import random_chain
+from castfit import InputError, Status, cli, problems
+from castfit.cli import console as _console
+from bench import INTEGRATOR, METHODS, Scaling, condensing_scaling, published, run_table
+from bench.methods import table_methods
+from bench.scaling import random_chain
 from castfit.problems import PaperRow, PublishedTable
 from castfit.solve.condensing import condense
 from castfit.solve.elimination import eliminate
@@ -243,14 +244,14 @@ def test_bench_writes_its_rows(capsys, monkeypatch):
 
 def test_bench_times_the_linear_algebra(capsys, monkeypatch):
     monkeypatch.setattr(
-        "castfit.benchmark.scaling.condensing_scaling", lambda rng: condensing_scaling(stages=(5, 20), rng=rng)
+        "bench.scaling.condensing_scaling", lambda rng: condensing_scaling(stages=(5, 20), rng=rng)
     )
     assert cli.main(["bench", "condensing-scaling"]) == 0
     assert "slope" in capsys.readouterr().out
 
 
 def test_a_population_is_found_again(capsys, monkeypatch):
-    monkeypatch.setattr("castfit.benchmark.population._SIZES", (40,))
+    monkeypatch.setattr("bench.population._SIZES", (40,))
     assert cli.main(["bench", "population-40", "--seed", "1", "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["success"]

@@ -14,7 +14,7 @@ import threading
 import casadi as ca
 import pytest
 
-from castfit._capture import captured, released
+from castfit._support.silence import captured, released
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:

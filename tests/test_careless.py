@@ -10,15 +10,15 @@ import casadi as ca
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from castfit.experiment import Experiment, free, relative
-from castfit.fit import fit
-from castfit.inputs import Input
+from castfit.experiment.experiment import Experiment, free, relative
+from castfit.fit.fit import fit
+from castfit.experiment.inputs import Input
 from castfit.integrate import IntegratorOptions
-from castfit.model import Model, symbols
-from castfit.problem import Constraint, Normal, Parameter, Problem
+from castfit.model.model import Model, symbols
+from castfit.problem.problem import Constraint, Normal, Parameter, Problem
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.ipopt import Ipopt
-from castfit.status import InputError
+from castfit._support.status import InputError
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting

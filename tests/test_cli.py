@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import castfit as cf
-from castfit import _console, cli, problems
-from castfit.benchmark import KINDS
+from castfit import cli, problems
+from castfit.cli import console as _console
+from bench import KINDS
 
 KEYS = {
     "problem",
@@ -317,7 +318,7 @@ def test_demonstration(capfd, tmp_path):
 
 def test_progress_is_shown_on_a_terminal_even_while_the_streams_are_taken(monkeypatch):
     pty = pytest.importorskip("pty")
-    from castfit._capture import captured
+    from castfit._support.silence import captured
 
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:

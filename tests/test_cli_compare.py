@@ -9,7 +9,7 @@ import pytest
 
 import castfit as cf
 from castfit import Status, cli, problems
-from castfit.benchmark import published
+from bench import published
 
 
 def test_compare_writes_its_rows(capsys, tmp_path):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.constraints import Constraint, read_constraints
-from castfit.fingerprint import fingerprint
+from castfit.problem.constraints import Constraint, read_constraints
+from castfit.problem.fingerprint import fingerprint
 from tests.builders import refused
 
 METHODS = [f"{t}/{s}" for t in ("single", "multiple", "collocation") for s in ("gauss_newton", "ipopt")]

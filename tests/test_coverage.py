@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 import castfit as cf
-from castfit.benchmark.coverage import KINDS, run_kind
+from bench.coverage import KINDS, run_kind
 from castfit.cli import main
-from castfit.drive.coverage.result import wilson
+from castfit.drive.uncertainty.coverage.result import wilson
 from tests.builders import decay_model, refused
 
 TIMES = np.linspace(0.2, 4.0, 12)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit import problems
-from castfit.delay import transport
+from castfit.model.delay import transport
 from tests.builders import refused
 from tests.dde import five_point, method_of_steps, stat5
 

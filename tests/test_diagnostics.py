@@ -8,8 +8,8 @@ from scipy import stats
 
 import castfit as cf
 from castfit import plots, problems
-from castfit.checks import autocorrelation, normality, outliers, runs, trend
-from castfit.diagnostics import diagnose
+from castfit.result.residual_tests import autocorrelation, normality, outliers, runs, trend
+from castfit.result.diagnostics import diagnose
 
 # The tests themselves
 

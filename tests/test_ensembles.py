@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import castfit as cf
-from castfit.ensembles import _limits
+from castfit.result.bands_from_draws import _limits
 from tests.builders import decay_problem, refused
 from tests.test_bands import AT, line
 

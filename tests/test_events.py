@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
 import castfit as cf
-from castfit.fingerprint import changed, fingerprint
+from castfit.problem.fingerprint import changed, fingerprint
 from castfit.integrate import IntegratorOptions
-from castfit.staged import Multipliers
+from castfit.solve.staged import Multipliers
 from tests.builders import jacobian_error, refused
 from tests.crossed import crossed
 from tests.solve.blocks import dense

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from castfit.experiment import Experiment, Free, free, relative
-from castfit.inputs import Input
-from castfit.status import InputError
+from castfit.experiment.experiment import Experiment, Free, free, relative
+from castfit.experiment.inputs import Input
+from castfit._support.status import InputError
 from tests.builders import refused
 
 TIMES = [0.0, 1.0, 2.5]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.fingerprint import changed, fingerprint, question
-from castfit.problem import Constraint, Normal, Parameter, Problem
+from castfit.problem.fingerprint import changed, fingerprint, question
+from castfit.problem.problem import Constraint, Normal, Parameter, Problem
 from tests.builders import everything
 
 START = "guess, bounds, scale and prior of 's'"

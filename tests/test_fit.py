@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.attempts import judge
+from castfit.fit.fallbacks import judge
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.native import obstacle
 from castfit.solve.solution import Control
-from castfit.status import Status
+from castfit._support.status import Status
 from tests.builders import LOTKA_VOLTERRA_POLE, LOTKA_VOLTERRA_SSE, decay_problem, everything, lotka_volterra, refused
 
 OPTIMUM = {"k1": 0.9837424, "k2": 0.9803890, "k3": 1.0169078, "k4": 1.0227137}  # Lotka-Volterra

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import castfit as cf
-from castfit.goodness import Series, goodness
+from castfit.result.goodness_of_fit import Series, goodness
 
 
 def series(residuals: np.ndarray, output: str = "y", experiment: str = "experiment 1", signal: float = 10.0) -> Series:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from castfit.identifiability import (
+from castfit.result.identifiability import (
     AT_BOUND,
     CORRELATED_WITH,
     NOT_IDENTIFIABLE,
@@ -18,8 +18,8 @@ from castfit.identifiability import (
     judge,
     no_verdict,
 )
-from castfit.staged import Jacobians, Linearization, Specification, Values, lay_out
-from castfit.statistics import Statistics, statistics
+from castfit.solve.staged import Jacobians, Linearization, Specification, Values, lay_out
+from castfit.result.covariance import Statistics, statistics
 
 
 def solved(E: np.ndarray, *, active: tuple[int, ...] = (), absolute_sigma: bool = True) -> Statistics:

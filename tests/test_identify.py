@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit import problems
-from castfit.collinearity import collinearity, largest_subset, most_collinear, sensitivities
+from castfit.result.collinearity import collinearity, largest_subset, most_collinear, sensitivities
 from castfit.integrate import IntegratorOptions
-from castfit.structure import Structure, structure
+from castfit.result.structural_identifiability import Structure, structure
 from tests.builders import refused
 
 T = np.linspace(0.0, 5.0, 20)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.priors import Gamma, Laplace, Normal
+from castfit.densities.priors import Gamma, Laplace, Normal
 from tests.builders import refused
 
 TIMES = np.array([1.0, 2.0, 3.0])

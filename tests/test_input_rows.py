@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.problem import Constraint, Parameter, Problem
+from castfit.problem.problem import Constraint, Parameter, Problem
 from tests.builders import decay_model, decay_problem, refused
 
 FREE = {"k": Parameter(0.5, lower=0.0, upper=5.0)}

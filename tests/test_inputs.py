@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.interpolate import CubicSpline, PchipInterpolator
 
-from castfit.inputs import Input
-from castfit.status import InputError
+from castfit.experiment.inputs import Input
+from castfit._support.status import InputError
 from tests.builders import refused
 
 MAKERS = {

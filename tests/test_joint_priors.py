@@ -9,8 +9,8 @@ import pytest
 from scipy import optimize, stats
 
 import castfit as cf
-from castfit.fingerprint import fingerprint
-from castfit.priors import LogNormal, Normal, Truncated, Uniform, multivariate_normal
+from castfit.problem.fingerprint import fingerprint
+from castfit.densities.priors import LogNormal, Normal, Truncated, Uniform, multivariate_normal
 from tests.builders import refused
 
 FITS = [(t, s) for t in ("single", "multiple", "collocation") for s in (cf.GaussNewton(tolerance=1e-14), cf.Ipopt())]

@@ -10,8 +10,8 @@ import pytest
 from scipy import optimize, stats
 
 import castfit as cf
-from castfit.identifiability import AT_KINK
-from castfit.priors import Laplace, Normal, Truncated
+from castfit.result.identifiability import AT_KINK
+from castfit.densities.priors import Laplace, Normal, Truncated
 from tests.builders import refused
 from tests.test_priors import DATA, TIMES, decay, shown
 

@@ -11,8 +11,8 @@ import pytest
 import castfit as cf
 from castfit import problems
 from castfit.problems import Benchmark
-from castfit.result import Result
-from castfit.status import Status
+from castfit.result.result import Result
+from castfit._support.status import Status
 from tests.crossed import crossed
 
 KINDS = {"single": cf.SingleShooting, "multiple": cf.MultipleShooting, "collocation": cf.Collocation}

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import castfit as cf
-from castfit.problem import Constraint, Normal, Parameter, Problem
-from castfit.staged import Multipliers
+from castfit.problem.problem import Constraint, Normal, Parameter, Problem
+from castfit.solve.staged import Multipliers
 from tests.builders import decay_model, jacobian_error, refused
 
 TRANSCRIPTIONS = (cf.SingleShooting(), cf.MultipleShooting(3), cf.Collocation(elements=20))

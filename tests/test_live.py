@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit._live import duration, time_left
+from castfit._support.progress_line import duration, time_left
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import casadi as ca
 import numpy as np
 
-from castfit import _casadi
-from castfit._casadi import Mapped
+from castfit._support import casadi_functions as _casadi
+from castfit._support.casadi_functions import Mapped
 
 
 def test_points_in_parts_are_points(monkeypatch):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import structural_rank
 
-from castfit._index import unmatched_parts
-from castfit.model import Model, by_name, symbols
-from castfit.status import InputError
+from castfit.model.dae_index import unmatched_parts
+from castfit.model.model import Model, by_name, symbols
+from castfit._support.status import InputError
 from tests.builders import decay_model, everything, refused
 
 

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import castfit as cf
-from castfit.criteria import Criteria
+from castfit.result.information_criteria import Criteria
 from tests.builders import refused
 
 T = np.linspace(0.0, 5.0, 25)

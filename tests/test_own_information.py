@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import castfit.statistics as of
-from castfit.block_matrix import BlockMatrix
+import castfit.result.covariance as of
+from castfit.result.block_matrix import BlockMatrix
 from castfit.solve import own
-from castfit.status import InputError
+from castfit._support.status import InputError
 from tests.solve.blocks import random_problem
 
 
@@ -132,6 +132,6 @@ def test_a_block_matrix_is_used_like_an_array(monkeypatch):
     assert "own" not in repr(matrix)
     with pytest.raises(InputError, match="did you mean 'theta1'"):
         matrix.of("theta1x")
-    monkeypatch.setattr("castfit.block_matrix.LARGEST", 5)
+    monkeypatch.setattr("castfit.result.block_matrix.LARGEST", 5)
     with pytest.raises(InputError, match="ask for blocks"):
         np.asarray(matrix)

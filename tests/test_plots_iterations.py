@@ -15,7 +15,7 @@ from castfit.plots._canvas import BLUE, RED
 from castfit.plots._pieces import Pieces
 from castfit.problems import load
 from castfit.solve.solution import infeasibility
-from castfit.staged import gaps, weighted_squares
+from castfit.solve.staged import gaps, weighted_squares
 
 TIMES = np.arange(1.0, 7.0)
 

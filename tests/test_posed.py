@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.drive.scatter.scales import restated
-from castfit.posed import Posed
-from castfit.problem import pose
+from castfit.drive.search.scatter.scales import restated
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.problem import pose
 from tests.builders import decay_problem, everything, jacobian_error, lotka_volterra, refused
 
 SOLUTIONS = (cf.SingleShooting(), cf.MultipleShooting(3), cf.Collocation())

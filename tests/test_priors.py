@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 import castfit as cf
-from castfit.fingerprint import fingerprint
-from castfit.priors import Beta, Gamma, LogNormal, Normal, Truncated, Uniform
+from castfit.problem.fingerprint import fingerprint
+from castfit.densities.priors import Beta, Gamma, LogNormal, Normal, Truncated, Uniform
 from tests.builders import decay_model, refused
 
 TIMES = np.linspace(0, 4, 9)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from castfit.experiment import Experiment, free
-from castfit.inputs import Input
-from castfit.model import Model, symbols
-from castfit.problem import Constraint, Normal, Parameter, Problem
-from castfit.status import InputError
+from castfit.experiment.experiment import Experiment, free
+from castfit.experiment.inputs import Input
+from castfit.model.model import Model, symbols
+from castfit.problem.problem import Constraint, Normal, Parameter, Problem
+from castfit._support.status import InputError
 from tests.builders import decay_model, decay_problem, everything, lotka_volterra, refused
 
 

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
 from castfit import problems
-from castfit.problem import Condition, Problem
-from castfit.status import InputError
+from castfit.problem.problem import Condition, Problem
+from castfit._support.status import InputError
 
 NAMES = (
     "alpha_pinene", "batch_reactor", "bellman", "calcium", "cascade", "escep", "fitzhugh_nagumo", "gasoil", "goodwin",

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from castfit._reading import is_one_of, items, name_of, named, real, reals, text
+from castfit._support.arguments import is_one_of, items, name_of, named, real, reals, text
 
 ONES = [1, 1.0, np.float32(1), np.int8(1), np.array(1), Decimal(1), Fraction(1), np.uint64(1)]
 

@@ -15,7 +15,7 @@ from scipy import integrate, stats
 
 import castfit as cf
 from castfit import problems
-from castfit.combinations import product, rounded_direction, weighted_sum
+from castfit.result.parameter_combinations import product, rounded_direction, weighted_sum
 from tests.builders import decay_problem, lotka_volterra, refused
 
 TRANSCRIPTIONS: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 
 import castfit as cf
 from castfit import problems
-from castfit._brief import LINE, brief, listed, one_line, shown
+from castfit._support.reprs import LINE, brief, listed, one_line, shown
 
 LONG = " ".join(f"a_rather_long_name_{i}" for i in range(40))
 
@@ -49,12 +49,12 @@ def reached(thing, depth=3):
 def public(thing):
     """Whether a user meets it: parts of posed problems and graphs are for us."""
     private = (
-        "castfit.link",
-        "castfit.schedule",
-        "castfit.observed",
-        "castfit.staged",
-        "castfit.delay",
-        "castfit.eliminated",
+        "castfit.problem.parameter_map",
+        "castfit.problem.event_schedule",
+        "castfit.problem.observables",
+        "castfit.solve.staged",
+        "castfit.model.delay",
+        "castfit.problem.linear_scales",
     )
     return not type(thing).__name__.startswith("_") and not type(thing).__module__.startswith(private)
 

@@ -14,16 +14,16 @@ from scipy import stats
 from scipy.optimize import curve_fit
 
 from castfit import problems
-from castfit.concluded import estimate
-from castfit.experiment import Experiment, free
+from castfit.fit.build_result import estimate
+from castfit.experiment.experiment import Experiment, free
 from castfit.integrate import IntegratorOptions
-from castfit.model import Model, symbols
-from castfit.outcome import Provenance
-from castfit.problem import Normal, Parameter, Problem
-from castfit.result import Result
+from castfit.model.model import Model, symbols
+from castfit.result.parts import Provenance
+from castfit.problem.problem import Normal, Parameter, Problem
+from castfit.result.result import Result
 from castfit.solve.condensing import condense, expand
-from castfit.staged import Linearization, StagedProblem
-from castfit.status import InputError, Status
+from castfit.solve.staged import Linearization, StagedProblem
+from castfit._support.status import InputError, Status
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 

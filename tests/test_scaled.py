@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import castfit as cf
-from castfit.eliminated import blocks_of
-from castfit.fingerprint import fingerprint
+from castfit.problem.linear_scales import blocks_of
+from castfit.problem.fingerprint import fingerprint
 from castfit.transcribe.trajectory import known_states
 from tests.builders import refused
 

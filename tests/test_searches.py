@@ -10,10 +10,10 @@ import pytest
 
 import castfit as cf
 from castfit import cli
-from castfit.benchmark import searchers, searches
-from castfit.benchmark.searchers import ABLATION, SEARCHERS, Baseline, Budget, Scatter, evolve, start_often
-from castfit.benchmark.searches import TABLES, SearchRow, SearchRun, run_searches, target_of
-from castfit.drive.scatter.method.options import Options
+from bench import searchers, searches
+from bench.searchers import ABLATION, SEARCHERS, Baseline, Budget, Scatter, evolve, start_often
+from bench.searches import TABLES, SearchRow, SearchRun, run_searches, target_of
+from castfit.drive.search.scatter.method.options import Options
 from castfit.problems import load, names
 from tests.builders import refused
 

@@ -9,16 +9,16 @@ import casadi as ca
 import numpy as np
 import pytest
 
-from castfit.delay import delay
-from castfit.events import Doses
-from castfit.experiment import Experiment, free
-from castfit.inputs import Input
+from castfit.model.delay import delay
+from castfit.experiment.events import Doses
+from castfit.experiment.experiment import Experiment, free
+from castfit.experiment.inputs import Input
 from castfit.integrate import IntegratorOptions
-from castfit.model import Model, symbols
-from castfit.problem import Parameter, Problem
-from castfit.simulate import Nodes, SimulationError, predict, simulate
-from castfit.status import InputError
-from castfit.steady import steady_state
+from castfit.model.model import Model, symbols
+from castfit.problem.problem import Parameter, Problem
+from castfit.simulate.simulate import Nodes, SimulationError, predict, simulate
+from castfit._support.status import InputError
+from castfit.simulate.steady_state import steady_state
 
 MEASURED = np.array([0.5, 1.0, 2.0])
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from castfit.staged import Evaluation, Failure, Layout, Specification, StagedProblem, Values, gaps, lay_out
+from castfit.solve.staged import Evaluation, Failure, Layout, Specification, StagedProblem, Values, gaps, lay_out
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import decay_problem
 from tests.solve.blocks import random_problem

@@ -13,8 +13,8 @@ from scipy import linalg, stats
 from scipy.optimize import curve_fit
 
 from castfit.solve.condensing import Condensed, condense
-from castfit.staged import Jacobians, Layout, Linearization, Specification, Values, lay_out
-from castfit.statistics import (
+from castfit.solve.staged import Jacobians, Layout, Linearization, Specification, Values, lay_out
+from castfit.result.covariance import (
     Information,
     Statistics,
     information,

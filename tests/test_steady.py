@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import castfit as cf
-from castfit.rest import conservation_laws
+from castfit.experiment.steady import conservation_laws
 from tests.builders import jacobian_error, refused
 
 VALUES = {"on": 1.0, "off": 0.4, "k1": 0.8, "k2": 0.6, "d1": 0.5, "d2": 0.3, "km": 0.2, "make": 0.2, "lose": 0.25}

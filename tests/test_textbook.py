@@ -13,7 +13,7 @@ import pytest
 
 import castfit as cf
 from castfit import cli
-from castfit.benchmark.textbook_models import MODELS
+from bench.textbook_models import MODELS
 
 TRANSCRIPTIONS = {
     "default": None,

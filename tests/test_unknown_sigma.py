@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize
 
 import castfit as cf
-from castfit.staged import Specification, Values, lay_out, rows_in_units
+from castfit.solve.staged import Specification, Values, lay_out, rows_in_units
 from castfit.transcribe.measure import RESOLUTION, profiled, resolution
 from tests.builders import everything, lotka_volterra
 

@@ -11,9 +11,9 @@ import castfit as cf
 from castfit import problems
 from castfit.integrate.native import obstacle
 from castfit.solve.solution import Control
-from castfit.status import Status
+from castfit._support.status import Status
 from castfit.transcribe.shooting_problem import ShootingProblem
-from castfit.verification import verify
+from castfit.fit.verification import verify
 from tests.builders import lotka_volterra
 
 SOLVERS = [cf.GaussNewton(), cf.Ipopt()]

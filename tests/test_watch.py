@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit._watch import Interrupt, Stopped, look, unwatched, watched
+from castfit._support.time_limit import Interrupt, Stopped, look, unwatched, watched
 from castfit.solve.solution import Control
-from castfit.status import Status
+from castfit._support.status import Status
 from castfit.transcribe.shooting_problem import ShootingProblem
 from tests.builders import decay_problem, lotka_volterra
 

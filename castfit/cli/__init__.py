@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import castfit
 from castfit.cli import bench, bootstrap, compare, demo, doctor, fit, library, new, profile, report, search
 from castfit.cli.command import INTERRUPTED, MISUSE, say
-from castfit.status import CastfitError
+from castfit._support.status import CastfitError
 
 COMMANDS = (
     library.COMMAND,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from castfit._text import Sheet
+from castfit._support.text_tables import Sheet
 from castfit.cli.command import INTERRUPTED, Command, add_options, check_outputs, option, write_json
-from castfit.status import Status, check, suggest
+from castfit._support.status import Status, check, suggest
 
 _OPTIONS = (
     "starts",
@@ -34,8 +34,8 @@ def _configure_bench(parser: argparse.ArgumentParser) -> None:
 
 def _bench(arguments: argparse.Namespace) -> int:
     """Run a table, whatever its kind."""
-    from castfit import _console
-    from castfit.benchmark import KINDS
+    from castfit.cli import console as _console
+    from bench import KINDS
 
     check_outputs(arguments)
     known = {name: kind for kind in KINDS for name in kind.names()}

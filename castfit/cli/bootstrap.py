@@ -23,8 +23,8 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 def _bootstrap(arguments: argparse.Namespace) -> int:
     """Fit, draw data about the fit, and fit these; return 1 if the first fit or every other one failed."""
     import castfit
-    from castfit import _console
-    from castfit._json import finite
+    from castfit.cli import console as _console
+    from castfit._support.json_codec import finite
     from castfit.cli.method import usual_parts
     from castfit.cli.source import load
 

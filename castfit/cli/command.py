@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from castfit.status import check
+from castfit._support.status import check
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 

@@ -16,7 +16,7 @@ from castfit.cli.command import (
     write_json,
 )
 from castfit.cli.source import load
-from castfit.status import Status, check
+from castfit._support.status import Status, check
 
 _METHODS = "single,multiple,collocation,incremental"
 
@@ -31,10 +31,10 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 def _compare(arguments: argparse.Namespace) -> int:
     """Compare methods on a problem; of the library each with the settings that it recommends."""
     import castfit
-    from castfit import _console
-    from castfit.benchmark.table import drawn_starts, teller
-    from castfit.drive.compare.methods import methods_from
-    from castfit.drive.compare.result import correct_at, legend
+    from castfit.cli import console as _console
+    from bench.table import drawn_starts, teller
+    from castfit.drive.search.compare.methods import methods_from
+    from castfit.drive.search.compare.result import correct_at, legend
 
     check_outputs(arguments)
     source = load(arguments.name, arguments.option)

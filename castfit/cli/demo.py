@@ -9,11 +9,11 @@ from castfit.cli.command import Command, add_options, check_outputs
 from castfit.cli.fit import exit_status, fit_source, read_start
 from castfit.cli.method import make_transcription
 from castfit.cli.source import load
-from castfit.methods import TRANSCRIPTIONS
-from castfit.status import Status
+from castfit.fit.methods import TRANSCRIPTIONS
+from castfit._support.status import Status
 
 if TYPE_CHECKING:
-    from castfit.result import Result
+    from castfit.result.result import Result
 
 
 def _configure_demo(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,8 @@ def _configure_demo(parser: argparse.ArgumentParser) -> None:
 
 def _demo(arguments: argparse.Namespace) -> int:
     """Fit two problems with measured data by every transcription."""
-    from castfit import _console, plots
+    from castfit import plots
+    from castfit.cli import console as _console
 
     check_outputs(arguments)
     results: dict[str, dict[str, Result]] = {}

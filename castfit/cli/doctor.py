@@ -16,8 +16,8 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 def _doctor(arguments: argparse.Namespace) -> int:
     """Check a problem; return 1 if something needs a look."""
     import castfit
-    from castfit import _console
-    from castfit._json import finite
+    from castfit.cli import console as _console
+    from castfit._support.json_codec import finite
     from castfit.cli.method import usual_parts
     from castfit.cli.source import load
 

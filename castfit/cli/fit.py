@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import castfit
-from castfit._json import finite
+from castfit._support.json_codec import finite
 from castfit.cli.command import (
     FAILED,
     INTERRUPTED,
@@ -24,11 +24,11 @@ from castfit.cli.command import (
 )
 from castfit.cli.method import add_method, make_solver, make_transcription, solver_name
 from castfit.cli.source import Source, load
-from castfit.status import InputError, Status, check, suggest
+from castfit._support.status import InputError, Status, check, suggest
 
 if TYPE_CHECKING:
-    from castfit.methods import Transcription
-    from castfit.result import Result
+    from castfit.fit.methods import Transcription
+    from castfit.result.result import Result
 
 
 def _configure_fit(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
 
 def _fit(arguments: argparse.Namespace) -> int:
     """Fit one problem and compare with its reference optimum."""
-    from castfit import _console
+    from castfit.cli import console as _console
 
     check_outputs(arguments)
     source = load(arguments.name, arguments.option)
@@ -108,7 +108,7 @@ def fit_source(
     verbose: int = 0,
 ) -> Result:
     """Fit a problem, with progress on standard error."""
-    from castfit import _console
+    from castfit.cli import console as _console
 
     what = f"{source.name}, {transcription.label}"
     # Lines of progress would spoil the moving one, and must not mix with JSON.

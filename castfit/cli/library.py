@@ -9,7 +9,8 @@ from castfit.cli.command import Command
 
 def _list(arguments: argparse.Namespace) -> int:
     """Show the problem library."""
-    from castfit import _console, problems
+    from castfit import problems
+    from castfit.cli import console as _console
 
     _console.console().print(_console.library(problems.load(name) for name in problems.names()))
     return 0

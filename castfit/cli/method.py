@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from castfit.cli.command import literal
 from castfit.cli.source import Source
-from castfit.methods import SOLVERS, TRANSCRIPTIONS
-from castfit.status import check
+from castfit.fit.methods import SOLVERS, TRANSCRIPTIONS
+from castfit._support.status import check
 
 if TYPE_CHECKING:
-    from castfit.methods import Solver, Transcription
+    from castfit.fit.methods import Solver, Transcription
 
 _SETTINGS = ("intervals", "elements", "degree", "states", "derivatives", "matching")  # of transcriptions
 _SOLVERS: Mapping[str, Callable[[], Solver]] = {name.replace("_", "-"): make for name, make in SOLVERS.items()}

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from castfit.cli.command import Command, say
-from castfit.status import check
+from castfit._support.status import check
 
 _SCRIPT = '''"""NAME: what is measured, and what is to be learned from it.
 

@@ -9,15 +9,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import castfit
-from castfit._json import finite
+from castfit._support.json_codec import finite
 from castfit.cli.command import FAILED, INTERRUPTED, Command, add_options, add_problem, check_outputs, write_json
 from castfit.cli.fit import fit_source, read_start
 from castfit.cli.method import add_parts, make_solver, make_transcription, solver_name
 from castfit.cli.source import load
-from castfit.status import Status
+from castfit._support.status import Status
 
 if TYPE_CHECKING:
-    from castfit.drive.profile.result import Profiles
+    from castfit.drive.uncertainty.profile.result import Profiles
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Fit, and profile."""
-    from castfit import _console
+    from castfit.cli import console as _console
 
     check_outputs(arguments)
     source = load(arguments.name, arguments.option)

@@ -13,11 +13,11 @@ from castfit.cli.command import Command, add_options, add_problem, say
 from castfit.cli.fit import add_fit, exit_status, fit_source, read_start
 from castfit.cli.method import make_transcription, solver_name
 from castfit.cli.source import load
-from castfit.status import Status, check
+from castfit._support.status import Status, check
 
 if TYPE_CHECKING:
-    from castfit.drive.profile.result import Profiles
-    from castfit.result import Result
+    from castfit.drive.uncertainty.profile.result import Profiles
+    from castfit.result.result import Result
 
 _MOST_SOURCE = 100_000  # letters of a script that go into the page
 

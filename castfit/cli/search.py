@@ -11,10 +11,10 @@ from castfit.cli.command import FAILED, INTERRUPTED, Command, add_options, add_p
 from castfit.cli.fit import fit_record
 from castfit.cli.method import add_parts, make_solver, make_transcription, solver_name
 from castfit.cli.source import Source, load
-from castfit.status import Status, check
+from castfit._support.status import Status, check
 
 if TYPE_CHECKING:
-    from castfit.result import Result
+    from castfit.result.result import Result
 
 
 def _configure_estimate(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def _configure_estimate(parser: argparse.ArgumentParser) -> None:
 def _estimate(arguments: argparse.Namespace) -> int:
     """Search by what suits the problem, and tell the story."""
     import castfit
-    from castfit import _console
+    from castfit.cli import console as _console
 
     source = _source(arguments)
     with _console.progress() as show:
@@ -51,7 +51,7 @@ def _configure_multistart(parser: argparse.ArgumentParser) -> None:
 def _multistart(arguments: argparse.Namespace) -> int:
     """Fit from drawn starts."""
     import castfit
-    from castfit import _console
+    from castfit.cli import console as _console
 
     check("--starts", [f"starts is {arguments.starts}; give at least 1"] if arguments.starts < 1 else [])
     source = _source(arguments)
@@ -80,7 +80,7 @@ def _source(arguments: argparse.Namespace) -> Source:
 
 def _told(arguments: argparse.Namespace, source: Source, found: Any, more: Callable[[], dict[str, Any]]) -> int:
     """Print what was found and write what was asked for; return the exit status."""
-    from castfit import _console
+    from castfit.cli import console as _console
 
     console = _console.console(stderr=arguments.json == "-")
     console.print(str(found), markup=False, soft_wrap=True)

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from castfit.cli.command import assignments, literal
-from castfit.status import InputError, check, suggest
+from castfit._support.status import InputError, check, suggest
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from castfit.problem import Problem
+    from castfit.problem.problem import Problem
     from castfit.problems import Benchmark, Reference
 
 _DEFAULT = "problem"
@@ -67,7 +67,7 @@ def load(name: str, options: Sequence[str]) -> Source:
     if path is not None:
         check("--option", [f"'{path}' is a file, which takes no options; leave --option out"] if options else [])
         return _of_petab(path) if path.suffix in _PETAB else _of_file(path, wanted)
-    from castfit.benchmark import recommended
+    from bench import recommended
 
     benchmark = _benchmark(name, options)
     return Source(
@@ -97,8 +97,8 @@ def _split(name: str) -> tuple[Path | None, str]:
 
 
 def _of_file(path: Path, wanted: str) -> Source:
-    from castfit.problem import Problem
-    from castfit.result import Result
+    from castfit.problem.problem import Problem
+    from castfit.result.result import Result
 
     check("file", [] if path.is_file() else [f"there is no file '{path}'; name a Python file, or see castfit list"])
     defined = _run(path)
@@ -119,7 +119,7 @@ def _of_file(path: Path, wanted: str) -> Source:
 
 
 def _of_petab(path: Path) -> Source:
-    from castfit import petab
+    from castfit.formats import petab as petab
 
     return replace(_stated(path.name, petab.load(path)), transcription="single", solver="box")
 

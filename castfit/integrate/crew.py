@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from castfit._blas import one_blas_thread
-from castfit._pool import Lost, Pool, Tasks
-from castfit._reading import is_count, text
-from castfit._watch import look
+from castfit._support.blas_threads import one_blas_thread
+from castfit._support.process_pool import Lost, Pool, Tasks
+from castfit._support.arguments import is_count, text
+from castfit._support.time_limit import look
 from castfit.integrate.threads import lanes_in_threads
-from castfit.status import InputError
+from castfit._support.status import InputError
 
 _SHARES = 3  # pieces of work for each process, as some lanes take longer
 _ON_EXECUTORS = 16  # pieces of work where the number of workers is not known

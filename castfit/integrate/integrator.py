@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import casadi as ca
 import numpy as np
 
-from castfit._capture import captured
-from castfit._casadi import Buffered, build_integrator, find_compiler, plugin_options
-from castfit._pool import Lost
-from castfit._watch import look
+from castfit._support.silence import captured
+from castfit._support.casadi_functions import Buffered, build_integrator, find_compiler, plugin_options
+from castfit._support.process_pool import Lost
+from castfit._support.time_limit import look
 from castfit.integrate.algebraic import AlgebraicEquations, Points
 from castfit.integrate.automatic import method_of, sundials
 from castfit.integrate.compiled import compiled, derived
@@ -45,13 +45,13 @@ from castfit.integrate.locate import PROBE_STEPS, diagnose, locate
 from castfit.integrate.native import obstacle
 from castfit.integrate.options import SUNDIALS, IntegratorOptions
 from castfit.integrate.stepping import Stepping
-from castfit.status import InputError, check
+from castfit._support.status import InputError, check
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from castfit.integrate.native import Kept
-    from castfit.model import System
+    from castfit.model.model import System
 
     Array = NDArray[np.float64]
     _Grid = tuple[float, ...]

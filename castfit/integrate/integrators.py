@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from castfit._casadi import Built
+from castfit._support.casadi_functions import Built
 from castfit.integrate import Integrator, IntegratorOptions, SharedGrids
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from castfit.model import Model, System
+    from castfit.model.model import Model, System
 
     Array = NDArray[np.float64]
 

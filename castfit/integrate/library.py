@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from castfit._casadi import find_compiler
+from castfit._support.casadi_functions import find_compiler
 
 _TIME_LIMIT = 300.0  # seconds that a compiler may take
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from castfit.inputs import Input
+    from castfit.experiment.inputs import Input
     from castfit.integrate.integrator import Integrator
     from castfit.integrate.lanes import Stop
     from castfit.integrate.options import IntegratorOptions
-    from castfit.model import Model
-    from castfit.schedule import Timetable
+    from castfit.model.model import Model
+    from castfit.problem.event_schedule import Timetable
 
     Array = NDArray[np.float64]
 

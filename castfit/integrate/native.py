@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 import casadi as ca
 import numpy as np
 
-from castfit._watch import look
+from castfit._support.time_limit import look
 from castfit.integrate.library import CompilationError, is_compiled, load
 from castfit.integrate.ordering import Elimination, elimination
 from castfit.integrate.threads import threads

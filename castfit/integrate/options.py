@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from castfit._brief import brief
-from castfit._reading import flag_mistakes, is_one_of, real, text
-from castfit.status import check, suggest
+from castfit._support.reprs import brief
+from castfit._support.arguments import flag_mistakes, is_one_of, real, text
+from castfit._support.status import check, suggest
 
 SUNDIALS = ("cvodes", "idas")
 METHODS = ("auto", "cvodes", "idas", "esdirk", "rosenbrock", "collocation")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
-from castfit._watch import look
+from castfit._support.time_limit import look
 
 _SHARES = 3  # pieces of work for each thread, as some lanes take longer
 _LEAST = 4  # lanes that are worth a thread's attention

@@ -27,18 +27,18 @@ from scipy.optimize import brentq
 from castfit.integrate.integrators import integrator_of
 from castfit.integrate.lanes import Lanes
 from castfit.integrate.march import input_cubics
-from castfit.schedule import Timetable
+from castfit.problem.event_schedule import Timetable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from castfit._array import Array
-    from castfit.conditions import Condition
+    from castfit._support.arrays import Array
+    from castfit.problem.conditions import Condition
     from castfit.integrate.integrator import Integrator
     from castfit.integrate.options import IntegratorOptions
-    from castfit.link import Natural
-    from castfit.model import Model
+    from castfit.problem.parameter_map import Natural
+    from castfit.model.model import Model
 
 _STEPS = 200  # in which an experiment is watched
 _AHEAD = 32  # of them are integrated at once

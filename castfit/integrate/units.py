@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._casadi import Built
+from castfit._support.casadi_functions import Built
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from castfit.inputs import Input
-    from castfit.model import Model
+    from castfit.experiment.inputs import Input
+    from castfit.model.model import Model
 
     Array = NDArray[np.float64]
 

@@ -10,15 +10,15 @@ import numpy as np
 
 from castfit.plots._pieces import Piece, Pieces
 from castfit.solve.solution import infeasibility
-from castfit.staged import StagedProblem, weighted_squares
-from castfit.status import check
+from castfit.solve.staged import StagedProblem, weighted_squares
+from castfit._support.status import check
 
 if TYPE_CHECKING:
-    from castfit.conditions import Condition
-    from castfit.fit import Transcription
-    from castfit.problem import Posable
+    from castfit.problem.conditions import Condition
+    from castfit.fit.fit import Transcription
+    from castfit.problem.problem import Posable
     from castfit.solve.state import GaussNewtonState
-    from castfit.staged import Array
+    from castfit.solve.staged import Array
 
 _SHARES = (0.0, 0.2, 0.5, 1.0)  # of all iterations, where snapshots are taken: the first ones change most
 _MOST_ROWS, _MOST_SNAPSHOTS = 6, 8

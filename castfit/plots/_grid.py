@@ -11,8 +11,8 @@ import numpy as np
 from castfit.plots._canvas import FAINT, INK, SOFT, Axes, Canvas, plain, tidy
 
 if TYPE_CHECKING:
-    from castfit.conditions import Condition
-    from castfit.problem import Posable
+    from castfit.problem.conditions import Condition
+    from castfit.problem.problem import Posable
 
 _MOST_COLUMNS, _MOST_PANELS = 4, 12
 _WIDTHS = (6.4, 4.6, 3.6, 2.9)  # of a panel in inches, by the number of columns

@@ -21,11 +21,11 @@ from castfit.integrate.triggers import triggered
 from castfit.integrate.units import units_of
 
 if TYPE_CHECKING:
-    from castfit.conditions import Condition
-    from castfit.link import Natural
-    from castfit.problem import Posable
-    from castfit.schedule import Timetable
-    from castfit.staged import Array
+    from castfit.problem.conditions import Condition
+    from castfit.problem.parameter_map import Natural
+    from castfit.problem.problem import Posable
+    from castfit.problem.event_schedule import Timetable
+    from castfit.solve.staged import Array
 
 _ACCURACY = IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8)  # finer than any line is drawn
 _CURVE_POINTS = 1000

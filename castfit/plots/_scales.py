@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.plots._canvas import log_spaced
-from castfit.simulate import SimulationError
-from castfit.status import InputError
+from castfit.simulate.simulate import SimulationError
+from castfit._support.status import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.conditions import Condition
+    from castfit.problem.conditions import Condition
     from castfit.plots._grid import Pair
-    from castfit.problem import Posable
-    from castfit.result import Result
-    from castfit.simulate import Prediction
+    from castfit.problem.problem import Posable
+    from castfit.result.result import Result
+    from castfit.simulate.simulate import Prediction
 
     Array = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from castfit.plots._course import Course, Row
     from castfit.plots._pieces import Piece
     from castfit.solve.state import GaussNewtonState
-    from castfit.staged import Array
+    from castfit.solve.staged import Array
 
 _DOTS = 60  # more nodes than that are not marked, and more data get smaller dots
 _SMALLEST = 1e-16  # below it gaps are drawn as this: there is no logarithm of zero

@@ -14,15 +14,15 @@ import numpy as np
 from castfit.plots._canvas import INK, SOFT, Canvas, finish, new_figure
 from castfit.plots._course import Course
 from castfit.plots._traces import Curves, Trace
-from castfit.status import check
+from castfit._support.status import check
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from castfit.fit import Transcription
-    from castfit.problem import Posable
+    from castfit.fit.fit import Transcription
+    from castfit.problem.problem import Posable
     from castfit.solve.state import GaussNewtonState
-    from castfit.staged import StagedProblem
+    from castfit.solve.staged import StagedProblem
 
 _WIDTH, _HEIGHT = 3.0, 1.5  # of a snapshot's panel, in inches
 _FRAME_WIDTH, _FRAME_HEIGHT, _FRAME_COLUMNS = 3.6, 1.9, 3

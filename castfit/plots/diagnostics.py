@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from castfit.diagnostics import Check
-    from castfit.result import Result
+    from castfit.result.diagnostics import Check
+    from castfit.result.result import Result
 
     Array = NDArray[np.float64]
 

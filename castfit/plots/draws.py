@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from castfit.plots._canvas import BEHIND, BLUE, INK, RED, Axes, finish, new_figure, tidy
-from castfit.status import InputError
+from castfit._support.status import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.figure import Figure
 
-    from castfit._array import Array
-    from castfit.result import Result
+    from castfit._support.arrays import Array
+    from castfit.result.result import Result
 
 _COLUMNS = 4
 _PANEL = (2.4, 2.0)  # inches

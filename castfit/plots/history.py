@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit.plots._canvas import BLUE, INK, RED, finish, new_figure, tidy
-from castfit.status import check
+from castfit._support.status import check
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.figure import Figure
 
-    from castfit.result import Result
+    from castfit.result.result import Result
 
 _FLOOR = 1e-16
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.inputs import Placeholder
+from castfit.experiment.inputs import Placeholder
 from castfit.plots._canvas import BLUE, INK, SOFT, Canvas, finish, new_figure, tidy
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from castfit.result import Result
+    from castfit.result.result import Result
 
 WIDTH, HEIGHT = 5.0, 2.2
 _MOST = 8

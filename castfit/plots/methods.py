@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from castfit.drive.compare.result import ComparisonResult
+    from castfit.drive.search.compare.result import ComparisonResult
 
 _PALETTE = (BLUE, RED, *BEHIND)
 _ROOM = 1.5  # factor of time left of the first find and right of the last

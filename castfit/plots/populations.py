@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit.plots._canvas import BLUE, INK, RED, SOFT, finish, new_figure, plain, tidy
-from castfit.status import check, suggest
+from castfit._support.status import check, suggest
 
 if TYPE_CHECKING:
     from pathlib import Path

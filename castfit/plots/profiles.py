@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.plots._canvas import BEHIND, BLUE, INK, RED, SOFT, Axes, finish, new_figure, tidy
-from castfit.status import InputError
+from castfit._support.status import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.figure import Figure
 
-    from castfit._array import Array
-    from castfit.drive.profile.plane import Contours
-    from castfit.drive.profile.result import Profile, Profiles
+    from castfit._support.arrays import Array
+    from castfit.drive.uncertainty.profile.plane import Contours
+    from castfit.drive.uncertainty.profile.result import Profile, Profiles
 
 _COLUMNS = 3
 _PANEL = (2.7, 2.1)  # inches

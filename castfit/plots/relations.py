@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import is_count, text
+from castfit._support.arguments import is_count, text
 from castfit.plots._canvas import BLUE, INK, RED, SOFT, finish, new_figure, plain, tidy
-from castfit.status import check, suggest
+from castfit._support.status import check, suggest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from castfit.drive.profile.plane import Contours
-    from castfit.region import ConfidenceRegion
-    from castfit.result import Result
+    from castfit.drive.uncertainty.profile.plane import Contours
+    from castfit.result.confidence_region import ConfidenceRegion
+    from castfit.result.result import Result
 
 _MOST_WRITTEN = 12  # a larger correlation matrix shows signs instead of numbers
 _WEAK = 0.3  # correlations whose sign does not matter

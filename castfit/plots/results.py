@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import flag_mistakes, is_one_of, option_mistakes
+from castfit._support.arguments import flag_mistakes, is_one_of, option_mistakes
 from castfit.plots._canvas import (
     BEHIND,
     BLUE,
@@ -28,8 +28,8 @@ from castfit.plots._scales import CURVE_POINTS, curves, dense, deviations, limit
 from castfit.plots.inputs import HEIGHT as INPUT_HEIGHT
 from castfit.plots.inputs import draw as draw_inputs
 from castfit.plots.inputs import rows as input_rows
-from castfit.simulate import SimulationError
-from castfit.status import check
+from castfit.simulate.simulate import SimulationError
+from castfit._support.status import check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from castfit.result import Result
-    from castfit.simulate import Prediction
+    from castfit.result.result import Result
+    from castfit.simulate.simulate import Prediction
 
     Array = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from castfit.plots._canvas import BEHIND, BLUE, INK, SOFT, finish, new_figure, tidy
-from castfit.status import InputError
+from castfit._support.status import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from castfit.drive.scatter.result import Moment
+    from castfit.drive.search.scatter.result import Moment
 
     Array = NDArray[np.float64]
 

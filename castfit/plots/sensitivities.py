@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.bands import sensitivities as slopes
+from castfit.result.bands_linear import sensitivities as slopes
 from castfit.plots._canvas import BEHIND, BLUE, INK, RED, SOFT, STYLES, finish, new_figure, plain, tidy
 from castfit.plots._grid import Grid
 from castfit.plots._scales import dense, owner
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from castfit.result import Result
+    from castfit.result.result import Result
 
 _POINTS = 200
 _MOST_LINES = 8

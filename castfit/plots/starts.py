@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit.plots._canvas import BEHIND, BLUE, FAINT, INK, MARKERS, SOFT, Axes, finish, new_figure, plain, tidy
-from castfit.status import InputError
+from castfit._support.status import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from castfit.drive.multistart.result import MultistartResult
+    from castfit.drive.search.multistart.result import MultistartResult
 
     Array = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from castfit.stiffness import Stiffness
+    from castfit.drive.checkup.stiffness import Stiffness
 
 
 def stiffness(found: Stiffness, path: str | Path | None = None) -> Figure:

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit import plots
-from castfit._text import rounded
-from castfit.identifiability import WELL_DETERMINED
+from castfit._support.text_tables import rounded
+from castfit.result.identifiability import WELL_DETERMINED
 from castfit.report.figures import figure
 from castfit.report.markup import Content, Markup, joined, tag
 from castfit.report.page import Lead, Section
 from castfit.report.question import question
 from castfit.report.tables import facts, sheet, table
-from castfit.simulate import SimulationError
-from castfit.status import CastfitError
+from castfit.simulate.simulate import SimulationError
+from castfit._support.status import CastfitError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from castfit.diagnostics import Diagnostics
-    from castfit.result import Result
+    from castfit.result.diagnostics import Diagnostics
+    from castfit.result.result import Result
 
 _MOST_EMBEDDED = 400_000  # bytes of a saved result that go into the page
 _UNLIKELY = 0.01  # probability of so large a chi2 below which the verdict is no longer good

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from castfit._text import rounded
-from castfit.drive.compare.result import ComparisonResult
-from castfit.drive.multistart.result import MultistartResult
+from castfit._support.text_tables import rounded
+from castfit.drive.search.compare.result import ComparisonResult
+from castfit.drive.search.multistart.result import MultistartResult
 from castfit.drive.run.found import Found
-from castfit.model import Model
-from castfit.posed import Posed
-from castfit.problem import Problem
+from castfit.model.model import Model
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.problem import Problem
 from castfit.report import answer, many, question
 from castfit.report.markup import Content, Markup, joined, tag
 from castfit.report.tables import table
-from castfit.result import Result
+from castfit.result.result import Result
 
 _STYLE = Markup(
     ".castfit{font-size:.92em;line-height:1.45}.castfit p{margin:.35em 0;max-width:60em}.castfit table{border-collapse:"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import casadi as ca
 
-from castfit.powers import TINY
+from castfit.model.powers import TINY
 from castfit.report.letters import Spelling, is_letter, look, name, number
 from castfit.report.markup import Markup, joined, tag
 

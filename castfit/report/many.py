@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from castfit.drive.compare.result import ComparisonResult
-    from castfit.drive.incremental.result import IncrementalResult
-    from castfit.drive.multistart.result import MultistartResult
-    from castfit.drive.optima import Optimum
-    from castfit.drive.portfolio.result import PortfolioResult
+    from castfit.drive.search.compare.result import ComparisonResult
+    from castfit.drive.search.incremental.result import IncrementalResult
+    from castfit.drive.search.multistart.result import MultistartResult
+    from castfit.drive.run.optima import Optimum
+    from castfit.drive.search.portfolio.result import PortfolioResult
     from castfit.drive.run.found import Found
-    from castfit.drive.scatter.result import ScatterResult
+    from castfit.drive.search.scatter.result import ScatterResult
 
 _MOST_STARTS = 500  # rows of a table
 _MOST_OPTIMA = 20

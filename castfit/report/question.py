@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit.experiment import Free
+from castfit.experiment.experiment import Free
 from castfit.report.equations import formula
 from castfit.report.equations import table as equations
 from castfit.report.letters import Spelling, spelling
@@ -17,13 +17,13 @@ from castfit.report.system import system
 from castfit.report.tables import facts, table
 
 if TYPE_CHECKING:
-    from castfit.conditions import Condition
-    from castfit.experiment import Experiment
-    from castfit.inputs import Input
-    from castfit.model import Model
-    from castfit.posed import Posed
-    from castfit.problem import Posable
-    from castfit.quantities import Quantity
+    from castfit.problem.conditions import Condition
+    from castfit.experiment.experiment import Experiment
+    from castfit.experiment.inputs import Input
+    from castfit.model.model import Model
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.problem import Posable
+    from castfit.problem.quantities import Quantity
 
 
 _LISTED = 6  # names in a sentence

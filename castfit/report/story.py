@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from castfit._reading import named, option_mistakes, text
-from castfit.drive.compare.result import ComparisonResult
-from castfit.drive.incremental.result import IncrementalResult
-from castfit.drive.multistart.result import MultistartResult
-from castfit.drive.portfolio.result import PortfolioResult
-from castfit.drive.scatter.result import ScatterResult
+from castfit._support.arguments import named, option_mistakes, text
+from castfit.drive.search.compare.result import ComparisonResult
+from castfit.drive.search.incremental.result import IncrementalResult
+from castfit.drive.search.multistart.result import MultistartResult
+from castfit.drive.search.portfolio.result import PortfolioResult
+from castfit.drive.search.scatter.result import ScatterResult
 from castfit.report import answer, many
 from castfit.report.answer import Figures
 from castfit.report.figures import is_picture
 from castfit.report.markup import joined, tag
 from castfit.report.page import Lead, Section, write
 from castfit.report.question import question
-from castfit.result import Result
-from castfit.status import check
+from castfit.result.result import Result
+from castfit._support.status import check
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,8 +13,8 @@ from castfit.report.letters import Spelling, name, spelling
 from castfit.report.markup import Markup, tag
 
 if TYPE_CHECKING:
-    from castfit.delay import Delayed
-    from castfit.model import Model
+    from castfit.model.delay import Delayed
+    from castfit.model.model import Model
 
 
 @dataclass(frozen=True)

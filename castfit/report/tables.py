@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from castfit.report.markup import Content, Markup, joined, tag
 
 if TYPE_CHECKING:
-    from castfit._text import Sheet
+    from castfit._support.text_tables import Sheet
 
 _LONG = 40  # letters from which on a cell is broken into lines
 _NUMBER = re.compile(r"[-+−]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")

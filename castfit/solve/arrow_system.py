@@ -21,8 +21,8 @@ from scipy import linalg
 from castfit.solve.own import FEW
 
 if TYPE_CHECKING:
-    from castfit._sparse import SparseRows
-    from castfit.staged import Array, Index
+    from castfit._support.sparse_rows import SparseRows
+    from castfit.solve.staged import Array, Index
 
 
 def solve_arrow(columns: Sequence[Index], blocks: Sequence[Array], K: SparseRows, diagonal: Array, b: Array) -> Array:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit.staged import Chain, Evaluation, Jacobians, Layout, Linearization, Multipliers, Values, gaps
+from castfit.solve.staged import Chain, Evaluation, Jacobians, Layout, Linearization, Multipliers, Values, gaps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -29,7 +29,7 @@ import numpy as np
 from castfit.solve.active_set import CONTRADICTION, Constraints, nearest
 from castfit.solve.lapack import upper_factor
 from castfit.solve.tall import Tall
-from castfit.status import check
+from castfit._support.status import check
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

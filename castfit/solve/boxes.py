@@ -22,7 +22,7 @@ from castfit.solve.bounded_lsq import bounded_lsq
 
 if TYPE_CHECKING:
     from castfit.solve.active_set import Signs
-    from castfit.staged import Array, Mask
+    from castfit.solve.staged import Array, Mask
 
 ROUNDS = 20
 """Rounds after which a problem counts as going round in circles."""

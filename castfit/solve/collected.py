@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.staged import Evaluation, Jacobians, Layout, Linearization, gaps
+from castfit.solve.staged import Evaluation, Jacobians, Layout, Linearization, gaps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

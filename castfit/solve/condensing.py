@@ -40,11 +40,11 @@ import numpy as np
 
 from castfit.solve.factors import Factors
 from castfit.solve.rows import BlockRows, block_rows
-from castfit.staged import Chain, Evaluation, Jacobians, Layout, Linearization, Multipliers, Values, rows_in_units
-from castfit.status import check
+from castfit.solve.staged import Chain, Evaluation, Jacobians, Layout, Linearization, Multipliers, Values, rows_in_units
+from castfit._support.status import check
 
 if TYPE_CHECKING:
-    from castfit.staged import Array, Index
+    from castfit.solve.staged import Array, Index
 
 
 class NodeElimination(ABC):

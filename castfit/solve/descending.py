@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._watch import Stopped, watched
+from castfit._support.time_limit import Stopped, watched
 from castfit.solve.box_quadratic import lowest_in_box
 from castfit.solve.local import RIDGE, units_of_search
 from castfit.solve.step_control.box import Box
-from castfit.staged import Rows
+from castfit.solve.staged import Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit._array import Array
-    from castfit.staged import StagedProblem, Steep
+    from castfit._support.arrays import Array
+    from castfit.solve.staged import StagedProblem, Steep
 
 _PROMISED = 1e-7
 """Decrease of the cost, in the logarithm of the likelihood, that is as good as none; and of half the squares."""

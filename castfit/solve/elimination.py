@@ -35,7 +35,7 @@ import numpy as np
 from castfit.solve.condensing import Condensed, CondensedChain, NodeElimination, Substitution, condense
 
 if TYPE_CHECKING:
-    from castfit.staged import Array, Chain, Index, Layout, Linearization, Mask
+    from castfit.solve.staged import Array, Chain, Index, Layout, Linearization, Mask
 
 GROWTH_LIMIT = 1e6
 """Growth of the nodes over a horizon above which `choose` leaves condensing."""

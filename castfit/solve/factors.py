@@ -21,7 +21,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 if TYPE_CHECKING:
-    from castfit.staged import Array
+    from castfit.solve.staged import Array
 
 _GETRF: Any = lapack.dgetrf  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
 _GETRS: Any = lapack.dgetrs  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]

@@ -30,11 +30,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.solve.softened import NormalEquations
-from castfit.staged import rows_in_units
+from castfit.solve.staged import rows_in_units
 
 if TYPE_CHECKING:
     from castfit.solve.solution import Ledger
-    from castfit.staged import Array, Chain, Evaluation, Index, Layout, Linearization, Mask, StagedProblem
+    from castfit.solve.staged import Array, Chain, Evaluation, Index, Layout, Linearization, Mask, StagedProblem
 
 LONG = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 SHORT = (1.0, 0.1, 0.01)

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._brief import brief
-from castfit._reading import is_count, is_one_of, real, text
-from castfit._watch import Stopped, Watch, watched
+from castfit._support.reprs import brief
+from castfit._support.arguments import is_count, is_one_of, real, text
+from castfit._support.time_limit import Stopped, Watch, watched
 from castfit.solve.homotopy import enter, hold_back, let_go, next_try, soft_step, start_point
 from castfit.solve.local import GAP, LocalProblem, Step, active_bounds, small
 from castfit.solve.plausible import sizes_in_units, suspicious
@@ -50,11 +50,11 @@ from castfit.solve.step_control import (
     Search,
     StepControl,
 )
-from castfit.staged import COARSE, Linearization, StagedProblem, weighted_squares
-from castfit.status import Status, check, suggest
+from castfit.solve.staged import COARSE, Linearization, StagedProblem, weighted_squares
+from castfit._support.status import Status, check, suggest
 
 if TYPE_CHECKING:
-    from castfit.staged import Evaluation
+    from castfit.solve.staged import Evaluation
 
 __all__ = ["GaussNewton", "GaussNewtonState"]
 

@@ -27,10 +27,10 @@ from castfit.solve.rescue import RESCUE
 from castfit.solve.softened import SoftenedProblem, Softening
 from castfit.solve.solution import Ledger, infeasibility
 from castfit.solve.state import GaussNewtonState
-from castfit.staged import weighted_squares
+from castfit.solve.staged import weighted_squares
 
 if TYPE_CHECKING:
-    from castfit.staged import Array, Evaluation, Linearization, StagedProblem
+    from castfit.solve.staged import Array, Evaluation, Linearization, StagedProblem
 
 
 def next_try(ledger: Ledger, state: GaussNewtonState, *, rough: bool = False) -> GaussNewtonState | None:

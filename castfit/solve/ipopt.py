@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._brief import brief
-from castfit._capture import Capture, captured, released
-from castfit._reading import is_count, is_one_of, named, text
-from castfit._sparse import sparse_rows
-from castfit._watch import Stopped, Watch, watched
+from castfit._support.reprs import brief
+from castfit._support.silence import Capture, captured, released
+from castfit._support.arguments import is_count, is_one_of, named, text
+from castfit._support.sparse_rows import sparse_rows
+from castfit._support.time_limit import Stopped, Watch, watched
 from castfit.solve.assembly import (
     ConstraintRows,
     HessianMap,
@@ -48,7 +48,7 @@ from castfit.solve.local import GAP, LocalProblem, active_bounds, small
 from castfit.solve.plausible import assumed_sigma
 from castfit.solve.rescue import RESCUE
 from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
-from castfit.staged import (
+from castfit.solve.staged import (
     Evaluation,
     Jacobians,
     Layout,
@@ -57,7 +57,7 @@ from castfit.staged import (
     half_square_in_units,
     weighted_squares,
 )
-from castfit.status import InputError, Status, check
+from castfit._support.status import InputError, Status, check
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

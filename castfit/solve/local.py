@@ -25,7 +25,7 @@ from castfit.solve.own import FEW, Arrow, arrow, own_count
 from castfit.solve.own_step import Hold, hold, solve
 from castfit.solve.plausible import sizes_in_units
 from castfit.solve.tall import Tall
-from castfit.staged import Evaluation, Linearization, StagedProblem
+from castfit.solve.staged import Evaluation, Linearization, StagedProblem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

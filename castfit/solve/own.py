@@ -38,14 +38,14 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from castfit._sparse import SparseRows
+from castfit._support.sparse_rows import SparseRows
 from castfit.solve.bounded_lsq import triangle
 from castfit.solve.boxes import boxed, with_held
 
 if TYPE_CHECKING:
     from castfit.solve.active_set import Signs
     from castfit.solve.rows import BlockRows
-    from castfit.staged import Array, Index, Mask
+    from castfit.solve.staged import Array, Index, Mask
 
 FEW = 48
 """Up to so many own unknowns a dense factorization is as fast, and nothing is eliminated."""

@@ -29,7 +29,7 @@ from castfit.solve.own import Arrow, Compressed, OwnFactors
 
 if TYPE_CHECKING:
     from castfit.solve.active_set import Signs
-    from castfit.staged import Array, Mask
+    from castfit.solve.staged import Array, Mask
 
 STIFFNESS = 1e3
 """Of held directions, relative to the largest singular value (Peifer and Timmer 2007, Eq. 23)."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import chdtri
 
-from castfit.staged import rows_in_units
+from castfit.solve.staged import rows_in_units
 
 if TYPE_CHECKING:
-    from castfit.staged import Array, Evaluation, Index, StagedProblem
+    from castfit.solve.staged import Array, Evaluation, Index, StagedProblem
 
 ASSUMED_NOISE = 0.065
 """Relative accuracy of data whose standard deviations are unknown."""

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._sparse import SparseRows, sparse_rows
+from castfit._support.sparse_rows import SparseRows, sparse_rows
 
 if TYPE_CHECKING:
-    from castfit.staged import Array, Index
+    from castfit.solve.staged import Array, Index
 
 
 @dataclass(frozen=True)

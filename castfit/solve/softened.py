@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Protocol, cast
 import numpy as np
 from scipy import linalg
 
-from castfit._sparse import sparse_rows
+from castfit._support.sparse_rows import sparse_rows
 from castfit.solve.arrow_system import solve_arrow
-from castfit.staged import Chain, Evaluation, Jacobians, Linearization, StagedProblem, gap_of, gaps, rows_in_units
+from castfit.solve.staged import Chain, Evaluation, Jacobians, Linearization, StagedProblem, gap_of, gaps, rows_in_units
 
 if TYPE_CHECKING:
     from castfit.solve.solution import Ledger
-    from castfit.staged import Array, Index, Mask
+    from castfit.solve.staged import Array, Index, Mask
 
 ACCURACY = 0.065
 """Relative accuracy of a gap that costs as much as one standard deviation, at rho = 1."""

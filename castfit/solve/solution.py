@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._brief import brief
-from castfit._watch import Stopped, look, unwatched
-from castfit.staged import Evaluation, Graded, Layout, Linearization, StagedProblem, gaps
+from castfit._support.reprs import brief
+from castfit._support.time_limit import Stopped, look, unwatched
+from castfit.solve.staged import Evaluation, Graded, Layout, Linearization, StagedProblem, gaps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.status import Status
+    from castfit._support.status import Status
 
     Array = NDArray[np.float64]
 

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._brief import brief
-from castfit._reading import is_count, is_one_of, real, text
-from castfit._watch import Stopped, watched
+from castfit._support.reprs import brief
+from castfit._support.arguments import is_count, is_one_of, real, text
+from castfit._support.time_limit import Stopped, watched
 from castfit.solve.collected import collected, products_along, unit_directions
 from castfit.solve.local import GAP, ActiveSet, LocalProblem, Step, active_bounds, small
 from castfit.solve.rescue import RESCUE
@@ -37,8 +37,8 @@ from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasi
 from castfit.solve.squares import solve_squares
 from castfit.solve.step_control.common import Advance, Search
 from castfit.solve.step_control.exact_penalty import ExactPenalty
-from castfit.staged import Jacobians, Linearization, StagedProblem, weighted_squares
-from castfit.status import Status, check
+from castfit.solve.staged import Jacobians, Linearization, StagedProblem, weighted_squares
+from castfit._support.status import Status, check
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

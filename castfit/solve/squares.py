@@ -22,14 +22,14 @@ from castfit.solve.local import LocalProblem, active_bounds, small
 from castfit.solve.plausible import assumed_sigma
 from castfit.solve.rescue import RESCUE
 from castfit.solve.solution import Iteration, Ledger, Solution, infeasibility
-from castfit.staged import Layout, half_square_in_units, weighted_squares
-from castfit.status import Status
+from castfit.solve.staged import Layout, half_square_in_units, weighted_squares
+from castfit._support.status import Status
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit._watch import Watch
-    from castfit.staged import Evaluation, Linearization
+    from castfit._support.time_limit import Watch
+    from castfit.solve.staged import Evaluation, Linearization
 
     Array = NDArray[np.float64]
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from castfit.solve.local import ActiveSet
 from castfit.solve.softened import Softening
-from castfit.staged import Evaluation
-from castfit.status import Status
+from castfit.solve.staged import Evaluation
+from castfit._support.status import Status
 
 if TYPE_CHECKING:
-    from castfit.staged import Array
+    from castfit.solve.staged import Array
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.solve.solution import Solution
-    from castfit.staged import Evaluation, Linearization, StagedProblem
+    from castfit.solve.staged import Evaluation, Linearization, StagedProblem
 
     Array = NDArray[np.float64]
 

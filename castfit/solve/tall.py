@@ -16,7 +16,7 @@ import numpy as np
 from castfit.solve.lapack import thin
 
 if TYPE_CHECKING:
-    from castfit.staged import Array
+    from castfit.solve.staged import Array
 
 
 class Tall:

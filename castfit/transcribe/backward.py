@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.staged import Failure
+from castfit.solve.staged import Failure
 from castfit.transcribe.sweep import Slopes
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from castfit.link import Natural
-    from castfit.staged import Chain
+    from castfit.problem.parameter_map import Natural
+    from castfit.solve.staged import Chain
     from castfit.transcribe.sweep import Run, Seeds, Sweep
 
     Array = NDArray[np.float64]

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._brief import brief
-from castfit._reading import is_count, is_one_of, real, text
+from castfit._support.reprs import brief
+from castfit._support.arguments import is_count, is_one_of, real, text
 from castfit.integrate import IntegratorOptions
-from castfit.staged import locked
-from castfit.status import check
+from castfit.solve.staged import locked
+from castfit._support.status import check
 from castfit.transcribe.collocation_problem import CollocationProblem, collocation_problem
 from castfit.transcribe.division import check_triggers
 from castfit.transcribe.grid import interval_mistakes, merge, uniform_or_given
@@ -27,9 +27,9 @@ from castfit.transcribe.trajectory import States, Trajectory, start_trajectory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.posed import Posed
-    from castfit.problem import Posable
-    from castfit.staged import StagedProblem
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.problem import Posable
+    from castfit.solve.staged import StagedProblem
 
     Array = NDArray[np.float64]
 

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit._casadi import Built
-from castfit.rates import graph_of
-from castfit.staged import (
+from castfit._support.casadi_functions import Built
+from castfit.problem.lie_derivatives import graph_of
+from castfit.solve.staged import (
     Evaluation,
     Failure,
     Jacobians,
@@ -51,10 +51,10 @@ from castfit.transcribe.shooting_problem import parameter_scale
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.conditions import Condition
-    from castfit.link import Natural
-    from castfit.model import System
-    from castfit.posed import Posed
+    from castfit.problem.conditions import Condition
+    from castfit.problem.parameter_map import Natural
+    from castfit.model.model import System
+    from castfit.problem.compiled_problem import Posed
 
     Array = NDArray[np.float64]
     Trajectory = Callable[..., tuple[Array, Array]]

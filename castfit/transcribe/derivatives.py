@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from castfit._reading import is_one_of, text
+from castfit._support.arguments import is_one_of, text
 from castfit.integrate import method_of
 
 if TYPE_CHECKING:
     from castfit.integrate import IntegratorOptions
-    from castfit.posed import Posed
+    from castfit.problem.compiled_problem import Posed
 
 _MANY = 500
 """Quantities from which gradients of the cost pay for the slower convergence of a Hessian that is only approximated.

@@ -26,17 +26,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.integrate.grids import merge, rounding, snap
-from castfit.schedule import Crossing, follows, united
-from castfit.status import check
+from castfit.problem.event_schedule import Crossing, follows, united
+from castfit._support.status import check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from castfit.conditions import Condition
-    from castfit.posed import Posed
-    from castfit.schedule import Level
+    from castfit.problem.conditions import Condition
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.event_schedule import Level
 
     Array = NDArray[np.float64]
     Index = NDArray[np.intp]

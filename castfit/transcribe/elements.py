@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.integrate import shift_cubics
-from castfit.staged import Values
+from castfit.solve.staged import Values
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.link import Natural
+    from castfit.problem.parameter_map import Natural
     from castfit.transcribe.division import Division
     from castfit.transcribe.lagrange import Table
     from castfit.transcribe.measure import Measured

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._reading import reals, text
+from castfit._support.arguments import reals, text
 from castfit.integrate.grids import merge, snap
-from castfit.status import check
+from castfit._support.status import check
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.conditions import Condition
+    from castfit.problem.conditions import Condition
 
     Array = NDArray[np.float64]
     Mask = NDArray[np.bool_]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import roots_jacobi
 
-from castfit.status import check, suggest
+from castfit._support.status import check, suggest
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.integrate import Lanes
-from castfit.quantities import natural_value
-from castfit.staged import Rows
+from castfit.problem.quantities import natural_value
+from castfit.solve.staged import Rows
 from castfit.transcribe.linked import Linked, linked
 from castfit.transcribe.measured import Measured
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.integrate import Integrator, Trajectories
-    from castfit.knowledge import PriorRows
-    from castfit.posed import Posed
-    from castfit.staged import Layout
+    from castfit.problem.prior_rows import PriorRows
+    from castfit.problem.compiled_problem import Posed
+    from castfit.solve.staged import Layout
     from castfit.transcribe.pieces import Arranged
     from castfit.transcribe.pointwise import Expressions
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, cast
 import casadi as ca
 import numpy as np
 
-from castfit._casadi import Buffered, Built
-from castfit.link import Expressions
+from castfit._support.casadi_functions import Buffered, Built
+from castfit.problem.parameter_map import Expressions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.conditions import Condition
-    from castfit.link import Link
-    from castfit.model import Model
+    from castfit.problem.conditions import Condition
+    from castfit.problem.parameter_map import Link
+    from castfit.model.model import Model
 
     Array = NDArray[np.float64]
     Index = NDArray[np.intp]

@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit._casadi import Built
-from castfit.held import applies_at
-from castfit.rates import graph_of
-from castfit.staged import Failure, Jacobians, Layout, Relations, Values
+from castfit._support.casadi_functions import Built
+from castfit.problem.constraint_compilation import applies_at
+from castfit.problem.lie_derivatives import graph_of
+from castfit.solve.staged import Failure, Jacobians, Layout, Relations, Values
 from castfit.transcribe.measured import Measured
 from castfit.transcribe.pointwise import Expressions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.posed import Posed
+    from castfit.problem.compiled_problem import Posed
     from castfit.transcribe.grid import Staging
 
     Array = NDArray[np.float64]

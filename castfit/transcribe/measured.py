@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.noise.functions import DensityFunctions, functions_of
+from castfit.densities.noise.functions import DensityFunctions, functions_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit._array import Array
-    from castfit.posed import Posed
+    from castfit._support.arrays import Array
+    from castfit.problem.compiled_problem import Posed
     from castfit.transcribe.grid import Staging
 
     Index = NDArray[np.intp]

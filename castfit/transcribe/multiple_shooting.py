@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._brief import brief
-from castfit._reading import is_one_of, text
+from castfit._support.reprs import brief
+from castfit._support.arguments import is_one_of, text
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.grids import merge
-from castfit.status import check
+from castfit._support.status import check
 from castfit.transcribe.derivatives import adjoint_pays, derivative_mistakes
 from castfit.transcribe.division import check_triggers, divided
 from castfit.transcribe.grid import interval_mistakes, uniform_or_given
@@ -21,9 +21,9 @@ from castfit.transcribe.trajectory import States, start_trajectory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.posed import Posed
-    from castfit.problem import Posable
-    from castfit.staged import StagedProblem
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.problem import Posable
+    from castfit.solve.staged import StagedProblem
 
 
 @brief

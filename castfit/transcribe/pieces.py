@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from castfit.integrate import Integrator, IntegratorOptions
     from castfit.integrate.integrators import Integrable
-    from castfit.posed import Posed
+    from castfit.problem.compiled_problem import Posed
     from castfit.transcribe.division import Division
 
     Array = NDArray[np.float64]

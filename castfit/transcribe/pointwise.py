@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import casadi as ca
 
-from castfit._casadi import Mapped
+from castfit._support.casadi_functions import Mapped
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from castfit.model import System
+    from castfit.model.model import System
 
     Array = NDArray[np.float64]
 

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.eliminated import Block, Use, blocks_of
+from castfit.problem.linear_scales import Block, Use, blocks_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.posed import Posed
-    from castfit.staged import Jacobians, Layout
+    from castfit.problem.compiled_problem import Posed
+    from castfit.solve.staged import Jacobians, Layout
     from castfit.transcribe.measured import Measured
 
     Array = NDArray[np.float64]

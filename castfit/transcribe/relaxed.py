@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit._casadi import Built
+from castfit._support.casadi_functions import Built
 from castfit.integrate.algebraic import AlgebraicEquations, Points
 from castfit.integrate.lanes import shift_slopes
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.integrate import IntegratorOptions, Lanes
-    from castfit.model import Model, System
+    from castfit.model.model import Model, System
 
     Array = NDArray[np.float64]
 

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._capture import captured
-from castfit._casadi import Built
-from castfit._watch import Stopped
+from castfit._support.silence import captured
+from castfit._support.casadi_functions import Built
+from castfit._support.time_limit import Stopped
 from castfit.integrate import IntegratorOptions, Lanes, method_of, shift_cubics, sundials
 from castfit.integrate.grids import rounding
 from castfit.integrate.triggers import triggered
 from castfit.integrate.units import mean_magnitude
-from castfit.staged import (
+from castfit.solve.staged import (
     COARSE,
     Evaluation,
     Failure,
@@ -65,9 +65,9 @@ from castfit.transcribe.trajectory import every_state_measured, known_states, st
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.link import Natural
-    from castfit.posed import Posed
-    from castfit.schedule import Crossing
+    from castfit.problem.parameter_map import Natural
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.event_schedule import Crossing
     from castfit.transcribe.trajectory import Trajectory
 
     Array = NDArray[np.float64]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._brief import brief
-from castfit._reading import text
+from castfit._support.reprs import brief
+from castfit._support.arguments import text
 from castfit.integrate import IntegratorOptions
-from castfit.status import check
+from castfit._support.status import check
 from castfit.transcribe.derivatives import adjoint_obstacle, derivative_mistakes, gradient_pays
 from castfit.transcribe.division import divided
 from castfit.transcribe.shooting_problem import ShootingProblem
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from castfit.problem import Posable
-    from castfit.staged import StagedProblem
+    from castfit.problem.problem import Posable
+    from castfit.solve.staged import StagedProblem
 
 
 @brief

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.integrate import Integrator, Lanes, Trajectories
-    from castfit.staged import Failure
+    from castfit.solve.staged import Failure
     from castfit.transcribe.pieces import Arranged, Part
 
     Array = NDArray[np.float64]

@@ -17,23 +17,23 @@ import casadi as ca
 import numpy as np
 from scipy.interpolate import PchipInterpolator, make_smoothing_spline
 
-from castfit._casadi import Built
-from castfit._reading import is_one_of, named, reals, text
-from castfit._watch import Stopped
-from castfit.inputs import Input
+from castfit._support.casadi_functions import Built
+from castfit._support.arguments import is_one_of, named, reals, text
+from castfit._support.time_limit import Stopped
+from castfit.experiment.inputs import Input
 from castfit.integrate import IntegratorOptions, rounding
 from castfit.integrate.march import Course, march
 from castfit.integrate.units import units_of
-from castfit.staged import locked
-from castfit.status import check, suggest
+from castfit.solve.staged import locked
+from castfit._support.status import check, suggest
 from castfit.transcribe.grid import merge
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.conditions import Condition
-    from castfit.link import Natural
-    from castfit.posed import Posed
+    from castfit.problem.conditions import Condition
+    from castfit.problem.parameter_map import Natural
+    from castfit.problem.compiled_problem import Posed
 
     Array = NDArray[np.float64]
 

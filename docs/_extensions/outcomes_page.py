@@ -8,7 +8,7 @@ from typing import Any
 from sphinx.application import Sphinx
 
 from castfit.integrate.locate import REASONS
-from castfit.status import Status
+from castfit._support.status import Status
 
 TEXT = """# Outcomes and messages
 

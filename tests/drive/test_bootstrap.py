@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 
 import castfit as cf
-from castfit.drive.bootstrap.intervals import acceleration, bca, percentile, quantiles, worst
-from castfit.drive.refits.recipes import redrawn
-from castfit.drive.refits.solution import pull
+from castfit.drive.uncertainty.bootstrap.intervals import acceleration, bca, percentile, quantiles, worst
+from castfit.drive.uncertainty.refits.recipes import redrawn
+from castfit.drive.uncertainty.refits.solution import pull
 from tests.builders import decay_model, decay_problem, refused
 from tests.drive.chores import Troubled
 from tests.drive.killed_bootstrap import run

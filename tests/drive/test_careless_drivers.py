@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.status import InputError
+from castfit._support.status import InputError
 from tests.builders import decay_problem
 from tests.junk import THINGS
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import castfit as cf
-from castfit._json import plain, rebuilt
+from castfit._support.json_codec import plain, rebuilt
 from castfit.drive.run.checkpoint import (
     Checkpoint,
     described,
@@ -20,13 +20,13 @@ from castfit.drive.run.checkpoint import (
     read,
     write,
 )
-from castfit.drive.scatter.method.basins import Climb
-from castfit.drive.scatter.method.choice import Filters
-from castfit.drive.scatter.method.members import Member, enrol
-from castfit.drive.scatter.method.search import State
-from castfit.fingerprint import fingerprint
-from castfit.inputs import Input
-from castfit.status import InputError
+from castfit.drive.search.scatter.method.basins import Climb
+from castfit.drive.search.scatter.method.choice import Filters
+from castfit.drive.search.scatter.method.members import Member, enrol
+from castfit.drive.search.scatter.method.search import State
+from castfit.problem.fingerprint import fingerprint
+from castfit.experiment.inputs import Input
+from castfit._support.status import InputError
 from tests.builders import decay_problem, everything
 from tests.drive.chores import pole
 

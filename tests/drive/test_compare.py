@@ -10,8 +10,8 @@ import pytest
 
 import castfit as cf
 from castfit import InputError, Status, plots
-from castfit import _pool as pool
-from castfit.drive.compare.result import CATEGORIES, MethodTrial, Row
+from castfit._support import process_pool as pool
+from castfit.drive.search.compare.result import CATEGORIES, MethodTrial, Row
 from tests.drive.chores import STRAIGHT, Troubled, pole
 
 SINGLE = (cf.SingleShooting(), STRAIGHT)

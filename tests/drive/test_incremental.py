@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit import problems
-from castfit.drive.incremental.coarsening import coarsened
-from castfit.drive.incremental.hills import LOOKS, around
-from castfit.drive.incremental.horizons import break_time, doubling, end, integrated_length
-from castfit.drive.incremental.limits import Bounds, confidence_limits, standard_deviations
-from castfit.status import Status
+from castfit.drive.search.incremental.coarsening import coarsened
+from castfit.drive.search.incremental.hills import LOOKS, around
+from castfit.drive.search.incremental.horizons import break_time, doubling, end, integrated_length
+from castfit.drive.search.incremental.limits import Bounds, confidence_limits, standard_deviations
+from castfit._support.status import Status
 from tests.builders import LOTKA_VOLTERRA_POLE, LOTKA_VOLTERRA_SSE, decay_model, everything, lotka_volterra, refused
 from tests.drive.chores import noisy
 

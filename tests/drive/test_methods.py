@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import castfit as cf
-from castfit.drive.compare.methods import Custom, Fit, Incremental, ScatterSearch, methods_from
+from castfit.drive.search.compare.methods import Custom, Fit, Incremental, ScatterSearch, methods_from
 from castfit.drive.run.loop import answered
 from tests.builders import refused
 from tests.drive.chores import STRAIGHT, pole
@@ -142,7 +142,7 @@ def test_answers_are_read_wherever_the_result_is():
 
 def test_a_scatter_search_begins_at_the_start_and_counts_its_simulations(monkeypatch):
     short = partial(cf.scatter_search, max_eval=150)
-    monkeypatch.setattr("castfit.drive.compare.methods.scatter_search", short)
+    monkeypatch.setattr("castfit.drive.search.compare.methods.scatter_search", short)
     problem = pole()
     found = ScatterSearch()(problem, start={"k": 0.4}, max_time=60, seed=3)
     begun = cf.Problem(problem.model, problem.experiments, parameters={"k": cf.Parameter(0.4, lower=0, upper=2)})

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit import _pool as pool
+from castfit._support import process_pool as pool
 from castfit import plots
-from castfit.drive.multistart import multistart as module
-from castfit.status import InputError
+from castfit.drive.search.multistart import multistart as module
+from castfit._support.status import InputError
 from tests.builders import everything
 from tests.drive.chores import QUICK, STRAIGHT, Troubled, oscillator, pole, rows
 from tests.drive.killed import run

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import castfit as cf
-from castfit.drive.optima import Merit, Optimum, Outlook, optima
+from castfit.drive.run.optima import Merit, Optimum, Outlook, optima
 from tests.drive.chores import noisy
 
 

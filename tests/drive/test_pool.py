@@ -9,10 +9,10 @@ from multiprocessing import active_children, get_context
 
 import pytest
 
-from castfit import _pool as pool
-from castfit._blas import one_blas_thread, openblas
-from castfit._pool import Lost, Pool
-from castfit.status import InputError
+from castfit._support import process_pool as pool
+from castfit._support.blas_threads import one_blas_thread, openblas
+from castfit._support.process_pool import Lost, Pool
+from castfit._support.status import InputError
 from tests.drive.chores import chore, leave_at_once, square
 
 FOREVER = float("inf")

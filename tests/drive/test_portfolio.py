@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit import cli
-from castfit.benchmark.ablation import INGREDIENTS, run_ablation
-from castfit.benchmark.table import collected
-from castfit.drive.portfolio import search, ways
-from castfit.drive.portfolio.limits import search_field
-from castfit.drive.portfolio.moves import Field, Member, chosen, joined, moved
-from castfit.drive.portfolio.plan import Options, State, Tried, next_round, shares
-from castfit.drive.portfolio.portfolio import suiting
-from castfit.drive.portfolio.ways import CONFIRM, EXCHANGED, MOVED, WAYS, End, Order, candidate
-from castfit.start import descent
-from castfit.start.descent import settle
-from castfit.start.scene import Scene, scene_of
+from bench.ablation import INGREDIENTS, run_ablation
+from bench.table import collected
+from castfit.drive.search.portfolio import search, ways
+from castfit.drive.search.portfolio.limits import search_field
+from castfit.drive.search.portfolio.moves import Field, Member, chosen, joined, moved
+from castfit.drive.search.portfolio.plan import Options, State, Tried, next_round, shares
+from castfit.drive.search.portfolio.portfolio import suiting
+from castfit.drive.search.portfolio.ways import CONFIRM, EXCHANGED, MOVED, WAYS, End, Order, candidate
+from castfit.fit.start import descent
+from castfit.fit.start.descent import settle
+from castfit.fit.start.scene import Scene, scene_of
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -13,7 +13,7 @@ from scipy import optimize, stats
 
 import castfit as cf
 from castfit.cli import main
-from castfit.status import InputError
+from castfit._support.status import InputError
 from tests.builders import refused
 
 

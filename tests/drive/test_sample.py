@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 import castfit as cf
-from castfit.drive.sample import sample as module
-from castfit.priors import Gamma, LogNormal, Normal, Uniform
+from castfit.drive.uncertainty.sample import sample as module
+from castfit.densities.priors import Gamma, LogNormal, Normal, Uniform
 from tests.builders import decay_model, decay_problem, refused
 from tests.test_bands import AT, T, line
 

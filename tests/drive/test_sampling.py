@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit import problems
-from castfit.drive.multistart.sampling import SAMPLINGS, draw
-from castfit.status import InputError
+from castfit.drive.search.multistart.sampling import SAMPLINGS, draw
+from castfit._support.status import InputError
 from tests.builders import decay_model
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import castfit as cf
 from castfit import problems
-from castfit.benchmark import INTEGRATOR
+from bench import INTEGRATOR
 from tests.drive.chores import Troubled, pole
 
 MEASURED = Path(__file__).resolve().parents[3] / "shared" / "data" / "hiv_data.csv"

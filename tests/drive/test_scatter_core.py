@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from castfit.drive.scatter.method.basins import thinned
-from castfit.drive.scatter.method.options import Options
-from castfit.drive.scatter.method.search import Ascent, begin, step
+from castfit.drive.search.scatter.method.basins import thinned
+from castfit.drive.search.scatter.method.options import Options
+from castfit.drive.search.scatter.method.search import Ascent, begin, step
 
 
 class Function:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from castfit.drive.scatter.method.basins import (
+from castfit.drive.search.scatter.method.basins import (
     Climb,
     memory_distances,
     near_minima,
@@ -15,14 +15,14 @@ from castfit.drive.scatter.method.basins import (
     path_distances,
     thinned,
 )
-from castfit.drive.scatter.method.beyond import better_children, beyond, further
-from castfit.drive.scatter.method.choice import Filters, choose, passing
-from castfit.drive.scatter.method.combine import child, children, inside, new_pairs, pair_of, types_of
-from castfit.drive.scatter.method.diversify import choose as choose_subrange
-from castfit.drive.scatter.method.diversify import diverse, first_points, probabilities, subranges
-from castfit.drive.scatter.method.members import Member, enrol, ranked
-from castfit.drive.scatter.method.options import Options
-from castfit.drive.scatter.method.refset import (
+from castfit.drive.search.scatter.method.beyond import better_children, beyond, further
+from castfit.drive.search.scatter.method.choice import Filters, choose, passing
+from castfit.drive.search.scatter.method.combine import child, children, inside, new_pairs, pair_of, types_of
+from castfit.drive.search.scatter.method.diversify import choose as choose_subrange
+from castfit.drive.search.scatter.method.diversify import diverse, first_points, probabilities, subranges
+from castfit.drive.search.scatter.method.members import Member, enrol, ranked
+from castfit.drive.search.scatter.method.options import Options
+from castfit.drive.search.scatter.method.refset import (
     by_corners,
     by_quality,
     in_flat_zone,
@@ -32,7 +32,7 @@ from castfit.drive.scatter.method.refset import (
     too_close,
     updated,
 )
-from castfit.drive.scatter.method.regenerate import kept, largest_products, new_directions, segments
+from castfit.drive.search.scatter.method.regenerate import kept, largest_products, new_directions, segments
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -13,7 +13,7 @@ import pytest
 import castfit as cf
 from castfit import plots, problems
 from castfit.drive.run.checkpoint import read
-from castfit.drive.scatter.scales import box_of, restated
+from castfit.drive.search.scatter.scales import box_of, restated
 from castfit.plots import searches as pictures
 from tests.builders import decay_model, decay_problem, everything, refused
 

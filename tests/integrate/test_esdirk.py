@@ -19,8 +19,8 @@ from castfit.integrate.native import Control, NativeModel, obstacle
 from castfit.integrate.reference import Reference
 from castfit.integrate.stepping import Stepping
 from castfit.integrate.tableau import ESDIRK4, ESDIRK5
-from castfit.model import Model, symbols
-from castfit.status import InputError
+from castfit.model.model import Model, symbols
+from castfit._support.status import InputError
 from tests.integrate.test_integrator import identity_seeds, lotka_volterra, make_lanes
 
 pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
-from castfit._casadi import Buffered, find_compiler
+from castfit._support.casadi_functions import Buffered, find_compiler
 from castfit.integrate import Integrator, IntegratorOptions, Lanes, native
-from castfit.model import Model, symbols
-from castfit.status import InputError
+from castfit.model.model import Model, symbols
+from castfit._support.status import InputError
 
 METHODS = ["cvodes", "idas", "esdirk", "rosenbrock", "collocation"]
 DAE_METHODS = ["idas", "esdirk", "rosenbrock", "collocation"]

@@ -10,7 +10,7 @@ import pytest
 
 import castfit as cf
 from castfit.integrate import Integrator, IntegratorOptions
-from castfit.model import Model, symbols
+from castfit.model.model import Model, symbols
 from tests.crossed import crossed
 from tests.integrate.test_integrator import everything, lotka_volterra, make_lanes
 

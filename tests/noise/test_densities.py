@@ -13,8 +13,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
-from castfit.noise.density import Density, factor_of
-from castfit.noise.models import (
+from castfit.densities.noise.density import Density, factor_of
+from castfit.densities.noise.models import (
     Cauchy,
     Gaussian,
     Huber,
@@ -27,7 +27,7 @@ from castfit.noise.models import (
     SoftL1,
     StudentT,
 )
-from castfit.status import InputError
+from castfit._support.status import InputError
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True)
 FUNCTIONS: dict[Density, dict] = {}

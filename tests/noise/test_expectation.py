@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.noise.functions import functions_of
+from castfit.densities.noise.functions import functions_of
 
 S = ca.SX.sym("s")
 

@@ -18,8 +18,8 @@ from scipy import integrate, stats
 import castfit as cf
 from castfit.integrate import IntegratorOptions
 from castfit.solve.condensing import condense
-from castfit.staged import Linearization, StagedProblem
-from castfit.statistics import residuals
+from castfit.solve.staged import Linearization, StagedProblem
+from castfit.result.covariance import residuals
 
 PRECISE = IntegratorOptions(relative_tolerance=1e-11, absolute_tolerance=1e-12)
 TRANSCRIPTIONS = [cf.SingleShooting(), cf.MultipleShooting(3), cf.Collocation()]

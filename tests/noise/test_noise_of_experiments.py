@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.drive.multistart.sampling import draw
-from castfit.fingerprint import question
-from castfit.start.surrogate import surrogate, with_spreads
+from castfit.drive.search.multistart.sampling import draw
+from castfit.problem.fingerprint import question
+from castfit.fit.start.surrogate import surrogate, with_spreads
 
 T = np.linspace(0.2, 8, 20)
 TRANSCRIPTIONS = [cf.SingleShooting(), cf.MultipleShooting(5), cf.Collocation()]

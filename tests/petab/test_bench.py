@@ -11,8 +11,8 @@ import pytest
 
 import castfit as cf
 from castfit import cli
-from castfit.benchmark.collection import run_collection, searched
-from castfit.benchmark.cpu_clock import cpu_clock
+from bench.collection import run_collection, searched
+from bench.cpu_clock import cpu_clock
 from tests.petab.writing import measured, parameter, write
 
 pytest.importorskip("petab")

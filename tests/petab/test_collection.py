@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.benchmark.collection import REFERENCES, run_collection
-from castfit.petab.loading import load_tables
-from castfit.petab.simulated import simulated
+from bench.collection import REFERENCES, run_collection
+from castfit.formats.petab.loading import load_tables
+from castfit.formats.petab.simulated import simulated
 
 pytest.importorskip("petab")
 FOLDER = Path(os.environ.get("CASTFIT_PETAB", "nowhere"))

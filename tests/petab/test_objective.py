@@ -10,9 +10,9 @@ from scipy import stats
 
 import castfit as cf
 from castfit.cli.source import load
-from castfit.drive.multistart.sampling import draw
-from castfit.drive.portfolio.limits import search_field
-from castfit.petab.likelihood import Objective, accurate
+from castfit.drive.search.multistart.sampling import draw
+from castfit.drive.search.portfolio.limits import search_field
+from castfit.formats.petab.likelihood import Objective, accurate
 from tests.petab.writing import DECAY, measured, parameter, write
 
 pytest.importorskip("petab")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.petab.loading import load_tables
-from castfit.petab.simulated import simulated
+from castfit.formats.petab.loading import load_tables
+from castfit.formats.petab.simulated import simulated
 
 pytest.importorskip("petab")
 FOLDER = Path(os.environ.get("CASTFIT_PETAB_TESTS", "nowhere"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from castfit.solve.bounded_lsq import Rows, Solution, bounded_lsq
 from castfit.solve.condensing import Condensed, expand, multipliers
-from castfit.staged import Chain, Jacobians, Layout, Linearization, Multipliers, Specification, Values, lay_out
+from castfit.solve.staged import Chain, Jacobians, Layout, Linearization, Multipliers, Specification, Values, lay_out
 
 
 def random_problem(

@@ -11,8 +11,8 @@ import pytest
 import castfit as cf
 from castfit.solve.solution import Ledger
 from castfit.solve.step_control import Box, NaturalLevel
-from castfit.staged import Evaluation
-from castfit.status import InputError
+from castfit.solve.staged import Evaluation
+from castfit._support.status import InputError
 from tests.builders import LOTKA_VOLTERRA_POLE, lotka_volterra
 from tests.solve.toys import Formula
 

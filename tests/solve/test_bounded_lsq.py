@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog, lsq_linear
 
 from castfit.solve.bounded_lsq import Rows, bounded_lsq, column_scale, regularise, triangle
-from castfit.status import InputError
+from castfit._support.status import InputError
 
 seeds = st.integers(0, 2**32 - 1)
 

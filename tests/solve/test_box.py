@@ -18,9 +18,9 @@ from castfit.solve.local import RIDGE, LocalProblem, units_of_search
 from castfit.solve.solution import Control
 from castfit.solve.stationary import finished, still_falls
 from castfit.solve.step_control import Box
-from castfit.start.descent import descend, settle
-from castfit.start.scene import scene_of
-from castfit.status import Status
+from castfit.fit.start.descent import descend, settle
+from castfit.fit.start.scene import scene_of
+from castfit._support.status import Status
 from tests.solve.toys import Formula
 from tests.wild import wild
 
@@ -309,7 +309,7 @@ def test_sensitivities_of_a_power_exist_where_its_state_is_zero_or_a_little_belo
 
 @given(st.floats(-5, 5), st.floats(-4, 4))
 def test_powers_are_what_they_were_wherever_they_are_numbers(x, n):
-    from castfit.powers import power
+    from castfit.model.powers import power
 
     s, e = ca.SX.sym("s"), ca.SX.sym("e")
     ours = ca.Function("power", [s, e], [power(s, e)])
@@ -324,7 +324,7 @@ def test_powers_are_what_they_were_wherever_they_are_numbers(x, n):
 
 
 def test_only_powers_of_states_with_estimated_exponents_change():
-    from castfit.powers import with_powers
+    from castfit.model.powers import with_powers
 
     x, y, n, K = (ca.SX.sym(name) for name in ("x", "y", "n", "K"))
     kept = ca.vertcat(x**2, x**2.5, K**n, (K / x) ** n, (x + y) ** n, (x + 1) ** n)

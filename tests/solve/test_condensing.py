@@ -19,8 +19,8 @@ from castfit.solve.condensing import (
     recondense,
 )
 from castfit.solve.factors import Factors
-from castfit.staged import Failure, Multipliers
-from castfit.status import InputError
+from castfit.solve.staged import Failure, Multipliers
+from castfit._support.status import InputError
 from tests.solve.blocks import (
     bounded_step,
     dense,

@@ -8,7 +8,7 @@ import pytest
 import castfit as cf
 from castfit.solve.descending import descend_in_box, descends
 from castfit.solve.step_control import Box
-from castfit.start.scene import scene_of
+from castfit.fit.start.scene import scene_of
 
 
 @pytest.mark.parametrize("name", ["bellman", "lotka_volterra_log", "cascade"])

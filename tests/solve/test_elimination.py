@@ -19,7 +19,7 @@ from castfit.solve.elimination import (
     eliminate,
     growth,
 )
-from castfit.staged import Jacobians, Layout, Linearization, Specification, Values, lay_out
+from castfit.solve.staged import Jacobians, Layout, Linearization, Specification, Values, lay_out
 from tests.solve.blocks import (
     bounded_step,
     dense,

@@ -14,8 +14,8 @@ import castfit as cf
 from castfit import problems
 from castfit.problems import exact_trajectory
 from castfit.solve.solution import Control, infeasibility
-from castfit.staged import gaps, weighted_squares
-from castfit.status import InputError, Status
+from castfit.solve.staged import gaps, weighted_squares
+from castfit._support.status import InputError, Status
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import LOTKA_VOLTERRA_POLE, decay_model, everything, lotka_volterra

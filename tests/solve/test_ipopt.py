@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 import castfit.solve.ipopt as module
 from castfit import problems
-from castfit._watch import Interrupt, Watch
-from castfit.experiment import Experiment, free
-from castfit.fit import fit
-from castfit.model import Model, symbols
-from castfit.problem import Constraint, Normal, Parameter, Problem
+from castfit._support.time_limit import Interrupt, Watch
+from castfit.experiment.experiment import Experiment, free
+from castfit.fit.fit import fit
+from castfit.model.model import Model, symbols
+from castfit.problem.problem import Constraint, Normal, Parameter, Problem
 from castfit.solve.ipopt import Ipopt
 from castfit.solve.solution import Control, Iteration, Ledger, infeasibility
-from castfit.staged import Evaluation, Failure, Linearization, StagedProblem, Values, rows_in_units, weighted_squares
-from castfit.status import Status
+from castfit.solve.staged import Evaluation, Failure, Linearization, StagedProblem, Values, rows_in_units, weighted_squares
+from castfit._support.status import Status
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.collocation_problem import collocation_problem
 from castfit.transcribe.multiple_shooting import MultipleShooting

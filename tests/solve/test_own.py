@@ -8,8 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import castfit as cf
-from castfit._sparse import sparse_rows
-from castfit.benchmark.many import many_experiments
+from castfit._support.sparse_rows import sparse_rows
+from bench.many import many_experiments
 from castfit.solve import arrow_system, own
 from castfit.solve import local as local_problems
 from castfit.solve.bounded_lsq import bounded_lsq

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import chi2
 
 import castfit as cf
-from castfit.benchmark.textbook_models import MODELS
+from bench.textbook_models import MODELS
 from castfit.solve.plausible import CHANCE, LARGE_SQUARE, large_square
 
 

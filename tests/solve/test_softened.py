@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from castfit.solve.local import LocalProblem
 from castfit.solve.softened import ACCURACY, NormalEquations, SoftenedProblem, Softening
 from castfit.solve.solution import Ledger
-from castfit.staged import StagedProblem, gaps
+from castfit.solve.staged import StagedProblem, gaps
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting

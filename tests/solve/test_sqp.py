@@ -14,8 +14,8 @@ import castfit as cf
 from castfit.solve.assembly import ConstraintRows, JacobianMap
 from castfit.solve.collected import collected, products_along
 from castfit.solve.solution import Control, Ledger
-from castfit.staged import gaps
-from castfit.status import Status
+from castfit.solve.staged import gaps
+from castfit._support.status import Status
 from tests.builders import decay_model, decay_problem, everything, lotka_volterra, refused
 
 VECTOR = cf.MultipleShooting("data", derivatives="adjoint")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from castfit.experiment import Experiment
-from castfit.problem import Problem
+from castfit.experiment.experiment import Experiment
+from castfit.problem.problem import Problem
 from castfit.solve.condensing import multipliers
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Control
@@ -21,8 +21,8 @@ from castfit.solve.step_control import (
 )
 from castfit.solve.step_control.common import outer, violation
 from castfit.solve.step_control.exact_penalty import penalty
-from castfit.staged import gaps
-from castfit.status import InputError
+from castfit.solve.staged import gaps
+from castfit._support.status import InputError
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting

@@ -10,7 +10,7 @@ import numpy as np
 from castfit.solve.local import LocalProblem
 from castfit.solve.solution import Control, Ledger
 from castfit.solve.step_control import Search
-from castfit.staged import (
+from castfit.solve.staged import (
     Evaluation,
     Failure,
     Jacobians,

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit import problems
-from castfit.positive import positive_states
+from castfit.problem.positivity import positive_states
 from castfit.solve.flat import SHORT, Coordinates, FlatProblem
 from castfit.solve.softened import NormalEquations
-from castfit.start.constant import soft_start
+from castfit.fit.start.constant import soft_start
 
 HARD = ("cascade", "fitzhugh_nagumo", "goodwin", "lorenz", "lotka_volterra_log", "repressilator")
 POSITIVE = {"fitzhugh_nagumo": False, "lorenz": False}

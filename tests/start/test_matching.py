@@ -12,8 +12,8 @@ import castfit as cf
 from castfit import problems
 from castfit.problems import exact_trajectory
 from castfit.solve.solution import Ledger
-from castfit.start.matching import matching, unfelt
-from castfit.status import InputError, Status
+from castfit.fit.start.matching import matching, unfelt
+from castfit._support.status import InputError, Status
 from castfit.transcribe.trajectory import start_trajectory
 from tests.builders import everything, lotka_volterra
 

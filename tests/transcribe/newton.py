@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from castfit.staged import StagedProblem
+from castfit.solve.staged import StagedProblem
 from tests.solve.blocks import dense
 
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import castfit as cf
-from castfit.benchmark.adjoint_scaling import network
+from bench.adjoint_scaling import network
 from castfit.integrate import Integrator, IntegratorOptions
 from castfit.integrate.native import obstacle
 from castfit.solve.assembly import cost_gradient
 from castfit.solve.solution import Control
-from castfit.staged import gaps, rows_in_units
+from castfit.solve.staged import gaps, rows_in_units
 from tests.builders import LOTKA_VOLTERRA_SSE, everything, lotka_volterra, refused
 from tests.test_events import eventful, oral
 

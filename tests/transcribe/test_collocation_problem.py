@@ -8,12 +8,12 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import castfit.transcribe.collocation_problem as module
-from castfit.experiment import Experiment, free
-from castfit.inputs import Input
-from castfit.model import Model, symbols
-from castfit.problem import Constraint, Normal, Parameter, Problem
-from castfit.staged import Linearization, Multipliers, rows_in_units
-from castfit.status import InputError
+from castfit.experiment.experiment import Experiment, free
+from castfit.experiment.inputs import Input
+from castfit.model.model import Model, symbols
+from castfit.problem.problem import Constraint, Normal, Parameter, Problem
+from castfit.solve.staged import Linearization, Multipliers, rows_in_units
+from castfit._support.status import InputError
 from castfit.transcribe.collocation_problem import CollocationProblem, collocation_problem
 from tests.solve.blocks import dense
 from tests.transcribe.newton import simulate

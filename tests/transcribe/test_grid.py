@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from castfit.experiment import Experiment
+from castfit.experiment.experiment import Experiment
 from castfit.integrate import SharedGrids
-from castfit.model import Model, symbols
-from castfit.problem import Condition, Problem
-from castfit.status import InputError
+from castfit.model.model import Model, symbols
+from castfit.problem.problem import Condition, Problem
+from castfit._support.status import InputError
 from castfit.transcribe.grid import arrange, interval_mistakes, merge, snap, uniform_or_given
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting

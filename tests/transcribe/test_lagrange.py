@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from castfit.status import InputError
+from castfit._support.status import InputError
 from castfit.transcribe.lagrange import MAX_DEGREE, SCHEMES, Table, table
 
 TABLES = [table(scheme, degree) for scheme in SCHEMES for degree in range(1, MAX_DEGREE + 1)]

@@ -8,7 +8,7 @@ import pytest
 import castfit as cf
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.native import obstacle
-from castfit.posed import Posed
+from castfit.problem.compiled_problem import Posed
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import everything

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import castfit as cf
-from castfit.experiment import Experiment
-from castfit.inputs import Input
+from castfit.experiment.experiment import Experiment
+from castfit.experiment.inputs import Input
 from castfit.integrate import IntegratorOptions
-from castfit.model import Model, symbols
-from castfit.problem import Problem
+from castfit.model.model import Model, symbols
+from castfit.problem.problem import Problem
 from castfit.transcribe.collocation_problem import collocation_problem
 from castfit.transcribe.lagrange import table
 from castfit.transcribe.refinement import ElementErrors, element_errors, estimated_errors, refine

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
-from castfit.experiment import Experiment, free
-from castfit.inputs import Input
+from castfit.experiment.experiment import Experiment, free
+from castfit.experiment.inputs import Input
 from castfit.integrate import IntegratorOptions
-from castfit.model import Model, symbols
-from castfit.problem import Constraint, Normal, Parameter, Problem
-from castfit.staged import StagedProblem, gaps, weighted_squares
+from castfit.model.model import Model, symbols
+from castfit.problem.problem import Constraint, Normal, Parameter, Problem
+from castfit.solve.staged import StagedProblem, gaps, weighted_squares
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import (

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
-from castfit.experiment import Experiment, free
+from castfit.experiment.experiment import Experiment, free
 from castfit.integrate import IntegratorOptions
-from castfit.model import Model, symbols
-from castfit.problem import Parameter, Problem
+from castfit.model.model import Model, symbols
+from castfit.problem.problem import Parameter, Problem
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.trajectory import Trajectory, start_trajectory
 from tests.builders import LOTKA_VOLTERRA, LOTKA_VOLTERRA_POLE, everything, lotka_volterra, refused

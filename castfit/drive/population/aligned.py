@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._capture import captured
-from castfit._watch import Stopped
+from castfit._support.silence import captured
+from castfit._support.time_limit import Stopped
 from castfit.drive.population.cohort import Cohort, Curved
-from castfit.fingerprint import digest
+from castfit.problem.fingerprint import digest
 from castfit.integrate import IntegratorOptions, Lanes, Sensitivities, Trajectories
 from castfit.integrate.integrators import integrator_of
 from castfit.integrate.units import mean_magnitude
-from castfit.link import Expressions
-from castfit.quantities import natural_value
+from castfit.problem.parameter_map import Expressions
+from castfit.problem.quantities import natural_value
 from castfit.transcribe.division import divide
 from castfit.transcribe.measure import Observer
 from castfit.transcribe.measured import Measured, Slot, constant
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     import casadi as ca
     from numpy.typing import NDArray
 
-    from castfit.conditions import Condition
+    from castfit.problem.conditions import Condition
     from castfit.drive.population.question import Question
-    from castfit.link import Part
+    from castfit.problem.parameter_map import Part
     from castfit.transcribe.division import Division
 
     Array = NDArray[np.float64]

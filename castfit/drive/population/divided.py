@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._pool import Lost
+from castfit._support.process_pool import Lost
 from castfit.drive.population.aligned import Aligned, laid_out
 from castfit.drive.population.cohort import Cohort, Curved, of_some
 from castfit.integrate.crew import Asked, held

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._blas import one_blas_thread
-from castfit._json import rebuilt
-from castfit._live import duration, time_left
-from castfit._reading import flag_mistakes, is_count, named, option_mistakes, real, text
-from castfit._watch import Stopped, heeding_interrupts, unwatched, watched
+from castfit._support.blas_threads import one_blas_thread
+from castfit._support.json_codec import rebuilt
+from castfit._support.progress_line import duration, time_left
+from castfit._support.arguments import flag_mistakes, is_count, named, option_mistakes, real, text
+from castfit._support.time_limit import Stopped, heeding_interrupts, unwatched, watched
 from castfit.drive.population.cohort import Cohort
 from castfit.drive.population.cohorts import cohort_of, usual
 from castfit.drive.population.errors import Errors, errors_at, nothing
@@ -28,11 +28,11 @@ from castfit.drive.population.search import Found, Here, minimise
 from castfit.drive.run.checkpoint import Checkpoint, described, run_header
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.reporting import reporter
-from castfit.fingerprint import digest, fingerprint
+from castfit.problem.fingerprint import digest, fingerprint
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.crew import lanes_divided
-from castfit.problem import Problem
-from castfit.status import check, suggest
+from castfit.problem.problem import Problem
+from castfit._support.status import check, suggest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

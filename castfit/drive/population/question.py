@@ -19,24 +19,24 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._bounds import bound_mistakes
-from castfit._reading import real, text
+from castfit._support.bounds import bound_mistakes
+from castfit._support.arguments import real, text
 from castfit.drive.population.covariance import Covariance
 from castfit.drive.population.said import Individual, Population
-from castfit.experiment import Experiment, Free
-from castfit.knowledge import Plain, PriorRows, prior_rows
-from castfit.noise.gaussian import Gaussian
-from castfit.noise.unknown import Unknown
-from castfit.posed import Posed
-from castfit.problem import Problem
-from castfit.quantities import natural_value
-from castfit.statement import Parameter, initial_values
-from castfit.status import check, suggest
+from castfit.experiment.experiment import Experiment, Free
+from castfit.problem.prior_rows import Plain, PriorRows, prior_rows
+from castfit.densities.noise.gaussian import Gaussian
+from castfit.densities.noise.unknown import Unknown
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.problem import Problem
+from castfit.problem.quantities import natural_value
+from castfit.problem.parameters import Parameter, initial_values
+from castfit._support.status import check, suggest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.priors import PriorDistribution
+    from castfit.densities.priors import PriorDistribution
 
     Array = NDArray[np.float64]
     Index = NDArray[np.intp]

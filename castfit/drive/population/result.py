@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from castfit._brief import listed, one_line
-from castfit._pictures import picture
-from castfit._reading import items, real, text
-from castfit._text import aligned, rounded
-from castfit.quantities import natural_value
-from castfit.residuals import replicates
-from castfit.simulate import simulate
-from castfit.status import InputError, Status, check, suggest
+from castfit._support.reprs import listed, one_line
+from castfit._support.lazy_imports import picture
+from castfit._support.arguments import items, real, text
+from castfit._support.text_tables import aligned, rounded
+from castfit.problem.quantities import natural_value
+from castfit.result.residuals import replicates
+from castfit.simulate.simulate import simulate
+from castfit._support.status import InputError, Status, check, suggest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from castfit.drive.population.errors import Errors
     from castfit.drive.population.question import Question
     from castfit.integrate import IntegratorOptions
-    from castfit.simulate import Prediction, Times
+    from castfit.simulate.simulate import Prediction, Times
 
     Array = NDArray[np.float64]
 

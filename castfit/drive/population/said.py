@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._brief import brief
-from castfit._reading import is_one_of, is_within, items, name_of, named, real, reals, text
-from castfit.series import is_frame
-from castfit.statement import Parameter
-from castfit.status import check, suggest
+from castfit._support.reprs import brief
+from castfit._support.arguments import is_one_of, is_within, items, name_of, named, real, reals, text
+from castfit.experiment.time_series import is_frame
+from castfit.problem.parameters import Parameter
+from castfit._support.status import check, suggest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

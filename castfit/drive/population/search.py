@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castfit.drive.population.laplace import Laplace, Marginal, Scores
-from castfit.status import Status
+from castfit._support.status import Status
 
 Array = NDArray[np.float64]
 

@@ -19,12 +19,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from castfit._json import plain, restored
-from castfit._reading import text
-from castfit.concluded import versions
-from castfit.fingerprint import digest, fingerprint
-from castfit.problem import Posable
-from castfit.status import InputError, check
+from castfit._support.json_codec import plain, restored
+from castfit._support.arguments import text
+from castfit.fit.build_result import versions
+from castfit.problem.fingerprint import digest, fingerprint
+from castfit.problem.problem import Posable
+from castfit._support.status import InputError, check
 
 Header = Mapping[str, Any]
 Record = dict[str, Any]

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._brief import one_line
-from castfit._pictures import page
-from castfit._pool import LOST, lost
-from castfit._text import Column, Sheet
-from castfit.drive.optima import CHI2, Merit, Optimum
-from castfit.problem import Posable
-from castfit.result import Result
-from castfit.status import SOLVED, InputError, Status
+from castfit._support.reprs import one_line
+from castfit._support.lazy_imports import page
+from castfit._support.process_pool import LOST, lost
+from castfit._support.text_tables import Column, Sheet
+from castfit.drive.run.optima import CHI2, Merit, Optimum
+from castfit.problem.problem import Posable
+from castfit.result.result import Result
+from castfit._support.status import SOLVED, InputError, Status
 
 if TYPE_CHECKING:
     from pathlib import Path

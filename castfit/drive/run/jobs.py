@@ -10,8 +10,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from castfit._blas import one_blas_thread
-from castfit.status import InputError
+from castfit._support.blas_threads import one_blas_thread
+from castfit._support.status import InputError
 
 P = ParamSpec("P")
 T = TypeVar("T")

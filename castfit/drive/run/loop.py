@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from castfit._live import time_left
-from castfit._pool import Pool, Task
-from castfit._reading import text
+from castfit._support.progress_line import time_left
+from castfit._support.process_pool import Pool, Task
+from castfit._support.arguments import text
 from castfit.drive.run.found import Answer
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.reporting import is_tenth, reporter
-from castfit.result import Result
-from castfit.status import Status
+from castfit.result.result import Result
+from castfit._support.status import Status
 
 
 @dataclass(frozen=True)

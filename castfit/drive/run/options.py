@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from castfit._reading import flag_mistakes, is_count, is_one_of, option_mistakes, real, text
+from castfit._support.arguments import flag_mistakes, is_count, is_one_of, option_mistakes, real, text
 from castfit.drive.run.checkpoint import Checkpoint
 from castfit.drive.run.jobs import Parts, freeze
-from castfit.problem import kind_mistakes
-from castfit.status import Status, check
+from castfit.problem.problem import kind_mistakes
+from castfit._support.status import Status, check
 
 
 @dataclass(frozen=True)

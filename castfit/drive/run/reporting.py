@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
-from castfit._live import live
+from castfit._support.progress_line import live
 
 
 class Report(Protocol):

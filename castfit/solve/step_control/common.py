@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from castfit.solve.local import LocalProblem, Step
-from castfit.staged import Evaluation, Layout, gaps
+from castfit.solve.staged import Evaluation, Layout, gaps
 
 if TYPE_CHECKING:
     from castfit.solve.solution import Ledger
-    from castfit.staged import Array, Index
+    from castfit.solve.staged import Array, Index
 
 
 @dataclass(frozen=True)

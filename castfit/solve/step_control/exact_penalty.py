@@ -19,7 +19,7 @@ from castfit.solve.condensing import multipliers
 from castfit.solve.step_control.common import Advance, Search, StepControl, violation
 
 if TYPE_CHECKING:
-    from castfit.staged import Array, Evaluation
+    from castfit.solve.staged import Array, Evaluation
 
 INTEGRATION_NOISE = 1e-9
 """Changes of the cost, relative to half the squares of the rows, that integration errors make."""

@@ -13,10 +13,10 @@ import numpy as np
 
 from castfit.solve.condensing import expand
 from castfit.solve.step_control.common import Advance, Search, StepControl
-from castfit.staged import half_square_in_units
+from castfit.solve.staged import half_square_in_units
 
 if TYPE_CHECKING:
-    from castfit.staged import Array, Layout
+    from castfit.solve.staged import Array, Layout
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 
 import castfit as cf
 from castfit import problems
-from castfit.start.decomposition.blocks import decomposition_mistakes, find_blocks, pose
+from castfit.fit.start.decomposition.blocks import decomposition_mistakes, find_blocks, pose
 
 T = np.linspace(0, 4, 9)
 

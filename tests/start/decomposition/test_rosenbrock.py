@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.start.decomposition.rosenbrock import FixedSteps
+from castfit.fit.start.decomposition.rosenbrock import FixedSteps
 
 
 def problem(n=30, *, scale="linear"):

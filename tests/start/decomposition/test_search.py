@@ -7,10 +7,10 @@ import pytest
 
 import castfit as cf
 from castfit import problems
-from castfit.start.decomposition import search
-from castfit.start.decomposition.rosenbrock import FixedSteps
-from castfit.start.decomposition.search import decompose
-from castfit.status import InputError, Status
+from castfit.fit.start.decomposition import search
+from castfit.fit.start.decomposition.rosenbrock import FixedSteps
+from castfit.fit.start.decomposition.search import decompose
+from castfit._support.status import InputError, Status
 from tests.builders import refused
 
 TRUTH = {"a": 0.8, "K": 0.5, "b": 1.5, "c": 0.3}

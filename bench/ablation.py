@@ -1,0 +1,349 @@
+"""The default search over hard problems, and what each of its ingredients contributes.
+
+``castfit bench estimate``   runs `castfit.estimate` to its own end: what is doubted, or not, is seen there
+``castfit bench ablation``   runs it until the optimum is reached, with one ingredient after the other switched off
+
+Guesses are drawn like starts: for problems of the library by their own distribution, for those of a PEtab collection
+(``--folder``) evenly between the bounds on their scale.  The optimum is the reference of the library; of a collection
+the refitted nominal parameters, up to 0.1 in the logarithm of the likelihood, at full accuracy, whether the point
+converged or is on the floor of a valley.  A run of the ablation ends at the
+optimum or at the limit, in CPU seconds; a hit costs the CPU seconds of all runs over the number of hits.
+
+Methods run in turns, seed by seed, and take turns in who is the first: what is compiled once, and what else the machine
+does, meets all alike.  A run that could not differ from the default's is not repeated: before six candidates have ended
+nobody is dropped in a race, and nothing moved.  Such a run has the default's figures.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import castfit as cf
+from castfit._support.text_tables import Column, Sheet, or_never
+from bench.table import Kind, Progress, Report, collected, number_mistakes, record, unknown_mistakes
+from castfit.drive.search.portfolio.limits import search_field
+from castfit.drive.search.portfolio.plan import Options
+from castfit.drive.search.portfolio.portfolio import suiting
+from castfit.drive.search.portfolio.result import PortfolioProgress, PortfolioResult
+from castfit.drive.search.portfolio.search import searched
+from castfit.drive.search.portfolio.ways import SAME, WAYS
+from castfit.drive.run.options import RunOptions
+from castfit.problem.compiled_problem import Posed
+from castfit.problems import load
+from castfit.fit.start.scene import scene_of
+from castfit._support.status import check
+
+PARTLY_OBSERVED = ("lorenz", "fitzhugh_nagumo", "lotka_volterra_log", "goodwin", "repressilator", "cascade")
+OTHERS = ("lotka_volterra_michalik", "stat5", "alpha_pinene")
+MAX_TIME = 10.0  # CPU seconds per run of the ablation
+_PETAB = ("Boehm", "Bruno", "Sneyd")
+_ALIKE = 6  # candidates, up to which neither race nor pool have a part
+_ENDLESS = 10**6  # finds: a run ends at the optimum, not when it believes it
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem to be searched: how guesses are drawn, and whether a cost or chi2 is the optimum."""
+
+    name: str
+    problem: Posed
+    draw: Callable[[np.random.Generator], Mapping[str, float]]
+    reached: Callable[[float, float], bool]
+
+
+@dataclass(frozen=True)
+class Ingredient:
+    """What is switched off: in words, how options change, whether it has no part in the first candidates."""
+
+    words: str
+    change: Callable[[Options], Options] = lambda options: options
+    late: bool = False  # whether the first candidates are those of the default
+
+
+def _without(way: str) -> Ingredient:
+    return Ingredient(
+        f"never: {WAYS[way]}", lambda options: replace(options, ways=tuple(w for w in options.ways if w != way))
+    )
+
+
+INGREDIENTS: dict[str, Ingredient] = {
+    "default": Ingredient("everything"),
+    "no screening": Ingredient("the first draw, not the best of several", lambda o: replace(o, screen=1)),
+    "no race": Ingredient("no candidate is dropped on the way", lambda o: replace(o, race=None), late=True),
+    "no box": Ingredient(
+        "local fits by Levenberg and Marquardt's steps", lambda o: replace(o, step_control="levenberg_marquardt")
+    ),
+    **{f"no {way}": _without(way) for way in ("fit", "growing", "soft")},
+    "no moved": replace(_without("moved"), late=True),
+    "one family": Ingredient(
+        "only the best point is moved, not the heads of three families", lambda o: replace(o, families=1), late=True
+    ),
+    "no single": replace(_without("box"), words="never straight down from the best of several draws"),
+    "no doubt": Ingredient(
+        "the best point is not tried with two quantities exchanged", lambda o: replace(o, doubt=False)
+    ),
+}
+"""What can be switched off."""
+
+TO_THE_OPTIMUM = tuple(name for name in INGREDIENTS if name != "no doubt")
+"""What has a part in the way there."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A search.
+
+    seed;  hit : whether it reached the optimum;  sure : of what it found;  finds : how often it found that;
+    candidates;  cpu : seconds;  to_hit : those until it reached the optimum, inf if it did not
+    """
+
+    seed: int
+    hit: bool
+    sure: bool
+    finds: int
+    candidates: int
+    cpu: float
+    to_hit: float
+
+
+@dataclass(frozen=True)
+class AblationRow:
+    """What searches without an ingredient did on a problem."""
+
+    problem: str
+    method: str
+    runs: tuple[Run, ...]
+
+    @property
+    def hits(self) -> int:
+        """How many runs reached the optimum."""
+        return sum(run.hit for run in self.runs)
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds of all runs."""
+        return sum(run.cpu for run in self.runs)
+
+
+def library_case(name: str) -> Case:
+    """Return a problem of the library."""
+    benchmark = load(name)
+    return Case(
+        name, benchmark.problem.posed, benchmark.draw_start, lambda cost, chi2: benchmark.reference.is_reached(chi2)
+    )
+
+
+def petab_cases(folder: str | Path, names: Sequence[str]) -> Iterator[Case]:
+    """Yield the problems of a collection whose names begin so."""
+    from castfit.formats.petab.loading import load_tables
+
+    found = {path.parent.name: path for path in sorted(Path(folder).glob("*/*.yaml"))}
+    unknown = [b for b in names if not any(n.startswith(b) for n in found)]
+    check("ablation", [f"'{folder}' holds no problem '{b}'" for b in unknown])
+    for name, path in found.items():
+        if any(name.startswith(b) for b in names):
+            problem = load_tables(path).problem
+            near = cf.fit(problem, "single", cf.GaussNewton("box"))
+            yield Case(name, problem.posed, _evenly(problem.posed), _below(near.cost + SAME))
+
+
+def _evenly(posed: Posed) -> Callable[[np.random.Generator], Mapping[str, float]]:
+    field, places = search_field(posed, None), scene_of(posed).places
+
+    def draw(rng: np.random.Generator) -> Mapping[str, float]:
+        theta = posed.guess.copy()
+        theta[places] = field.draw(rng)
+        return dict(zip(posed.names, posed.to_natural(theta).tolist(), strict=True))
+
+    return draw
+
+
+def _below(target: float) -> Callable[[float, float], bool]:
+    return lambda cost, chi2: bool(cost <= target)
+
+
+def run_ablation(
+    *,
+    methods: Sequence[str] | None = None,
+    problems: Sequence[str] | None = None,
+    folder: str | Path | None = None,
+    starts: int = 10,
+    seed: int = 0,
+    max_time: float = MAX_TIME,
+    to_the_end: bool = False,
+    progress: Progress = lambda text: None,
+) -> Iterator[AblationRow]:
+    """Search every problem without each ingredient, the rows of one problem after the other.
+
+    Parameters
+    ----------
+    methods : sequence of str, optional
+        Of `INGREDIENTS`; by default all that have a part in the way to the optimum.
+    problems : sequence of str, optional
+        Of the library, or of the folder by the beginnings of their names; by default those that are only partly
+        observed, some others, and of the folder some of the smaller ones.
+    folder : path, optional
+        With PEtab problems.
+    starts, seed : int
+    max_time : float
+        CPU seconds per run, looked at after every candidate.
+    to_the_end : bool
+        Whether runs end as `castfit.estimate` does, or at the optimum.
+    progress : callable
+        Told what is being done.
+
+    Raises
+    ------
+    InputError
+        For unknown names or numbers out of range.
+    """
+    chosen = TO_THE_OPTIMUM if methods is None else tuple(methods)
+    wanted = (*PARTLY_OBSERVED, *OTHERS, *(() if folder is None else _PETAB)) if problems is None else tuple(problems)
+    known = set(cf.problems.names())
+    elsewhere = [] if folder is None else [name for name in wanted if name not in known]
+    mistakes = unknown_mistakes("method", chosen, INGREDIENTS)
+    mistakes += unknown_mistakes("problem", [name for name in wanted if name not in elsewhere], known)
+    mistakes += number_mistakes(starts=starts, seed=seed, max_time=max_time)
+    check("ablation", mistakes)
+    if "no doubt" in chosen and not to_the_end:
+        check("ablation", ["the doubt comes after the optimum; ask for it with castfit bench estimate"])
+
+    def rows() -> Iterator[AblationRow]:
+        cases = [library_case(name) for name in wanted if name in known]
+        for case in itertools.chain(cases, petab_cases(folder, elsewhere) if folder is not None else ()):
+            runs: dict[str, list[Run]] = {method: [] for method in chosen}
+            try:
+                for k in range(starts):
+                    for method in _in_turn(chosen, k):
+                        usual = runs["default"][k] if len(runs.get("default", ())) > k else None
+                        late = INGREDIENTS[method].late and not to_the_end
+                        if late and usual is not None and usual.hit and usual.candidates <= _ALIKE:
+                            runs[method].append(usual)
+                            continue
+                        progress(f"{case.name}, start {k + 1} of {starts}: {method}")
+                        runs[method].append(_run(case, INGREDIENTS[method], seed + k, max_time, to_the_end))
+            except KeyboardInterrupt:  # what has ended is not lost
+                yield from _rows(case, runs)
+                raise
+            yield from _rows(case, runs)
+
+    return rows()
+
+
+def _rows(case: Case, runs: Mapping[str, Sequence[Run]]) -> list[AblationRow]:
+    return [AblationRow(case.name, method, tuple(done)) for method, done in runs.items() if done]
+
+
+def _in_turn(methods: Sequence[str], k: int) -> list[str]:
+    """Return the order of methods for the k-th start: each time another one first, and the late ones last."""
+    early = [method for method in methods if not INGREDIENTS[method].late]
+    turn = k % len(early) if early else 0
+    return [*early[turn:], *early[:turn], *(method for method in methods if INGREDIENTS[method].late)]
+
+
+def _run(case: Case, ingredient: Ingredient, seed: int, max_time: float, to_the_end: bool) -> Run:
+    began = time.process_time()
+    posed = case.problem.starting_at(case.draw(np.random.default_rng((seed, 1))))
+    reached_at: list[float] = []
+
+    def done(now: PortfolioProgress) -> bool:
+        spent = time.process_time() - began
+        if not reached_at and case.reached(now.lowest, now.chi2):
+            reached_at.append(spent)
+        return spent > max_time or bool(reached_at and not to_the_end)
+
+    options = ingredient.change(Options(suiting(posed)))
+    found: PortfolioResult = searched(
+        posed, options, search_field(posed, None), RunOptions(max_time=100.0 * max_time, callback=done), {},
+        rng=seed, finds=3 if to_the_end else _ENDLESS,
+    )  # fmt: skip
+    if found.reason.startswith("Interrupted"):
+        raise KeyboardInterrupt
+    best = found.best
+    hit = bool(reached_at) or (best is not None and best.success and case.reached(best.cost, best.chi2))
+    cpu = time.process_time() - began
+    to_hit = reached_at[0] if reached_at else np.inf
+    return Run(seed, hit, found.sure, found.finds, len(found.candidates), cpu, to_hit)
+
+
+def _hits_per(row: AblationRow) -> str:
+    return or_never(row.cpu / row.hits if row.hits else np.inf, ".2f")
+
+
+def shown_ablation(rows: Sequence[AblationRow]) -> tuple[Sheet | str, ...]:
+    """Return a row for every ingredient, and for every problem hits and CPU seconds per hit."""
+    cases = list(dict.fromkeys(row.problem for row in rows))
+    of = {(row.method, row.problem): row for row in rows}
+
+    def cell(method: str, case: str) -> str:
+        return _cell(of.get((method, case)))
+
+    columns: list[Column[str]] = [("", str)]
+    for case in cases:
+        head = f">{case.partition('_')[0] if case[0].isupper() else case}"
+        columns.append((head, partial(cell, case=case)))
+    columns.append((">all", lambda method: _cell(_together(rows, method))))
+    methods = list(dict.fromkeys(row.method for row in rows))
+    words = [f"{method}: {INGREDIENTS[method].words}" for method in methods]
+    return Sheet.of(methods, *columns, title="ablation: hits, CPU seconds a hit"), "", *words
+
+
+def _cell(row: AblationRow | None) -> str:
+    return "-" if row is None else f"{row.hits}/{len(row.runs)} {_hits_per(row)}"
+
+
+def _together(rows: Sequence[AblationRow], method: str) -> AblationRow:
+    return AblationRow("", method, tuple(run for row in rows if row.method == method for run in row.runs))
+
+
+def shown_estimate(rows: Sequence[AblationRow]) -> tuple[Sheet | str, ...]:
+    """Return a row for every problem."""
+    return (
+        Sheet.of(
+            rows,
+            ("problem", lambda row: row.problem),
+            ("", lambda row: row.method),
+            (">optimum found", lambda row: f"{row.hits} of {len(row.runs)}"),
+            (">sure", lambda row: f"{sum(run.sure for run in row.runs)}"),
+            (">wrongly sure", lambda row: f"{sum(run.sure and not run.hit for run in row.runs)}"),
+            (">candidates", lambda row: f"{np.median([run.candidates for run in row.runs]):.0f}"),
+            (">CPU s to it", lambda row: f"{np.median([run.to_hit for run in row.runs]):.2f}"),
+            (">CPU s in all", lambda row: f"{np.median([run.cpu for run in row.runs]):.2f}"),
+            (">most", lambda row: f"{max(run.cpu for run in row.runs):.1f}"),
+            (">finds per 100 CPU s", lambda row: f"{100 * sum(run.finds for run in row.runs) / row.cpu:.0f}"),
+            title="castfit.estimate: medians of runs, each from a guess of its own",
+        ),
+    )
+
+
+def _report(name: str, progress: Progress, **options: Any) -> Report:
+    if name == "estimate":
+        problems = (*PARTLY_OBSERVED, *(_PETAB if "folder" in options else ()))
+        usual = {"starts": 20, "problems": problems, "max_time": 120.0, "methods": ("default",)}
+        asked: dict[str, Any] = {**usual, **options}
+        rows, stopped = collected(run_ablation(to_the_end=True, progress=progress, **asked))
+        shown = shown_estimate(rows)
+    else:
+        rows, stopped = collected(run_ablation(progress=progress, **options))
+        shown = shown_ablation(rows)
+    records = [{**asdict(row), "hits": row.hits, "cpu": row.cpu} for row in rows]
+    return Report(shown, record(name, records, castfit=cf.__version__, **stopped))
+
+
+KIND = Kind(
+    lambda: ("estimate", "ablation"),
+    ("starts", "seed", "methods", "max_time", "problems", "folder"),
+    _report,
+    lambda name: {
+        "estimate": "castfit.estimate on six problems that are only partly observed, from anywhere",
+        "ablation": "the same search with one ingredient after the other switched off",
+    }[name],
+)

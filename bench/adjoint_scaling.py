@@ -1,0 +1,209 @@
+"""``castfit bench adjoint-scaling``: what a gradient costs in simulations, forwards and backwards.
+
+A network of n_x states with n_p parameters is simulated, and differentiated
+
+    forward    by n_p sensitivities:  n_x (1 + n_p) equations;
+    adjoint    as one number, the sum of the final states: n_x equations backwards, n_p integrals;
+    vector     as n_x numbers, the final states by parameters and initial states: n_x^2 equations backwards.
+
+CPU times are relative to that of a simulation to the same tolerance.  The crossover is where forward and backward
+sensitivities take the same time, by interpolation of the logarithms.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.text_tables import Sheet
+from bench.table import Kind, Progress, Report, number_mistakes, record
+from castfit.integrate import Integrator, IntegratorOptions, Lanes
+from castfit.model.model import Model, symbols
+from castfit._support.status import check
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+
+NAME = "adjoint-scaling"
+STATES, PARAMETERS = (2, 5, 20, 100), (5, 10, 20, 50, 100, 200, 500)
+_HORIZON = 5.0
+_MOST = 2e4  # sensitivity equations that are worth the wait
+_LONG = 0.5  # seconds after which once is enough
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One network: CPU seconds of a simulation, and how many simulations the derivatives take; NaN where left out."""
+
+    n_x: int
+    n_p: int
+    simulation: float
+    forward: float
+    adjoint: float
+    forward_all: float
+    vector: float
+
+
+@dataclass(frozen=True)
+class AdjointScaling:
+    """All networks.
+
+    Attributes
+    ----------
+    timings : tuple of Timing
+    """
+
+    timings: tuple[Timing, ...]
+
+    @property
+    def crossovers(self) -> dict[int, tuple[float, float]]:
+        """Per n_x the numbers of parameters from which a gradient, and a Jacobian, takes less time backwards."""
+        out: dict[int, tuple[float, float]] = {}
+        for n_x in dict.fromkeys(t.n_x for t in self.timings):
+            own = [t for t in self.timings if t.n_x == n_x]
+            n_p = np.array([t.n_p for t in own], dtype=float)
+            one = _crossing(n_p, np.array([t.forward / t.adjoint for t in own]))
+            out[n_x] = one, _crossing(n_p, np.array([t.forward_all / t.vector for t in own]))
+        return out
+
+
+def network(n_x: int, n_p: int) -> Model:
+    """Return a model whose parameters are the strengths of saturated connections between its states."""
+    x, p = [symbols(f"x{i + 1}") for i in range(n_x)], [symbols(f"p{j + 1}") for j in range(n_p)]
+    rates: list[Any] = [-(1 + i / n_x) * x[i] + 0.5 * ca.tanh(x[(i + 1) % n_x]) for i in range(n_x)]
+    for j in range(n_p):
+        to, from_ = j % n_x, (7 * j + 3 + j // n_x) % n_x
+        rates[to] += p[j] * (n_x / n_p) * ca.tanh(x[from_])
+    return Model(dict(zip(x, rates, strict=True)), parameters=p)
+
+
+def adjoint_scaling(
+    *,
+    states: Sequence[int] = STATES,
+    parameters: Sequence[int] = PARAMETERS,
+    rng: int | np.random.Generator = 0,
+    repetitions: int = 5,
+    progress: Progress = lambda _: None,
+) -> AdjointScaling:
+    """Time derivatives of networks of several sizes.
+
+    Parameters
+    ----------
+    states, parameters : sequences of int
+    rng : int or Generator
+        Draws initial states and parameters.
+    repetitions : int
+        Of which the median is taken; of what takes long, one.
+    progress : callable, optional
+    """
+    generator = np.random.default_rng(rng)
+    found: list[Timing] = []
+    for n_x in states:
+        for n_p in parameters:
+            progress(f"{NAME}: {n_x} states, {n_p} parameters")
+            found.append(_timed(n_x, n_p, generator, repetitions))
+    return AdjointScaling(tuple(found))
+
+
+def _timed(n_x: int, n_p: int, rng: np.random.Generator, repetitions: int) -> Timing:
+    integrator = Integrator(network(n_x, n_p).system, [1.0], IntegratorOptions("cvodes"))
+    x0, p = rng.uniform(0.5, 1.5, (1, n_x)), rng.uniform(0.1, 1.0, (1, n_p))
+    lanes = Lanes(np.zeros(1), np.full(1, _HORIZON), x0, p, np.zeros((1, 1, 0, 4)), np.zeros((1, 0)))
+    at = integrator.values(lanes)
+    every, of_p = np.eye(n_x)[None, :, None], np.eye(n_p)[None]
+
+    def forward(directions: int) -> Callable[[], object]:
+        dx0, dp = np.zeros((1, n_x, directions)), np.zeros((1, n_p, directions))
+        dp[:, :, directions - n_p :] = of_p
+        dx0[:, :, : directions - n_p] = np.eye(n_x)[:, : directions - n_p]
+        return lambda: integrator.sensitivities(lanes, at, dx0, dp)
+
+    simulation = _median_time(lambda: integrator.values(lanes), 2 * repetitions)
+
+    def relative(action: Callable[[], object], equations: float) -> float:
+        return _median_time(action, repetitions) / simulation if equations <= _MOST else np.nan
+
+    return Timing(
+        n_x,
+        n_p,
+        simulation,
+        forward=relative(forward(n_p), n_x * (1 + n_p)),
+        adjoint=relative(lambda: integrator.adjoint(lanes, at, every.sum(axis=1, keepdims=True)), n_x + n_p),
+        forward_all=relative(forward(n_p + n_x), n_x * (1 + n_p + n_x)),
+        vector=relative(lambda: integrator.adjoint(lanes, at, every), n_x * (n_x + n_p)),
+    )
+
+
+def _median_time(action: Callable[[], object], repetitions: int) -> float:
+    action()
+    times: list[float] = []
+    while len(times) < repetitions and sum(times) < _LONG * max(len(times) - 1, 1):
+        began = time.process_time()  # what else the machine does must not count
+        action()
+        times.append(time.process_time() - began)
+    return float(np.median(times))
+
+
+def _crossing(n_p: Array, ratio: Array) -> float:
+    """Return where a ratio passes 1, by interpolation in logarithms; 0 if it is larger from the beginning."""
+    known = np.isfinite(ratio)
+    x, y = np.log(n_p[known]), np.log(ratio[known])
+    if not y.size or y[-1] <= 0.0:
+        return np.inf
+    below = np.flatnonzero(y <= 0.0)
+    if not below.size:
+        return 0.0
+    k = int(below[-1])
+    return float(np.exp(x[k] - y[k] * (x[k + 1] - x[k]) / (y[k + 1] - y[k])))
+
+
+def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None) -> Report:
+    check(NAME, number_mistakes(seed=seed))
+    found = adjoint_scaling(rng=seed, progress=progress)
+    if plot is not None:
+        from castfit.plots.derivatives import derivatives
+
+        derivatives(found.timings, found.crossovers, plot)
+    sheet = Sheet.of(
+        found.timings,
+        (">states", lambda t: f"{t.n_x}"),
+        (">parameters", lambda t: f"{t.n_p}"),
+        (">simulation", lambda t: f"{1e3 * t.simulation:.2f} ms"),
+        (">gradient: forward", lambda t: _times(t.forward)),
+        (">adjoint", lambda t: _times(t.adjoint)),
+        (">Jacobian: forward", lambda t: _times(t.forward_all)),
+        (">adjoint ", lambda t: _times(t.vector)),
+        title="Time of derivatives in simulations",
+    )
+    crossings = Sheet.of(
+        found.crossovers.items(),
+        (">states", lambda item: f"{item[0]}"),
+        (">gradient by adjoint pays from", lambda item: _from(item[1][0])),
+        (">Jacobian by adjoint pays from", lambda item: _from(item[1][1])),
+        title="Parameters from which backward integration takes less time",
+    )
+    rows = [vars(t) for t in found.timings]
+    return Report((sheet, "", crossings), record(NAME, rows, seed=seed, crossovers=found.crossovers))
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}" if np.isfinite(ratio) else ""
+
+
+def _from(parameters: float) -> str:
+    if not np.isfinite(parameters):
+        return "more than were tried"
+    return f"{parameters:.0f}" if parameters else "the first"
+
+
+KIND = Kind(
+    lambda: (NAME,),
+    ("seed", "plot"),
+    _run,
+    lambda _: "what derivatives cost in simulations, forwards and by adjoint states, for up to 500 parameters",
+)

@@ -1,0 +1,41 @@
+"""What a collection's own tables of simulations say, beside what castfit simulates."""
+
+from __future__ import annotations
+
+import csv
+from math import inf, nan
+from pathlib import Path
+
+from castfit.formats.petab.loading import Loaded
+from castfit.formats.petab.simulated import simulated
+
+_SAME_TIME = 1e-4  # relative: times are rounded in some tables
+_LEAST = 1e-6  # magnitude below which differences count as they are
+
+
+def difference(loaded: Loaded, folder: Path, name: str) -> float:
+    """Return the largest relative difference from the table ``simulatedData_NAME.tsv``; NaN without one.
+
+    Rows are found by observable, condition and time: their order may be another than the measurements'.
+    """
+    table = folder / f"simulatedData_{name}.tsv"
+    if not table.is_file():
+        return nan
+    rows = list(csv.DictReader(table.read_text(encoding="utf-8-sig").splitlines(), delimiter="\t"))
+    condition = next((c for c in (rows[0] if rows else ()) if c.startswith("simulationCondition")), "")
+    theirs: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for row in rows:
+        if row.get("time") and row.get("simulation"):
+            key = (_plain(row["observableId"]), row.get(condition, ""))
+            theirs.setdefault(key, []).append((float(row["time"]), float(row["simulation"])))
+    worst = 0.0 if theirs else nan
+    for m, value in zip(loaded.stated.measurements, simulated(loaded).tolist(), strict=True):
+        at = theirs.get((_plain(m.observable), m.experiment.partition(" after ")[0]), [])
+        near = [v for t, v in at if t == m.time or abs(t - m.time) <= _SAME_TIME * max(1.0, abs(t))]
+        off = min((abs(v - value) for v in near), default=inf)
+        worst = max(worst, off / max(abs(value), _LEAST))
+    return worst
+
+
+def _plain(observable: str) -> str:
+    return observable.removeprefix("observable_")

@@ -1,0 +1,424 @@
+"""The PEtab benchmark collection: is each problem read as its authors meant it, how fast, how often solved.
+
+Nothing of the collection ships with castfit: a folder is named that holds its problems, each in a folder of its own
+(github.com/Benchmarking-Initiative/Benchmark-Models-PEtab).
+
+Searches are those of `castfit.estimate` by default, from guesses drawn between the bounds.  They end when their best
+point is within 0.1 of the best value that the collection knows, or when their time is over, which is CPU time: what
+else runs on the machine changes nothing.  Hits are those that ended at or below this value, plus 0.1 or 1; the CPU time
+per hit is that of all searches divided by their number.  The figures of pyPESTO and AMICI beside ours were measured
+with pyPESTO 0.7 and AMICI 1.0 on one core, ten starts by the best of fides, trf and L-BFGS-B; or, where an interpreter
+is named in which they are installed, they are run here and now: compiled, evaluated, and started ten times with fides.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import castfit as cf
+from castfit._support.text_tables import Sheet
+from bench.collected_courses import difference
+from bench.cpu_clock import cpu_clock
+from bench.peers import PEERS, Peer, interpreter_mistakes, live
+from bench.table import Kind, Progress, Report, collected, number_mistakes, record
+from castfit.formats.petab.likelihood import Objective, accurate
+from castfit.formats.petab.loading import Loaded, load_tables
+from castfit.report.markup import joined, tag
+from castfit.report.page import Lead, Section, page
+from castfit._support.status import CastfitError, Status, check, suggest
+
+if TYPE_CHECKING:
+    from castfit.drive.search.portfolio.result import PortfolioProgress
+    from castfit.problem.problem import Problem
+    from castfit.result.result import Result
+
+    Array = np.ndarray[Any, np.dtype[np.float64]]
+
+NAME = "petab"
+MAX_TIME = 60.0  # seconds per run where nothing is known of others
+_NEAR, _FAR = 0.1, 1.0
+_PEER_STARTS = 10
+_REPEATS = 5
+_POINTS = 6  # where differences are tried until they are sharp enough to judge a gradient
+_SHARP = 3e-6  # relative
+_AROUND = 0.1  # of theta, in search scale
+
+
+REFERENCES = {
+    "Boehm_JProteomeRes2014": 138.2219977,
+    "Borghans_BiophysChem1997": -83.3236954,
+    "Bruno_JExpBot2016": -46.6881821,
+    "Crauste_CellSystems2017": 190.9639776,
+    "Elowitz_Nature2000": -63.2027504,
+    "Fiedler_BMCSystBiol2016": -58.5838716,
+    "Fujita_SciSignal2010": -53.0837668,
+    "Raia_CancerResearch2011": 346.0897815,
+    "Schwen_PONE2014": 943.9992989,
+    "Sneyd_PNAS2002": -319.7917770,
+    "Weber_BMC2015": 296.2017981,
+}
+"""Negative log likelihoods at the nominal parameters: of the petab library on the collection's simulations where these
+belong to them, else of two integrators that agree; those of others differ by up to 0.002 (Crauste)."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What was found of one problem.
+
+    Attributes
+    ----------
+    problem : str
+    loading : float
+        CPU seconds of reading and building.
+    nominal, reference : float
+        Negative log likelihood at the nominal parameters, and what it must be.
+    simulations : float
+        Largest relative difference from the collection's table of simulations; NaN without one.
+    value, gradient : float
+        CPU milliseconds of one evaluation and one Jacobian, with castfit's default integrator.
+    gradient_error : float
+        Largest difference of the gradient from finite differences, relative to its largest entry or 1.
+    checked_at : str
+        Where: at the nominal parameters, or near them where differences are too uncertain at these.
+    seeds, values, seconds : list
+        Of the searches: seed, objective reached (priors included), CPU seconds.
+    best : float
+        The objective at the nominal parameters (priors included), to which values are compared.
+    peer : Peer
+    trouble : str
+        Why the problem could not be read, or what failed.
+    """
+
+    problem: str
+    loading: float = np.nan
+    nominal: float = np.nan
+    reference: float = np.nan
+    simulations: float = np.nan
+    value: float = np.nan
+    gradient: float = np.nan
+    gradient_error: float = np.nan
+    checked_at: str = ""
+    seeds: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
+    seconds: tuple[float, ...] = ()
+    best: float = np.nan
+    peer: Peer = field(default_factory=Peer)
+    trouble: str = ""
+
+    def hits(self, margin: float) -> int:
+        """Return how many searches ended at or below the best known value, plus a margin."""
+        return sum(v <= self.best + margin for v in self.values)
+
+    @property
+    def seconds_per_hit(self) -> float:
+        """CPU seconds of all searches by their hits; infinite without one."""
+        hits = self.hits(_NEAR)
+        return sum(self.seconds) / hits if hits else np.inf
+
+
+def run_collection(
+    folder: str | Path,
+    *,
+    problems: Sequence[str] | None = None,
+    starts: int = 0,
+    seed: int = 1,
+    max_time: float | None = None,
+    tolerance: float | None = None,
+    pypesto: str | None = None,
+    progress: Callable[[str], object] = lambda text: None,
+) -> Iterator[Entry]:
+    """Go through the problems in a folder, one entry after the other.
+
+    Parameters
+    ----------
+    folder : str or path
+        With one folder for each problem.
+    problems : sequence of str, optional
+        Beginnings of their names; by default all.
+    starts : int
+        Searches for the optimum; none by default.
+    seed : int
+        Of the first search; each has the next one.
+    max_time : float, optional
+        CPU seconds of one search; by default what ten starts of pyPESTO and AMICI take.
+    tolerance : float, optional
+        Of the integrator, for the times of evaluations.
+    pypesto : str, optional
+        The Python in which pyPESTO and AMICI are installed, to run them now; else their published figures are shown.
+
+    Raises
+    ------
+    InputError
+        For a folder without problems, and unknown names.
+    """
+    found = {p.parent.name: p for p in sorted(Path(folder).glob("*/*.yaml"))}
+    mistakes = [] if found else [f"'{folder}' holds no problem, FOLDER/NAME/NAME.yaml"]
+    chosen = list(found) if problems is None else [n for n in found if any(n.startswith(b) for b in problems)]
+    mistakes += [
+        f"there is no problem '{b}': {suggest(b, found)}"
+        for b in (problems or () if found else ())
+        if not any(n.startswith(b) for n in found)
+    ]
+    check(NAME, [*mistakes, *interpreter_mistakes(pypesto)])
+    return (_entry(n, found[n], starts, seed, max_time, tolerance, pypesto, progress) for n in chosen)
+
+
+def _entry(
+    name: str,
+    path: Path,
+    starts: int,
+    seed: int,
+    max_time: float | None,
+    tolerance: float | None,
+    pypesto: str | None,
+    progress: Progress,
+) -> Entry:
+    progress(f"{name}: reading")
+    peer, reference = PEERS.get(name, Peer()), REFERENCES.get(name, np.nan)
+    began = time.process_time()
+    try:
+        loaded = load_tables(path)
+        problem = loaded.problem
+    except CastfitError as error:
+        return Entry(name, reference=reference, peer=peer, trouble=str(error))
+    loading = time.process_time() - began
+    theta = np.array(problem.guess)
+    try:
+        nominal = Objective(problem, theta).evaluate(theta).negative_log_likelihood
+    except CastfitError as error:
+        return Entry(name, loading, reference=reference, peer=peer, trouble=str(error))
+    prior = _prior(problem, theta)
+    best = (reference if np.isfinite(reference) else nominal) + prior
+    if pypesto is not None:
+        progress(f"{name}: pyPESTO and AMICI")
+        most = _PEER_STARTS * (max_time or MAX_TIME)
+        peer = live(pypesto, path, best, _NEAR, _PEER_STARTS if starts else 0, seed, most)
+    progress(f"{name}: gradient")
+    error, where = _gradient_error(problem, theta)
+    value, gradient = _times(problem, theta, tolerance)
+    limit = max_time if max_time is not None else peer.seconds or MAX_TIME
+    seeds = tuple(range(seed, seed + starts))
+    searches = [_search(problem, name, s, limit, best + _NEAR, progress) for s in seeds]
+    return Entry(
+        name,
+        loading,
+        nominal,
+        reference,
+        _simulations(loaded, path, name),
+        value,
+        gradient,
+        error,
+        where,
+        seeds,
+        tuple(v for v, _ in searches),
+        tuple(s for _, s in searches),
+        best,
+        peer,
+    )
+
+
+def _simulations(loaded: Loaded, path: Path, name: str) -> float:
+    try:
+        return difference(loaded, path.parent, name)
+    except CastfitError:
+        return np.nan
+
+
+def _gradient_error(problem: Problem, theta: Array) -> tuple[float, str]:
+    """Compare the gradient with differences where these are sharp: at theta, or near it."""
+    rng = np.random.default_rng(0)
+    error, where = np.nan, "nowhere"
+    objective = Objective(problem, theta, accurate(1e-10))
+    for k in range(_POINTS):
+        at = theta if k == 0 else theta + _AROUND * rng.uniform(-1.0, 1.0, theta.size)
+        exact = objective.gradient(at)
+        if not np.isfinite(exact).all():
+            continue
+        found, uncertain = objective.differences(at)
+        size = max(1.0, float(np.abs(exact).max()))
+        here = float(np.abs(found - exact).max()) / size
+        if uncertain.max() <= _SHARP * size:
+            return here, "nominal" if k == 0 else "near"
+        if not np.isfinite(error):
+            error, where = here, "uncertain"
+    return error, where
+
+
+def _times(problem: Problem, theta: Array, tolerance: float | None) -> tuple[float, float]:
+    """Return the CPU milliseconds of a value and of a Jacobian, with the default integrator; NaN where it fails."""
+    options = None if tolerance is None else cf.IntegratorOptions(relative_tolerance=tolerance)
+    objective = Objective(problem, theta, options or cf.IntegratorOptions())
+    found: list[float] = []
+    for act in (objective.value, objective.gradient):
+        if not np.isfinite(act(theta)).all():  # also builds what is built once
+            found.append(np.nan)
+            continue
+        took: list[float] = []
+        for k in range(1, _REPEATS + 1):
+            moved = theta + 1e-9 * k  # what was evaluated last is remembered
+            began = time.process_time()
+            act(moved)
+            took.append(time.process_time() - began)
+        found.append(1e3 * float(np.median(took)))
+    return found[0], found[1]
+
+
+def _search(
+    problem: Problem, name: str, seed: int, limit: float, target: float, progress: Progress
+) -> tuple[float, float]:
+    """Return the objective that a search reaches, priors included, confirmed with a tight tolerance, and CPU s."""
+    what = f"{name}: search with seed {seed}"
+    progress(what)
+    began = time.process_time()
+    result = searched(problem, seed, limit, target, lambda sentence: progress(f"{what}: {sentence}"))
+    took = time.process_time() - began
+    if result is None:
+        return np.inf, took
+    if result.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    theta = np.asarray(result.theta)
+    return Objective(problem, theta).value(theta) + _prior(problem, theta), took
+
+
+def searched(
+    problem: Problem, seed: int, limit: float, target: float = -np.inf, progress: Progress = lambda text: None
+) -> Result | None:
+    """Return what `castfit.estimate` finds within a limit in CPU seconds, or once its objective is at the target.
+
+    It begins at a random guess: the nominal one is the answer.
+    """
+    lower, upper = problem.bounds
+    low, high = (np.where(np.isfinite(b), b, problem.guess + by) for b, by in ((lower, -5.0), (upper, 5.0)))
+    guess = np.random.default_rng([seed, 1]).uniform(low, high)
+    nominal = Objective(problem, problem.guess).evaluate(problem.guess)
+    more = nominal.negative_log_likelihood - nominal.at.cost + problem.posed.prior_constant
+
+    def done(now: PortfolioProgress) -> bool:
+        progress(now.sentence)
+        return now.lowest + more <= target
+
+    with cpu_clock():
+        return cf.estimate(problem.posed.starting_at(guess), max_time=limit, rng=seed, callback=done).best
+
+
+def _prior(problem: Problem, theta: Array) -> float:
+    """Return what priors add to the objective."""
+    return problem.priors(theta).cost + problem.posed.prior_constant if problem.posed.every_prior else 0.0
+
+
+def sheet(entries: Iterable[Entry]) -> Sheet:
+    """Return the table: ours and theirs side by side."""
+    return Sheet.of(
+        entries,
+        ("problem", lambda e: e.problem.partition("_")[0]),
+        (">nominal", lambda e: f"{e.nominal:.4f}"),
+        (">off by", lambda e: f"{abs(e.nominal - e.reference):.1e}"),
+        (">courses", lambda e: "-" if np.isnan(e.simulations) else f"{e.simulations:.0e}"),
+        (">load", lambda e: f"{e.loading:.2f} s"),
+        (">value", lambda e: f"{e.value:.1f} ms"),
+        (">gradient", lambda e: f"{e.gradient:.1f} ms"),
+        (">AMICI, ms", lambda e: _or(e.peer.value, e.peer.gradient, "{:.2g}, {:.2g}")),
+        (">error", lambda e: f"{e.gradient_error:.0e}" + ("" if e.checked_at == "nominal" else f" {e.checked_at}")),
+        (">hits 0.1", lambda e: f"{e.hits(_NEAR)}/{len(e.values)}" if e.values else "-"),
+        (">hits 1", lambda e: f"{e.hits(_FAR)}" if e.values else "-"),
+        (">best", lambda e: f"{min(e.values):.4f}" if e.values else "-"),
+        (">CPU s/hit", lambda e: f"{e.seconds_per_hit:.3g}" if e.values else "-"),
+        (">pyPESTO", lambda e: _or(e.peer.hits, e.peer.seconds, f"{{:g}}/{e.peer.starts}, {{:.3g}} s")),
+    )  # fmt: skip
+
+
+def _or(one: float | None, other: float | None, form: str) -> str:
+    return "-" if one is None or other is None else form.format(one, other)
+
+
+def written(entries: Sequence[Entry]) -> str:
+    """Return the table as a page."""
+    table = sheet(entries)
+    heads = tag("tr", [tag("th", head.removeprefix(">")) for head in table.heads])
+    rows = [tag("tr", [tag("td", cell) for cell in row]) for row in table.rows]
+    wrong = [e for e in entries if e.trouble or e.peer.trouble]
+    off = max((abs(e.nominal - e.reference) for e in entries if np.isfinite(e.reference + e.nominal)), default=np.nan)
+    lead = Lead(
+        "PEtab benchmark collection",
+        "castfit bench petab",
+        "bad" if any(e.trouble for e in entries) else "good",
+        f"{sum(not e.trouble for e in entries)} of {len(entries)} problems are read; the objective differs from its "
+        f"reference by at most {off:.1e}.",
+        [("problems", str(len(entries))), ("searches", str(sum(len(e.values) for e in entries)))],
+    )
+    words = tag("p", " ".join((__doc__ or "").split("\n\n")[2].split()))
+    below = [tag("p", said) for said in _below(entries)]
+    scroll = tag("div", tag("table", heads, rows), class_="scroll")
+    sections = [Section("table", "The table", joined(scroll, *below, words))]
+    if wrong:
+        listed = [tag("li", f"{e.problem}: {e.trouble or f'pyPESTO: {e.peer.trouble}'}") for e in wrong]
+        sections.append(Section("trouble", "What could not be done", tag("ul", listed)))
+    return page(lead, sections)
+
+
+def _record(entry: Entry) -> Mapping[str, Any]:
+    hits = {"hits_0.1": entry.hits(_NEAR), "hits_1": entry.hits(_FAR), "cpu_s_per_hit": entry.seconds_per_hit}
+    return {**asdict(entry), **(hits if entry.values else {})}
+
+
+def _run(
+    name: str,
+    progress: Progress,
+    *,
+    folder: str = "",
+    problems: Sequence[str] | None = None,
+    starts: int = 0,
+    seed: int = 1,
+    max_time: float | None = None,
+    tolerance: float | None = None,
+    pypesto: str | None = None,
+    html: str | None = None,
+) -> Report:
+    mistakes = [] if folder else ["name the folder that holds the collection's problems: --folder FOLDER"]
+    mistakes += number_mistakes(seed=seed, max_time=1.0 if max_time is None else max_time)
+    mistakes += [f"starts is {starts}; give a number that is not negative"] if starts < 0 else []
+    check(f"bench {name}", mistakes)
+    rows, stopped = collected(
+        run_collection(
+            folder, problems=problems, starts=starts, seed=seed, max_time=max_time, tolerance=tolerance,
+            pypesto=pypesto, progress=progress,
+        )
+    )  # fmt: skip
+    if html:
+        Path(html).write_text(written(rows), encoding="utf-8")
+    trouble = [f"{e.problem}: {e.trouble}" for e in rows if e.trouble]
+    trouble += [f"{e.problem}, pyPESTO: {e.peer.trouble}" for e in rows if e.peer.trouble]
+    return Report(
+        (sheet(rows), "", *_below(rows), *trouble),
+        record(name, [dict(_record(e)) for e in rows], castfit=cf.__version__, folder=str(folder), **stopped),
+    )
+
+
+def _below(entries: Sequence[Entry]) -> list[str]:
+    """Return what is said below the table."""
+    now = next((e.peer.versions for e in entries if e.peer.versions), "")
+    peers = f"run now, {now}" if now else "measured with AMICI 1.0 and pyPESTO 0.7 on one core (ten starts)"
+    said = [f"AMICI, pyPESTO: {peers}"]
+    if any(e.values for e in entries):
+        said.append("hits: searches that ended within 0.1, or 1, of the best value known; each stopped there, or when "
+                    "its CPU seconds were over")  # fmt: skip
+    both = [abs(e.peer.nominal - e.nominal) for e in entries if e.peer.nominal is not None and not e.trouble]
+    said += [f"Objectives at the nominal parameters differ from AMICI's by at most {max(both):.1e}"] if both else []
+    if any(e.simulations > 1e-3 for e in entries):
+        said.append("courses: tables of simulations that are far off were made at other parameters, or with two labels "
+                    "exchanged (see the documentation)")  # fmt: skip
+    return said
+
+
+KIND = Kind(
+    lambda: (NAME,),
+    ("folder", "problems", "starts", "seed", "max_time", "tolerance", "pypesto", "html"),
+    _run,
+    lambda name: "the PEtab benchmark collection in a folder: objectives, gradients, times, hits",
+)

@@ -1,0 +1,336 @@
+"""Global searches compared on the same objective: scatter search, its ingredients switched off, and baselines.
+
+All methods minimise the same chi2 in the same box, simulate with the same integrator and count alike: a simulation is
+one evaluation of all experiments, and a sensitivity sweep counts as one.  A run ends when it has reached the target,
+the optimum known for the problem, or at a limit of simulations or time.  Integrators are compiled by a run that is not
+counted.  The problem's guess is kept from all methods.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from castfit._support.json_codec import finite
+from castfit._support.text_tables import Sheet, or_never
+from bench.searchers import ABLATION, SEARCHERS, Budget, Scatter, Searcher, Trace
+from bench.table import (
+    COMMON,
+    Kind,
+    Progress,
+    Report,
+    collected,
+    number_mistakes,
+    record,
+    reported,
+    unknown_mistakes,
+)
+from castfit.problem.problem import Problem
+from castfit.problems import Benchmark, PaperRow, load
+from castfit._support.status import check
+
+_SMALL = 1e-4  # the target where the optimum is zero
+
+
+@dataclass(frozen=True)
+class SearchTable:
+    """A comparison of searches.
+
+    Attributes
+    ----------
+    name, source : str
+    cases : tuple of (problem's name, options)
+    searchers : mapping from name to Searcher
+        Those that may be asked for.
+    methods : tuple of str
+        Those that are run unless others are asked for.
+    paper : tuple of PaperRow
+    max_eval : int
+        Simulations per run.
+    histogram : bool
+        Whether the ends of all local fits are worth a picture.
+    """
+
+    name: str
+    source: str
+    cases: tuple[tuple[str, Mapping[str, Any]], ...]
+    searchers: Mapping[str, Searcher]
+    methods: tuple[str, ...]
+    paper: tuple[PaperRow, ...]
+    max_eval: int
+    histogram: bool = False
+
+
+_SSM = "Rodriguez-Fernandez, Egea and Banga (2006)"
+TABLES = {
+    table.name: table
+    for table in (
+        SearchTable(
+            "ssm-pinene",
+            f"{_SSM}, figure 3",
+            (("alpha_pinene", {}), ("alpha_pinene", {"scale": "log"})),
+            SEARCHERS,
+            ("scatter", "multistart", "de"),
+            (
+                PaperRow("SSm", "always converged to the global solution after a short computational time"),
+                PaperRow("SRES, DE", "failed, or converged in a much larger time"),
+                PaperRow("local solvers from 0.5", "failed, or converged to bad local solutions"),
+            ),
+            20_000,
+        ),
+        SearchTable(
+            "ssm-hiv",
+            f"{_SSM}, figure 8",
+            (("hiv_proteinase", {}),),
+            SEARCHERS,
+            ("scatter", "multistart", "de"),
+            (
+                PaperRow("simulated annealing (Mendes and Kell 1998)", "0.0211 after 3 million simulations"),
+                PaperRow("Levenberg-Marquardt (the same)", "0.0213 after 4000 simulations"),
+                PaperRow("SSm", "a better value than these in less than 1500 simulations"),
+            ),
+            5000,
+        ),
+        SearchTable(
+            "ssm-threestep",
+            f"{_SSM}, figures 13 and 16",
+            (("three_step", {"lower": 1e-3}),),
+            SEARCHERS,
+            ("decomposed", "multistart", "de"),
+            (
+                PaperRow("SRES (Moles et al. 2003)", "two days"),
+                PaperRow("SSm", "a couple of minutes"),
+                PaperRow("100 local searches", "none reached the global optimum"),
+            ),
+            20_000,
+            histogram=True,
+        ),
+        SearchTable(
+            "ssm-ablation",
+            "what each ingredient of the scatter search contributes",
+            (("hiv_proteinase", {}), ("alpha_pinene", {})),
+            ABLATION,
+            tuple(ABLATION),
+            (),
+            1500,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class SearchRun:
+    """One run: the lowest chi2, simulations and seconds to the target (inf if missed), and what was spent in all."""
+
+    seed: int
+    chi2: float
+    simulations_to_target: float
+    seconds_to_target: float
+    simulations: int
+    cpu: float
+    trace: Trace
+
+
+@dataclass(frozen=True)
+class SearchRow:
+    """What one method did on one case, run by run."""
+
+    method: str
+    words: str
+    problem: str
+    options: Mapping[str, Any]
+    target: float
+    runs: tuple[SearchRun, ...]
+
+    @property
+    def case(self) -> str:
+        """The problem and its options, in words."""
+        options = ", ".join(f"{k} = {v}" for k, v in self.options.items() if k != "data")
+        return f"{self.problem} ({options})" if options else self.problem
+
+    @property
+    def reached(self) -> int:
+        """How many runs reached the target."""
+        return int(sum(np.isfinite(run.simulations_to_target) for run in self.runs))
+
+    @property
+    def expected_simulations(self) -> float:
+        """All simulations over the number of runs that reached the target; inf if none did."""
+        return sum(run.simulations for run in self.runs) / self.reached if self.reached else np.inf
+
+    @property
+    def expected_cpu(self) -> float:
+        """All CPU seconds over the number of runs that reached the target; inf if none did."""
+        return sum(run.cpu for run in self.runs) / self.reached if self.reached else np.inf
+
+    def record(self) -> dict[str, Any]:
+        """Return what JSON gets: all runs with their histories."""
+        runs = [
+            {
+                **{k: v for k, v in vars(run).items() if k != "trace"},
+                "history": [[m.simulations, m.seconds, m.chi2] for m in run.trace.history],
+                "ends": run.trace.ends,
+            }
+            for run in self.runs
+        ]
+        names = ("method", "problem", "target", "reached", "expected_simulations", "expected_cpu")
+        options = {k: str(v) if k == "data" else v for k, v in self.options.items()}
+        return finite({**{name: getattr(self, name) for name in names}, "options": options, "runs": runs})
+
+
+def run_searches(
+    table: SearchTable,
+    *,
+    methods: Sequence[str] | None = None,
+    runs: int = 5,
+    seed: int = 0,
+    workers: int = 1,
+    max_time: float = 60.0,
+    data: str | PathLike[str] | None = None,
+    progress: Progress = lambda text: None,
+) -> Iterator[SearchRow]:
+    """Run a comparison, one row after the other.
+
+    Parameters
+    ----------
+    table : SearchTable
+    methods : sequence of str, optional
+        By default those of the table.
+    runs : int
+        Runs of each method, with the seeds ``seed, seed + 1, ...``.
+    seed : int
+    workers : int
+    max_time : float
+        Seconds per run.
+    data : path, optional
+        The measurements of hiv_proteinase; without it they are simulated.
+    progress : callable
+        Told what is being done.
+
+    Raises
+    ------
+    InputError
+        For unknown methods or numbers out of range.
+    """
+    chosen = table.methods if methods is None else tuple(methods)
+    mistakes = unknown_mistakes("method", chosen, table.searchers)
+    mistakes += number_mistakes(runs=runs, workers=workers, seed=seed, max_time=max_time)
+    if data is not None and all(problem != "hiv_proteinase" for problem, _ in table.cases):
+        mistakes.append(f"{table.name} reads no data; leave out data")
+    check(table.name, mistakes)
+
+    def rows() -> Iterator[SearchRow]:
+        for problem, options in table.cases:
+            given = {**options, **({"data": data} if data is not None and problem == "hiv_proteinase" else {})}
+            benchmark = load(problem, **given)
+            target = target_of(benchmark)
+            budget = Budget(table.max_eval, max_time, target)
+            for method in chosen:
+                searcher, what = table.searchers[method], f"{table.name}, {problem}, {method}"
+                progress(f"{what}: building")
+                _warm_up(searcher, benchmark.problem, budget)
+                done: list[SearchRun] = []
+                for k in range(runs):
+                    progress(f"{what}: run {k + 1} of {runs}")
+                    done.append(_run(searcher, benchmark.problem, seed + k, workers, budget))
+                yield SearchRow(method, searcher.words, problem, given, target, tuple(done))
+
+    return rows()
+
+
+def target_of(benchmark: Benchmark) -> float:
+    """Return the chi2 at which the reference optimum counts as found."""
+    reference = benchmark.reference
+    return reference.objective * (1.0 + reference.objective_tolerance) or _SMALL
+
+
+def _warm_up(searcher: Searcher, problem: Problem, budget: Budget) -> None:
+    """Build and compile what the runs need: until the first fit has ended."""
+    small = replace(searcher, options={**searcher.options, "dim_refset": 3, "n_diverse": 3, "local_n1": 0,
+                                       "local_searches": 1}) if isinstance(searcher, Scatter) else searcher  # fmt: skip
+    small(problem, seed=0, workers=1, budget=replace(budget, max_eval=4 if small is searcher else 10))
+
+
+def _run(searcher: Searcher, problem: Problem, seed: int, workers: int, budget: Budget) -> SearchRun:
+    began = time.process_time()
+    trace = searcher(problem, seed=seed, workers=workers, budget=budget)
+    cpu = time.process_time() - began
+    at = next((m for m in trace.history if m.chi2 <= budget.vtr), None)
+    return SearchRun(
+        seed=seed,
+        chi2=min((m.chi2 for m in trace.history), default=np.inf),
+        simulations_to_target=np.inf if at is None else float(at.simulations),
+        seconds_to_target=np.inf if at is None else at.seconds,
+        simulations=trace.simulations,
+        cpu=cpu,
+        trace=trace,
+    )
+
+
+def shown(table: SearchTable, rows: Sequence[SearchRow], files: Iterable[str]) -> tuple[Sheet | str, ...]:
+    """Return what a paper reports of global searches, our rows, and where their curves are."""
+    ours = Sheet.of(
+        rows,
+        ("problem", lambda row: row.case),
+        ("method", lambda row: row.method),
+        (">reached", lambda row: f"{row.reached} of {len(row.runs)}"),
+        (">best", lambda row: f"{min(run.chi2 for run in row.runs):.7g}"),
+        (">worst", lambda row: f"{max(run.chi2 for run in row.runs):.5g}"),
+        (">simulations", lambda row: or_never(float(np.median([r.simulations_to_target for r in row.runs])), ".0f")),
+        (">expected", lambda row: or_never(row.expected_simulations, ".0f")),
+        (">seconds", lambda row: or_never(float(np.median([r.seconds_to_target for r in row.runs])), ".2f")),
+        (">expected", lambda row: or_never(row.expected_cpu, ".2f")),
+        ("", lambda row: row.words),
+    )
+    targets = ", ".join(dict.fromkeys(f"{row.problem} {row.target:.7g}" for row in rows))
+    words = (
+        f"targets: {targets}; simulations and seconds: median to the target; expected: all simulations, and all CPU "
+        "seconds, over the number of runs that reached it"
+    )
+    paper = [reported(table.name, table.source, table.paper), ""] if table.paper else []
+    return *paper, ours, "", words, *(f"The curves are in {file}." for file in files)
+
+
+def draw(rows: Iterable[SearchRow], table: SearchTable, path: str) -> tuple[str, ...]:
+    """Draw the convergence curves of the first case into a file, and the histogram of local fits beside it.
+
+    Returns
+    -------
+    tuple of str
+        The files that were written.
+    """
+    from pathlib import Path
+
+    from castfit.plots.searches import curves, histogram
+
+    first = [row for row in rows if (row.problem, row.options) == _case_of(rows)]
+    curves({row.method: [run.trace for run in row.runs] for row in first}, path, target=first[0].target)
+    ends = [f for row in first if row.method == "multistart" for run in row.runs for f in run.trace.ends]
+    if not (table.histogram and np.isfinite(ends).any()):
+        return (path,)
+    beside = Path(path)
+    beside = beside.with_name(f"{beside.stem}_histogram{beside.suffix}")
+    histogram(ends, beside, target=first[0].target)
+    return path, str(beside)
+
+
+def _case_of(rows: Iterable[SearchRow]) -> tuple[str, Mapping[str, Any]]:
+    row = next(iter(rows))
+    return row.problem, row.options
+
+
+def _report(
+    name: str, progress: Progress, starts: int = 5, seed: int = 0, plot: str | None = None, **options: Any
+) -> Report:
+    table = TABLES[name]
+    rows, stopped = collected(run_searches(table, runs=starts, seed=seed, progress=progress, **options))
+    files = draw(rows, table, plot) if plot and rows else ()
+    return Report(shown(table, rows, files), record(name, [row.record() for row in rows], seed=seed, **stopped))
+
+
+KIND = Kind(lambda: TABLES, (*COMMON, "data", "plot"), _report, lambda name: "global searches: success against effort")

@@ -1,0 +1,296 @@
+"""``castfit bench sweep``: what values with sensitivities cost at equal accuracy, by each method of integration.
+
+Each problem is integrated at its reference (a PEtab problem at its nominal values) as single shooting does it, all
+experiments, values and sensitivities along all estimated quantities, at relative tolerances 1e-4 ... 1e-10 and a
+hundredth of them absolute.  The error is the largest one of a sensitivity,
+
+    |S - S*| / max over time |S*|      (or a hundredth of the state's magnitude, where that is more),
+
+and the same of the states, against CVODES at 1e-12.  Where the ESDIRK method at 1e-12 says otherwise, both are run at
+1e-13, and the one is taken that this changes least: a model that amplifies small errors a million times (Crauste's, at
+a threshold of its pathogen) is no longer accurate at 1e-12 by either.  Where neither 1e-10 nor what is coarser gives an
+accuracy that is compared, 1e-12 is measured too.
+
+CPU time as a function of the error is interpolated in logarithms to the accuracies that are compared; both methods are
+timed in turn, so that what else the machine does meets both.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.text_tables import Column, Sheet
+from bench.table import Kind, Progress, Report, collected, record, unknown_mistakes
+from castfit.integrate import IntegratorOptions, sundials
+from castfit.integrate.integrators import integrator_of
+from castfit.problem.compiled_problem import Posed
+from castfit.problems import load, names
+from castfit._support.status import check
+from castfit.transcribe.shooting_problem import ShootingProblem
+from castfit.transcribe.single_shooting import SingleShooting
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.integrate import Integrator
+    from castfit.transcribe.sweep import Asked
+
+    _Found = tuple[Array, Array]
+
+NAME = "sweep"
+PROBLEMS = ("calcium", "three_step", "stat5", "hiv_proteinase")
+TOLERANCES = (1e-4, 1e-6, 1e-8, 1e-10)
+ACCURACIES = (1e-4, 1e-6)
+"""Errors at which methods are compared."""
+
+_FINEST = 1e-12
+_EXACT = IntegratorOptions("cvodes", 1e-12, 1e-13, max_steps=200_000)
+_AGREED = 1e-8  # difference of two methods at 1e-12 up to which either is exact
+_REMEMBERED = 1e-6  # of its initial value, that counts as a state's magnitude if it is all but gone when it is measured
+_NEGLIGIBLE = 1e-2  # of a state's magnitude: sensitivities (to relative changes) below it count as that large
+_REPETITIONS = 3
+_STEPS = 100_000
+
+
+@dataclass(frozen=True)
+class Curve:
+    """CPU seconds (n,) and errors (n,) of one method at falling tolerances; seconds that building took."""
+
+    method: str
+    seconds: Array
+    errors: Array
+    building: float
+
+    def at(self, error: float) -> float:
+        """Return the seconds at an error, by interpolation in logarithms; NaN outside of what was measured."""
+        known = np.isfinite(self.seconds) & np.isfinite(self.errors)
+        if known.sum() < 2:
+            return np.nan
+        # An error that grows again at a finer tolerance buys nothing.
+        x: Array = np.minimum.accumulate(np.log(self.errors[known]))
+        y: Array = np.log(self.seconds[known])
+        if not x[-1] <= np.log(error) <= x[0]:
+            return float(np.exp(y[0])) if np.log(error) > x[0] else np.nan
+        between: Array = np.interp(np.log([error]), x[::-1], y[::-1])
+        return float(np.exp(between[0]))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One problem: its size, the curves of the compiled SUNDIALS method and of ESDIRK, and by which errors are told."""
+
+    name: str
+    n_x: int
+    n_d: int
+    lanes: int
+    theirs: Curve
+    ours: Curve
+    exact: str = ""
+
+    def ratio(self, error: float) -> float:
+        """Return the time of ESDIRK relative to the other's at an error."""
+        return self.ours.at(error) / self.theirs.at(error)
+
+
+def sweep(
+    *, problems: Sequence[str] | None = None, folder: str | None = None, progress: Progress = lambda _: None
+) -> Iterator[Compared]:
+    """Compare both methods on problems of the library, and on PEtab problems in the folders of a folder.
+
+    Parameters
+    ----------
+    problems : sequence of str, optional
+        Names in the library, or of problems in the folder; by default four and all of these.
+    folder : str, optional
+    progress : callable, optional
+    """
+    for name, posed, theta in _cases(problems, folder):
+        progress(f"{NAME}: {name}")
+        yield compared(name, posed, theta)
+
+
+def compared(name: str, posed: Posed, theta: Array) -> Compared:
+    """Compare both methods on a problem at theta (n_theta,)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        staged = SingleShooting(IntegratorOptions("cvodes" if not posed.model.algebraic_states else "idas")).transcribe(
+            posed, theta
+        )
+        asked = staged.asked(staged.start)
+        method = sundials(len(posed.model.algebraic_states))
+        exact, by = _exact(asked, staged, method)
+        curves = {
+            kind: _timed(kind, asked, staged, exact, compilation)
+            for kind, compilation in ((method, "always"), ("esdirk", "always"))
+        }
+    n_d = max(a.dx0.shape[2] for a in asked)
+    lanes = sum(a.lanes.size for a in asked)
+    return Compared(name, len(posed.model.states), n_d, lanes, curves[method], curves["esdirk"], by)
+
+
+def _exact(asked: Sequence[Asked], staged: ShootingProblem, method: str) -> tuple[list[_Found], str]:
+    """Return values and sensitivities as exactly as two methods can have them, and by which."""
+
+    def at(kind: str, finer: float = 1.0) -> list[_Found]:
+        tolerances = finer * _EXACT.relative_tolerance, finer * _EXACT.absolute_tolerance
+        options = IntegratorOptions(kind, *tolerances, max_steps=_EXACT.max_steps)
+        return [_run(a, _with(a, staged, options)) for a in asked]
+
+    def differ(one: list[_Found], other: list[_Found]) -> float:
+        return max(_error(a, f, g) for a, f, g in zip(asked, one, other, strict=True))
+
+    theirs, ours = at(method), at("esdirk")
+    if not all(np.isfinite(part).all() for found in theirs for part in found):
+        return ours, "esdirk"
+    if not differ(ours, theirs) > _AGREED:
+        return theirs, method
+    finer = {method: at(method, 0.1), "esdirk": at("esdirk", 0.1)}
+    moved = {method: differ(theirs, finer[method]), "esdirk": differ(ours, finer["esdirk"])}
+    best = min(moved, key=lambda kind: moved[kind])
+    return finer[best], best
+
+
+def _timed(kind: str, asked: Sequence[Asked], staged: ShootingProblem, exact: list[_Found], compilation: str) -> Curve:
+    """Time one method at all tolerances."""
+    seconds: list[float] = []
+    errors: list[float] = []
+    building = 0.0
+    for tolerance in (*TOLERANCES, _FINEST):
+        if tolerance == _FINEST and min(errors) <= min(ACCURACIES):
+            break
+        options = IntegratorOptions(kind, tolerance, 1e-2 * tolerance, max_steps=_STEPS, compile=compilation)
+        began = time.process_time()
+        integrators = [_with(a, staged, options) for a in asked]
+        found = [_run(a, by) for a, by in zip(asked, integrators, strict=True)]
+        first = time.process_time() - began
+        taken = [_cpu(lambda: [_run(a, by) for a, by in zip(asked, integrators, strict=True)])  # noqa: B023
+                 for _ in range(_REPETITIONS)]  # fmt: skip
+        building = max(building, first - min(taken))
+        seconds.append(min(taken))
+        errors.append(max(_error(a, f, e) for a, f, e in zip(asked, found, exact, strict=True)))
+    return Curve(kind, np.array(seconds), np.array(errors), building)
+
+
+def _with(asked: Asked, staged: ShootingProblem, options: IntegratorOptions) -> Integrator:
+    return integrator_of(staged.problem.model, asked.integrator.grid, options)
+
+
+def _run(asked: Asked, by: Integrator) -> _Found:
+    """Integrate values with sensitivities: at once by a method that can, else first those, then these."""
+    if asked.spans is None:
+        at, slopes = by.differentiated(asked.lanes, asked.dx0, asked.dp)
+        return at.x, slopes.dx
+    at = by.values(asked.lanes)
+    return at.x, by.sensitivities(asked.lanes, at, asked.dx0, asked.dp, asked.spans).dx
+
+
+def _error(asked: Asked, found: _Found, exact: _Found) -> float:
+    """Return the largest relative error of values and sensitivities; infinite where a lane failed."""
+    unit = np.maximum(asked.lanes.units[0], _REMEMBERED * np.abs(asked.lanes.x0))[:, None]
+    (x, dx), (x_, dx_) = found, exact
+    of_values = np.abs(x - x_) / np.maximum(np.abs(x_).max(axis=1, keepdims=True), _NEGLIGIBLE * unit)
+    of_slopes = np.abs(dx - dx_) / np.maximum(np.abs(dx_).max(axis=1, keepdims=True), _NEGLIGIBLE * unit[..., None])
+    worst = max(float(of_values.max(initial=0.0)), float(of_slopes.max(initial=0.0)))
+    return worst if np.isfinite(worst) else np.inf
+
+
+def _cpu(action: Callable[[], object]) -> float:
+    began = time.process_time()  # what else the machine does must not count
+    action()
+    return time.process_time() - began
+
+
+def _cases(problems: Sequence[str] | None, folder: str | None) -> Iterator[tuple[str, Posed, Array]]:
+    for name in PROBLEMS if problems is None else problems:
+        if name in names():
+            benchmark = load(name)
+            posed = benchmark.problem.posed.starting_at(benchmark.reference.parameters)
+            yield name, posed, posed.guess
+    for name, file in _files(folder).items():
+        if problems is None or name in problems:
+            from castfit import petab
+
+            posed = petab.load(file).posed
+            yield name, posed, posed.guess
+
+
+def _files(folder: str | None) -> dict[str, Path]:
+    """Return the PEtab problems in a folder, by what their folders' names begin with."""
+    found = [] if folder is None else sorted(Path(folder).glob("*/*.yaml"))
+    return {file.parent.name.partition("_")[0]: file for file in found}
+
+
+def _run_table(name: str, progress: Progress, **options: Any) -> Report:
+    chosen, folder, plot = options.get("problems"), options.get("folder"), options.get("plot")
+    picked = None if chosen is None else tuple(chosen.split(",")) if isinstance(chosen, str) else tuple(chosen)
+    mistakes = unknown_mistakes("problem", picked or (), (*names(), *_files(folder)))
+    if folder is not None and not Path(folder).is_dir():
+        mistakes.append(f"folder {folder} does not exist")
+    check(NAME, mistakes)
+    found, ended = collected(sweep(problems=picked, folder=folder, progress=progress))
+    if plot is not None:
+        from castfit.plots.sweeps import sweeps
+
+        sweeps(found, plot)
+    sheet = Sheet.of(
+        found,
+        ("problem", lambda c: c.name),
+        (">states", lambda c: f"{c.n_x}"),
+        (">directions", lambda c: f"{c.n_d}"),
+        (">lanes", lambda c: f"{c.lanes}"),
+        ("exact by", lambda c: c.exact),
+        ("compiled", lambda c: c.theirs.method),
+        *_times("ms", lambda c: c.theirs),
+        (">built in", lambda c: f"{c.theirs.building:.1f} s"),
+        *_times("esdirk", lambda c: c.ours),
+        (">built in ", lambda c: f"{c.ours.building:.1f} s"),
+        *_ratios(),
+        title="CPU time of values with sensitivities at equal errors",
+    )
+    rows = [
+        {
+            "problem": c.name, "states": c.n_x, "directions": c.n_d, "lanes": c.lanes, "exact": c.exact,
+            "tolerances": [*TOLERANCES, _FINEST],
+            "ratios": {f"{e:.0e}": c.ratio(e) for e in ACCURACIES},
+            **{of.method: {"seconds": of.seconds.tolist(), "errors": of.errors.tolist(), "building": of.building}
+               for of in (c.theirs, c.ours)},
+        }
+        for c in found
+    ]  # fmt: skip
+    return Report((sheet,), record(name, rows, **ended))
+
+
+def _times(what: str, of: Callable[[Compared], Curve]) -> list[Column[Compared]]:
+    """Return a column of milliseconds per accuracy."""
+
+    def column(error: float) -> Column[Compared]:
+        return f">{what} at {error:.0e}", lambda c: _ms(of(c).at(error))
+
+    return [column(error) for error in ACCURACIES]
+
+
+def _ratios() -> list[Column[Compared]]:
+    """Return a column of ratios per accuracy."""
+
+    def column(error: float) -> Column[Compared]:
+        return f">ratio at {error:.0e}", lambda c: f"{c.ratio(error):.2f}" if np.isfinite(c.ratio(error)) else ""
+
+    return [column(error) for error in ACCURACIES]
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f}" if np.isfinite(seconds) else ""
+
+
+KIND = Kind(
+    lambda: (NAME,),
+    ("problems", "folder", "plot"),
+    _run_table,
+    lambda _: "values with sensitivities at equal accuracy: ESDIRK against compiled CVODES",
+)

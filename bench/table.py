@@ -1,0 +1,114 @@
+"""What tables of the benchmarks have in common: what they take, how rows come about and are shown, what JSON gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from castfit._support.json_codec import finite
+from castfit._support.arguments import option_mistakes
+from castfit._support.text_tables import Column, Sheet
+from castfit.drive.search.compare.result import MethodTrial
+from castfit.problems import PaperRow
+from castfit._support.status import Status, suggest
+
+Item = TypeVar("Item")
+Progress = Callable[[str], object]  # told what is being done
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run of a table leaves: sheets and lines to be shown, and what JSON gets."""
+
+    shown: tuple[Sheet | str, ...]
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of table: cases of problems x methods x starts, told in rows.
+
+    Attributes
+    ----------
+    names : callable
+        Returns the names of all tables of this kind.
+    takes : tuple of str
+        The options that mean something to them.
+    run : callable
+        Runs the table of a name with those options that were given as keywords, `progress` besides them.  After Ctrl-C
+        the record says ``"stopped": "interrupted"``.
+    says : callable
+        Returns what the table of a name is about, in a line.
+    """
+
+    names: Callable[[], Iterable[str]]
+    takes: tuple[str, ...]
+    run: Callable[..., Report]
+    says: Callable[[str], str] = lambda name: ""
+
+
+COMMON = ("starts", "seed", "workers", "methods", "max_time")
+
+
+def reported(name: str, source: str, rows: Iterable[PaperRow]) -> Sheet:
+    """Return what a paper reports."""
+    columns: tuple[Column[PaperRow], ...] = (("paper", lambda row: row.method), ("", lambda row: row.figures))
+    return Sheet.of(rows, *columns, title=f"{name}: {source}")
+
+
+def number_mistakes(*, seed: int | None = None, max_time: float = 1.0, **counts: int) -> list[str]:
+    """Find counts below 1, a negative seed, and a time limit that is none."""
+    return option_mistakes(
+        *((name, count, count >= 1, "give at least 1") for name, count in counts.items()),
+        ("seed", seed, seed is None or seed >= 0, "give a number that is not negative"),
+        ("max_time", max_time, max_time > 0, "give a positive number of seconds"),
+    )
+
+
+def unknown_mistakes(kind: str, asked: Iterable[str], known: Collection[str]) -> list[str]:
+    """Find names that stand for nothing: `kind` is what they should be, such as "method"."""
+    return [f"there is no {kind} '{name}': {suggest(name, known)}" for name in asked if name not in known]
+
+
+class Drawn(Protocol):
+    """What starts can be drawn for, as for a `Benchmark`."""
+
+    @property
+    def draw_start(self) -> Callable[[int | np.random.Generator], Mapping[str, float]]:
+        """Draw a start."""
+        ...
+
+
+def drawn_starts(benchmark: Drawn, count: int, seed: int) -> list[dict[str, float]]:
+    """Draw starts, each from a random stream of its own."""
+    return [dict(benchmark.draw_start(np.random.default_rng(s))) for s in np.random.SeedSequence(seed).spawn(count)]
+
+
+def teller(what: str, total: int, progress: Progress) -> Callable[[MethodTrial], None]:
+    """Return a callback of `castfit.compare` that tells how far it is."""
+    done = iter(range(1, total + 1))
+    progress(what)
+
+    def tell(trial: MethodTrial) -> None:
+        progress(f"{what}: {next(done)} of {total} fits, the last by {trial.method}")
+
+    return tell
+
+
+def collected(rows: Iterable[Item]) -> tuple[list[Item], dict[str, str]]:
+    """Return the rows of a table until Ctrl-C, and what JSON says of that."""
+    found: list[Item] = []
+    try:
+        for row in rows:
+            found.append(row)
+    except KeyboardInterrupt:
+        return found, {"stopped": Status.INTERRUPTED.value}
+    return found, {}
+
+
+def record(table: str, rows: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """Return what JSON gets of a table: its name, how it was made, and the rows; None for what is not finite."""
+    return finite({"table": table, **more, "rows": rows})

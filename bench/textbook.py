@@ -1,0 +1,189 @@
+"""Textbook models from starts a decade away: how often the default fit, and `estimate`, find the optimum.
+
+``castfit bench textbook`` measures one state of each model, on a scale that is unknown; ``castfit bench
+textbook-all-states`` measures every state.  A hit is a fit that ends in a solution whose chi2 is at most 1 % above the
+lowest that any method found for the model, from the truth or from afar.  CPU seconds contain what is built for the
+first start of a model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+import castfit as cf
+from castfit._support.text_tables import Sheet
+from bench.table import Kind, Progress, Report, collected, number_mistakes, record, unknown_mistakes
+from bench.textbook_models import KIND_OF, MODELS
+from castfit.problem.problem import Problem
+from castfit._support.status import Status, check
+
+MAX_TIME = 60.0
+_ABOVE = 1.01  # of the lowest chi2
+
+Method = Callable[[Problem, dict[str, float], int, float], tuple[Any, float]]
+
+
+def _fit(*parts: str) -> Method:
+    def run(problem: Problem, start: dict[str, float], seed: int, max_time: float) -> tuple[Any, float]:
+        result = cf.fit(problem, *parts, start=start, max_time=max_time)
+        return result.status, result.chi2 if result.success else np.inf
+
+    return run
+
+
+def _estimate(problem: Problem, start: dict[str, float], seed: int, max_time: float) -> tuple[Any, float]:
+    found = cf.estimate(problem.posed.starting_at(start), rng=seed, max_time=max_time)
+    if found.best is None:
+        return "nothing found", np.inf
+    return found.best.status, found.best.chi2 if found.best.success else np.inf
+
+
+METHODS: dict[str, Method] = {
+    "fit": _fit(),
+    "estimate": _estimate,
+    "single": _fit("single"),
+    "multiple": _fit("multiple"),
+}
+"""The default fit, the default search, and single and multiple shooting as they are."""
+
+QUESTIONS: dict[str, tuple[str, Callable[[Any], Problem]]] = {
+    "textbook": ("one state measured, on a scale that is unknown", lambda model: model.one_output()),
+    "textbook-all-states": ("all states measured", lambda model: model.all_states()),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A fit: the seed of its start, how it ended, its chi2 (inf if it ended in no solution), CPU seconds."""
+
+    seed: int
+    status: str
+    chi2: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class TextbookRow:
+    """What a method did with a model; `best` is the lowest chi2 that any method found."""
+
+    model: str
+    kind: str
+    method: str
+    best: float
+    runs: tuple[Run, ...]
+
+    @property
+    def hits(self) -> int:
+        """How many runs found the optimum."""
+        return sum(run.chi2 <= _ABOVE * self.best for run in self.runs)
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds of all runs."""
+        return sum(run.cpu for run in self.runs)
+
+
+def run_textbook(
+    table: str,
+    *,
+    methods: Sequence[str] = ("fit", "estimate"),
+    problems: Sequence[str] | None = None,
+    starts: int = 3,
+    seed: int = 0,
+    max_time: float = MAX_TIME,
+    progress: Progress = lambda text: None,
+) -> Iterator[TextbookRow]:
+    """Fit every model from far starts, the rows of one model after the other.
+
+    Parameters
+    ----------
+    table : str
+        One of `QUESTIONS`.
+    methods : sequence of str
+        Of `METHODS`.
+    problems : sequence of str, optional
+        Names of models; by default all.
+    starts, seed : int
+    max_time : float
+        Seconds per fit.
+    progress : callable
+        Told what is being done.
+
+    Raises
+    ------
+    InputError
+        For unknown names or numbers out of range.
+    """
+    wanted = tuple(MODELS) if problems is None else tuple(problems)
+    mistakes = unknown_mistakes("method", methods, METHODS)
+    mistakes += unknown_mistakes("model", wanted, MODELS)
+    mistakes += number_mistakes(starts=starts, seed=seed, max_time=max_time)
+    check(table, mistakes)
+
+    def rows() -> Iterator[TextbookRow]:
+        _, pose = QUESTIONS[table]
+        for name in wanted:
+            model = MODELS[name]
+            problem = pose(model)
+            near = cf.fit(problem, "single", cf.GaussNewton("box"), start=model.truth)
+            runs: dict[str, tuple[Run, ...]] = {}
+            for method in methods:
+                progress(f"{table}: {name}, {method}")
+                place = tuple(MODELS).index(name)
+                runs[method] = tuple(
+                    _run(METHODS[method], problem, model.far_start((seed, k, place)), seed + k, max_time)
+                    for k in range(starts)
+                )
+            found = [near.chi2 if near.success else np.inf, *(run.chi2 for of in runs.values() for run in of)]
+            for method, of in runs.items():
+                yield TextbookRow(name, KIND_OF[name], method, min(found), of)
+
+    return rows()
+
+
+def _run(method: Method, problem: Problem, start: dict[str, float], seed: int, max_time: float) -> Run:
+    began = time.process_time()
+    status, chi2 = method(problem, start, seed, max_time)
+    if status is Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    return Run(seed, str(getattr(status, "value", status)), chi2, time.process_time() - began)
+
+
+def shown(table: str, rows: Sequence[TextbookRow]) -> tuple[Sheet | str, ...]:
+    """Return the table, and the sums of every method."""
+    ours = Sheet.of(
+        rows,
+        ("model", lambda row: row.model),
+        ("kind", lambda row: row.kind),
+        ("method", lambda row: row.method),
+        (">found", lambda row: f"{row.hits} of {len(row.runs)}"),
+        (">chi2", lambda row: f"{row.best:.6g}"),
+        (">worst", lambda row: f"{max(run.chi2 for run in row.runs):.6g}"),
+        (">CPU s", lambda row: f"{row.cpu:.2f}"),
+        title=f"{table}: {QUESTIONS[table][0]}",
+    )
+    sums: list[str] = []
+    for method in dict.fromkeys(row.method for row in rows):
+        mine = [row for row in rows if row.method == method]
+        count, cpu = sum(len(row.runs) for row in mine), sum(row.cpu for row in mine)
+        sums.append(f"{method}: {sum(row.hits for row in mine)} of {count} found, {cpu:.1f} CPU s")
+    return ours, "", *sums
+
+
+def _report(name: str, progress: Progress, **options: Any) -> Report:
+    rows, stopped = collected(run_textbook(name, progress=progress, **options))
+    records = [{**asdict(row), "hits": row.hits, "cpu": row.cpu} for row in rows]
+    return Report(shown(name, rows), record(name, records, castfit=cf.__version__, **stopped))
+
+
+KIND = Kind(
+    lambda: QUESTIONS,
+    ("starts", "seed", "methods", "max_time", "problems"),
+    _report,
+    lambda name: f"24 textbook models from a decade away: {QUESTIONS[name][0]}",
+)

@@ -1,0 +1,368 @@
+"""Where tasks run: in this process, in processes of our own, or on any `concurrent.futures.Executor`.
+
+A `Pool` runs rounds of tasks and yields (key, outcome) in the order in which tasks end.  Each of our own processes
+works on one task at a time, so that it is known what a worker that dies or hangs was doing: a task whose worker died is
+run again, as somebody else may have ended it; a task that ends every worker, or hangs, costs its outcome, which is then
+`Lost`, and nothing else.  Processes stay from round to round, and end with the pool or with the process that owns it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures as cf
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import connection
+from types import TracebackType
+from typing import Any
+
+from castfit._support.status import InputError
+
+GRACE = 10.0  # seconds beyond its limit after which a task hangs
+ATTEMPTS = 3  # workers that a task may lose before it is taken to be what ends them
+_POLL = 0.5  # seconds; some platforms do not let a keyboard interrupt through while they wait
+_ORPHANED = 1.0  # seconds between two looks at whether the parent is there, where its end makes no sound
+_FRUITLESS = 3  # workers in a row that end before they could work
+
+Function = Callable[..., Any]
+Task = tuple[int, tuple[Any, ...]]
+Tasks = deque[Task]
+Outcomes = Generator[tuple[int, Any], None, None]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A task without an outcome: `cause` is "worker_died", "worker_hung" or "not_run"."""
+
+    cause: str
+    message: str
+
+
+ERROR = "error"
+LOST = ("worker_died", "worker_hung", ERROR)
+"""Causes of tasks that ended without an answer, besides those that were not run."""
+
+
+def lost(outcome: Any) -> tuple[str, str]:
+    """Return status and message of a task that ended without an answer: lost, an error's text, or not run (None)."""
+    if isinstance(outcome, Lost):
+        return outcome.cause, outcome.message
+    return ("not_run", "It was not run.") if outcome is None else (ERROR, str(outcome))
+
+
+class Pool:
+    """Workers for rounds of tasks, in a ``with`` block that ends them.
+
+    Parameters
+    ----------
+    workers : int or concurrent.futures.Executor
+        1 is this process; n > 1 are n processes, started when they are needed.
+    """
+
+    def __init__(self, workers: int | cf.Executor) -> None:
+        self.workers = workers
+        self._staff: list[_Worker] = []
+        self._homes: dict[int, str] = {}  # of tasks on a cluster, by key
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """End the processes at once; others are started if there is another round."""
+        while self._staff:
+            self._staff.pop().end()
+
+    def run(
+        self,
+        function: Function,
+        tasks: Tasks,
+        *,
+        limit: float = float("inf"),
+        deadline: float = float("inf"),
+        idle: Callable[[], None] = lambda: None,
+        settled: bool = False,
+    ) -> Outcomes:
+        """Call ``function(*arguments)`` for every task; yield each key with what was returned, or with `Lost`.
+
+        Parameters
+        ----------
+        function : callable
+            Defined in a module; it must not raise.
+        tasks : deque of (key, arguments)
+            It is emptied; the caller may append to it while iterating.
+        limit : float
+            Seconds that a task may take.
+        deadline : float
+            The end of everything, as `time.time` gives it.  Both limits are kept by the function itself; whoever
+            exceeds them by `GRACE` is taken to hang, which cannot be seen from within this process.
+        idle : callable
+            Called now and then while tasks are waited for; what it raises ends the round.
+        settled : bool
+            Whether a worker that is free takes tasks of the keys first that it had before, as it has kept something.
+
+        Raises
+        ------
+        InputError
+            If processes cannot be started.
+        """
+        if isinstance(self.workers, cf.Executor):
+            return _on_executor(function, tasks, self.workers, limit, deadline, idle, self._home(settled))
+        if self.workers == 1:
+            return _here(function, tasks)
+        return self._on_processes(function, tasks, self.workers, limit, deadline, idle, settled)
+
+    @property
+    def known(self) -> int | None:
+        """The number of workers, None of an executor that does not tell."""
+        if not isinstance(self.workers, cf.Executor):
+            return self.workers
+        return len(self._cluster) or None
+
+    @property
+    def _cluster(self) -> list[str]:
+        """The addresses of a Dask cluster's workers, one for each of their threads; none of other executors."""
+        client: Any = getattr(self.workers, "_client", None)
+        if client is None or not type(self.workers).__module__.startswith("distributed"):
+            return []
+        return [address for address, threads in sorted(client.nthreads().items()) for _ in range(threads)]
+
+    def _home(self, settled: bool) -> Callable[[int], dict[str, Any]]:
+        """Return what tells a Dask cluster where a task of some key is to run: where it did, or where the fewest do."""
+        there = self._cluster if settled else []
+
+        def told(key: int) -> dict[str, Any]:
+            if not there:
+                return {}
+            if self._homes.get(key) not in there:
+                busy = Counter(self._homes.values())
+                self._homes[key] = min(there, key=lambda address: busy[address] / there.count(address))
+            return {"workers": [self._homes[key]], "allow_other_workers": True, "pure": False}
+
+        return told
+
+    def _on_processes(
+        self,
+        function: Function,
+        tasks: Tasks,
+        count: int,
+        limit: float,
+        deadline: float,
+        idle: Callable[[], None],
+        settled: bool,
+    ) -> Outcomes:
+        staff = self._staff
+        deaths: Counter[int] = Counter()
+        fruitless = 0
+        try:
+            while tasks or any(worker.task for worker in staff):
+                busy = sum(worker.task is not None for worker in staff)
+                while len(staff) < min(count, busy + len(tasks)):
+                    staff.append(_Worker())
+                for worker in staff:
+                    if worker.ready and worker.task is None and tasks:
+                        worker.give(function, _suited(tasks, worker, staff) if settled else tasks.popleft())
+                heard = connection.wait([worker.connection for worker in staff], _POLL)
+                idle()
+                for worker in list(staff):
+                    task = worker.task
+                    if worker.connection in heard:
+                        outcome = worker.take()
+                        if isinstance(outcome, Lost):
+                            staff.remove(worker)
+                            worker.end()
+                            fruitless = 0 if worker.ready else fruitless + 1
+                        elif not worker.ready:
+                            worker.ready, fruitless = True, 0
+                            continue
+                        if fruitless == _FRUITLESS:
+                            raise InputError("workers", [_NOT_STARTED.format(_ending(worker.process.exitcode))])
+                    elif task is not None and _late(worker.since, limit, deadline):
+                        outcome = Lost("worker_hung", "Its worker process hung and was ended.")
+                        staff.remove(worker)
+                        worker.end()
+                    else:
+                        continue
+                    worker.task = None
+                    if task is None:
+                        continue
+                    key, _ = task
+                    if isinstance(outcome, Lost) and outcome.cause == "worker_died":
+                        deaths[key] += 1
+                        if deaths[key] < ATTEMPTS:
+                            tasks.appendleft(task)
+                            continue
+                    yield key, outcome
+        finally:  # what a round that was left early has begun is of no use to the next one
+            for worker in [worker for worker in staff if worker.task is not None]:
+                staff.remove(worker)
+                worker.end()
+
+
+def _suited(tasks: Tasks, worker: _Worker, staff: list[_Worker]) -> Task:
+    """Take the task that suits a worker best: one it had before, else one that nobody had, else any."""
+    theirs = {key for other in staff for key in other.had}
+    keys = [key for key, _ in tasks]
+    at = next((i for i, key in enumerate(keys) if key in worker.had), None)
+    if at is None:
+        at = next((i for i, key in enumerate(keys) if key not in theirs), 0)
+    best = tasks[at]
+    del tasks[at]
+    return best
+
+
+def _here(function: Function, tasks: Tasks) -> Outcomes:
+    while tasks:
+        key, arguments = tasks.popleft()
+        yield key, function(*arguments)
+
+
+class _Worker:
+    """A process that works on one task at a time."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        with _environment(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1"):
+            self.process.start()
+        theirs.close()
+        self.ready = False
+        self.task: Task | None = None
+        self.since = 0.0
+        self.had: set[int] = set()  # keys of tasks
+
+    def give(self, function: Function, task: Task) -> None:
+        self.task, self.since = task, time.monotonic()
+        self.had.add(task[0])
+        with suppress(OSError):  # a worker that is dead will be found so
+            self.connection.send((function, task[1]))
+
+    def take(self) -> Any:
+        """Return what the worker sent, or `Lost` if it is dead."""
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join(GRACE)
+            return Lost("worker_died", f"Its worker process died ({_ending(self.process.exitcode)}).")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+def _serve(channel: connection.Connection) -> None:
+    """Work in a process until the other side closes the channel."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever waits for the results decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(EOFError, OSError):  # the other side is gone
+        channel.send(None)
+        while True:
+            function, arguments = channel.recv()
+            channel.send(function(*arguments))
+
+
+def _end_with_parent() -> None:
+    """End this process, whatever it is doing, when the one that started it is gone."""
+    parent = multiprocessing.parent_process()
+    while parent is not None and os.getppid() == parent.pid:
+        if connection.wait([parent.sentinel], _ORPHANED):
+            break
+    os._exit(1)
+
+
+_NOT_STARTED = (
+    "worker processes end before they begin to work ({}); in a script that uses workers everything but imports and "
+    'definitions stands below `if __name__ == "__main__":`, as every worker imports the script'
+)
+
+
+def _ending(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    names = {int(s): s.name for s in signal.Signals}
+    return names.get(-code, f"signal {-code}")
+
+
+def _late(since: float, limit: float, deadline: float) -> bool:
+    return time.monotonic() - since > limit + GRACE or time.time() > deadline + GRACE
+
+
+def _on_executor(
+    function: Function,
+    tasks: Tasks,
+    executor: cf.Executor,
+    limit: float,
+    deadline: float,
+    idle: Callable[[], None],
+    home: Callable[[int], dict[str, Any]],
+) -> Outcomes:
+    """Run on an executor that is not ours: it cannot be looked into, nor be repaired."""
+    waiting: dict[cf.Future[Any], int] = {}
+    broken = ""
+    heard = float("inf")  # a cluster may take long to begin
+    try:
+        while tasks or waiting:
+            while tasks:
+                key, arguments = tasks.popleft()
+                try:
+                    if broken:
+                        raise RuntimeError(broken)
+                    waiting[executor.submit(function, *arguments, **home(key))] = key
+                except RuntimeError as error:  # broken or shut down
+                    broken = str(error)
+                    yield key, Lost("not_run", f"The executor takes no more work: {broken}")
+            done, _ = cf.wait(waiting, _POLL, cf.FIRST_COMPLETED)
+            idle()
+            if done or (heard == float("inf") and any(future.running() for future in waiting)):
+                heard = time.monotonic()
+            elif waiting and _late(heard, limit, deadline):
+                # Every worker had time for a whole task since the last answer, so all that are left hang.
+                for future, key in list(waiting.items()):
+                    del waiting[future]
+                    never = future.cancel() and future.cancelled() and not _may_run_unseen(executor)
+                    cause, what = ("not_run", "All workers hung.") if never else ("worker_hung", "Its worker hung.")
+                    yield key, Lost(cause, what)
+            for future in done:
+                yield waiting.pop(future), _outcome(future)
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _may_run_unseen(executor: cf.Executor) -> bool:
+    """Whether a future may be running although it says that it waits: everywhere but in the standard library."""
+    return not type(executor).__module__.startswith("concurrent.futures")
+
+
+def _outcome(future: cf.Future[Any]) -> Any:
+    try:
+        return future.result()
+    except (Exception, cf.CancelledError) as error:  # the function itself does not raise
+        return Lost("worker_died", f"Its worker was lost ({type(error).__name__}: {error}).")
+
+
+@contextmanager
+def _environment(**variables: str) -> Generator[None, None, None]:
+    """Set environment variables, for processes that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,132 @@
+"""A sparse matrix with the few operations that castfit needs: products, scaled rows, chosen rows, itself dense."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castfit._support.arrays import Array
+
+Index = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """A matrix (m, n) of which few entries are not zero.
+
+    ``matrix @ x``, ``r @ matrix`` and ``matrix.T @ r`` work with vectors; ``numpy.asarray(matrix)`` is dense.
+
+    Attributes
+    ----------
+    shape : (m, n)
+    row, column : (k,) int arrays
+        Where the entries are, sorted by row; no place comes twice.
+    entry : (k,) array
+    """
+
+    shape: tuple[int, int]
+    row: Index
+    column: Index
+    entry: Array
+
+    __array_ufunc__ = None  # so that ``array @ matrix`` asks the matrix
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def T(self) -> SparseRows:
+        """The transpose, whose entries are sorted by column."""
+        return SparseRows((self.shape[1], self.shape[0]), self.column, self.row, self.entry)
+
+    def __matmul__(self, x: Array | SparseRows) -> Array:
+        """Return the product with a vector (n,), or, dense, with a matrix."""
+        if isinstance(x, SparseRows) or x.ndim == 2:
+            of: Array = x.dense if isinstance(x, SparseRows) else x
+            return self.dense @ of
+        return np.bincount(self.row, self.entry * x[self.column], minlength=self.shape[0]).astype(float, copy=False)
+
+    def __rmatmul__(self, r: Array) -> Array:
+        if r.ndim == 2:
+            return r @ self.dense
+        return np.bincount(self.column, self.entry * r[self.row], minlength=self.shape[1]).astype(float, copy=False)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        out = np.zeros(self.shape)
+        np.add.at(out, (self.row, self.column), self.entry)
+        return out if dtype is None else out.astype(dtype)
+
+    @property
+    def dense(self) -> Array:
+        """The matrix itself."""
+        return np.asarray(self, dtype=float)
+
+    @cached_property
+    def starts(self) -> Index:
+        """Where the entries of each row begin, and where the last ones end, (m + 1,)."""
+        return np.searchsorted(self.row, np.arange(self.shape[0] + 1)).astype(np.intp)
+
+    def scaled(self, rows: Array | None = None, columns: Array | None = None) -> SparseRows:
+        """Return the matrix with its rows (m,) and columns (n,) times factors."""
+        entry = self.entry if rows is None else self.entry * rows[self.row]
+        entry = entry if columns is None else entry * columns[self.column]
+        return SparseRows(self.shape, self.row, self.column, entry)
+
+    def __getitem__(self, key: Any) -> NDArray[Any]:
+        """Return entries, as a dense array would."""
+        return self.dense[key]
+
+    def taken(self, rows: Index) -> SparseRows:
+        """Return some rows, by position."""
+        counts = np.diff(self.starts)[rows]
+        row = np.repeat(np.arange(rows.size), counts)
+        first = np.repeat(self.starts[:-1][rows] - np.concatenate([[0], np.cumsum(counts)[:-1]])[: rows.size], counts)
+        at = (first + np.arange(row.size)).astype(np.intp)
+        return SparseRows((rows.size, self.shape[1]), row, self.column[at], self.entry[at])
+
+    def widened(self, width: int) -> SparseRows:
+        """Return the matrix with columns of zeros behind its own, `width` in all."""
+        return SparseRows((self.shape[0], width), self.row, self.column, self.entry)
+
+    def squares(self) -> Array:
+        """Return the squared lengths of the columns, (n,)."""
+        return np.bincount(self.column, self.entry**2, minlength=self.shape[1]).astype(float, copy=False)
+
+    def product(self) -> SparseRows:
+        """Return  M^T M  of this matrix M, (n, n); places may come several times, and count together."""
+        counts = np.diff(self.starts)
+        pairs = counts**2
+        owner = np.repeat(np.arange(counts.size), pairs)
+        within = np.arange(owner.size) - np.repeat(np.cumsum(pairs) - pairs, pairs)
+        one, other = np.divmod(within, np.maximum(counts[owner], 1))
+        first = self.starts[:-1][owner]
+        a, b = (first + one).astype(np.intp), (first + other).astype(np.intp)
+        n = self.shape[1]
+        return SparseRows((n, n), self.column[a], self.column[b], self.entry[a] * self.entry[b])
+
+
+def sparse_rows(given: Array | SparseRows) -> SparseRows:
+    """Return a matrix as a sparse one."""
+    if isinstance(given, SparseRows):
+        return given
+    row, column = np.nonzero(given)
+    return SparseRows(cast("tuple[int, int]", given.shape), row, column, given[row, column])
+
+
+def below(parts: Sequence[SparseRows], width: int) -> SparseRows:
+    """Put matrices of the same width one below the other."""
+    heights = [part.shape[0] for part in parts]
+    first = np.cumsum([0, *heights])[:-1]
+    rows = [part.row + start for part, start in zip(parts, first.tolist(), strict=True)]
+    none = np.empty(0, dtype=np.intp)
+    return SparseRows(
+        (sum(heights), width),
+        np.concatenate([none, *rows]).astype(np.intp),
+        np.concatenate([none, *(part.column for part in parts)]).astype(np.intp),
+        np.concatenate([np.empty(0), *(part.entry for part in parts)]),
+    )

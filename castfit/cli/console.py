@@ -1,0 +1,126 @@
+"""What the command line shows: tables on standard output, progress on standard error."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+from rich import box
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.table import Table
+
+from castfit._support.progress_line import live
+from castfit._support.text_tables import Sheet
+from castfit.problems import Benchmark, Reference
+from castfit.result.result import Result
+
+_WIDTH_IN_FILES = 120
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console as wide as the terminal, or wide enough for our tables in a file."""
+    shown = Console(stderr=stderr, highlight=False)
+    if not shown.is_terminal and "COLUMNS" not in os.environ:
+        shown.width = _WIDTH_IN_FILES
+    return shown
+
+
+@contextmanager
+def progress(*, silent: bool = False) -> Generator[Callable[[str], None], None, None]:
+    """Yield a function that shows what is being done; always silent unless standard error is a terminal."""
+    with nullcontext() if silent else live(keep=False) as show:
+        yield (lambda text: None) if show is None else show
+
+
+def library(benchmarks: Iterable[Benchmark]) -> Table:
+    """Return the table of all problems."""
+    sheet = Sheet.of(
+        benchmarks,
+        ("problem", lambda b: b.name),
+        (">states", lambda b: f"{len(b.problem.model.states) + len(b.problem.model.algebraic_states)}"),
+        (">estimated", lambda b: f"{len(b.problem.names)}"),
+        (">data", lambda b: f"{b.problem.n_data}"),
+        (">chi2", lambda b: f"{b.reference.objective:.5g}"),
+        ("description", lambda b: re.split(r"[:.] (?=[^(])", b.description)[0]),
+    )
+    table = _shown(sheet)
+    table.expand = table.columns[-1].no_wrap = True  # the last column takes the width that is left
+    table.columns[-1].ratio, table.columns[-1].min_width = 1, None
+    return table
+
+
+def against_reference(result: Result, reference: Reference) -> tuple[str, Sheet]:
+    """Return a sentence on whether a fit reached the reference optimum, and the table that shows it."""
+
+    def row(name: str, value: float, expected: float, tolerance: float, ok: bool) -> tuple[str, ...]:
+        difference = (value - expected) / (abs(expected) or 1.0)
+        numbers = (f"{value:.7g}", f"{expected:.7g}", f"{difference:+.1e}", f"{tolerance:.1e}")
+        return name, *numbers, "" if ok else "differs"
+
+    rows: list[tuple[str, ...]] = []
+    for name, expected in reference.parameters.items():
+        value, tolerance = result.values[name], reference.parameter_tolerance
+        rows.append(row(name, value, expected, tolerance, abs(value - expected) <= tolerance * (abs(expected) or 1.0)))
+    reached = reference.is_reached(result.chi2)
+    rows.append(row("chi2", result.chi2, reference.objective, reference.objective_tolerance, reached))
+    sheet = Sheet(("", ">this fit", ">reference", ">difference", ">tolerance", ""), tuple(rows))
+    if reached and reference.is_matched(result.values):
+        return "The reference optimum is reached.", sheet
+    if reached:
+        return "The objective of the reference is reached, with other values.", sheet
+    return "The reference optimum is not reached.", sheet
+
+
+def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Sheet:
+    """Return the table of the demonstration: problem -> transcription -> result."""
+
+    def estimates(result: Result) -> str:
+        return " ".join(f"{name}={concise(v, result.standard_errors[name])}" for name, v in result.values.items())
+
+    return Sheet.of(
+        [(problem, *fitted) for problem, group in results.items() for fitted in group.items()],
+        ("problem", lambda row: row[0]),
+        ("transcription", lambda row: row[1]),
+        ("ok", lambda row: "yes" if row[2].success else f"no: {row[2].status.value}"),
+        (">chi2", lambda row: f"{row[2].chi2:.5g}"),
+        ("estimates (standard error)", lambda row: estimates(row[2])),
+        (">iter.", lambda row: f"{row[2].iterations}"),
+        (">time", lambda row: f"{row[2].time:.2f} s"),
+    )
+
+
+def shown(*parts: Sheet | str) -> Group:
+    """Return sheets and lines one below the other."""
+    return Group(*(escape(part) if isinstance(part, str) else _shown(part) for part in parts))
+
+
+def _shown(sheet: Sheet) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.show_header, table.title = any(sheet.heads), escape(sheet.title) or None
+    for j, head in enumerate(sheet.heads):
+        longest = max((len(word) for row in sheet.rows for word in row[j].split()), default=0)  # no word is broken
+        side = "right" if head.startswith(">") else "left"
+        table.add_column(head.removeprefix(">"), justify=side, min_width=longest)
+    for row in sheet.rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def concise(value: float, error: float) -> str:
+    """Write a value with the standard error of its last two digits in brackets, as in 2.079(160)."""
+    if not np.isfinite(error) or error <= 0 or not np.isfinite(value):
+        return f"{value:.4g}"
+    if error > abs(value):
+        return f"{value:.2g}({error:.1g})"
+    last = int(np.floor(np.log10(error))) - 1  # power of ten of the error's second digit
+    if error / 10.0**last >= 99.5:
+        last += 1
+    largest = int(np.floor(np.log10(abs(value))))
+    exponent = 0 if -3 <= largest < 6 and last <= 0 else largest
+    shown, digits = value / 10.0**exponent, max(exponent - last, 0)
+    bracket = round(error / 10.0**last)
+    return f"{shown:.{digits}f}({bracket})" + (f"e{exponent:+d}" if exponent else "")

@@ -1,0 +1,244 @@
+"""Counts: Poisson, and more variable than that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.reprs import brief
+from castfit.densities.noise.base import Noise, pairs
+from castfit.densities.noise.density import Density, lower_triangular
+from castfit.densities.noise.special import log1p_ratio, log_gamma, log_rising
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+_NONE = (
+    1e-8  # expected counts below it are as good as none: integrators miss 0 by as much, and the information is finite
+)
+_CANCELLED = 1e-16  # of mu s^3: below it the integral loses to rounding what normal errors miss, some 1e-5
+_NODES = np.exp(np.arange(-22.0, 3.8, 0.4))  # of the trapezoidal rule in log tau
+_LEAST_DISPERSION = 1e-3  # to start from
+_UNSEEN = 1e-6  # part of a variance
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Poisson(Noise):
+    """Counts whose expectation is the output, and so is their variance.  There is no `sigma`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 50.0})
+    >>> data = {"x": [40, 27, 26, 17, 21, 12]}
+    >>> experiment = cf.Experiment(data, time=[0.5, 1, 1.5, 2, 2.5, 3], noise={"x": cf.Poisson()})
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
+    >>> print(round(result.parameters["k"], 3), round(result.standard_errors["k"], 3))
+    0.454 0.05
+    """
+
+    def option_mistakes(self) -> list[str]:
+        """Say which options are out of range."""
+        return [] if self.sigma is None else ["Poisson has no sigma: the variance is the expectation; leave it out"]
+
+    def spread_mistakes(self) -> list[str]:
+        """Say why the spread cannot be unknown: there is none."""
+        return ["Poisson has no sigma to be estimated; use NegativeBinomial for counts that scatter more"]
+
+    def value_mistakes(self, values: Array) -> list[str]:
+        """Refuse what is no count."""
+        return _count_mistakes(values, "Poisson")
+
+    def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
+        """Return mu - m log mu + log m!, of mu alone."""
+        some, counted = ca.fmax(mu, _NONE), m > 0
+        cost = _refused(mu) + mu - m * ca.log(ca.if_else(counted, mu, 1)) + log_gamma(m + 1)
+        return lower_triangular(mu, m, cost, (mu - m) / ca.sqrt(some), 1 / ca.sqrt(some))
+
+    def starting_spread(self, mu: Array, m: Array) -> float:
+        """Return 1, for form's sake."""
+        return 1.0
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether there is a spread: no, the expectation says it."""
+        return False
+
+    def deviation(self, mu: Array, s: Array) -> Array:
+        """Return the standard deviations: the root of the expectation."""
+        return np.sqrt(np.maximum(mu, 0.0))
+
+    @property
+    def normal(self) -> bool:
+        """Whether the residuals for tests have a normal distribution if the model is right."""
+        return True
+
+    def scores(self, residual: Array, mu: Array, s: Array, m: Array) -> Array:
+        """Return normal residuals of the same probability as the counts (Dunn and Smyth 1996)."""
+        from scipy import special
+
+        mean = np.maximum(mu, _NONE)
+        fewer = np.where(m > 0, special.gammaincc(np.maximum(m, 1), mean), 0.0)
+        more = np.where(m > 0, special.gammainc(np.maximum(m, 1), mean), 1.0)
+        return _scores(special.gammaincc(m + 1, mean), special.gammainc(m + 1, mean), fewer, more)
+
+    @property
+    def in_unit_of_output(self) -> bool:
+        """Whether the spread has the unit of the output: there is none."""
+        return False
+
+    def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
+        """Draw counts."""
+        mean, _ = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
+        return rng.poisson(_counted(mean)).astype(float)
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class NegativeBinomial(Noise):
+    """Counts more variable than Poisson's: variance mu + dispersion mu^2.
+
+    Parameters
+    ----------
+    sigma : float, array, `unknown` or casadi.SX, optional
+        The dispersion, without unit: the inverse of the size n of the usual (n, p); nothing means unknown.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 50.0})
+    >>> data = {"x": [40, 27, 26, 17, 21, 12]}
+    >>> experiment = cf.Experiment(data, time=[0.5, 1, 1.5, 2, 2.5, 3], noise={"x": cf.NegativeBinomial()})
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
+    >>> print(round(result.parameters["k"], 3), round(result.standard_errors["k"], 3))
+    0.454 0.055
+    """
+
+    def value_mistakes(self, values: Array) -> list[str]:
+        """Refuse what is no count."""
+        return _count_mistakes(values, "NegativeBinomial")
+
+    def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
+        """Return -log of the probability, with n = 1/s and p = 1/(1 + s mu).
+
+            -log (Gamma(n + m) / Gamma(n) s^m) + log m! - m log mu + (n + m) log(1 + s mu)
+
+        The rows take the curvature in s for that of a normal density of this variance; `information` puts it right.
+        """
+        some, counted = ca.fmax(mu, _NONE), m > 0
+        known = _refused(mu) - m * ca.log(ca.if_else(counted, mu, 1)) + log_gamma(m + 1)
+        cost = known + mu * log1p_ratio(s * mu) + m * ca.log1p(s * mu) - log_rising(m, s)
+        variance = some * (1 + s * some)
+        normal = some / (np.sqrt(2) * (1 + s * some))
+        factor = ca.diag(ca.vertcat(1 / ca.sqrt(variance), normal))
+        usable = some * s**3 > _CANCELLED
+        integral = _dispersion_information(some, ca.if_else(usable, s, 1))
+        exact = ca.if_else(usable, ca.sqrt(integral) / normal, 1 / ca.sqrt(1 + s))
+        residual = (mu - m) / ca.sqrt(variance)
+        return lower_triangular(ca.vertcat(mu, s), m, cost, residual, factor, ca.vertcat(1, exact))
+
+    def least_spread(self, m: Array) -> float:
+        """Return the dispersion by which a variance differs from Poisson's by a millionth."""
+        known = m[np.isfinite(m)]
+        return _UNSEEN / max(float(np.mean(known)) if known.size else 1.0, 1.0)
+
+    def starting_spread(self, mu: Array, m: Array) -> float:
+        """Return the dispersion that explains the sum of squared residuals, at least 1e-3."""
+        prediction, value = pairs(mu, m)
+        excess = float(np.sum((value - prediction) ** 2 - np.abs(prediction)))
+        return max(excess / max(float(np.sum(prediction**2)), _NONE), _LEAST_DISPERSION)
+
+    def deviation(self, mu: Array, s: Array) -> Array:
+        """Return the standard deviations."""
+        mean = np.maximum(mu, 0.0)
+        return np.sqrt(mean + s * mean**2)
+
+    @property
+    def normal(self) -> bool:
+        """Whether the residuals for tests have a normal distribution if the model is right."""
+        return True
+
+    def scores(self, residual: Array, mu: Array, s: Array, m: Array) -> Array:
+        """Return normal residuals of the same probability as the counts (Dunn and Smyth 1996)."""
+        from scipy import special
+
+        excess = s * np.maximum(mu, _NONE)
+        p, q = 1 / (1 + excess), excess / (1 + excess)
+        fewer = np.where(m > 0, special.betainc(1 / s, np.maximum(m, 1), p), 0.0)
+        more = np.where(m > 0, special.betainc(np.maximum(m, 1), 1 / s, q), 1.0)
+        up_to, beyond = special.betainc(1 / s, m + 1, p), special.betainc(m + 1, 1 / s, q)
+        return _scores(np.asarray(up_to, dtype=float), np.asarray(beyond, dtype=float), fewer, more)
+
+    @property
+    def in_unit_of_output(self) -> bool:
+        """Whether the spread has the unit of the output: no, the dispersion has none."""
+        return False
+
+    def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
+        """Draw counts: Poisson's, of expectations that have a Gamma distribution."""
+        mean, dispersion = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
+        return rng.poisson(_counted(mean) * dispersion * rng.gamma(1 / dispersion)).astype(float)
+
+
+def _dispersion_information(mu: ca.SX, s: ca.SX) -> ca.SX:
+    """Return the expected second derivative of the cost by s.
+
+    By n = 1/s it is  psi1(n) - E psi1(n + M) - mu / (n (n + mu)),  psi1 the trigamma function.  With the integral of
+    psi1 and the probability generating function of M that is, over tau from 0,
+
+        s integral of exp(-tau) [ x / (1 - exp(-x)) (1 - exp(-A)) - (1 - exp(-mu x)) ] d tau,
+        x = s tau,    A = n log(1 + s mu (1 - exp(-x)))
+
+    here by the trapezoidal rule in log tau.
+    """
+    total = ca.SX(0)
+    for tau in _NODES.tolist():
+        x = s * tau
+        fallen: ca.SX = -(-x).expm1()
+        exponent: ca.SX = -ca.log1p(s * mu * fallen) / s
+        kernel = (-mu * x).expm1() - (x / fallen) * exponent.expm1()
+        total += tau * np.exp(-tau) * kernel
+    step = float(np.log(_NODES[1] / _NODES[0]))
+    return step * total / s**3
+
+
+def _scores(up_to: Array, beyond: Array, fewer: Array, at_least: Array) -> Array:
+    """Return normal quantiles, of the sign of prediction minus value, (n,).
+
+    They are those of a probability between P(M < m) and P(M <= m), spread evenly, because counts have steps and the
+    normal distribution has none; always the same ones, so that the same fit has the same residuals.
+
+    Parameters
+    ----------
+    up_to, beyond, fewer, at_least : (n,) arrays
+        Probabilities of M <= m, M > m, M < m and M >= m.
+    """
+    from scipy import special
+
+    part = np.random.default_rng(0).random(up_to.size)
+    low, high = part * up_to + (1 - part) * fewer, part * beyond + (1 - part) * at_least
+    size = -special.ndtri(np.maximum(np.minimum(low, high), np.finfo(float).tiny))
+    return np.where(low < high, size, -size)
+
+
+def _counted(mu: Array) -> Array:
+    """Return expectations that integrators left below zero as zero."""
+    return np.where((mu < 0) & (mu >= -_NONE), 0.0, mu)
+
+
+def _refused(mu: ca.SX) -> ca.SX:
+    """Return infinity where an expected count is negative by more than rounding, else 0."""
+    return ca.if_else(mu < -_NONE, np.inf, 0)
+
+
+def _count_mistakes(values: Array, what: str) -> list[str]:
+    bad = values[(values < 0) | (np.isfinite(values) & (values != np.floor(values)))]
+    return [f"it contains {bad.flat[0]:g}; {what} needs counts, whole numbers from 0"] if bad.size else []

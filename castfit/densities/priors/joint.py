@@ -1,0 +1,313 @@
+"""What is said of several quantities, or of expressions of them, beforehand: entries of ``Problem(priors=...)``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.arguments import is_one_of, items, name_of, named, real, reals, text
+from castfit._support.status import check
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array
+    from castfit.densities.priors.distributions import PriorDistribution
+
+_SYMMETRIC = 1e-10  # relative asymmetry of a covariance that is rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Belief:
+    """A prior on a quantity, by name, or on a CasADi expression of quantities."""
+
+    what: str | ca.SX
+    prior: PriorDistribution
+
+    @property
+    def label(self) -> str:
+        """What it is on, in words."""
+        return f"'{self.what}'" if isinstance(self.what, str) else text(self.what).removeprefix("SX(").removesuffix(")")
+
+    def __reduce__(self) -> Any:
+        """Pickle through a CasADi function, since bare SX does not pickle."""
+        if isinstance(self.what, str):
+            return Belief, (self.what, self.prior)
+        found = ca.symvar(self.what)
+        graph = ca.Function("prior", found, [self.what])
+        return _restore_belief, (graph, tuple(s.name() for s in found), self.prior)
+
+
+def _restore_belief(graph: ca.Function, names: Iterable[str], prior: PriorDistribution) -> Belief:
+    return Belief(ca.SX(graph.call([ca.SX.sym(n) for n in names])[0]), prior)
+
+
+@dataclass(frozen=True, eq=False)
+class JointNormal:
+    """A normal prior on several quantities:  ``-log p = 1/2 |root (z - mean) + offset|^2 + constant``.
+
+    Attributes
+    ----------
+    names : tuple of k str
+    log : (k,) bool array
+        Whether z is the logarithm of a quantity.
+    mean : (k,) array
+    root : (m, k) array
+        Whose square, root^T root, is the information: the inverse of the covariance, where there is one.
+    offset : (m,) array
+    constant : float
+    """
+
+    names: tuple[str, ...]
+    log: NDArray[np.bool_]
+    mean: Array
+    root: Array
+    offset: Array
+    constant: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """What it is on, in words."""
+        shown = self.names if len(self.names) <= 4 else (*self.names[:3], "...")
+        return f"the joint prior on {', '.join(shown)}"
+
+
+def multivariate_normal(mean: Any, covariance: Any, *, on: str = "value") -> JointNormal:
+    """Say that several quantities are normally distributed together.
+
+    Parameters
+    ----------
+    mean : mapping from str to float
+        By name of the quantity: a parameter, ``k[experiment]`` of a local one, ``x(0)`` of an initial state.
+    covariance : (k, k) array
+        In the order of `mean`; positive definite.
+    on : {"value", "log"}
+        Whether the values or their natural logarithms are normally distributed.
+
+    Raises
+    ------
+    InputError
+        If these are no means, or no covariance of as many quantities.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> s, i, b, g = cf.symbols("s i b g")
+    >>> model = cf.Model({s: -b * s * i, i: b * s * i - g * i}, parameters=[b, g], initial={s: 0.99, i: 0.01})
+    >>> experiment = cf.Experiment({"i": [0.02, 0.05, 0.10]}, time=[1, 2, 3], sigma=0.01)
+    >>> guess = {"b": 1.0, "g": cf.Parameter(0.3, lower=0)}
+    >>> known = cf.priors.multivariate_normal({"b": 1.1, "g": 0.3}, [[0.04, 0.03], [0.03, 0.04]])
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters=guess, priors=known))
+    >>> print(round(result.parameters["b"], 2), round(result.parameters["g"], 2))
+    1.11 0.28
+    """
+    mistakes: list[str] = []
+    entries = named("mean", mean, mistakes)
+    centre = np.array([_number(f"the mean of '{n}'", v, mistakes) for n, v in entries.items()])
+    given, k = reals(covariance), centre.size
+    if k == 0 and not mistakes:
+        mistakes.append("mean names nothing; give {name: value}")
+    if not is_one_of(on, "value", "log"):
+        mistakes.append(f"on is {text(on)}; choose 'value' or 'log'")
+    root = np.eye(k)
+    if given is None or given.shape != (k, k) or not np.isfinite(given).all():
+        mistakes.append(f"covariance is {text(covariance)}; give finite numbers of shape ({k}, {k})")
+    else:
+        size = np.sqrt(np.abs(np.diag(given)))
+        unit = np.where(size > 0.0, size, 1.0)
+        scaled = given / unit[:, None] / unit
+        try:
+            if np.abs(scaled - scaled.T).max(initial=0.0) > _SYMMETRIC:
+                raise np.linalg.LinAlgError
+            root = np.linalg.inv(np.linalg.cholesky(scaled)) / unit
+        except np.linalg.LinAlgError:
+            mistakes.append("covariance is not symmetric and positive definite; repair it")
+    check("MultivariateNormal", mistakes)
+    constant = 0.5 * k * np.log(2.0 * np.pi) - float(np.log(np.abs(np.diag(root))).sum())
+    log = np.full(k, on == "log")
+    return JointNormal(tuple(entries), log, centre, root, np.zeros(k), float(constant))
+
+
+@dataclass(frozen=True, eq=False)
+class Penalty:
+    """A pull of quantities towards values or each other; `tikhonov` and `lasso` make it.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Quantities, or local parameters: then of every experiment.
+    weight : float
+    towards : "guess", "equal", or mapping from name to value
+    on : "value" or "log"
+    absolute : bool
+        Whether absolute values count instead of half the squares.
+    """
+
+    names: tuple[str, ...]
+    weight: float
+    towards: str | dict[str, float]
+    on: str
+    absolute: bool = False
+
+    @property
+    def label(self) -> str:
+        """What it is on, in words."""
+        return f"the penalty on {', '.join(self.names)}"
+
+
+def tikhonov(names: Any, weight: float, *, towards: Any = "guess", on: str = "value") -> Penalty:
+    """Pull quantities towards values: ``1/2 weight (value - towards)^2`` is added to what is minimised.
+
+    That is a normal prior of mean `towards` and deviation ``weight**-0.5``, as an entry of ``Problem(priors=...)``.
+
+    Parameters
+    ----------
+    names : str or sequence of str
+        Quantities, or local parameters, of which all are meant.
+    weight : float
+        In units of 1 / value^2; with ``on="log"`` a number.
+    towards : "guess", "equal", float, or mapping from name to float
+        "equal" pulls local parameters towards their own mean, so that experiments differ only as far as the data say.
+    on : {"value", "log"}
+        Whether values or their natural logarithms are compared.
+
+    Raises
+    ------
+    InputError
+        If one of these is nothing of the kind; names are checked by `Problem`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> s, i, b, g = cf.symbols("s i b g")
+    >>> model = cf.Model({s: -b * s * i, i: b * s * i - g * i}, parameters=[b, g], initial={s: 0.99, i: 0.01})
+    >>> experiment = cf.Experiment({"i": [0.02, 0.05, 0.10]}, time=[1, 2, 3], sigma=0.01)
+    >>> guess = {"b": 1.0, "g": cf.Parameter(0.3, lower=0)}
+    >>> problem = cf.Problem(model, experiment, parameters=guess, priors=cf.tikhonov("g", weight=30.0))
+    >>> print(round(cf.fit(problem).parameters["g"], 2))
+    0.3
+    """
+    return penalty("tikhonov", names, weight, towards, on)
+
+
+def lasso(names: Any, weight: float, *, towards: Any = "guess", on: str = "value") -> Penalty:
+    """Choose quantities: ``weight |value - towards|`` is added to what is minimised, so that most of them stay there.
+
+    A quantity leaves `towards` only where half of chi2 falls by more than `weight` per unit; the others end exactly
+    there, and the message of the result says which.  Those that leave are pulled back by weight * variance: for
+    unbiased estimates fit once more with the others fixed.  It is a Laplace prior of scale 1 / weight.
+
+    Parameters
+    ----------
+    names : str or sequence of str
+        Quantities, or local parameters, of which all are meant.
+    weight : float
+        In units of 1 / value; with ``on="log"`` a number.
+    towards : "guess", "equal", float, or mapping from name to float
+        "equal" pulls local parameters towards that of the first experiment, so that they are equal unless the data
+        object; with ``on="log"`` their ratios towards 1.
+    on : {"value", "log"}
+        Whether values or their natural logarithms are compared.
+
+    Raises
+    ------
+    InputError
+        If one of these is nothing of the kind; names are checked by `Problem`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> s, i, b, g = cf.symbols("s i b g")
+    >>> model = cf.Model({s: -b * s * i, i: b * s * i - g * i}, parameters=[b, g], initial={s: 0.99, i: 0.01})
+    >>> experiment = cf.Experiment({"i": [0.02, 0.05, 0.10]}, time=[1, 2, 3], sigma=0.01)
+    >>> guess = {"b": 1.0, "g": cf.Parameter(0.3, lower=0)}
+    >>> problem = cf.Problem(model, experiment, parameters=guess, priors=cf.lasso("g", weight=100.0))
+    >>> print(cf.fit(problem).message)
+    The optimality conditions hold to the requested tolerance. At the kink of the prior: g.
+    """
+    return replace(penalty("lasso", names, weight, towards, on), absolute=True)
+
+
+def penalty(where: str, names: Any, weight: Any, towards: Any, on: Any) -> Penalty:
+    """Read the arguments of a penalty."""
+    mistakes: list[str] = []
+    listed = [names] if name_of(names) is not None else items(names) or []
+    found = [name_of(n) for n in listed]
+    if not found or None in found:
+        mistakes.append(f"names is {text(names)}; give the name of a quantity, or a list of names")
+    strength = real(weight)
+    if strength is None or not 0.0 < strength < np.inf:
+        mistakes.append(f"weight is {text(weight)}; give a positive number")
+    if not is_one_of(on, "value", "log"):
+        mistakes.append(f"on is {text(on)}; choose 'value' or 'log'")
+    chosen = tuple(n for n in found if n is not None)
+    target: str | dict[str, float] = "guess"
+    if isinstance(towards, str):
+        if towards not in ("guess", "equal"):
+            mistakes.append(f"towards is '{towards}'; give 'guess', 'equal', a number, or {{name: number}}")
+        target = towards
+    elif isinstance(towards, Mapping):
+        target = {n: _number(f"towards of '{n}'", v, mistakes) for n, v in named("towards", towards, mistakes).items()}
+        mistakes += [f"towards has no value for '{n}'" for n in chosen if n not in target]
+    else:
+        number = _number("towards", towards, mistakes)
+        target = dict.fromkeys(chosen, number)
+    if on == "log" and isinstance(target, dict) and any(v <= 0.0 for v in target.values()):
+        mistakes.append("towards must be positive where logarithms are compared")
+    check(where, mistakes)
+    assert strength is not None
+    return Penalty(chosen, strength, target, on)
+
+
+def _number(what: str, given: Any, mistakes: list[str]) -> float:
+    number = real(given)
+    if number is None or not np.isfinite(number):
+        mistakes.append(f"{what} is {text(given)}; give a finite number")
+        return 1.0
+    return number
+
+
+Entry = Belief | JointNormal | Penalty
+"""What ``Problem(priors=...)`` holds."""
+
+Priors = Mapping[Any, "PriorDistribution"] | Entry | Sequence["Mapping[Any, PriorDistribution] | Entry"] | None
+"""What it takes."""
+
+
+def read_entries(given: Any, mistakes: list[str]) -> tuple[Entry, ...]:
+    """Read what was given as priors: ``{name or expression: prior}``, a joint prior, a penalty, or a list of these."""
+    if given is None:
+        return ()
+    if isinstance(given, (Belief, JointNormal, Penalty)):
+        return (given,)
+    if isinstance(given, Mapping):
+        return tuple(_beliefs(cast("Mapping[Any, Any]", given), mistakes))
+    listed = items(given)
+    if listed is None:
+        remedy = "give {name or expression: prior}, cf.Prior(result), cf.tikhonov(...), or a list of these"
+        mistakes.append(f"priors is {text(given)}; {remedy}")
+        return ()
+    return tuple(entry for item in listed for entry in _one(item, mistakes))
+
+
+def _one(item: Any, mistakes: list[str]) -> Sequence[Entry]:
+    if isinstance(item, (Belief, JointNormal, Penalty, Mapping)):
+        return read_entries(item, mistakes)
+    remedy = "give {name or expression: prior}, cf.Prior(result), cf.tikhonov(...)"
+    mistakes.append(f"priors contains {text(item)}; {remedy}")
+    return ()
+
+
+def _beliefs(given: Mapping[Any, Any], mistakes: list[str]) -> Iterable[Belief]:
+    for what, prior in given.items():
+        name = name_of(what)
+        if name is not None:
+            yield Belief(name, prior)
+        elif isinstance(what, ca.SX) and what.numel() == 1 and ca.symvar(what):
+            yield Belief(what, prior)
+        else:
+            mistakes.append(f"priors has the key {text(what)}; give a name or a scalar expression of quantities")

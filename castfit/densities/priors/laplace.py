@@ -1,0 +1,148 @@
+"""The Laplace prior, whose density has a kink, and what takes its place while the kink is dealt with.
+
+    cost = |z - mean| / scale        z = x, log x or log10 x
+
+Its slope jumps at the mean, where neither Gauss-Newton nor IPOPT converge.  `castfit.kinks` finds out on which side of
+the kink a quantity ends, or that it ends there, with the smooth costs of this file.  Away from the kink the cost is
+straight and holds no information; at the kink the quantity is held, like one at a bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import copysign, log, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.densities.priors.distributions import STRAIGHT, Normal, PriorDistribution, Row, Scaled, is_finite, is_positive
+
+if TYPE_CHECKING:
+    pass
+
+
+_BLUNT = 0.3  # of a quantity: a narrower parabola would hold what the data pull away
+
+
+@dataclass(frozen=True, repr=False)
+class _AboutMean(Scaled):
+    """A cost of the distance of z from the mean of a Laplace prior."""
+
+    mean: float
+    scale: float
+
+    def _cdf(self, z: float) -> float:
+        u = (z - self.mean) / self.scale
+        return float(0.5 * np.exp(u) if u < 0.0 else 1.0 - 0.5 * np.exp(-u))
+
+    def _ppf(self, u: float) -> float:
+        return self.mean + self.scale * (log(2.0 * u) if u < 0.5 else -log(2.0 * (1.0 - u)))
+
+    @property
+    def constant(self) -> float:
+        """-log p at the mode."""
+        return log(2.0 * self.scale)
+
+
+@dataclass(frozen=True, repr=False)
+class Laplace(_AboutMean):
+    """The double exponential distribution: a quantity stays exactly at the mean unless the data pull hard enough.
+
+    Parameters
+    ----------
+    mean : float
+    scale : float
+        The mean distance from the mean; data pull hard enough whose cost falls by more than 1 / scale per unit.
+    on : {"value", "log", "log10"}
+        Whether the value itself or its logarithm is so distributed.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> prior = cf.priors.Laplace(1.0, 0.5)
+    >>> [round(prior.ppf(u), 3) for u in (0.025, 0.5, 0.975)]
+    [-0.498, 1.0, 2.498]
+    >>> cf.Parameter(1.0, prior=prior)
+    Parameter(value=1, prior=Laplace(mean=1, scale=0.5))
+    """
+
+    def _row(self, z: float) -> Row:
+        u = (z - self.mean) / self.scale
+        return Row(copysign(STRAIGHT, u), 1.0 / (STRAIGHT * self.scale), abs(u)) if u else Row(0.0, 0.0, 0.0)
+
+    @property
+    def curved(self) -> bool:
+        """Never."""
+        return False
+
+    @property
+    def kink(self) -> float:
+        """The natural value at which the slope jumps."""
+        return self.natural(self.mean)
+
+    def mistakes(self) -> list[str]:
+        """Say what is wrong with the arguments."""
+        wrong = not is_finite(self.mean) or not is_positive(self.scale)
+        return [*(["give Laplace(mean, scale), scale positive"] if wrong else []), *self.on_mistakes()]
+
+
+@dataclass(frozen=True, repr=False)
+class OneSided(_AboutMean):
+    """The straight cost of one side of the kink, sign +1 or -1, continued beyond it; `curvature` is for the solver."""
+
+    sign: float = 1.0
+    curvature: float = 0.0
+
+    def _row(self, z: float) -> Row:
+        u = self.sign * (z - self.mean) / self.scale
+        j = sqrt(self.curvature) if self.curvature > 0.0 else 1.0 / (STRAIGHT * self.scale)
+        return Row(self.sign / (self.scale * j), j, u)
+
+    @property
+    def curved(self) -> bool:
+        """Never."""
+        return False
+
+
+@dataclass(frozen=True, repr=False)
+class Pinned(_AboutMean):
+    """The mean is held by a multiplier and a steep parabola:  multiplier u + 1/2 curvature u^2."""
+
+    multiplier: float = 0.0
+    curvature: float = 1.0
+
+    def _row(self, z: float) -> Row:
+        u, root = z - self.mean, sqrt(self.curvature)
+        return Row(root * u + self.multiplier / root, root, self.multiplier * u + 0.5 * self.curvature * u * u)
+
+
+@dataclass(frozen=True, repr=False)
+class AtKink(_AboutMean):
+    """The mean itself, held by bounds: no row."""
+
+    def _row(self, z: float) -> Row:
+        return Row(0.0, 0.0, 0.0)
+
+    @property
+    def rows(self) -> int:
+        """None."""
+        return 0
+
+
+def distance_of(prior: Laplace) -> Normal:
+    """Return the normal prior whose row is z - mean, with its slope dz/dx."""
+    return Normal(prior.mean, 1.0, on=prior.on)
+
+
+def rounded_off(prior: Laplace, guess: float) -> Normal:
+    """Return a parabola about the mean, as steep as the prior at a guess but wide enough to let data speak."""
+    z = prior.scaled(guess)
+    unit = max(abs(z), abs(prior.mean)) if prior.on == "value" else 1.0
+    distance = max(abs(z - prior.mean), prior.scale)
+    return Normal(prior.mean, max(sqrt(prior.scale * distance), _BLUNT * unit), on=prior.on)
+
+
+def laplace_of(prior: PriorDistribution) -> Laplace | None:
+    """Return the Laplace prior in a prior, which may be truncated; None if there is none."""
+    inner = getattr(prior, "prior", prior)
+    return inner if isinstance(inner, Laplace) else None

@@ -1,0 +1,296 @@
+"""Stiffness: how far apart the time constants of a model lie, and which integrator that asks for.
+
+Near a point of a trajectory the solutions of  x' = f(t, x)  behave as  x(t) − x(t_0) = b + sum_i c_i w_i exp(lambda_i
+(t − t_0)),  with the eigenvalues lambda_i of the Jacobian df/dx (Hemker 1972, Eqs. 1.4 to 1.7): 1 / |lambda_i| are the
+time constants.  A system is stiff where its solutions decay (Re lambda_i < 0) at rates that are widely spread.  An
+explicit method is stable only where all h lambda_i lie in a bounded region, |1 + h lambda| < 1 for Euler's (Eq. 1.12),
+so that the fastest rate dictates the steps long after what it belongs to is over.
+
+    ratio     max |Re lambda_i| / min |Re lambda_i|  over what decays
+    steps     integral of max |lambda_i| dt / 2.79:  what a Runge-Kutta method of order 4 needs for stability alone
+    growth    integral of max(Re lambda_i, 0) dt:  errors of the initial state grow by exp(growth)
+
+Algebraic states follow the differential ones, df/dx = f_x − f_z g_z^-1 g_x.  All of this is independent of the units of
+states; ratio, steps and growth are of that of time, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.reprs import brief
+from castfit._support.lazy_imports import picture
+from castfit._support.arguments import text
+from castfit._support.text_tables import aligned
+from castfit.integrate import IntegratorOptions, method_of
+from castfit.model.model import Model
+from castfit.result.result import Result
+from castfit.simulate.simulate import Path, paths
+from castfit._support.status import check
+
+if TYPE_CHECKING:
+    import pathlib
+
+    from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike, NDArray
+
+    from castfit.problem.problem import Posable
+    from castfit.simulate.simulate import Times
+
+    Array = NDArray[np.float64]
+    Complex = NDArray[np.complex128]
+
+RUNGE_KUTTA = 2.785  # where the stability region of the classical Runge-Kutta method cuts the real axis
+_ZERO = 1e-11  # relative to the fastest rate: what is slower is rounding, as of conserved sums
+_STIFF = 1000.0  # steps for stability alone, and ratio of rates, from which on a problem is stiff
+_MILD = 100.0
+_OSCILLATING = np.tan(np.deg2rad(51.8))  # |Im / Re| beyond which BDF of order 5 is unstable
+_UNSTABLE = 12.0  # growth by exp(12) = 2e5: single shooting loses the digits that fits live on
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Stiffness:
+    """How stiff a model is along a trajectory.
+
+    Attributes
+    ----------
+    name : str
+        Of the experiment.
+    times : (n,) array
+    eigenvalues : (n, n_x) complex array
+        Of the Jacobian, in 1 / unit of time, by decreasing size; those that are zero but for rounding are zero.
+    suggested : str
+        An integrator, as `IntegratorOptions` names it.
+    sentence : str
+        The verdict in words, with what to use and why.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, fast = cf.symbols("a b fast")
+    >>> model = cf.Model({a: -a, b: fast * (a - b)}, parameters=[fast], initial={a: 1, b: 0})
+    >>> found = cf.stiffness(model, {"fast": 1e4}, [0, 1, 2])
+    >>> round(found.ratio), found.oscillating
+    (10000, False)
+    """
+
+    name: str
+    times: Array
+    eigenvalues: Complex
+    suggested: str
+    sentence: str
+
+    @cached_property
+    def time_constants(self) -> Array:
+        """``1 / |lambda|``, increasing, (n, n_x); infinite for what does not move."""
+        with np.errstate(divide="ignore"):
+            return 1.0 / np.abs(self.eigenvalues)
+
+    @cached_property
+    def ratios(self) -> Array:
+        """Ratio of the fastest to the slowest rate of decay at each time, (n,); 1 where fewer than two decay."""
+        return _ratios(self.eigenvalues)
+
+    @property
+    def ratio(self) -> float:
+        """The largest ratio."""
+        return float(self.ratios.max())
+
+    @cached_property
+    def steps(self) -> float:
+        """Number of steps that an explicit method needs for stability alone."""
+        fastest = np.where(self.eigenvalues.real < 0.0, np.abs(self.eigenvalues), 0.0).max(axis=1)
+        return _integral(fastest, self.times) / RUNGE_KUTTA
+
+    @cached_property
+    def growth(self) -> float:
+        """By how many powers of e an error of the initial state may grow."""
+        return _integral(np.maximum(self.eigenvalues.real.max(axis=1), 0.0), self.times)
+
+    @cached_property
+    def oscillating(self) -> bool:
+        """Whether oscillations that decay slowly shorten the steps of BDF (CVODES, IDAS)."""
+        values, size = self.eigenvalues, np.abs(self.eigenvalues)
+        ringing = (values.real < 0.0) & (np.abs(values.imag) > _OSCILLATING * np.abs(values.real))
+        return _integral(np.where(ringing, size, 0.0).max(axis=1), self.times) / RUNGE_KUTTA > _MILD
+
+    def __str__(self) -> str:
+        rows = [["time", "fastest", "slowest", "ratio"]]
+        for i in np.unique(np.linspace(0, self.times.size - 1, 6).astype(int)):
+            finite = self.time_constants[i][np.isfinite(self.time_constants[i])]
+            ends = [f"{finite.min():.3g}", f"{finite.max():.3g}"] if finite.size else ["none", "none"]
+            rows.append([f"{self.times[i]:.4g}", *ends, f"{self.ratios[i]:.3g}"])
+        return "\n".join(["time constants", *aligned(rows, ">>>>"), "", self.sentence])
+
+    def plot(self, path: str | pathlib.Path | None = None) -> Figure:
+        """Plot time constants over time, and the eigenvalues; also write the figure to `path` if it is given."""
+        return picture("stiffness")(self, path)
+
+
+@overload
+def stiffness(
+    problem: Model,
+    parameters: Mapping[str, float] | None = None,
+    times: ArrayLike | None = None,
+    *,
+    initial: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    start: float | None = None,
+    integrator: IntegratorOptions | None = None,
+) -> Stiffness: ...
+@overload
+def stiffness(
+    problem: Posable | Result,
+    parameters: Mapping[str, float] | ArrayLike | None = None,
+    times: Times = None,
+    *,
+    integrator: IntegratorOptions | None = None,
+) -> dict[str, Stiffness]: ...
+def stiffness(
+    problem: Model | Posable | Result,
+    parameters: Any = None,
+    times: Any = None,
+    *,
+    initial: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    start: float | None = None,
+    integrator: IntegratorOptions | None = None,
+) -> Any:
+    """Find the time constants of a model along a trajectory, and which integrator suits them.
+
+    Parameters
+    ----------
+    problem : Model, Problem, Posed or Result
+        Of a result, its estimates are the values.
+    parameters, times, initial, inputs, start, integrator
+        As for `castfit.simulate`, which integrates the trajectory; eigenvalues are found at `times`.
+
+    Returns
+    -------
+    Stiffness, or dict from experiment to Stiffness
+        One of a model; of a problem or a result one per experiment.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake in the names, values and times.
+    SimulationError
+        If the integration stops.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, fast = cf.symbols("a b fast")
+    >>> model = cf.Model({a: -a, b: fast * (a - b)}, parameters=[fast], initial={a: 1, b: 0})
+    >>> found = cf.stiffness(model, {"fast": 1e4}, [0, 1, 2])
+    >>> round(found.ratio)
+    10000
+    >>> found.suggested in ("esdirk", "cvodes")  # the first needs a C compiler
+    True
+    """
+    mistakes: list[str] = []
+    given: Any = integrator
+    if given is not None and not isinstance(given, IntegratorOptions):
+        mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
+    asked, values = problem, parameters
+    if isinstance(asked, Result):
+        if values is not None:
+            mistakes.append("a result has its own parameters; leave them out, or give its problem")
+        if asked.problem is None:
+            mistakes.append("a loaded result does not know its model; use result.with_problem(problem) first")
+            check("stiffness", mistakes)
+        asked, values = asked.problem, asked.theta
+    model, found = paths(
+        "stiffness",
+        asked,
+        values,
+        times,
+        initial=initial,
+        inputs=inputs,
+        start=start,
+        integrator=integrator or IntegratorOptions(),
+        mistakes=mistakes,
+    )
+    every = {path.name: _judged(model, path) for path in found}
+    return next(iter(every.values())) if isinstance(asked, Model) else every
+
+
+def jacobians(model: Model, path: Path) -> Array:
+    """Return df/dx along a path, algebraic states eliminated, (n, n_x, n_x)."""
+    system, n = model.system, path.times.size
+    n_x, n_z = path.x.shape[1], path.z.shape[1]
+    both = ca.jacobian(ca.vertcat(system.ode, system.alg), ca.vertcat(system.x, system.z))
+    function: Any = system.function("blocks", ca.densify(both)).map(n)
+    p = path.p.T
+    wide = np.asarray(function(path.times[None], path.x.T, path.z.T, p, path.u.T), dtype=float)
+    every = wide.reshape(n_x + n_z, n, n_x + n_z).transpose(1, 0, 2)
+    f_x, f_z, g_x, g_z = every[:, :n_x, :n_x], every[:, :n_x, n_x:], every[:, n_x:, :n_x], every[:, n_x:, n_x:]
+    return f_x - f_z @ np.linalg.solve(g_z, g_x) if n_z else f_x
+
+
+def _judged(model: Model, path: Path) -> Stiffness:
+    eigenvalues = np.linalg.eigvals(jacobians(model, path)).astype(complex)
+    order = np.argsort(-np.abs(eigenvalues), axis=1, kind="stable")
+    eigenvalues = np.take_along_axis(eigenvalues, order, axis=1)
+    size = np.abs(eigenvalues)
+    eigenvalues = np.where(size > _ZERO * size.max(axis=1, keepdims=True), eigenvalues, 0.0)
+    bare = Stiffness(path.name, path.times, eigenvalues, "", "")
+    suggested, sentence = _verdict(model, bare)
+    return Stiffness(path.name, path.times, eigenvalues, suggested, sentence)
+
+
+def _ratios(eigenvalues: Complex) -> Array:
+    rate = -eigenvalues.real
+    fast = np.where(rate > 0.0, rate, 0.0).max(axis=1)
+    slow = np.where(rate > _ZERO * fast[:, None], rate, np.inf).min(axis=1)
+    return np.where(fast > 0.0, fast / np.minimum(slow, np.where(fast > 0.0, fast, 1.0)), 1.0)
+
+
+def _verdict(model: Model, found: Stiffness) -> tuple[str, str]:
+    """Return an integrator and the sentence that recommends it."""
+    system = model.system
+    usual = method_of(
+        IntegratorOptions(), system.x.numel(), system.z.numel(), system.function("system", system.ode, system.alg)
+    )
+    figures = f"rates of decay differ by a factor of up to {found.ratio:.3g}"
+    need = f"an explicit method would need {_count(found.steps)} steps for stability alone"
+    stiff = found.steps > _STIFF and found.ratio > _STIFF
+    mild = found.steps > _MILD and found.ratio > _MILD
+    if found.oscillating:
+        suggested = "esdirk" if usual == "esdirk" else "rosenbrock"
+        kind = "Stiff and oscillating" if stiff or mild else "Oscillating"
+        why = "it is L-stable, while BDF of orders 4 and 5 (CVODES, IDAS) damps oscillations with short steps only"
+    elif stiff or mild:
+        suggested = usual
+        kind = "Stiff" if stiff else "Mildly stiff"
+        by = "it is L-stable" if usual == "esdirk" else "BDF is implicit and stable for all rates of decay"
+        why = f"{by}, so that steps follow the solution"
+    else:
+        suggested = usual
+        kind = "Not stiff"
+        why = "nothing keeps its steps short but the solution itself"
+    said = f"{kind}: {figures}; {need}. Use '{suggested}': {why}."
+    if stiff or mild:
+        said += " Collocation on Radau points is as stable; where fast components decay it needs short elements."
+    if found.growth > _UNSTABLE:
+        said += (
+            f" Unstable: errors of the initial state may grow by a factor of {np.exp(min(found.growth, 700.0)):.1g}; "
+            "estimate by MultipleShooting or Collocation."
+        )
+    return suggested, said
+
+
+def _count(number: float) -> str:
+    return f"{number:,.0f}" if number < 1e6 else f"{number:.2g}"
+
+
+def _integral(values: Array, times: Array) -> float:
+    """Integrate values (n,) at times (n,) by the trapezoidal rule."""
+    return 0.5 * float(np.diff(times) @ (values[1:] + values[:-1]))

@@ -1,0 +1,259 @@
+"""The likelihood ratio test of a model against one that contains it.
+
+Notation
+--------
+T   2 log(L_large / L_small);  d  how many more directions the larger model determines
+b   how many quantities of the larger model stand at a bound where it is the smaller one
+
+    T is chi2(d) if the smaller model is right                                                     [Wilks 1938]
+    with b at a bound:  sum over i of  binomial(b, i) 2^-b chi2(d - i), if these are independent   [Self and Liang 1987]
+    one unknown sigma:  F = ((SSE_small - SSE_large) / d) / (SSE_large / dof)  is F(d, dof), which is exact for few data
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import special
+
+from castfit._support.reprs import brief
+from castfit._support.arguments import is_one_of, text
+from castfit.fit.fit import fit
+from castfit.problem.problem import Problem
+from castfit.result.result import Result
+from castfit.result.same_data import data_mistakes
+from castfit._support.status import check
+from castfit.transcribe.single_shooting import SingleShooting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+_SAME = 1e-2  # standard deviations, in root mean square: predictions that differ by less are the same
+_ROUNDING = 1e-3  # of T, that errors of two fits may make
+_AT_BOUND = 1e-6  # relative distance from a bound
+_CLEAR = 0.05
+
+
+@brief
+@dataclass(frozen=True, eq=False, repr=False)
+class LikelihoodRatio:
+    """A likelihood ratio test; ``print`` shows its sentence.
+
+    Attributes
+    ----------
+    statistic : float
+        T = 2 log(L_large / L_small).
+    dof : int
+        How many more directions the larger model determines.
+    p_value : float
+        Probability of a T at least as large if the smaller model is right.
+    distribution : {"chi2", "F"}
+        F where the data share one unknown standard deviation.
+    at_bound : tuple of str
+        Quantities that the larger model has in addition, and that stand at a bound where it is the smaller one.
+    sentence : str
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k, n = cf.symbols("x k n")
+    >>> data = cf.Experiment({"x": [0.80, 0.66, 0.57, 0.50, 0.44]}, time=[1, 2, 3, 4, 5], sigma=0.01, initial={"x": 1})
+    >>> first = cf.Model({x: -k * x}, parameters=[k])
+    >>> order = cf.Model({x: -k * x**n}, parameters=[k, n])
+    >>> one = cf.fit(cf.Problem(first, data, parameters={"k": 0.3}))
+    >>> two = cf.fit(cf.Problem(order, data, parameters={"k": 0.3, "n": cf.Parameter(1.0, lower=0)}))
+    >>> cf.likelihood_ratio(one, two).p_value < 0.001
+    True
+    """
+
+    statistic: float
+    dof: int
+    p_value: float
+    distribution: str
+    at_bound: tuple[str, ...]
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = None) -> LikelihoodRatio:
+    """Test whether a model needs what a larger one, which contains it, has in addition.
+
+    Parameters
+    ----------
+    smaller, larger : Result
+        Fits of the same data, without priors.
+    nested : bool, optional
+        True says that the larger model contains the smaller one.  By default this is checked: the larger one must
+        predict the same, at the smaller one's estimates if it has the same quantities (and others that the smaller one
+        holds fixed), or where it is fitted to the smaller one's predictions.
+
+    Raises
+    ------
+    InputError
+        If data differ, a fit failed, there are priors, or the models are not nested.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k, n = cf.symbols("x k n")
+    >>> data = cf.Experiment({"x": [0.80, 0.66, 0.57, 0.50, 0.44]}, time=[1, 2, 3, 4, 5], sigma=0.01, initial={"x": 1})
+    >>> first = cf.Model({x: -k * x}, parameters=[k])
+    >>> order = cf.Model({x: -k * x**n}, parameters=[k, n])
+    >>> one = cf.fit(cf.Problem(first, data, parameters={"k": 0.3}))
+    >>> two = cf.fit(cf.Problem(order, data, parameters={"k": 0.3, "n": cf.Parameter(1.0, lower=0)}))
+    >>> test = cf.likelihood_ratio(one, two)
+    >>> test.dof, round(test.statistic)
+    (1, 41)
+    """
+    given: dict[str, Any] = {"smaller": smaller, "larger": larger}
+    mistakes = [f"{n} is {text(r)}; give the result of a fit" for n, r in given.items() if not isinstance(r, Result)]
+    check("likelihood_ratio", mistakes)
+    if not is_one_of(nested, True, None):
+        mistakes.append(f"nested is {text(nested)}; give True, or nothing to have it checked")
+    mistakes += [
+        f"the fit of the {n} model failed; a test needs both optima" for n, r in given.items() if not r.success
+    ]
+    mistakes += [
+        f"the {n} model has priors, which are no data; fit it without, or compare by cf.table"
+        for n, r in given.items()
+        if r.neg2logprior != 0.0 or (r.problem is not None and r.problem.posed.every_prior)
+    ]
+    mistakes += data_mistakes(smaller, larger, ("the smaller fit", "the larger fit"))
+    check("likelihood_ratio", mistakes)
+    d = _dimension(larger) - _dimension(smaller)
+    if d <= 0:
+        said = f"the larger model determines {_dimension(larger)} numbers, the smaller one {_dimension(smaller)}"
+        check("likelihood_ratio", [f"{said}; give the one with fewer first, or compare by cf.table"])
+    at_bound: tuple[str, ...] = ()
+    point = _within(smaller, larger)
+    if point is None and nested is None:
+        point = _fitted(smaller, larger)
+        if point is None:
+            check(
+                "likelihood_ratio",
+                ["the larger model does not seem to contain the smaller one; compare by cf.table, or say nested=True"],
+            )
+    if point is not None:
+        at_bound = tuple(n for n in _held(larger, point) if n not in smaller.names)
+    T = smaller.neg2loglik - larger.neg2loglik
+    kind, p = _probability(smaller, larger, T, d, min(len(at_bound), d))
+    return LikelihoodRatio(T, d, p, kind, at_bound, _sentence(T, d, p, kind, at_bound))
+
+
+def _dimension(result: Result) -> int:
+    """Count the directions of theta that the data determine, bounds left aside, and eliminated deviations."""
+    return len(result.names) - result.undetermined.shape[0] + len(result.sigmas)
+
+
+def contains(larger: Result, smaller: Result) -> bool:
+    """Tell whether a model is another with quantities fixed, by evaluating it; False also where that is not known."""
+    return larger.problem is not None and smaller.problem is not None and _within(smaller, larger) is not None
+
+
+def _within(smaller: Result, larger: Result) -> dict[str, float] | None:
+    """Return the larger model's quantities at which it is the smaller one, by their names; None if it is not."""
+    one, other = smaller.problem, larger.problem
+    if one is None or other is None or not set(smaller.names) <= set(larger.names):
+        return None
+    values = dict(smaller.values)
+    for q in other.posed.quantities:
+        stated = one.posed.parameters.get(q.of)
+        if q.name in values:
+            continue
+        if stated is None or not stated.fixed:
+            return None
+        held = stated.value
+        number = held[q.experiment] if isinstance(held, dict) and q.experiment in held else held
+        if not isinstance(number, (int, float)):
+            return None
+        values[q.name] = float(number)
+    span = {q.name: (q.lower, q.upper) for q in other.posed.quantities}
+    if any(not low <= values[n] <= high for n, (low, high) in span.items()):
+        return None
+    if any(q.scale == "log" and not values[q.name] > 0.0 for q in other.posed.quantities):
+        return None
+    theta = other.posed.theta_from(values)
+    staged = SingleShooting(larger.integrator).transcribe(other, theta).explicit()
+    if not staged.evaluate(theta).ok:
+        return None
+    predictions = np.concatenate([part[0] for part in staged.standardised(theta)])
+    return values if _alike(predictions, smaller) else None
+
+
+def _alike(predictions: Array, result: Result) -> bool:
+    deviations = np.where(result.deviations > 0.0, result.deviations, np.nan)
+    off = (predictions - result.predictions) / deviations
+    return bool(np.isfinite(off).all() and np.sqrt(np.mean(off**2)) < _SAME)
+
+
+def _fitted(smaller: Result, larger: Result) -> dict[str, float] | None:
+    """Fit the larger model to what the smaller one predicts; None if it cannot do it."""
+    problem, table = larger.problem, smaller.residual_table()
+    if not isinstance(problem, Problem):
+        return None
+    named = [e.called(c.name) for e, c in zip(problem.experiments, problem.conditions, strict=True)]
+    experiments = [e.with_values(_predicted(table, e.name, e.data)) for e in named]
+    found = fit(problem.replace(experiments=experiments), start=larger, verify=False)
+    return found.values if found.success and _alike(found.predictions, smaller) else None
+
+
+def _predicted(table: Mapping[str, NDArray[Any]], experiment: str, data: Mapping[str, Any]) -> dict[str, Array]:
+    out: dict[str, Array] = {}
+    for name, (_, values) in data.items():
+        own = (table["experiment"] == experiment) & (table["output"] == name)
+        filled = np.full(values.shape, np.nan)
+        filled[np.isfinite(values)] = table["prediction"][own]
+        out[name] = filled
+    return out
+
+
+def _held(larger: Result, values: Mapping[str, float]) -> tuple[str, ...]:
+    """Name quantities at a bound that those of the larger model need not be at."""
+    held: list[str] = []
+    for name, (low, high) in zip(larger.names, larger.bounds.tolist(), strict=True):
+        value = values[name]
+        near = _AT_BOUND * max(abs(value), abs(low) if np.isfinite(low) else 0.0, abs(larger.values[name]))
+        if low < high and (value - low <= near or high - value <= near):
+            held.append(name)
+    return tuple(held)
+
+
+def _probability(smaller: Result, larger: Result, T: float, d: int, b: int) -> tuple[str, float]:
+    exact = list(smaller.sigmas) == list(larger.sigmas) == ["sigma"] and larger.dof > 0
+    if exact and larger.chi2 > 0.0:
+        excess = max(smaller.chi2 - larger.chi2, 0.0) / larger.chi2 * larger.dof
+
+        def tail(m: int) -> float:
+            return float(special.fdtrc(m, larger.dof, excess / m)) if m > 0 else float(excess <= 0.0)
+
+    else:
+
+        def tail(m: int) -> float:
+            return float(special.chdtrc(m, max(T, 0.0))) if m > 0 else float(T <= 0.0)
+
+    p = sum(comb(b, i) * 0.5**b * tail(d - i) for i in range(b + 1))
+    return ("F" if exact else "chi2"), p
+
+
+def _sentence(T: float, d: int, p: float, kind: str, at_bound: tuple[str, ...]) -> str:
+    more = f"{d} quantit{'y' if d == 1 else 'ies'} more"
+    figures = f"likelihood ratio {T:.4g} for {more}, p = {p:.2g}"
+    how = " by the F distribution" if kind == "F" else ""
+    bound = f"; {', '.join(at_bound)} would be at a bound, which halves such a probability" if at_bound else ""
+    if -_ROUNDING * max(1.0, abs(T)) > T:
+        return (
+            f"The larger model fits worse ({figures}): its fit is no global optimum, for it contains the smaller one. "
+            "Start it from the smaller one's estimates."
+        )
+    if p < _CLEAR:
+        return f"The larger model is needed ({figures}{how}{bound})."
+    return f"The smaller model is enough ({figures}{how}{bound})."

@@ -1,0 +1,205 @@
+"""What many local fits say together: which optima there are, and whether more starts are worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from castfit._support.reprs import brief, one_line
+from castfit.problem.problem import Posable
+
+CHI2, EQUIVALENT = "chi2", "equivalent chi2"
+"""What fits are compared by: the sum of squares, or the one that would give the same likelihood (see `Merit`)."""
+
+_SAME = 1e-4  # relative difference of chi2 up to which two fits found the same optimum
+_SPREAD = 1e-2  # relative spread of an estimate above which an optimum does not determine it
+_SURE = 0.99
+_ROUNDING = 1e-10  # of the sum of squared data
+_LARGEST = 300.0
+
+
+@brief
+@dataclass(frozen=True)
+class Optimum:
+    """An optimum and the starts that led to it.
+
+    Attributes
+    ----------
+    chi2 : float
+        The lowest that was found.
+    starts : tuple of int
+        Which starts found it, the best first.
+    varying : tuple of str
+        Quantities whose estimates differ although chi2 does not: several optima of equal height (a symmetry), or a
+        valley, as where something is not identifiable.
+    """
+
+    chi2: float
+    starts: tuple[int, ...]
+    varying: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Merit:
+    """What fits of a problem are compared by: a positive number, whose relative differences mean something.
+
+    That is chi2 where the objective is chi2 / 2, or grows with it alone, as where one unknown sigma is eliminated.
+    Otherwise it is the chi2 that would give the same objective with such a sigma,
+
+        cost = n/2 log(chi2 / n)    <=>    chi2 = n exp(2 cost / n)
+
+    with n data: lower for a lower cost, which may be negative, and relatively different where costs per datum differ,
+    whatever the units of the data add to them.
+
+    Attributes
+    ----------
+    n_data : int
+    equivalent : bool
+        Whether it is the equivalent chi2.
+    floor : float
+        Differences that may be rounding, as where a model fits its data exactly.
+    """
+
+    n_data: int
+    equivalent: bool
+    floor: float
+
+    @classmethod
+    def of(cls, problem: Posable) -> Merit:
+        """Return the merit of fits of a problem."""
+        posed = problem.posed
+        groups = {observed.group for c in posed.conditions for observed in c.observed if observed is not None}
+        known = posed.least_squares and not posed.groups
+        together = posed.least_squares and groups == {0}  # one sigma of all data is eliminated
+        points = (condition.points for condition in posed.conditions)
+        squares = np.concatenate([(p.values[p.mask] / p.sigma[p.mask]) ** 2 for p in points])
+        size = float(squares.sum())
+        if not (known or together):  # logarithms of spreads count, if any is estimated
+            positive = squares[squares > 0.0]
+            typical = float(np.exp(np.mean(np.log(positive)))) if positive.size else 0.0
+            size = 0.0 if posed.absolute_sigma else squares.size * typical
+        return cls(posed.n_data, not (known or (together and not posed.every_prior)), _ROUNDING * size)
+
+    @property
+    def measure(self) -> str:
+        """What it is called in tables."""
+        return EQUIVALENT if self.equivalent else CHI2
+
+    def __call__(self, cost: float, chi2: float) -> float:
+        """Return the merit of an objective and a sum of squared weighted residuals."""
+        if not (self.equivalent and np.isfinite(cost)):
+            return chi2
+        exponent = 2.0 * cost / self.n_data
+        beyond = max(exponent - _LARGEST, 0.0)  # grows on where the exponential would overflow
+        return float(self.n_data * np.exp(exponent - beyond) * (1.0 + beyond))
+
+
+def optima(ends: Mapping[int, tuple[float, Mapping[str, float]]], *, floor: float = 0.0) -> tuple[Optimum, ...]:
+    """Gather fits of equal chi2, the lowest first.
+
+    Parameters
+    ----------
+    ends : mapping from start to (chi2, estimates)
+        Of the fits that succeeded.
+    floor : float
+        Differences of chi2 below this one are rounding, as where a model fits its data exactly.
+    """
+    order = sorted(ends, key=lambda i: (ends[i][0], i))
+    groups: list[list[int]] = []
+    for i in order:
+        lowest = ends[groups[-1][0]][0] if groups else -np.inf
+        if ends[i][0] <= lowest + max(_SAME * abs(lowest), floor):
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return tuple(Optimum(ends[g[0]][0], tuple(g), _varying([ends[i][1] for i in g])) for g in groups)
+
+
+def _varying(estimates: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
+    found: list[str] = []
+    for name in estimates[0]:
+        values = np.array([e[name] for e in estimates])
+        if np.ptp(values) > _SPREAD * np.abs(values).max():
+            found.append(name)
+    return tuple(found)
+
+
+def fits_lacking(w: int, N: int) -> int:
+    """Return how many fits more than N are worth it where N fits ended in w different optima; see `Outlook`."""
+    return max(2 * w**2 + 3 * w + 2 - N, 0)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Whether more starts are worth it.
+
+    The starts are draws from an unknown number of regions of attraction of unknown sizes.  With N fits that ended in w
+    different optima and no prior preference, the number of optima is expected to be w (N - 1) / (N - w - 2), and the
+    total size of the regions not seen w (w + 1) / (N (N - 1)).  Looking on is not worth it once the expected number
+    exceeds w by at most one half, which is N >= 2 w^2 + 3 w + 2 (Boender and Rinnooy Kan 1987, Mathematical Programming
+    37, 59-80).
+
+    Attributes
+    ----------
+    n_fits, n_optima : int
+        N, of successful fits, and w.
+    unseen : float
+        Expected probability that the next successful fit ends in an optimum not seen yet; 1 if it cannot be told.
+    expected_optima : float
+        Expected number of optima; infinite if it cannot be told.
+    more_starts : int
+        Number of starts after which looking on would no longer be worth it, if nothing new turned up.
+    success_rate : float
+        Share of all starts that found the best optimum.
+    starts_for_best : float
+        Number of starts needed to find the best optimum with probability 0.99, were the search begun anew.
+    """
+
+    n_fits: int
+    n_optima: int
+    unseen: float
+    expected_optima: float
+    more_starts: int
+    success_rate: float
+    starts_for_best: float
+
+    @classmethod
+    def of(cls, found: Sequence[Optimum], n_starts: int) -> Outlook:
+        """Judge optima that were found by `n_starts` starts, failed ones included."""
+        w, N = len(found), sum(len(optimum.starts) for optimum in found)
+        rate = len(found[0].starts) / n_starts if found else 0.0
+        lacking = fits_lacking(w, N)
+        return cls(
+            n_fits=N,
+            n_optima=w,
+            unseen=min(w * (w + 1) / (N * (N - 1)), 1.0) if N > 1 else 1.0,
+            expected_optima=w * (N - 1) / (N - w - 2) if N - w > 2 else np.inf,
+            # Some of the further starts will fail as well.
+            more_starts=int(np.ceil(lacking * n_starts / N)) if N else n_starts,
+            success_rate=rate,
+            starts_for_best=_needed(rate),
+        )
+
+    def __repr__(self) -> str:
+        return one_line(f"{type(self).__name__}({self.sentence})")
+
+    @property
+    def sentence(self) -> str:
+        """The judgement in words."""
+        if not self.n_fits:
+            return "No start succeeded, so nothing can be said about optima."
+        seen = f"{self.n_optima} optim{'um' if self.n_optima == 1 else 'a'} in {self.n_fits} successful fits"
+        if self.more_starts == 0:
+            return f"{seen}: the next one would find a new optimum with probability {self.unseen:.2g}; this will do."
+        return (
+            f"{seen}: the next one would find a new optimum with probability {self.unseen:.2g}; "
+            f"about {self.more_starts} more starts are worth it."
+        )
+
+
+def _needed(rate: float) -> float:
+    if rate <= 0.0:
+        return np.inf
+    return 1.0 if rate >= 1.0 else float(np.ceil(np.log(1.0 - _SURE) / np.log(1.0 - rate)))

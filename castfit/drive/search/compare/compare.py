@@ -1,0 +1,174 @@
+"""Compare methods: every one from the same starts, and what each of them finds in which time.
+
+    starts x methods --run (here, processes, executor)--> one trial each --> categories --> one row per method
+
+Methods take turns at every start, so that a run that is cut short has tried all of them alike.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from castfit._support.arguments import real, text
+from castfit.drive.search.compare.methods import Method, methods_from
+from castfit.drive.search.compare.result import ComparisonResult, MethodTrial, Row
+from castfit.drive.search.multistart.sampling import draw
+from castfit.drive.run.optima import Merit
+from castfit.drive.run.found import Answer, ending
+from castfit.drive.run.jobs import task, thaw
+from castfit.drive.run.loop import Told, carry_out, in_time
+from castfit.drive.run.options import RunOptions, require_problem
+from castfit.problem.problem import Posable
+from castfit.result.result import Result
+from castfit._support.status import InputError, Status, check
+
+_WARM_UP_TIME = 10.0  # seconds
+
+
+def compare(
+    problem: Posable,
+    methods: Sequence[str] | Mapping[str, Any],
+    *,
+    starts: int | Sequence[Mapping[str, float]] = 20,
+    rng: int | np.random.Generator = 0,
+    sampling: str | Callable[[np.random.Generator], Mapping[str, float]] | None = None,
+    limits: Mapping[str, Any] | None = None,
+    reference: float | None = None,
+    workers: int | Executor = 1,
+    max_time: float = np.inf,
+    start_max_time: float = np.inf,
+    callback: Callable[[MethodTrial], Any] | None = None,
+    verbose: int = 0,
+) -> ComparisonResult:
+    """Run several methods from the same starts, and count what they find.
+
+    Counts do not depend on `workers`, up to trials that a time limit ends.  Times are seconds on the wall clock; they
+    are comparable only if each worker has a core of its own.  Every process first runs each method once from the
+    start that it tries first, which is not counted, so that no time contains what is built and compiled once.
+
+    Parameters
+    ----------
+    problem : Problem or Posed
+    methods : sequence of str, or mapping from str
+        Names: a transcription ("single", "multiple", "collocation"), optionally with a solver
+        ("collocation/ipopt"); a driver, optionally around these ("incremental", "incremental/multiple",
+        "scatter_search").
+        The values of a mapping are such names, transcriptions, pairs (transcription, solver), or functions that are
+        called as ``function(problem, start=..., max_time=...)`` and return what `fit` or a driver returns.
+    starts, rng, sampling, limits
+        As for `multistart`, except that a start is never drawn anew.
+    reference : float, optional
+        chi2 of the global optimum, if it is known; by default the lowest of all fits that converge.
+    workers : int or concurrent.futures.Executor
+        As for `multistart`.
+    max_time : float
+        Seconds for everything; trials that run then are cut off and, with those that did not begin, not counted.
+    start_max_time : float
+        Seconds for one method from one start.
+    callback : callable, optional
+        Called in this process with every `MethodTrial`; no more are run when it returns True.
+    verbose : {0, 1, 2}
+        Nothing, the state of the run (live on a terminal), one line per trial.
+
+    Returns
+    -------
+    ComparisonResult
+        Also of a run that was interrupted: then with the trials that had finished.
+
+    Raises
+    ------
+    InputError
+        For misuse: methods that do not exist, options out of range, what cannot be sent to other processes.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> found = cf.compare(problem, ["single", "collocation"], starts=[{"k1": 1e-6}, {"k1": 1e-5}])
+    >>> [(row.method, row.success_rate) for row in found.rows]
+    [('single', 1.0), ('collocation', 1.0)]
+    """
+    mistakes: list[str] = []
+    chosen = methods_from(methods, mistakes)
+    run = RunOptions(
+        workers=workers, max_time=max_time, start_max_time=start_max_time, callback=callback, verbose=verbose
+    )
+    mistakes += run.mistakes()
+    known = real(reference)
+    if reference is not None and (known is None or not np.isfinite(known)):
+        mistakes.append(f"reference is {text(reference)}; give chi2 of the global optimum, or None")
+    require_problem("compare", problem, mistakes)
+    drawn = draw(problem, starts, sampling, limits, rng, mistakes).first
+    check("compare", mistakes)
+    run = run.cleaned()
+
+    job = run.freeze("compare", "problem and methods", (problem, chosen, set[str]()))
+    pairs = [(i, name) for i in range(len(drawn)) for name in chosen]
+    seeds = np.random.default_rng(rng).integers(2**32, size=len(drawn)).tolist()
+    shared = (job, run.start_max_time, run.deadline)
+    tasks = deque((k, (*shared, name, drawn[i], seeds[i])) for k, (i, name) in enumerate(pairs))
+    merit = Merit.of(problem)
+    trials = [MethodTrial(name, i) for i, name in pairs]
+    best: Result | None = None
+    rank, finished = (np.inf, 0), 0
+
+    def enter(k: int, outcome: Any) -> Told | None:
+        nonlocal best, rank, finished
+        try:
+            trial = trials[k] = trials[k].ended(outcome, merit)
+        except InputError as error:
+            raise InputError(f"compare, method '{pairs[k][1]}'", error.problems) from None
+        if trial.status == Status.INTERRUPTED.value:
+            raise KeyboardInterrupt
+        if isinstance(outcome, Answer):
+            trial = trials[k] = replace(trial, horizons=outcome.horizons)
+            if trial.success and (trial.chi2, k) < rank:
+                best, rank = outcome.result, (trial.chi2, k)
+        if not trial.finished:
+            return None
+        finished += 1
+        return Told(trial, f"{finished} of {len(pairs)} fits", trial.sentence, finished, len(pairs))
+
+    stopped = carry_out(run, _attempt, tasks, enter, limit=run.start_max_time + _WARM_UP_TIME)
+    stopped = run.stopped(stopped, finished < len(trials))
+    ends = [chi2 for chi2 in (known, None if best is None else rank[0]) if chi2 is not None]
+    optimum = min(ends, default=np.nan)
+    return ComparisonResult(
+        rows=tuple(Row.of(name, trials, optimum, floor=merit.floor) for name in chosen),
+        trials=tuple(trials),
+        drawn=drawn,
+        best=None if best is None else best.answering(problem),
+        best_chi2=optimum,
+        floor=merit.floor,
+        descriptions={name: method.description for name, method in chosen.items()},
+        stopped=stopped,
+        message=ending(stopped, trials, finished, "fits"),
+        time=run.seconds,
+    )
+
+
+_Shared = tuple[Posable, dict[str, Method], set[str]]  # the names are of methods that this process has warmed up
+
+
+@task
+def _attempt(
+    job: bytes | _Shared, limit: float, deadline: float, name: str, start: Mapping[str, float], seed: int
+) -> Answer | None:
+    """Run a method from a start, wherever this is called; None if there is no time."""
+    problem, methods, warm = thaw(job)
+
+    def once(max_time: float) -> Any:
+        return methods[name](problem, start=start, max_time=max_time, seed=seed)
+
+    if name not in warm:
+        warm.add(name)
+        first = in_time(once, min(limit, _WARM_UP_TIME), deadline)
+        if first is None or first.result.status is Status.INTERRUPTED:
+            return first
+    return in_time(once, limit, deadline)

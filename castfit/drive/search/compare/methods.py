@@ -1,0 +1,213 @@
+"""Methods that can be compared: ways from a start to an answer, by name or as the user's own function.
+
+transcription                          single, multiple, collocation; solved by Gauss-Newton
+transcription/solver                   multiple/ipopt, single/box
+driver, driver/transcription/solver    incremental, incremental/multiple, incremental/collocation/ipopt
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, cast
+
+from castfit._support.arguments import items, named, text
+from castfit.drive.search.incremental.incremental import incremental
+from castfit.drive.search.incremental.result import IncrementalResult
+from castfit.drive.run.found import Answer
+from castfit.drive.search.scatter.result import ScatterResult
+from castfit.drive.search.scatter.scatter_search import scatter_search
+from castfit.fit.fit import fit
+from castfit.fit.methods import Solver, Transcription, given_parts
+from castfit.problem.problem import Posable
+from castfit.result.result import Result
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.transcribe.single_shooting import SingleShooting
+
+
+class Method(Protocol):
+    """A way from a start to an answer: plain data, as it is sent to other processes."""
+
+    @property
+    def description(self) -> str:
+        """What it is, in words, for tables."""
+        ...
+
+    def __call__(self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int) -> Any:
+        """Answer from a start within max_time seconds, so that `castfit.drive.run.loop.answered` can read it.
+
+        What is random in a method follows from `seed`, which differs from start to start.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Driven:
+    """A call of a driver: its parts, where None leaves them to it, and what it is in `words`, for tables."""
+
+    transcription: Transcription | None = None
+    solver: Solver | None = None
+    words: str = ""
+    title: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def description(self) -> str:
+        """What it is, in words."""
+        parts = (part.label for part in (self.transcription, self.solver) if part is not None)
+        return self.words or ", ".join([*self.title, *parts])
+
+
+@dataclass(frozen=True)
+class Fit(Driven):
+    """One call of `fit`; `second_start` says whether it may go on from the measured states."""
+
+    solver: Solver | None = field(default_factory=GaussNewton)
+    second_start: bool = True
+
+    def __call__(self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int) -> Result:
+        """Fit from a start."""
+        return fit(
+            problem,
+            self.transcription,
+            self.solver,
+            start=start,
+            second_start=self.second_start,
+            retry=False,
+            max_time=max_time,
+        )
+
+
+@dataclass(frozen=True)
+class Incremental(Driven):
+    """Incremental fits around a transcription; `plain` leaves out what is not in the paper."""
+
+    transcription: Transcription | None = field(default_factory=SingleShooting)
+    plain: bool = False
+    title = ("growing horizons",)
+
+    def __call__(
+        self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int
+    ) -> IncrementalResult:
+        """Fit from a start on growing horizons."""
+        extras = not self.plain
+        return incremental(
+            problem, self.transcription, self.solver, start=start, max_time=max_time, coarse=extras, fallback=extras
+        )
+
+
+@dataclass(frozen=True)
+class ScatterSearch(Driven):
+    """Scatter search within the bounds, which must be finite; the start is among its first points."""
+
+    title = ("scatter search",)
+
+    def __call__(
+        self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int
+    ) -> Answer | ScatterResult:
+        """Search; its generations count as iterations."""
+        posed = problem.posed.starting_at(start)
+        found = scatter_search(posed, self.transcription, self.solver, rng=seed, max_time=max_time)
+        if found.best is None:
+            return found
+        evaluations = {"values": found.simulations - found.sweeps, "jacobians": found.sweeps}
+        return Answer(found.best, found.generations, evaluations)
+
+
+@dataclass(frozen=True)
+class Custom:
+    """The user's own function, called as ``function(problem, start=..., max_time=...)``."""
+
+    function: Callable[..., Any]
+
+    @property
+    def description(self) -> str:
+        """What it is, in words."""
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def __call__(self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int) -> Any:
+        """Answer from a start."""
+        return self.function(problem, start=start, max_time=max_time)
+
+
+DRIVERS: dict[str, Callable[..., Method]] = {"incremental": Incremental, "scatter_search": ScatterSearch}
+
+
+def methods_from(
+    given: Any,
+    mistakes: list[str],
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    also: Mapping[str, Method] | None = None,
+) -> dict[str, Method]:
+    """Read methods as users give them; what is wrong is added to `mistakes`.
+
+    Parameters
+    ----------
+    given : sequence of str, or mapping from str
+        Names as above; the values of a mapping are such names, transcriptions, pairs (transcription, solver), or
+        functions that are called as ``function(problem, start=..., max_time=...)``.
+    mistakes : list of str
+    settings : mapping from a transcription's short name, optional
+        Keyword arguments that it is made with.
+    also : mapping, optional
+        Methods with names of their own, which come before those of the grammar.
+    """
+    listed = items(given)
+    if isinstance(given, Mapping):
+        entries = named("methods", given, mistakes)
+    elif listed is None:
+        mistakes.append(f"methods is {text(given)}; give a list of names, or a mapping from names to methods")
+        return {}
+    else:
+        mistakes += [f"methods holds {text(m)}; give names, or a mapping from names to methods" for m in listed
+                     if not isinstance(m, str)]  # fmt: skip
+        names = [m for m in listed if isinstance(m, str)]
+        mistakes += [f"methods holds '{m}' twice" for m in dict.fromkeys(names) if names.count(m) > 1]
+        entries = {m: m for m in names}
+    if not entries and not mistakes:
+        mistakes.append("methods is empty; give at least one")
+    read = {name: _method(name, what, mistakes, settings or {}, also or {}) for name, what in entries.items()}
+    return {name: method for name, method in read.items() if method is not None}
+
+
+def _method(
+    name: str,
+    given: Any,
+    mistakes: list[str],
+    settings: Mapping[str, Mapping[str, Any]],
+    also: Mapping[str, Method],
+) -> Method | None:
+    if isinstance(given, str):
+        return also[given] if given in also else _named(name, given, mistakes, settings, also)
+    if callable(given) and not isinstance(given, type):
+        return cast("Method", given) if hasattr(given, "description") else Custom(given)
+    pair: tuple[Any, ...] = cast("tuple[Any, ...]", given) if isinstance(given, tuple) else (given, None)
+    found: list[str] = []
+    if len(pair) == 2 and pair[0] is not None:
+        parts = given_parts(*pair, found)
+        if not found:
+            return _made(Fit, parts)
+        if None not in parts:  # both are what they should be, but do not go together
+            mistakes += [f"the method '{name}': {mistake}" for mistake in found]
+            return None
+    what = "a name, a transcription, (transcription, solver), or a function of a problem, start= and max_time="
+    mistakes.append(f"the method '{name}' is {text(given)}; give {what}")
+    return None
+
+
+def _named(
+    name: str, given: str, mistakes: list[str], settings: Mapping[str, Mapping[str, Any]], also: Iterable[str]
+) -> Method | None:
+    """Make a method from what it is made of, in words."""
+    first, mark, rest = given.replace("-", "_").partition("/")
+    driver = DRIVERS.get(first)
+    found: list[str] = []
+    if driver is None:
+        parts = given_parts(given, None, found, settings=settings, also=(*also, *DRIVERS))
+    else:
+        parts = given_parts(rest if mark else None, None, found, settings=settings)
+    mistakes += [f"the method '{name}': {mistake}" for mistake in found]
+    return None if found else _made(driver or Fit, parts)
+
+
+def _made(driver: Callable[..., Method], parts: Iterable[Any]) -> Method:
+    return driver(*(part for part in parts if part is not None))

@@ -1,0 +1,294 @@
+"""What a comparison found: one trial per method and start, and one row per method.
+
+A trial, which is one method from one start, ends in one of the categories of Michalik, Hannemann and Marquardt (2009,
+Sec. 4.3):
+
+    correct              converged at the best optimum known: its chi2 is that optimum's, within 0.1 %
+    wrong                converged elsewhere
+    integration_error    the model could not be integrated
+    optimization_error   anything else: limits of iterations or time, steps that became too small, a worker that died
+
+They judge by estimates, correct to 5 %; chi2 also suits problems with estimates that the data leave open.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castfit._support.reprs import brief, listed, one_line
+from castfit._support.json_codec import finite
+from castfit._support.lazy_imports import picture
+from castfit._support.text_tables import Column, Sheet, or_never
+from castfit.drive.search.incremental.result import Horizon
+from castfit.drive.run.optima import CHI2
+from castfit.drive.run.found import UNFINISHED, Found, Trial, columns, measure_of
+from castfit._support.status import Status
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CATEGORIES = ("correct", "wrong", "integration_error", "optimization_error")
+_SAME_OPTIMUM = 1e-3
+_NOT_INTEGRATED = (Status.START_FAILED.value, Status.EVALUATION_FAILED.value)
+_CUT_SHORT = tuple(status for status in UNFINISHED if not status.startswith("worker"))
+
+
+@dataclass(frozen=True, repr=False)
+class MethodTrial(Trial):
+    """One method from one start; see `Trial` for how it ended.
+
+    Attributes
+    ----------
+    method : str
+    start : int
+        Number of the start.
+    horizons : tuple of Horizon
+        The course of an incremental fit.
+    """
+
+    method: str
+    start: int
+    horizons: tuple[Horizon, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return f"{self.start}, {self.method}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to an end of its own, which may be that of its worker."""
+        return self.status not in _CUT_SHORT
+
+    def category(self, best: float, floor: float = 0.0) -> str:
+        """Return what it counts as, given chi2 of the best optimum known and the rounding error of chi2."""
+        if self.success:
+            return "correct" if self.chi2 <= best + max(_SAME_OPTIMUM * abs(best), floor) else "wrong"
+        return "integration_error" if self.status in _NOT_INTEGRATED else "optimization_error"
+
+
+@brief
+@dataclass(frozen=True)
+class Row:
+    """What one method did.
+
+    Attributes
+    ----------
+    method : str
+    case : mapping
+        What sets this row apart from others of the method, such as ``{"mu": 20}`` in a published table.
+    starts : int
+        How many were finished.
+    converged, correct, wrong, integration_error, optimization_error : int
+    success_rate : float
+        correct / starts
+    median_time, expected_time : float
+        Seconds per start; and until the global optimum is found, which is the mean time per start divided by the
+        success rate, inf if it never was.
+    iterations, evaluations : float
+        Medians per start; evaluations of any kind.
+    equivalent_iterations : float
+        Median of I_equiv of incremental fits (see `IncrementalResult`), NaN for other methods.
+    """
+
+    method: str
+    case: Mapping[str, Any]
+    starts: int
+    converged: int
+    correct: int
+    wrong: int
+    integration_error: int
+    optimization_error: int
+    success_rate: float
+    median_time: float
+    expected_time: float
+    iterations: float
+    evaluations: float
+    equivalent_iterations: float
+
+    @classmethod
+    def of(
+        cls,
+        method: str,
+        trials: Iterable[MethodTrial],
+        best: float,
+        *,
+        floor: float = 0.0,
+        case: Mapping[str, Any] | None = None,
+    ) -> Row:
+        """Count the finished trials of a method."""
+        own = [t for t in trials if t.method == method and t.finished]
+        categories = [t.category(best, floor) for t in own]
+        count = {category: categories.count(category) for category in CATEGORIES}
+        seconds = [t.time for t in own if np.isfinite(t.time)]
+        rate = count["correct"] / len(own) if own else np.nan
+        return cls(
+            method=method,
+            case=case or {},
+            starts=len(own),
+            converged=count["correct"] + count["wrong"],
+            **count,
+            success_rate=rate,
+            median_time=_median(seconds),
+            expected_time=float(np.mean(seconds)) / rate if rate > 0 and seconds else np.inf,
+            iterations=_median([t.iterations for t in own]),
+            evaluations=_median([sum(t.evaluations.values()) for t in own]),
+            equivalent_iterations=_median([sum(h.iterations * h.share for h in t.horizons) for t in own if t.horizons]),
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return what JSON gets: the case's options as entries of their own, None for what is not finite."""
+        return finite({"method": self.method, **self.case, **{k: v for k, v in vars(self).items() if k != "case"}})
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if values else np.nan
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ComparisonResult(Found):
+    """What several methods found from the same starts.
+
+    Attributes
+    ----------
+    rows : tuple of Row
+        One per method, in the order in which the methods were given.
+    trials : tuple of MethodTrial
+        One per start and method, in the order of starts and then of methods; "not_run" where the run ended before.
+    drawn : tuple of dict
+        The starts, ``{name: value}``.
+    best : Result or None
+        The best fit that converged.
+    best_chi2 : float
+        What counts as the global optimum: the lowest chi2 of all fits that converged, and the given reference.
+    floor : float
+        Differences of chi2 that are rounding.
+    descriptions : dict
+        Each method in words.
+    stopped : Status or None
+        What ended the run early: Ctrl-C, the time limit, the callback.
+    message : str
+        How the run ended, in words; names what was lost.
+    time : float
+        Seconds that the run took.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> found = cf.compare(problem, ["single", "collocation"], starts=[{"k1": 1e-6}, {"k1": 1e-5}])
+    >>> [(row.method, row.success_rate) for row in found.rows]
+    [('single', 1.0), ('collocation', 1.0)]
+    """
+
+    rows: tuple[Row, ...]
+    trials: tuple[MethodTrial, ...]
+    drawn: tuple[dict[str, float], ...]
+    best_chi2: float
+    floor: float
+    descriptions: Mapping[str, str]
+    stopped: Status | None
+    message: str
+    time: float
+
+    @property
+    def table(self) -> dict[str, NDArray[Any]]:
+        """All trials as columns, each (n_trials,), for instance for ``pandas.DataFrame(result.table)``."""
+        cells: dict[str, Callable[[MethodTrial], Any]] = {
+            "method": lambda t: t.method,
+            "start": lambda t: t.start,
+            "status": lambda t: t.status,
+            "category": self.category,
+            self.measure: lambda t: t.chi2,
+            "iterations": lambda t: t.iterations,
+            "evaluations": lambda t: sum(t.evaluations.values()),
+            "time": lambda t: t.time,
+        }
+        return columns(self.trials, cells, values=lambda t: t.values)
+
+    @property
+    def measure(self) -> str:
+        """What fits are compared by: "chi2", or "equivalent chi2" where several sigmas are unknown."""
+        return measure_of(self.trials)
+
+    def category(self, trial: MethodTrial) -> str:
+        """Return what a trial counts as; empty if it did not finish."""
+        return trial.category(self.best_chi2, self.floor) if trial.finished else ""
+
+    def record(self) -> dict[str, Any]:
+        """Return rows and optimum as JSON can hold them."""
+        return {
+            "best": finite(self.best_chi2),
+            "stopped": None if self.stopped is None else self.stopped.value,
+            "rows": [row.record() | {"description": self.descriptions[row.method]} for row in self.rows],
+        }
+
+    def to_json(self, path: str | Path) -> None:
+        """Write `record` to a file."""
+        Path(path).write_text(json.dumps(self.record(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the rows to a file, one line per method; what is not finite is an empty cell."""
+        rows = self.record()["rows"]
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Plot the success rate against time; see `castfit.plots.success`."""
+        return picture("success")(self, path)
+
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+        below = ["", correct_at(self.best_chi2, measure=self.measure), *self.misfit()]
+        return "\n".join([self.message, "", *self.sheet().lines, *below])
+
+    def sheet(self, title: str = "") -> Sheet:
+        """Return the rows as text, method by method."""
+        return Sheet.of(self.rows, ("method", lambda row: row.method), *COUNTS, *_WORK, title=title)
+
+    def __repr__(self) -> str:
+        rates = listed(f"{row.method} {row.correct}/{row.starts}" for row in self.rows)
+        return one_line(f"ComparisonResult({self.measure} = {self.best_chi2:.6g}; correct: {rates})")
+
+
+Columns = Sequence[Column[Row]]
+COUNTS: Columns = (
+    (">starts", lambda row: f"{row.starts}"),
+    (">converged", lambda row: f"{row.converged}"),
+    (">correct", lambda row: f"{row.correct}" + (f" ({100 * row.success_rate:.0f} %)" if row.starts else "")),
+    (">wrong", lambda row: f"{row.wrong}"),
+    (">integration", lambda row: f"{row.integration_error}"),
+    (">other", lambda row: f"{row.optimization_error}"),
+    (">median", lambda row: _seconds(row.median_time)),
+    (">expected", lambda row: _seconds(row.expected_time)),
+)
+"""What a row counts, whoever shows it."""
+_WORK: Columns = (
+    (">iterations", lambda row: f"{row.iterations:g}"),
+    (">evaluations", lambda row: f"{row.evaluations:g}"),
+)
+
+
+def _seconds(value: float) -> str:
+    return or_never(value, ".3g" if value < 1.0 else ".2f") + (" s" if np.isfinite(value) else "")
+
+
+def correct_at(*chi2: float, measure: str = CHI2) -> str:
+    """Say what `COUNTS` mean where these are the global optima."""
+    found = ", ".join(f"{value:.6g}" for value in chi2)
+    return f"correct: {measure} = {found} within 0.1 %; expected: mean time per start / success rate"
+
+
+def legend(descriptions: Mapping[str, str]) -> Sheet:
+    """Return what methods are, by name."""
+    return Sheet(("", ""), tuple(descriptions.items()))

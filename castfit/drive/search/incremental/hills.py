@@ -1,0 +1,68 @@
+"""Beyond the hills around a poor optimum: where a fit goes on that describes nothing.
+
+A short horizon has many local optima, in which no solver tells the right one from the others: in Bock's problem one for
+every 63 units of p.  But there it costs little to look around: along the step of Gauss and Newton, in units of the
+quantities,
+
+    theta + t u,    u = d / max |d_i / scale_i|,    d = - (J^T J)^+ g,    t = +-1/16, +-3/16 ... +-31/16,
+
+and to go on from the lowest of these points, if it is lower than the optimum.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import sparse
+
+from castfit.transcribe.shooting_problem import parameter_scale
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from castfit._support.arrays import Array
+    from castfit.problem.compiled_problem import Posed
+    from castfit.result.result import Result
+    from castfit.solve.staged import StagedProblem
+
+LOOKS = 32  # evaluations, half of them on either side
+_FARTHEST = 2.0  # of the largest change of a quantity, in units of its size
+_RANK = 1e-7
+
+
+def around(problem: Posed, result: Result) -> Iterator[Array]:
+    """Yield points (n_theta,) within the problem's bounds, on both sides of where a fit ended."""
+    jacobian, gradient, theta = result.jacobian, result.gradient, result.theta
+    if sparse.issparse(jacobian):  # of many experiments: too large to be inverted
+        return
+    if not (np.isfinite(jacobian).all() and np.isfinite(gradient).all()):
+        return
+    size = parameter_scale(problem, theta)
+    effect = np.linalg.norm(jacobian, axis=0)
+    effect = np.where(effect > 0.0, effect, 1.0)
+    inverse = np.linalg.pinv(jacobian / effect, rcond=_RANK)
+    step = -(inverse @ (inverse.T @ (gradient / effect))) / effect
+    longest = np.abs(step / size).max(initial=0.0)
+    if not 0.0 < longest < np.inf:
+        return
+    for t in _FARTHEST * (np.arange(LOOKS // 2) + 0.5) / (LOOKS // 2):
+        for side in (-1.0, 1.0):
+            yield np.clip(theta + side * t / longest * step, *problem.bounds)
+
+
+def lower_point(problem: Posed, whole: StagedProblem, result: Result) -> Array | None:
+    """Return the lowest (n_theta,) of the points around where a fit ended; None if it ended below all of them.
+
+    Parameters
+    ----------
+    problem : Posed
+        Gives the bounds.
+    whole : StagedProblem
+        What was fitted, as single shooting.
+    result : Result
+    """
+    points = [whole.evaluate(theta) for theta in (result.theta, *around(problem, result))]
+    costs = [at.cost for at in points]  # infinite where it could not be evaluated
+    best = int(np.argmin(costs))
+    return points[best].v if best > 0 else None

@@ -1,0 +1,434 @@
+"""Incremental fits: estimate on a short horizon first, then on longer ones, within confidence limits.
+
+Single shooting mostly fails late on the horizon, while parameters are still wrong.  Incremental single shooting
+(Michalik, Hannemann and Marquardt 2009) integrates no further than the estimates are good for:
+
+    start, user's bounds
+        v
+    solve on horizon i <-----------------------------+
+        |                                            |
+        +-- an updated bound is active: relax it ----+   (Eqs. 10-11)
+        |                                            |
+        +-- fails, or cannot be right: fall back ----+   shorter horizon, the first one from beyond the hills around,
+        |                                            |   then multiple shooting
+        v
+    bounds = 99 % confidence limits within the user's bounds, i = i + 1    (Eq. 9)
+
+The fallback and the coarse tolerances on early horizons are not in the paper; `fallback=False` and `coarse=False` give
+its plain method.
+
+Notation: an *updated* bound is one that differs from the user's bound of the same quantity.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from castfit._support.arrays import Array
+from castfit._support.arguments import flag_mistakes, is_within, option_mistakes, reals, text
+from castfit.drive.search.incremental.coarsening import coarsened
+from castfit.drive.search.incremental.hills import LOOKS, lower_point
+from castfit.drive.search.incremental.horizons import break_time, doubling, end, integrated_length, measured_times
+from castfit.drive.search.incremental.limits import Bounds, Estimate, confidence_limits, standard_deviations
+from castfit.drive.search.incremental.result import Horizon, IncrementalResult
+from castfit.drive.run.options import RunOptions, require_problem
+from castfit.fit.fit import fit
+from castfit.fit.methods import Solver, Transcription, parts_from
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.problem import Posable
+from castfit.result.result import Result
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.solve.solution import Iteration
+from castfit._support.status import Status, check, suggest
+from castfit.transcribe.multiple_shooting import MultipleShooting
+from castfit.transcribe.single_shooting import SingleShooting
+
+RULES = ("doubling", "break time")
+_STOPPED = (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)
+_HOPELESS = (Status.UNRESOLVABLE, Status.INACCURATE)  # a shorter step does not help
+_MOST_ITERATIONS = 50  # of the default solver and of a rescue, per solve; more are not worth their time
+_MOST_RELAXATIONS = 8  # after which the user's bounds are taken
+_MOST_SHORTER = 3  # fallbacks in a fit after which shorter steps are not tried any more
+_MOST_HILLS = 3  # beyond which the first horizon is searched
+_LOWEST_LOG = -700.0
+_IMPLAUSIBLE = 4.0  # mean square of weighted residuals where standard deviations are known ...
+_UNEXPLAINED = 0.04  # ... otherwise their mean square relative to that of the data
+
+
+def incremental(
+    problem: Posable,
+    transcription: Transcription | str | None = None,
+    solver: Solver | str | None = None,
+    *,
+    start: Mapping[str, float] | None = None,
+    horizons: str | Sequence[float] = "doubling",
+    break_fraction: float = 0.5,
+    bound_confidence: float = 0.99,
+    bound_relaxation: float = 2.0,
+    coarse: bool = True,
+    fallback: bool = True,
+    max_time: float = np.inf,
+    callback: Callable[[Iteration], Any] | None = None,
+    absolute_sigma: bool | None = None,
+    confidence_level: float = 0.95,
+    verbose: int = 0,
+) -> IncrementalResult:
+    """Estimate on successively longer horizons (incremental single shooting; Michalik et al. 2009).
+
+    Parameters
+    ----------
+    problem : Problem or Posed
+    transcription : SingleShooting, MultipleShooting or Collocation, optional
+        By default single shooting, with which also the first of several horizons is solved for the others.
+    solver : GaussNewton or Ipopt, optional
+        By default Gauss-Newton with the l1 line search and without homotopy.  Both may be names, as in `fit`.
+    start : mapping from quantity name to value, optional
+        Natural scale; what is not named starts at its guess.
+    horizons : {"doubling", "break time"} or sequence of float
+        Times up to which measurements are used, one after the other; the last one is always the end.  "doubling":
+        1, 2, 4, ... points of each measured quantity.  "break time": everything at once if the integration reaches
+        the end, otherwise `break_fraction` of the time at which it breaks down.
+    break_fraction : float
+        alpha in the paper's Sec. 3.2, between 0 and 1.
+    bound_confidence : float
+        Level of the confidence limits that bound the next horizon.
+    bound_relaxation : float
+        BRF of Eqs. 10-11: an active updated bound moves by that many times the distance between the bounds.
+    coarse : bool
+        Whether all horizons but the last are integrated and solved with coarse tolerances.
+    fallback : bool
+        Whether a horizon that fails, or whose residuals are far too large, is approached in shorter steps, the first
+        one from lower points around, and then by multiple shooting with the default Gauss-Newton method within the
+        user's bounds.  Once rounding errors exceed the noise on a horizon, single shooting is not tried on longer ones.
+    max_time : float
+        Seconds for all horizons together.
+    callback : callable, optional
+        Called with an `Iteration` after each iteration of every solve; the fit stops when it returns True.
+    absolute_sigma : bool, optional
+        As in `fit`.
+    confidence_level : float
+        Of the intervals in the result's table.
+    verbose : {0, 1, 2}
+        Nothing, one line per horizon, one line per solve.
+
+    Returns
+    -------
+    IncrementalResult
+        Also for a fit that failed or was interrupted; see `Result`.
+
+    Raises
+    ------
+    InputError
+        For misuse: unknown names or values outside the bounds in `start`, horizons that do not increase, ...
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> course = cf.incremental(problem)
+    >>> course.result.success, len(course.horizons) > 1
+    (True, True)
+    """
+    run = RunOptions(max_time=max_time, callback=callback, verbose=verbose)
+    mistakes: list[str] = []
+    # Models that this is for are led astray by rough integration; `coarse` has its own tolerances.
+    plain = GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS, accuracy="full")
+    asked, chosen = parts_from(transcription, solver, mistakes, default=(SingleShooting(), plain))
+    fraction, positive = "give a number that is between 0 and 1", "give a number that is positive"
+    mistakes += option_mistakes(
+        ("break_fraction", break_fraction, is_within(break_fraction, 0, 1, strictly=True), fraction),
+        ("bound_confidence", bound_confidence, is_within(bound_confidence, 0, 1, strictly=True), fraction),
+        ("bound_relaxation", bound_relaxation, is_within(bound_relaxation, 0, strictly=True), positive),
+    )
+    mistakes += flag_mistakes(coarse=coarse, fallback=fallback) + run.mistakes()
+    require_problem("incremental", problem, mistakes)
+    if not isinstance(horizons, str):
+        mistakes += _horizon_mistakes(problem.posed, horizons)
+    elif horizons not in RULES:
+        mistakes.append(f"horizons is '{horizons}': {suggest(horizons, RULES)}")
+    check("incremental", mistakes)
+    run = run.cleaned()
+    driver = _Driver(
+        problem,
+        asked,
+        chosen,
+        horizons if isinstance(horizons, str) else tuple(map(float, horizons)),
+        break_fraction,
+        bound_confidence,
+        bound_relaxation,
+        coarse,
+        fallback,
+        time.perf_counter() + run.max_time,
+        {
+            "callback": callback,
+            "absolute_sigma": absolute_sigma,
+            "confidence_level": confidence_level,
+            "verbose": max(verbose - 1, 0),
+        },
+        _say if verbose else None,
+    )
+    theta = problem.guess if start is None else problem.theta_from(start)
+    result, solved = driver.run(Estimate(theta, driver.user, -np.inf))
+    return IncrementalResult(result, solved, run.seconds)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A fit on one horizon."""
+
+    problem: Posed
+    horizon: float
+    result: Result
+    bounds: Bounds
+    accuracy: float
+    relaxations: int
+    iterations: int
+    evaluations: Counter[str]
+    fallback: str = ""
+
+    @property
+    def plausible(self) -> bool:
+        """Whether the fit succeeded, with residuals that are not far too large."""
+        result = self.result
+        if not result.success:
+            return False
+        if result.absolute_sigma:
+            return float(np.mean(result.normalised_residuals**2)) <= _IMPLAUSIBLE
+        data = np.concatenate([(c.points.values / c.points.sigma)[c.points.mask] for c in self.problem.conditions])
+        return float(np.mean(result.residuals**2)) <= _UNEXPLAINED * float(np.mean(data**2))
+
+
+@dataclass(frozen=True)
+class _Driver:
+    """The choices of one incremental fit; `deadline` is a time of `time.perf_counter`."""
+
+    problem: Posable
+    transcription: Transcription
+    solver: Solver
+    horizons: str | Sequence[float]
+    break_fraction: float
+    confidence: float
+    relaxation: float
+    coarse: bool
+    fallback: bool
+    deadline: float
+    options: dict[str, Any]
+    say: Callable[[str], None] | None
+
+    @property
+    def posed(self) -> Posed:
+        """The problem, worked out."""
+        return self.problem.posed
+
+    @property
+    def user(self) -> Bounds:
+        """The user's bounds."""
+        return Bounds(*self.problem.bounds)
+
+    def run(self, known: Estimate) -> tuple[Result, tuple[Horizon, ...]]:
+        """Follow the flow chart to the end of the last horizon."""
+        horizons: tuple[Horizon, ...] = ()
+        target = self.next_horizon(known)
+        unstable = False
+        while True:
+            attempt = self.in_pieces(target, known) if unstable else self.solve(target, known)
+            stopped = attempt.result.status in _STOPPED
+            if self.fallback and not unstable and not stopped and not attempt.plausible:
+                unstable = attempt.result.status is Status.UNRESOLVABLE  # on longer horizons all the more
+                nearer = self.nearer_horizon(attempt, known, horizons)
+                if nearer is not None:
+                    horizons = (*horizons, self.record(replace(attempt, fallback="shorter step")))
+                    target = nearer
+                    continue
+                attempt = self.elsewhere(attempt, known)
+                stopped = attempt.result.status in _STOPPED
+                if not stopped and not attempt.plausible:
+                    attempt = self.rescue(attempt, known)
+                    stopped = attempt.result.status in _STOPPED
+            horizons = (*horizons, self.record(attempt))
+            if target >= end(self.posed):
+                return attempt.result.answering(self.problem), horizons
+            if stopped:
+                return self.unfinished(attempt.result), horizons
+            known = self.learn(attempt, known)
+            target = self.next_horizon(known)
+
+    def next_horizon(self, known: Estimate) -> float:
+        """Return the horizon that the rule wants next."""
+        last = end(self.posed)
+        times = doubling(self.posed) if isinstance(self.horizons, str) else self.horizons
+        following = next((t for t in times if t > known.horizon), last)
+        if self.horizons == "break time":
+            stop = break_time(self.posed, known.theta, self.transcription.integrator)
+            if np.isinf(stop):
+                return last
+            measured = measured_times(self.posed)
+            reached = measured[measured <= self.break_fraction * stop]
+            return float(reached[-1]) if reached.size and reached[-1] > known.horizon else following
+        return min(following, last)
+
+    def nearer_horizon(self, attempt: _Attempt, known: Estimate, horizons: Sequence[Horizon]) -> float | None:
+        """Return a horizon halfway between the one that was reached and the one that failed; None to give up."""
+        if attempt.result.status in _HOPELESS or sum(bool(h.fallback) for h in horizons) >= _MOST_SHORTER:
+            return None
+        times = measured_times(self.posed)
+        between = times[(times > known.horizon) & (times < attempt.horizon)]
+        return float(between[(between.size - 1) // 2]) if between.size else None
+
+    def solve(self, horizon: float, known: Estimate) -> _Attempt:
+        """Estimate on one horizon, relaxing updated bounds until none of them is active."""
+        shorter = self.posed.until(horizon)
+        transcription, solver = self.transcription, self.solver
+        if known.horizon == -np.inf and horizon < end(self.posed):
+            # Nodes or collocation points would start from hardly any data, and wander away together with theta.
+            transcription = SingleShooting(integrator=transcription.integrator)
+        if self.coarse and horizon < end(self.posed):
+            transcription, solver = coarsened(transcription), coarsened(solver)
+        theta, bounds = known.theta, known.bounds
+        relaxations = iterations = 0
+        evaluations: Counter[str] = Counter()
+        while True:
+            result = self.fit(shorter, theta, bounds, transcription, solver)
+            iterations += result.iterations
+            evaluations.update(result.evaluations)
+            positions = {name: j for j, name in enumerate(result.names)}
+            active = {positions[name]: side for name, side in result.active.items()
+                      if name in positions and side != "kink"}  # fmt: skip
+            updated = bounds.updated(active, self.user)
+            if not result.success or not updated:
+                accuracy = transcription.accuracy
+                return _Attempt(shorter, horizon, result, bounds, accuracy, relaxations, iterations, evaluations)
+            relaxations += 1
+            theta = result.theta
+            enough = relaxations >= _MOST_RELAXATIONS
+            bounds = self.user if enough else bounds.relaxed(updated, self.relaxation, self.user)
+
+    def elsewhere(self, attempt: _Attempt, known: Estimate) -> _Attempt:
+        """Search the first of several horizons from lower points around where a search ended."""
+        if known.horizon > -np.inf or attempt.horizon >= end(self.posed):
+            return attempt
+        iterations, evaluations = attempt.iterations, attempt.evaluations
+        best = attempt
+        for _ in range(_MOST_HILLS):
+            if time.perf_counter() > self.deadline:
+                break
+            whole = coarsened(SingleShooting(self.transcription.integrator)).transcribe(best.problem, best.result.theta)
+            lower = lower_point(self.posed, whole, best.result)
+            evaluations = evaluations + Counter(values=LOOKS + 1)
+            if lower is None:
+                break
+            best = self.solve(attempt.horizon, replace(known, theta=lower))
+            iterations, evaluations = iterations + best.iterations, evaluations + best.evaluations
+            if best.plausible or best.result.status in _STOPPED:
+                return replace(best, iterations=iterations, evaluations=evaluations, fallback="another start")
+        return replace(attempt, iterations=iterations, evaluations=evaluations)
+
+    def rescue(self, attempt: _Attempt, known: Estimate) -> _Attempt:
+        """Try multiple shooting within the user's bounds; return the better of the two attempts."""
+        other = self.in_pieces(attempt.horizon, known)
+        ours, theirs = attempt.result, other.result
+        better = theirs.success and not (ours.success and ours.cost <= theirs.cost)
+        return replace(
+            other if better or theirs.status in _STOPPED else attempt,
+            relaxations=attempt.relaxations,
+            iterations=attempt.iterations + other.iterations,
+            evaluations=attempt.evaluations + other.evaluations,
+            fallback=other.fallback,
+        )
+
+    def in_pieces(self, horizon: float, known: Estimate) -> _Attempt:
+        """Estimate on one horizon by multiple shooting within the user's bounds."""
+        transcription = MultipleShooting(integrator=self.transcription.integrator)
+        if self.coarse and horizon < end(self.posed):
+            transcription = coarsened(transcription)
+        shorter, solver = self.posed.until(horizon), GaussNewton(max_iter=_MOST_ITERATIONS, accuracy="full")
+        result = self.fit(shorter, known.theta, self.user, transcription, solver)
+        counted = result.iterations, Counter(result.evaluations)
+        return _Attempt(shorter, horizon, result, self.user, transcription.accuracy, 0, *counted, "multiple shooting")
+
+    def fit(self, problem: Posed, theta: Array, bounds: Bounds, transcription: Transcription, solver: Solver) -> Result:
+        """Fit within bounds in the time that is left."""
+        remaining = max(self.deadline - time.perf_counter(), 1e-9)
+        start = np.clip(theta, bounds.lower, bounds.upper)
+        # What the data leave open may run away in its logarithm, further than numbers reach.
+        logarithmic = np.array([q.scale == "log" for q in problem.quantities])
+        start = np.where(logarithmic, np.clip(start, _LOWEST_LOG, -_LOWEST_LOG), start)
+        bounds = Bounds(np.minimum(bounds.lower, start), np.maximum(bounds.upper, start))
+        bounded = problem.within(bounds.lower, bounds.upper, start)
+        final = end(problem) >= end(self.posed)  # earlier estimates, at coarse tolerances, only lead the way
+        with np.errstate(over="ignore", invalid="ignore"):  # far from the solution trajectories may be huge
+            return fit(bounded, transcription, solver, retry=False, verify=final, max_time=remaining, **self.options)
+
+    def learn(self, attempt: _Attempt, known: Estimate) -> Estimate:
+        """Return estimates and bounds for the next horizon; a horizon that failed leaves the estimates alone."""
+        result = attempt.result
+        if not result.success:
+            return Estimate(known.theta, self.user, attempt.horizon)
+        if self.fallback and not attempt.plausible:
+            return Estimate(result.theta, self.user, attempt.horizon)
+        limits = confidence_limits(result, self.confidence, attempt.accuracy, self.user)
+        return Estimate(result.theta, limits, attempt.horizon)
+
+    def unfinished(self, result: Result) -> Result:
+        """Return the best point so far as a result of the whole problem, with the status of the fit that stopped."""
+        whole = self.posed.within(self.user.lower, self.user.upper, result.theta)
+        options: dict[str, Any] = {**self.options, "callback": None, "verbose": 0}
+        with np.errstate(over="ignore", invalid="ignore"):
+            there = fit(whole, self.transcription, GaussNewton(homotopy="never", max_iter=0), retry=False, **options)
+        return there.ended(result.status, result.message).answering(self.problem)
+
+    def record(self, attempt: _Attempt) -> Horizon:
+        """Return what is kept of a horizon, and tell the user if he wants to know."""
+        result, problem = attempt.result, self.posed
+        deviations = standard_deviations(result, attempt.accuracy)[0]
+        known = np.isfinite(deviations)
+        deviations[known] *= problem.natural_slope(result.theta)[known]
+        lower, upper = (problem.to_natural(b).tolist() for b in (attempt.bounds.lower, attempt.bounds.upper))
+        record = Horizon(
+            horizon=attempt.horizon,
+            n_data=result.n_data,
+            estimates=result.values,
+            standard_errors=dict(zip(result.names, deviations.tolist(), strict=True)),
+            bounds=dict(zip(result.names, zip(lower, upper, strict=True), strict=True)),
+            relaxations=attempt.relaxations,
+            iterations=attempt.iterations,
+            evaluations=dict(attempt.evaluations),
+            share=integrated_length(attempt.problem) / integrated_length(problem),
+            chi2=result.chi2,
+            status=result.status,
+            fallback=attempt.fallback,
+        )
+        if self.say is not None:
+            then = f", {record.fallback}" if record.fallback else ""
+            self.say(
+                f"until {record.horizon:g}: {record.status.value} after {record.iterations} iterations, "
+                f"chi2 = {record.chi2:.6g} from {record.n_data} data{then}"
+            )
+        return record
+
+
+def _say(line: str) -> None:
+    """Print a line of progress; only called when the user asked for it."""
+    from rich.console import Console
+
+    Console(highlight=False, markup=False, soft_wrap=True).print(line)
+
+
+def _horizon_mistakes(problem: Posed, horizons: Any) -> list[str]:
+    """Check horizons that the user gave."""
+    times = reals(horizons)
+    if times is None or times.ndim != 1 or not times.size or not np.isfinite(times).all():
+        return [f"horizons is {text(horizons)}; give {', '.join(map(repr, RULES))} or a list of times"]
+    first = float(measured_times(problem)[0])
+    found: list[str] = []
+    if not (np.diff(times) > 0).all():
+        found.append(f"horizons is {text(horizons)}; give increasing times")
+    if times[0] < first:
+        found.append(f"the first horizon is {times[0]:g}, but nothing is measured before {first:g}; start later")
+    return found

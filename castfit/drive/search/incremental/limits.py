@@ -1,0 +1,117 @@
+"""Bounds of an incremental fit: confidence limits of the estimates so far, and their relaxation.
+
+All arrays are (n_theta,) in search scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from castfit._support.arrays import Array
+from castfit.problem.linear_scales import entries_of
+from castfit.result.result import Result
+from castfit.result.covariance import DERIVATIVE_ERROR, RANK_TOLERANCE, information, quantile
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Lower and upper bounds of theta."""
+
+    lower: Array
+    upper: Array
+
+    def relaxed(self, active: dict[int, str], factor: float, user: Bounds) -> Bounds:
+        """Move active bounds outwards, no further than the user's (Michalik et al. 2009, Eqs. 10-11).
+
+        Parameters
+        ----------
+        active : dict from int to {"lower", "upper"}
+            The bound that holds each of these entries of theta.
+        factor : float
+            BRF: the distance moved, in units of the distance between the bounds.
+        user : Bounds
+        """
+        lower, upper = self.lower.copy(), self.upper.copy()
+        for j, side in active.items():
+            move = factor * (self.upper[j] - self.lower[j])
+            if side == "upper":
+                upper[j] = min(upper[j] + move, user.upper[j])
+            else:
+                lower[j] = max(lower[j] - move, user.lower[j])
+        return Bounds(lower, upper)
+
+    def updated(self, active: dict[int, str], user: Bounds) -> dict[int, str]:
+        """Return those of the active bounds that are updated: they differ from the user's."""
+        own = {"lower": (self.lower, user.lower), "upper": (self.upper, user.upper)}
+        return {j: side for j, side in active.items() if own[side][0][j] != own[side][1][j]}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one horizon hands to the next: theta, the bounds on it, and the horizon that it was estimated on."""
+
+    theta: Array
+    bounds: Bounds
+    horizon: float
+
+
+def standard_deviations(result: Result, accuracy: float) -> tuple[Array, float]:
+    """Return the standard deviations of theta and the degrees of freedom of the noise's estimate (inf if it is known).
+
+        V_P = (S^T V_M^-1 S)^-1                                    (Michalik et al. 2009, Eq. 9)
+
+    with S V_M^-1/2 the Jacobian of the weighted residuals; inf for what the data do not determine.
+
+    Parameters
+    ----------
+    result : Result
+    accuracy : float
+        Relative accuracy of the Jacobian.
+    """
+    n, jacobian = result.theta.size, result.jacobian
+    unknown = np.full(n, np.inf), np.inf
+    posed = None if result.problem is None else result.problem.posed
+    many = sparse.issparse(jacobian)  # so that it is sparse, and no matrix is written out
+    if posed is not None and (many or not (posed.least_squares and posed.groups in ((), ("",)))):  # a likelihood, too
+        errors = np.array(list(result.standard_errors.values())) / posed.natural_slope(result.theta)
+        return np.where(errors > 0.0, errors, np.inf), np.inf if result.absolute_sigma else result.dof
+    if not np.isfinite(jacobian).all():
+        return unknown
+    tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * accuracy)
+    if not (result.absolute_sigma or result.noise > 0.0):
+        return unknown
+    unit = np.ones(len(jacobian))
+    unit[: result.n_data] = result.noise
+    found = information(
+        jacobian / unit[:, None], np.zeros((0, n)), np.zeros(n, dtype=np.bool_), rank_tolerance=tolerance
+    )
+    dof = np.inf if result.absolute_sigma else result.n_data - float(found.leverage[: result.n_data].sum())
+    return np.where(found.undetermined, np.inf, np.sqrt(np.diag(found.inverse))), dof
+
+
+def confidence_limits(result: Result, level: float, accuracy: float, user: Bounds) -> Bounds:
+    """Return the confidence limits of the estimates within the user's bounds.
+
+    They are no closer than numerical errors of the estimates.
+
+    Parameters
+    ----------
+    result : Result
+    level : float
+    accuracy : float
+        Relative accuracy to which the model was solved.
+    user : Bounds
+    """
+    theta = result.theta
+    deviations, dof = standard_deviations(result, accuracy)
+    if not dof > 0.0:  # nothing is known of the noise
+        deviations, dof = np.full(theta.size, np.inf), np.inf
+    reach = np.maximum(quantile(level, dof) * deviations, accuracy * np.abs(theta))
+    lower, upper = np.maximum(theta - reach, user.lower), np.minimum(theta + reach, user.upper)
+    if result.problem is not None:  # what is eliminated finds its place without limits
+        free = entries_of(result.problem.posed)
+        lower[free], upper[free] = user.lower[free], user.upper[free]
+    return Bounds(lower, upper)

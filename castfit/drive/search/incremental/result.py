@@ -1,0 +1,138 @@
+"""What an incremental fit found: the result, and how it was reached horizon by horizon."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from castfit._support.reprs import brief, one_line
+from castfit._support.text_tables import Column, Sheet, rounded
+from castfit.drive.run.found import Found
+from castfit.result.result import Result
+from castfit._support.status import Status
+
+
+@brief
+@dataclass(frozen=True)
+class Horizon:
+    """What happened on one horizon.
+
+    Attributes
+    ----------
+    horizon : float
+        Measurements up to this time were used.
+    n_data : int
+        Number of measured values.
+    estimates, standard_errors : dict
+        Natural scale; inf where the data up to here do not determine a quantity (Michalik et al. 2009, Eq. 9).
+    bounds : dict
+        Per quantity (lower, upper), natural scale, after any relaxation.
+    relaxations : int
+        How often updated bounds were relaxed.
+    iterations : int
+        Of all solves on this horizon.
+    evaluations : dict
+        Number of evaluations by kind, of all solves on this horizon.
+    share : float
+        Length of integration relative to that of the whole problem.
+    chi2 : float
+        Sum of squared weighted residuals, priors included.
+    status : Status
+        How the last solve ended.
+    fallback : str
+        Empty, "shorter step" if a shorter horizon was tried next, "another start" if the first horizon was solved from
+        a lower point near a poor optimum, or "multiple shooting".
+    """
+
+    horizon: float
+    n_data: int
+    estimates: dict[str, float]
+    standard_errors: dict[str, float]
+    bounds: dict[str, tuple[float, float]]
+    relaxations: int
+    iterations: int
+    evaluations: dict[str, int]
+    share: float
+    chi2: float
+    status: Status
+    fallback: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class IncrementalResult(Found):
+    """What an incremental fit found.
+
+    Attributes
+    ----------
+    best : Result
+        The fit on the whole horizon, also called `result`; of a fit that failed, the best point so far.
+    horizons : tuple of Horizon
+        In the order in which they were solved.
+    time : float
+        Seconds.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> course = cf.incremental(problem)
+    >>> [h.horizon for h in course.horizons][-1]
+    39.0
+    """
+
+    horizons: tuple[Horizon, ...]
+    time: float
+
+    @property
+    def result(self) -> Result:
+        """The fit on the whole horizon."""
+        assert self.best is not None
+        return self.best
+
+    @property
+    def iterations(self) -> int:
+        """Iterations on all horizons."""
+        return sum(h.iterations for h in self.horizons)
+
+    @property
+    def evaluations(self) -> dict[str, int]:
+        """Number of evaluations by kind, on all horizons."""
+        total: Counter[str] = Counter()
+        for h in self.horizons:
+            total.update(h.evaluations)
+        return dict(total)
+
+    @property
+    def equivalent_iterations(self) -> float:
+        """Iterations on the whole horizon that would have integrated as far (Michalik et al. 2009, Sec. 5).
+
+        I_equiv = sum_i n_i t_i / t_end, with n_i iterations on the horizon t_i; those of relaxed bounds and of
+        fallbacks count.  With several experiments t_i is the sum of the lengths of all of them.
+        """
+        return sum(h.iterations * h.share for h in self.horizons)
+
+    def summary(self) -> str:
+        """Return the table of horizons, above the summary of the result."""
+        table = Sheet.of(
+            self.horizons,
+            (">horizon", lambda h: f"{h.horizon:g}"),
+            (">data", lambda h: f"{h.n_data}"),
+            *map(_estimate, self.result.names),
+            (">chi2", lambda h: f"{h.chi2:.4g}"),
+            (">relaxed", lambda h: f"{h.relaxations}"),
+            (">iterations", lambda h: f"{h.iterations}"),
+            ("status", lambda h: h.status.value),
+            ("fallback", lambda h: h.fallback),
+        )
+        counted = f"{self.iterations} iterations, equivalent to {self.equivalent_iterations:.2f} on the whole horizon"
+        return "\n".join([*table.lines, "", f"{counted}; {self.time:.2f} s", "", self.result.summary()])
+
+    def __repr__(self) -> str:
+        count = len(self.horizons)
+        what = f"{count} horizon{'' if count == 1 else 's'}, I_equiv = {self.equivalent_iterations:.2f}"
+        return one_line(f"IncrementalResult({what}; {self.result!r})")
+
+
+def _estimate(name: str) -> Column[Horizon]:
+    """Return the column of a quantity; more than nine digits would only widen it."""
+    return f">{name}", lambda h: rounded(h.estimates[name], max(h.standard_errors[name], 1e-6 * abs(h.estimates[name])))

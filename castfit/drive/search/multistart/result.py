@@ -1,0 +1,329 @@
+"""What a multistart returns: one row per start, the optima that they found, and the best fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castfit._support.reprs import brief
+from castfit._support.json_codec import rebuilt
+from castfit._support.progress_line import duration
+from castfit._support.lazy_imports import picture
+from castfit.drive.run.optima import Merit, Optimum, Outlook, optima
+from castfit.drive.run.checkpoint import read, write
+from castfit.drive.run.found import UNFINISHED, Answer, Found, Trial, columns, counted, measure_of, optima_lines
+from castfit.result.result import Result
+from castfit._support.status import SOLVED, InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SMALL_GAP = 1e-6
+
+
+@dataclass(frozen=True, repr=False)
+class Start(Trial):
+    """One start and where it led: a row of the table; see `Trial` for how it ended.
+
+    Attributes
+    ----------
+    index : int
+    start : dict
+        Where the fit began, by name, natural scale.
+    gap : float
+        Largest continuity defect.
+    draws : int
+        How many starts were drawn until one could be evaluated; evaluations, failures and time are those of all.
+    failures : mapping from str to int
+        Number of failed evaluations by cause.
+    """
+
+    index: int
+    start: Mapping[str, float]
+    gap: float = np.nan
+    draws: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict[str, int])
+    time: float = field(default=0.0, kw_only=True)
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return f"{self.index}"
+
+    @property
+    def rank(self) -> tuple[bool, bool, float, int]:
+        """The lower the better: solutions, then continuous trajectories, then by chi2; no two are equal."""
+        chi2 = self.chi2 if np.isfinite(self.chi2) else np.inf
+        return not self.success, not self.gap <= _SMALL_GAP, chi2, self.index
+
+    def drawn(self, outcome: Any, merit: Merit) -> Start:
+        """Return the row after another draw, with the outcome of its task added to those of earlier ones."""
+        row = self.ended(outcome, merit)
+        if not isinstance(outcome, Answer):
+            return replace(row, draws=self.draws + (row.status != "not_run"))
+        result = outcome.result
+        return replace(
+            row,
+            gap=result.gaps,
+            draws=self.draws + 1,
+            evaluations=dict(Counter(self.evaluations) + Counter(outcome.evaluations)),
+            failures=dict(Counter(self.failures) + Counter(result.failures)),
+            time=self.time + result.time,
+        )
+
+
+@brief
+@dataclass(frozen=True)
+class Progress:
+    """What a callback sees after every start.
+
+    Attributes
+    ----------
+    finished, total : int
+    last : Start
+    best : Start
+        The best so far.
+    found : int
+        How many starts ended there.
+    failed : int
+        How many starts did not succeed.
+    seconds, seconds_left : float
+        Since the run began; as many as the rest will take at this pace.
+    """
+
+    finished: int
+    total: int
+    last: Start
+    best: Start
+    found: int
+    failed: int
+    seconds: float
+    seconds_left: float
+
+    @property
+    def sentence(self) -> str:
+        """The state of things in one line."""
+        times = "once" if self.found == 1 else f"{self.found} times"
+        lowest = f"best {self.best.measure} = {self.best.chi2:.6g}, found {times}"
+        best = lowest if self.best.success else "none succeeded"
+        failed = f", {self.failed} failed" if self.failed else ""
+        left = f", about {duration(self.seconds_left)} left" if self.finished < self.total else ""
+        pace = f"{self.seconds:.0f} s{left}"
+        return f"{self.finished} of {self.total} starts: {best}{failed}; {pace}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MultistartResult(Found):
+    """What many starts found.
+
+    Attributes
+    ----------
+    best : Result or None
+        The best fit; if none succeeded, the best point of all.  None if no start came to any end.
+    starts : tuple of Start
+        One row per start, in the order in which they were drawn.
+    optima : tuple of Optimum
+        The optima, the lowest first, and the starts that found them.
+    outlook : Outlook
+        Whether more starts are worth it.
+    drawn : tuple of dict
+        The starts that were drawn first, before any had to be drawn again.
+    message : str
+        How the run ended, in words; names the starts that were lost.
+    time : float
+        Seconds that the run took; after a resumed run those of its last part.
+    transcription, solver : str
+    header : dict
+        The problem's fingerprint and the options, for `save`.
+    floor : float
+        Differences of chi2 that are rounding.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> found = cf.multistart(problem, starts=3, limits={"k1": (0, 1e-4), "k2": (0, 1e-3)}, rng=0)
+    >>> found.best.success
+    True
+    >>> [round(row.chi2, 3) for row in found.starts]
+    [21.867, 21.867, 21.867]
+    """
+
+    starts: tuple[Start, ...]
+    optima: tuple[Optimum, ...]
+    outlook: Outlook
+    drawn: tuple[dict[str, float], ...]
+    message: str
+    time: float
+    transcription: str
+    solver: str
+    header: Mapping[str, Any]
+    floor: float
+
+    @classmethod
+    def of(cls, best: Result | None, starts: Iterable[Start], *, floor: float, **rest: Any) -> MultistartResult:
+        """Gather the rows into optima, and judge."""
+        rows = tuple(sorted(starts, key=lambda row: row.index))
+        found = optima({row.index: (row.chi2, row.values) for row in rows if row.success}, floor=floor)
+        tried = sum(row.status not in UNFINISHED for row in rows)
+        return cls(best=best, starts=rows, optima=found, outlook=Outlook.of(found, tried), floor=floor, **rest)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Plot chi2 of all starts, the lowest first; see `castfit.plots.waterfall`.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            Where to write the figure; the ending decides on the format.
+        """
+        return picture("waterfall")(self, path)
+
+    @property
+    def measure(self) -> str:
+        """What fits are compared by: "chi2", or "equivalent chi2", of which `castfit.Trial` tells."""
+        return measure_of(self.starts)
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        """How many starts ended in which way."""
+        return dict(Counter(row.status for row in self.starts).most_common())
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Causes of failed evaluations and their counts, over all starts and draws."""
+        every: Counter[str] = Counter()
+        for row in self.starts:
+            every.update(row.failures)
+        return dict(every.most_common())
+
+    @property
+    def table(self) -> dict[str, NDArray[Any]]:
+        """All starts as columns, each (n_starts,), for instance for ``pandas.DataFrame(result.table)``.
+
+        ``start`` (number), ``status``, ``chi2`` (or what else is the `measure`), ``optimum`` (-1 where there is none),
+        ``draws``, ``iterations``, ``evaluations`` (of values), ``time``; for each quantity k where it began,
+        ``start k``, and where it ended.
+        """
+        of = {i: k for k, optimum in enumerate(self.optima) for i in optimum.starts}
+        cells: dict[str, Callable[[Start], Any]] = {
+            "start": lambda row: row.index,
+            "status": lambda row: row.status,
+            self.measure: lambda row: row.chi2,
+            "optimum": lambda row: of.get(row.index, -1),
+            "draws": lambda row: row.draws,
+            "iterations": lambda row: row.iterations,
+            "evaluations": lambda row: row.evaluations.get("values", 0),
+            "time": lambda row: row.time,
+        }
+        # A column of where a quantity ended also where no start came to an end.
+        absent = dict.fromkeys((name for row in self.starts for name in row.start), np.nan)
+        return columns(self.starts, cells, start=lambda row: row.start, values=lambda row: {**absent, **row.values})
+
+    def save(self, path: str | Path) -> None:
+        """Write everything but the problem; the file is a checkpoint, from which a later run may go on."""
+        best = None if self.best is None else min(self.starts, key=lambda row: row.rank)
+        plan = Plan.of(self.drawn, self.floor, self.transcription, self.solver)
+        rows = ({"row": row, **({"result": self.best} if row is best else {})} for row in self.starts)
+        write(path, self.header, [{"plan": plan}, *rows, {"end": End(self.message, self.time)}])
+
+    @classmethod
+    def load(cls, path: str | Path) -> MultistartResult:
+        """Read what `save` wrote, or the checkpoint of a run, finished or not.
+
+        Raises
+        ------
+        InputError
+            If the file is no checkpoint of a multistart, or damaged.
+        """
+        header, records, _ = read(path)
+        kept = Kept.of(records)
+        if header is None or kept.plan is None or header.get("driver") != "multistart":
+            raise InputError("MultistartResult.load", [f"'{path}' holds no multistart; choose another file"])
+        plan, drawn = kept.plan, kept.plan.drawn
+        rows = {i: Start(i, start) for i, start in enumerate(drawn)} | kept.rows
+        ended = f"Read from a checkpoint: {sum(row.status not in UNFINISHED for row in rows.values())} starts finished."
+        end = kept.end or End(ended, np.nan)
+        labels = {"transcription": plan.transcription, "solver": plan.solver}
+        return cls.of(kept.best, rows.values(), floor=plan.floor, drawn=drawn, header=header, **vars(end), **labels)
+
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+        total = len(self.starts)
+        lines = [f"{total} starts, {self.transcription}, {self.solver}: {self.time:.1f} s", self.message, ""]
+        lines += optima_lines(self.optima, total, first=True, measure=self.measure)
+        lines += [self.outlook.sentence, *self.misfit()]
+        lines += counted("without success", {s: n for s, n in self.statuses.items() if s not in SOLVED})
+        again = sum(max(row.draws - 1, 0) for row in self.starts)
+        if again:
+            lines.append(f"drawn again because they could not be evaluated: {again}")
+        return "\n".join([*lines, *counted("failed evaluations", self.failures), *self.closing()])
+
+    def __repr__(self) -> str:
+        if not self.optima:
+            return f"MultistartResult({len(self.starts)} starts, none succeeded)"
+        lowest = self.optima[0]
+        return (
+            f"MultistartResult({len(self.starts)} starts: {self.measure} = {lowest.chi2:.6g} found "
+            f"{len(lowest.starts)} times, {len(self.optima)} optima)"
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which starts there are, value by value, and how they are fitted; a run that continues it has the same ones."""
+
+    names: tuple[str, ...]
+    starts: tuple[tuple[float, ...], ...]
+    floor: float
+    transcription: str
+    solver: str
+
+    @classmethod
+    def of(cls, drawn: Sequence[Mapping[str, float]], floor: float, transcription: str, solver: str) -> Plan:
+        """Take the names of the first start for those of all."""
+        names = tuple(drawn[0])
+        return cls(names, tuple(tuple(start[name] for name in names) for start in drawn), floor, transcription, solver)
+
+    @property
+    def drawn(self) -> tuple[dict[str, float], ...]:
+        """The starts by name."""
+        return tuple(dict(zip(self.names, values, strict=True)) for values in self.starts)
+
+
+@dataclass(frozen=True)
+class End:
+    """How a run ended."""
+
+    message: str
+    time: float
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the records of a checkpoint hold; the best result is the one of the best row."""
+
+    plan: Plan | None
+    rows: dict[int, Start]
+    best: Result | None
+    end: End | None
+
+    @classmethod
+    def of(cls, records: Iterable[Mapping[str, Any]]) -> Kept:
+        """Read records; of several about one thing the last counts."""
+        last: dict[str, Any] = {}
+        rows: dict[int, Start] = {}
+        results: dict[int, Any] = {}
+        for record in records:
+            last |= record
+            if "row" in record:
+                row = rebuilt(Start, record["row"])
+                rows[row.index], results[row.index] = row, record.get("result")
+        best = min(rows.values(), key=lambda row: row.rank, default=None)
+        result = rebuilt(Result | None, None if best is None else results[best.index])
+        return cls(rebuilt(Plan | None, last.get("plan")), rows, result, rebuilt(End | None, last.get("end")))

@@ -1,0 +1,233 @@
+"""Where starts come from: points of the unit cube mapped into limits or through distributions, or the user's function.
+
+Every start has a random stream of its own, spawned from `rng`, so that its numbers depend neither on the other starts
+nor on where and when it runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from castfit._support.arrays import Array
+from castfit._support.arguments import is_count, is_one_of, items, named, reals, rng_mistakes, text
+from castfit.problem.linear_scales import entries_of
+from castfit.problem.compiled_problem import Posed
+from castfit.densities.priors.distributions import cut_off
+from castfit.problem.problem import Posable
+from castfit.problem.quantities import Quantity
+from castfit.fit.start.surrogate import surrogate
+from castfit._support.status import InputError, check, suggest
+
+SAMPLINGS = ("sobol", "latin_hypercube", "uniform", "log_uniform")
+
+_LOOK = 64  # starts that are drawn between two looks at the clock
+_EDGE = 2.0**-40  # distributions may be infinite at 0 and 1
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The starts.
+
+    Attributes
+    ----------
+    first : tuple of dict
+        For each start its first candidate: a natural value for every quantity.
+    again : callable
+        ``again(i)`` draws the next candidate of start i; None if starts were given.
+    seeds : tuple of int
+        For each start a number from which what is random in its fit may be drawn.
+    wanted : int
+        How many starts were asked for; more than there are if the time did not suffice.
+    """
+
+    first: tuple[dict[str, float], ...]
+    again: Callable[[int], dict[str, float]] | None
+    seeds: tuple[int, ...] = ()
+    wanted: int = 0
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """How one coordinate of the unit cube becomes a quantity's value."""
+
+    quantity: Quantity
+    lower: float
+    upper: float
+    log: bool = False
+    distribution: Any = None
+
+    def value(self, u: float) -> float:
+        """Map u in [0, 1) to a value within the quantity's bounds."""
+        u = min(max(u, _EDGE), 1.0 - _EDGE)
+        if self.distribution is not None:
+            value = cut_off(self.distribution, u, self.quantity.lower, self.quantity.upper)
+        elif self.log:
+            value = float(np.exp(np.log(self.lower) + u * np.log(self.upper / self.lower)))
+        else:
+            value = self.lower + u * (self.upper - self.lower)
+        return float(np.clip(value, self.quantity.lower, self.quantity.upper))
+
+
+def draw(
+    problem: Posable, starts: Any, sampling: Any, limits: Any, rng: Any, mistakes: list[str], deadline: float = np.inf
+) -> Draws:
+    """Draw the first candidate of every start; what is wrong is added to `mistakes`.
+
+    Parameters
+    ----------
+    problem : Problem or Posed
+    starts : int or sequence of mappings
+        How many, or the starts themselves.
+    sampling : str, callable or None
+        One of `SAMPLINGS`, or a function from a generator to ``{name: value}``; None is "sobol".
+    limits : mapping or None
+        Per quantity (lower, upper) or a distribution with ``cdf`` and ``ppf``; by default the quantity's bounds.
+    rng : int or numpy.random.Generator
+    mistakes : list of str
+    deadline : float
+        When to stop, as `time.time` gives it; at least one start is drawn.
+    """
+    before, listed = len(mistakes), items(starts)
+    mistakes += rng_mistakes(rng)
+    axes: list[_Axis] = []
+    given: list[dict[str, float]] = []
+    if listed is not None:
+        if sampling is not None or limits is not None:
+            mistakes.append("the starts are given, so nothing is sampled; leave out sampling= and limits=")
+        given = [_checked(problem, i, start, mistakes) for i, start in enumerate(listed)]
+    if not given and not is_count(starts, 1):
+        shown = "empty" if listed == [] else text(starts)
+        mistakes.append(f"starts is {shown}; give a number of at least 1, or a list of {{name: value}}")
+    if listed is None and callable(sampling):
+        if limits is not None:
+            mistakes.append("limits are given besides a function that samples; leave out one of them")
+    elif listed is None:
+        kind = "sobol" if sampling is None else sampling
+        if not is_one_of(kind, *SAMPLINGS):
+            nearest = suggest(str(kind), SAMPLINGS)
+            mistakes.append(f"sampling is {text(kind)}: {nearest}, or give a function of a generator")
+        axes = _axes(problem, limits, is_one_of(kind, "log_uniform"), mistakes)
+    if len(mistakes) > before:
+        return Draws((), None)
+    own = _Streams(rng)
+
+    def at(point: Array) -> dict[str, float]:
+        drawn = {axis.quantity.name: axis.value(float(u)) for axis, u in zip(axes, point, strict=True)}
+        return {q.name: drawn.get(q.name, float(q.guess)) for q in problem.quantities}
+
+    def again(i: int) -> dict[str, float]:
+        if not callable(sampling):
+            return at(own[i].random(len(axes)))
+        found: list[str] = []
+        start = _checked(problem, i, sampling(own[i]), found)
+        check("sampling", found)
+        return start
+
+    count = len(given) or int(starts)
+    cube = None if given or callable(sampling) else _design(sampling, count, len(axes), own.design)
+    first: list[dict[str, float]] = []
+    seeds: list[int] = []
+    for i in range(count):
+        if not given and i % _LOOK == 1 and time.time() >= deadline:
+            break
+        first.append(given[i] if given else again(i) if cube is None else at(cube[i]))
+        seeds.append(own.seed(i))
+    return Draws(tuple(first), None if given else again, tuple(seeds), count)
+
+
+class _Streams:
+    """A random stream for all starts together, `design`, and one for each of them, spawned when it is first needed."""
+
+    def __init__(self, rng: Any) -> None:
+        self._parent = np.random.default_rng(rng)
+        self._own: list[np.random.Generator] = []
+        (self.design,) = self._parent.spawn(1)
+
+    def __getitem__(self, i: int) -> np.random.Generator:
+        self._own += self._parent.spawn(max(i + 1 - len(self._own), 0))
+        return self._own[i]
+
+    def seed(self, i: int) -> int:
+        """Return a number for what comes after drawing a start; its stream goes on as if it had not been asked."""
+        (fresh,) = self[i].spawn(1)
+        return int(fresh.integers(2**63))
+
+
+def _design(sampling: str | None, n: int, d: int, generator: np.random.Generator) -> Array | None:
+    """Return points that fill the unit cube together, (n, d); None if each start draws its own."""
+    from scipy.stats import qmc  # scipy.stats takes a third of castfit's time of import
+
+    if sampling == "latin_hypercube":
+        return qmc.LatinHypercube(d, seed=generator).random(n)
+    if sampling in (None, "sobol"):
+        return qmc.Sobol(d, seed=generator).random_base2((n - 1).bit_length())[:n]
+    return None
+
+
+def _axes(problem: Posable, limits: Any, log: bool, mistakes: list[str]) -> list[_Axis]:
+    given = named("limits", limits, mistakes)
+    mistakes += [f"limits names '{n}', which is not estimated: {suggest(n, problem.names)}" for n in given
+                 if n not in problem.names]  # fmt: skip
+    follow = _following(problem.posed)
+    return [
+        _axis(q, given.get(q.name), log or q.scale == "log", mistakes)
+        for q in problem.quantities
+        if q.name in given or q.name not in follow
+    ]
+
+
+def _following(problem: Posed) -> frozenset[str]:
+    """Return what need not be drawn, since a first fit puts it where it belongs: spreads, scales, offsets."""
+    noise = (q for q in problem.quantities if q.of in problem.noise_parameters)
+    spreads = (q.name for q in noise if not np.isfinite([q.lower, q.upper]).all())
+    first = problem if problem.least_squares else surrogate(problem)
+    return frozenset((*spreads, *(first.names[int(j)] for j in entries_of(first))))
+
+
+def _axis(quantity: Quantity, given: Any, log: bool, mistakes: list[str]) -> _Axis:
+    name, lower, upper = quantity.name, quantity.lower, quantity.upper
+    remedy = (
+        f"give limits={{'{name}': (lower, upper)}}, or a distribution such as scipy.stats.norm(mean, deviation) there, "
+        "or a function as sampling="
+    )
+    if all(callable(getattr(given, method, None)) for method in ("cdf", "ppf")):
+        if not float(given.cdf(upper)) > float(given.cdf(lower)):
+            mistakes.append(f"the distribution of '{name}' lies outside its bounds [{lower:g}, {upper:g}]")
+        return _Axis(quantity, lower, upper, distribution=given)
+    if given is None and quantity.starts is not None:
+        return _Axis(quantity, lower, upper, distribution=quantity.starts)
+    if given is None and quantity.prior is not None and not np.isfinite([lower, upper]).all():
+        return _Axis(quantity, lower, upper, distribution=quantity.prior)
+    if given is not None:
+        pair = reals(given)
+        if pair is None or pair.shape != (2,) or not pair[0] <= pair[1]:
+            mistakes.append(f"the limits of '{name}' are {text(given)}; give (lower, upper) or a distribution")
+            return _Axis(quantity, lower, upper)
+        if pair[0] < lower or pair[1] > upper:
+            mistakes.append(f"the limits {text(given)} of '{name}' exceed its bounds [{lower:g}, {upper:g}]")
+        lower, upper = float(pair[0]), float(pair[1])
+    if not np.isfinite([lower, upper]).all():
+        mistakes.append(f"'{name}' lies in [{lower:g}, {upper:g}], where no start can be drawn evenly; {remedy}")
+    elif log and not lower > 0:
+        mistakes.append(f"'{name}' is drawn evenly in its logarithm, but its lower limit is {lower:g}; {remedy}")
+    return _Axis(quantity, lower, upper, log)
+
+
+def _checked(problem: Posable, i: int, start: Any, mistakes: list[str]) -> dict[str, float]:
+    """Complete a start by the guess and check it."""
+    if start is None:
+        mistakes.append(f"start {i} is None; give {{name: value}}")
+        return {}
+    try:
+        problem.theta_from(start)
+    except InputError as error:
+        mistakes += [f"start {i}: {mistake}" for mistake in error.problems]
+        return {}
+    guess = problem.to_natural(problem.guess).tolist()
+    chosen = {str(n) if isinstance(n, str) else n.name(): float(v) for n, v in start.items()}
+    return {**dict(zip(problem.names, guess, strict=True)), **chosen}

@@ -1,0 +1,58 @@
+"""Where a portfolio draws its starts: between the bounds, or about the guess where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.arguments import named, reals, text
+from castfit.drive.search.portfolio.moves import Field, Uneven
+from castfit.fit.start.scene import enclosed, frame_of
+from castfit._support.status import suggest
+
+if TYPE_CHECKING:
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.problem import Posable
+
+_DECADES = 3.0  # about the guess of what is on logarithmic scale
+_TIMES = 10.0  # the guess, to either side, of what is not
+
+
+def limits_mistakes(problem: Posable, limits: Any) -> list[str]:
+    """Say what is wrong with given limits."""
+    mistakes: list[str] = []
+    given = named("limits", limits, mistakes)
+    known = {q.name: q for q in problem.quantities}
+    for name, pair in given.items():
+        if name not in known:
+            mistakes.append(f"limits names '{name}', which is not estimated: {suggest(name, known)}")
+            continue
+        q, ends = known[name], reals(pair)
+        if ends is None or ends.shape != (2,) or not ends[0] <= ends[1] or not np.isfinite(ends).all():
+            mistakes.append(f"the limits of '{name}' are {text(pair)}; give (lower, upper)")
+        elif ends[0] < q.lower or ends[1] > q.upper:
+            mistakes.append(f"the limits {text(pair)} of '{name}' exceed its bounds [{q.lower:g}, {q.upper:g}]")
+        elif q.scale == "log" and not ends[0] > 0:
+            mistakes.append(f"'{name}' is searched in its logarithm, but its lower limit is {ends[0]:g}")
+    return mistakes
+
+
+def search_field(posed: Posed, limits: Mapping[str, Any] | None) -> Field:
+    """Return limits and units of the quantities that are searched, in search scale."""
+    searched, lower, upper, unit = frame_of(posed)
+    given = {} if limits is None else {str(n): reals(pair) for n, pair in limits.items()}
+    quantities, guess = searched.quantities, searched.guess
+    log = np.array([q.scale == "log" for q in quantities], dtype=np.bool_)
+    for j, q in enumerate(quantities):
+        if (ends := given.get(q.name)) is not None:
+            lower[j], upper[j] = np.log(ends) if log[j] else ends
+    reach = np.where(log, _DECADES * np.log(10.0), _TIMES * np.abs(guess))
+    lower, upper = enclosed(lower, upper, guess, reach)
+    uneven = tuple(
+        Uneven(j, q.starts, bool(log[j]))
+        for j, q in enumerate(quantities)
+        if q.starts is not None and q.name not in given and upper[j] > lower[j]
+    )
+    return Field(lower, upper, np.minimum(unit, np.where(upper > lower, upper - lower, unit)), uneven)

@@ -1,0 +1,262 @@
+"""The driver of a portfolio: rounds of candidates are planned, carried out in any order, and entered in theirs.
+
+    plan --> candidates --> what looks better than every solution is confirmed --> enough? --> plan ...
+
+A search is a setting of its parts (castfit.drive.portfolio.plan.Options): ways with their draws and screening, local
+fits and their race, the pool.  What is better than every solution so far is fitted at full accuracy
+between two rounds, one point at a time; what ends in the same valley counts without.  Before the end the best point is
+doubted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from castfit._support.json_codec import rebuilt
+from castfit._support.process_pool import LOST, Task, lost
+from castfit.drive.run.optima import Merit, fits_lacking
+from castfit.drive.search.portfolio.moves import Field
+from castfit.drive.search.portfolio.plan import Options, State, Tried, doubting, following, next_round
+from castfit.drive.search.portfolio.result import Candidate, PortfolioProgress, PortfolioResult, Way
+from castfit.drive.search.portfolio.ways import CONFIRM, EXCHANGED, FOLLOW, SAME, End, Order, candidate
+from castfit.drive.run.checkpoint import Header
+from castfit.drive.run.found import STOPS
+from castfit.drive.run.loop import Told, carry_out
+from castfit.drive.run.options import RunOptions
+from castfit.problem.problem import Posable
+from castfit.result.result import Result
+from castfit._support.status import InputError, Status
+
+_PART = 0.5  # of the time, for one candidate
+_TROUBLED = 1000  # candidates, at least, where the best does not describe the data: wide valleys are soon found often
+_HALF = 0.5  # of the variance of an output: what leaves more of it unexplained is never believed
+_RESERVE = 0.1, 10.0  # of the time, and seconds at most, kept for the confirmation of what was found last
+
+
+def searched(
+    problem: Posable, options: Options, field: Field, run: RunOptions, header: Header, *,
+    rng: int | np.random.Generator, finds: int,
+) -> PortfolioResult:  # fmt: skip
+    """Carry out a search with given parts; `castfit.estimate` says what the arguments mean."""
+    job = run.freeze("estimate", "the problem", (problem, field))
+    with run.opened(header) as file:
+        search = _Search(problem, options, field, np.random.default_rng(rng), job, run, finds)
+        if file is not None:
+            for record in file.records:
+                search.known[int(record["index"])] = rebuilt(End, record["end"])
+
+        def enter(i: int, outcome: Any) -> Told | None:
+            end = search.enter(i, outcome)
+            if end is not None and file is not None and i not in search.known:
+                file.append({"index": i, "end": end})
+            if end is None:
+                return None
+            now = search.progress()
+            enough = bool(search.reason)
+            return Told(now, now.sentence, now.sentence, now.candidates, now.candidates, enough)
+
+        search.plan()
+        stopped = carry_out(run, candidate, search.tasks, enter, limit=_PART * run.max_time)
+        warnings = (file.trouble,) if file is not None and file.trouble else ()
+    return search.result(stopped, warnings)
+
+
+class _Search:
+    """A search that is under way."""
+
+    def __init__(
+        self, problem: Posable, options: Options, field: Field, rng: np.random.Generator, job: Any, run: RunOptions,
+        finds: int,
+    ) -> None:  # fmt: skip
+        self.problem, self.options, self.field, self.run, self.finds = problem, options, field, run, finds
+        self.tasks: deque[Task] = deque()
+        self.known: dict[int, End] = {}
+        self.state = State()
+        self.reason = ""
+        self.losses: list[str] = []
+        self._rng, self._job = rng, job
+        self._planned: deque[tuple[int, Order]] = deque()
+        self._count = 0
+        self._ends: dict[int, End] = {}
+        self._confirming: int | None = None
+        self._following: int | None = None
+        self._best: Result | None = None
+        self._rank = (True, np.inf)
+        self._late = self._closing = False
+        self._doubting, self._doubted = False, np.inf
+
+    def plan(self) -> None:
+        """Plan until there is something to be carried out, or the search is at its end."""
+        while not self._planned and not self.reason:
+            self._confirming = self.state.last_resort if self._late else self.state.unconfirmed(last=self._closing)
+            if self._confirming is not None:
+                theta = self.state.tried[self._confirming].end.theta
+                orders = [Order(CONFIRM, theta=theta)]
+            elif not self._late and (valley := self.state.valley(last=self._closing)) is not None:
+                self._following = valley
+                orders = [following(self.state, self.options, valley)]
+            elif self._late:
+                self.reason = STOPS[Status.MAX_TIME]
+                return
+            elif self._doubting:
+                self._doubting, self._doubted = False, self.state.best
+                orders = [doubting(self.state, self.options, self._rng)]
+            else:
+                orders = next_round(self.state, self.options, self.field, self._rng)
+            share, most = _RESERVE
+            for order in orders:
+                number, self._count = self._count, self._count + 1
+                self._planned.append((number, order))
+                if number in self.known:
+                    self._ends[number] = self.known[number]
+                    continue
+                spared = 0.0 if order.way == CONFIRM else min(share * self.run.max_time, most)
+                limit = _PART * self.run.max_time
+                self.tasks.append((number, (self._job, order, limit, self.run.deadline - spared)))
+            self._absorb()
+
+    def enter(self, i: int, outcome: Any) -> End | None:
+        """Enter an outcome; None if it does not count."""
+        if isinstance(outcome, InputError):
+            raise outcome
+        if outcome is None:  # there was no time for it
+            self._late = True
+            self.tasks.clear()
+            self._flush()
+            if self._confirming is not None:
+                self.reason = STOPS[Status.MAX_TIME]
+            self.plan()
+            return None
+        if not isinstance(outcome, End):
+            status, message = lost(outcome)
+            if status in LOST:
+                self.losses.append(f"Candidate {i}: {message}")
+            outcome = End()
+        if outcome.result is not None and outcome.result.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        self._ends[i] = outcome
+        self._absorb()
+        self.plan()
+        return outcome
+
+    def _absorb(self) -> None:
+        """Enter what has ended, as far as everything planned before it has."""
+        while self._planned and self._planned[0][0] in self._ends and not self.reason:
+            self._take(*self._planned.popleft())
+            reason = self._done()
+            self._closing = bool(reason) and self.state.unfinished
+            if self._closing:
+                self._planned.clear()
+                self.tasks.clear()
+            elif reason and self.options.doubt and self.state.best < self._doubted:
+                self._doubting = True
+                self._planned.clear()  # what is left of the round is not needed
+                self.tasks.clear()
+            else:
+                self.reason = reason
+
+    def _flush(self) -> None:
+        """Enter what has ended, and forget what has not."""
+        while self._planned:
+            first = self._planned.popleft()
+            if first[0] in self._ends:
+                self._take(*first)
+
+    def _take(self, number: int, order: Order) -> None:
+        """Enter a candidate, or the confirmation of one."""
+        end = self._ends.pop(number)
+        if order.way == FOLLOW:
+            if self._following is not None:
+                self.state, self._following = self.state.followed(self._following, end), None
+        elif order.way != CONFIRM:
+            tried = Tried(len(self.state.tried), order.way, end, order.family)
+            self.state = self.state.extended([tried], self.field)
+        elif self._confirming is not None:
+            self.state, self._confirming = self.state.confirmed(self._confirming, end), None
+        if end.result is not None and (self._best is None or _rank(end) < self._rank):
+            self._best, self._rank = end.result, _rank(end)
+
+    def _done(self) -> str:
+        """Say why the search is at its end; empty while it is not."""
+        found = len(self.state.finds())
+        if found < self.finds or self._best is None or not self._best.success:
+            return ""
+        if self._best.goodness.described:
+            return f"It describes the data and was found {found} times: this will do."
+        if any(part > _HALF for part in self._best.goodness.unexplained.values()):
+            return ""
+        # Candidates that end far above the best are not followed to their optima: they count where they ended.
+        own = [t for t in self.state.tried if t.independent and not t.end.dropped and np.isfinite(t.end.cost)]
+        distinct: list[float] = []
+        for cost in sorted(t.end.cost for t in own):
+            if not distinct or cost > distinct[-1] + SAME:
+                distinct.append(cost)
+        w, N = len(distinct), len(own)
+        if len(self.state.tried) >= _TROUBLED and not fits_lacking(w, N):
+            return f"{N} optima from starts of their own are {w} different ones: a better one is unlikely."
+        return ""
+
+    def progress(self) -> PortfolioProgress:
+        """Say how far the search is."""
+        chi2 = self._best.chi2 if self._best is not None and self._best.success else np.inf
+        lowest = self._best.cost if self._best is not None and not self._rank[0] else np.inf
+        return PortfolioProgress(
+            len(self.state.tried), self.state.best, chi2, len(self.state.finds()), self.run.seconds, lowest
+        )
+
+    def result(self, stopped: Status | None, warnings: tuple[str, ...]) -> PortfolioResult:
+        """Close the search."""
+        if not self.reason:
+            self._flush()
+        merit = Merit.of(self.problem)
+        reason = STOPS[stopped] if stopped else self.reason or STOPS[Status.MAX_TIME]
+        best = None if self._best is None else self._best.with_problem(self.problem)
+        ended = set(t.index for t in self.state.finds(independent=False))
+        found = len(self.state.finds())
+        described = best is not None and best.success and best.goodness.described
+        return PortfolioResult(
+            best=best,
+            reason=reason,
+            candidates=tuple(_row(t, merit, best=t.index in ended) for t in self.state.tried),
+            ways=tuple(self._way(name) for name in (*self.options.ways, EXCHANGED)),
+            sure=stopped is None and found >= self.finds and reason != STOPS[Status.MAX_TIME],
+            finds=found,
+            described=described,
+            time=self.run.seconds,
+            merit=merit,
+            warnings=(*self.losses, *warnings),
+        )
+
+    def _way(self, name: str) -> Way:
+        mine = [t for t in self.state.tried if t.way == name]
+        best, improvements = np.inf, 0
+        for t in self.state.tried:
+            if t.cost < best - SAME:
+                improvements += t.way == name
+                best = t.cost
+        found = sum(t.way == name for t in self.state.finds(independent=False))
+        return Way(
+            name, len(mine), sum(t.end.dropped for t in mine), sum(t.end.settled for t in mine), found, improvements,
+            sum(t.end.seconds for t in mine),
+        )  # fmt: skip
+
+
+def _row(t: Tried, merit: Merit, *, best: bool) -> Candidate:
+    result = t.end.result
+    ok = result is not None and result.success
+    return Candidate(
+        t.index, t.way,
+        merit(result.cost, result.chi2) if result is not None and ok else np.nan,
+        t.end.cost, ok, best, t.end.dropped, {} if result is None else result.values, t.end.seconds,
+    )  # fmt: skip
+
+
+def _rank(end: End) -> tuple[bool, float]:
+    """Rank what was fitted: solutions, and floors of long valleys where these are clearly lower; then the others."""
+    if end.result is None:
+        return True, np.inf
+    cost = end.result.cost if np.isfinite(end.result.cost) else np.inf
+    return not end.settled, cost if end.result.success else cost + SAME

@@ -1,0 +1,81 @@
+"""Combination: every pair of the reference set has children around its members (Eq. 26).
+
+With d = r (x'' - x') / 2 and r uniform in [0, 1]^n, component by component,
+
+    type 1   x'  - d      beyond the better one
+    type 2   x'  + d      between the two
+    type 3   x'' + d      beyond the worse one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from castfit._support.arrays import Array
+from castfit.drive.search.scatter.method.members import Member
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Child:
+    """A point x (n,) and the member that it was formed around."""
+
+    x: Array
+    parent: Member
+
+
+def new_pairs(R: Sequence[Member], combined: Collection[Pair]) -> list[tuple[int, int]]:
+    """Return the positions (better, worse) in R of all pairs that have not been combined yet."""
+    return [(i, j) for i, j in combinations(range(len(R)), 2) if pair_of(R[i], R[j]) not in combined]
+
+
+def pair_of(one: Member, other: Member) -> Pair:
+    """Return the numbers by which a pair is remembered."""
+    return min(one.number, other.number), max(one.number, other.number)
+
+
+def types_of(i: int, j: int, b: int, coin: float) -> tuple[int, ...]:
+    """Return the types of the children of the members ranked i < j (from 0) among b: four, three or two of them.
+
+    `coin`, uniform in [0, 1], decides between types 1 and 3 for two members of the lower half.
+    """
+    half = b // 2
+    if j < half:
+        return 1, 2, 2, 3
+    if i < half:
+        return 1, 2, 3
+    return (2, 1) if coin < 0.5 else (2, 3)
+
+
+def child(kind: int, better: Array, worse: Array, r: Array) -> Array:
+    """Return the child of a type, which may lie outside the cube (Eq. 26), (n,)."""
+    d = r * (worse - better) / 2.0
+    return (better - d, better + d, worse + d)[kind - 1]
+
+
+def inside(x: Array, parent: Array, prob_bound: float, rng: np.random.Generator) -> Array:
+    """Bring a point back into the cube: components outside go to the bound, or between their parent and the bound.
+
+    `prob_bound` is the probability of the bound itself, where optima often lie (eSS).
+    """
+    bound = np.clip(x, 0.0, 1.0)
+    draws, to_bound = rng.random(x.size), rng.random(x.size) < prob_bound
+    return np.where((x == bound) | to_bound, bound, parent + draws * (bound - parent))
+
+
+def children(
+    R: Sequence[Member], pairs: Sequence[tuple[int, int]], prob_bound: float, rng: np.random.Generator
+) -> list[Child]:
+    """Form all children of pairs of positions (better, worse) in R."""
+    born: list[Child] = []
+    for i, j in pairs:
+        for kind in types_of(i, j, len(R), float(rng.random())):
+            parent = R[j] if kind == 3 else R[i]
+            x = child(kind, R[i].x, R[j].x, rng.random(parent.x.size))
+            born.append(Child(inside(x, parent.x, prob_bound, rng), parent))
+    return born

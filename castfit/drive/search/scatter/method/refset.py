@@ -1,0 +1,89 @@
+"""The reference set: how it is formed (Eqs. 23-25) and how it is updated (Eqs. 27-30).
+
+Where the paper is not followed to the letter.  Eq. 30 as printed, f(z) < f(x_i)(1 - eps) for all x_i in R, would admit
+new best points only; its text asks for a value that differs from all others, and that is what `in_flat_zone` tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from castfit._support.arrays import Array
+from castfit.drive.search.scatter.method.members import Member, distances, points, ranked
+
+
+def least_distances(X: Array, R: Array) -> Array:
+    """Return the distance from each row of X to the nearest row of R (Eq. 24), (k,); inf if R is empty."""
+    return distances(X, R).min(axis=1, initial=np.inf)
+
+
+def most_distant(X: Array, R: Array, count: int) -> list[int]:
+    """Return which rows of X (k, n), one after the other, lie farthest from R and from those before (Eq. 25)."""
+    nearest = least_distances(X, R)
+    chosen: list[int] = []
+    for _ in range(min(count, len(X))):
+        i = int(np.argmax(nearest))
+        chosen.append(i)
+        nearest = np.minimum(nearest, distances(X, X[i : i + 1])[:, 0])
+        nearest[chosen] = -np.inf
+    return chosen
+
+
+def by_quality(members: Sequence[Member], b: int) -> tuple[Member, ...]:
+    """Form a reference set: the best b/2 (Eq. 23), then the most distant; those without a value come last."""
+    order = ranked(members)
+    elite, rest = order[: b // 2], order[b // 2 :]
+    for pool in ([m for m in rest if np.isfinite(m.f)], [m for m in rest if not np.isfinite(m.f)]):
+        n = order[0].x.size
+        chosen = most_distant(points(pool, n), points(elite, n), b - len(elite))
+        elite = (*elite, *(pool[i] for i in chosen))
+    return ranked(elite)
+
+
+def by_corners(X: Array, b: int) -> Array:
+    """Return the points of a reference set that needs no values: two corners, the midpoint, then the most distant."""
+    n = X.shape[1]
+    R = np.array([np.zeros(n), np.ones(n), np.full(n, 0.5)])[:b]
+    return np.vstack([R, X[most_distant(X, R, b - len(R))]])
+
+
+def too_close(x: Array, R: Sequence[Member], distance: float) -> bool:
+    """Whether a member lies within `distance`, the root mean square over the unknowns, of x."""
+    return bool((least_distances(x[None], points(R, x.size)) <= distance * np.sqrt(x.size))[0])
+
+
+def in_flat_zone(f: float, R: Sequence[Member], epsilon: float) -> bool:
+    """Whether a member has the same value within the fraction `epsilon` (Eq. 30)."""
+    return any(abs(f - member.f) <= epsilon * abs(member.f) for member in R if np.isfinite(member.f))
+
+
+def updated(
+    R: Sequence[Member], candidates: Sequence[Member], *, distance: float, epsilon: float
+) -> tuple[Member, ...]:
+    """Let candidates replace the worst members, the best candidate first.
+
+    A candidate enters if it is better than the worst member (Eqs. 27-29) and neither close to a member nor of the same
+    value (Eq. 30).  A new best enters always: for the worst member, or for the closest one if it is too close to it.
+    """
+    elite = ranked(R)
+    for z in ranked(candidates):
+        if not z.f < elite[-1].f:
+            break
+        near = too_close(z.x, elite, distance)
+        if z.f < elite[0].f:
+            closest = int(np.argmin(distances(z.x[None], points(elite, z.x.size))[0]))
+            out = closest if near else len(elite) - 1
+        elif near or in_flat_zone(z.f, elite, epsilon):
+            continue
+        else:
+            out = len(elite) - 1
+        elite = ranked([*elite[:out], z, *elite[out + 1 :]])
+    return elite
+
+
+def is_flat(R: Sequence[Member], epsilon: float) -> bool:
+    """Whether the members' values hardly differ: the search sits in a flat zone or around one minimum."""
+    values = np.array([member.f for member in R])
+    return bool(np.isfinite(values).all() and np.std(values) <= epsilon * abs(np.mean(values)))

@@ -1,0 +1,233 @@
+"""The loop of the scatter search, one generation at a time over an explicit, frozen state.
+
+    diverse points -> reference set
+         |
+         v
+    children of new pairs -> (beyond) -> update -> local search -> update
+         ^                                                           |
+         |       flat, or no pair left that is new                   |
+         +----------------- regeneration <---------------------------+
+
+A search by hand:
+
+    state = begin(objective, n, seed, Options())
+    while ...:
+        state = step(objective, state, Options())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from castfit._support.arrays import Array
+from castfit.drive.search.scatter.method.basins import Climb
+from castfit.drive.search.scatter.method.beyond import better_children, beyond
+from castfit.drive.search.scatter.method.choice import Filters, choose, passing
+from castfit.drive.search.scatter.method.combine import Pair, children, new_pairs, pair_of
+from castfit.drive.search.scatter.method.diversify import Counts, diverse
+from castfit.drive.search.scatter.method.members import Member, enrol, points, ranked
+from castfit.drive.search.scatter.method.options import Options
+from castfit.drive.search.scatter.method.refset import by_corners, by_quality, is_flat, most_distant, updated
+from castfit.drive.search.scatter.method.regenerate import kept, new_directions
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """What a local search returns: the points on its way (k, n), start and end included, and the value at its end."""
+
+    path: Array
+    f: float
+
+
+class Objective(Protocol):
+    """What is minimised over the unit cube."""
+
+    def values(self, X: Array) -> Array:
+        """Return the values (k,) at the rows of X (k, n); inf where there is none."""
+        ...
+
+    def improve(self, start: Member, climbs: Sequence[Climb]) -> Ascent | None:
+        """Search locally from a member, knowing all earlier local searches; None if nothing came of it."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Where a search stands after a generation; the record of a checkpoint.
+
+    Attributes
+    ----------
+    seed : int
+        Each generation draws from a random stream of its own, (seed, generation).
+    generation : int
+    R : tuple of Member
+        The reference set, the best first.
+    best : Member
+        The best of all, also after a restart.
+    combined : frozenset of pairs of numbers
+        Which pairs have been combined.
+    frequency : (n, p) int array
+        The frequency memory.
+    climbs : tuple of Climb
+        All local searches so far.
+    filters : Filters
+    since_local : int
+        Generations since the last local search.
+    stagnant : int
+        Generations since the best improved.
+    restarts : int
+        How often the search has begun anew.
+    enrolled : int
+        How many members have been numbered.
+    """
+
+    seed: int
+    generation: int
+    R: tuple[Member, ...]
+    best: Member
+    combined: frozenset[Pair]
+    frequency: Counts
+    climbs: tuple[Climb, ...] = ()
+    filters: Filters = field(default_factory=Filters)
+    since_local: int = 0
+    stagnant: int = 0
+    restarts: int = 0
+    enrolled: int = 0
+
+
+def begin(objective: Objective, n: int, seed: int, options: Options, given: Array | None = None) -> State:
+    """Form the first reference set.
+
+    Parameters
+    ----------
+    objective : Objective
+    n : int
+        Number of unknowns.
+    seed : int
+    options : Options
+    given : (k, n) array, optional
+        Points to be tried besides the diverse ones.
+    """
+    rng = np.random.default_rng((seed, 0))
+    memory = np.zeros((n, options.subranges), dtype=np.intp)
+    drawn, frequency = diverse(options.diverse_points, memory, rng)
+    if options.first_refset == "corners":
+        drawn = by_corners(drawn, options.dim_refset)
+    X = drawn if given is None else np.vstack([given, drawn])
+    R = by_quality(enrol(X, objective.values(X), 0), options.dim_refset)
+    state = State(seed, 0, R, R[0], frozenset(), frequency, enrolled=len(X))
+    return _locals(objective, state, (), options) if options.local_n1 == 0 else state
+
+
+def step(objective: Objective, state: State, options: Options) -> State:
+    """Do one generation."""
+    before = state
+    state = replace(state, generation=state.generation + 1, since_local=state.since_local + 1)
+    rng = np.random.default_rng((state.seed, state.generation))
+    state, born = _combine(objective, state, options, rng)
+    if _local_is_due(state, options):
+        state = _locals(objective, state, born, options)
+    improved = state.R[0].f < before.best.f
+    best = state.R[0] if improved else state.best
+    state = replace(state, best=best, stagnant=0 if improved else state.stagnant + 1)
+    if options.restart_after is not None and state.stagnant >= options.restart_after * (1 + state.restarts):
+        return _restart(objective, state, options, rng)
+    if is_flat(state.R, options.min_difference):
+        return _regenerate(objective, state, options, rng, keep=1)
+    if not new_pairs(state.R, state.combined):
+        keep = kept(len(state.R), aggressive=options.aggressive)
+        return _regenerate(objective, state, options, rng, keep=keep)
+    return state
+
+
+def _combine(
+    objective: Objective, state: State, options: Options, rng: np.random.Generator
+) -> tuple[State, tuple[Member, ...]]:
+    """Combine all new pairs and let their children into the reference set; return the children too."""
+    R = state.R
+    pairs = new_pairs(R, state.combined)
+    family = children(R, pairs, options.prob_bound, rng)
+    X = np.array([c.x for c in family]).reshape(len(family), R[0].x.size)
+    born = enrol(X, objective.values(X), state.enrolled)
+    if options.go_beyond:
+        lines = better_children([(c.parent, member) for c, member in zip(family, born, strict=True)])
+        born += beyond(lines, objective.values, state.enrolled + len(born), rng)
+    combined = state.combined | {pair_of(R[i], R[j]) for i, j in pairs}
+    return replace(
+        state, R=_admit(R, born, options), combined=combined, enrolled=state.enrolled + len(born)
+    ), born  # fmt: skip
+
+
+def _admit(R: Sequence[Member], candidates: Sequence[Member], options: Options) -> tuple[Member, ...]:
+    return updated(R, candidates, distance=options.min_distance, epsilon=options.min_difference)
+
+
+def _local_is_due(state: State, options: Options) -> bool:
+    if not state.climbs:
+        return state.generation >= options.local_n1
+    return state.since_local >= options.local_n2
+
+
+def _locals(objective: Objective, state: State, born: Sequence[Member], options: Options) -> State:
+    """Search locally from the points that deserve it most, each chosen with the knowledge of those before."""
+    for _ in range(options.local_searches):
+        before = len(state.climbs)
+        state = _local(objective, state, born, options)
+        if len(state.climbs) == before:
+            break
+    return state
+
+
+def _local(objective: Objective, state: State, born: Sequence[Member], options: Options) -> State:
+    """Search locally from the point that deserves it most, if any passes the filters."""
+    known = {number for climb in state.climbs for number in (climb.start.number, climb.end.number)}
+    candidates = {m.number: m for m in (*state.R, *born) if m.number not in known}
+    pool = passing(list(candidates.values()), state.climbs, state.filters, options)
+    if not pool:
+        return replace(state, filters=state.filters.refused(options.relax_after))
+    start = choose(pool, state.climbs, options.balance)
+    state = replace(state, filters=state.filters.accepted(start), since_local=0)
+    found = objective.improve(start, state.climbs)
+    if found is None:
+        return replace(state, climbs=(*state.climbs, Climb(start, start, start.x[None])))
+    end = Member(found.path[-1], found.f, state.enrolled)
+    climbs = (*state.climbs, Climb(start, end, found.path))
+    R = _admit(state.R, [end], options) if end.f < start.f else state.R
+    best = min(state.best, R[0], key=lambda member: member.rank)
+    return replace(state, R=R, best=best, climbs=climbs, enrolled=state.enrolled + 1)
+
+
+def _regenerate(objective: Objective, state: State, options: Options, rng: np.random.Generator, *, keep: int) -> State:
+    """Keep the best members and refill the reference set with new points; only those that enter are evaluated."""
+    R = state.R[:keep]
+    n, missing = R[0].x.size, len(state.R) - keep
+    X, frequency = diverse(max(options.diverse_points, missing), state.frequency, rng)
+    select = new_directions if options.regeneration == "directions" else most_distant
+    chosen = X[select(X, points(R, n), missing)]
+    new = enrol(chosen, objective.values(chosen), state.enrolled)
+    return replace(state, R=ranked([*R, *new]), frequency=frequency, enrolled=state.enrolled + len(new))
+
+
+def _restart(objective: Objective, state: State, options: Options, rng: np.random.Generator) -> State:
+    """Begin anew from diverse points; what was learnt about frequencies and basins stays.
+
+    Each restart is followed by a longer search than the one before, from more points: a problem that is still unsolved
+    is harder than it was taken to be.
+    """
+    restarts = state.restarts + 1
+    X, frequency = diverse(options.diverse_points * (1 + restarts), state.frequency, rng)
+    members = enrol(X, objective.values(X), state.enrolled)
+    R = by_quality(members, options.dim_refset)
+    return replace(
+        state,
+        R=R,
+        frequency=frequency,
+        filters=Filters(),
+        stagnant=0,
+        restarts=restarts,
+        enrolled=state.enrolled + len(members),
+    )

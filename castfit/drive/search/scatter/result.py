@@ -1,0 +1,206 @@
+"""What a scatter search returns: the best fit, how the value fell, and the optima that local searches found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit._support.reprs import brief
+from castfit._support.lazy_imports import picture
+from castfit.drive.run.optima import Merit, Optimum, optima
+from castfit.drive.run.found import Ended, Found, counted, optima_lines
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@brief
+@dataclass(frozen=True)
+class Moment:
+    """The best chi2 after so many simulations and seconds."""
+
+    simulations: int
+    seconds: float
+    chi2: float
+
+
+@brief
+@dataclass(frozen=True)
+class LocalSearch(Ended):
+    """A local search.
+
+    Attributes
+    ----------
+    start, end : float
+        chi2 where it began and where it ended.
+    values : dict
+        Where it ended, by name, natural scale.
+    simulations : int
+        Simulations and sensitivity sweeps that it took.
+    status : str
+        A value of `Status`; "joined" if it was broken off on the path of an earlier one, "error" if it was impossible.
+    message : str
+    seconds : float
+        When it ended.
+    """
+
+    start: float
+    end: float
+    values: dict[str, float]
+    simulations: int
+    status: str
+    message: str
+    seconds: float
+
+
+@brief
+@dataclass(frozen=True)
+class Generation:
+    """What a callback sees after every generation.
+
+    generation, simulations, searches (local ones) : int; chi2 : the best so far; seconds : float.
+    """
+
+    generation: int
+    simulations: int
+    searches: int
+    chi2: float
+    seconds: float
+
+    @property
+    def sentence(self) -> str:
+        """The state of things in one line."""
+        found = f"best chi2 = {self.chi2:.8g}" if np.isfinite(self.chi2) else "nothing could be simulated yet"
+        work = f"{self.simulations} simulations, {self.searches} local searches"
+        return f"generation {self.generation}: {found}; {work}, {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ScatterResult(Found):
+    """What a scatter search found.
+
+    Attributes
+    ----------
+    best : Result or None
+        The best fit, of the problem as it was given; None if nothing could be simulated.
+    reason : str
+        Why the search ended.
+    history : tuple of Moment
+        The best chi2 whenever it fell.  What a local search gained is entered at its end.
+    searches : tuple of LocalSearch
+    simulations, sweeps : int
+        Simulations in all, and how many of these were sensitivity sweeps.
+    generations : int
+    failures : dict
+        Causes of failed simulations and their counts.
+    time : float
+        Seconds, those of a run that was continued included.
+    transcription, solver : str
+        Of the local searches.
+    names : tuple of str
+        The quantities that are estimated.
+    logarithmic : tuple of str
+        Quantities that the search moved in their logarithm.
+    merit : Merit
+        What fits are compared by: chi2, or an equivalent one where several sigmas are unknown.
+    warnings : tuple of str
+        What else went wrong: a checkpoint that could not be written.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> bounded = problem.replace(
+    ...     parameters={n: cf.Parameter(1e-4, bounds=(1e-8, 1e-1), scale="log") for n in problem.names}
+    ... )
+    >>> found = cf.scatter_search(bounded, rng=0, max_eval=200)
+    >>> round(found.chi2, 3)
+    21.867
+    >>> found.best.success
+    True
+    """
+
+    reason: str
+    history: tuple[Moment, ...]
+    searches: tuple[LocalSearch, ...]
+    simulations: int
+    sweeps: int
+    generations: int
+    failures: Mapping[str, int]
+    time: float
+    transcription: str
+    solver: str
+    names: tuple[str, ...]
+    logarithmic: tuple[str, ...]
+    merit: Merit
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def chi2(self) -> float:
+        """The best chi2; inf if nothing could be simulated."""
+        return np.inf if self.best is None else self.best.chi2
+
+    @property
+    def message(self) -> str:
+        """How the search ended, in words."""
+        parts = [self.reason]
+        if self.best is None:
+            nothing = "No point could be simulated"
+            parts += [f"{said}." for said in counted(nothing, self.failures) or [f"{nothing}: no cause is known"]]
+        elif not self.success:
+            parts.append(f"The best point is no solution: {self.best.message}")
+        return " ".join([*parts, *self.warnings])
+
+    @cached_property
+    def optima(self) -> tuple[Optimum, ...]:
+        """The optima that local searches found, the lowest first; their `starts` are positions in `searches`."""
+        ends = {i: (s.end, s.values) for i, s in enumerate(self.searches) if s.success}
+        return optima(ends, floor=self.merit.floor)
+
+    @property
+    def measure(self) -> str:
+        """What points are compared by: "chi2", or "equivalent chi2" where several sigmas are unknown."""
+        return self.merit.measure
+
+    def simulations_to(self, chi2: float) -> float:
+        """Return after how many simulations the value was at most chi2; inf if it never was."""
+        return next((float(m.simulations) for m in self.history if m.chi2 <= chi2), np.inf)
+
+    def seconds_to(self, chi2: float) -> float:
+        """Return after how many seconds the value was at most chi2; inf if it never was."""
+        return next((m.seconds for m in self.history if m.chi2 <= chi2), np.inf)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Plot the best value against simulations and time; see `castfit.plots.searches.curves`.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            Where to write the figure; the ending decides on the format.
+        """
+        return picture("searches.curves")({"scatter search": [self]}, path)
+
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+        local = f"{len(self.searches)} local searches ({self.transcription}, {self.solver})"
+        lines = [
+            f"scatter search: {self.generations} generations, {self.simulations} simulations ({self.sweeps} with "
+            f"sensitivities), {local}: {self.time:.1f} s",
+            self.message,
+            "",
+        ]
+        lines += [*optima_lines(self.optima, len(self.searches), measure=self.measure), *self.misfit()]
+        if self.logarithmic:
+            lines.append("searched in the logarithm: " + ", ".join(self.logarithmic))
+        return "\n".join([*lines, *counted("failed simulations", self.failures), *self.closing()])
+
+    def __repr__(self) -> str:
+        return (
+            f"ScatterResult(chi2 = {self.chi2:.6g}; {self.simulations} simulations, {len(self.searches)} local "
+            f"searches, {self.time:.1f} s)"
+        )

@@ -1,0 +1,304 @@
+"""Scatter search: a global search for the optimum whose local searches are fits.
+
+problem --restated--> box --cube--> generations (castfit.drive.scatter.method) --book--> best point --fit--> result
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from castfit._support.json_codec import rebuilt
+from castfit._support.process_pool import Pool
+from castfit._support.arguments import flag_mistakes, is_one_of, is_within, option_mistakes, rng_mistakes
+from castfit.drive.run.optima import Merit
+from castfit.drive.run.checkpoint import described, run_header, seed_of
+from castfit.drive.run.found import STOPS
+from castfit.drive.run.options import RunOptions, require_problem
+from castfit.drive.run.reporting import is_round, reporter
+from castfit.drive.search.scatter.book import Book, Limits
+from castfit.drive.search.scatter.method.options import Options
+from castfit.drive.search.scatter.method.search import State, begin, step
+from castfit.drive.search.scatter.result import Generation, ScatterResult
+from castfit.drive.search.scatter.scales import Box, box_of, restated
+from castfit.drive.search.scatter.staff import Halt, Staff
+from castfit.drive.search.scatter.tasks import Work
+from castfit.integrate import IntegratorOptions
+from castfit.fit.methods import Solver, Transcription, parts_from
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.problem import Posable
+from castfit.result.result import Result
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.fit.start.decomposition.blocks import decomposition_mistakes
+from castfit._support.status import Status, check, suggest
+from castfit.transcribe.single_shooting import SingleShooting
+
+INTEGRATOR = IntegratorOptions(relative_tolerance=1e-7, absolute_tolerance=1e-9)
+SOLVER = GaussNewton("levenberg_marquardt", homotopy="never", max_iter=200)
+
+_PER_QUANTITY = 100  # simulations
+_STARTS = (None, "matching", "decomposed")
+_CHOOSE = f"choose one of {', '.join(map(repr, _STARTS))}"
+_GONE = {"islands": "there are no islands any more, which needed more simulations than one search; leave islands= out"}
+
+
+def scatter_search(
+    problem: Posable,
+    transcription: Transcription | str | None = None,
+    solver: Solver | str | None = None,
+    *,
+    rng: int | np.random.Generator = 0,
+    max_eval: float | None = None,
+    max_time: float = np.inf,
+    vtr: float = -np.inf,
+    log_vars: Iterable[str] | str = "auto",
+    include_guess: bool = True,
+    local_start: str | None = None,
+    join_reach: float = 0.02,
+    workers: int | Executor = 1,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    callback: Callable[[Generation], Any] | None = None,
+    verbose: int = 0,
+    **options: Any,
+) -> ScatterResult:
+    """Search for the global optimum by scatter search with local fits (SSm; Rodriguez-Fernandez et al. 2006).
+
+    A small reference set of good and diverse points is combined into new ones; now and then a fit sets out from the
+    point that promises most, judged by its value and by its distance from everything that earlier fits passed through.
+    The numbers depend neither on `workers` nor on how long anything takes, unless the time limit ends the search.
+
+    Parameters
+    ----------
+    problem : Problem or Posed
+        All bounds must be finite.
+    transcription : SingleShooting, MultipleShooting or Collocation, optional
+        Of the fits; by default single shooting.  Members are always simulated, with the integrator of this
+        transcription.
+    solver : GaussNewton or Ipopt, optional
+        Of the fits; by default Gauss-Newton with Levenberg and Marquardt's steps and without homotopy: it is another
+        fit that leads out of a bad optimum.  Both may be names, as in `fit`.
+    rng : int or numpy.random.Generator
+    max_eval : float, optional
+        Number of simulations after which the search ends, by default 100 for each of 10 + n_theta; a sensitivity sweep
+        counts as one.  A fit that has begun is finished.
+    max_time : float
+        Seconds after which the search ends.
+    vtr : float
+        Value to reach: the search ends when chi2 is as low.
+    log_vars : "auto" or sequence of str
+        Parameters that are searched in their logarithm, besides those with ``scale="log"``.  "auto" takes those whose
+        bounds are not negative and span a factor of 1000 at least.  Where the lower bound is zero, the search ends at
+        a millionth of the upper one; the last fit, of the problem as it was given, may go on to zero.
+    include_guess : bool
+        Whether the problem's guess is among the first points.
+    local_start : {None, "matching", "decomposed"}
+        How a fit starts: at the member, or as `start` of `castfit.fit` says, with the member in place of the guess.
+        Simulations of parts of a model, by which "decomposed" finds its starts, are not counted.
+    join_reach : float
+        A fit that comes so close to the path of an earlier one, as a root mean square over the quantities in units of
+        their ranges, is broken off, unless it is the best so far.  0 lets all fits go on to their end.
+    workers : int or concurrent.futures.Executor
+        1 runs in this process, n in n processes; a script then needs ``if __name__ == "__main__":``.  Simulations of
+        a generation are divided among the workers; local fits follow one another.
+    checkpoint : str or Path, optional
+        A file to which the state of the search is written after every generation.
+    resume : bool
+        Whether to continue the checkpoint if it exists, to the same end as if the search had not been interrupted.
+        Limits and workers may differ from those of the first run.
+    callback : callable, optional
+        Called in this process with a `Generation` after each generation; the search ends when it returns True.
+    verbose : {0, 1, 2}
+        Nothing, the state of the search (live on a terminal), one line per generation.
+    **options
+        Those of the method itself, with the names of SSm and eSS where they have one:
+
+        dim_refset : int
+            Size b of the reference set.
+        n_diverse : int, optional
+            Number of diverse points, by default ten times `dim_refset`.
+        subranges : int
+            Into how many parts the frequency memory divides each quantity's range.
+        first_refset : {"quality", "corners"}
+            Whether the first reference set holds the best of the diverse points, or corners and midpoint.
+        prob_bound : float
+            Probability that a component which leaves the box is put on the bound, instead of inside.
+        go_beyond : bool
+            Whether children that outdo their parents are followed further in the same direction (eSS).
+        local_n1, local_n2, local_searches : int
+            Generations before the first fits and from one time to the next; at most how many fits each time.
+        balance : float
+            0 chooses starts of fits by quality, 1 by their distance from earlier fits.
+        merit_filter : bool
+            Whether starts must be as good as the last one.
+        distance_filter : {"paths", "minima", "none"}
+            Whether starts must keep away from the paths of earlier fits, or from the minima they found.
+        relax_after : int
+            Refusals in a row after which both filters are relaxed.
+        min_distance, min_difference : float
+            Least distance (root mean square) and least relative difference in value of two members; a reference set
+            whose values vary less is taken to lie in a flat zone and is reset.
+        regeneration : {"directions", "distance"}
+            How new members of an exhausted reference set are chosen.
+        aggressive : bool
+            Whether only the best member is kept then, instead of the better half.
+        restart_after : int, optional
+            Generations without progress after which the search begins anew, keeping its memory; after each restart
+            it waits longer and draws more diverse points.
+
+    Returns
+    -------
+    ScatterResult
+        Also if the search was interrupted: then with the best point so far.
+
+    Raises
+    ------
+    InputError
+        For misuse: infinite bounds, options out of range, what cannot be sent to other processes, a checkpoint that
+        exists and is not to be continued, or that belongs to another problem or other options.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> bounded = problem.replace(
+    ...     parameters={n: cf.Parameter(1e-4, bounds=(1e-8, 1e-1), scale="log") for n in problem.names}
+    ... )
+    >>> found = cf.scatter_search(bounded, rng=0, max_eval=200)
+    >>> round(found.chi2, 3)
+    21.867
+    """
+    run = RunOptions(
+        workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint,
+        resume=resume,
+    )  # fmt: skip
+    chosen, mistakes = _options(options)
+    method = parts_from(transcription, solver, mistakes, default=(SingleShooting(INTEGRATOR), SOLVER))
+    mistakes += rng_mistakes(rng)
+    mistakes += option_mistakes(
+        ("max_eval", max_eval, max_eval is None or is_within(max_eval, 1), "give at least 1"),
+        ("vtr", vtr, is_within(vtr), "give the value of chi2 that is to be reached"),
+        ("local_start", local_start, is_one_of(local_start, *_STARTS), _CHOOSE),
+        ("join_reach", join_reach, is_within(join_reach, 0, 1), "give a number from 0 to 1"),
+    )
+    mistakes += flag_mistakes(include_guess=include_guess) + run.mistakes() + run.file_mistakes()
+    require_problem("scatter_search", problem, mistakes)
+    searched = restated(problem, log_vars, mistakes)
+    box = box_of(searched, mistakes)
+    if is_one_of(local_start, "decomposed"):
+        mistakes += decomposition_mistakes(problem.posed)
+    check("scatter_search", mistakes)
+    run = run.cleaned()
+
+    work = Work(searched, *method, box, local_start, float(join_reach))
+    job = run.freeze("scatter_search", "problem, transcription and solver", (work,))
+    header = run_header(
+        "scatter_search",
+        searched,
+        *method,
+        options=described(chosen),
+        **{"local searches": described((local_start, float(join_reach), include_guess))},
+        seed=seed_of(rng),
+    )
+    seed = int(np.random.default_rng(rng).integers(2**63, size=1)[0])
+    guess = box.cube(searched.guess)[None] if include_guess else None
+    most = _PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else float(max_eval)
+    limits = Limits(most, run.deadline, float(vtr))
+    with run.opened(header) as file, Pool(run.workers) as pool, reporter(verbose) as report:
+        book = Book(Staff(job, pool, limits.deadline), work, limits, seed)
+        state: State | None = None if file is None else _resumed(file.records, book)
+
+        def now() -> Generation:
+            return Generation(_generations(state), book.simulations, len(book.searches), book.best_f, book.elapsed)
+
+        book.told = lambda: report(now().sentence)
+        saved = book.result
+        try:
+            book.check()
+            while True:
+                state = step(book, state, chosen) if state else begin(book, box.lower.size, seed, chosen, guess)
+                new = {} if book.result is saved else {"result": book.result}
+                if file is not None and file.append({"state": state, "book": book.record(), **new}):
+                    saved = book.result
+                report(now().sentence, now().sentence, milestone=is_round(now().generation))
+                if run.wants_end(now()):
+                    raise Halt(STOPS[Status.STOPPED_BY_CALLBACK])
+        except Halt as halt:
+            reason = str(halt)
+        except KeyboardInterrupt:
+            reason = STOPS[Status.INTERRUPTED]
+            pool.dismiss()
+        best = _best(problem, searched, box, work, book, limits, stopped=reason == STOPS[Status.INTERRUPTED])
+    return ScatterResult(
+        best=best,
+        reason=reason,
+        history=tuple(book.moments),
+        searches=tuple(book.searches),
+        simulations=book.simulations,
+        sweeps=book.sweeps,
+        generations=_generations(state),
+        failures=dict(book.failures),
+        time=book.elapsed,
+        transcription=method[0].label,
+        solver=method[1].label,
+        names=searched.names,
+        logarithmic=tuple(q.name for q in searched.quantities if q.scale == "log"),
+        merit=Merit.of(problem),
+        warnings=(file.trouble,) if file is not None and file.trouble else (),
+    )
+
+
+def _resumed(records: Iterable[Mapping[str, Any]], book: Book) -> State | None:
+    """Put the book where the records of a checkpoint end, and return the state then; None if there are none.
+
+    A result is in the record of the generation that found it, not in those that follow.
+    """
+    last: dict[str, Any] = {}
+    for record in records:
+        last |= record
+    if not last:
+        return None
+    book.restore(last["book"], rebuilt(Result | None, last.get("result")))
+    return rebuilt(State, last["state"])
+
+
+def _generations(state: State | None) -> int:
+    """Return how many generations are complete; the first reference set is generation 0."""
+    return 0 if state is None else state.generation
+
+
+def _best(
+    problem: Posable, searched: Posed, box: Box, work: Work, book: Book, limits: Limits, *, stopped: bool
+) -> Result | None:
+    """Return the fit of the problem as it was given from the best point; unfinished if the time is over."""
+    if book.best_x is None:
+        return None
+    if book.result is not None and searched is problem.posed:
+        return book.result.with_problem(problem)
+    natural = dict(zip(searched.names, searched.to_natural(box.theta(book.best_x)).tolist(), strict=True))
+    own = [q for q in problem.quantities if q.name in natural]
+    start = {q.name: float(np.clip(natural[q.name], q.lower, q.upper)) for q in own}
+    left = limits.deadline - time.time()
+    over = stopped or left <= 0.0
+    with np.errstate(all="ignore"):
+        result = work.fit(problem, start, np.inf if over else left, (lambda now: True) if over else None)
+    if over:
+        status = Status.INTERRUPTED if stopped else Status.MAX_TIME
+        result = result.ended(status, status.sentence)
+    book.simulations += sum(result.evaluations.values())
+    book.sweeps += result.evaluations.get("jacobians", 0)
+    return result
+
+
+def _options(given: dict[str, Any]) -> tuple[Options, list[str]]:
+    """Read the options of the method itself."""
+    known = [f.name for f in fields(Options)]
+    unknown = [_GONE.get(n, f"there is no option '{n}': {suggest(n, known)}") for n in given if n not in known]
+    chosen = Options(**{n: v for n, v in given.items() if n in known})
+    return chosen, unknown + chosen.mistakes()

@@ -1,0 +1,224 @@
+"""The two tasks of a scatter search, wherever they run: simulate members, and search locally from one of them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from castfit._support.arrays import Array
+from castfit._support.blas_threads import one_blas_thread
+from castfit.drive.run.optima import Merit
+from castfit.drive.run.jobs import task, thaw
+from castfit.drive.search.scatter.method.basins import path_distances, thinned
+from castfit.drive.search.scatter.scales import Box
+from castfit.fit.fit import Solver, Transcription, fit
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.problem import Posable
+from castfit.result.result import Result
+from castfit.solve.solution import Iteration, infeasibility
+from castfit.solve.staged import StagedProblem, weighted_squares
+from castfit.fit.start.decomposition.search import Decomposed
+from castfit._support.status import Status
+from castfit.transcribe.single_shooting import SingleShooting
+
+Job = bytes | tuple["Work"]
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What all tasks of a search share.
+
+    Attributes
+    ----------
+    problem : Posed
+        The problem that is searched.
+    transcription, solver
+        Of local searches.
+    box : Box
+    start : str or None
+        How a local search starts from a member: its theta, or what `fit` makes of it.
+    join_reach : float
+        A local search that comes this close to an earlier one's path is broken off; 0 for never.
+    """
+
+    problem: Posed
+    transcription: Transcription
+    solver: Solver
+    box: Box
+    start: str | None
+    join_reach: float
+
+    @cached_property
+    def staged(self) -> StagedProblem:
+        """The problem by single shooting, with the integrator of the local searches."""
+        shooting = SingleShooting(self.transcription.integrator)
+        return shooting.transcribe(self.problem, self.box.theta(np.full(self.box.lower.size, 0.5)))
+
+    @cached_property
+    def needs_simulation(self) -> bool:
+        """Whether chi2 of a fit may flatter its end: by gaps, or by violated constraints."""
+        constrained = bool(self.problem.constraints or self.problem.state_bounds)
+        return constrained or not isinstance(self.transcription, SingleShooting)
+
+    @cached_property
+    def merit(self) -> Merit:
+        """What members are compared by."""
+        return Merit.of(self.problem)
+
+    def natural(self, x: Array) -> Array:
+        """Return the natural values (n_theta,) at a point of the cube."""
+        return self.problem.to_natural(self.box.theta(x))
+
+    def fit(
+        self,
+        problem: Posable,
+        start: Any,
+        max_time: float,
+        callback: Callable[[Iteration], Any] | None,
+        *,
+        verify: bool = True,
+    ) -> Result:
+        """Fit once, without a second start: it is another search that leads out of a bad optimum."""
+        return fit(
+            problem,
+            self.transcription,
+            self.solver,
+            start=start,
+            second_start=False,
+            retry=False,
+            verify=verify,
+            max_time=max_time,
+            callback=callback,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is built where the work is done."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Values of a block of members, as far as there was time; and why others have none."""
+
+    values: tuple[float, ...]
+    failures: Counter[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Searched:
+    """A local search.
+
+    Attributes
+    ----------
+    path : (k, n) array
+        Points of the cube, start and end included.
+    f : float
+        chi2 at the end.
+    evaluations, failures : Counter
+    result : Result
+        Of `fit`, without its problem.
+    joined : bool
+        Whether it was broken off because it had joined an earlier one's path.
+    """
+
+    path: Array
+    f: float
+    evaluations: Counter[str]
+    failures: Counter[str]
+    result: Result
+    joined: bool
+
+
+def simulate_block(job: Job, X: Array, deadline: float) -> Simulated:
+    """Simulate members at the rows of X (k, n) until the deadline, as `time.time` gives it."""
+    (work,) = thaw(job)
+    values: list[float] = []
+    failures: Counter[str] = Counter()
+    with one_blas_thread, np.errstate(all="ignore"):
+        for x in X:
+            if time.time() >= deadline:
+                break
+            value, cause = value_at(work, work.box.theta(x))
+            values.append(value)
+            failures.update(cause)
+    return Simulated(tuple(values), failures)
+
+
+def value_at(work: Work, theta: Array) -> tuple[float, list[str]]:
+    """Return chi2 at theta, inf where it cannot be simulated, and the causes.
+
+    Violated constraints add their size in units of what is measured, so that feasible points are preferred.
+    """
+    staged = work.staged
+    found = staged.evaluate(theta)
+    if not found.ok or not np.isfinite(found.cost):
+        return np.inf, sorted({failure.cause for failure in found.failures}) or ["not_finite"]
+    violation = infeasibility(staged.layout, staged.scale, found)
+    penalty = violation * sum(float(np.sum(s**2)) for s in staged.signal) if violation > 0.0 else 0.0
+    return work.merit(found.cost, weighted_squares(staged.layout, found)) + penalty, []
+
+
+class _Watch:
+    """A callback that notes the way of a local search, and ends it where it joins an earlier one."""
+
+    def __init__(self, work: Work, paths: Sequence[Array], best: float) -> None:
+        self._work, self._paths, self._best = work, paths, best
+        self.points: list[Array] = []
+        self.joined = False
+
+    def __call__(self, now: Iteration) -> bool:
+        box = self._work.box
+        x = box.cube(now.v[: box.guess.size])
+        self.points.append(x)
+        if not self._paths or len(self.points) < 2 or self._work.merit(now.cost, now.chi2) < self._best:
+            return False
+        reach = self._work.join_reach * np.sqrt(x.size)
+        self.joined = any(path_distances(x[None], path)[0] < reach for path in self._paths)
+        return self.joined
+
+
+@task
+def search_locally(job: Job, x: Array, paths: Sequence[Array], best: float, seed: int, deadline: float) -> Searched:
+    """Fit from a member x (n,).
+
+    Parameters
+    ----------
+    job : Job
+    x : (n,) array
+    paths : sequence of (k, n) arrays
+        The ways of earlier searches.
+    best : float
+        The lowest chi2 so far; whatever is below it goes on, whose path it may have joined.
+    seed : int
+        With the number of earlier searches it makes the random numbers of a start by decomposition.
+    deadline : float
+    """
+    (work,) = thaw(job)
+    watch = _Watch(work, paths if work.join_reach > 0.0 else (), best)
+    theta = work.box.theta(x)
+    start: Any = dict(zip(work.problem.names, work.problem.to_natural(theta).tolist(), strict=True))
+    problem = work.problem
+    if work.start == "matching":
+        problem, start = problem.starting_at(start), work.start
+    elif work.start == "decomposed":
+        start = Decomposed(start, np.random.default_rng((seed, len(paths))))
+    result = work.fit(
+        problem, start, max(deadline - time.time(), 1e-3), watch, verify=False
+    )  # the last fit is verified
+    evaluations = Counter(result.evaluations)
+    f = work.merit(result.cost, result.chi2)
+    if work.needs_simulation:
+        f, _ = value_at(work, result.theta)
+        evaluations["values"] += 1
+    begun = [x] if work.start is None else []  # other starts leap away from the member
+    path = np.array([*begun, *watch.points, work.box.cube(result.theta)])
+    joined = watch.joined and result.status is Status.STOPPED_BY_CALLBACK
+    f = f if np.isfinite(f) else np.inf
+    counted = Counter(result.failures)
+    return Searched(thinned(path), f, evaluations, counted, replace(result, problem=None), joined)

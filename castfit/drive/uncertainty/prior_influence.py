@@ -1,0 +1,178 @@
+"""What priors do to a fit: the most probable estimates beside those of the data alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.arguments import text
+from castfit._support.text_tables import aligned, rounded
+from castfit.fit.fit import fit
+from castfit.result.identifiability import AT_BOUND, AT_KINK, NOT_IDENTIFIABLE
+from castfit.result.result import Result
+from castfit._support.status import check
+
+if TYPE_CHECKING:
+    from castfit.fit.methods import Solver, Transcription
+
+LITTLE = 0.5  # standard errors that are no move worth a word
+FAR = 2.0  # standard errors at which prior and data contradict each other
+MOST = 0.5  # of the information, which the prior then holds most of
+
+
+@dataclass(frozen=True, repr=False)
+class PriorInfluence:
+    """Estimates with priors and without; printing it shows both in one table.
+
+    Attributes
+    ----------
+    posterior : Result
+        With priors: the most probable values.
+    likelihood : Result
+        Of the data alone: the maximum of the likelihood within the bounds.
+    shifts : dict
+        By name, how far the priors moved the estimate, in standard errors of the fit without them and in search scale;
+        NaN where that has no standard error.
+    shares : dict
+        By name, the part of the information that comes from priors, 1 - (error with / error without)^2; 1 where the
+        data alone do not determine the quantity, NaN where a bound holds it.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> experiment = cf.Experiment({"x": [1.2, 0.8, 0.4]}, time=[1, 2, 3], sigma=0.1)
+    >>> problem = cf.Problem(model, experiment, parameters={"k": 1.0}, priors={"k": cf.Normal(0.7, 0.1)})
+    >>> influence = cf.prior_influence(cf.fit(problem))
+    >>> round(influence.shares["k"], 2)
+    0.05
+    >>> print(influence)
+       with priors  std. error  without  std. error  moved by  what priors do
+    -----------------------------------------------------------------------------------------
+    k       0.5308       0.042   0.4969       0.043     +0.79  moved by +0.79 standard errors
+    <BLANKLINE>
+    sum of squared residuals of the data: 1.23153 with priors, 0.638627 without
+    """
+
+    posterior: Result
+    likelihood: Result
+    shifts: dict[str, float]
+    shares: dict[str, float]
+
+    def remark(self, name: str) -> str:
+        """Say in words what priors do to an estimate."""
+        shift, share = self.shifts[name], self.shares[name]
+        if not self.likelihood.success:
+            return "not known: the fit without priors did not succeed"
+        kind = self.likelihood.identifiability[name].kind
+        if kind == NOT_IDENTIFIABLE:
+            known = np.isfinite(self.posterior.standard_errors[name])
+            return "determined by priors alone" if known else "determined neither by data nor by priors"
+        if kind == AT_BOUND or not np.isfinite(shift):
+            return f"without priors {self.likelihood.identifiability[name].sentence}"
+        much = f"moved by {shift:+.2g} standard errors"
+        said = "as the data say" if abs(shift) < LITTLE else much
+        if self.posterior.identifiability[name].kind == AT_KINK:
+            return f"held at the kink of its prior; {said}"
+        if abs(shift) >= FAR:
+            said = f"{much}: prior and data contradict each other"
+        return f"{said}; most is known from priors" if share > MOST else said
+
+    def summary(self) -> str:
+        """Return the table that `print` shows."""
+        rows = [("", "with priors", "std. error", "without", "std. error", "moved by", "what priors do")]
+        for name in self.posterior.names:
+            cells = [_cells(result, name) for result in (self.posterior, self.likelihood)]
+            shift = self.shifts[name]
+            moved = f"{shift:+.2f}" if np.isfinite(shift) else "-"
+            rows.append((name, *cells[0], *cells[1], moved, self.remark(name)))
+        fits = [float(r.residuals @ r.residuals) for r in (self.posterior, self.likelihood)]
+        lines = [
+            *aligned(rows, "<>>>>><"),
+            "",
+            f"sum of squared residuals of the data: {fits[0]:.6g} with priors, {fits[1]:.6g} without",
+        ]
+        if not self.likelihood.success:
+            lines.append(f"The fit without priors did not succeed: {self.likelihood.message}")
+        return "\n".join(lines)
+
+    __str__ = summary
+
+    def __repr__(self) -> str:
+        listed = ", ".join(f"{n}: {s:+.2g}" for n, s in self.shifts.items())
+        return f"PriorInfluence(moved by standard errors: {listed})"
+
+
+def _cells(result: Result, name: str) -> tuple[str, str]:
+    value, error = result.values[name], result.standard_errors[name]
+    absent = "inf" if error > 0 else "-"
+    return rounded(value, error), f"{error:.2g}" if np.isfinite(error) else absent
+
+
+def prior_influence(
+    result: Result, transcription: Transcription | str | None = None, solver: Solver | str | None = None, **options: Any
+) -> PriorInfluence:
+    """Fit once more without priors, starting from a result, and compare.
+
+    Parameters
+    ----------
+    result : Result
+        Of a problem with priors, with its problem.
+    transcription, solver, options
+        As in `fit`.
+
+    Returns
+    -------
+    PriorInfluence
+        Also where the data alone determine nothing; the table says so.
+
+    Raises
+    ------
+    InputError
+        If there are no priors, or the result was loaded and does not know its problem.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> experiment = cf.Experiment({"x": [1.2, 0.8, 0.4]}, time=[1, 2, 3], sigma=0.1)
+    >>> problem = cf.Problem(model, experiment, parameters={"k": 1.0}, priors={"k": cf.Normal(0.7, 0.1)})
+    >>> influence = cf.prior_influence(cf.fit(problem))
+    >>> round(influence.shares["k"], 2)
+    0.05
+    """
+    given: Any = result
+    if not isinstance(given, Result):
+        check("prior_influence", [f"result is {text(given)}; give the result of a fit"])
+    problem = result.problem
+    if problem is None:
+        check("prior_influence", ["a loaded result does not know its model; use result.with_problem(problem) first"])
+        raise AssertionError
+    if len(problem.posed.every_prior) == len(problem.posed.smooth):
+        said = " (how smooth an estimated input is, stays)" if problem.posed.smooth else ""
+        check("prior_influence", [f"the problem has no priors{said}; there is nothing to compare"])
+    posed = problem.posed.assuming(absolute_sigma=result.absolute_sigma).smoothed(result.smoothness)
+    alone = fit(posed.without_priors(), transcription, solver, start=result, **options)
+    errors = {n: _search_error(alone, j) for j, n in enumerate(alone.names)}
+    moved = dict(zip(result.names, (result.theta - alone.theta).tolist(), strict=True))
+    known = alone.success and result.success
+    shifts = {n: moved[n] / e if known and np.isfinite(e) and e > 0.0 else np.nan for n, e in errors.items()}
+    shares = {n: _share(result.standard_errors[n], e) for n, e in alone.standard_errors.items()}
+    return PriorInfluence(result, alone, shifts, shares)
+
+
+def _search_error(result: Result, j: int) -> float:
+    """Return the standard error of an estimate in search scale."""
+    name = result.names[j]
+    value, error = result.values[name], result.standard_errors[name]
+    return error / value if result.log[j] and value > 0.0 else error
+
+
+def _share(with_priors: float, without: float) -> float:
+    if np.isinf(without):
+        return 1.0 if np.isfinite(with_priors) else np.nan
+    return float(np.clip(1.0 - (with_priors / without) ** 2, 0.0, 1.0)) if without > 0.0 else np.nan

@@ -1,0 +1,486 @@
+"""Profiles of quantities: every side of every one is a task; what they find together decides what is done next.
+
+    best fit --> both sides of every quantity --> a better fit?   yes: fit from there, and all again
+                          |                                       no
+                          v
+             is any point that another profile passed below the curve of its own quantity?  yes: follow from there
+                          |                                                                 no
+                          v
+             branches --> lowest everywhere --> limits, verdicts
+
+Tasks do not depend on each other and are the same wherever they run, so that parallel and resumed runs end in the same
+numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from castfit._support.arrays import Array
+from castfit._support.json_codec import rebuilt
+from castfit._support.process_pool import Lost
+from castfit._support.arguments import flag_mistakes, is_one_of, items, option_mistakes, real, text
+from castfit.drive.uncertainty.profile.limits import joined, merged, threshold
+from castfit.drive.uncertainty.profile.patches import patches
+from castfit.drive.uncertainty.profile.predicted import OfPrediction, augmented
+from castfit.drive.uncertainty.profile.reading import read_targets
+from castfit.drive.uncertainty.profile.result import Other, Profile, Profiles
+from castfit.drive.uncertainty.profile.setting import Setting, nodes_of, parts_along
+from castfit.drive.uncertainty.profile.spots import Branch, Goal
+from castfit.drive.uncertainty.profile.targets import Target
+from castfit.drive.uncertainty.profile.tasks import Followed, from_there, one_side
+from castfit.drive.uncertainty.profile.walk import BETTER
+from castfit.drive.run.checkpoint import run_header
+from castfit.drive.run.found import STOPS
+from castfit.drive.run.loop import Told, carry_out
+from castfit.drive.run.options import RunOptions
+from castfit.fit.fit import fit
+from castfit.fit.laplace_kinks import kinks_of
+from castfit.fit.methods import Solver, Transcription
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.problem import Posable
+from castfit.result.result import Result
+from castfit._support.status import InputError, Status, check
+
+_RESTARTS = 5
+_PATCHES = 2  # rounds in which profiles are compared with points of the others
+_SAME = 1e-2  # of -2 log L: optima closer than that are one
+
+
+@dataclass(frozen=True)
+class ProfileProgress:
+    """What a callback sees after every side: how many of how many, the last one in words, and the seconds so far."""
+
+    finished: int
+    total: int
+    last: str
+    seconds: float
+
+    @property
+    def sentence(self) -> str:
+        """The state of things in one line."""
+        return f"{self.finished} of {self.total} sides: {self.last}; {self.seconds:.0f} s"
+
+
+def profile(
+    result: Result,
+    names: Any = None,
+    transcription: Transcription | str | None = None,
+    solver: Solver | str | None = None,
+    *,
+    levels: float | Sequence[float] = 0.95,
+    limits: str = "auto",
+    everywhere: bool = False,
+    reach: float = 1e4,
+    workers: int | Executor = 1,
+    max_time: float = np.inf,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    callback: Callable[[ProfileProgress], Any] | None = None,
+    verbose: int = 0,
+) -> Profiles:
+    """Follow the best fit along quantities that are held, one after the other: limits that need no linearization.
+
+    Parameters
+    ----------
+    result : Result
+        A fit that succeeded, with its problem.
+    names : str, expression, sequence or mapping, optional
+        What is profiled: names of estimated quantities, of sigmas that were eliminated (as in ``result.sigmas``),
+        expressions of quantities, as text such as ``"k1 / k2"`` or of CasADi's symbols, or ``{name: expression}``, and
+        predictions, ``OutputAt("x", 3.0)``.
+        By default every estimated quantity.
+    transcription, solver : optional
+        As for `fit`; by default collocation with elements that are accurate to 1e-6, which is enough for limits.
+    levels : float or sequence of float
+        Confidence levels; limits of all of them come from one run.
+    limits : {"auto", "chi2", "F"}
+        By which distribution: chi-square, as for known sigmas, or F, as for sigmas that are estimated from the same
+        data; by default the same choice as that of ``result.confidence_intervals``.
+    everywhere : bool
+        Whether to go on beyond the limits to the bounds, or as far as `reach`, to look for other optima there.
+    reach : float
+        How far a quantity is followed that nothing excludes: to so many times its value, or, on a logarithmic scale,
+        by this factor.
+    workers : int or concurrent.futures.Executor
+        1 runs in this process, n in n processes; a script then needs ``if __name__ == "__main__":``.
+    max_time : float
+        Seconds; what was followed until then is returned.
+    checkpoint : str or Path, optional
+        A file to which every finished side is written at once.
+    resume : bool
+        Whether to continue the checkpoint if it exists.
+    callback : callable, optional
+        Called in this process with a `ProfileProgress` after each side; no more are followed when it returns True.
+    verbose : {0, 1, 2}
+        Nothing, the state of the run (live on a terminal), one line per side.
+
+    Returns
+    -------
+    Profiles
+        A mapping from name to `Profile`.  Also if sides could not be followed to an end: then their verdict says so.
+
+    Raises
+    ------
+    InputError
+        For misuse: a fit that failed, unknown names, options out of range, a foreign checkpoint.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> profiles = cf.profile(result, ["k1", "k1 / k2"])
+    >>> profiles.verdicts
+    {'k1': ('bounded', 'bounded'), 'k1 / k2': ('bounded', 'bounded')}
+    >>> low, high = profiles["k1"].limits(0.95)
+    >>> low < result.parameters["k1"] < high
+    True
+    """
+    run = RunOptions(workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint,
+                     resume=resume)  # fmt: skip
+    mistakes: list[str] = []
+    asked, chosen = parts_along(transcription, solver, mistakes)
+    mistakes += run.file_mistakes() + run.mistakes() + flag_mistakes(everywhere=everywhere)
+    far = real(reach)
+    mistakes += option_mistakes(
+        ("limits", limits, is_one_of(limits, "auto", "chi2", "F"), "choose 'auto', 'chi2' or 'F'"),
+        ("reach", reach, far is not None and 1.0 < far < np.inf, "give a factor above 1"),
+    )
+    found_levels = _levels(levels, mistakes)
+    problem = owner(result, mistakes)
+    usable = problem is not None and result.success
+    by, thresholds = choose_thresholds(result, limits, found_levels, mistakes) if usable else ("", {})
+    targets = read_targets(result, problem.posed, names, mistakes) if problem is not None and usable else ()
+    check("profile", mistakes)
+    assert problem is not None
+    assert far is not None
+    goal = Goal(tuple(thresholds.values()), bool(everywhere), far)
+    run = run.cleaned()
+    header = run_header(
+        "profile", problem, asked, chosen, names=", ".join(t.name for t in targets), limits=by,
+        levels=", ".join(thresholds), everywhere=bool(everywhere), reach=far,
+        start=", ".join(f"{value:.9g}" for value in result.theta),
+    )  # fmt: skip
+    session = _Session(problem, asked, chosen, goal, run, [t.name for t in targets])
+    with run.opened(header) as file:
+        session.open(file)
+        best, sides, stopped = session.best_of(result, names)
+        trouble = file.trouble if file is not None else ""
+        finished = session.finished(
+            best, sides, targets if best is result else session.targets(best, names), thresholds
+        )
+        complete = stopped is None and all(f is not None and not f.cut for f in sides.values())
+        others = session.others(best, sides) if complete else ()
+        message = _message(run.stopped(stopped, not complete), sides, len(targets), trouble)
+        improved = max(2.0 * (result.cost - best.cost), 0.0) if best is not result else 0.0
+        return Profiles(
+            finished, best, improved, others, by, message, complete, run.seconds, session.solves,
+            dict(session.evaluations), asked.label, chosen.label, header,
+        )  # fmt: skip
+
+
+def profile_limits(result: Result, level: float = 0.95) -> dict[str, tuple[float, float]]:
+    """Return the confidence interval of every estimated quantity by its profile.
+
+    For what asks for intervals by a function, as ``castfit.coverage(problem, intervals=castfit.profile_limits)``.
+
+    Parameters
+    ----------
+    result : Result
+    level : float
+
+    Raises
+    ------
+    InputError
+        As `profile`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> sorted(cf.profile_limits(result)) == sorted(result.names)
+    True
+    """
+    return profile(result, levels=level).limits()
+
+
+def owner(result: Any, mistakes: list[str]) -> Posable | None:
+    """Return the problem of a result that can be profiled."""
+    if not isinstance(result, Result):
+        mistakes.append(f"result is {text(result)}; give the Result of a fit")
+        return None
+    if result.problem is None:
+        mistakes.append("a loaded result does not know its model; use result.with_problem(problem) first")
+        return None
+    if not result.success:
+        mistakes.append(f"the fit did not succeed ({result.status.value}), so that there is nothing to start from")
+    if kinks_of(result.problem.posed):
+        mistakes.append("the problem has Laplace priors (lasso), whose kinks have no profile; fit it with other priors")
+    return result.problem
+
+
+def _levels(levels: Any, mistakes: list[str]) -> tuple[float, ...]:
+    given = [levels] if real(levels) is not None else (items(levels) or [])
+    numbers = [real(level) for level in given]
+    if not numbers or any(n is None or not 0.0 < n < 1.0 for n in numbers):
+        mistakes.append(f"levels is {text(levels)}; give numbers between 0 and 1, such as 0.95")
+        return (0.95,)
+    return tuple(sorted({n for n in numbers if n is not None}))
+
+
+def choose_thresholds(
+    result: Result, limits: str, levels: Sequence[float], mistakes: list[str]
+) -> tuple[str, dict[str, float]]:
+    """Return by which distribution, and per level by how much -2 log L may rise."""
+    by = limits if limits != "auto" else ("chi2" if result.absolute_sigma else "F")
+    if by == "F" and result.dof <= 0:
+        mistakes.append("no degrees of freedom are left to estimate the noise; give sigma, or limits='chi2'")
+        return by, {}
+    return by, {
+        f"{level:g}": threshold(level, n_data=result.n_data, dof=result.dof, by=by) for level in sorted(set(levels))
+    }
+
+
+@dataclass
+class _Session:
+    """A run that is under way: what was followed, from which best fit, and what is on the disk."""
+
+    problem: Posable
+    transcription: Transcription
+    solver: Solver
+    goal: Goal
+    run: RunOptions
+    labels: list[str]
+    solves: int = 0
+    evaluations: Counter[str] = field(default_factory=Counter[str])
+    file: Any = None
+    known: dict[str, Followed] = field(default_factory=dict[str, Followed])
+    fits: dict[str, Result] = field(default_factory=dict[str, Result])
+    target_of: dict[int, int] = field(default_factory=dict[int, int])
+
+    @property
+    def posed(self) -> Posed:
+        """The problem."""
+        return self.problem.posed
+
+    def _as_fitted(self, best: Result) -> Posed:
+        """Return the problem with what the fit was told of its sigmas."""
+        return self.posed if self.posed.noise_parameters else self.posed.assuming(absolute_sigma=best.absolute_sigma)
+
+    def open(self, file: Any) -> None:
+        """Take over what an earlier run has written."""
+        self.file = file
+        for record in file.records if file is not None else ():
+            if "side" in record:
+                self.known[record["side"]] = rebuilt(Followed, record["followed"])
+            elif "fit" in record:
+                self.fits[record["fit"]] = rebuilt(Result, record["result"]).answering(self.problem)
+
+    def targets(self, best: Result, names: Any) -> tuple[Target, ...]:
+        """Return what is profiled, with magnitudes of a fit."""
+        return read_targets(best, self.posed, names, [])
+
+    def best_of(self, result: Result, names: Any) -> tuple[Result, dict[int, Followed | None], Status | None]:
+        """Follow all sides, again from any better fit that they find; return it, the sides, and what stopped it."""
+        best, sides, stopped = result, dict[int, Followed | None](), None
+        for generation in range(_RESTARTS + 1):
+            targets = self.targets(best, names)
+            work = self._job(best, targets)
+            total = 2 * len(targets)
+            whole = {i: (one_side, (work, i // 2, 1 if i % 2 else -1, self.run.deadline)) for i in range(total)}
+            sides, stopped = self._round(targets, whole, generation)
+            for _ in range(_PATCHES):
+                if stopped is not None or _first_better(sides) is not None:
+                    break
+                lower = patches(targets, sides, self.goal.top)
+                more = {max(sides) + 1 + n: (from_there, (work, k, theta, self.run.deadline))
+                        for n, (k, theta) in enumerate(lower)}  # fmt: skip
+                self.target_of |= {i: k for i, (k, _) in zip(more, lower, strict=True)}
+                if not more:
+                    break
+                found, stopped = self._round(targets, more, generation)
+                sides |= found
+            better = _first_better(sides)
+            if better is None or stopped is not None or generation == _RESTARTS:
+                break
+            again = self._fitted(best, better, f"better {generation}")
+            if again is None or not again.cost < best.cost - 0.25 * BETTER:
+                break
+            best = again
+        return best, sides, stopped
+
+    def _fitted(self, best: Result, theta: Array, key: str) -> Result | None:
+        """Fit from a point; None if that leads nowhere."""
+        if key not in self.fits:
+            values = dict(zip(self.posed.names, self.posed.to_natural(theta).tolist(), strict=True))
+            left = max(self.run.deadline - time.time(), 1e-3)
+            found = fit(
+                self.problem, self.transcription, self.solver, start=values, second_start=False, retry=False,
+                absolute_sigma=best.absolute_sigma if not self.posed.noise_parameters else None,
+                confidence_level=best.confidence_level, max_time=left,
+            )  # fmt: skip
+            if found.status in (Status.MAX_TIME, Status.INTERRUPTED):
+                return None
+            self.fits[key] = found
+            if self.file is not None:
+                self.file.append({"fit": key, "result": found})
+        found = self.fits[key]
+        return found if found.success else None
+
+    def _job(self, best: Result, targets: Sequence[Target]) -> Any:
+        """Return what all tasks from one fit share."""
+        explicit = bool(frozenset[int]().union(*(t.needs_explicit for t in targets)))
+        asked = tuple(t.asked for t in targets if isinstance(t, OfPrediction) and t.asked is not None)
+        posed = self._as_fitted(best)
+        nodes = nodes_of(posed, best.trajectories)
+        posed = augmented(posed, asked) if asked else posed
+        setting = Setting(posed, self.transcription, self.solver, best.theta, nodes, explicit or bool(asked), asked)
+        return self.run.freeze("profile", "problem, transcription and solver", (setting, tuple(targets), self.goal))
+
+    def _round(
+        self, targets: Sequence[Target], work: Mapping[int, tuple[Any, tuple[Any, ...]]], generation: int
+    ) -> tuple[dict[int, Followed | None], Status | None]:
+        """Run tasks; sides 2k and 2k + 1 are those of target k, what comes later are branches from elsewhere."""
+        sides: dict[int, Followed | None] = dict.fromkeys(work)
+        tasks: deque[tuple[int, tuple[Any, ...]]] = deque((i, arguments) for i, (_, arguments) in work.items())
+
+        def enter(i: int, outcome: Any) -> Told | None:
+            if isinstance(outcome, InputError):
+                raise outcome
+            if outcome is None or isinstance(outcome, (Lost, str)):
+                sides[i] = None if outcome is None else Followed(status=getattr(outcome, "message", str(outcome)))
+                return None
+            self._enter(i, outcome, sides, tasks)
+            if self.file is not None and not outcome.cut:
+                self.file.append({"side": f"{generation}/{i}", "followed": outcome})
+            if outcome.cut == Status.INTERRUPTED.value:
+                raise KeyboardInterrupt
+            done = sum(f is not None for f in sides.values())
+            k = self.target_of.get(i, i // 2)
+            last = f"{targets[k].name} {'beside' if i in self.target_of else 'above' if i % 2 else 'below'}"
+            now = ProfileProgress(done, len(work), last, self.run.seconds)
+            return Told(now, now.sentence, last, done, len(work))
+
+        for i in work:
+            known = self.known.get(f"{generation}/{i}")
+            if known is not None and any(key == i for key, _ in tasks):
+                kept = [entry for entry in tasks if entry[0] != i]
+                tasks.clear()
+                tasks.extend(kept)
+                self._enter(i, known, sides, tasks)
+        functions = {function for function, _ in work.values()}
+        stopped = carry_out(self.run, functions.pop(), tasks, enter, limit=np.inf) if functions else None
+        finds = [i for i, f in sides.items() if f is not None and f.better is not None]
+        if finds:  # what comes after the first of them was followed or not, as workers happened to be free
+            sides = {i: f if i <= min(finds) else None for i, f in sides.items()}
+        return sides, stopped
+
+    def _enter(self, i: int, outcome: Followed, sides: dict[int, Followed | None], tasks: deque[Any]) -> None:
+        sides[i] = outcome
+        self.solves += outcome.solves
+        self.evaluations.update({"values": outcome.evaluations, "jacobians": outcome.jacobians})
+        if outcome.better is not None:
+            kept = [entry for entry in tasks if entry[0] < i]
+            tasks.clear()
+            tasks.extend(kept)
+
+    def finished(
+        self,
+        best: Result,
+        sides: Mapping[int, Followed | None],
+        targets: Sequence[Target],
+        thresholds: dict[str, float],
+    ) -> dict[str, Profile]:
+        """Return the profiles of what was followed on at least one side."""
+        out: dict[str, Profile] = {}
+        for k, target in enumerate(targets):
+            both = [sides.get(2 * k), sides.get(2 * k + 1)]
+            have = [f for f in both if f is not None and f.branches]
+            if have:
+                beside = [sides[i] for i, of in self.target_of.items() if of == k and i in sides]
+                more = [branch for f in beside if f is not None for branch in f.branches]
+                out[target.name] = _assembled(best, target, both, have[0], thresholds, more)
+        return out
+
+    def others(self, best: Result, sides: Mapping[int, Followed | None]) -> tuple[Other, ...]:
+        """Fit from the minima that were met on the way, and return those that are other optima."""
+        found: list[Other] = []
+        for i, side in sorted(sides.items()):
+            for n, theta in enumerate(() if side is None else side.valleys):
+                there = self._fitted(best, theta, f"valley {i}/{n}")
+                if there is None:
+                    continue
+                rise = 2.0 * (there.cost - best.cost)
+                same = [o for o in found if abs(o.objective - rise) <= _SAME and _close(o.values, there.values)]
+                if not same and not (abs(rise) <= _SAME and _close(best.values, there.values)):
+                    found.append(Other(there.values, rise))
+        return tuple(sorted(found, key=lambda o: o.objective))
+
+
+def _first_better(sides: Mapping[int, Followed | None]) -> Array | None:
+    """Return where the first task that found a better fit found it."""
+    return next((f.better for _, f in sorted(sides.items()) if f is not None and f.better is not None), None)
+
+
+def _close(a: Mapping[str, float], b: Mapping[str, float]) -> bool:
+    return all(abs(a[n] - b[n]) <= 1e-2 * max(abs(a[n]), abs(b[n])) for n in a)
+
+
+def _assembled(
+    best: Result,
+    target: Target,
+    both: Sequence[Followed | None],
+    have: Followed,
+    thresholds: Mapping[str, float],
+    beside: Sequence[Branch],
+) -> Profile:
+    """Put both sides of a target together; a side that is missing ends at the estimate."""
+    halves: list[Branch] = []
+    more: list[Branch] = list(beside)
+    for which, side in enumerate(both):
+        if side is None or not side.branches:
+            centre = have.branches[0]
+            at = int(np.argmin(np.abs(centre.c - have.estimate)))
+            cut = "interrupted" if side is not None and side.status else "cut off"
+            ends = (cut, "start") if which == 0 else ("start", cut)
+            only = (centre.c[[at]], centre.delta[[at]], centre.slope[[at]], centre.theta[[at]])
+            halves.append(Branch(*only, ends))
+        else:
+            halves.append(side.branches[0])
+            more += side.branches[1:]
+    branches = (joined(halves[0], halves[1]), *merged(more))
+    estimate = float(target.natural(np.array(have.estimate)))
+    linear = {key: _linear(best, target, have, float(key), top) for key, top in thresholds.items()}
+    return Profile(
+        target.name, target.kind, "log" if target.log else "linear", estimate, have.curvature, best.names,
+        tuple(bool(x) for x in best.log), dict(thresholds), linear, branches,
+    )  # fmt: skip
+
+
+def _linear(best: Result, target: Target, at: Followed, level: float, top: float) -> tuple[float, float]:
+    """Return the interval of the covariance; for what has none, that of the parabola at the best fit."""
+    if target.name in best.names:
+        return best.confidence_intervals(level)[target.name]
+    reach = np.sqrt(2.0 * top / at.curvature) if at.curvature > 0.0 else np.inf
+    low, high = target.natural(np.array([at.estimate - reach, at.estimate + reach]))
+    return float(low), float(high)
+
+
+def _message(stopped: Status | None, sides: Mapping[int, Followed | None], n_targets: int, trouble: str) -> str:
+    """Say how the run ended."""
+    total = 2 * n_targets
+    sides = {i: f for i, f in sides.items() if i < total}
+    done = sum(f is not None and not f.cut and not f.status for f in sides.values())
+    count = f"All {total} sides were followed." if done == total else f"{done} of {total} sides were followed."
+    lost = sorted({f.status for f in sides.values() if f is not None and f.status and not f.cut})
+    said = [STOPS[stopped]] if stopped is not None else []
+    said += [count, *(f"Not followed: {why}." for why in lost), *([trouble] if trouble else [])]
+    return " ".join(said)

@@ -1,0 +1,237 @@
+"""From what a user names to what is profiled: quantities, sigmas, expressions as text or as symbols."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit.model import functions as functions
+from castfit._support.arguments import is_one_of, items, real, text
+from castfit.problem.conditions import Graph
+from castfit.drive.uncertainty.profile.predicted import Asked, OfPrediction, OutputAt, numbered
+from castfit.drive.uncertainty.profile.targets import OfExpression, OfQuantity, OfSigma, Target
+from castfit.problem.quantities import fixed_value
+from castfit._support.status import suggest
+
+if TYPE_CHECKING:
+    from castfit.problem.parameter_map import Expressions
+    from castfit.problem.compiled_problem import Posed
+    from castfit.result.result import Result
+    from castfit.solve.staged import Array
+
+_OPERATORS: dict[type, str] = {
+    ast.Add: "__add__",
+    ast.Sub: "__sub__",
+    ast.Mult: "__mul__",
+    ast.Div: "__truediv__",
+    ast.Pow: "__pow__",
+}
+_ABSENT = -1
+
+
+def read_targets(result: Result, posed: Posed, names: Any, mistakes: list[str]) -> tuple[Target, ...]:
+    """Return what is to be profiled; what is wrong is added to `mistakes`.
+
+    Parameters
+    ----------
+    result : Result
+        The best fit, for magnitudes.
+    posed : Posed
+    names : None, a name, an expression, a sequence of them, or a mapping from names to expressions
+        None means every estimated quantity.
+    mistakes : list of str
+    """
+    if names is None:
+        return tuple(_of_quantity(posed, result, j) for j in range(len(posed.names)))
+    given: list[tuple[str, Any]] = []
+    if isinstance(names, (str, ca.SX, OutputAt)):
+        given = [(_label(names), names)]
+    elif isinstance(names, Mapping):
+        given = [(str(n), e) for n, e in names.items()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    else:
+        listed = items(names)
+        if listed is None or not listed:
+            mistakes.append(f"names is {text(names)}; give names of quantities, expressions, or a mapping to them")
+            return ()
+        given = [(_label(entry), entry) for entry in listed]
+    found: list[Target] = []
+    for label, entry in given:
+        target = _read(result, posed, label, entry, mistakes)
+        if isinstance(target, OfPrediction):
+            target = numbered(target, sum(isinstance(other, OfPrediction) for other in found))
+        if target is not None and any(target.name == other.name for other in found):
+            mistakes.append(f"names holds '{target.name}' twice; leave one out")
+        elif target is not None:
+            found.append(target)
+    return tuple(found)
+
+
+def _label(entry: Any) -> str:
+    return entry.label if isinstance(entry, OutputAt) else entry if isinstance(entry, str) else str(entry)
+
+
+def _read(result: Result, posed: Posed, label: str, entry: Any, mistakes: list[str]) -> Target | None:
+    if isinstance(entry, str) and entry in posed.names:
+        return _of_quantity(posed, result, posed.names.index(entry))
+    if isinstance(entry, str) and entry in result.sigmas:
+        return _of_sigma(result, entry)
+    known = (*posed.names, *result.sigmas)
+    if isinstance(entry, OutputAt):
+        return _of_prediction(result, posed, label, entry, mistakes)
+    if isinstance(entry, str):
+        graph = _parsed(entry, posed, mistakes, known)
+        if graph is None:
+            return None
+    elif isinstance(entry, ca.SX) and entry.numel() == 1:
+        graph = entry
+    else:
+        mistakes.append(f"names holds {text(entry)}; give the name of a quantity or a scalar expression")
+        return None
+    part = _part(graph, posed, label, mistakes)
+    return None if part is None else _of_expression(result, label, part, mistakes)
+
+
+def _of_quantity(posed: Posed, result: Result, j: int) -> OfQuantity:
+    quantity, (lower, upper) = posed.quantities[j], posed.bounds
+    log, theta = bool(posed.log[j]), float(result.theta[j])
+    error = result.standard_errors.get(quantity.name, np.nan)
+    width = float(upper[j] - lower[j])
+    sizes = [abs(theta), error if np.isfinite(error) else 0.0]
+    scale = 1.0 if log else max(sizes) or (0.1 * width if np.isfinite(width) else 1.0) or 1.0
+    return OfQuantity(quantity.name, quantity.kind, log, float(lower[j]), float(upper[j]), scale, at=j)
+
+
+def _of_prediction(
+    result: Result, posed: Posed, label: str, entry: OutputAt, mistakes: list[str]
+) -> OfPrediction | None:
+    """Read an output at a time."""
+    conditions, outputs, wrong = [c.name for c in posed.conditions], posed.model.output_names, list[str]()
+    if not is_one_of(entry.output, *outputs):
+        wrong.append(f"{label}: {text(entry.output)} is no output: {suggest(str(entry.output), outputs)}")
+    if entry.experiment is None and len(conditions) > 1:
+        wrong.append(f"{label}: there are several experiments; give experiment= one of {', '.join(conditions)}")
+    elif entry.experiment is not None and not is_one_of(entry.experiment, *conditions):
+        wrong.append(
+            f"{label}: {text(entry.experiment)} is no experiment: {suggest(str(entry.experiment), conditions)}"
+        )
+    time = real(entry.time)
+    if time is None or not np.isfinite(time):
+        wrong.append(f"{label}: the time is {text(entry.time)}; give a number")
+    mistakes += wrong
+    if wrong or time is None:
+        return None
+    i = 0 if entry.experiment is None else conditions.index(entry.experiment)
+    if time < posed.conditions[i].start:
+        mistakes.append(f"{label}: the experiment begins at {posed.conditions[i].start:g}; give a later time")
+        return None
+    when = np.unique([time, max(time, posed.conditions[i].end)])  # beyond the start, where nothing moves yet
+    linear = result.predict({conditions[i]: when}, bands="linear")[conditions[i]]
+    value = float(linear[entry.output][0])
+    if not linear[f"{entry.output} upper"][0] > value:
+        mistakes.append(f"{label} does not depend on anything that is estimated; leave it out")
+        return None
+    size = abs(value) or 1.0
+    asked = Asked(i, entry.output, time, value, size)
+    return OfPrediction(label, "prediction", False, -np.inf, np.inf, size, asked=asked)
+
+
+def _of_sigma(result: Result, name: str) -> OfSigma:
+    return OfSigma(name, "sigma", True, -np.inf, np.inf, 1.0, group=list(result.sigmas).index(name))
+
+
+def _of_expression(result: Result, label: str, part: Expressions, mistakes: list[str]) -> OfExpression | None:
+    log = tuple(bool(x) for x in result.log)
+    plain = OfExpression(label, "expression", False, -np.inf, np.inf, 1.0, part=part, theta_log=log)
+    value, slope = plain.value(result.theta)
+    if not (np.isfinite(value) and np.isfinite(slope).all()):
+        mistakes.append(f"{label} is {value:g} at the estimates; profile something that is finite there")
+        return None
+    logarithmic = value > 0.0 and _is_power_product(part, np.where(result.log, np.exp(result.theta), result.theta))
+    scale = 1.0 if logarithmic else abs(value) or float(np.abs(slope).max()) or 1.0
+    return OfExpression(label, "expression", logarithmic, -np.inf, np.inf, scale, part=part, theta_log=log)
+
+
+def _is_power_product(part: Expressions, natural: Array) -> bool:
+    """Whether the expression is a product of powers of positive quantities, as a ratio is: then it stays positive."""
+    used = np.flatnonzero(part.pattern.any(axis=0))
+    if (natural[used] <= 0.0).any():
+        return False
+    powers: list[Array] = []
+    for k in range(3):
+        there = natural.copy()
+        there[used] *= 1.0 + 0.37 * k + 0.11 * np.arange(used.size)  # anywhere else
+        with np.errstate(all="ignore"):
+            values, slopes = part.values(there)
+            powers.append(slopes[0, used] * there[used] / values[0])
+    return bool(np.isfinite(powers).all() and np.ptp(np.array(powers), axis=0).max() < 1e-9)
+
+
+def _part(graph: ca.SX, posed: Posed, label: str, mistakes: list[str]) -> Expressions | None:
+    """Return an expression as a function of the natural values of all quantities."""
+    made = Graph.of([graph], {})
+    entry: dict[str, int] = {}
+    number: dict[str, float] = {}
+    for name in made.names:
+        meant = _meant(name, posed)
+        fixed = posed.parameters.get(name)
+        if meant != _ABSENT:
+            entry[name] = meant
+        elif fixed is not None and fixed.fixed and not isinstance(fixed.value, Mapping):
+            number[name] = fixed_value(fixed, "")
+        else:
+            own = [q.name for q in posed.quantities if q.of == name]
+            several = f"it has several values; name one of {', '.join(own)}" if own else suggest(name, posed.names)
+            mistakes.append(f"{label} contains '{name}', which is not estimated: {several}")
+    if not entry and not mistakes:
+        mistakes.append(f"{label} contains nothing that is estimated; leave it out")
+    if mistakes:
+        return None
+    return made.part([0], [label], entry, number, len(posed.names))
+
+
+def _meant(name: str, posed: Posed) -> int:
+    """Return the position of the quantity of a name, or of the only one of a parameter or state of that name."""
+    if name in posed.names:
+        return posed.names.index(name)
+    own = [j for j, q in enumerate(posed.quantities) if q.of == name]
+    return own[0] if len(own) == 1 else _ABSENT
+
+
+def _parsed(said: str, posed: Posed, mistakes: list[str], known: tuple[str, ...]) -> ca.SX | None:
+    """Read an expression such as "k1 / k2" or "log(k1) + x(0)"."""
+    try:
+        tree = ast.parse(said, mode="eval").body
+    except SyntaxError:
+        mistakes.append(f"names holds '{said}': {suggest(said, known)}")
+        return None
+    strange: list[str] = []
+
+    def build(node: ast.expr) -> Any:
+        whole = ast.unparse(node)
+        if whole in posed.names:
+            return ca.SX.sym(whole)
+        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+            return ca.SX(node.value)
+        if isinstance(node, ast.Name):
+            if _meant(node.id, posed) == _ABSENT and node.id not in posed.parameters:
+                strange.append(node.id)
+            return ca.SX.sym(node.id)
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            return getattr(build(node.left), _OPERATORS[type(node.op)])(build(node.right))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+            inner = build(node.operand)
+            return -inner if isinstance(node.op, ast.USub) else inner
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions.__all__:
+            return getattr(functions, node.func.id)(*(build(a) for a in node.args))
+        strange.append(whole)
+        return ca.SX(0)
+
+    graph = build(tree)
+    if strange:
+        mistakes += [f"names holds '{said}', where '{n}' is not known: {suggest(n, known)}" for n in strange]
+        return None
+    return graph

@@ -1,0 +1,432 @@
+"""What profiles found: per quantity the curve, the limits and the verdicts; for all a table, pictures and a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castfit._support.arrays import Array
+from castfit._support.json_codec import rebuilt
+from castfit._support.lazy_imports import picture
+from castfit._support.arguments import real, text
+from castfit._support.text_tables import Sheet
+from castfit.drive.uncertainty.profile.limits import Region, at, envelope, regions
+from castfit.drive.uncertainty.profile.spots import Branch
+from castfit.drive.uncertainty.profile.verdicts import AT_BOUND, BOUNDED, FLAT, OPEN, Side, judge
+from castfit.drive.run.checkpoint import read, write
+from castfit.result.result import Result
+from castfit._support.status import InputError, suggest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from castfit.problem.problem import Posable
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """How the objective rises along one quantity when all others are fitted anew.
+
+    The objective is the difference of -2 log L to the best fit: of chi2, where sigmas are known.  Along with `values`
+    arrays are in ascending order of these; where several optima compete they follow the lowest.
+
+    Attributes
+    ----------
+    name : str
+    kind : {"parameter", "initial state", "sigma", "expression", "prediction"}
+    scale : {"linear", "log"}
+        In which steps were taken, and in which pictures show it.
+    estimate : float
+        Of the best fit.
+    curvature : float
+        Second derivative of the objective at the estimate, in `scale`, of the linearized problem.
+    names : tuple of str
+        What is fitted anew: all estimated quantities.
+    log : tuple of bool
+        Which of these are logarithms in what the branches hold.
+    thresholds : mapping from confidence level to float
+        What the objective may not exceed.
+    linear : mapping from confidence level to (float, float)
+        The intervals of the covariance, beside.
+    branches : tuple of Branch
+        The solutions that were followed, that of the best fit first.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> profile = cf.profile(result, "k1")["k1"]
+    >>> [float(f"{limit:.3g}") for limit in profile.limits()]
+    [4.25e-06, 4.93e-06]
+    """
+
+    name: str
+    kind: str
+    scale: str
+    estimate: float
+    curvature: float
+    names: tuple[str, ...]
+    log: tuple[bool, ...]
+    thresholds: Mapping[str, float]
+    linear: Mapping[str, tuple[float, float]]
+    branches: tuple[Branch, ...]
+
+    @cached_property
+    def _envelope(self) -> tuple[Array, Array, Array, Array]:
+        return envelope(self.branches)
+
+    @property
+    def values(self) -> Array:
+        """Values at which it was held, (n,), natural scale, ascending."""
+        return self._natural(self._envelope[0])
+
+    @property
+    def objective(self) -> Array:
+        """How much more -2 log L is there than at the best fit, (n,)."""
+        return self._envelope[1]
+
+    @property
+    def optimum(self) -> NDArray[np.intp]:
+        """Which optimum each point belongs to, (n,): 0 is the one of the best fit."""
+        return self._envelope[3].astype(np.intp)
+
+    @property
+    def others(self) -> dict[str, Array]:
+        """The other quantities along the profile, by name, (n,) each, natural scale."""
+        theta, log = self._envelope[2], np.array(self.log)
+        with np.errstate(over="ignore"):
+            natural = np.where(log, np.exp(np.where(log, theta, 0.0)), theta)
+        return {name: natural[:, j] for j, name in enumerate(self.names)}
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Confidence levels, ascending."""
+        return tuple(float(level) for level in self.thresholds)
+
+    def threshold(self, level: float | None = None) -> float:
+        """Return what the objective may not exceed at a level, by default the highest."""
+        return self.thresholds[self._key(level)]
+
+    def regions(self, level: float | None = None) -> tuple[tuple[float, float], ...]:
+        """Return all intervals that a level does not exclude, ascending: more than one if other optima are as good.
+
+        Infinite ends are those at which it was followed as far as was asked without reaching the threshold.
+        """
+        return tuple((self._side(r, 0, level).limit, self._side(r, 1, level).limit) for r in self._regions(level))
+
+    def limits(self, level: float | None = None) -> tuple[float, float]:
+        """Return the confidence interval: the region that holds the estimate, by default at the highest level."""
+        lower, upper = self.sides(level)
+        return lower.limit, upper.limit
+
+    def sides(self, level: float | None = None) -> tuple[Side, Side]:
+        """Return the verdicts below and above the estimate, in a word and in a sentence."""
+        own = self._own(level)
+        return self._side(own, 0, level), self._side(own, 1, level)
+
+    @property
+    def flat(self) -> bool:
+        """Whether the objective does not rise on either side: nothing in model and data determines the quantity."""
+        return all(side.kind == FLAT for side in self.sides())
+
+    @property
+    def sentence(self) -> str:
+        """The verdict on both sides."""
+        lower, upper = self.sides()
+        if self.flat:
+            return (
+                f"{self.name} is not identifiable: the objective is flat from {lower.followed:.3g} to "
+                f"{upper.followed:.3g}."
+            )
+        more = len(self.regions()) - 1
+        beside = f" {more} more region{'s' if more > 1 else ''} of values are as good." if more else ""
+        return f"{lower.sentence} {upper.sentence}{beside}"
+
+    def approximation(self, values: Array) -> Array:
+        """Return the quadratic approximation of the objective, which linear intervals believe, at values (n,)."""
+        with np.errstate(all="ignore"):
+            c = np.log(values) if self.scale == "log" else np.asarray(values, dtype=float)
+            centre = np.log(self.estimate) if self.scale == "log" else self.estimate
+            return 0.5 * self.curvature * (c - centre) ** 2
+
+    def at(self, values: Array) -> Array:
+        """Return the objective at values (n,), interpolated; infinite where it was not followed."""
+        with np.errstate(all="ignore"):
+            c = np.log(values) if self.scale == "log" else np.asarray(values, dtype=float)
+        return np.min([at(branch, c) for branch in self.branches], axis=0)
+
+    def _natural(self, c: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return np.exp(c) if self.scale == "log" else np.asarray(c, dtype=float)
+
+    def _key(self, level: float | None) -> str:
+        known = tuple(self.thresholds)
+        if level is None:
+            return known[-1]
+        number = real(level)
+        for key in known:
+            if number is not None and abs(float(key) - number) < 1e-9:
+                return key
+        listed = ", ".join(known)
+        raise InputError("profile", [f"level is {text(level)}; the profile was followed for {listed}"])
+
+    def _regions(self, level: float | None) -> tuple[Region, ...]:
+        return regions(self.branches, self.threshold(level))
+
+    def _own(self, level: float | None) -> Region:
+        centre = float(np.log(self.estimate)) if self.scale == "log" else self.estimate
+        found = self._regions(level)
+        near = [r for r in found if r.holds(centre)]
+        return near[0] if near else min(found, key=lambda r: min(abs(r.lower - centre), abs(r.upper - centre)))
+
+    def _side(self, region: Region, which: int, level: float | None) -> Side:
+        key = self._key(level)
+        c = region.upper if which else region.lower
+        inside = self._envelope[0] >= c if which == 0 else self._envelope[0] <= c
+        centre = float(np.log(self.estimate)) if self.scale == "log" else self.estimate
+        side = (self._envelope[0] <= centre) if which == 0 else (self._envelope[0] >= centre)
+        risen = float(np.max(self._envelope[1][inside & side], initial=0.0))
+        value = float(self._natural(np.array(c)))
+        return judge(
+            self.name,
+            below=which == 0,
+            log=self.scale == "log",
+            end=region.ends[which],
+            value=value,
+            risen=risen,
+            top=self.thresholds[key],
+            level=float(key),
+            reproduced=all(branch.reproduced(c, self.thresholds[key]) for branch in self.branches),
+        )
+
+
+@dataclass(frozen=True)
+class Other:
+    """Another optimum that was met on the way: its values by name, and how much more -2 log L is than the best's."""
+
+    values: Mapping[str, float]
+    objective: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Profiles(Mapping[str, Profile]):
+    """Profiles of several quantities: a mapping from name to `Profile`.
+
+    Attributes
+    ----------
+    profiles : mapping from str to Profile
+        What was followed to an end, complete or not.
+    best : Result
+        The best fit, from which profiles start: the one that was given, or a better one that was found on the way.
+    improved : float
+        By how much -2 log L of `best` is below that of the fit that was given; 0 if nothing better was found.
+    optima : tuple of Other
+        Other optima that were met, the lowest first.
+    by : {"chi2", "F"}
+        Whose quantiles the thresholds are.
+    message : str
+        How the run ended, in words.
+    complete : bool
+        Whether all was followed as far as was asked.
+    time : float
+        Seconds.
+    solves : int
+        How many constrained fits were made.
+    evaluations : mapping from str to int
+        Of values and of derivatives.
+    transcription, solver : str
+    header : mapping
+        The problem's fingerprint and the options, for `save`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> profiles = cf.profile(result, "k1")
+    >>> profiles.complete, profiles.by
+    (True, 'F')
+    """
+
+    profiles: Mapping[str, Profile]
+    best: Result
+    improved: float
+    optima: tuple[Other, ...]
+    by: str
+    message: str
+    complete: bool
+    time: float
+    solves: int
+    evaluations: Mapping[str, int]
+    transcription: str
+    solver: str
+    header: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __getitem__(self, name: str) -> Profile:
+        """Return the profile of a quantity."""
+        if name not in self.profiles:
+            raise KeyError(f"no profile of '{name}': {suggest(name, self.profiles)}")
+        return self.profiles[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the names."""
+        return iter(self.profiles)
+
+    def __len__(self) -> int:
+        """Count the profiles."""
+        return len(self.profiles)
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Confidence levels, ascending."""
+        return next((p.levels for p in self.profiles.values()), ())
+
+    def limits(self, level: float | None = None) -> dict[str, tuple[float, float]]:
+        """Return the confidence interval of each quantity, by default at the highest level that was asked for."""
+        return {name: profile.limits(level) for name, profile in self.profiles.items()}
+
+    @property
+    def verdicts(self) -> dict[str, tuple[str, str]]:
+        """Per quantity what is below and above, as `Side.kind` has it: "bounded", "open", "flat", "at a bound", ..."""
+        return {n: (p.sides()[0].kind, p.sides()[1].kind) for n, p in self.profiles.items()}
+
+    @property
+    def table(self) -> dict[str, NDArray[Any]]:
+        """Every point as columns, for instance for ``pandas.DataFrame(profiles.table)``.
+
+        ``quantity``, ``value``, ``objective``, ``optimum``, then one column for each estimated quantity.
+        """
+        rows = list(self.profiles.values())
+        columns: dict[str, NDArray[Any]] = {
+            "quantity": np.concatenate([np.repeat(p.name, p.values.size) for p in rows] or [np.empty(0, dtype=str)]),
+            "value": np.concatenate([np.empty(0), *(p.values for p in rows)]),
+            "objective": np.concatenate([np.empty(0), *(p.objective for p in rows)]),
+            "optimum": np.concatenate([np.empty(0, dtype=np.intp), *(p.optimum for p in rows)]),
+        }
+        return columns | {n: np.concatenate([np.empty(0), *(p.others[n] for p in rows)]) for n in self.best.names}
+
+    def with_problem(self, problem: Posable) -> Profiles:
+        """Return the profiles with the problem that they are of, after loading; see `Result.with_problem`."""
+        return replace(self, best=self.best.with_problem(problem))
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Plot every profile with its thresholds and the quadratic approximation; also write the figure to `path`."""
+        return picture("profiles")(self, path)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything but the problem."""
+        parts = {
+            "profiles": list(self.profiles.values()),
+            "best": self.best,
+            "end": _End.of(self),
+        }
+        write(path, self.header or {"driver": "profile"}, [{name: part} for name, part in parts.items()])
+
+    @classmethod
+    def load(cls, path: str | Path) -> Profiles:
+        """Read what `save` wrote; `best` then needs `with_problem`.
+
+        Raises
+        ------
+        InputError
+            If the file holds no profiles, or is damaged.
+        """
+        header, records, _ = read(path)
+        content: dict[str, Any] = {}
+        for record in records:
+            content |= record
+        if header is None or header.get("driver") != "profile" or not {"profiles", "best", "end"} <= content.keys():
+            raise InputError("Profiles.load", [f"'{path}' holds no profiles that ended; choose another file"])
+        try:
+            found = [rebuilt(Profile, entry) for entry in content["profiles"]]
+            end = cast("_End", rebuilt(_End, content["end"]))
+            best = rebuilt(Result, content["best"])
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise InputError("Profiles.load", [f"'{path}' is damaged ({error})"]) from None
+        return cls({p.name: p for p in found}, best, header=header, **vars(end))
+
+    def _sheet(self, level: float | None = None) -> Sheet:
+        rows: list[tuple[str, ...]] = []
+        percent = ""
+        for profile in self.profiles.values():
+            key = profile.levels[-1] if level is None else level
+            percent = f"{100 * key:g} %"
+            low, high = profile.limits(key)
+            linear = profile.linear.get(f"{key:g}", (np.nan, np.nan))
+            lower, upper = profile.sides(key)
+            rows.append((profile.name, f"{profile.estimate:.5g}", _interval(low, high), _interval(*linear),
+                         _verdict(lower), _verdict(upper)))  # fmt: skip
+        return Sheet(("", ">estimate", f"{percent} by profile", "linear", "below", "above"), tuple(rows))
+
+    def summary(self, level: float | None = None) -> str:
+        """Return the text that `print` shows."""
+        lines = [*self._sheet(level).lines, ""] if self.profiles else []
+        lines += [p.sentence for p in self.profiles.values() if any(s.kind not in (BOUNDED,) for s in p.sides())]
+        for p in self.profiles.values():
+            found = p.regions()
+            if len(found) > 1:
+                lines.append(f"{p.name}: {' and '.join(_interval(*r) for r in found)} are not excluded.")
+        if self.improved > 0.0:
+            lines.append(f"A better fit was found on the way: -2 log L is lower by {self.improved:.4g}; this is of it.")
+        for k, other in enumerate(self.optima[:5], 1):
+            listed = ", ".join(f"{n} = {v:.4g}" for n, v in list(other.values.items())[:6])
+            lines.append(f"Other optimum {k}: -2 log L is higher by {other.objective:.4g}, at {listed}.")
+        lines.append(
+            f"{self.message} {self.transcription}, {self.solver}: {self.solves} fits, {self.time:.2f} s; limits by "
+            f"{'chi-square (sigma is known)' if self.by == 'chi2' else 'F (sigma is estimated)'}."
+        )
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        """Return the summary."""
+        return self.summary()
+
+    def __repr__(self) -> str:
+        """Say in one line what this is."""
+        bounded = sum(all(k == BOUNDED for k in kinds) for kinds in self.verdicts.values())
+        return f"Profiles({len(self)} quantities: {bounded} bounded on both sides; {self.message})"
+
+    def _repr_html_(self) -> str:
+        """Show the table in a notebook."""
+        sheet = self._sheet() if self.profiles else Sheet((), ())
+        heads = "".join(f"<th>{escape(h.removeprefix('>'))}</th>" for h in sheet.heads)
+        rows = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in sheet.rows)
+        rest = "<br>".join(escape(line) for line in self.summary().splitlines()[len(sheet.rows) + 3 :])
+        return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table><p>{rest}</p>"
+
+
+@dataclass(frozen=True)
+class _End:
+    """What is saved of profiles besides the curves and the best fit."""
+
+    improved: float
+    optima: tuple[Other, ...]
+    by: str
+    message: str
+    complete: bool
+    time: float
+    solves: int
+    evaluations: Mapping[str, int]
+    transcription: str
+    solver: str
+
+    @classmethod
+    def of(cls, found: Profiles) -> _End:
+        """Take it from profiles."""
+        values: dict[str, Any] = {f.name: getattr(found, f.name) for f in fields(cls)}
+        return cls(**values)
+
+
+def _interval(low: float, high: float) -> str:
+    ends = ["?" if np.isnan(end) else f"{end:.5g}" for end in (low, high)]
+    return f"[{ends[0]}, {ends[1]}]"
+
+
+def _verdict(side: Side) -> str:
+    return f"{side.kind} ({side.followed:.3g})" if side.kind in (OPEN, FLAT, AT_BOUND) else side.kind

@@ -1,0 +1,298 @@
+"""`leave_out`: fit without each experiment, or without each value, in turn: what hangs on which data.
+
+The jackknife is what follows of that: with  theta_(i)  the estimate without i of n,
+
+    bias            (n - 1) (mean theta_(i) - theta)
+    standard error  sqrt((n - 1) / n  sum (theta_(i) - mean)^2)        [Efron and Tibshirani 1993, chapter 11]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.arguments import is_one_of, option_mistakes
+from castfit._support.text_tables import aligned, rounded
+from castfit.drive.uncertainty.refits.asked import asked_of
+from castfit.drive.uncertainty.refits.recipes import WithoutExperiment, WithoutValue
+from castfit.drive.uncertainty.refits.row import Refit, failure_table, failures
+from castfit.drive.uncertainty.refits.run import Plan, Progress, carry
+from castfit.drive.run.checkpoint import run_header
+from castfit.drive.run.found import columns
+from castfit.drive.run.options import RunOptions
+from castfit.problem.fingerprint import digest
+from castfit.fit.methods import Solver, Transcription, parts_from
+from castfit.problem.compiled_problem import Posed
+from castfit.result.residuals import replicates
+from castfit.result.result import Result
+from castfit._support.status import check
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+_MOST = 12  # rows that a summary shows
+_FAR = 2.0  # standard errors by which an experiment moves an estimate that deserves a word
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LeaveOutResult:
+    """Estimates without each experiment, or each value, in turn.
+
+    Attributes
+    ----------
+    result : Result
+        The fit to everything.
+    each : {"experiment", "value"}
+        What was left out.
+    rows : tuple of Refit
+        One for each, by its name.
+    message : str
+        How the run ended, in words.
+    time : float
+        Seconds.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> without = cf.leave_out(result, "value")
+    >>> len(without.rows) == result.n_data
+    True
+    """
+
+    result: Result
+    each: str
+    rows: tuple[Refit, ...]
+    message: str
+    time: float
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The estimated quantities."""
+        return self.result.names
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """How many fits ended without a solution, by cause."""
+        return failures(self.rows)
+
+    @cached_property
+    def thetas(self) -> Array:
+        """Estimates of each row, search scale, (n_rows, n_theta); NaN where there is none."""
+        out = np.full((len(self.rows), len(self.names)), np.nan)
+        for i, (row, unseen) in enumerate(zip(self.rows, self.unseen, strict=True)):
+            if row.success:
+                out[i] = row.theta
+                out[i, [self.names.index(n) for n in unseen]] = np.nan
+        return out
+
+    @property
+    def unseen(self) -> tuple[tuple[str, ...], ...]:
+        """Per row, the quantities that what is left does not determine: they have no estimates there."""
+        return tuple(tuple(row.found) for row in self.rows)
+
+    @property
+    def moves(self) -> Array:
+        """What estimates move by, search scale, (n_rows, n_theta); NaN where there is none."""
+        return self.thetas - self.result.theta
+
+    @property
+    def shifts(self) -> dict[str, Array]:
+        """Per quantity, what it moves by in standard errors of the fit to everything, (n_rows,), NaN where unknown."""
+        slope = np.where(self.result.log, [self.result.values[n] for n in self.names], 1.0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            errors = np.array([self.result.standard_errors[n] for n in self.names]) / slope
+            moved = (self.thetas - self.result.theta) / errors
+        return dict(zip(self.names, np.where(np.isfinite(moved), moved, np.nan).T, strict=True))
+
+    @property
+    def standard_errors(self) -> dict[str, float]:
+        """Of the jackknife, natural scale; NaN where fits failed, or fewer than two say something of a quantity."""
+        n = len(self.rows)
+        known = self._natural
+        with np.errstate(invalid="ignore"):
+            spread = np.sqrt((n - 1) / n * np.sum((known - known.mean(axis=0)) ** 2, axis=0))
+        return dict(zip(self.names, (spread if n > 1 else spread * np.nan).tolist(), strict=True))
+
+    @property
+    def bias(self) -> dict[str, float]:
+        """Of the jackknife, natural scale; NaN as for `standard_errors`."""
+        n, mean = len(self.rows), self._natural.mean(axis=0)
+        return {k: (n - 1) * (float(m) - self.result.values[k]) for k, m in zip(self.names, mean, strict=True)}
+
+    @property
+    def _natural(self) -> Array:
+        log = self.result.log
+        with np.errstate(over="ignore"):
+            return np.where(log, np.exp(np.where(log, self.thetas, 0.0)), self.thetas)
+
+    @property
+    def table(self) -> dict[str, NDArray[Any]]:
+        """All rows as columns, for instance for ``pandas.DataFrame(left.table)``."""
+        cells: dict[str, Callable[[Refit], Any]] = {
+            "without": lambda row: row.name,
+            "status": lambda row: row.status,
+            "chi2": lambda row: row.chi2,
+            "time": lambda row: row.time,
+        }
+        at = dict(zip((row.index for row in self.rows), self._natural.tolist(), strict=True))
+        return columns(self.rows, cells, values=lambda row: dict(zip(self.names, at[row.index], strict=True)))
+
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+        lines = [f"left out, one {self.each} at a time: {self.time:.1f} s", self.message, ""]
+        lines += self._table()
+        failed = sum(self.failures.values())
+        if failed:
+            rows = [
+                ("failed", "cause", "for instance"),
+                *((f"{n}", c, said) for c, n, said in failure_table(self.rows)),
+            ]
+            said = f"{failed} of {len(self.rows)} fits failed; the jackknife's errors are not known."
+            lines += ["", *aligned(rows, "><<"), said]
+        return "\n".join([*lines, "", *self._remarks()]).rstrip()
+
+    __str__ = summary
+
+    def _table(self) -> list[str]:
+        far = [float(np.nan_to_num(max((abs(s[i]) for s in self.shifts.values()), default=0.0)))
+               for i in range(len(self.rows))]  # fmt: skip
+        order = np.argsort(far, kind="stable")[::-1] if self.each == "value" else np.arange(len(far))
+        shown: list[int] = order[:_MOST].tolist()
+        places = range(len(self.names))
+        rows: list[tuple[str, ...]] = [("without", "status", *self.names)]
+        rows.append(("nothing", self.result.status.value, *(self._cell(self.result.theta, j) for j in places)))
+        for i in shown:
+            row = self.rows[int(i)]
+            rows.append((row.name, row.status, *(self._cell(self.thetas[i], j) for j in places)))
+        more = len(far) - len(shown)
+        rest = [f"and {more} more that move less" if self.each == "value" else f"and {more} more"] if more > 0 else []
+        return [*aligned(rows, "<<" + ">" * len(self.names)), *rest]
+
+    def _cell(self, theta: Array, j: int) -> str:
+        if not np.isfinite(theta[j]):
+            return "-"
+        value = float(np.exp(theta[j])) if self.result.log[j] else float(theta[j])
+        return rounded(value, self.result.standard_errors[self.names[j]])
+
+    def _remarks(self) -> list[str]:
+        said: list[str] = []
+        for name, shift in self.shifts.items():
+            if not np.isfinite(shift).any():
+                continue
+            i = int(np.nanargmax(np.abs(shift)))
+            if abs(shift[i]) >= _FAR:
+                said.append(
+                    f"Without {self.rows[i].name} {name} moves by {shift[i]:+.2g} standard errors: look at these data."
+                )
+        for row, unseen in zip(self.rows, self.unseen, strict=True):
+            if unseen:
+                said.append(f"Without {row.name} nothing is known of {', '.join(unseen)}.")
+        if not said and all(row.success for row in self.rows):
+            said.append(f"No {self.each} moves an estimate by {_FAR:g} standard errors.")
+        return said
+
+    def __repr__(self) -> str:
+        return f"LeaveOutResult({len(self.rows)} fits, each without one {self.each})"
+
+
+def leave_out(
+    result: Result,
+    each: str = "experiment",
+    *,
+    transcription: Transcription | str | None = None,
+    solver: Solver | str | None = None,
+    workers: int | Executor = 1,
+    max_time: float = np.inf,
+    fit_max_time: float = np.inf,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    callback: Callable[[Progress], Any] | None = None,
+    verbose: int = 0,
+) -> LeaveOutResult:
+    """Fit without each experiment, or each measured value, in turn.
+
+    Parameters
+    ----------
+    result : Result
+        Of a fit that succeeded, with its problem; each fit begins there.
+    each : {"experiment", "value"}
+        What is left out.
+    transcription, solver, workers, max_time, fit_max_time, checkpoint, resume, callback, verbose
+        As for `bootstrap`.
+
+    Returns
+    -------
+    LeaveOutResult
+        A row for each fit; its summary names the data on which an estimate hangs.
+
+    Raises
+    ------
+    InputError
+        For misuse, and for experiments if there is only one.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> without = cf.leave_out(result, "value")
+    >>> without
+    LeaveOutResult(14 fits, each without one value)
+    """
+    run = RunOptions(
+        workers=workers, max_time=max_time, start_max_time=fit_max_time, callback=callback,
+        verbose=verbose, checkpoint=checkpoint, resume=resume,
+    )  # fmt: skip
+    mistakes: list[str] = []
+    asked, chosen = parts_from(transcription, solver, mistakes)
+    posed = asked_of("leave_out", result, mistakes)
+    mistakes += option_mistakes(
+        ("each", each, is_one_of(each, "experiment", "value"), "choose 'experiment' or 'value'")
+    )
+    mistakes += [m.replace("start_max_time", "fit_max_time") for m in run.file_mistakes() + run.mistakes()]
+    if is_one_of(each, "experiment") and len(posed.conditions) == 1:
+        mistakes.append(
+            "there is one experiment, and nothing is left without it; use leave_out(result, 'value'), or "
+            "bootstrap(result)"
+        )
+    if is_one_of(each, "value") and posed.n_data == 1:
+        mistakes.append("there is one value, and nothing is left without it")
+    check("leave_out", mistakes)
+    run = run.cleaned()
+    recipe = WithoutExperiment(tuple(c.name for c in posed.conditions)) if each == "experiment" else WithoutValue()
+    names = _names(posed, each)
+    header = run_header(
+        "leave_out", posed, asked, chosen, each=each, estimate=digest(result.theta), fit_max_time=run.start_max_time
+    )
+    plan = Plan.at(result, posed, asked, chosen, recipe, reads=_undetermined)
+    blank = [Refit(index=i, name=name) for i, name in enumerate(names)]
+    ended = carry("leave_out", f"fits without one {each}", plan, blank, run, header, {"each": each})
+    return LeaveOutResult(result, each, ended.rows, ended.message, ended.time)
+
+
+def _names(posed: Posed, each: str) -> list[str]:
+    if each == "experiment":
+        return [f"'{c.name}'" for c in posed.conditions]
+    several = len(posed.conditions) > 1
+    names: list[str] = []
+    for c in posed.conditions:
+        number = replicates(c.points.times, c.points.mask)
+        for i, j in zip(*np.nonzero(c.points.mask), strict=True):
+            copies = int((number[c.points.times == c.points.times[i], j]).max())
+            again = f" ({number[i, j] + 1})" if copies else ""
+            of = f" of '{c.name}'" if several else ""
+            names.append(f"{posed.outputs[j]} at {c.points.times[i]:g}{again}{of}")
+    return names
+
+
+def _undetermined(result: Result) -> dict[str, tuple[float, float]]:
+    """Name the quantities that the data of a fit leave open."""
+    return {n: (np.nan, np.nan) for n, error in result.standard_errors.items() if np.isposinf(error)}

@@ -1,0 +1,251 @@
+"""What a sampler found: draws of the posterior, whether they have converged, and ArviZ's form of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.arguments import option_mistakes, real
+from castfit._support.text_tables import aligned, rounded
+from castfit.drive.uncertainty.drawn import Drawn
+from castfit.drive.run.found import STOPS
+from castfit.result.result import Result
+from castfit._support.status import Status, check
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+_ALIKE = 1.01  # R-hat up to which chains are taken to agree [Vehtari et al. 2021]
+_ENOUGH = 400  # effective draws, from which means and limits are worth reading
+_LEAST = 4  # steps, without which there is no R-hat
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SampleResult(Drawn):
+    """Draws from the posterior of the estimates of a fit.
+
+    Attributes
+    ----------
+    result : Result
+        The fit.
+    chain : (walkers, steps, n_theta) array
+        Draws in search scale; every walker of every chain is a row of its own.
+    log_density : (walkers, steps) array
+        The logarithm of the posterior of theta, up to a constant.
+    sigma_draws : dict
+        Unknown standard deviations that were eliminated, (walkers, steps) each.
+    accepted : float
+        Share of the proposals that were accepted.
+    evaluations : int
+        How often the model was simulated.
+    message : str
+        How the run ended, in words.
+    time : float
+        Seconds.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> drawn = cf.sample(result, draws=40, chains=2, tune=5)
+    >>> drawn.converged
+    False
+    >>> lower, upper = drawn.confidence_intervals(0.9)["k1"]
+    """
+
+    result: Result
+    chain: Array
+    log_density: Array
+    sigma_draws: Mapping[str, Array]
+    accepted: float
+    evaluations: int
+    message: str
+    time: float
+
+    @classmethod
+    def of(
+        cls,
+        result: Result,
+        ensembles: Sequence[Any],
+        chains: int,
+        steps: int,
+        tune: int,
+        stopped: Status | None,
+        trouble: Sequence[str],
+        seconds: float,
+    ) -> SampleResult:
+        """Put the chains together, as far as all of them have come."""
+        n, labels = len(result.names), list(result.sigmas)
+        done = min((len(e.thetas) for e in ensembles), default=0)
+        parts = [e.thetas[:done].transpose(1, 0, 2) for e in ensembles]
+        chain = np.concatenate(parts) if parts else np.empty((0, 0, n))
+        heights = np.concatenate([e.logs[:done].T for e in ensembles]) if parts else np.empty((0, 0))
+        likely = [e.sigmas[:done].transpose(1, 0, 2) for e in ensembles]
+        sigma = np.concatenate(likely) if parts else np.empty((0, 0, len(labels)))
+        sizes = _group_sizes(result)
+        rng = np.random.default_rng(0)  # for what only depends on the draws
+        drawn = {
+            name: sigma[:, :, g] * np.sqrt(sizes[g] / rng.chisquare(sizes[g], sigma.shape[:2]))
+            for g, name in enumerate(labels)
+        }
+        whole = f"{chains} chains of {parts[0].shape[0] if parts else 0} walkers, {done} steps each after {tune}."
+        short = f" {len(ensembles)} chains came to an end." if len(ensembles) < chains else ""
+        said = [STOPS[stopped]] if stopped else []
+        return cls(
+            result,
+            chain,
+            heights,
+            drawn,
+            float(np.mean([e.accepted for e in ensembles])) if parts else np.nan,
+            sum(e.evaluations for e in ensembles),
+            " ".join([*said, whole + short, *trouble]),
+            seconds,
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The estimated quantities."""
+        return self.result.names
+
+    @property
+    def thetas(self) -> Array:
+        """All draws, search scale, (n, n_theta)."""
+        return self.chain.reshape(-1, len(self.names))
+
+    @property
+    def sigmas(self) -> dict[str, Array]:
+        """Draws of the standard deviations that were eliminated, (n,) each."""
+        return {name: draws.ravel() for name, draws in self.sigma_draws.items()}
+
+    @property
+    def values(self) -> dict[str, Array]:
+        """Draws of each quantity, natural scale, (n,)."""
+        log = self.result.log
+        natural = np.where(log, np.exp(np.where(log, self.thetas, 0.0)), self.thetas)
+        return dict(zip(self.names, natural.T, strict=True))
+
+    @cached_property
+    def inference_data(self) -> Any:
+        """ArviZ's InferenceData (a DataTree from its version 1 on), with the groups posterior and sample_stats.
+
+        Every walker is a chain there; natural values by name, with the sigmas that were eliminated.
+        """
+        arviz = _arviz()
+        shape = self.chain.shape[:2]
+        posterior = {n: v.reshape(shape) for n, v in self.values.items()} | dict(self.sigma_draws)
+        groups = {"posterior": posterior, "sample_stats": {"lp": self.log_density}}
+        if int(arviz.__version__.split(".")[0]) >= 1:
+            return arviz.from_dict(groups)
+        return arviz.from_dict(**groups)
+
+    @cached_property
+    def r_hat(self) -> dict[str, float]:
+        """Of each quantity, how much more chains differ than they scatter: 1 where they agree (rank-normalised)."""
+        return self._diagnosed("rhat")
+
+    @cached_property
+    def effective(self) -> dict[str, float]:
+        """Of each quantity, how many independent draws they are worth, in the middle or in the tails: the less."""
+        bulk, tail = self._diagnosed("ess", method="bulk"), self._diagnosed("ess", method="tail")
+        return {name: min(bulk[name], tail[name]) for name in self.names}
+
+    def _diagnosed(self, what: str, **options: Any) -> dict[str, float]:
+        if self.chain.shape[1] < _LEAST:
+            return dict.fromkeys(self.names, np.nan)
+        arviz = _arviz()
+        function = getattr(arviz, what)
+        return {n: float(function(self.chain[:, :, j], **options)) for j, n in enumerate(self.names)}
+
+    @property
+    def converged(self) -> bool:
+        """Whether chains agree, and hold enough independent draws."""
+        agree = all(r <= _ALIKE for r in self.r_hat.values())
+        return agree and all(e >= _ENOUGH for e in self.effective.values())
+
+    @property
+    def sentence(self) -> str:
+        """Whether the draws can be relied on, in words."""
+        if not np.isfinite(list(self.r_hat.values())).all():
+            return "There are too few steps to say anything about convergence; raise draws or max_time."
+        worst = max(self.r_hat, key=lambda n: self.r_hat[n])
+        least = min(self.effective, key=lambda n: self.effective[n])
+        agree = f"R-hat is at most {self.r_hat[worst]:.3f}"
+        enough = f"at least {self.effective[least]:.0f} effective draws"
+        if self.converged:
+            return f"Converged: {agree} ({worst}), {enough} ({least})."
+        if self.r_hat[worst] > _ALIKE:
+            said = f"NOT converged: R-hat is {self.r_hat[worst]:.3f} for {worst}, above {_ALIKE}: chains disagree"
+            return f"{said}. Do not use these draws; raise draws and tune."
+        few = f"only {self.effective[least]:.0f} effective draws of {least}, fewer than {_ENOUGH}"
+        return f"NOT converged: chains agree, but there are {few}; raise draws."
+
+    def confidence_intervals(self, level: float | None = None) -> dict[str, tuple[float, float]]:
+        """Return credible intervals: between two quantiles of the draws, with equal probability on either side.
+
+        Parameters
+        ----------
+        level : float, optional
+            By default the result's `confidence_level`.
+        """
+        chosen = self.result.confidence_level if level is None else real(level)
+        right = chosen is not None and 0.0 < chosen < 1.0
+        check("confidence_intervals", option_mistakes(("level", level, right, "it lies between 0 and 1")))
+        assert chosen is not None
+        if not self.thetas.size:
+            return dict.fromkeys(self.names, (np.nan, np.nan))
+        ends = [0.5 - chosen / 2, 0.5 + chosen / 2]
+        found = {n: np.quantile(v, ends).tolist() for n, v in self.values.items()}
+        return {n: (low, high) for n, (low, high) in found.items()}
+
+    @property
+    def limits(self) -> dict[str, dict[str, tuple[float, float]]]:
+        """The intervals by what they are called."""
+        return {"posterior": self.confidence_intervals()}
+
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+        level = f"{100 * self.result.confidence_level:g} %"
+        lines = [f"posterior: {len(self.thetas)} draws, {100 * self.accepted:.0f} % accepted, {self.time:.1f} s"]
+        lines += [self.message, self.sentence, ""]
+        heads = ("", "estimate", "mean", "std. dev.", f"{level} posterior", f"{level} linear", "R-hat", "effective")
+        rows: list[tuple[str, ...]] = [heads]
+        found, linear = self.confidence_intervals(), self.result.confidence_intervals()
+        for name, draws in self.values.items():
+            spread = float(np.std(draws)) if draws.size else np.nan
+            mean = float(np.mean(draws)) if draws.size else np.nan
+            cells = ["-" if not np.isfinite(p).all() else f"[{rounded(p[0], spread)}, {rounded(p[1], spread)}]"
+                     for p in (found[name], linear[name])]  # fmt: skip
+            value = rounded(self.result.values[name], spread)
+            figures = (f"{self.r_hat[name]:.3f}", f"{self.effective[name]:.0f}")
+            rows.append((name, value, rounded(mean, spread), f"{spread:.3g}", *cells, *figures))
+        return "\n".join([*lines, *aligned(rows, "<>>><<>>")])
+
+    __str__ = summary
+
+    def __repr__(self) -> str:
+        return f"SampleResult({len(self.thetas)} draws of {len(self.names)} quantities; {self.sentence})"
+
+
+def _group_sizes(result: Result) -> list[int]:
+    """Return how many data each unknown sigma has."""
+    assert result.problem is not None
+    posed = result.problem.posed.assuming(absolute_sigma=result.absolute_sigma)
+    observed = [c.observed[j] for c in posed.conditions for j in np.nonzero(c.points.mask)[1]]
+    group = [-1 if of is None else of.group for of in observed]
+    return [group.count(g) for g in range(len(posed.groups))]
+
+
+def _arviz() -> Any:
+    """Import ArviZ without the warnings that it greets with."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import arviz
+
+        return arviz

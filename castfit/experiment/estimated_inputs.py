@@ -1,0 +1,199 @@
+"""Inputs that are not known and are estimated: values at knots, an interpolation, and how smooth it should be.
+
+    g(t) = sum_k B_k(t) theta_k           u = g, or u = exp(g) on a logarithmic scale
+
+theta_k is the value, or its logarithm, at knot k, so that g passes through all of them.  B_k depends on the kind alone:
+steps, hats, or the cubic spline of `Input.cubic_spline`.  How rough g is, is measured on time s from 0 to 1 between the
+first and the last knot, so that no unit of time enters:
+
+    roughness = integral of (d^m g / ds^m)^2 ds = |R theta|^2          m = 1 or 2
+
+exactly for a cubic spline with m = 2, else with divided differences in place of the derivative.  What is minimised
+besides the cost of the data is  1/2 smoothness |R theta|^2,  the density of a random walk (m = 1) or of an integrated
+one (m = 2), as of the smoothing spline (Wahba 1978, J. R. Stat. Soc. B 40, 364).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.interpolate import CubicSpline
+
+from castfit._support.bounds import bound_mistakes
+from castfit._support.reprs import brief
+from castfit._support.arguments import is_one_of, real, reals, text
+from castfit._support.status import check, suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+KINDS = {"piecewise_constant": 1, "linear": 2, "cubic_spline": 4}  # with the fewest knots
+AUTO = "auto"
+_NONE = 1e-9  # relative; a singular value of the roughness that is none
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class EstimatedInput:
+    """An input signal that is estimated; create it with ``Input.estimated``.
+
+    Attributes
+    ----------
+    kind : {"piecewise_constant", "linear", "cubic_spline"}
+    knots : (n,) array
+    guess : (n,) array
+        Where the search for the values at the knots begins, in the input's unit.
+    lower, upper : float
+        Bounds of all values.
+    scale : {"linear", "log"}
+        Whether the input or its logarithm is interpolated, searched and smooth.
+    smoothness : "auto" or float
+        Weight of the roughness; 0 for none.
+    order : {1, 2}
+        Which derivative is small where the input is smooth.
+    name : str
+        Inputs of one name are one function; "" stands for the name that the model gives it.
+    per_experiment : bool
+        Whether every experiment has a function of its own.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake.
+    """
+
+    kind: str
+    knots: Array
+    guess: Array
+    lower: float
+    upper: float
+    scale: str
+    smoothness: float | str
+    order: int
+    name: str
+    per_experiment: bool
+
+    def __post_init__(self) -> None:
+        mistakes: list[str] = []
+        if not is_one_of(self.kind, *KINDS):
+            mistakes.append(f"kind is {text(self.kind)}: {suggest(str(self.kind), KINDS)}")
+        t = reals(self.knots)
+        if t is None or t.ndim != 1 or not np.isfinite(t).all():
+            mistakes.append(f"knots is {text(self.knots)}; give the times between which the input is interpolated")
+            t = None
+        least = KINDS.get(str(self.kind), 1)
+        if t is not None and t.size < least:
+            mistakes.append(f"{t.size} knots given; this kind needs at least {least}")
+        if t is not None and (np.diff(t) <= 0).any():
+            mistakes.append(f"knots must increase strictly; look at t = {t[1:][np.diff(t) <= 0][0]:g}")
+        y = self._read_guess(t, mistakes)
+        weight = real(self.smoothness)
+        if not is_one_of(self.smoothness, AUTO) and (weight is None or not 0.0 <= weight < np.inf):
+            remedy = "give 'auto', None or 0 for none, or a positive weight"
+            mistakes.append(f"smoothness is {text(self.smoothness)}; {remedy}")
+        if not is_one_of(self.order, 1, 2):
+            mistakes.append(f"order is {text(self.order)}; give 1 (little change) or 2 (little curvature)")
+        if not isinstance(self.name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            mistakes.append(f"name is {text(self.name)}; give text")
+        if not is_one_of(self.per_experiment, True, False, np.True_, np.False_):
+            mistakes.append(f"per_experiment is {text(self.per_experiment)}; give True or False")
+        check("Input.estimated", mistakes)
+        assert t is not None
+        assert y is not None
+        t.flags.writeable = y.flags.writeable = False
+        for field, value in (
+            *(("knots", t), ("guess", y), ("lower", real(self.lower)), ("upper", real(self.upper))),
+            ("smoothness", AUTO if weight is None else weight),
+        ):
+            object.__setattr__(self, field, value)
+
+    def _read_guess(self, knots: Array | None, mistakes: list[str]) -> Array | None:
+        given: Any = self.guess
+        y = reals(given)
+        if given is None:
+            mistakes.append("guess is missing; say where the search begins, a number or one for each knot")
+            return None
+        if y is None or y.ndim > 1 or not np.isfinite(y).all():
+            mistakes.append(f"guess is {text(given)}; give a finite number, or one for each knot")
+            return None
+        if y.ndim == 1 and knots is not None and y.size != knots.size:
+            mistakes.append(f"guess has {y.size} numbers for {knots.size} knots; give one, or one for each knot")
+            return None
+        values = np.unique(y).tolist()
+        found = [m for v in values for m in bound_mistakes("the input", v, self.lower, self.upper, self.scale)]
+        mistakes += list(dict.fromkeys(found))
+        return np.array(np.broadcast_to(y, (1 if knots is None else knots.size,)))
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last time at which the input is defined."""
+        last = np.inf if self.kind == "piecewise_constant" else float(self.knots[-1])
+        return float(self.knots[0]), last
+
+    @property
+    def log(self) -> bool:
+        """Whether the logarithm is interpolated."""
+        return self.scale == "log"
+
+    @property
+    def said(self) -> tuple[Any, ...]:
+        """What is said of it; the same wherever one function is meant."""
+        same = (self.kind, self.lower, self.upper, self.scale, self.smoothness, self.order, self.per_experiment)
+        return (*same, *self.knots.tolist(), *([] if self.per_experiment else self.guess.tolist()))
+
+    def label(self, called: str) -> str:
+        """Return the name of the function, of an input that the model calls so."""
+        return self.name or called
+
+    def names(self, called: str) -> tuple[str, ...]:
+        """Return the names of its values, such as ``u(3)``, (n,)."""
+        for digits in (6, 12, 17):
+            shown = [f"{t:.{digits}g}" for t in self.knots.tolist()]
+            if len(set(shown)) == len(shown):
+                break
+        return tuple(f"{self.label(called)}({t})" for t in shown)
+
+    def interpolation(self, times: Any) -> Array:
+        """Return B (m, n): what the values at the knots contribute to g at times (m,) within the span."""
+        t, identity = np.atleast_1d(np.asarray(times, dtype=float)), np.eye(self.knots.size)
+        if self.kind == "piecewise_constant":
+            return identity[np.maximum(np.searchsorted(self.knots, t, side="right") - 1, 0)]
+        if self.kind == "cubic_spline":
+            return np.asarray(self._spline(t), dtype=float)
+        return np.array([np.interp(t, self.knots, row) for row in identity]).T.reshape(t.size, identity.shape[0])
+
+    @cached_property
+    def slopes(self) -> Array:
+        """What the values at the knots contribute to g' at the knots, (n, n); of a spline only."""
+        return np.asarray(self._spline(self.knots, 1), dtype=float)
+
+    @cached_property
+    def _spline(self) -> CubicSpline:
+        return CubicSpline(self.knots, np.eye(self.knots.size))
+
+    @cached_property
+    def roughness(self) -> Array:
+        """R (m, n), so that |R theta|^2 is the roughness; m is the number of its directions."""
+        n, length = self.knots.size, float(self.knots[-1] - self.knots[0])
+        if n <= self.order:
+            return np.empty((0, n))
+        s = (self.knots - self.knots[0]) / length
+        h = np.diff(s)
+        if self.order == 1:
+            return np.diff(np.eye(n), axis=0) / np.sqrt(h)[:, None]
+        if self.kind != "cubic_spline":
+            between = 0.5 * (h[1:] + h[:-1])
+            return np.diff(np.diff(np.eye(n), axis=0) / h[:, None], axis=0) / np.sqrt(between)[:, None]
+        bend = np.asarray(CubicSpline(s, np.eye(n))(s, 2), dtype=float)  # linear between knots
+        root = np.concatenate(  # of h/3 (a^2 + a b + b^2) between two knots: Simpson's rule is exact
+            [np.sqrt(h / 6)[:, None] * bend[:-1], np.sqrt(h / 6)[:, None] * bend[1:],
+             np.sqrt(h / 6)[:, None] * (bend[:-1] + bend[1:])]
+        )  # fmt: skip
+        _, size, rows = np.linalg.svd(root, full_matrices=False)
+        kept = size > _NONE * size[0]
+        return size[kept, None] * rows[kept]

@@ -1,0 +1,463 @@
+"""What happens to a system at certain times: events that change states, and doses.
+
+An event replaces states by expressions of what they were; a dose adds an amount to one state, at once or by an
+infusion.  Everything may depend on parameters, times as well: a lag time is estimated like a rate constant.
+
+Events at one time happen in the order in which they are listed, each on the state that the one before it left; the
+changes of one event happen at once, and so do events whose conditions become true together.  A time that is estimated
+and meets one that is known counts as later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.reprs import brief
+from castfit._support.arguments import is_count, is_one_of, items, name_of, named, real, reals, text
+from castfit.model.comparisons import is_condition
+from castfit.model.model import NOT_A_NUMBER, holds_nan
+from castfit._support.status import check
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+Value = float | ca.SX
+
+_SIDES = ("before", "after")
+DIRECTIONS = {"rising": 1, "falling": -1, "either": 0}
+_MOST = 100_000  # doses; more are a mistake in the units of time
+_ROUNDING = 1e-9  # of an interval between doses
+
+
+@brief
+@dataclass(frozen=True, eq=False, init=False)
+class Event:
+    """A change of states at one time, or when states reach something.
+
+    Parameters
+    ----------
+    time : float or expression of parameters
+        When, in the experiment's time, not before its start.  Where it is an expression it is estimated with the
+        parameters in it, and must stay behind the start; beyond the last measurement it has no effect.
+    changes : mapping from state to float or expression
+        The new value of each state that changes, from states, parameters, inputs and time just before:
+        ``{x: x + dose, y: 0.5 * y}``.
+    measured : {"before", "after"}
+        Whether a value measured at the very time of the event was measured before or after it.
+    when : expression of states, parameters, inputs and time, instead of `time`
+        The event happens where this passes zero; or, if it is a condition such as ``x > 1`` or
+        ``casadi.logic_and(x > 1, t < 5)``, whenever that becomes true, by a jump as well.  By single shooting and in
+        simulations only.
+    direction : {"either", "rising", "falling"}
+        In which direction it must pass zero.
+    at_start : bool
+        Whether it happens at the start, too, if the condition is true there.
+    count : int
+        How often that may happen; more often is a failure.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, y, dose, when = cf.symbols("x y dose when")
+    >>> cf.Event(24, {x: x + dose})
+    Event(time=24, changes={'x': (x+dose)})
+    >>> cf.Event(when, {x: 0.5 * x, y: 0}, measured="after")
+    Event(time=when, changes={'x': (0.5*x), 'y': 0}, measured='after')
+    >>> cf.Event(when=x - 3, changes={y: -0.8 * y}, direction="falling")
+    Event(time=inf, changes={'y': (-0.8*y)}, when=(x-3), direction='falling', count=20)
+    >>> cf.Event(when=x < 3, changes={y: y + dose}, at_start=True)
+    Event(time=inf, changes={'y': (y+dose)}, when=(x<3), count=20, at_start=True)
+    """
+
+    time: Value
+    changes: Mapping[str, Value]
+    measured: str = "before"
+    when: ca.SX | None = None
+    direction: str = "either"
+    count: int = 1
+    at_start: bool = False
+
+    def __init__(
+        self,
+        time: Value | None = None,
+        changes: Mapping[Any, Value] | None = None,
+        *,
+        measured: str = "before",
+        when: ca.SX | None = None,
+        direction: str = "either",
+        count: int = 20,
+        at_start: bool = False,
+    ) -> None:
+        mistakes: list[str] = []
+        new = {
+            n: _value(f"the new value of '{n}'", v, mistakes) for n, v in named("changes", changes, mistakes).items()
+        }
+        if not new and not mistakes:
+            mistakes.append("nothing changes; give the new values of states, as in {x: x + dose}")
+        at: Value = np.inf
+        if (time is None) == (when is None):
+            mistakes.append("give either a time or when=, an expression that passes zero")
+        elif when is None:
+            at = _value("time", time, mistakes)
+        elif not isinstance(_value("when", when, mistakes), ca.SX):
+            mistakes.append(f"when is {text(when)}; give an expression of states that passes zero")
+        mistakes += _side_mistakes(measured)
+        if not is_one_of(direction, *DIRECTIONS):
+            mistakes.append(f"direction is {text(direction)}; choose 'either', 'rising' or 'falling'")
+        if not is_count(count, 1, _MOST):
+            mistakes.append(f"count is {text(count)}; give the largest number of events, a positive integer")
+        condition = isinstance(when, ca.SX) and when.numel() == 1 and is_condition(when)
+        if condition and not is_one_of(direction, "either"):
+            mistakes.append(
+                "a condition has no direction; write for example when=x > 3, or when=x - 3 with a direction"
+            )
+        if at_start is not False and not (at_start is True and condition):
+            mistakes.append(f"at_start is {text(at_start)}; it may be True where when= is a condition, such as x > 3")
+        check("Event", mistakes)
+        values = {"time": at, "changes": new, "measured": measured, "when": when, "direction": direction}
+        values["at_start"] = at_start
+        for key, value in (values | {"count": 1 if when is None else count}).items():
+            object.__setattr__(self, key, value)
+
+    def __reduce__(self) -> Any:
+        """Pickle expressions through a CasADi function, since bare SX does not pickle."""
+        graph = _Graphs.of([self.time if self.when is None else self.when, *self.changes.values()])
+        rest = (self.measured, self.when is not None, self.direction, self.count, self.at_start)
+        return _restore_event, (graph, tuple(self.changes), *rest)
+
+
+@brief
+@dataclass(frozen=True, eq=False, init=False)
+class Doses:
+    """Amounts given to one state, once or repeatedly, at once or by infusions.
+
+    Parameters
+    ----------
+    into : state or its name
+        The state that receives the amount, such as the amount of drug in the gut; for a concentration give
+        ``amount=dose / volume``.
+    amount : float, expression, or sequence of them
+        What is added by each dose, or by one each; for an infusion an expression of parameters alone.
+    times : float, expression of parameters, or sequence of them
+        When the doses are given, or the infusions begin; by default 0.
+    every : float, optional
+        The interval after which a single time repeats: `count` times in all, or, without it, up to the last
+        measurement.
+    count : int, optional
+        Number of doses, with `every`.
+    duration : float or expression of parameters, optional
+        The amount is infused at a constant rate, amount / duration, from its time for so long.  Infusions may overlap.
+    lag : float or expression of parameters
+        Added to all times.
+    bioavailability : float or expression
+        The fraction of the amount that arrives.
+    measured : {"before", "after"}
+        Whether a value measured at the very time of a dose was measured before (a trough) or after it.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake: negative durations, times that do not fit the amounts, ...
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> gut, blood, ka, ke = cf.symbols("gut blood ka ke")
+    >>> lag, F = cf.symbols("lag F")
+    >>> cf.Doses(into=gut, amount=320, times=0, every=24, count=7, lag=lag, bioavailability=F)
+    Doses(into='gut', amount=(320,), times=(0,), every=24, count=7, lag=lag, bioavailability=F)
+    >>> cf.Doses(into=blood, amount=[100, 50], times=[0, 12], duration=2)
+    Doses(into='blood', amount=(100, 50), times=(0, 12), duration=2)
+    """
+
+    into: str
+    amount: tuple[Value, ...]
+    times: tuple[Value, ...]
+    every: float | None = None
+    count: int | None = None
+    duration: Value | None = None
+    lag: Value = 0.0
+    bioavailability: Value = 1.0
+    measured: str = "before"
+
+    def __init__(
+        self,
+        into: ca.SX | str,
+        amount: Value | Sequence[Value] | ArrayLike,
+        times: Value | Sequence[Value] | ArrayLike = 0.0,
+        *,
+        every: float | None = None,
+        count: int | None = None,
+        duration: Value | None = None,
+        lag: Value = 0.0,
+        bioavailability: Value = 1.0,
+        measured: str = "before",
+    ) -> None:
+        mistakes: list[str] = []
+        name = name_of(into)
+        if name is None:
+            mistakes.append(f"into is {text(into)}; give a state of the model, or its name")
+        amounts, when = _values("amount", amount, mistakes), _values("times", times, mistakes)
+        if every is not None:
+            interval = real(every)
+            if interval is None or not 0 < interval < np.inf:
+                mistakes.append(f"every is {text(every)}; give the positive time between doses")
+            if len(when) != 1:
+                mistakes.append(f"every repeats one time, but {len(when)} are given; list all times, or give the first")
+            if count is not None and not is_count(count, 1, _MOST):
+                mistakes.append(f"count is {text(count)}; give the number of doses, a positive integer")
+            if len(amounts) != 1:
+                mistakes.append("every repeats one amount; give one, or list all times")
+        elif count is not None:
+            mistakes.append("count is the number of repeated doses; give every= too")
+        elif len(amounts) not in (1, len(when)):
+            mistakes.append(f"{len(amounts)} amounts are given for {len(when)} times; give one, or one for each")
+        long = None if duration is None else _value("duration", duration, mistakes)
+        if isinstance(long, float) and not long > 0:
+            mistakes.append(f"duration is {long:g}; it must be positive; without duration= a dose is given at once")
+        late, part = _value("lag", lag, mistakes), _value("bioavailability", bioavailability, mistakes)
+        if isinstance(late, float) and late < 0:
+            mistakes.append(f"lag is {late:g}; it must not be negative")
+        mistakes += _side_mistakes(measured)
+        check("Doses", mistakes)
+        values = {"into": name, "amount": amounts, "times": when, "every": None if every is None else float(every)}
+        values |= {"count": count, "duration": long, "lag": late, "bioavailability": part, "measured": measured}
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+
+    def __reduce__(self) -> Any:
+        """Pickle expressions through a CasADi function, since bare SX does not pickle."""
+        single = [self.lag, self.bioavailability, *([] if self.duration is None else [self.duration])]
+        graph = _Graphs.of([*self.amount, *self.times, *single])
+        sizes = (len(self.amount), len(self.times), self.duration is not None)
+        return _restore_doses, (graph, sizes, self.into, self.every, self.count, self.measured)
+
+    @property
+    def endless(self) -> bool:
+        """Whether the doses go on up to the last measurement."""
+        return self.every is not None and self.count is None
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Parameters of the model that have other values from a time on; made of estimated inputs and PEtab's periods."""
+
+    time: float
+    values: Mapping[str, Value]
+    measured: str = "before"
+
+    def __reduce__(self) -> Any:
+        """Pickle expressions through a CasADi function, since bare SX does not pickle."""
+        return _restore_setting, (self.time, tuple(self.values), _Graphs.of(list(self.values.values())), self.measured)
+
+
+Happening = Event | Doses | Setting
+
+
+@dataclass(frozen=True, eq=False)
+class Occurrence:
+    """One thing that happens at one time.
+
+    what : str
+        In words.
+    time : float or SX
+    measured : str
+    changes : mapping from state to expression
+        New states, for an event.
+    into, amount :
+        The state that a dose goes into, and how much; of an infusion how much per time.
+    until : float, SX or None
+        When an infusion ends.
+    when : Event or None
+        The event that states trigger, of which this is one of those that may happen.
+    values : mapping from parameter to expression
+        What parameters are from then on.
+    """
+
+    what: str
+    time: Value
+    measured: str
+    changes: Mapping[str, Value] | None = None
+    into: str = ""
+    amount: Value = 0.0
+    until: Value | None = None
+    when: Event | None = None
+    values: Mapping[str, Value] | None = None
+
+
+def occurrences(events: Iterable[Happening], end: float) -> list[Occurrence]:
+    """List everything that happens, in the order in which it was said; repeated doses without a count up to `end`."""
+    found: list[Occurrence] = []
+    for event in events:
+        if isinstance(event, Event):
+            by = None if event.when is None else event
+            found += [Occurrence("the event", event.time, event.measured, event.changes, when=by)] * event.count
+        elif isinstance(event, Setting):
+            found.append(Occurrence("the knot", event.time, event.measured, values=event.values))
+        else:
+            found += _doses(event, end)
+    return found
+
+
+def _doses(doses: Doses, end: float) -> list[Occurrence]:
+    first, times = doses.times[0], list(doses.times)
+    if doses.every is not None:
+        count = doses.count
+        if count is None:
+            known = first if isinstance(first, float) else 0.0
+            count = int(np.clip(np.floor((end - known) / doses.every + _ROUNDING) + 1, 1, _MOST))
+        times = [first + i * doses.every for i in range(count)]
+    amounts = doses.amount if len(doses.amount) > 1 else doses.amount * len(times)
+    found: list[Occurrence] = []
+    for time, amount in zip(times, amounts, strict=True):
+        given = amount if is_one_of(doses.bioavailability, 1.0) else doses.bioavailability * amount
+        begin = time if is_one_of(doses.lag, 0.0) else time + doses.lag
+        if doses.duration is None:
+            found.append(Occurrence(f"the dose into '{doses.into}'", begin, doses.measured, None, doses.into, given))
+        else:
+            what, rate, stop = f"the infusion into '{doses.into}'", given / doses.duration, begin + doses.duration
+            found.append(Occurrence(what, begin, doses.measured, None, doses.into, rate, stop))
+    return found
+
+
+def up_to(events: Iterable[Happening], end: float) -> tuple[Happening, ...]:
+    """Return the events of which something may happen up to a time."""
+    return tuple(
+        e
+        for e in events
+        if any(not isinstance(o.time, float) or o.time <= end or o.when for o in occurrences([e], end))
+    )
+
+
+def symbols_of(events: Iterable[Happening]) -> frozenset[str]:
+    """Return the names of all symbols in the expressions of events."""
+    return frozenset(s.name() for event in events for v in _expressions(event) for s in ca.symvar(v))
+
+
+def _expressions(event: Happening) -> list[ca.SX]:
+    if isinstance(event, Event):
+        values: list[Value | None] = [event.time, event.when, *event.changes.values()]
+    elif isinstance(event, Setting):
+        values = [*event.values.values()]
+    else:
+        values = [*event.amount, *event.times, event.duration, event.lag, event.bioavailability]
+    return [v for v in values if isinstance(v, ca.SX)]
+
+
+def read_events(given: Any, mistakes: list[str]) -> tuple[Happening, ...]:
+    """Read the events of an experiment."""
+    if _happens(given):
+        return (given,)
+    every = [] if given is None else items(given)
+    if every is None:
+        mistakes.append(f"events is {text(given)}; give a list of Event(...) and Doses(...)")
+        return ()
+    mistakes += [f"events contains {text(e)}; give Event(...) or Doses(...)" for e in every if not _happens(e)]
+    return tuple(e for e in every if _happens(e))
+
+
+def _happens(event: Any) -> bool:
+    return isinstance(event, (Event, Doses, Setting))
+
+
+def _side_mistakes(measured: Any) -> list[str]:
+    return [] if is_one_of(measured, *_SIDES) else [f"measured is {text(measured)}; choose 'before' or 'after'"]
+
+
+def _value(what: str, value: Any, mistakes: list[str]) -> Value:
+    """Read a finite number or a scalar expression."""
+    if isinstance(value, ca.SX) and value.numel() == 1:
+        if value.is_constant():
+            value = float(value)
+        elif holds_nan(value):
+            mistakes.append(f"{what} {NOT_A_NUMBER}")
+            return np.nan
+        else:
+            return value
+    number = real(value)
+    if number is not None and np.isfinite(number):
+        return number
+    mistakes.append(f"{what} is {text(value)}; give a finite number or a scalar SX expression")
+    return np.nan
+
+
+def _values(what: str, given: Any, mistakes: list[str]) -> tuple[Value, ...]:
+    """Read one or several numbers or expressions."""
+    if isinstance(given, ca.SX):
+        parts = list(ca.vertsplit(ca.vec(given))) if given.numel() != 1 else [given]
+        return tuple(_value(what, v, mistakes) for v in parts)
+    array = reals(given)
+    every: Sequence[Any] | None = array.ravel().tolist() if array is not None and array.ndim <= 1 else items(given)
+    if not every:
+        mistakes.append(f"{what} is {text(given)}; give a number, an expression, or a list of them")
+        return (np.nan,)
+    return tuple(_value(what, v, mistakes) for v in every)
+
+
+@dataclass(frozen=True)
+class _Graphs:
+    """Pickled values: a function of their symbols, and the symbols' names."""
+
+    function: ca.Function
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[Value]) -> _Graphs:
+        column = ca.vertcat(*(ca.SX(v) for v in values))
+        found = ca.symvar(column)
+        return cls(ca.Function("values", found, [ca.densify(column)]), tuple(s.name() for s in found))
+
+    def values(self) -> list[Value]:
+        column = ca.SX(self.function.call([ca.SX.sym(n) for n in self.names])[0])
+        return [float(v) if v.is_constant() else v for v in ca.vertsplit(column)]
+
+
+def _restore_setting(time: float, names: tuple[str, ...], graph: _Graphs, measured: str) -> Setting:
+    return Setting(time, dict(zip(names, graph.values(), strict=True)), measured)
+
+
+def _restore_event(
+    graph: _Graphs,
+    names: tuple[str, ...],
+    measured: str,
+    triggered: bool,
+    direction: str,
+    count: int,
+    at_start: bool = False,
+) -> Event:
+    first, *new = graph.values()
+    changes = dict(zip(names, new, strict=True))
+    if triggered:
+        return Event(
+            None, changes, measured=measured, when=ca.SX(first), direction=direction, count=count, at_start=at_start
+        )
+    return Event(first, changes, measured=measured)
+
+
+def _restore_doses(
+    graph: _Graphs, sizes: tuple[int, int, bool], into: str, every: float | None, count: int | None, measured: str
+) -> Doses:
+    values = graph.values()
+    amounts, rest = values[: sizes[0]], values[sizes[0] :]
+    times, (lag, part, *long) = rest[: sizes[1]], rest[sizes[1] :]
+    return Doses(
+        into,
+        list(amounts),
+        list(times),
+        every=every,
+        count=count,
+        duration=long[0] if sizes[2] else None,
+        lag=lag,
+        bioavailability=part,
+        measured=measured,
+    )

@@ -1,0 +1,669 @@
+"""One experiment: measured values with their times and standard deviations, inputs, and initial states.
+
+Data are stored as points: ``times (n_points,)``, ``values (n_points, n_outputs)`` with NaN where nothing was measured.
+Replicates are points with equal times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Union
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.bounds import both_bounds, bound_mistakes
+from castfit._support.reprs import brief, listed, one_line
+from castfit._support.arguments import named, real, reals, text
+from castfit.experiment.dates import counted
+from castfit.experiment.estimated_inputs import EstimatedInput
+from castfit.experiment.events import Doses, Event, Happening, read_events, up_to
+from castfit.experiment.inputs import Input
+from castfit.model.model import NOT_A_NUMBER, holds_nan
+from castfit.densities.noise.base import Noise
+from castfit.densities.noise.gaussian import Gaussian
+from castfit.experiment.noise_reading import read_noise
+from castfit.densities.noise.unknown import Unknown
+from castfit.densities.priors import PriorDistribution, contradictions, prior_mistakes
+from castfit.experiment.steady import SteadyStart
+from castfit.experiment.time_series import Relative, Series, read_series, scale_mistakes, series_mistakes
+from castfit._support.status import InputError, check, suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[np.float64]
+
+
+@brief
+@dataclass(frozen=True)
+class Free:
+    """An initial state that is estimated; create it with `free`."""
+
+    guess: float
+    lower: float = -np.inf
+    upper: float = np.inf
+    scale: str = "linear"
+    prior: PriorDistribution | None = None
+
+
+def free(
+    guess: float,
+    *,
+    lower: float = -np.inf,
+    upper: float = np.inf,
+    scale: str = "linear",
+    bounds: tuple[float, float] | None = None,
+    prior: PriorDistribution | None = None,
+) -> Free:
+    """Say that an initial state is estimated.
+
+    Parameters
+    ----------
+    guess : float
+        Where the search starts, in the state's unit.
+    lower, upper : float
+        Bounds.
+    scale : {"linear", "log"}
+        Whether the search moves in the value or in its logarithm.
+    bounds : (lower, upper), optional
+        The same in one argument.
+    prior : PriorDistribution, optional
+        What is known of the value beforehand, such as ``Normal(mean, deviation)``; see `castfit.priors`.
+
+    Raises
+    ------
+    InputError
+        If `bounds` is no pair, or given beside `lower` or `upper`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> cf.free(2.0, lower=0)
+    Free(guess=2, lower=0)
+    >>> cf.free(2.0, scale="log", prior=cf.Normal(2.0, 0.5))
+    Free(guess=2, scale='log', prior=Normal(mean=2, deviation=0.5))
+    """
+    return Free(guess, *both_bounds("free", lower, upper, bounds), scale, prior)
+
+
+@dataclass(frozen=True)
+class Consistent:
+    """An initial state that follows from the algebraic equations; create it with `consistent`."""
+
+    guess: float
+
+
+def consistent(guess: float) -> Consistent:
+    """Say that the initial value of a state follows from the algebraic equations.
+
+    As many algebraic states then have a value of their own in `initial`: a number, ``free(guess)``, or an expression
+    of parameters.  Of an algebraic state it means that its value follows, too, which it does unless one is given.
+
+    Parameters
+    ----------
+    guess : float
+        Where the search for it begins, in the state's unit.
+
+    Examples
+    --------
+    The pH at the start is known, the base that was added before follows from it:
+
+    >>> import castfit as cf
+    >>> base, pH, rate = cf.symbols("base pH rate")
+    >>> model = cf.Model({base: rate}, algebraic={pH: base - cf.exp(pH - 7)}, parameters=[rate])
+    >>> experiment = cf.Experiment({"pH": [7.4]}, [1.0], initial={"pH": 7.0, "base": cf.consistent(0.5)})
+    >>> problem = cf.Problem(model, experiment, parameters={"rate": 0.5})
+    >>> round(float(cf.simulate(problem, times=[0.0])["experiment 1"]["base"][0]), 6)
+    1.0
+    """
+    return Consistent(guess)
+
+
+def relative(fraction: float, *, floor: float = 0.0) -> Relative:
+    """Say that sigma = max(fraction * abs(value), floor).
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> made = cf.Experiment({"x": [10.0, 1.0, 0.0]}, time=[0, 1, 2], sigma=cf.relative(0.1, floor=0.01))
+    >>> made.sigma["x"].ravel()
+    array([1.  , 0.1 , 0.01])
+    """
+    return Relative(fraction, floor)
+
+
+Sigma = Union[float, Relative, Unknown, ca.SX, "Mapping[str, Any]", "ArrayLike", None]
+InitialValue = float | Free | Consistent | ca.SX
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Measured time courses under one set of conditions.
+
+    Parameters
+    ----------
+    data : mapping or DataFrame
+        ``{"x": values, ...}`` on the common `time`, or ``{"x": (times, values), ...}`` with times of its own; values
+        of shape (n_times,), or (n_times, n_replicates).  NaN means not measured.  Names are states or outputs.
+    time : sequence of float or str, optional
+        Common times, in increasing order (repeated times are replicates); for a DataFrame the name of the time
+        column, or nothing if the index is time.  Times that are all ``np.inf`` mean that the model had come to rest,
+        from `initial` under constant inputs; finite times are another experiment.
+    sigma : float, mapping, array or `relative`, optional
+        Standard deviation of the measurement errors, in the unit of the data: one number or ``relative(0.05,
+        floor=1e-3)`` for all, an array (n_times, n_outputs), or a mapping with, per output, a number, `relative`, one
+        number per time, or an array like its values; ``unknown()`` for a standard deviation of this output that is
+        estimated, and an expression of parameters, states, inputs and outputs for one that varies, as in ``a + b * y``
+        (parameters that appear nowhere else are declared in the problem like others).  Nothing means unknown but equal
+        for all values: residuals are then unweighted and the variance is estimated from the fit.
+    noise : noise model or mapping, optional
+        Per output, or for all, how values scatter about the prediction: ``Gaussian()``, ``LogNormal()``,
+        ``StudentT(df=4)``, ``Poisson()``, ...  Their `sigma` may be given there or as above; where it is neither it is
+        unknown.
+    initial : mapping, optional
+        For each state a number, ``free(guess)``, or a CasADi expression of the model's parameters.  States that are
+        left out take the model's own initial value.  For an algebraic state a number: a guess from which its
+        consistent value is sought (1 by default); or its value, where ``consistent(guess)`` says that a differential
+        state follows from it.  Or ``castfit.steady_state(...)``: the steady state that the model
+        had before the experiment.
+    parameters : mapping, optional
+        Parameters of the model that have another value in this experiment: a number, or a CasADi expression of other
+        parameters, as in ``{"k": 2 * k_ref, "d": 0.3}``.  Names in expressions, also in those of `initial`, mean the
+        values in this experiment.
+    inputs : mapping, optional
+        For each input of the model a number or an `Input`; ``Input.estimated(...)`` for one that is not known.
+    events : sequence of Event and Doses, optional
+        What happens at certain times: changes of states, doses, infusions; in the order in which it happens where
+        times are equal.
+    start : float or date, optional
+        The time at which the initial states hold, 0 by default; it must be given where all times are far from 0, as
+        calendar years are.  Of dates the first by default.
+    time_unit : {"s", "min", "h", "d", "week"}, optional
+        What the model counts time in, where times are dates (of `datetime`, NumPy or pandas) or lengths of time.
+    name : str, optional
+        For tables and plots; by default ``experiment 1`` and so on.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake: times unsorted or before the start, infinite data, wrong lengths, sigma <= 0, ...
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> cf.Experiment({"x": [2.1, 1.2, 0.8], "y": [0.0, float("nan"), 1.1]}, time=[0, 1, 2], sigma=0.1)
+    Experiment(5 values of x, y, times 0 to 2)
+    >>> cf.Experiment({"x": ([1, 2], [1.2, 0.8]), "y": ([0, 4], [0.0, 1.7])}, initial={"x": cf.free(2.0), "y": 0})
+    Experiment(4 values of x, y, times 0 to 4)
+    >>> cf.Experiment({"x": [2.1, 1.2]}, time=[1, 0])
+    Traceback (most recent call last):
+        ...
+    castfit.status.InputError: Experiment: 1 mistake found
+      - the times of 'x' are not sorted (look at t = 0); sort the rows by time
+    """
+
+    data: Any
+    time: Any = None
+    sigma: Any = None
+    noise: Mapping[str, Noise] = field(default_factory=dict[str, Noise])
+    initial: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    events: tuple[Happening, ...] = ()
+    start: float = 0.0
+    name: str = ""
+
+    def __init__(
+        self,
+        data: Any,
+        time: ArrayLike | str | None = None,
+        *,
+        sigma: Sigma = None,
+        noise: Noise | Mapping[str, Noise] | Mapping[Any, Any] | None = None,
+        initial: Mapping[str, InitialValue] | Mapping[Any, Any] | SteadyStart | None = None,
+        parameters: Mapping[str, float | ca.SX] | Mapping[Any, Any] | None = None,
+        inputs: Mapping[str, Input | EstimatedInput | float] | None = None,
+        events: Event | Doses | Sequence[Happening] | None = None,
+        start: Any = None,
+        name: str = "",
+        time_unit: str | None = None,
+    ) -> None:
+        mistakes: list[str] = []
+        data, time, start = counted(data, time, start, time_unit, mistakes)
+        begin = 0.0 if start is None else real(start)
+        if begin is None or not np.isfinite(begin):
+            mistakes.append(f"start is {text(start)}; give a finite number")
+            begin = None
+        label: Any = name
+        if not isinstance(label, str):
+            mistakes.append(f"name is {text(label)}; give text")
+            label = ""
+        series, settled = _brought_to_rest(read_series(data, time, mistakes), begin, mistakes)
+        stated = read_noise(sigma, noise, time, series, mistakes)
+        mistakes += series_mistakes(series, begin)
+        if not mistakes and begin is not None:
+            mistakes += scale_mistakes(series, stated.deviations, begin, given=start is not None)
+        given_inputs = named("inputs", inputs, mistakes)
+        signals = {n: u if isinstance(u, EstimatedInput) else as_input(n, u, mistakes) for n, u in given_inputs.items()}
+        happens = read_events(events, mistakes)
+        given: Any = initial
+        if settled:
+            given = _resting(initial, signals, mistakes)
+            mistakes += ["events happen, but the data are at infinity; leave the events out"] if happens else []
+        states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", given, mistakes).items()}
+        own = {n: own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
+        check(f"Experiment '{label}'" if label else "Experiment", mistakes)
+        values: dict[str, Any] = {
+            "data": {n: (s.times, s.values) for n, s in series.items()},
+            "time": None,
+            "sigma": stated.deviations or None,
+            "noise": stated.noise,
+            "initial": replace(given, replace=states) if isinstance(given, SteadyStart) else states,
+            "parameters": own,
+            "inputs": signals,
+            "events": happens,
+            "start": begin,
+            "name": name,
+        }
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+
+    def __repr__(self) -> str:
+        times = np.concatenate([t for t, _ in self.data.values()])
+        count = sum(int(np.isfinite(y).sum()) for _, y in self.data.values())
+        title = f"'{self.name}': " if self.name else ""
+        when = "at rest" if self.settled else f"times {times.min():g} to {times.max():g}"
+        return one_line(f"Experiment({title}{count} values of {listed(self.data)}, {when})")
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Names of the measured quantities."""
+        return tuple(self.data)
+
+    @property
+    def end(self) -> float:
+        """The last time at which anything was measured."""
+        return max(float(t[np.isfinite(y).any(axis=1)][-1]) for t, y in self.data.values())
+
+    def until(self, horizon: float) -> Experiment | None:
+        """Return the experiment without the measurements after `horizon`; None if nothing is left.
+
+        Raises
+        ------
+        InputError
+            If `horizon` is no time.
+        """
+        end = real(horizon)
+        if end is None or np.isnan(end):
+            raise InputError("Experiment.until", [f"the horizon is {text(horizon)}; give a time"])
+        kept: dict[str, Any] = {}
+        sigma: dict[str, Any] = {}
+        for name, (t, y) in self.data.items():
+            keep = t <= horizon
+            if np.isfinite(y[keep]).any():
+                kept[name] = (t[keep], y[keep])
+                if self.sigma is not None and name in self.sigma:
+                    sigma[name] = self.sigma[name][keep]
+        return self._replace(kept, sigma or None, up_to(self.events, end)) if kept else None
+
+    def with_values(self, values: Mapping[str, Array]) -> Experiment:
+        """Return the experiment with other values where it has values, for instance simulated ones.
+
+        Parameters
+        ----------
+        values : mapping from output name to (n_times,) or (n_times, n_replicates) array
+        """
+        mistakes: list[str] = []
+        given = named("values", values, mistakes)
+        mistakes += [f"'{n}' is not measured: {suggest(n, self.data)}" for n in given if n not in self.data]
+        data: dict[str, Any] = {}
+        for name, (t, y) in self.data.items():
+            new = reals(given.get(name))
+            if new is None or new.size != y.size or new.shape[:1] != y.shape[:1]:
+                mistakes.append(f"'{name}' needs an array of shape {y.shape}; it is {text(given.get(name))}")
+            else:
+                data[name] = (t, np.where(np.isfinite(y), new.reshape(y.shape), np.nan))
+        check("Experiment.with_values", mistakes)
+        return self._replace(data, self.sigma, self.events)
+
+    def with_points(self, outputs: Sequence[str], values: Array) -> Experiment:
+        """Return the experiment with other values, arranged as by `points`, where it has values.
+
+        Parameters
+        ----------
+        outputs : sequence of str
+        values : (n_points, n_outputs) array
+        """
+        row = self._rows(measured=True)
+        data: dict[str, Any] = {}
+        for name, (times, y) in self.data.items():
+            at = [row.get(slot, -1) for slot in zip(*_slots(times, y), strict=True)]
+            new = np.where(np.isfinite(y), values[at, list(outputs).index(name)].reshape(y.shape), np.nan)
+            if np.isfinite(new).any():
+                data[name] = (times, new)
+        return self.with_changes(data=data)
+
+    def robust(self, model: Noise) -> Experiment:
+        """Return the experiment with another noise model where errors are normal; itself if they are so nowhere.
+
+        A standard deviation of which nothing is said is one for all these values, ``unknown("all")``.
+        """
+        noise = dict(self.noise)
+        for name in self.data:
+            given = noise.get(name)
+            if given is not None and not (isinstance(given, Gaussian) and given.plain):
+                continue
+            silent = given is None and (self.sigma is None or name not in self.sigma)
+            noise[name] = replace(model, sigma=Unknown("all") if silent else None if given is None else given.sigma)
+        return self if noise == self.noise else self.with_changes(noise=noise)
+
+    def _replace(self, data: Mapping[str, Any], sigma: Any, events: Sequence[Happening]) -> Experiment:
+        return Experiment(
+            data,
+            sigma=sigma,
+            noise={n: model for n, model in self.noise.items() if n in data},
+            initial=self.initial,
+            parameters=self.parameters,
+            inputs=self.inputs,
+            events=events,
+            start=self.start,
+            name=self.name,
+        )
+
+    @property
+    def steady(self) -> SteadyStart | None:
+        """What is said of the steady state in which the experiment begins; None if it does not."""
+        return self.initial if isinstance(self.initial, SteadyStart) else None
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything is measured at rest."""
+        return self.steady is not None and self.steady.settled
+
+    @property
+    def before(self) -> Experiment:
+        """What holds before an experiment that begins at a steady state, as if it were the experiment."""
+        assert self.steady is not None
+        held = {
+            n: u if isinstance(u, EstimatedInput) else Input.constant(float(u(self.start)))
+            for n, u in self.inputs.items()
+        }
+        out = Experiment.__new__(Experiment)
+        said = {
+            "events": (),
+            "initial": self.steady.initial,
+            "parameters": {**self.parameters, **self.steady.parameters},
+            "inputs": {**held, **self.steady.inputs},
+        }
+        for key, value in {**vars(self), **said}.items():
+            object.__setattr__(out, key, value)
+        return out
+
+    def called(self, name: str) -> Experiment:
+        """Return the experiment under another name."""
+        return self.with_changes(name=name)
+
+    def with_events(self, events: Sequence[Happening]) -> Experiment:
+        """Return the experiment in which other things happen."""
+        return self.with_changes(events=tuple(events))
+
+    def with_changes(self, **changes: Any) -> Experiment:
+        """Return a copy with other fields, in the form that the experiment keeps.
+
+        Parameters
+        ----------
+        **changes
+            Fields by name: mappings where they are mappings here, such as ``sigma={"y": array}``.
+
+        Raises
+        ------
+        InputError
+            For unknown fields, and for what a new `Experiment` would have to read first.
+        """
+        known, wrong = vars(self), list[str]()
+        for key, value in changes.items():
+            if key not in known:
+                wrong.append(f"'{key}' is no field of an experiment: {suggest(key, known)}")
+            elif isinstance(known[key], Mapping) and not isinstance(value, (Mapping, type(None))):
+                wrong.append(
+                    f"{key} is {text(value)}, but kept as a mapping from names, as experiment.{key} shows; give such a "
+                    f"mapping, or make a new Experiment(..., {key}=...)"
+                )
+        check("Experiment.with_changes", wrong)
+        out = Experiment.__new__(Experiment)
+        for key, value in {**vars(self), **changes}.items():
+            object.__setattr__(out, key, value)
+        return out
+
+    def points(self, outputs: Sequence[str]) -> Points:
+        """Arrange the measurements on points, with one column for each of `outputs`."""
+        row = self._rows()
+        slots = list(row)
+        values = np.full((len(slots), len(outputs)), np.nan)
+        sigma = np.ones_like(values)
+        for name, (times, y) in self.data.items():
+            j = list(outputs).index(name)
+            rows = [row[slot] for slot in zip(*_slots(times, y), strict=True)]
+            values[rows, j] = y.ravel()
+            if self.sigma is not None and name in self.sigma:
+                sigma[rows, j] = self.sigma[name].ravel()
+        measured = np.isfinite(values).any(axis=1)
+        values, sigma = values[measured], sigma[measured]
+        return Points(np.array([t for t, _ in slots])[measured], values, np.where(np.isfinite(values), sigma, 1.0))
+
+    def _rows(self, *, measured: bool = False) -> dict[tuple[float, int], int]:
+        """Return which point a time and a replicate are; only those at which anything was measured, if so wanted.
+
+        One point per time and replicate, so that a column holds at most one value at a point.
+        """
+        slots = {
+            (float(t), int(r))
+            for times, y in self.data.values()
+            for t, r, v in zip(*_slots(times, y), y.ravel().tolist(), strict=True)
+            if not measured or np.isfinite(v)
+        }
+        return {slot: i for i, slot in enumerate(sorted(slots))}
+
+    def __reduce__(self) -> Any:
+        """Pickle expressions of parameters through CasADi functions, since bare SX does not pickle."""
+        initial, parameters = _packed(self.initial), _packed(self.parameters)
+        steady = None if self.steady is None else _packed_rest(self.steady)
+        noise = {
+            n: (replace(model, sigma=None), _Graph.of(model.sigma) if isinstance(model.sigma, ca.SX) else model.sigma)
+            for n, model in self.noise.items()
+        }
+        rest = (dict(self.inputs), self.events, self.start, self.name, steady)
+        return _restore, (self.data, self.sigma, noise, initial, parameters, *rest)
+
+
+@brief
+@dataclass(frozen=True)
+class Points:
+    """Measurements on points: times (n_points,), values and sigma (n_points, n_outputs), NaN = not measured."""
+
+    times: Array
+    values: Array
+    sigma: Array
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Where a value was measured, (n_points, n_outputs)."""
+        return np.isfinite(self.values)
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """A pickled SX expression: a function of its symbols, and their names."""
+
+    function: ca.Function
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, expression: ca.SX) -> _Graph:
+        found = ca.symvar(expression)
+        return cls(ca.Function("expression", found, [expression]), tuple(s.name() for s in found))
+
+    def expression(self) -> ca.SX:
+        return ca.SX(self.function.call([ca.SX.sym(n) for n in self.names])[0])
+
+
+def _packed(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: _Graph.of(v) if isinstance(v, ca.SX) else v for n, v in group.items()}
+
+
+def _unpacked(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v.expression() if isinstance(v, _Graph) else v for n, v in group.items()}
+
+
+def _packed_rest(said: SteadyStart) -> tuple[Any, ...]:
+    before = _packed_rest(said.initial) if isinstance(said.initial, SteadyStart) else None
+    return dict(said.inputs), _packed(said.parameters), _packed(said.initial), said.settled, before
+
+
+def _unpacked_rest(steady: tuple[Any, ...], replaced: Mapping[str, Any]) -> SteadyStart:
+    inputs, parameters, initial, settled, before = steady
+    states = _unpacked(initial)
+    return SteadyStart(
+        inputs, _unpacked(parameters), states if before is None else _unpacked_rest(before, states), replaced, settled
+    )
+
+
+def _restore(
+    data: Any,
+    sigma: Any,
+    stated: Mapping[str, tuple[Noise, Any]],
+    initial: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    inputs: Any,
+    events: tuple[Happening, ...],
+    start: float,
+    name: str,
+    steady: tuple[Any, ...] | None,
+) -> Experiment:
+    noise = {n: replace(m, sigma=s.expression() if isinstance(s, _Graph) else s) for n, (m, s) in stated.items()}
+    initial, parameters = _unpacked(initial), _unpacked(parameters)
+    if steady is not None:
+        initial = _unpacked_rest(steady, initial)
+    return Experiment(
+        data,
+        sigma=sigma,
+        noise=noise,
+        initial=initial,
+        parameters=parameters,
+        inputs=inputs,
+        events=events,
+        start=start,
+        name=name,
+    )
+
+
+def _slots(times: Array, values: Array) -> tuple[Array, NDArray[np.intp]]:
+    """Return each value's time and its number among those at that time, which make it unique in a series."""
+    flat = np.repeat(times, values.shape[1])
+    first = np.searchsorted(flat, flat, side="left")
+    return flat, np.arange(flat.size) - first
+
+
+def _brought_to_rest(
+    series: dict[str, Series], begin: float | None, mistakes: list[str]
+) -> tuple[dict[str, Series], bool]:
+    """Put values at infinity where the model, which begins at rest, still is; tell whether there are any."""
+    infinite = [np.isposinf(s.times) for s in series.values()]
+    if not any(at.any() for at in infinite):
+        return series, False
+    if not all(at.all() for at in infinite):
+        mistakes.append("values at infinity stand beside others; give those at infinity as an experiment of their own")
+        finite = {n: np.where(at, np.nanmax(s.times, where=~at, initial=begin or 0.0), s.times)
+                  for (n, s), at in zip(series.items(), infinite, strict=True)}  # fmt: skip
+        return {n: Series(finite[n], s.values, s.shape) for n, s in series.items()}, False
+    still = (begin or 0.0) + max(abs(begin or 0.0), 1.0)
+    return {n: Series(np.full_like(s.times, still), s.values, s.shape) for n, s in series.items()}, True
+
+
+def _resting(initial: Any, signals: Mapping[str, Input | EstimatedInput], mistakes: list[str]) -> SteadyStart:
+    """Return from where an experiment that is only measured at rest comes to it."""
+    states: dict[str, Any] = {}
+    if isinstance(initial, SteadyStart) and initial.settled:
+        return initial
+    states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial, mistakes).items()}
+    mistakes += [
+        f"initial state '{n}' is free, but the data are at infinity; give a parameter instead, and its guess in the "
+        "problem's parameters"
+        for n, v in states.items()
+        if isinstance(v, Free)
+    ]
+    mistakes += [
+        f"input '{n}' changes in time, but the data are at infinity; give a number"
+        for n, u in signals.items()
+        if u.kind != "constant"
+    ]
+    # From a steady state before it, or from initial states, the model comes to rest, again or at all.
+    begin = replace(initial, replace=states) if isinstance(initial, SteadyStart) else states
+    return SteadyStart({}, {}, begin, {}, settled=True)
+
+
+def as_input(name: str, value: Any, mistakes: list[str]) -> Input:
+    """Read an input: a number or an Input."""
+    if isinstance(value, Input):
+        return value
+    number = real(value)
+    if number is not None and np.isfinite(number):
+        return Input.constant(number)
+    if isinstance(value, EstimatedInput):
+        mistakes.append(f"input '{name}' is to be estimated, which only experiments of a problem can be; give a number")
+        return Input.constant(0.0)
+    mistakes.append(
+        f"input '{name}' is {text(value)}; give a finite number, or choose the interpolation by name: "
+        "Input.linear(times, values), .pchip, .cubic_spline, .piecewise_constant"
+    )
+    return Input.constant(0.0)
+
+
+def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
+    """Read one entry of `initial`."""
+    if isinstance(value, Free):
+        what = f"free initial state '{name}'"
+        found = bound_mistakes(what, value.guess, value.lower, value.upper, value.scale)
+        wrong = prior_mistakes(what, value.prior)
+        found += wrong or ([] if found else contradictions(what, value.guess, value.lower, value.upper, value.prior))
+        mistakes += found
+        if found:
+            return value
+        return Free(float(value.guess), float(value.lower), float(value.upper), value.scale, value.prior)
+    if isinstance(value, Consistent):
+        guess = real(value.guess)
+        if guess is None or not np.isfinite(guess):
+            mistakes.append(f"initial state '{name}' is consistent({text(value.guess)}); give a finite number as guess")
+        return Consistent(np.nan if guess is None else guess)
+    if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant() and holds_nan(value):
+        mistakes.append(f"initial state '{name}' {NOT_A_NUMBER}")
+        return np.nan
+    if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant():
+        return value
+    number = float(value) if isinstance(value, ca.SX) and value.numel() == 1 else real(value)
+    if number is None or not np.isfinite(number):
+        mistakes.append(
+            f"initial state '{name}' is {text(value)}; give a finite number, free(guess) or a scalar SX expression"
+        )
+        return np.nan
+    return number
+
+
+def own_parameter(name: str, value: Any, mistakes: list[str]) -> float | ca.SX:
+    """Read one entry of `parameters`."""
+    if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant() and holds_nan(value):
+        mistakes.append(f"parameter '{name}' {NOT_A_NUMBER}")
+        return np.nan
+    if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant():
+        return value
+    number = float(value) if isinstance(value, ca.SX) and value.numel() == 1 else real(value)
+    if number is not None and np.isfinite(number):
+        return number
+    if isinstance(value, Free):
+        remedy = "declare it as Parameter(guess, local=True) in the problem to estimate a value of its own"
+    else:
+        remedy = "give a finite number or a scalar SX expression of other parameters"
+    mistakes.append(f"parameter '{name}' is {text(value)}; {remedy}")
+    return np.nan

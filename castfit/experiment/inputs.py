@@ -1,0 +1,259 @@
+"""Inputs u(t): piecewise cubics through given points, each kind chosen by name.
+
+Every kind is stored as cubics between breakpoints, so that transcriptions can put their boundaries on the
+breakpoints and integrators never step across a kink.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from scipy.interpolate import CubicSpline, PchipInterpolator, PPoly
+
+from castfit._support.bounds import both_bounds
+from castfit._support.reprs import brief
+from castfit._support.arguments import is_one_of, real, reals, text
+from castfit.experiment.estimated_inputs import EstimatedInput
+from castfit._support.status import check, suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[np.float64]
+
+_AT_LEAST = {"constant": 1, "piecewise_constant": 1, "linear": 2, "pchip": 2, "cubic_spline": 4}  # points
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Input:
+    """An input signal u(t); create it with one of the named constructors.
+
+    A value measured at the very time of a jump belongs to the time before it.
+
+    Attributes
+    ----------
+    kind : str
+        ``constant``, ``piecewise_constant``, ``linear``, ``pchip`` or ``cubic_spline``.
+    times, values : (n,) arrays
+        The given points, in the experiment's time and the input's unit.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake: unequal lengths, too few points, times that do not increase, what is no finite number.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> pump = cf.Input.piecewise_constant([0, 12, 24], [0.1, 0.35, 0.2])
+    >>> pump([0, 11.9, 12, 30])
+    array([0.1 , 0.1 , 0.35, 0.2 ])
+    >>> float(cf.Input.linear([0, 10], [1.0, 3.0])(2.5))
+    1.5
+    """
+
+    kind: str
+    times: Array
+    values: Array
+
+    def __post_init__(self) -> None:
+        mistakes: list[str] = []
+        if not is_one_of(self.kind, *_AT_LEAST):
+            mistakes.append(f"kind is {text(self.kind)}: {suggest(str(self.kind), _AT_LEAST)}")
+        t, y = reals(self.times), reals(self.values)
+        if t is None or not (np.isfinite(t).all() or is_one_of(self.kind, "constant")):
+            mistakes.append(f"times is {text(self.times)}; give finite numbers")
+        if y is None or not np.isfinite(y).all():
+            mistakes.append(f"values is {text(self.values)}; give finite numbers, leave out what is missing")
+        check("Input" if mistakes else f"Input.{self.kind}", mistakes)
+        assert t is not None
+        assert y is not None
+        t, y = np.atleast_1d(t), np.atleast_1d(y)
+        if t.ndim != 1 or t.shape != y.shape:
+            mistakes.append(f"times has shape {t.shape} and values {y.shape}; give two sequences of equal length")
+        elif t.size < _AT_LEAST[self.kind]:
+            mistakes.append(f"{t.size} points given; this kind needs at least {_AT_LEAST[self.kind]}")
+        elif (np.diff(t) <= 0).any():
+            mistakes.append(f"times must increase strictly; look at t = {t[1:][np.diff(t) <= 0][0]:g}")
+        check(f"Input.{self.kind}", mistakes)
+        t.flags.writeable = y.flags.writeable = False
+        object.__setattr__(self, "times", t)
+        object.__setattr__(self, "values", y)
+
+    @classmethod
+    def constant(cls, value: float) -> Input:
+        """Hold one value at all times."""
+        number = real(value)
+        if number is None or not np.isfinite(number):
+            check("Input.constant", [f"the value is {text(value)}; give a finite number"])
+        return cls("constant", np.array([-np.inf]), np.array([number]))
+
+    @classmethod
+    def piecewise_constant(cls, times: ArrayLike, values: ArrayLike) -> Input:
+        """Hold ``values[i]`` from ``times[i]`` up to ``times[i + 1]``; the last value holds on for ever."""
+        return cls("piecewise_constant", cast("Array", times), cast("Array", values))
+
+    @classmethod
+    def linear(cls, times: ArrayLike, values: ArrayLike) -> Input:
+        """Interpolate linearly."""
+        return cls("linear", cast("Array", times), cast("Array", values))
+
+    @classmethod
+    def pchip(cls, times: ArrayLike, values: ArrayLike) -> Input:
+        """Interpolate by the shape-preserving cubics of Fritsch and Carlson (scipy's ``PchipInterpolator``)."""
+        return cls("pchip", cast("Array", times), cast("Array", values))
+
+    @classmethod
+    def cubic_spline(cls, times: ArrayLike, values: ArrayLike) -> Input:
+        """Interpolate by a twice differentiable cubic spline, not-a-knot ends (scipy's ``CubicSpline``)."""
+        return cls("cubic_spline", cast("Array", times), cast("Array", values))
+
+    @classmethod
+    def estimated(
+        cls,
+        knots: ArrayLike,
+        kind: str = "linear",
+        *,
+        guess: ArrayLike | None = None,
+        scale: str = "linear",
+        smoothness: float | str | None = "auto",
+        order: int = 2,
+        lower: float = -np.inf,
+        upper: float = np.inf,
+        bounds: tuple[float, float] | None = None,
+        name: str = "",
+        per_experiment: bool = False,
+    ) -> EstimatedInput:
+        """Say that an input is not known: it is estimated together with everything else, as values at knots.
+
+        The values are quantities such as ``u(3)``, for input u at knot t = 3, with estimates, standard errors and
+        priors like others; ``result.estimated_inputs()`` is the whole function with its band.
+
+        Parameters
+        ----------
+        knots : (n,) array
+            Times, increasing, from the start of the experiment to its end; between them the input is interpolated.
+            Stages of a transcription end at them.  With smoothness there may be more knots than data tell apart.
+        kind : {"piecewise_constant", "linear", "cubic_spline"}
+            As the constructors of these names.  A value holds from its knot on where it is piecewise constant.
+        guess : float or (n,) array
+            Where the search begins, in the input's unit.
+        scale : {"linear", "log"}
+            With "log" the logarithm is interpolated, searched and smooth: the input is positive everywhere.
+        smoothness : "auto", float or None
+            Weight of the integral of the squared second derivative, in units of the knots' span; a larger one makes the
+            input smoother, 0 or None leaves the values free of each other.  With "auto" `fit` chooses it by its
+            marginal likelihood; the choice depends on no unit.
+        order : {1, 2}
+            Which derivative is kept small: with 1 a smooth input is constant, with 2 a straight line.
+        lower, upper : float
+            Bounds of the values.
+        bounds : (lower, upper), optional
+            The same in one argument.
+        name : str, optional
+            Inputs of the same name, in several experiments or of one model, are one function; by default the name
+            that the model gives the input, so that experiments share it.
+        per_experiment : bool
+            Whether every experiment has a function of its own instead; these share the weight of their roughness.
+
+        Raises
+        ------
+        InputError
+            Listing every mistake: too few knots, knots that do not increase, an unknown kind, guesses outside bounds.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import castfit as cf
+        >>> u = cf.Input.estimated(np.linspace(0, 60, 21), "cubic_spline", guess=1.0, scale="log")
+        >>> u.names("u")[:3]
+        ('u(0)', 'u(3)', 'u(6)')
+        """
+        low, high = both_bounds("Input.estimated", lower, upper, bounds)
+        weight: Any = 0.0 if smoothness is None else smoothness
+        given: Any = knots
+        return EstimatedInput(kind, given, cast("Any", guess), low, high, scale, weight, order, name, per_experiment)
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last time at which the input is defined."""
+        last = np.inf if self.kind in ("constant", "piecewise_constant") else float(self.times[-1])
+        return float(self.times[0]), last
+
+    @property
+    def breakpoints(self) -> Array:
+        """Times at which the signal or one of its derivatives may jump."""
+        return self.times[np.isfinite(self.times)]
+
+    @cached_property
+    def _polynomial(self) -> PPoly:
+        t, y = self.times, self.values
+        if self.kind == "linear":
+            slopes = np.diff(y) / np.diff(t)
+            return PPoly(np.vstack([slopes, y[:-1]]), t)
+        with np.errstate(over="ignore"):  # slopes that are almost zero
+            return PchipInterpolator(t, y) if self.kind == "pchip" else CubicSpline(t, y)
+
+    def __call__(self, t: ArrayLike) -> Array:
+        """Evaluate at times t; piecewise constants are continuous from the right."""
+        at = np.asarray(t, dtype=float)
+        if self.kind in ("constant", "piecewise_constant"):
+            return self.values[np.maximum(np.searchsorted(self.times, at, side="right") - 1, 0)]
+        return np.asarray(self._polynomial(at), dtype=float)
+
+    def cubics(self, edges: Array) -> Array:
+        """Return the signal between edges as local cubics, u(t) = sum_c out[j, c] (t - edges[j])**c.
+
+        Parameters
+        ----------
+        edges : (n + 1,) array
+            Increasing times; no breakpoint lies strictly between two of them.
+
+        Returns
+        -------
+        (n, 4) array
+        """
+        left, right = edges[:-1], edges[1:]
+        out = np.zeros((left.size, 4))
+        middle = 0.5 * (left + right)
+        if self.kind in ("constant", "piecewise_constant"):
+            out[:, 0] = self(middle)
+            return out
+        # Expanding about the middle's own piece keeps an edge that is off by a rounding error on the right piece.
+        polynomial = self._polynomial
+        piece = np.clip(np.searchsorted(polynomial.x, middle, side="right") - 1, 0, polynomial.x.size - 2)
+        coefficients = polynomial.c[::-1, piece].T  # (n, degree + 1), ascending, about the piece's own left end
+        shift = left - polynomial.x[piece]
+        for c in range(coefficients.shape[1] - 1, -1, -1):  # Horner's scheme of the shifted polynomial
+            out[:, 1:] = out[:, 1:] * shift[:, None] + out[:, :-1]
+            out[:, 0] = out[:, 0] * shift + coefficients[:, c]
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Placeholder(Input):
+    """What stands for an estimated input once its values have become quantities: nothing, 0 at all times.
+
+    Attributes
+    ----------
+    said : EstimatedInput
+    called : str
+        The model's name of the input.
+    """
+
+    said: EstimatedInput
+    called: str
+
+    @classmethod
+    def of(cls, said: EstimatedInput, called: str) -> Placeholder:
+        """Stand for an input that the model calls so."""
+        return cls("constant", np.array([-np.inf]), np.zeros(1), said, called)
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last time at which the input is defined."""
+        return self.said.span

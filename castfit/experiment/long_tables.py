@@ -1,0 +1,155 @@
+"""Experiments from a table in long form: one measured value a row."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from castfit._support.arguments import named, text
+from castfit.experiment.experiment import Experiment
+from castfit.experiment.time_series import is_frame
+from castfit._support.status import InputError, check, suggest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BY_NAME = ("initial", "parameters", "inputs")  # options in which the name of a column means its value
+
+
+def experiments_from(
+    table: Any,
+    *,
+    value: str,
+    output: str,
+    time: str,
+    experiment: str | None = None,
+    sigma: Any = None,
+    each: Callable[[str], Mapping[str, Any]] | None = None,
+    **options: Any,
+) -> list[Experiment]:
+    """Make experiments of a table in long form, with one measured value in each row.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame, or path of a CSV file
+        Rows whose value is missing are left out.
+    value, output, time : str
+        The columns with the measured value, with the name of what was measured (a state or an output of the model), and
+        with its time.  Rows may come in any order; equal rows but for the value are replicates.
+    experiment : str, optional
+        The column that tells experiments apart; their names are its entries.  Without it all is one experiment.
+    sigma : str or as in `Experiment`, optional
+        The column with the standard deviation of each value, or what `Experiment` takes for all.
+    each : callable, optional
+        ``each(name)`` returns the options of `Experiment` that are particular to one experiment, such as ``{"events":
+        [...]}``.
+    **options
+        Options of `Experiment` for all of them.  In `initial`, `parameters` and `inputs` the name of a column means its
+        value, which must be the same in all rows of an experiment: ``initial={"gut": "dose"}``.
+
+    Returns
+    -------
+    list of Experiment
+        In the order in which they first appear.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake: columns that are not there, values that differ within an experiment, and those that
+        `Experiment` finds.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> import pandas as pd
+    >>> table = pd.DataFrame(
+    ...     {
+    ...         "patient": ["A", "A", "B", "B"],
+    ...         "hour": [1, 4, 1, 4],
+    ...         "what": ["blood"] * 4,
+    ...         "mg/L": [3.1, 1.2, 6.4, 2.2],
+    ...         "dose": [50, 50, 100, 100],
+    ...     }
+    ... )
+    >>> cf.experiments_from(
+    ...     table, value="mg/L", output="what", time="hour", experiment="patient", initial={"gut": "dose"}
+    ... )
+    [Experiment('A': 2 values of blood, times 1 to 4), Experiment('B': 2 values of blood, times 1 to 4)]
+    """
+    frame = _read(table)
+    columns = {"value": value, "output": output, "time": time}
+    columns |= {} if experiment is None else {"experiment": experiment}
+    columns |= {"sigma": sigma} if isinstance(sigma, str) else {}
+    known = [str(c) for c in frame.columns]
+    mistakes = [
+        f"{what}='{c}' is no column of the table: {suggest(c, known)}" for what, c in columns.items() if c not in known
+    ]
+    check("experiments_from", mistakes)
+    frame = frame[frame[value].notna()]
+    check("experiments_from", [] if len(frame) else [f"column '{value}' holds no value"])
+    groups = [("", frame)] if experiment is None else list(frame.groupby(experiment, sort=False))
+    made: list[Experiment] = []
+    for name, rows in groups:
+        label = str(name)
+        chosen = dict(options) if each is None else {**options, **each(label)}
+        for key in _BY_NAME:
+            if key in chosen and isinstance(chosen[key], Mapping):
+                chosen[key] = _looked_up(key, chosen[key], rows, known, label, mistakes)
+        try:
+            made.append(_experiment(rows, columns, sigma, {"name": label, **chosen}))
+        except InputError as error:
+            mistakes += [f"{label}: {m}" if label else m for m in error.problems]
+    check("experiments_from", mistakes)
+    return made
+
+
+def _read(table: Any) -> Any:
+    """Return the table as a DataFrame."""
+    if isinstance(table, (str, Path)):
+        try:
+            pandas = importlib.import_module("pandas")  # which is not needed otherwise
+        except ImportError:
+            raise InputError("experiments_from", ["a CSV file is read by pandas: pip install pandas"]) from None
+        try:
+            return pandas.read_csv(table)
+        except (OSError, ValueError) as error:
+            raise InputError("experiments_from", [f"'{table}' cannot be read: {error}"]) from None
+    check("experiments_from", [] if is_frame(table) else [f"table is {text(table)}; give a DataFrame, or a CSV file"])
+    return table
+
+
+def _looked_up(
+    key: str, given: Mapping[Any, Any], rows: Any, known: list[str], label: str, mistakes: list[str]
+) -> dict[str, Any]:
+    """Replace names of columns by what these hold in an experiment."""
+    out: dict[str, Any] = {}
+    for name, entry in named(key, given, mistakes).items():
+        out[name] = entry
+        if not isinstance(entry, str):
+            continue
+        place = f"{key} of '{name}'" + (f" in {label}" if label else "")
+        if entry not in known:
+            mistakes.append(f"{place} is '{entry}', which is no column of the table: {suggest(entry, known)}")
+            del out[name]
+            continue
+        values = rows[entry].unique()
+        if len(values) > 1:
+            mistakes.append(f"{place}: column '{entry}' holds several values, {text(list(values[:3]))}; it needs one")
+        out[name] = values[0].item() if hasattr(values[0], "item") else values[0]
+    return out
+
+
+def _experiment(rows: Any, columns: Mapping[str, str], sigma: Any, options: dict[str, Any]) -> Experiment:
+    """Make one experiment of its rows."""
+    data: dict[str, Any] = {}
+    deviations: dict[str, Any] = {}
+    for name, group in rows.groupby(columns["output"], sort=False):
+        ordered = group.sort_values(columns["time"], kind="stable")
+        data[str(name)] = (ordered[columns["time"]], ordered[columns["value"]].to_numpy())
+        if "sigma" in columns:
+            deviations[str(name)] = cast("Any", np.asarray(ordered[columns["sigma"]]))
+    return Experiment(data, sigma=deviations if "sigma" in columns else sigma, **options)

@@ -1,0 +1,264 @@
+"""From where a search ended to a result: estimates, their uncertainty, verdicts."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import metadata
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from castfit.result.block_matrix import BlockMatrix
+from castfit.result.constraint_table import ConstraintTable, constraint_table
+from castfit.result.information_criteria import Criteria
+from castfit.result.goodness_of_fit import UNKNOWN, goodness
+from castfit.result.identifiability import judge, no_verdict
+from castfit.result.parts import Estimates, Provenance, Uncertainty
+from castfit.result.residuals import Seen, series
+from castfit.result.result import Result
+from castfit.simulate.simulate import Nodes
+from castfit.problem.roughness_penalty import Smooth
+from castfit.solve.staged import Evaluation, Linearization, StagedProblem, gaps, weighted_squares
+from castfit.result.covariance import WRITTEN_OUT, Statistics, neg2loglik, statistics
+from castfit.transcribe.measured import constant
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.problem import Posable
+    from castfit._support.status import Status
+    from castfit.fit.verification import Verification
+
+    Array = NDArray[np.float64]
+
+
+def estimate(
+    problem: Posable,
+    staged: StagedProblem,
+    v: Array,
+    at: Evaluation,
+    *,
+    status: Status,
+    message: str,
+    active: NDArray[np.int8],
+    provenance: Provenance,
+    absolute_sigma: bool,
+    confidence_level: float,
+    accuracy: float,
+    verification: Verification | None = None,
+    posed: Posed | None = None,
+) -> Result:
+    """Build the result from where a solver ended, for fits that failed as well.
+
+    Parameters
+    ----------
+    problem : Problem or Posed
+        What the user asked.
+    staged : StagedProblem
+    v : (n_v,) array
+        The solution, or the best point so far.
+    at : Linearization or Evaluation
+        The problem at v; statistics need the linearization.
+    active : (n_v,) int array
+        -1 where the lower bound of a variable is active, +1 the upper, 0 neither.
+    status : Status
+    message : str
+    provenance : Provenance
+    absolute_sigma : bool
+        Whether standard deviations are taken as they are; otherwise the variance of the noise is estimated.
+    confidence_level : float
+    accuracy : float
+        Relative accuracy to which the transcription solves the model over a stage; it gives the numerical error.
+    verification : Verification, optional
+        What the model's own integration says; it adds to the numerical error.
+    posed : Posed, optional
+        What was solved, if it is not `problem` as it stands.
+    """
+    posed, layout, quantities = posed or problem.posed, staged.layout, problem.quantities
+    unknown_sigmas = [f"sigma({name})" if name else "sigma" for name in posed.groups]
+    names, theta = layout.names, layout.theta(v).copy()
+    # exp(log(bound)) may lie beyond the bound by rounding, and a solver may overstep a bound by its tolerance.
+    natural = np.clip(problem.to_natural(theta), [q.lower for q in quantities], [q.upper for q in quantities])
+    slope = problem.natural_slope(theta)
+    values = dict(zip(names, natural.tolist(), strict=True))
+    n_theta, n_rows = len(names), problem.n_data + _n_informing(at) - int(posed.penalties.sum())
+    rough = sum(term.rows(natural)[2] for term in posed.smooth)
+    held = {layout.describe(int(i)): "lower" if active[i] < 0 else "upper" for i in np.flatnonzero(active)}
+
+    found, unknown = None, "" if status.success else "the fit did not succeed"
+    if isinstance(at, Linearization) and at.ok:
+        try:
+            found = statistics(
+                layout,
+                at,
+                active,
+                scale=staged.scale,
+                relative_tolerance=accuracy,
+                absolute_tolerance=provenance.integrator.absolute_tolerance,
+                penalty=posed.penalties,
+                row_errors=None if verification is None else verification.row_errors,
+                defects=None if verification is None else verification.defects,
+            )
+        except (np.linalg.LinAlgError, RuntimeError):  # derivatives that are not finite, or multipliers not found
+            unknown = unknown or "the linear algebra of the statistics failed"
+    constraints = ConstraintTable()
+    if isinstance(at, Linearization) and at.ok:
+        constraints = constraint_table(posed, staged, at, success=status.success)
+    trusted = found if status.success else None
+    none, few = nothing_known(names), n_theta <= WRITTEN_OUT
+    covariance, errors, numerical = none, np.full(n_theta, np.nan), np.full(n_theta, np.nan)
+    if trusted is not None:
+        with np.errstate(invalid="ignore"):  # infinitely uncertain, and too small for a number
+            known = trusted.covariance
+            blocks = known.scaled(slope) if isinstance(known, BlockMatrix) else slope[:, None] * known * slope
+            covariance = cast("Array", blocks)
+            errors, numerical = slope * trusted.standard_errors, slope * trusted.numerical_errors
+    dof = found.dof if found is not None else n_rows - n_theta
+    likelihood = neg2loglik(
+        at.cost - rough, constant(posed) + posed.prior_constant, n_unknown=int(layout.group_sizes.sum())
+    )
+    n_spreads = sum(q.of in posed.noise_parameters for q in quantities)  # they are not what dof counts
+    priors = [term for term in posed.every_prior if not isinstance(term, Smooth)]
+    prior = 2.0 * (posed.priors(theta).cost - rough + posed.prior_constant) if priors else 0.0
+    n_estimated = float(n_rows - dof + layout.n_groups + n_spreads)
+    if posed.every_prior:  # priors and penalties share in determining theta
+        n_estimated = layout.n_groups + n_spreads + (np.nan if found is None else float(np.sum(found.leverage)))
+    criteria = Criteria(likelihood - prior, problem.n_data, n_estimated)
+    seen = Seen.of(posed, staged, at, None if found is None else found.noise)
+    chi2 = weighted_squares(layout, at) if posed.least_squares else float(np.sum(seen.normalised**2))
+    counted = posed.least_squares and not posed.groups  # then chi2 holds what priors cost
+    chi2 -= 2.0 * counted * rough
+    none_known = no_verdict(names, unknown or "the problem was not linearized")
+    solution = Estimates(
+        status=status,
+        message=message,
+        names=names,
+        theta=theta,
+        log=problem.log,
+        parameters={q.name: values[q.name] for q in quantities if q.kind == "parameter"},
+        initial_states={q.name: values[q.name] for q in quantities if q.kind == "initial state"},
+        cost=at.cost,
+        chi2=chi2,
+        n_data=problem.n_data,
+        residuals=seen.residuals,
+        predictions=seen.predictions,
+        spreads=seen.spreads,
+        normalised_residuals=seen.normalised,
+        deviations=seen.deviations,
+        bounds=np.array([(q.lower, q.upper) for q in quantities], dtype=float).reshape(-1, 2),
+        active=held,
+        gaps=_largest_gap(staged, at),
+        trajectories={
+            chain.name: Nodes(times[:-1], states)
+            for chain, times, states in zip(layout.chains, staged.times(v), staged.node_states(v), strict=True)
+        },
+    )
+    uncertainty = Uncertainty(
+        dof=dof,
+        neg2loglik=likelihood,
+        aic=criteria.aic,
+        bic=criteria.bic,
+        jacobian=found.jacobian if found is not None else np.full((n_rows if few else 0, n_theta), np.nan),
+        gradient=found.gradient if found is not None else np.full(n_theta, np.nan),
+        covariance=covariance,
+        correlation=trusted.correlation if trusted is not None else none,
+        standard_errors=_by_name(names, errors),
+        numerical_errors=_by_name(names, numerical),
+        noise=_noise(posed, found),
+        sigmas=dict(zip(unknown_sigmas, at.sigma.tolist(), strict=True)),
+        sigma_errors=dict(
+            zip(unknown_sigmas, (at.sigma * np.nan if trusted is None else trusted.noise_errors).tolist(), strict=True)
+        ),
+        information=found.information if found is not None else none,
+        rank=-1 if found is None else found.rank,
+        root=np.full((n_theta, n_theta if few else 0), np.nan) if trusted is None else trusted.root,
+        undetermined=np.empty((0, n_theta)) if trusted is None else trusted.directions / trusted.scale,
+        neg2logprior=prior,
+        n_estimated=n_estimated,
+        leverage=np.full(problem.n_data, np.nan) if trusted is None else trusted.leverage,
+        absolute_sigma=absolute_sigma,
+        confidence_level=confidence_level,
+        smoothness={term.label: term.weight for term in posed.smooth},
+        effective=_effective(posed, held, None if found is None else found.held_back),
+        inflation=1.0 if found is None else found.inflation,
+        constraints=constraints,
+        identifiability=judge(names, natural, slope, held, found, unknown=unknown) if found is not None else none_known,
+    )
+    heavy = any(o is not None and o.noise.heavy for c in posed.conditions for o in c.observed)
+    judged = goodness(
+        series(posed, seen),
+        chi2 - 2.0 * counted * posed.priors(theta).straight_cost,
+        dof,
+        absolute_sigma=absolute_sigma and not heavy,
+    )
+    if verification is not None and not verification.reproduced:
+        judged = UNKNOWN  # these are not the model's residuals
+    return Result(solution, uncertainty, judged, provenance, problem)
+
+
+def _effective(posed: Posed, held: Mapping[str, str], leverage: Array | None) -> dict[str, float]:
+    """Return how many of the values of each smooth input the data determine; NaN where that is not known."""
+    out: dict[str, float] = {}
+    first = 0
+    for term in posed.smooth:
+        own = slice(first, first + term.offset.size)
+        first = own.stop
+        free = sum(posed.names[j] not in held for j in term.at.tolist())
+        left = np.nan if leverage is None else free - float(np.sum(leverage[own]))
+        out[term.label] = out.get(term.label, 0.0) + left
+    return out
+
+
+def nothing_known(names: tuple[str, ...]) -> Array:
+    """Return a matrix of NaN over the quantities, which takes no memory if there are many."""
+    n = len(names)
+    if n <= WRITTEN_OUT:
+        return np.full((n, n), np.nan)
+    each, held = np.arange(n), np.ones(n, dtype=np.bool_)
+    nothing, none = np.empty((n, 0)), np.empty(0, dtype=np.intp)
+    return cast(
+        "Array",
+        BlockMatrix(
+            names, none, each, each, np.zeros(n, dtype=np.intp), np.empty((0, 0)), nothing, nothing, np.zeros((n, 1)),
+            np.ones(n), held, ~held,
+        ),
+    )  # fmt: skip
+
+
+def _by_name(names: Sequence[str], values: Array) -> dict[str, float]:
+    return dict(zip(names, values.tolist(), strict=True))
+
+
+def _n_informing(at: Evaluation) -> int:
+    """Count the rows of priors that hold information."""
+    return at.prior.size if at.prior_curved is None else int(at.prior_curved.sum())
+
+
+def _noise(problem: Posed, found: Statistics | None) -> float:
+    """Return the factor on the standard deviations that all data share; NaN if unknown, or if they share none."""
+    if problem.groups == ("",):
+        return np.nan if found is None else float(found.noise[0])
+    return 1.0 if not problem.groups and not problem.noise_parameters else np.nan
+
+
+def _largest_gap(staged: StagedProblem, at: Evaluation) -> float:
+    scaled = [
+        np.abs(gap / staged.scale[chain.nodes]).ravel()
+        for chain, gap in zip(staged.layout.chains, gaps(staged.layout, at), strict=True)
+    ]
+    return float(np.concatenate(scaled).max(initial=0.0))  # NaN where a stage failed
+
+
+@cache
+def versions() -> Mapping[str, str]:
+    """Return the versions of what computed a result."""
+    found = {"python": platform.python_version()}
+    for package in ("castfit", "casadi", "numpy"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # castfit run from a checkout
+            found[package] = "unknown"
+    return found

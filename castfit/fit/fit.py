@@ -1,0 +1,383 @@
+"""`fit`: a problem, a transcription and a solver give a result.
+
+theta, states --transcribe--> staged problem --solve--> v --(refine, solve again)--> statistics --> Result
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.blas_threads import one_blas_thread
+from castfit._support.progress_line import duration, live
+from castfit._support.arguments import flag_mistakes, is_one_of, real, text
+from castfit._support.time_limit import Stopped, heeding_interrupts, watched
+from castfit.fit.fallbacks import Search, started_from
+from castfit.fit.build_result import estimate, versions
+from castfit.integrate.crew import lanes_divided, worker_mistakes
+from castfit.fit.laplace_kinks import kinks_of, resolved
+from castfit.fit.maximum_likelihood import search_for
+from castfit.fit.methods import Solver, Transcription, parts_from
+from castfit.fit.delay_refinement import settled
+from castfit.result.parts import Provenance
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.problem import Posable, Problem, kind_mistakes
+from castfit.fit.exact_data import reproduced
+from castfit.result.result import Result
+from castfit.fit.smoothing_weights import chosen_labels, smoothed
+from castfit.solve.solution import Iteration
+from castfit.fit.start.constant import SoftStart, softened
+from castfit.fit.start.decomposition.search import Decomposed, Origin, decompose
+from castfit.fit.start.matching import matching
+from castfit._support.status import check
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+Start = Mapping[str, float] | Result | Decomposed | SoftStart | str | None
+"""Where a fit may start."""
+
+_MOMENT = 1e-3  # seconds: a limit must be positive
+
+
+# Wild trial points overflow; they are found and rejected, and must not warn.
+@heeding_interrupts
+@one_blas_thread
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")
+def fit(
+    problem: Posable,
+    transcription: Transcription | str | None = None,
+    solver: Solver | str | None = None,
+    *,
+    start: Mapping[str, float] | Result | Decomposed | SoftStart | str | None = None,
+    second_start: bool = True,
+    retry: bool = True,
+    verify: bool = True,
+    workers: int | Executor = 1,
+    max_time: float = np.inf,
+    callback: Callable[[Iteration], Any] | None = None,
+    absolute_sigma: bool | None = None,
+    loss: str = "linear",
+    f_scale: float = 1.0,
+    confidence_level: float = 0.95,
+    verbose: int = 0,
+) -> Result:
+    """Estimate parameters and initial states.
+
+    Parameters
+    ----------
+    problem : Problem or Posed
+    transcription : SingleShooting, MultipleShooting or Collocation, optional
+        By default collocation on elements that are refined until the solution agrees with the integrator.  Or a name:
+        "single", "multiple", "collocation", also with the solver, as in "multiple/ipopt".
+    solver : GaussNewton, Ipopt or Sqp, optional
+        By default Gauss-Newton, if the transcription gives what it needs; or a name: "gauss_newton", "ipopt", "sqp",
+        "box" (Gauss-Newton in a trust region for parameters known to decades).
+    start : mapping from quantity name to value, Result, "matching", "decomposed", "soft", Decomposed or SoftStart
+        Where the search starts, natural scale; what is not named starts at its guess.  "matching" first fits the
+        model's right-hand side to the measured states (see castfit.start.matching); where all states are measured this
+        is also tried when the search gets nowhere from the guess.  "decomposed" first estimates the equations that
+        share no parameter apart from each other, from many random starts between the bounds (see `Decomposed`).  "soft"
+        lets constant states and parameters find each other while the equations harden (see `SoftStart`), where little
+        is measured.  From a Result multiple shooting and collocation begin at its whole trajectory.
+    second_start : bool
+        Whether Gauss-Newton may go on from the measured states, by "matching", when it gets nowhere from the start.
+    retry : bool
+        Whether multiple shooting and collocation go on by other means where they fail, or end where the residuals are
+        far larger than the noise (see castfit.attempts); the message says what was tried.
+    verify : bool
+        Whether a solution must be reproduced by the model itself, integrated with error control, to be called one.
+        Without it castfit believes the transcription: for estimates that are not final.
+    workers : int or concurrent.futures.Executor
+        Among which experiments, and the stages of multiple shooting, are divided while they are integrated: threads
+        where the integrator is castfit's compiled one, processes otherwise, or an executor, such as that of a Dask
+        cluster.  The numbers are the same for any.  Processes take a second or two to start, so they are started once
+        integration has taken a second.  Collocation integrates nothing that could be divided.
+    max_time : float
+        Seconds after which the best point so far is returned.
+    callback : callable, optional
+        Called with an `Iteration` after each iteration; the solve stops when it returns True.
+    absolute_sigma : bool, optional
+        Whether the given standard deviations are taken as they are (True) or only their ratios (False), as in
+        ``scipy.optimize.curve_fit``.  By default True where the experiments state sigma.
+    loss : {"linear", "huber", "soft_l1", "cauchy"}
+        A robust loss for outputs with normal errors, as in ``scipy.optimize.least_squares`` but with residuals in
+        standard deviations, which are estimated where they are unknown: short for ``problem.robust(loss, f_scale)``.
+        Other noise models are given with the experiments.
+    f_scale : float
+        Residual, in standard deviations, from which a robust loss is less than quadratic.
+    confidence_level : float
+        Of the intervals in the result's table.
+    verbose : {0, 1, 2}
+        Nothing; one line per solve, and on a terminal how it goes on, with what an iteration takes and the time that
+        `max_time` leaves; one line per iteration.
+
+    Returns
+    -------
+    Result
+        Also for a fit that failed or was interrupted: then ``success`` is False, the parameters are the best point so
+        far, and ``message`` says why.
+
+    Raises
+    ------
+    InputError
+        For misuse: unknown names or values outside the bounds in `start`, options out of range, a decomposition of a
+        problem that has none.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> result.success
+    True
+    >>> cf.fit(problem, "multiple", "ipopt").status
+    <Status.CONVERGED: 'converged'>
+    >>> cf.fit(problem, start={"k3": 1.0})
+    Traceback (most recent call last):
+        ...
+    castfit.status.InputError: start: 1 mistake found
+      - 'k3' is not estimated: did you mean 'k2'? (valid: k1, k2)
+    """
+    began = time.perf_counter()
+    if not is_one_of(loss, "linear"):
+        if not isinstance(problem, Problem):
+            check("fit", [*kind_mistakes(problem), "loss is for a Problem; give the problem problem.robust(loss)"])
+        else:
+            problem = problem.robust(loss, f_scale)
+
+    def smoothly(asked: Posable, start: Start, limit: float, *, near: bool = False) -> Result:
+        return _fit(
+            asked,
+            transcription,
+            solver,
+            start=start,
+            second_start=False if near else second_start,
+            retry=False if near else retry,
+            verify=verify,
+            workers=workers,
+            max_time=limit,
+            callback=callback,
+            absolute_sigma=absolute_sigma,
+            confidence_level=confidence_level,
+            verbose=verbose,
+        )
+
+    def once(asked: Posable, start: Start, limit: float) -> Result:
+        if kind_mistakes(asked) or not chosen_labels(asked.posed):
+            return smooth(asked, start, limit)
+        own = time.perf_counter()
+
+        def solve(weighed: Posable, origin: Start, near: bool) -> Result:
+            return smooth(weighed, origin, max(limit - (time.perf_counter() - own), _MOMENT), near=near)
+
+        return smoothed(asked, start, solve)
+
+    def smooth(asked: Posable, start: Start, limit: float, *, near: bool = False) -> Result:
+        if kind_mistakes(asked) or not kinks_of(asked.posed):
+            return smoothly(asked, start, limit, near=near)
+        own = time.perf_counter()
+        times = itertools.chain([limit], iter(lambda: max(limit - (time.perf_counter() - own), _MOMENT), None))
+
+        def solve(arranged: Posable, origin: Start, close: bool) -> Result:
+            return smoothly(arranged, origin, next(times), near=near or close)
+
+        return resolved(asked, start, solve)
+
+    if isinstance(start, Result) and not kind_mistakes(problem):
+        problem = start.answering(problem).problem or problem  # with as many nodes in delay lines as there
+    with lanes_divided(1 if worker_mistakes(workers) else workers):
+        result = once(problem, start, max_time)
+        if not (problem.posed.model.adaptive and verify and result.success):
+            return result
+
+        def again(finer: Posable, values: Mapping[str, float]) -> Result:
+            return once(finer, values, max(max_time - (time.perf_counter() - began), _MOMENT))
+
+        return settled(problem, result, again)
+
+
+def _fit(
+    problem: Posable,
+    transcription: Transcription | str | None,
+    solver: Solver | str | None,
+    *,
+    start: Start,
+    second_start: bool,
+    retry: bool,
+    verify: bool,
+    workers: int | Executor,
+    max_time: float,
+    callback: Callable[[Iteration], Any] | None,
+    absolute_sigma: bool | None,
+    confidence_level: float,
+    verbose: int,
+) -> Result:
+    """Fit once, with the delay lines that the model has."""
+    began = time.perf_counter()
+    mistakes = _kind_mistakes(problem, callback)
+    asked, chosen = parts_from(transcription, solver, mistakes)
+    level, limit = real(confidence_level), real(max_time)
+    if level is None or not 0.0 < level < 1.0:
+        mistakes.append(f"confidence_level is {text(confidence_level)}; it lies between 0 and 1")
+    if limit is None or not limit > 0.0:
+        mistakes.append(f"max_time is {text(max_time)}; give a positive number of seconds")
+    if not (absolute_sigma is None or is_one_of(absolute_sigma, True, False)):
+        mistakes.append(f"absolute_sigma is {text(absolute_sigma)}; give True, False or None")
+    mistakes += flag_mistakes(second_start=second_start, retry=retry, verify=verify)
+    mistakes += _worker_mistakes(workers, asked)
+    if not is_one_of(verbose, 0, 1, 2):
+        mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
+    check("fit", mistakes)
+    assert level is not None
+    assert limit is not None
+    confidence_level, max_time = level, limit  # as floats
+
+    with watched(max_time), live(keep=False) if verbose == 1 else nullcontext() as line:
+        posed = problem.posed.assuming(absolute_sigma=absolute_sigma)
+        origin = _origin(posed, asked, start, max_time)
+        with suppress(Stopped):  # the solver will notice
+            if isinstance(start, Result):
+                asked = at_trajectory(posed, asked, origin.theta, start)
+            elif origin.nodes is not None:
+                asked = started_from(posed, asked, origin.theta, origin.nodes)
+        say = _say if verbose else _silent
+        if origin.note:
+            say(origin.note)
+        deadline = began + max_time if origin.ended is None else began
+        search = Search(posed, chosen, deadline, _reporter(callback, verbose, line, deadline), say, verify=verify)
+        ended = search_for(search, asked, origin.theta, second_start=second_start, retry=retry)
+    found, solution, posed = ended.attempt, ended.attempt.solution, search.problem
+    if origin.ended is not None:
+        solution = replace(solution, status=origin.ended)
+    success, staged = solution.status.success, found.staged
+    rounding = reproduced(posed, staged, found.linear, solution.active) if success else ""
+    remark = staged.remark(solution.v) if success else ""
+    parts = (
+        *(solution.status.sentence, solution.detail, rounding, origin.note),
+        *(*ended.notes, remark, solution.status.remedy),
+    )
+    seconds = time.perf_counter() - began
+    result = estimate(
+        problem,
+        found.staged,
+        solution.v,
+        found.linear,
+        status=solution.status,
+        message=" ".join(part for part in parts if part),
+        active=solution.active,
+        provenance=Provenance(
+            transcription=found.transcription.label,
+            solver=chosen.label,
+            integrator=found.transcription.integrator,
+            iterations=search.iterations,
+            evaluations=dict(search.evaluations),
+            failures=dict(search.failures),
+            time=seconds,
+            history=tuple(search.history),
+            versions=versions(),
+        ),
+        absolute_sigma=posed.absolute_sigma,
+        confidence_level=confidence_level,
+        accuracy=found.transcription.accuracy,
+        verification=found.verification,
+        posed=posed,
+    )
+    if verbose:
+        _say(f"{solution.status.value} after {search.iterations} iterations, {seconds:.2f} s: chi2 = {result.chi2:.8g}")
+    return result
+
+
+def _worker_mistakes(workers: Any, asked: Transcription) -> list[str]:
+    """Say what is wrong with workers, or why they would have nothing to do."""
+    wrong = worker_mistakes(workers)
+    alone = not isinstance(workers, Executor) and workers == 1
+    if wrong or alone or getattr(asked, "integrates", True):  # a transcription of the user's own need not say so
+        return wrong
+    remedy = "use SingleShooting() or MultipleShooting(), or leave workers away"
+    return [f"workers is {text(workers)}, but {asked.label} integrates nothing that could be divided; {remedy}"]
+
+
+def _kind_mistakes(problem: Any, callback: Any) -> list[str]:
+    """Find arguments that are of the wrong kind."""
+    wrong = not (callback is None or callable(callback))
+    remedy = f"callback is {text(callback)}; give a function of one Iteration"
+    return [*kind_mistakes(problem), *([remedy] if wrong else [])]
+
+
+def _origin(
+    problem: Posed,
+    transcription: Transcription,
+    start: Start,
+    max_time: float,
+) -> Origin:
+    """Find where the search starts; a note says what was done for it."""
+    if isinstance(start, str):
+        if start not in ("matching", "decomposed", "soft"):
+            remedy = "give a mapping from names to values, a Result, 'matching', 'decomposed' or 'soft'"
+            check("fit", [f"start is '{start}'; {remedy}"])
+        if start == "matching":
+            theta = matching(problem, problem.guess, transcription.states, transcription.integrator)
+            return Origin(theta)
+        start = SoftStart() if start == "soft" else Decomposed()
+    if isinstance(start, SoftStart):
+        return softened(problem, problem.theta_from(start.start), transcription.integrator, start.stations)
+    if isinstance(start, Decomposed):
+        return decompose(problem, problem.theta_from(start.start), rng=start.rng, max_time=max_time)
+    if isinstance(start, Result):
+        start = {**start.parameters, **start.initial_states}
+    return Origin(problem.guess if start is None else problem.theta_from(start))
+
+
+def at_trajectory(problem: Posed, asked: Transcription, theta: Array, start: Result) -> Transcription:
+    """Return the transcription with its states started at a result's nodes, if these are of the same experiments."""
+    if list(start.trajectories) != [c.name for c in problem.conditions]:
+        return asked
+    nodes = list(start.trajectories.values())
+    if any(known.states.shape[1] != len(problem.model.states) for known in nodes):
+        return asked
+    if any(known.times[-1] > c.end or not np.isfinite(known.states).all()
+           for known, c in zip(nodes, problem.conditions, strict=True)):  # fmt: skip
+        return asked
+    return started_from(problem, asked, theta, nodes) if isinstance(asked.states, str) else asked
+
+
+def _reporter(
+    callback: Callable[[Iteration], Any] | None, verbose: int, line: Callable[[str], None] | None, deadline: float
+) -> Callable[[Iteration], Any] | None:
+    """Return what is called after each iteration; how many are left nobody knows, but what one takes, and the limit."""
+    if verbose < 2 and line is None:
+        return callback
+    began = time.perf_counter()
+
+    def report(now: Iteration) -> Any:
+        clock = time.perf_counter()
+        if line is not None:
+            pace = f", {duration((clock - began) / now.iteration)} an iteration" if now.iteration else ""
+            most = f", at most {duration(max(deadline - clock, 0.0))} left" if np.isfinite(deadline) else ""
+            line(f"iteration {now.iteration}: cost {now.cost:.6g}; {clock - began:.0f} s{pace}{most}")
+            return callback(now) if callback is not None else None
+        _say(f"{now.iteration:5d}  cost {now.cost:14.8g}  infeasibility {now.infeasibility:9.2e}  {now.seconds:7.2f} s")
+        return callback(now) if callback is not None else None
+
+    return report
+
+
+def _silent(line: str) -> None:
+    """Say nothing."""
+
+
+def _say(line: str) -> None:
+    """Print a line of progress; only called when the user asked for it."""
+    from rich.console import Console
+
+    Console(highlight=False, markup=False, soft_wrap=True).print(line)

@@ -1,0 +1,194 @@
+"""What a fit is made of, a transcription and a solver: what each must offer, and their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+from castfit._support.arguments import text
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.solve.ipopt import Ipopt
+from castfit.solve.sqp import Sqp
+from castfit._support.status import suggest
+from castfit.transcribe.collocation import Collocation
+from castfit.transcribe.multiple_shooting import MultipleShooting
+from castfit.transcribe.single_shooting import SingleShooting
+
+if TYPE_CHECKING:
+    from castfit.integrate import IntegratorOptions
+    from castfit.problem.problem import Posable
+    from castfit.solve.solution import Control, Solution
+    from castfit.solve.staged import Array, StagedProblem
+    from castfit.transcribe.trajectory import States
+
+
+class Transcription(Protocol):
+    """Turns a problem into a staged least-squares problem; see castfit.transcribe."""
+
+    @property
+    def label(self) -> str:
+        """Name in tables."""
+        ...
+
+    @property
+    def integrator(self) -> IntegratorOptions:
+        """How stages are integrated, or checked against integration."""
+        ...
+
+    @property
+    def accuracy(self) -> float:
+        """Relative accuracy to which the model is solved over a stage."""
+        ...
+
+    @property
+    def states(self) -> States:
+        """Where states start; "data" also where there are none to start."""
+        ...
+
+    def transcribe(self, problem: Posable, theta: Array) -> StagedProblem:
+        """Lay the problem out as stages, starting from theta (n_theta,)."""
+        ...
+
+    def refine(self, problem: Posable, staged: StagedProblem, v: Array) -> StagedProblem | None:
+        """Return a finer problem started from the solution v, or None if v is accurate enough."""
+        ...
+
+
+class Solver(Protocol):
+    """Solves a staged problem; see castfit.solve."""
+
+    @property
+    def label(self) -> str:
+        """Name in tables."""
+        ...
+
+    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+        """Solve; a fit that fails is a status, not an exception.  `warm` says that the start is nearly optimal."""
+        ...
+
+
+TRANSCRIPTIONS: dict[str, Callable[..., Transcription]] = {
+    "single": SingleShooting,
+    "multiple": MultipleShooting,
+    "collocation": Collocation,
+}
+SOLVERS: dict[str, Callable[[], Solver]] = {
+    "gauss_newton": GaussNewton,
+    "box": partial(GaussNewton, "box"),
+    "ipopt": Ipopt,
+    "sqp": Sqp,
+}
+
+_T = TypeVar("_T")
+
+
+def parts_from(
+    transcription: Any, solver: Any, mistakes: list[str], *, default: tuple[Transcription, Solver] | None = None
+) -> tuple[Transcription, Solver]:
+    """Read a transcription and a solver as users give them; what is wrong is added to `mistakes`.
+
+    What is not given is that of `default`, or else Collocation() and GaussNewton().
+    """
+    usual = (Collocation(), GaussNewton()) if default is None else default
+    first, second = given_parts(transcription, solver, mistakes)
+    return usual[0] if first is None else first, usual[1] if second is None else second
+
+
+def given_parts(
+    transcription: Any,
+    solver: Any,
+    mistakes: list[str],
+    *,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    also: Iterable[str] = (),
+) -> tuple[Transcription | None, Solver | None]:
+    """Read parts that are given ready, by name, or not at all (None); what is wrong is added to `mistakes`.
+
+    Parameters
+    ----------
+    transcription, solver
+        "multiple/ipopt" names both.
+    mistakes : list of str
+    settings : mapping from a transcription's name, optional
+        Keyword arguments that it is made with.
+    also : names
+        What else a name might have meant.
+    """
+    if isinstance(transcription, str) and "/" in transcription and solver is None:
+        transcription, solver = transcription.split("/", 1)
+    made = {name: partial(make, **(settings or {}).get(name, {})) for name, make in TRANSCRIPTIONS.items()}
+    remedy = "SingleShooting(), MultipleShooting() or Collocation()"
+    first = _part("transcription", transcription, "transcribe", made, [*made, *also], remedy, mistakes)
+    second = _part("solver", solver, "solve", SOLVERS, SOLVERS, "GaussNewton(), Ipopt() or Sqp()", mistakes)
+    demand = _demand(first)
+    if second is None and demand is not None:
+        return first, demand.solver()
+    mistakes += mismatches(first, second)
+    return first, second
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a transcription gives instead of Jacobians, which not every solver can use.
+
+    what, remedy : words, of what it is and what to do with another solver
+    solver : makes the usual solver for it
+    """
+
+    what: str
+    remedy: str
+    solver: Callable[[], Solver]
+
+
+DEMANDS: dict[str, Demand] = {
+    "scalar matching": Demand(
+        "matching='scalar' gives one vanishing gradient per interval",
+        "use Sqp() or Ipopt(), or matching='vector'",
+        Sqp,
+    ),
+    "gradients": Demand(
+        "derivatives='adjoint' gives the gradient of the cost alone",
+        "use Ipopt(), or derivatives='forward'",
+        Ipopt,
+    ),
+}
+"""What transcriptions may demand of a solver, by the word that both declare."""
+
+
+def _demand(transcription: Any) -> Demand | None:
+    """Return what a transcription demands; one of the user's own need not say that it demands nothing."""
+    return DEMANDS.get(getattr(transcription, "demand", ""))
+
+
+def mismatches(transcription: Any, solver: Any) -> list[str]:
+    """Find what a solver cannot do with what a transcription gives, or the other way round."""
+    demand = _demand(transcription)
+    needed = getattr(solver, "needs", "")
+    if demand is not None and transcription.demand not in getattr(solver, "meets", ()):
+        return [f"{demand.what}, of which {type(solver).__name__} can make nothing; {demand.remedy}"]
+    if transcription is not None and needed and getattr(transcription, "demand", "") != needed:
+        return [f"{solver!r} is for {needed}, which {type(transcription).__name__} does not have here; use Sqp()"]
+    return []
+
+
+def _part(
+    what: str,
+    given: Any,
+    method: str,
+    known: Mapping[str, Callable[[], _T]],
+    meant: Iterable[str],
+    remedy: str,
+    mistakes: list[str],
+) -> _T | None:
+    if isinstance(given, str):
+        name = given.replace("-", "_")
+        if name in known:
+            return known[name]()
+        mistakes.append(f"{what} is '{given}': {suggest(name, meant)}; or give {remedy}")
+    elif given is not None and (isinstance(given, type) or not callable(getattr(given, method, None))):
+        mistakes.append(f"{what} is {text(given)}; give {remedy}")
+    else:
+        return cast("_T | None", given)
+    return None

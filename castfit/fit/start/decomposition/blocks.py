@@ -1,0 +1,278 @@
+"""Decomposition: which equations of a model can be estimated apart from the others, and each such block as a problem.
+
+A graph has the model's equations and the estimated parameters as its nodes, with an edge where a parameter appears in
+an equation or in the initial value that belongs to it.  Within an equation the *measured* states of other equations
+are known functions of time, interpolated through their data.  So the connected components of this graph, the blocks,
+can be estimated one by one, each from its own states' data, and none of them sees that another is wrong (the idea of
+estimating "decoupled" equations is old: Voit and Almeida 2004, Bioinformatics 20, 1670).  A state that is not measured
+directly in every experiment joins the equations that contain it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit.experiment.experiment import Experiment
+from castfit.experiment.inputs import Input
+from castfit.model.model import Model
+from castfit.problem.problem import Problem
+from castfit.problem.quantities import every_parameter, fixed_value
+from castfit.problem.parameters import Parameter
+from castfit._support.status import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.problem.compiled_problem import Posed
+
+    Array = NDArray[np.float64]
+
+_REMEDY = "start from 'matching' or from values"
+_FEWEST = 3  # measured times from which a state can be interpolated
+
+
+@dataclass(frozen=True)
+class Block:
+    """Equations that have to be estimated together.
+
+    Attributes
+    ----------
+    states : tuple of str
+        What the block's equations determine.
+    parameters : tuple of str
+        All parameters that appear in them, or in an experiment's own values of these, fixed ones included.
+    signals : tuple of str
+        Measured states of other blocks that appear in them.
+    """
+
+    states: tuple[str, ...]
+    parameters: tuple[str, ...]
+    signals: tuple[str, ...]
+
+
+def find_blocks(problem: Posed) -> tuple[Block, ...]:
+    """Return the blocks of a problem, in the order of their first states."""
+    return _components(problem, measured_directly(problem))
+
+
+def decomposition_mistakes(problem: Posed) -> list[str]:
+    """Say why a problem cannot be decomposed; empty if it can."""
+    model, measured = problem.model, measured_directly(problem)
+    if model.algebraic_states:
+        names = ", ".join(model.algebraic_states)
+        return [f"the problem cannot be decomposed: it has algebraic states ({names}); {_REMEDY}"]
+    eventful = [c.name for c in problem.conditions if c.schedule]
+    if eventful:
+        what = f"events, or switches of the model, happen in '{eventful[0]}'"
+        return [f"the problem cannot be decomposed: {what}, of which a block of equations knows nothing; {_REMEDY}"]
+    if len(_components(problem, measured)) > 1:
+        return []
+    missing = [name for name in model.states if name not in measured]
+    if missing and len(_components(problem, frozenset(model.states))) > 1:
+        names = ", ".join(f"'{name}'" for name in missing)
+        what = f"the state{'s' * (len(missing) > 1)} {names}, which couple{'s' * (len(missing) == 1)} its equations"
+        return [f"the problem cannot be decomposed: {what}, must be measured directly in every experiment, "
+                f"at {_FEWEST} times at least; {_REMEDY}"]  # fmt: skip
+    return [f"the problem cannot be decomposed: its equations share parameters that connect all of them; {_REMEDY}"]
+
+
+def measured_directly(problem: Posed) -> frozenset[str]:
+    """Return the states that every experiment measures as they are, often enough to be interpolated."""
+    return frozenset(
+        name
+        for i, name in enumerate(problem.model.states)
+        if all(_curve(problem, e, i)[0].size >= _FEWEST for e in problem.experiments)
+    )
+
+
+def _curve(problem: Posed, experiment: Experiment, i: int) -> tuple[Array, Array]:
+    """Return the times (n,) and values (n,) at which state i was measured directly, replicates averaged."""
+    symbol = problem.model.system.x[i]
+    shown = [name for name in experiment.measured if ca.is_equal(problem.model.outputs[name], symbol)]
+    data = [experiment.data[name] for name in shown]
+    t = np.concatenate([np.empty(0), *(np.repeat(t, y.shape[1]) for t, y in data)])
+    y = np.concatenate([np.empty(0), *(y.ravel() for _, y in data)])
+    seen = np.isfinite(y)
+    times, place = np.unique(t[seen], return_inverse=True)
+    return times, np.bincount(place, y[seen]) / np.maximum(np.bincount(place), 1)
+
+
+def _components(problem: Posed, measured: frozenset[str]) -> tuple[Block, ...]:
+    """Find the connected components of equations and what they may not be separated from."""
+    model, system = problem.model, problem.model.system
+    contents = [_names(equation) for equation in _split(system.ode)]
+    for i, name in enumerate(model.states):
+        for experiment in problem.experiments:
+            value = problem.initial_values(experiment)[name]
+            contents[i] = contents[i] | (_names(value) if isinstance(value, ca.SX) else set())
+            contents[i] = _with_overrides(contents[i], experiment)
+    hidden = [name for name in model.states if name not in measured]
+    free = {q.of for q in problem.quantities if q.kind == "parameter"}
+    group = list(range(len(contents)))
+    for name in (*free, *hidden):
+        joined = [i for i, content in enumerate(contents) if name in content or name == model.states[i]]
+        groups = {group[i] for i in joined}
+        group = [min(groups) if g in groups else g for g in group]
+    blocks: list[Block] = []
+    for g in dict.fromkeys(group):
+        members = [i for i in range(len(contents)) if group[i] == g]
+        inside = set[str]().union(*(contents[i] for i in members))
+        own = tuple(model.states[i] for i in members)
+        blocks.append(
+            Block(
+                own,
+                tuple(name for name in every_parameter(model, problem.parameters) if name in inside),
+                tuple(name for name in model.states if name in inside and name not in own),
+            )
+        )
+    return tuple(blocks)
+
+
+def _with_overrides(names: set[str], experiment: Experiment) -> set[str]:
+    """Add the names in an experiment's own expressions of parameters, and in those of these."""
+    found = set(names)
+    while True:
+        own = [experiment.parameters[n] for n in found if isinstance(experiment.parameters.get(n), ca.SX)]
+        more = found.union(*(_names(value) for value in own))
+        if more == found:
+            return found
+        found = more
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A block as an estimation problem of its own.
+
+    Attributes
+    ----------
+    problem : Posed
+    positions : (n,) int array
+        Where the quantities of `problem` stand in theta of the whole problem.
+    """
+
+    problem: Posed
+    positions: NDArray[np.intp]
+
+
+def pose(problem: Posed, block: Block) -> Piece | None:
+    """Return a block as a problem; None if its own data cannot determine it, or there is nothing to estimate.
+
+    Only the direct measurements of the block's states count; constraints are left to the whole problem.
+    """
+    used = [e for e in problem.experiments if _direct(problem, block, e)]
+    parameters = {n: _among(problem.parameters[n], used) for n in block.parameters if n in problem.parameters}
+    if not used:
+        return None
+    try:
+        said = Problem(
+            _model(problem.model, block),
+            [_experiment(problem, block, e) for e in used],
+            parameters=parameters,
+            state_bounds={name: limits for name, limits in problem.state_bounds.items() if name in block.states},
+        )
+    except InputError:  # the whole problem is sound, so only data are missing: what they showed is in other outputs
+        return None
+    # The whole problem may be a restated one, with other bounds and scales, and with fewer quantities.
+    whole = {(q.kind, q.of, q.experiment): j for j, q in enumerate(problem.quantities)}
+    places = {q.name: whole.get((q.kind, q.of, q.experiment)) for q in said.quantities}
+    held = {q.name: _held(problem, q.kind, q.of, q.experiment) for q in said.quantities if places[q.name] is None}
+    positions = np.array([j for j in places.values() if j is not None], dtype=np.intp)
+    if not positions.size:
+        return None
+    posed = said.posed.fix(held) if held else said.posed
+    same: zip[tuple[int, str]] = zip(positions.tolist(), posed.names, strict=True)
+    quantities = [replace(problem.quantities[j], name=n) for j, n in same]
+    return Piece(posed.restated(quantities), positions)
+
+
+def _held(problem: Posed, kind: str, of: str, experiment: str | None) -> float:
+    """Return the value of something that the whole problem does not estimate any more."""
+    for condition in problem.conditions:
+        if experiment in (None, condition.name):
+            at = condition.link.natural(problem.guess[condition.theta])
+            names, values = (problem.model.parameters, at.p) if kind == "parameter" else (problem.model.states, at.a)
+            if of in names:
+                return float(values[names.index(of)])
+    return fixed_value(problem.parameters[of], experiment or "")
+
+
+def _direct(problem: Posed, block: Block, experiment: Experiment) -> dict[str, str]:
+    """Return which outputs of an experiment show a state of the block as it is, {output: state}."""
+    model = problem.model
+    symbols = {name: model.outputs[name] for name in block.states}
+    return {
+        output: name
+        for output in experiment.measured
+        for name, symbol in symbols.items()
+        if ca.is_equal(model.outputs[output], symbol)
+    }
+
+
+def _model(model: Model, block: Block) -> Model:
+    """Cut the block's equations out of the model; the measured states in them become inputs."""
+    system = model.system
+    symbol = {s.name(): s for vector in system.arguments for s in _split(vector)}
+    own = [name for name in block.parameters if name in model.parameters]
+    rates = dict(zip(model.states, _split(system.ode), strict=True))
+    used = set[str]().union(*(_names(rates[name]) for name in block.states))
+    return Model(
+        {symbol[name]: rates[name] for name in block.states},
+        parameters=[symbol[name] for name in own],
+        inputs=[symbol[name] for name in (*(n for n in model.inputs if n in used), *block.signals)],
+        time=system.t,
+    )
+
+
+def _experiment(problem: Posed, block: Block, experiment: Experiment) -> Experiment:
+    """Keep the block's direct measurements, and interpolate the other states through theirs."""
+    model, initial = problem.model, problem.initial_values(experiment)
+    data: dict[str, Any] = {}
+    sigma: dict[str, Any] = {}
+    for output, state in _direct(problem, block, experiment).items():
+        if state not in data or output == state:
+            data[state] = experiment.data[output]
+            sigma[state] = None if experiment.sigma is None else experiment.sigma[output]
+    signals = {name: _signal(problem, experiment, name) for name in block.signals}
+    kept = {name: signal for name, signal in experiment.inputs.items() if name in model.inputs}
+    posed = _model(model, block)
+    return Experiment(
+        data,
+        sigma=None if experiment.sigma is None else sigma,
+        initial={name: initial[name] for name in block.states},
+        parameters={name: value for name, value in experiment.parameters.items() if name in block.parameters},
+        inputs={name: {**kept, **signals}[name] for name in posed.inputs},
+        start=experiment.start,
+        name=experiment.name,
+    )
+
+
+def _signal(problem: Posed, experiment: Experiment, name: str) -> Input:
+    """Interpolate a measured state over the whole experiment; its ends are held, a known initial value counts."""
+    t, y = _curve(problem, experiment, problem.model.states.index(name))
+    known = problem.initial_values(experiment)[name]
+    later = t > experiment.start + 1e-9 * (experiment.end - experiment.start)
+    first = float(known) if isinstance(known, (int, float)) else float(y[0])
+    times, values = np.append(experiment.start, t[later]), np.append(first, y[later])
+    if times[-1] < experiment.end:
+        times, values = np.append(times, experiment.end), np.append(values, values[-1])
+    return Input.pchip(times, values)
+
+
+def _among(parameter: Parameter, experiments: Sequence[Experiment]) -> Parameter:
+    """Restrict a parameter that has a value for each experiment to some of them."""
+    if not isinstance(parameter.value, Mapping):
+        return parameter
+    return replace(parameter, value={e.name: parameter.value[e.name] for e in experiments})
+
+
+def _names(expression: ca.SX) -> set[str]:
+    return {symbol.name() for symbol in ca.symvar(expression)}
+
+
+def _split(vector: ca.SX) -> list[ca.SX]:
+    return list(ca.vertsplit(vector)) if vector.numel() else []

@@ -1,0 +1,296 @@
+"""Whether the model itself reproduces what a search claims to have found.
+
+A search sees the model through its transcription: polynomials on elements, pieces that match up to a tolerance.  Here
+the model is integrated again, with error control and to a tighter tolerance than the search's:
+
+1. from the initial states over the whole experiment.  The rows that this gives are compared with those of the search.
+2. Where they differ, as they must in a system that amplifies errors: from one measured time to the next, where there
+   are far more nodes than those, and where that fails or there are not, from every node to the next.  A trajectory
+   is one if each piece ends where the next one begins, up to what integration may err *there*,
+
+       |x_{k+1} - s_{k+1}| <= tolerance (|x_{k+1}| + |X_s| |s_k|),
+
+   or, as where a state begins at zero, up to what that is worth at the end of the piece that the gap begins, and
+   whatever the magnitude of the state elsewhere: x' = k x^2 from x(0) = 0 stays at zero, and a gap of 1e-10 with
+   k = 1e10 is no rounding error, but how the search came to its solution.
+
+SUNDIALS does this also for the ESDIRK method; what it cannot integrate at all, that method, to the tighter tolerance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.integrate import IntegratorOptions, method_of, sundials
+from castfit.solve.staged import gaps, weighted_squares
+from castfit.result.covariance import weighted_residuals
+from castfit.transcribe.collocation_problem import CollocationProblem
+from castfit.transcribe.division import divided
+from castfit.transcribe.grid import snap
+from castfit.transcribe.shooting_problem import ShootingProblem
+from castfit.transcribe.trajectory import Trajectory, trajectory_through
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.problem.compiled_problem import Posed
+    from castfit.solve.staged import Evaluation, Layout, StagedProblem
+
+    Array = NDArray[np.float64]
+    Index = NDArray[np.intp]
+
+_SAME = 1e-3  # of chi2: what differs by more is another chi2
+_SMALL_SAMPLE = 0.1  # of what one datum contributes to chi2
+_RESOLVED = 1e-6  # of the data, root of the sum of squares: residuals below it are those of an exact fit
+_IMMATERIAL = 1e-3  # standard deviations per datum, where these are known
+_LOCAL = 1e-6  # of what a piece's end consists of: the largest gap that is an error of integration
+_FLOOR = 1e-14  # of a state's magnitude, so that a state at zero may have rounding errors
+_FEW = 0.5  # of the nodes: measured times that are fewer are tried first, at less work
+_TIGHTER = 0.1
+_TIGHTEST = 1e-12
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What integrating the model with error control makes of a solution.
+
+    Attributes
+    ----------
+    reproduced : bool
+        Whether this is the trajectory, and the chi2, of the search.
+    chi2 : float
+        Of the integration from the initial states, or, where only pieces can be integrated, from the nodes; in units
+        of the sigmas of the search, where several are unknown.
+    row_errors : (m,) array
+        By how much the residuals then differ from those of the search; priors last.
+    defects : per experiment a (K, n_s) array, or None
+        State before each node minus the node, where pieces were integrated.
+    sentence : str
+        What is wrong; empty if nothing is.
+    """
+
+    reproduced: bool
+    chi2: float
+    row_errors: Array
+    defects: tuple[Array, ...] | None = None
+    sentence: str = ""
+
+
+def verify(
+    problem: Posed, staged: StagedProblem, at: Evaluation, options: IntegratorOptions, accuracy: float
+) -> Verification:
+    """Integrate the model anew from a solution, and compare.
+
+    Parameters
+    ----------
+    problem : Posed
+    staged : StagedProblem
+    at : Evaluation
+        The solution.
+    options : IntegratorOptions
+        Those of the search; the ones used here are tighter.
+    accuracy : float
+        To which the search solves the model over a piece.
+    """
+    n_x, n_z = len(problem.model.states), len(problem.model.algebraic_states)
+    tight, local = tighter(options, accuracy, n_z), max(_LOCAL, 10 * accuracy)
+    found = _verified_by(tight, problem, staged, at, local)
+    evaluated = np.isfinite(found.chi2) or found.defects is not None
+    own = replace(tight, method=options.method)
+    system = problem.model.system
+    if evaluated or method_of(own, n_x, n_z, system.function("system", system.ode, system.alg)) != "esdirk":
+        return found
+    # Time scales 1e15 apart are too many for SUNDIALS.
+    again = _verified_by(own, problem, staged, at, local)
+    return again if again.reproduced else found
+
+
+def _verified_by(
+    tight: IntegratorOptions, problem: Posed, staged: StagedProblem, at: Evaluation, local: float
+) -> Verification:
+    """Integrate by one method, over the whole, else piece by piece."""
+    theta = staged.layout.theta(at.v)
+    whole = _shooting(problem, staged, at, tight)
+    simulated = _compare(staged, at, whole.layout, whole.evaluate(theta))
+    if simulated.reproduced:
+        return simulated
+    if staged.layout.chains[0].n_s == 0:  # there is but one piece
+        return replace(simulated, sentence=_says(simulated, staged, at))
+    few = _at_data(problem, staged)
+    if few is not None:
+        found = _piecewise(problem, staged, at, tight, local, simulated, few)
+        if found.reproduced:
+            return found
+    every = tuple(np.arange(chain.n_stages) for chain in staged.layout.chains)
+    return _piecewise(problem, staged, at, tight, local, simulated, every)
+
+
+def _shooting(
+    problem: Posed,
+    staged: StagedProblem,
+    at: Evaluation,
+    options: IntegratorOptions,
+    begins: tuple[Index, ...] | None = None,
+) -> ShootingProblem:
+    """Return the problem as single shooting, or as multiple shooting from some of its stages, with its units."""
+    chains, theta = staged.layout.chains, staged.layout.theta(at.v)
+    all_ = begins is None or all(k.size == c.n_stages for k, c in zip(begins, chains, strict=True))
+    same = bool(chains[0].n_s) == (begins is not None) and not chains[0].n_w  # nothing is relaxed here
+    if isinstance(staged, ShootingProblem) and all_ and same:
+        return staged.explicit().integrated_by(options)
+    times = staged.times(at.v)
+    algebraic = staged.algebraic_states(at.v)
+    tables = [
+        (t, np.vstack([s, s[-1:]]), np.vstack([z, z[-1:]]))
+        for t, s, z in zip(times, staged.node_states(at.v), algebraic, strict=True)
+    ]
+    if isinstance(staged, ShootingProblem):
+        held = Trajectory(tuple(tables), staged.units)
+    else:
+        held = trajectory_through(problem, theta, tables)
+    if all_ and begins is not None and isinstance(staged, (CollocationProblem, ShootingProblem)):
+        divisions = list(staged.divisions)
+    else:
+        kept = begins or tuple(np.zeros(1, dtype=np.intp) for _ in chains)
+        divisions = divided(problem, [np.append(t[k], t[-1]) for t, k in zip(times, kept, strict=True)], theta)
+    found = ShootingProblem(problem, divisions, nodes=begins is not None, theta=theta, trajectory=held, options=options)
+    return found.explicit()  # what is estimated is verified as it is, not fitted again
+
+
+def _at_data(problem: Posed, staged: StagedProblem) -> tuple[Index, ...] | None:
+    """Return the stages that begin at a measured time or breakpoint, if these are few and nothing is measured inside.
+
+    Then every piece has but one output, at its end, and one integrator serves all.
+    """
+    if any(condition.schedule for condition in problem.conditions):
+        return None  # stages end at events
+    found: list[Index] = []
+    for chain, condition in zip(staged.layout.chains, problem.conditions, strict=True):
+        marks = snap(np.concatenate([condition.points.times, condition.breakpoints]), chain.times)
+        if not np.isin(marks, chain.times).all():
+            return None
+        found.append(np.flatnonzero(np.isin(chain.times[:-1], np.append(marks, chain.times[0]))))
+    few = _FEW * sum(chain.n_stages for chain in staged.layout.chains)
+    return tuple(found) if sum(k.size for k in found) <= few else None
+
+
+def tighter(options: IntegratorOptions, accuracy: float, n_z: int) -> IntegratorOptions:
+    """Ask for a tenth of the error of the search, and for error control where there was none.
+
+    What the ESDIRK method found is for SUNDIALS to confirm, if it can; n_z is the number of algebraic states.
+    """
+    method = sundials(n_z) if options.method in ("auto", "esdirk", "collocation") else options.method
+    relative = max(_TIGHTER * min(options.relative_tolerance, accuracy), _TIGHTEST)
+    return replace(
+        options,
+        method=method,
+        relative_tolerance=relative,
+        absolute_tolerance=options.absolute_tolerance * relative / options.relative_tolerance,
+    )
+
+
+def _compare(staged: StagedProblem, at: Evaluation, layout: Layout, other: Evaluation) -> Verification:
+    """Compare the residuals with those of another integration, those of each unknown sigma by themselves.
+
+    They are compared before they are divided by unknown sigmas: in units of the most likely sigma of each integration
+    the squares are n in both, whatever the model does, and at the least sigma they are errors of integration.
+    """
+    ours = weighted_residuals(staged.layout, at)
+    if not other.ok:
+        return Verification(False, np.inf, np.full(ours.size, np.nan), sentence=other.failures[0].detail)
+    theirs, chains = weighted_residuals(layout, other), staged.layout.chains
+    group = np.concatenate([chain.group[chain.row_mask] for chain in chains])
+    sizes = np.concatenate([s[chain.row_mask] for s, chain in zip(staged.data_sizes(), chains, strict=True)])
+    same = True
+    for g in np.unique(group):
+        rows = np.flatnonzero(group == g)
+        least = _IMMATERIAL if g < 0 else staged.least_sigma[g]
+        beyond = 0.0
+        if g < 0:  # priors are the same in both
+            rows = np.append(rows, np.arange(group.size, ours.size))
+            beyond = 2.0 * at.prior_excess
+        allowed = max(_RESOLVED * float(np.linalg.norm(sizes[group == g])), least * np.sqrt(rows.size))
+        before, anew = (float(r[rows] @ r[rows]) + beyond for r in (ours, theirs))
+        same &= (
+            abs(anew - before) <= max(_SAME, _SMALL_SAMPLE / rows.size) * before
+            or abs(np.sqrt(anew) - np.sqrt(before)) <= allowed
+        )
+    return Verification(bool(same), weighted_squares(layout, other, at.sigma), theirs - ours)
+
+
+def _piecewise(
+    problem: Posed,
+    staged: StagedProblem,
+    at: Evaluation,
+    options: IntegratorOptions,
+    local: float,
+    simulated: Verification,
+    begins: tuple[Index, ...],
+) -> Verification:
+    """Integrate from the beginnings of some stages to the next, as multiple shooting does."""
+    nodes = tuple(s[k] for s, k in zip(staged.node_states(at.v), begins, strict=True))
+    pieces = _shooting(problem, staged, at, options, begins)
+    inner = tuple(np.empty((k.size, 0)) for k in begins)
+    v = pieces.layout.pack(staged.layout.theta(at.v), nodes, inner)
+    here = pieces.evaluate(v)
+    found, defects = _compare(staged, at, pieces.layout, here), gaps(pieces.layout, here)
+    if not here.ok:
+        return replace(found, sentence=_says(simulated, staged, at))
+    worst, where = 0.0, ""
+    floors = [_FLOOR * np.abs(s).max(axis=0) for s in nodes]
+    sizes = [
+        np.vstack([np.abs(values.a), np.abs(values.x[:-1])]) + floor
+        for values, floor in zip(here.values, floors, strict=True)
+    ]
+    # Most gaps are small compared to the states themselves; for the others sensitivities say how large errors may be.
+    open_ = [(np.abs(gap) > local * size).any(axis=1) for gap, size in zip(defects, sizes, strict=True)]
+    if found.reproduced and any(which.any() for which in open_):
+        strengths = pieces.node_sensitivities(v, [which | np.append(which[1:], False) for which in open_])
+        if strengths is None:
+            return replace(found, reproduced=False, sentence=_says(simulated, staged, at))
+        for chain, times, which, defect, values, X_s, s, floor in zip(
+            pieces.layout.chains, pieces.times(v), open_, defects, here.values, strengths, nodes, floors, strict=True
+        ):
+            strength = np.abs(X_s)
+            size = np.abs(values.x) + (strength @ np.abs(s)[:, :, None])[:, :, 0]
+            before = np.abs(defect) / _positive(np.vstack([np.abs(values.a), size[:-1]]) + floor)
+            carried = (strength @ np.abs(defect)[:, :, None])[:, :, 0] / _positive(size + floor)
+            excess = np.where(which, np.minimum(before.max(axis=1), carried.max(axis=1)) / local, 0.0)
+            k = int(np.argmax(excess))
+            if excess[k] > worst:
+                i, worst = int(np.argmax(before[k])), float(excess[k])
+                jump = f"{chain.state_names[i]} jumps by {abs(defect[k, i]):.2g}"
+                where = f"{jump} at t = {times[k]:.6g} ({chain.name})"
+    if found.reproduced and worst <= 1.0:
+        return replace(found, defects=_spread(staged, begins, defects))
+    first = _says(simulated, staged, at)
+    cause = (
+        f"Its pieces do not join: {where}, more than errors of integration explain."
+        if found.reproduced
+        else f"Integrated piece by piece from its nodes it has chi2 = {found.chi2:.6g}."
+    )
+    spread = _spread(staged, begins, defects)
+    return replace(found, reproduced=False, chi2=simulated.chi2, defects=spread, sentence=f"{first} {cause}")
+
+
+def _spread(staged: StagedProblem, begins: tuple[Index, ...], defects: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return defects for all stages, zero where no piece begins."""
+    out = tuple(np.zeros((chain.n_stages, chain.n_s)) for chain in staged.layout.chains)
+    for full, k, found in zip(out, begins, defects, strict=True):
+        full[k] = found
+    return out
+
+
+def _says(simulated: Verification, staged: StagedProblem, at: Evaluation) -> str:
+    """Say by how much the simulation differs."""
+    claimed = f"instead of the {weighted_squares(staged.layout, at):.6g} of the search"
+    if np.isfinite(simulated.chi2):
+        return f"Simulated from the estimated initial states the model has chi2 = {simulated.chi2:.6g} {claimed}."
+    return f"The model cannot be simulated from the estimated initial states ({simulated.sentence})."
+
+
+def _positive(sizes: Array) -> Array:
+    return np.maximum(sizes, np.finfo(float).tiny)

@@ -1,0 +1,241 @@
+"""Experiments: what conditions set, at the start, before it and at later times, and what is measured then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isinf
+from typing import Any
+
+import casadi as ca
+import numpy as np
+
+from castfit.experiment.events import Event, Setting
+from castfit.experiment.experiment import Experiment
+from castfit.formats.petab.constants import Constants
+from castfit.formats.petab.entities import Entities
+from castfit.formats.petab.formulas import FormulaError, Graph, expression
+from castfit.formats.petab.naming import Naming
+from castfit.formats.petab.observing import Datum, Observing
+from castfit.formats.petab.stated import ExperimentRow, Period, Stated
+from castfit._support.status import InputError
+from castfit.simulate.steady_state import steady_state
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a period sets: constants of the model; initial values of its states by their own names; `set` says which.
+
+    `where` is the table row of each target.
+    """
+
+    constants: dict[str, Graph]
+    states: dict[str, Graph]
+    chosen: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Makes experiments of rows; what is wrong is added to `mistakes`."""
+
+    stated: Stated
+    entities: Entities
+    naming: Naming
+    mistakes: list[str]
+
+    def plan(self, row: ExperimentRow) -> dict[float, Values]:
+        """Return what each period of an experiment sets."""
+        later = row.during[0].time if row.during else 0.0
+        return {p.time: self._values(p, row, moving=p.time > later) for p in row.periods}
+
+    def _values(self, period: Period, row: ExperimentRow, *, moving: bool) -> Values:
+        given = self._given(period, row)
+        entities = self.entities
+        if not moving and (row.before is None or period is row.before):
+            begin = 0.0 if isinf(period.time) else period.time
+            given = {n: self._at_begin(v, begin) for n, v in given.items()}
+        states = {n: v for n, v in given.items() if n in entities.state_of}
+        self._refuse_states(given, period, row, moving=moving)
+        if moving:
+            constants = {n: v for n, v in given.items() if n not in states}
+            return Values(constants, {entities.state_of[n]: v for n, v in states.items()}, frozenset())
+        try:
+            start = entities.start(given)
+        except InputError as error:
+            self._add(f"{row.where}: {m}" for m in error.problems)
+            return Values({}, {}, frozenset())
+        chosen = frozenset(entities.state_of[n] for n in states)
+        initial = {
+            n: v
+            for n, v in start.initial.items()
+            if n in chosen or (states and not ca.is_equal(ca.SX(v), ca.SX(entities.initial.get(n, 0)), 20))
+        }
+        follow = [
+            n
+            for n, v in start.parameters.items()
+            if n not in given and n not in self.naming.targets and self._differs(n, v)
+        ]
+        self._add(
+            f"{row.where}: '{n}' is computed from an initial value that a condition sets, which is not supported"
+            for n in follow
+        )
+        return Values({n: v for n, v in start.parameters.items() if n in self.naming.targets}, initial, chosen)
+
+    def _at_begin(self, value: Graph, time: float) -> Graph:
+        """Return a value with the model's own initial states, which are the current ones when an experiment begins."""
+        entities = self.entities
+        if not isinstance(value, ca.SX):
+            return value
+        symbols = [(s, entities.initial[n]) for n, (s, _) in entities.rates.items() if n in entities.initial]
+        old = ca.vertcat(entities.time, *(s for s, _ in symbols))
+        return ca.SX(ca.substitute([value], [old], [ca.vertcat(time, *(ca.SX(v) for _, v in symbols))])[0])
+
+    def _differs(self, name: str, value: Graph) -> bool:
+        """Tell whether a constant is not what the model says."""
+        return not ca.is_equal(ca.SX(value), ca.SX(self.entities.values[name]), 20)
+
+    def _given(self, period: Period, row: ExperimentRow) -> dict[str, Graph]:
+        """Return what the conditions of a period set, by identifier of the model."""
+        given: dict[str, Graph] = {}
+        said: dict[str, tuple[str, str]] = {}
+        for change in (c for name in period.conditions for c in self.stated.conditions.get(name, ())):
+            if said.get(change.target, (change.value, ""))[0] != change.value:
+                value, where = said[change.target]
+                self._add(
+                    [
+                        f"{change.where}: '{change.target}' is {change.value} here and {value} in {where}, at the same "
+                        f"time in experiment '{row.name}'"
+                    ]
+                )
+            said[change.target] = (change.value, change.where)
+            target = self.stated.mapping.get(change.target, change.target)
+            if target not in self.entities.constants and target not in self.entities.state_of:
+                continue  # said elsewhere
+            try:
+                given[target] = expression(change.value, self.naming.known)
+            except FormulaError as error:
+                self._add([f"{change.where}: the value of '{change.target}': {error}"])
+        return given
+
+    def _refuse_states(self, given: Mapping[str, Graph], period: Period, row: ExperimentRow, *, moving: bool) -> None:
+        """Refuse values that depend on states where only parameters may be in them."""
+        entities = self.entities
+        moves = ca.vertcat(entities.time, *(s for s, _ in entities.rates.values()), *entities.algebraic)
+        for name, value in given.items():
+            if moving and name in entities.state_of:
+                continue
+            if isinstance(value, ca.SX) and ca.depends_on(value, moves):
+                when = "at the start" if not moving else f"at {period.time:g}"
+                self._add(
+                    [f"{row.where}: '{name}' is set {when} to what depends on states or time, which is not supported"]
+                )
+
+    def _add(self, found: Iterable[str]) -> None:
+        self.mistakes.extend(m for m in dict.fromkeys(found) if m not in self.mistakes)
+
+    def refuse(self, row: ExperimentRow, data: Sequence[Datum]) -> None:
+        """Find what cannot be expressed in an experiment, by name."""
+        at_rest = [d.row.where for d in data if isinf(d.row.time)]
+        events = self.entities.events
+        if at_rest and (events or len(row.during) > 1):
+            what = "events" if events else "several periods"
+            self._add([f"{at_rest[0]}: steady-state measurements of a model with {what} are not supported"])
+        if row.before is not None and any(e.when is not None for e in events):
+            self._add([f"{row.where}: pre-equilibration of a model with events that states trigger is not supported"])
+
+
+def experiments_of(
+    row: ExperimentRow,
+    plan: Mapping[float, Values],
+    data: Sequence[Datum],
+    observing: Observing,
+    entities: Entities,
+    put: Constants,
+) -> Iterable[Experiment]:
+    """Return what is measured at times, and, apart, what is measured at rest."""
+    at_rest = [d for d in data if isinf(d.row.time)]
+    in_time = [d for d in data if not isinf(d.row.time)]
+    for some, label in ((in_time, row.name), (at_rest, f"{row.name} at rest" if in_time else row.name)):
+        if some:
+            yield _experiment(row, label, plan, some, observing, entities, put)
+
+
+def _experiment(
+    row: ExperimentRow,
+    label: str,
+    plan: Mapping[float, Values],
+    data: Sequence[Datum],
+    observing: Observing,
+    entities: Entities,
+    put: Constants,
+) -> Experiment:
+    first = row.during[0] if row.during else Period(0.0, ())
+    during = plan.get(first.time, Values({}, {}, frozenset()))
+    initial: Any = {n: put(v) for n, v in during.states.items()}
+    if row.before is not None:
+        before = plan[row.before.time]
+        initial = steady_state(
+            parameters=_constants(before, put),
+            initial={n: put(v) for n, v in {**entities.initial, **before.states}.items()},
+            replace={n: v for n, v in initial.items() if n in during.chosen},
+        )
+    events: list[Any] = []
+    for period in row.during[1:]:
+        events += _changes(period, plan[period.time], put)
+    events += [_event(e, put) for e in entities.events]  # after a period's changes, where they happen at one time
+    series, sigma, noise = _data(data, observing, put)
+    own = {**_constants(during, put), **_placeholders(row.name, observing, put)}
+    return Experiment(
+        series, sigma=sigma, noise=noise, initial=initial, parameters=own, events=events, start=first.time, name=label
+    )
+
+
+def _constants(values: Values, put: Constants) -> dict[str, Graph]:
+    """Return all constants that any condition sets: as these values say, else the model's own."""
+    return {**put.defaults, **{n: put(v) for n, v in values.constants.items()}}
+
+
+def _placeholders(experiment: str, observing: Observing, put: Constants) -> dict[str, Graph]:
+    """Return the values of placeholders; of observables that are not measured here any."""
+    every = {n: v for of in observing.placeholders.values() for n, v in of.items()}
+    return {n: put(v) for n, v in {**every, **observing.placeholders.get(experiment, {})}.items()}
+
+
+def _event(event: Event, put: Constants) -> Event:
+    """Return an event of the model with numbers for constants."""
+    changes = {n: put(v) for n, v in event.changes.items()}
+    if event.when is None:
+        return Event(put(event.time), changes, measured=event.measured)
+    return Event(
+        None,
+        changes,
+        when=put.graph(event.when),
+        measured=event.measured,
+        direction=event.direction,
+        count=event.count,
+    )
+
+
+def _changes(period: Period, values: Values, put: Constants) -> list[Any]:
+    """Return what a period changes when it begins; a value measured at its very beginning is measured after it."""
+    found: list[Any] = []
+    if values.constants:
+        found.append(Setting(period.time, {n: put(v) for n, v in values.constants.items()}, "after"))
+    if values.states:
+        found.insert(0, Event(period.time, {n: put(v) for n, v in values.states.items()}, measured="after"))
+    return found
+
+
+def _data(
+    data: Sequence[Datum], observing: Observing, put: Constants
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    series: dict[str, Any] = {}
+    sigma: dict[str, Any] = {}
+    noise: dict[str, Any] = {}
+    for output in dict.fromkeys(d.output for d in data):
+        own = sorted((d for d in data if d.output == output), key=lambda d: d.row.time)
+        series[output] = (np.array([d.row.time for d in own]), np.array([d.row.value for d in own]))
+        spreads = [put(d.sigma) for d in own]
+        noise[output] = observing.noise[output]
+        sigma[output] = spreads[0] if isinstance(spreads[0], ca.SX) else np.array(spreads)
+    return series, sigma, noise

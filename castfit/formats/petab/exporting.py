@@ -1,0 +1,366 @@
+"""A castfit problem as a PEtab problem of version 2, with its model in SBML.
+
+States become parameters of the model that rate rules change, initial values initial assignments.  What experiments say
+becomes conditions, what is not said by a symbol becomes a formula.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import casadi as ca
+import numpy as np
+
+from castfit.experiment.experiment import Consistent, Experiment, Free
+from castfit.model.model import Model
+from castfit.densities.noise.base import Noise
+from castfit.densities.noise.models import Gaussian, Laplace, LogNormal
+from castfit.densities.noise.unknown import Unknown
+from castfit.formats.petab.infix import NotSayable, infix
+from castfit.formats.petab.needs import library
+from castfit.formats.petab.noise import LogLaplace
+from castfit.formats.petab.saving import write_table
+from castfit.densities.priors import Gamma, Normal, PriorDistribution, Truncated, Uniform
+from castfit.densities.priors import Laplace as LaplacePrior
+from castfit.densities.priors import LogNormal as LogNormalPrior
+from castfit.problem.problem import Problem
+from castfit.experiment.steady import SteadyStart
+from castfit.problem.parameters import Parameter
+from castfit._support.status import check
+
+_FIRST_SIGMA = 0.1  # of the data: the nominal value of a standard deviation of which nothing is known
+
+
+@dataclass
+class _Tables:
+    """What is written, and what cannot be."""
+
+    parameters: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    observables: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    conditions: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    experiments: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    measurements: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    missing: list[str] = field(default_factory=list[str])
+    ids: dict[str, str] = field(default_factory=dict[str, str])
+
+    def id(self, name: str) -> str:
+        """Return an identifier for a name; always the same, and no other name's."""
+        if name not in self.ids:
+            plain = re.sub(r"\W+", "_", name).strip("_") or "unnamed"
+            plain = f"_{plain}" if plain[0].isdigit() else plain
+            while plain in self.ids.values():
+                plain += "_"
+            self.ids[name] = plain
+        return self.ids[name]
+
+    def formula(self, value: Any, what: str, *, of_model: bool = False) -> str:
+        """Return a number or an expression as text."""
+        if not isinstance(value, ca.SX):
+            return repr(float(value))
+        try:
+            return infix([value], {s.name(): self.id(s.name()) for s in ca.symvar(value)}, of_model=of_model)[0]
+        except NotSayable as error:
+            self.missing.append(f"{what} contains {error}")
+            return "0"
+
+
+def save(problem: Problem, folder: str | Path) -> Path:
+    """Write a problem in the PEtab format, version 2, with its model in SBML.
+
+    Parameters
+    ----------
+    problem : Problem
+    folder : str or path
+        Where the files are written; made if it is not there.
+
+    Returns
+    -------
+    Path
+        The YAML file.
+
+    Raises
+    ------
+    InputError
+        Naming everything in the problem that the format, or SBML, cannot say.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> experiment = cf.Experiment({"x": [1.2, 0.8, 0.4]}, time=[1, 2, 3], sigma=0.1)
+    >>> problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.5, lower=0, upper=10)})
+    >>> cf.petab.load(cf.petab.save(problem, "decay"))
+    Problem(1 experiment, 3 values of observed_x; estimates k)
+    """
+    given: Any = problem
+    check("petab.save", [] if isinstance(given, Problem) else ["give a Problem"])
+    sbml = library("libsbml")
+    model = problem.own_model
+    tables = _Tables(ids={model.system.t.name(): "time"})
+    _refuse(problem, tables)
+    targets = _targets(problem)
+    for name, parameter in problem.parameters.items():
+        # What conditions set is no parameter of the table: there it has another name.
+        _add_parameter(f"estimated_{name}" if name in targets else name, parameter, problem.experiments, tables)
+    for experiment in problem.experiments:
+        _add_experiment(problem, model, experiment, tables)
+    text = _sbml(sbml, model, problem, tables)
+    check("petab.save", list(dict.fromkeys(tables.missing)))
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "model.xml").write_text(text, encoding="utf-8")
+    written = {
+        "parameter": list(tables.parameters.values()),
+        "observable": list(tables.observables.values()),
+        "condition": tables.conditions,
+        "experiment": tables.experiments,
+        "measurement": tables.measurements,
+    }
+    lines = ["format_version: 2.0.0", "model_files:", "  model:", "    location: model.xml", "    language: sbml"]
+    for kind, rows in written.items():
+        if rows:
+            write_table(target / f"{kind}s.tsv", list(dict.fromkeys(c for row in rows for c in row)), rows)
+            lines += [f"{kind}_files:", f"  - {kind}s.tsv"]
+    path = target / "problem.yaml"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _refuse(problem: Problem, tables: _Tables) -> None:
+    model = problem.own_model
+    found = {
+        "algebraic states": bool(model.algebraic_states),
+        "delays": bool(model.lines),
+        "inputs (give what they do as expressions of time)": bool(model.inputs),
+        "counts or means per interval": bool(model.memories),
+        "constraints": bool(problem.constraints or problem.state_bounds),
+        "priors on expressions or several quantities": any(t for t in problem.posed.prior_terms),
+        "events and doses": any(e.events for e in problem.experiments),
+    }
+    tables.missing += [what for what, there in found.items() if there]
+
+
+def _targets(problem: Problem) -> frozenset[str]:
+    """Return the parameters that some experiment sets, so that all must."""
+    found: set[str] = set()
+    for e in problem.experiments:
+        found |= {*e.parameters}
+        rest = e.steady
+        while rest is not None:
+            found |= {*rest.parameters}
+            rest = rest.initial if isinstance(rest.initial, SteadyStart) else None
+    local = {n for n, p in problem.parameters.items() if p.local}
+    return frozenset(n for n in found - local if n in problem.own_model.parameters)
+
+
+def _add_parameter(name: str, given: Parameter, experiments: Iterable[Experiment], tables: _Tables) -> None:
+    """Add a parameter; of a local one a parameter for every experiment."""
+    if not given.local:
+        tables.parameters[name] = _parameter(tables.id(name), float(given.value), given, tables)  # type: ignore[arg-type]
+        return
+    for e in experiments:
+        if name in e.parameters:
+            continue
+        own = f"{name}_{e.name}"
+        value = given.value[e.name] if isinstance(given.value, Mapping) else given.value
+        tables.parameters[own] = _parameter(tables.id(own), float(value), given, tables)
+
+
+def _parameter(name: str, value: float, given: Any, tables: _Tables) -> dict[str, Any]:
+    fixed = bool(getattr(given, "fixed", False))
+    row: dict[str, Any] = {
+        "parameterId": name,
+        "lowerBound": "" if fixed else repr(float(given.lower)),
+        "upperBound": "" if fixed else repr(float(given.upper)),
+        "nominalValue": repr(value),
+        "estimate": "false" if fixed else "true",
+    }
+    prior = given.prior
+    if prior is not None and not fixed:
+        said = _prior(prior)
+        if said is None:
+            tables.missing.append(f"the prior {prior!r} of '{name}'")
+        else:
+            row["priorDistribution"], numbers = said
+            row["priorParameters"] = ";".join(repr(float(v)) for v in numbers)
+    return row
+
+
+def _prior(prior: PriorDistribution) -> tuple[str, tuple[float, ...]] | None:
+    inner = prior.prior if isinstance(prior, Truncated) else prior
+    on = getattr(inner, "on", "value")
+    if on != "value":
+        return None
+    if isinstance(inner, Normal):
+        return "normal", (inner.mean, inner.deviation)
+    if isinstance(inner, LogNormalPrior):
+        return "log-normal", (inner.mean, inner.deviation)
+    if isinstance(inner, LaplacePrior):
+        return "laplace", (inner.mean, inner.scale)
+    if isinstance(inner, Uniform):
+        return "uniform", (inner.lower, inner.upper)
+    if isinstance(inner, Gamma):
+        return "gamma", (inner.shape, inner.scale)
+    return None
+
+
+def _add_experiment(problem: Problem, model: Model, experiment: Experiment, tables: _Tables) -> None:
+    name = tables.id(experiment.name)
+    steady = experiment.steady
+    shared = {n: ca.SX.sym(f"estimated_{n}") for n in _targets(problem) if n in problem.parameters}
+    if steady is not None and steady.settled:
+        begin, changes = experiment.start, dict(steady.initial)
+        steady = steady.initial if isinstance(steady.initial, SteadyStart) else None
+    else:
+        begin, changes = experiment.start, dict(experiment.initial)
+    if steady is not None:
+        before = {**shared, **experiment.parameters, **steady.parameters, **steady.initial}
+        _add_condition(f"{name}_before", before, experiment, tables)
+        tables.experiments.append({"experimentId": name, "time": "-inf", "conditionId": f"{name}_before"})
+    said = {**shared, **experiment.parameters, **changes}
+    local = [n for n, p in problem.parameters.items() if p.local and n in model.parameters]
+    said |= {n: ca.SX.sym(f"{n}_{experiment.name}") for n in local if n not in experiment.parameters}
+    used = _add_condition(name, said, experiment, tables)
+    tables.experiments.append({"experimentId": name, "time": repr(begin), "conditionId": name if used else ""})
+    for output, (times, values) in experiment.data.items():
+        _measured(model, experiment, output, times, values, tables)
+
+
+def _add_condition(name: str, said: Mapping[str, Any], experiment: Experiment, tables: _Tables) -> bool:
+    for target, value in said.items():
+        value = _resolved(value, said)
+        if isinstance(value, Consistent):
+            tables.missing.append(f"the consistent initial value of '{target}'")
+            continue
+        if isinstance(value, Free):
+            own = f"initial_{target}_{experiment.name}"
+            tables.parameters[own] = _parameter(tables.id(own), value.guess, value, tables)
+            value = ca.SX.sym(own)
+        shown = tables.formula(value, f"'{target}' in '{experiment.name}'")
+        tables.conditions.append({"conditionId": name, "targetId": tables.id(target), "targetValue": shown})
+    return bool(said)
+
+
+def _resolved(value: Any, said: Mapping[str, Any]) -> Any:
+    """Put what an experiment says of parameters into an expression of them."""
+    for _ in said:
+        found = [s for s in ca.symvar(value) if s.name() in said] if isinstance(value, ca.SX) else []
+        if not found:
+            break
+        inner = ca.vertcat(*(ca.SX(said[s.name()]) for s in found))
+        value = ca.substitute([value], [ca.vertcat(*found)], [inner])[0]
+    return value
+
+
+def _measured(model: Model, experiment: Experiment, output: str, times: Any, values: Any, tables: _Tables) -> None:
+    noise: Noise = experiment.noise.get(output, Gaussian())
+    kind, factor = _kind(noise)
+    if kind is None:
+        tables.missing.append(f"{type(noise).__name__} errors of '{output}'")
+        return
+    sigma = noise.sigma
+    numbers = experiment.sigma[output] if experiment.sigma is not None and output in experiment.sigma else None
+    said = "" if numbers is None else f"sigma_of_{tables.id(output)}"  # a placeholder
+    if isinstance(sigma, ca.SX):
+        formula = tables.formula(factor * _expanded(sigma, model), f"sigma of '{output}'")
+    elif numbers is None:
+        formula = _unknown(sigma, noise, output, values, factor, tables)
+    else:
+        formula = said if factor == 1.0 else f"{factor!r} * {said}"
+    observable = next(n for n in _names(output) if _free(tables, n, formula, kind))
+    placeholder = said
+    tables.observables[observable] = {
+        "observableId": tables.id(observable),
+        "observableFormula": tables.formula(model.outputs[output], f"the output '{output}'"),
+        "noiseFormula": formula,
+        "noiseDistribution": kind,
+        "noisePlaceholders": placeholder,
+    }
+    for i, j in zip(*np.nonzero(np.isfinite(values)), strict=True):
+        row = {
+            "observableId": tables.id(observable),
+            "experimentId": tables.id(experiment.name),
+            "measurement": repr(float(values[i, j])),
+            "time": "inf" if experiment.settled else repr(float(times[i])),
+            "noiseParameters": "" if not placeholder or numbers is None else repr(float(numbers[i, j])),
+        }
+        tables.measurements.append(row)
+
+
+def _names(output: str) -> Iterable[str]:
+    """Go through names of observables for an output: one for each kind of errors that it has in some experiment."""
+    return (f"observed_{output}" if k == 0 else f"observed_{output}_{k + 1}" for k in range(1000))
+
+
+def _free(tables: _Tables, observable: str, formula: str, kind: str) -> bool:
+    known = tables.observables.get(observable)
+    return known is None or (known["noiseFormula"], known["noiseDistribution"]) == (formula, kind)
+
+
+def _unknown(sigma: Any, noise: Noise, output: str, values: Any, factor: float, tables: _Tables) -> str:
+    """Add an estimated standard deviation; return the noise formula."""
+    said = sigma if isinstance(sigma, Unknown) else Unknown("all")
+    name = f"sigma_{said.name or output}"
+    size = float(np.nanmedian(np.abs(values))) if noise.in_unit_of_output else 1.0
+    guess = said.guess or _FIRST_SIGMA * (size or 1.0)
+    lower = said.lower or 1e-6 * guess
+    row = Parameter(guess, lower, said.upper, prior=said.prior)
+    tables.parameters.setdefault(name, _parameter(tables.id(name), guess, row, tables))
+    return tables.id(name) if factor == 1.0 else f"{factor!r} * {tables.id(name)}"
+
+
+def _kind(noise: Noise) -> tuple[str | None, float]:
+    """Return the distribution in PEtab's words, and the factor of natural logarithms in the unit of its errors."""
+    unit = float(np.log(10.0)) if getattr(noise, "base", "e") == 10 else 1.0
+    if isinstance(noise, (Gaussian, LogNormal)) and noise.plain:
+        return ("normal" if isinstance(noise, Gaussian) else "log-normal"), unit
+    if isinstance(noise, Laplace):
+        return "laplace", unit
+    return ("log-laplace", unit) if isinstance(noise, LogLaplace) else (None, unit)
+
+
+def _expanded(expression: ca.SX, model: Model) -> ca.SX:
+    """Put outputs' expressions for their names."""
+    states = {*model.states, *model.algebraic_states}
+    meant = [s for s in ca.symvar(expression) if s.name() in model.outputs and s.name() not in states]
+    if not meant:
+        return expression
+    return ca.substitute([expression], [ca.vertcat(*meant)], [ca.vertcat(*(model.outputs[s.name()] for s in meant))])[0]
+
+
+def _sbml(sbml: Any, model: Model, problem: Problem, tables: _Tables) -> str:
+    """Return the model: states by rate rules, parameters with values, initial values by assignments."""
+    document = sbml.SBMLDocument(3, 1)
+    made = document.createModel()
+    made.setId("model")
+    system = model.system
+    for name in model.parameters:
+        own = made.createParameter()
+        own.setId(tables.id(name))
+        own.setConstant(True)
+        given = problem.parameters.get(name)
+        value = 1.0 if given is None or isinstance(given.value, Mapping) else float(given.value)
+        own.setValue(value)
+    for name, rate in zip(model.states, ca.vertsplit(system.ode), strict=True):
+        state = made.createParameter()
+        state.setId(tables.id(name))
+        state.setConstant(False)
+        start = model.initial.get(name)
+        state.setValue(0.0 if start is None or not start.is_constant() else float(start))
+        rule = made.createRateRule()
+        rule.setVariable(tables.id(name))
+        rule.setMath(_tree(sbml, tables.formula(rate, f"the rate of '{name}'", of_model=True)))
+        if start is not None and not start.is_constant():
+            assignment = made.createInitialAssignment()
+            assignment.setSymbol(tables.id(name))
+            assignment.setMath(_tree(sbml, tables.formula(start, f"the initial value of '{name}'", of_model=True)))
+    return str(sbml.writeSBMLToString(document))
+
+
+def _tree(sbml: Any, formula: str) -> Any:
+    return sbml.parseL3Formula(formula)

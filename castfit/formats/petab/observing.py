@@ -1,0 +1,221 @@
+"""Observables: which outputs of the model they become, and what the errors of each measured value are.
+
+An observable with placeholders is another function of the model for every set of overrides.  It becomes
+
+    one output                       where all its values have the same overrides
+    one output with parameters       where they differ between experiments only: the placeholders become parameters
+    one output per set               where they differ within an experiment
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import casadi as ca
+
+from castfit.densities.noise.models import Gaussian, Laplace, LogNormal, Noise
+from castfit.formats.petab.formulas import FormulaError, Graph, expression, number
+from castfit.formats.petab.noise import LogLaplace
+from castfit.formats.petab.stated import LAPLACE, LIN, LOG10, MeasurementRow, ObservableRow
+from castfit._support.status import suggest
+
+
+@dataclass(frozen=True)
+class Datum:
+    """One measured value: of which output of the model, with which standard deviation or expression of one."""
+
+    row: MeasurementRow
+    output: str
+    sigma: Graph
+
+
+@dataclass(frozen=True)
+class Observing:
+    """All observables, worked out.
+
+    Attributes
+    ----------
+    outputs : mapping from a name to its expression
+    noise : mapping from an output to its noise model, without a spread
+    data : tuple of Datum
+        One for each row of the measurements.
+    placeholders : mapping from an experiment to values of placeholders that became parameters
+    shown : mapping from an output to the observable that it belongs to
+    """
+
+    outputs: dict[str, ca.SX]
+    noise: dict[str, Noise]
+    data: tuple[Datum, ...]
+    placeholders: dict[str, dict[str, Graph]]
+    shown: dict[str, str]
+
+
+@dataclass
+class _Reader:
+    known: Mapping[str, Graph]
+    mistakes: list[str]
+    made: dict[tuple[Any, ...], Graph] = field(default_factory=dict[tuple[Any, ...], Graph])
+
+    def value(self, where: str, text: str, extra: Mapping[str, Graph]) -> Graph:
+        """Return a formula; of equal formulas with equal overrides the same graph."""
+        key = (text, *((n, str(v)) for n, v in extra.items()))
+        if key not in self.made:
+            try:
+                self.made[key] = expression(text, {**self.known, **extra})
+            except FormulaError as error:
+                message = f"{where}: {error}"
+                self.mistakes += [] if message in self.mistakes else [message]
+                self.made[key] = float("nan")
+        return self.made[key]
+
+
+def observe(
+    rows: Sequence[ObservableRow],
+    measurements: Sequence[MeasurementRow],
+    known: Mapping[str, Graph],
+    mistakes: list[str],
+) -> Observing:
+    """Work out what is measured, given what identifiers stand for."""
+    by_name = {row.name: row for row in rows}
+    mistakes += [
+        f"{row.where}: observableId '{name}' is what the model calls one of its own; give the observable another name"
+        for name, row in by_name.items()
+        if name in known and ca.SX(known[name]).is_symbolic()
+    ]
+    reader = _Reader({**_observables_by_name(by_name, known), **known}, mistakes)
+    of: dict[str, list[MeasurementRow]] = {}
+    for m in measurements:
+        if m.observable not in by_name:
+            mistakes.append(f"{m.where}: observableId '{m.observable}' is not in the observables table: "
+                            f"{suggest(m.observable, by_name)}")  # fmt: skip
+        elif _right(m, by_name[m.observable], mistakes):
+            of.setdefault(m.observable, []).append(m)
+    out = Observing({}, {}, (), {}, {})
+    data: dict[int, Datum] = {}
+    for name, own in of.items():
+        data |= _observable(by_name[name], own, reader, out)
+    return Observing(out.outputs, out.noise, tuple(data[id(m)] for m in measurements if id(m) in data),
+                     out.placeholders, out.shown)  # fmt: skip
+
+
+def _observables_by_name(rows: Mapping[str, ObservableRow], known: Mapping[str, Graph]) -> dict[str, Graph]:
+    """Return what observables mean in formulas of others: those without placeholders, none in a circle."""
+    found: dict[str, Graph] = {}
+    open_ = {n: row for n, row in rows.items() if n not in known}
+    for _ in rows:
+        for name, row in list(open_.items()):
+            with suppress(FormulaError):  # of itself it is said elsewhere; of an observable not found yet, tried again
+                found[name] = expression(row.formula, {**known, **found})
+                del open_[name]
+    return found
+
+
+def _right(m: MeasurementRow, row: ObservableRow, mistakes: list[str]) -> bool:
+    """Check the number of overrides."""
+    right = True
+    for column, given, wanted in (
+        ("observableParameters", m.overrides, row.placeholders),
+        ("noiseParameters", m.noise_overrides, row.noise_placeholders),
+    ):
+        if len(given) != len(wanted):
+            right = False
+            need = f"takes {len(wanted)}" if wanted else "takes none"
+            mistakes.append(f"{m.where}: {column} holds {len(given)} values, but '{row.name}' ({row.where}) {need}")
+    if row.axis != LIN and m.value <= 0:
+        right = False
+        mistakes.append(
+            f"{m.where}: measurement is {m.value:g}, but errors of '{row.name}' are those of a logarithm; it must be "
+            "positive"
+        )
+    return right
+
+
+def _observable(
+    row: ObservableRow, rows: Sequence[MeasurementRow], reader: _Reader, out: Observing
+) -> dict[int, Datum]:
+    spreads = {id(m): _spread(row, m, reader) for m in rows}
+    keys = {id(m): (m.overrides, "" if not isinstance(spreads[id(m)], ca.SX) else m.noise_overrides) for m in rows}
+    in_one = {(m.experiment, keys[id(m)]) for m in rows}
+    several_in_one = len({e for e, _ in in_one}) < len(in_one)
+    overrides = dict.fromkeys(m.overrides for m in rows)
+    if several_in_one:
+        return {id(m): Datum(m, _own_output(row, m, keys, reader, out), spreads[id(m)]) for m in rows}
+    if len(overrides) == 1:
+        extra = _replaced(row.placeholders, rows[0].overrides, reader, rows[0].where)
+        _add(row, row.name, extra, reader, out)
+        return {id(m): Datum(m, row.name, spreads[id(m)]) for m in rows}
+    symbols: dict[str, Graph] = {p: reader.known.get(p, ca.SX.sym(p)) for p in row.placeholders}
+    _add(row, row.name, symbols, reader, out)
+    for m in rows:
+        values = _replaced(row.placeholders, m.overrides, reader, m.where)
+        out.placeholders.setdefault(m.experiment, {}).update(values)
+    return {id(m): Datum(m, row.name, spreads[id(m)]) for m in rows}
+
+
+def _own_output(
+    row: ObservableRow, m: MeasurementRow, keys: Mapping[int, tuple[Any, ...]], reader: _Reader, out: Observing
+) -> str:
+    """Return the output for one set of overrides, made if it is not there; its name tells what is its own."""
+    of_value, of_noise = keys[id(m)]
+    name = f"{row.name} ({_labels(dict.fromkeys(keys.values()))[of_value, of_noise]})"
+    if name not in out.outputs:
+        _add(row, name, _replaced(row.placeholders, of_value, reader, m.where), reader, out)
+    return name
+
+
+def _labels(keys: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], str]:
+    """Return short names of sets of overrides, all different: what they have in common is left out if it can be."""
+    said = {key: (*key[0], *key[1]) for key in keys}
+    columns = list(itertools.zip_longest(*said.values()))
+    own = {key: [v for v, column in zip(s, columns, strict=False) if len({*column}) > 1] for key, s in said.items()}
+    for choice in (own, said):
+        shown = {key: ", ".join(dict.fromkeys(values)) for key, values in choice.items()}
+        if len({*shown.values()}) == len(shown) and all(shown.values()):
+            return shown
+    return {key: ", ".join(values) for key, values in said.items()}
+
+
+def _add(row: ObservableRow, name: str, extra: Mapping[str, Graph], reader: _Reader, out: Observing) -> None:
+    out.outputs[name] = ca.SX(reader.value(f"{row.where}: observableFormula of '{row.name}'", row.formula, extra))
+    out.noise[name] = noise_model(row)
+    out.shown[name] = row.name
+
+
+def _replaced(placeholders: Iterable[str], given: Iterable[str], reader: _Reader, where: str) -> dict[str, Graph]:
+    """Return what takes the place of placeholders."""
+    out: dict[str, Graph] = {}
+    for placeholder, text in zip(placeholders, given, strict=True):
+        value = number(text)
+        out[placeholder] = reader.value(where, text, {}) if value is None else value
+    return out
+
+
+def _spread(row: ObservableRow, m: MeasurementRow, reader: _Reader) -> Graph:
+    """Return the standard deviation of a value: a number, or an expression of parameters and states."""
+    extra = _replaced(row.noise_placeholders, m.noise_overrides, reader, m.where)
+    if row.placeholders or row.name not in reader.known:
+        extra = {**_replaced(row.placeholders, m.overrides, reader, m.where), **extra}
+    formula = row.noise
+    where = f"{row.where}: noiseFormula of '{row.name}'"
+    own = reader.value(f"{row.where}: observableFormula of '{row.name}'", row.formula, extra)
+    found = reader.value(where, formula, {**extra, row.name: own})
+    if isinstance(found, ca.SX) and found.is_constant():
+        found = float(found)
+    if not isinstance(found, ca.SX) and not 0 < found < float("inf"):
+        if found == found:
+            reader.mistakes.append(f"{m.where}: the noise of '{row.name}' is {found:g}; it must be positive")
+        return 1.0
+    return found
+
+
+def noise_model(row: ObservableRow) -> Noise:
+    """Return the noise model of an observable, whose spread is said elsewhere."""
+    if row.distribution == LAPLACE:
+        return Laplace() if row.axis == LIN else LogLaplace(base=10 if row.axis == LOG10 else "e")
+    if row.axis == LIN:
+        return Gaussian()
+    return LogNormal(base=10) if row.axis == LOG10 else LogNormal()

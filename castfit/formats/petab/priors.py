@@ -1,0 +1,247 @@
+"""Objective priors of PEtab as castfit's distributions, and those that castfit has not: densities of the value itself.
+
+    log-Laplace    cost  |log x - m| / b + log x
+    log-uniform    cost  log x                          between bounds
+    Cauchy         cost  log(1 + ((x - m) / g)^2)
+    Rayleigh       cost  x^2 / (2 s^2) - log x
+
+Where a cost is straight in log x, or bends the wrong way, its row has a small curvature of its own (see
+castfit.priors.distributions); its slope is exact everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import atan, copysign, exp, inf, log, log1p, pi, sqrt, tan
+
+from castfit.formats.petab.stated import LIN, ParameterRow, Prior
+from castfit.densities.priors import Gamma, Laplace, LogNormal, Normal, PriorDistribution, Truncated, Uniform
+from castfit.densities.priors.distributions import STRAIGHT, Row, is_finite, is_positive
+
+_KNEE = 1e-3  # of its scale: half the width of the parabola that stands for the kink of a log-Laplace prior
+
+
+@dataclass(frozen=True, repr=False)
+class LogLaplace(PriorDistribution):
+    """The prior of a positive value whose natural logarithm has a Laplace distribution; a density of the value."""
+
+    mean: float
+    scale: float
+
+    def row(self, x: float) -> Row:
+        """Return the local model of the cost at a natural value."""
+        if not x > 0.0:
+            return Row(inf, inf, inf)
+        u = (log(x) - self.mean) / self.scale
+        size, slope = (abs(u), copysign(1.0, u)) if abs(u) > _KNEE else (0.5 * u * u / _KNEE + 0.5 * _KNEE, u / _KNEE)
+        z = slope / self.scale + 1.0  # d cost / d log x
+        j = 1.0 / (STRAIGHT * self.scale)
+        return Row(z / j, j / x, size + log(x) - self._least)
+
+    @property
+    def _least(self) -> float:
+        """The cost at the mean, which is the mode where the scale is below 1."""
+        return self.mean
+
+    def cdf(self, x: float) -> float:
+        """Return the probability of a value below x."""
+        if not x > 0.0:
+            return 0.0
+        u = (log(x) - self.mean) / self.scale
+        return 0.5 * exp(u) if u < 0.0 else 1.0 - 0.5 * exp(-u)
+
+    def ppf(self, u: float) -> float:
+        """Return the natural value below which another one is with probability u."""
+        if u in (0.0, 1.0):
+            return inf if u else 0.0
+        return exp(self.mean + self.scale * (log(2.0 * u) if u < 0.5 else -log(2.0 * (1.0 - u))))
+
+    @property
+    def constant(self) -> float:
+        """-log p at the mean."""
+        return log(2.0 * self.scale) + self._least
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """Positive values."""
+        return 0.0, inf
+
+    @property
+    def curved(self) -> bool:
+        """Never: it is straight in the logarithm."""
+        return False
+
+    def mistakes(self) -> list[str]:
+        """Say what is wrong with the arguments."""
+        right = is_finite(self.mean) and is_positive(self.scale)
+        return [] if right else ["logLaplace takes the mean and the positive scale of the logarithm"]
+
+
+@dataclass(frozen=True, repr=False)
+class LogUniform(PriorDistribution):
+    """The prior of a value whose logarithm is uniformly distributed; a density of the value, 1 / x."""
+
+    lower: float
+    upper: float
+
+    def row(self, x: float) -> Row:
+        """Return the local model of the cost at a natural value."""
+        if not x > 0.0:
+            return Row(inf, inf, inf)
+        return Row(STRAIGHT, 1.0 / (STRAIGHT * x), log(x / self.lower))
+
+    def cdf(self, x: float) -> float:
+        """Return the probability of a value below x."""
+        if not x > self.lower:
+            return 0.0
+        return min(log(x / self.lower) / log(self.upper / self.lower), 1.0)
+
+    def ppf(self, u: float) -> float:
+        """Return the natural value below which another one is with probability u."""
+        return self.lower * (self.upper / self.lower) ** u
+
+    @property
+    def constant(self) -> float:
+        """-log p at the lower end."""
+        return log(self.lower) + log(log(self.upper / self.lower))
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """The two ends."""
+        return self.lower, self.upper
+
+    @property
+    def curved(self) -> bool:
+        """Never."""
+        return False
+
+    def mistakes(self) -> list[str]:
+        """Say what is wrong with the arguments."""
+        right = is_positive(self.lower) and is_positive(self.upper) and self.lower < self.upper
+        return [] if right else ["log-uniform takes two positive values, the first less than the second"]
+
+
+@dataclass(frozen=True, repr=False)
+class Cauchy(PriorDistribution):
+    """Cauchy's distribution."""
+
+    location: float
+    scale: float
+
+    def row(self, x: float) -> Row:
+        """Return the local model of the cost: rows reweighted, since far away the cost bends the other way."""
+        u = (x - self.location) / self.scale
+        w = sqrt(2.0 / (1.0 + u * u))
+        return Row(u * w, w / self.scale, log1p(u * u))
+
+    def cdf(self, x: float) -> float:
+        """Return the probability of a value below x."""
+        return 0.5 + atan((x - self.location) / self.scale) / pi
+
+    def ppf(self, u: float) -> float:
+        """Return the natural value below which another one is with probability u."""
+        if u in (0.0, 1.0):
+            return inf if u else -inf
+        return self.location + self.scale * tan(pi * (u - 0.5))
+
+    @property
+    def constant(self) -> float:
+        """-log p at the mode."""
+        return log(pi * self.scale)
+
+    def mistakes(self) -> list[str]:
+        """Say what is wrong with the arguments."""
+        right = is_finite(self.location) and is_positive(self.scale)
+        return [] if right else ["cauchy takes a location and a positive scale"]
+
+
+@dataclass(frozen=True, repr=False)
+class Rayleigh(PriorDistribution):
+    """Rayleigh's distribution of a positive value."""
+
+    scale: float
+
+    def row(self, x: float) -> Row:
+        """Return the local model of the cost at a natural value."""
+        if not x > 0.0:
+            return Row(inf, inf, inf)
+        u = x / self.scale
+        j = sqrt(1.0 + 1.0 / (u * u)) / self.scale  # cost'' = (1 + 1/u^2) / scale^2
+        return Row((u - 1.0 / u) / self.scale / j, j, 0.5 * u * u - log(u) - 0.5)
+
+    def cdf(self, x: float) -> float:
+        """Return the probability of a value below x."""
+        return 1.0 - exp(-0.5 * (max(x, 0.0) / self.scale) ** 2)
+
+    def ppf(self, u: float) -> float:
+        """Return the natural value below which another one is with probability u."""
+        return inf if u == 1.0 else self.scale * sqrt(-2.0 * log1p(-u))
+
+    @property
+    def constant(self) -> float:
+        """-log p at the mode, the scale."""
+        return log(self.scale) + 0.5
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """Positive values."""
+        return 0.0, inf
+
+    def mistakes(self) -> list[str]:
+        """Say what is wrong with the arguments."""
+        return [] if is_positive(self.scale) else ["rayleigh takes a positive scale"]
+
+
+def _exponential(scale: float) -> PriorDistribution:
+    return Gamma(1.0, scale)
+
+
+def _chi_square(dof: float) -> PriorDistribution:
+    return Gamma(0.5 * dof, 2.0)
+
+
+_NATURAL: dict[str, Callable[..., PriorDistribution]] = {
+    "uniform": Uniform,
+    "normal": Normal,
+    "laplace": Laplace,
+    "lognormal": LogNormal,
+    "loglaplace": LogLaplace,
+    "loguniform": LogUniform,
+    "cauchy": Cauchy,
+    "rayleigh": Rayleigh,
+    "gamma": Gamma,
+    "exponential": _exponential,
+    "chisquare": _chi_square,
+}
+_SCALED: dict[str, Callable[..., PriorDistribution]] = {
+    "parameterscaleuniform": Uniform,
+    "parameterscalenormal": Normal,
+    "parameterscalelaplace": Laplace,
+}
+
+
+def distribution(row: ParameterRow, *, truncated: bool) -> PriorDistribution | None:
+    """Return the prior of a parameter: of its value, or, by name, of the value on its scale.
+
+    `truncated` says that its density is one within the parameter's bounds, as in version 2; without, the density of
+    all values is taken, which differs by a constant.
+    """
+    if row.prior is None:
+        return None
+    found = _distribution(row.prior, row.scale)
+    if truncated and not isinstance(found, Uniform) and not found.mistakes():
+        return Truncated(found, row.lower, row.upper)
+    return found
+
+
+def beginnings(row: ParameterRow) -> PriorDistribution | None:
+    """Return from what starts of a parameter are drawn, if not evenly on its scale."""
+    return None if row.begins is None else _distribution(row.begins, row.scale)
+
+
+def _distribution(prior: Prior, scale: str) -> PriorDistribution:
+    kind = prior.kind.replace("-", "").lower()
+    if kind in _SCALED:
+        return _SCALED[kind](*prior.numbers, on="value" if scale == LIN else scale)
+    return _NATURAL[kind](*prior.numbers)

@@ -1,0 +1,161 @@
+"""What both versions of the format have in common: identifiers, lists of overrides, priors, bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import inf, isfinite, isnan
+from typing import TypeVar
+
+from castfit.formats.petab.formulas import FormulaError, is_name, names_in, number
+from castfit.formats.petab.rows import Row
+from castfit.formats.petab.stated import LIN, MeasurementRow, ObservableRow, ParameterRow, Prior
+from castfit._support.status import suggest
+
+_T = TypeVar("_T")
+
+
+def misplaced(rows: Iterable[Row], columns: Mapping[str, str], mistakes: list[str]) -> None:
+    """Refuse columns of the format's other version, which would be passed over in silence; the first row of each."""
+    seen: set[str] = set()
+    for row in rows:
+        for column, instead in columns.items():
+            if row.text(column) and column not in seen:
+                seen.add(column)
+                mistakes.append(f"{row.where}: {column} is not in this version of the format; {instead}")
+
+
+def by_name(rows: Iterable[Row], column: str, mistakes: list[str]) -> dict[str, Row]:
+    """Return rows by their identifier; those without one, with a wrong one, or one given before are mistakes."""
+    out: dict[str, Row] = {}
+    for row in rows:
+        name = row.text(column)
+        if not is_name(name):
+            said = "is empty" if not name else f"is '{name}', which is no identifier (letters, digits and _)"
+            mistakes.append(f"{row.where}: {column} {said}")
+        elif name in out:
+            mistakes.append(f"{row.where}: {column} '{name}' is there twice, first in {out[name].where}")
+        else:
+            out[name] = row
+    return out
+
+
+def choice(row: Row, column: str, known: Mapping[str, _T], otherwise: str, mistakes: list[str]) -> _T:
+    """Return what a cell stands for, one of a few words."""
+    given = row.text(column, otherwise)
+    if given not in known:
+        mistakes.append(f"{row.where}: {column} is '{given}'; choose {', '.join(dict.fromkeys(known))}")
+        return known[otherwise]
+    return known[given]
+
+
+def overrides(row: Row, column: str, mistakes: list[str]) -> tuple[str, ...]:
+    """Return what takes the place of placeholders: names and numbers."""
+    given = row.text(column)
+    found = tuple(part.strip() for part in given.split(";")) if given else ()
+    mistakes += [
+        f"{row.where}: {column} holds '{part}', which is neither a number nor an identifier"
+        for part in found
+        if number(part) is None and not is_name(part)
+    ]
+    return found
+
+
+def measurement(row: Row, experiment: str, mistakes: list[str]) -> MeasurementRow:
+    """Return a row of the measurements table."""
+    value, time = row.number("measurement", mistakes), row.number("time", mistakes)
+    if row.text("measurement") and not isfinite(value) and not isnan(value):
+        mistakes.append(f"{row.where}: measurement is {value}; give a finite number")
+    if time == -inf:
+        mistakes.append(f"{row.where}: time is -inf; give a time, or inf for the steady state")
+    return MeasurementRow(
+        row.where,
+        row.text("observableId"),
+        experiment,
+        value,
+        time,
+        overrides(row, "observableParameters", mistakes),
+        overrides(row, "noiseParameters", mistakes),
+        row.text("datasetId"),
+    )
+
+
+def parameter(
+    row: Row, name: str, scale: str, estimated: bool, prior: Prior | None, mistakes: list[str]
+) -> ParameterRow:
+    """Return a row of the parameter table, its bounds and nominal value checked."""
+    lower = row.number("lowerBound", mistakes, -inf)
+    upper = row.number("upperBound", mistakes, inf)
+    nominal = row.number("nominalValue", mistakes) if row.text("nominalValue") else None
+    where = f"{row.where}: '{name}'"
+    if estimated:
+        absent = [c for c in ("lowerBound", "upperBound") if not row.text(c)]
+        mistakes += [f"{where} is estimated, but has no {column}; give one" for column in absent]
+        if not absent and not lower <= upper:
+            mistakes.append(f"{where} has the bounds {lower:g} and {upper:g}; give lowerBound <= upperBound")
+        elif scale != LIN and row.text("lowerBound") and not lower > 0:
+            mistakes.append(f"{where} has the lowerBound {lower:g}; on the scale {scale} it must be positive")
+        elif nominal is not None and not _within(nominal, lower, upper):
+            bounds = f"{lower:g} to {upper:g}"
+            mistakes.append(f"{where} has the nominalValue {nominal:g} outside of its bounds, {bounds}; change either")
+    elif nominal is None:
+        mistakes.append(f"{where} is not estimated and has no nominalValue; give one")
+    return ParameterRow(row.where, name, scale, lower, upper, nominal, estimated, prior, row.text("parameterName"))
+
+
+def _within(value: float, lower: float, upper: float) -> bool:
+    slack = 1e-9 * abs(value)  # of values that were written with fewer digits than their bounds
+    return lower - slack <= value <= upper + slack
+
+
+def prior(row: Row, kind: str, column: str, allowed: Mapping[str, int], mistakes: list[str]) -> Prior | None:
+    """Return a prior of a kind that takes so many numbers, which stand in a column."""
+    if kind not in allowed:
+        mistakes.append(f"{row.where}: the prior '{kind}' is unknown: {suggest(kind, allowed)}")
+        return None
+    given = row.text(column)
+    found = [number(part.strip()) for part in given.split(";")] if given else []
+    wanted = allowed[kind]
+    if len(found) != wanted or any(v is None or not isfinite(v) for v in found):
+        shown = f"'{given}'" if given else "empty"
+        mistakes.append(
+            f"{row.where}: {column} is {shown}; the prior '{kind}' takes {wanted} number{'s' if wanted > 1 else ''}"
+        )
+        return None
+    return Prior(kind, tuple(v for v in found if v is not None))
+
+
+def observable(
+    row: Row,
+    name: str,
+    axis: str,
+    distribution: str,
+    placeholders: Callable[[str, frozenset[str]], tuple[tuple[str, ...], tuple[str, ...]]],
+    mistakes: list[str],
+) -> ObservableRow:
+    """Return a row of the observables table.
+
+    `placeholders` finds those of observation and of noise, in order, given the observable and all names in its
+    formulas.
+    """
+    inside: set[str] = set()
+    for column in ("observableFormula", "noiseFormula"):
+        formula = row.text(column)
+        if not formula:
+            mistakes.append(f"{row.where}: {column} of '{name}' is empty")
+            continue
+        try:
+            inside |= names_in(formula)
+        except FormulaError as error:
+            mistakes.append(f"{row.where}: {column} of '{name}': {error}")
+    of_value, of_noise = placeholders(name, frozenset(inside))
+    return ObservableRow(
+        row.where,
+        name,
+        row.text("observableFormula"),
+        row.text("noiseFormula"),
+        axis,
+        distribution,
+        of_value,
+        of_noise,
+        row.text("observableName"),
+    )

@@ -1,0 +1,194 @@
+"""Version 2 of the format: experiments of periods, a long table of conditions with formulas, placeholders by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf, isnan
+
+from castfit.formats.petab.formulas import FormulaError, is_name, names_in
+from castfit.formats.petab.overview import Overview
+from castfit.formats.petab.reading import by_name, choice, measurement, misplaced, observable, parameter, prior
+from castfit.formats.petab.rows import Row, read_rows
+from castfit.formats.petab.stated import (
+    LAPLACE,
+    LIN,
+    LOG,
+    NORMAL,
+    Change,
+    ExperimentRow,
+    MeasurementRow,
+    ObservableRow,
+    ParameterRow,
+    Period,
+    Stated,
+)
+from castfit._support.status import suggest
+
+_DISTRIBUTIONS = {
+    NORMAL: (LIN, NORMAL),
+    LAPLACE: (LIN, LAPLACE),
+    "log-normal": (LOG, NORMAL),
+    "log-laplace": (LOG, LAPLACE),
+}
+_PRIORS: Mapping[str, int] = {
+    "cauchy": 2,
+    "chisquare": 1,
+    "exponential": 1,
+    "gamma": 2,
+    "laplace": 2,
+    "log-laplace": 2,
+    "log-normal": 2,
+    "log-uniform": 2,
+    "normal": 2,
+    "rayleigh": 1,
+    "uniform": 2,
+}
+_ESTIMATE = {"true": True, "false": False, "True": True, "False": False, "TRUE": True, "FALSE": False}
+_OF_PARAMETERS_1 = {
+    "objectivePriorType": "priorDistribution says it in version 2",
+}
+_OF_MEASUREMENTS_1 = {
+    column: "experimentId says it in version 2, and the experiment table has its conditions"
+    for column in ("simulationConditionId", "preequilibrationConditionId")
+}
+_OF_OBSERVABLES_1 = {
+    "observableTransformation": "noiseDistribution says it in version 2, as log-normal or log-laplace",
+}
+_ALONE = "the experiment"  # of measurements that name none
+
+
+def read(overview: Overview, mistakes: list[str]) -> Stated:
+    """Read the tables of a problem; what is wrong with them is added to the mistakes."""
+
+    def rows(kind: str, *needed: str) -> tuple[Row, ...]:
+        return read_rows(overview.folder, overview.files[kind], needed, mistakes, what=f"the {kind} table")
+
+    parameters = by_name(rows("parameter", "parameterId", "estimate"), "parameterId", mistakes)
+    observables = by_name(
+        rows("observable", "observableId", "observableFormula", "noiseFormula"), "observableId", mistakes
+    )
+    misplaced(parameters.values(), _OF_PARAMETERS_1, mistakes)
+    misplaced(observables.values(), _OF_OBSERVABLES_1, mistakes)
+    conditions = _conditions(rows("condition", "conditionId", "targetId", "targetValue"), mistakes)
+    experiments = _experiments(rows("experiment", "experimentId", "time", "conditionId"), conditions, mistakes)
+    measured = rows("measurement", "observableId", "measurement", "time")
+    misplaced(measured, _OF_MEASUREMENTS_1, mistakes)
+    mapping = {
+        r.text("petabEntityId"): r.text("modelEntityId")
+        for r in rows("mapping", "petabEntityId", "modelEntityId")
+        if r.text("modelEntityId")
+    }
+    named = tuple(_measurement(row, experiments, mistakes) for row in measured)
+    if any(m.experiment == _ALONE for m in named):
+        where = next(m.where for m in named if m.experiment == _ALONE)
+        experiments[_ALONE] = ExperimentRow(where, _ALONE, (Period(0.0, ()),))
+    return Stated(
+        overview.file,
+        2,
+        overview.model,
+        tuple(_parameter(row, mapping.get(name, name), mistakes) for name, row in parameters.items()),
+        tuple(_observable(row, name, mistakes) for name, row in observables.items()),
+        conditions,
+        tuple(experiments.values()),
+        named,
+        mapping,
+    )
+
+
+def _parameter(row: Row, name: str, mistakes: list[str]) -> ParameterRow:
+    estimated = choice(row, "estimate", _ESTIMATE, "false", mistakes)
+    kind = row.text("priorDistribution")
+    known = prior(row, kind, "priorParameters", _PRIORS, mistakes) if kind and estimated else None
+    if row.text("priorParameters") and not kind:
+        mistakes.append(f"{row.where}: priorParameters is given, but no priorDistribution; give both")
+    return parameter(row, name, LIN, estimated, known, mistakes)
+
+
+def _observable(row: Row, name: str, mistakes: list[str]) -> ObservableRow:
+    axis, distribution = choice(row, "noiseDistribution", _DISTRIBUTIONS, NORMAL, mistakes)
+    said = tuple(_listed(row, column, mistakes) for column in ("observablePlaceholders", "noisePlaceholders"))
+
+    def placeholders(_: str, inside: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        mistakes.extend(
+            f"{row.where}: the placeholder '{p}' of '{name}' is in neither of its formulas"
+            for group in said
+            for p in group
+            if p not in inside
+        )
+        return said[0], said[1]
+
+    return observable(row, name, axis, distribution, placeholders, mistakes)
+
+
+def _listed(row: Row, column: str, mistakes: list[str]) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in row.text(column).split(";") if part.strip())
+    mistakes += [f"{row.where}: {column} holds '{p}', which is no identifier" for p in found if not is_name(p)]
+    return found
+
+
+def _conditions(rows: tuple[Row, ...], mistakes: list[str]) -> dict[str, tuple[Change, ...]]:
+    out: dict[str, tuple[Change, ...]] = {}
+    for row in rows:
+        name, target, value = (row.text(c) for c in ("conditionId", "targetId", "targetValue"))
+        wrong = [c for c, v in (("conditionId", name), ("targetId", target), ("targetValue", value)) if not v]
+        mistakes += [f"{row.where}: {column} is empty" for column in wrong]
+        if wrong:
+            continue
+        try:
+            names_in(value)
+        except FormulaError as error:
+            mistakes.append(f"{row.where}: targetValue: {error}")
+            continue
+        earlier = [c for c in out.get(name, ()) if c.target == target]
+        mistakes += [f"{row.where}: '{name}' sets '{target}' twice, first in {c.where}" for c in earlier]
+        out[name] = (*out.get(name, ()), Change(row.where, target, value))
+    return out
+
+
+def _experiments(
+    rows: tuple[Row, ...], conditions: Mapping[str, tuple[Change, ...]], mistakes: list[str]
+) -> dict[str, ExperimentRow]:
+    periods: dict[str, dict[float, tuple[str, ...]]] = {}
+    first: dict[str, Row] = {}
+    for row in rows:
+        name, condition, time = row.text("experimentId"), row.text("conditionId"), row.number("time", mistakes)
+        if not is_name(name):
+            mistakes.append(f"{row.where}: experimentId is '{name}', which is no identifier")
+            continue
+        first.setdefault(name, row)
+        if condition and condition not in conditions:
+            mistakes.append(
+                f"{row.where}: conditionId '{condition}' is not in the condition table: "
+                f"{suggest(condition, conditions)}"
+            )
+        if isnan(time) or time == inf:
+            if time == inf:
+                mistakes.append(
+                    f"{row.where}: time is inf; a period begins at a time, or at -inf for pre-equilibration"
+                )
+            continue
+        own = periods.setdefault(name, {})
+        own[time] = (*own.get(time, ()), *([condition] if condition else []))
+    out: dict[str, ExperimentRow] = {}
+    for name, own in periods.items():
+        found = tuple(Period(t, own[t]) for t in sorted(own))
+        out[name] = ExperimentRow(first[name].where, name, found)
+        if not out[name].during:
+            mistakes.append(f"{first[name].where}: '{name}' has no period after its pre-equilibration; add one")
+    return out
+
+
+def _measurement(row: Row, experiments: Mapping[str, ExperimentRow], mistakes: list[str]) -> MeasurementRow:
+    name = row.text("experimentId")
+    if name and name not in experiments:
+        mistakes.append(
+            f"{row.where}: experimentId '{name}' is not in the experiment table: {suggest(name, experiments)}"
+        )
+    found = measurement(row, name or _ALONE, mistakes)
+    known = experiments.get(name)
+    begin = known.during[0].time if known is not None and known.during else 0.0
+    if found.time < begin:
+        mistakes.append(f"{row.where}: time is {found.time:g}, before the experiment begins at {begin:g}")
+    if row.text("modelId"):
+        mistakes.append(f"{row.where}: modelId is given; problems with one model can be read, which need none")
+    return found

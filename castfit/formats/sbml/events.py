@@ -1,0 +1,264 @@
+"""Events: what a file says of them, as castfit's events.
+
+A trigger of time and numbers alone becomes true at times that are known, one that compares time with an expression of
+parameters at a time that is estimated with them; so any transcription can put the boundary of a stage there.  Any other
+trigger is a condition that is watched, and then all are, so that what happens together is known to.  Events at one time
+happen at once, each with the values before them, as the specification has it where it names no order.
+
+Where all events are of the first two kinds they may have delays and priorities.  A delayed event happens later; what it
+sets was either worked out when it was triggered, which is possible where no state is in it, or is when it happens.  By
+their priorities events of one time follow each other, the one of the highest priority first: a later one has the last
+word where two set the same, and what is worked out when an event happens sees what those before it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import casadi as ca
+import numpy as np
+
+from castfit.model.comparisons import Comparisons, is_condition
+from castfit.experiment.events import Event
+from castfit.formats.sbml.contents import Happening
+from castfit.formats.sbml.formulas import truth
+from castfit.formats.sbml.roles import Role
+from castfit.formats.sbml.values import Values
+
+
+@dataclass(frozen=True)
+class _At:
+    """An event at a time, a number or an expression of parameters.
+
+    `after` : the trigger is true at that very time;  `at_trigger` : its values are those of when it was triggered.
+    """
+
+    time: float | ca.SX
+    changes: Mapping[ca.SX, ca.SX]
+    after: bool
+    priority: float | None = None
+    at_trigger: bool = True
+
+
+@dataclass(frozen=True)
+class _When:
+    """An event when a condition becomes true."""
+
+    condition: ca.SX
+    changes: Mapping[ca.SX, ca.SX]
+    at_start: bool
+
+
+def events_of(values: Values, count: int) -> tuple[Event, ...]:
+    """Return castfit's events for those of a file; what cannot be said is added to `values.mistakes`.
+
+    `count` is how often a watched one may happen.
+    """
+    known: list[_At] = []
+    watched: list[_When] = []
+    exact = True
+    for happening in values.contents.events:
+        trigger = truth(values.formula(f"the trigger of event {happening.name}", happening.trigger))
+        changes = _changes(values, happening)
+        used = ca.vertcat(trigger, *changes.values())
+        for name, symbol in values.algebraic.items():
+            if ca.depends_on(used, symbol):
+                what = f"event {happening.name} depends on '{name}', which a nonlinear algebraic rule determines"
+                values.mistakes.append(what)
+        if not changes or (trigger.is_constant() and (happening.initially or not float(trigger))):
+            continue  # nothing happens
+        watched.append(_When(trigger, changes, at_start=not happening.initially))
+        times = _times_of(values, trigger, changes, initially=happening.initially)
+        exact = exact and times is not None
+        known += [_later(values, happening, event) for event in times or []]
+    if not exact:
+        values.mistakes += [
+            f"event {h.name} has a {what}, which only events at known times may have; here states trigger events"
+            for h in values.contents.events
+            for what, tree in (("delay", h.delay), ("priority", h.priority))
+            if tree is not None
+        ]
+        return tuple(_watched(values, event, count) for event in watched)
+    return tuple(Event(e.time, dict(e.changes), measured="after" if e.after else "before") for e in _merged(known))
+
+
+def _times_of(
+    values: Values, trigger: ca.SX, changes: Mapping[ca.SX, ca.SX], *, initially: bool
+) -> Sequence[_At] | None:
+    """Return when an event happens; None if its trigger must be watched."""
+    if trigger.is_constant():
+        return [_At(0.0, changes, after=True)]
+    parts = Comparisons.of(trigger)
+    slopes = [_slope(values, g) for g in parts.differences]
+    if all(slope is not None for slope in slopes):
+        zero = [
+            ca.simplify(-_at_zero(values, g) / float(s or 0.0)) for g, s in zip(parts.differences, slopes, strict=True)
+        ]
+        signs = np.sign(np.array(slopes, dtype=float))
+        if all(t.is_constant() for t in zero):
+            times = _times(parts, np.array([float(t) for t in zero]), signs, initially=initially)
+            return [_At(t, changes, after) for t, after in times]
+        if len(zero) == 1 and parts.function()(signs) and initially and _number(values, zero[0]) > 0.0:
+            return [_At(zero[0], changes, bool(parts.function()(0.0)))]
+    return None
+
+
+def _later(values: Values, happening: Happening, event: _At) -> _At:
+    """Return an event with its priority, at the time to which its delay moves it."""
+    what = f"event {happening.name}"
+    priority: float | None = None
+    if happening.priority is not None:
+        found = values.formula(f"the priority of {what}", happening.priority)
+        if found.is_constant():
+            priority = float(found)
+        else:
+            values.mistakes.append(f"the priority of {what} is an expression; a number can be read")
+        if any(values.contents.quantities[n].kind == "compartment" for e in values.contents.events
+               for n in e.assignments if n in values.contents.quantities):  # fmt: skip
+            values.mistakes.append(f"{what} has a priority, and an event changes the size of a compartment")
+    event = replace(event, priority=priority, at_trigger=happening.at_trigger)
+    if happening.delay is None:
+        return event
+    delay = values.formula(f"the delay of {what}", happening.delay)
+    moving = ca.vertcat(values.time, *values.states.values(), *values.algebraic.values())
+    if ca.depends_on(delay, moving):
+        values.mistakes.append(f"the delay of {what} changes in time")
+        return event
+    if not happening.persistent:
+        values.mistakes.append(f"{what} has a delay, within which it can be called off (its trigger is not persistent)")
+    if not _number(values, delay) >= 0.0:
+        values.mistakes.append(f"the delay of {what} is {_number(values, delay):g}; it must not be negative")
+    changes = dict(event.changes)
+    if happening.at_trigger:
+        if any(ca.depends_on(value, moving[1:]) for value in changes.values()):
+            values.mistakes.append(f"{what} has a delay, and what it sets depends on states when it was triggered")
+        earlier = ca.SX(event.time)
+        changes = {s: ca.substitute([ca.SX(v)], [values.time], [earlier])[0] for s, v in changes.items()}
+    time = ca.SX(event.time) + delay
+    return replace(event, time=float(time) if time.is_constant() else time, changes=changes)
+
+
+def _number(values: Values, time: ca.SX) -> float:
+    """Return a time at the file's values of parameters; NaN if it gives none."""
+    symbols = ca.symvar(time)
+    at = [values.numbers.get(s.name(), np.nan) for s in symbols]
+    return float(cast("Any", ca.Function("time", symbols, [time]).call(at)[0]))
+
+
+def _slope(values: Values, g: ca.SX) -> float | None:
+    """Return how fast a difference changes that is linear in time, with a number as its slope; None for another one."""
+    if any(ca.depends_on(g, s) for s in (*values.states.values(), *values.algebraic.values())):
+        return None
+    slope = ca.simplify(ca.jacobian(g, values.time))
+    return float(slope) if slope.is_constant() and float(slope) != 0.0 else None
+
+
+def _at_zero(values: Values, g: ca.SX) -> ca.SX:
+    return ca.substitute([g], [values.time], [ca.SX(0)])[0]
+
+
+def _times(parts: Comparisons, zeros: Any, slopes: Any, *, initially: bool) -> list[tuple[float, bool]]:
+    """Return when a condition of time becomes true, from 0 on, and whether it is true at that very time."""
+    function: Any = parts.function()
+
+    def true(t: float) -> bool:
+        return bool(float(function(slopes * np.sign(t - zeros))))
+
+    marks = np.unique(np.append(zeros[zeros >= 0.0], 0.0))
+    between = np.append(0.5 * (marks[:-1] + marks[1:]), marks[-1] + 1.0)
+    out: list[tuple[float, bool]] = []
+    held = initially
+    for mark, later in zip(marks.tolist(), between.tolist(), strict=True):
+        here, after = true(mark), true(later)
+        if (here and not held) or (after and not here):
+            out.append((mark, here))
+        held = after
+    return out
+
+
+def _merged(events: Sequence[_At]) -> list[_At]:
+    """Put events of the same time into one, whose changes happen at once or, by their priorities, one by one."""
+    groups: list[list[_At]] = []
+    for event in events:
+        same = next((group for group in groups if _same_time(group[0].time, event.time)), None)
+        if same is None:
+            groups.append([event])
+        else:
+            same.append(event)
+    return [_together(group) for group in groups]
+
+
+def _together(events: Sequence[_At]) -> _At:
+    """Return events of one time as one."""
+    ordered = any(event.priority is not None for event in events)
+    changes: dict[str, tuple[ca.SX, ca.SX]] = {}
+    for event in sorted(events, key=lambda e: np.inf if e.priority is None else -e.priority):
+        now = dict(event.changes)
+        if ordered and not event.at_trigger and changes:
+            old = ca.vertcat(*(s for s, _ in changes.values()))
+            new = ca.vertcat(*(ca.SX(v) for _, v in changes.values()))
+            now = {s: ca.substitute([ca.SX(v)], [old], [new])[0] for s, v in now.items()}
+        changes |= {s.name(): (s, v) for s, v in now.items()}
+    return _At(events[0].time, dict(changes.values()), any(event.after for event in events))
+
+
+def _same_time(one: float | ca.SX, other: float | ca.SX) -> bool:
+    if isinstance(one, float) or isinstance(other, float):
+        return isinstance(one, float) and isinstance(other, float) and one == other
+    return ca.is_equal(one, other, 20)
+
+
+def _watched(values: Values, event: _When, count: int) -> Event:
+    """Return an event that is watched; a value at its very time shows it where the trigger is true there."""
+    condition = values.time >= 0 if event.condition.is_constant() else event.condition
+    assert is_condition(condition)
+    after = event.at_start or Comparisons.of(condition).includes_zero()
+    return Event(
+        when=condition,
+        changes=dict(event.changes),
+        measured="after" if after else "before",
+        count=count,
+        at_start=event.at_start,
+    )
+
+
+def _changes(values: Values, happening: Happening) -> dict[ca.SX, ca.SX]:
+    """Return the new value of each state that an event changes.
+
+    A new concentration is an amount in the volume before the event: where the event changes the volume too, the
+    concentration ends up as another one (case 01779 of the SBML Test Suite).
+    """
+    what = f"event {happening.name}"
+    new = {n: values.formula(f"the new value of '{n}' in {what}", tree) for n, tree in happening.assignments.items()}
+    changes: dict[ca.SX, ca.SX] = {}
+    for name, value in new.items():
+        role = values.roles.get(name)
+        if role is None or not role.is_state:
+            by = "" if role is None else f", which follows from {role.value}"
+            values.mistakes.append(f"{what} changes '{name}'{by}")
+            continue
+        changes[values.states[name]] = value * values.size(name) if values.holds_amount(name) else value
+    return changes | _thinned(values, new)
+
+
+def _size_after(values: Values, species: str, new: Mapping[str, ca.SX]) -> ca.SX:
+    """Return the size of a species' compartment after an event's changes."""
+    size = values.size(species)
+    pairs = [(values.states[n], v) for n, v in new.items() if n in values.states and not values.holds_amount(n)]
+    if not pairs:
+        return size
+    return ca.substitute([size], [ca.vertcat(*(s for s, _ in pairs))], [ca.vertcat(*(v for _, v in pairs))])[0]
+
+
+def _thinned(values: Values, new: Mapping[str, ca.SX]) -> dict[ca.SX, ca.SX]:
+    """Return the concentrations that are states by rate rules, where an event changes their compartment's size."""
+    out: dict[ca.SX, ca.SX] = {}
+    for name, q in values.contents.quantities.items():
+        if q.kind != "species" or values.roles[name] is not Role.RATE or values.is_amount(name):
+            continue
+        before, after = values.size(name), _size_after(values, name, new)
+        if not ca.is_equal(before, after, 5):
+            out[values.states[name]] = new.get(name, values.states[name]) * before / after
+    return out

@@ -1,0 +1,227 @@
+"""From a document to a model: what is a state, a parameter, an output, an event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.arguments import is_count, is_one_of, items, named, real, text
+from castfit.model.model import Model, holds_nan
+from castfit.formats.sbml.contents import Contents, contents_of
+from castfit.formats.sbml.events import events_of
+from castfit.problem.imported_model import Loaded, Species, Start
+from castfit.formats.sbml.reading import document, from_antimony
+from castfit.formats.sbml.roles import Role
+from castfit.formats.sbml.values import Values
+from castfit._support.status import check, suggest
+
+
+def load(source: Any, *, parameters: Iterable[str] | str = (), count: int = 100) -> Loaded:
+    """Load a model from SBML.
+
+    Species (as amounts or concentrations), compartments of changing size, function definitions, initial assignments,
+    assignment, rate and algebraic rules, variable stoichiometries, conversion factors and events are understood.  What
+    is not, such as delays, is refused with the names of all that is missing.
+
+    Parameters
+    ----------
+    source : path or str
+        A file of SBML (any level) or Antimony (``.ant``), or the text of SBML.
+    parameters : sequence of str, optional
+        Constants that are to be parameters although the file computes them, as by an initial assignment; ``"all"`` for
+        every constant.
+    count : int
+        How often an event that states trigger may happen; more often is a failure.
+
+    Returns
+    -------
+    Loaded
+
+    Raises
+    ------
+    InputError
+        Listing every mistake: a missing file, what libsbml calls an error, with its line, features that cannot be
+        expressed, quantities that depend on themselves.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> text = cf.sbml.load_antimony("A -> B; k * A; A = 2; B = 0; k = 0.3").sbml  # or a path, "model.xml"
+    >>> loaded = cf.sbml.load(text)
+    >>> loaded.parameters
+    {'default_compartment': 1.0, 'k': 0.3}
+    >>> loaded.model.initial
+    {'A': SX(2), 'B': SX(0)}
+    """
+    return _built("sbml.load", document("sbml.load", source), parameters, count)
+
+
+def load_antimony(source: str, *, parameters: Iterable[str] | str = (), count: int = 100) -> Loaded:
+    """Load a model from the text of Antimony, a language for models of reactions.
+
+    Parameters
+    ----------
+    source : str
+    parameters, count
+        As for `load`.
+
+    Raises
+    ------
+    InputError
+        With Antimony's complaint, and as `load`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> decay = cf.sbml.load_antimony("x' = -k * x; x = 2; k = 0.3; at x < 1: x = 2")
+    >>> cf.simulate(decay, times=[0, 2, 3])["x"].round(4)
+    array([2.    , 1.0976, 1.6263])
+    """
+    where = "sbml.load_antimony"
+    return _built(where, document(where, from_antimony(where, source)), parameters, count)
+
+
+def _built(where: str, found: Any, parameters: Any, count: Any) -> Loaded:
+    mistakes: list[str] = []
+    if not is_count(count, 1, 100_000):
+        mistakes.append(f"count is {text(count)}; give the largest number of events, a positive integer")
+        count = 1
+    contents = contents_of(found)
+    known = contents.quantities
+    every = is_one_of(parameters, "all")
+    kept = [n for n in items(parameters) or [] if isinstance(n, str)]
+    if not every and (items(parameters) is None or isinstance(parameters, str)):
+        mistakes.append(f"parameters is {text(parameters)}; give a list of identifiers, or 'all'")
+        kept = []
+    mistakes += [
+        f"parameters names '{n}', which is not in the model: {suggest(n, known)}" for n in kept if n not in known
+    ]
+    mistakes += _unsupported(contents)
+    values = Values(contents, frozenset(known if every else kept), mistakes)
+    mistakes += [
+        f"parameters names '{n}', which changes, by {values.roles[n].value}; only constants are parameters"
+        for n in kept
+        if n in known and values.roles[n] is not Role.CONSTANT
+    ]
+    expressions = {n: values.value(n) for n in (*contents.quantities, *contents.reactions)}
+    rates = {n: values.state_rate(n) for n in values.states}
+    start = values.start({})
+    initial = {n: start.state(n) for n in values.states if start.is_given(n)}
+    events = events_of(values, count)
+    check(where, list(dict.fromkeys(mistakes)))
+    ode = {values.states[n]: rates[n] for n in values.states}
+    if not ode:  # nothing moves but time
+        ode = {ca.SX.sym("elapsed_time"): ca.SX(1)}
+        initial = {}
+    unsized = _without_sizes(values, [*rates.values(), *initial.values(), *values.residuals.values()])
+    states = {s.name() for s in (*ode, *values.algebraic.values())}
+    outputs = {
+        n: e
+        for n, e in expressions.items()
+        if n not in states and n not in values.parameters and not holds_nan(e) and _finite(e)
+        if not any(ca.depends_on(e, size) for size in unsized)
+    }
+    model = Model(
+        ode,
+        algebraic={values.algebraic[n]: r for n, r in values.residuals.items()},
+        parameters=values.parameters.values(),
+        outputs=outputs,
+        time=values.time,
+        initial={values.states[n]: v for n, v in initial.items()} if values.states else {next(iter(ode)): 0.0},
+    )
+    species = {
+        n: Species(q.compartment, values.is_amount(n)) for n, q in contents.quantities.items() if q.kind == "species"
+    }
+    expressions["time"] = values.time
+
+    def started(given: Mapping[str, Any]) -> Start:
+        return _started(values, given)
+
+    return Loaded(
+        contents.name,
+        model,
+        {n: values.numbers[n] for n in values.parameters if n in values.numbers},
+        {
+            n: _plain(start.said(n)) if _follows(values, n) else values.numbers[n]
+            for n in values.parameters
+            if n in values.numbers or _follows(values, n)
+        },
+        events,
+        expressions,
+        species,
+        _text_of(found),
+        started,
+    )
+
+
+def _without_sizes(values: Values, told: list[ca.SX]) -> list[ca.SX]:
+    """Take away the sizes of compartments that have none and need none; return their symbols."""
+    found = ca.vertcat(*told)
+    unset = [n for n, q in values.contents.quantities.items() if q.kind == "compartment" and n in values.parameters]
+    unset = [n for n in unset if n not in values.numbers and not ca.depends_on(found, values.parameters[n])]
+    return [values.parameters.pop(n) for n in unset]
+
+
+def _finite(expression: ca.SX) -> bool:
+    return not expression.is_constant() or bool(np.isfinite(float(expression)))
+
+
+def _text_of(found: Any) -> str:
+    from castfit.formats.sbml.reading import library
+
+    return str(library("libsbml").writeSBMLToString(found))
+
+
+def _unsupported(contents: Contents) -> list[str]:
+    """Find what has no equivalent, by name."""
+    return [f"reaction '{r.name}' is fast" for r in contents.reactions.values() if r.fast]
+
+
+def _started(values: Values, given: Mapping[str, Any]) -> Start:
+    """Work out the initial values where some are given."""
+    mistakes: list[str] = []
+    read: dict[str, ca.SX] = {}
+    quantities, roles = values.contents.quantities, values.roles
+    every = dict.fromkeys((*quantities, *values.parameters))
+    for name, value in named("values", given, mistakes).items():
+        number = real(value)
+        if name not in every:
+            mistakes.append(f"'{name}' is not in the model: {suggest(name, every)}")
+        elif name in quantities and roles[name] in (Role.ASSIGNED, Role.ALGEBRAIC):
+            mistakes.append(f"'{name}' follows from {roles[name].value}; it has no value of its own")
+        elif name in quantities and roles[name] is Role.CONSTANT and name not in values.parameters:
+            mistakes.append(f"'{name}' is computed by the file; load with parameters=['{name}'] to give its value")
+        elif isinstance(value, ca.SX) and value.numel() == 1:
+            read[name] = value
+        elif number is None or not np.isfinite(number):
+            mistakes.append(f"'{name}' is {text(value)}; give a finite number or a scalar SX expression")
+        else:
+            read[name] = ca.SX(number)
+    moving = {n: v for n, v in read.items() if n not in values.parameters}
+    for name, touched in values.computed_from.items():
+        by = sorted(touched & moving.keys())
+        if by:
+            mistakes.append(
+                f"'{name}' is computed from the initial value of '{by[0]}'; load with parameters=['{name}'] for that"
+            )
+    check("Loaded.start", mistakes)
+    before = len(values.mistakes)
+    start = values.start(moving)
+    initial = {values.states[n].name(): _plain(start.state(n)) for n in values.states if start.is_given(n)}
+    initial |= {n: v for n in values.algebraic if (v := quantities[n].value) is not None and np.isfinite(v)}
+    own = {n: _plain(v) for n, v in read.items() if n in values.parameters}
+    own |= {n: _plain(start.said(n)) for n in values.parameters if n not in own and _follows(values, n)}
+    check("Loaded.start", values.mistakes[before:])
+    return Start(initial, own)
+
+
+def _follows(values: Values, name: str) -> bool:
+    """Tell whether a parameter is computed by the file."""
+    return name in values.parameters and name in values.kept and not values.is_plain(name)
+
+
+def _plain(value: ca.SX) -> Any:
+    return float(value) if value.is_constant() else value

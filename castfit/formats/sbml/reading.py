@@ -1,0 +1,126 @@
+"""Reading files: SBML by libsbml, Antimony by its library; what these libraries complain about becomes a sentence."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from castfit._support.arguments import text
+from castfit._support.status import InputError, check
+
+_UNDERSTOOD = (  # submodels, which are flattened, what Level 3 Version 2 knows by itself, and pictures
+    "comp",
+    "l3v2extendedmath",
+    "layout",
+    "render",
+    "groups",
+)
+_MOST = 20  # complaints of libsbml that are shown
+
+
+def library(name: str) -> Any:
+    """Import a library of the extra `petab`.
+
+    Raises
+    ------
+    InputError
+        If it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise InputError("sbml.load", [f"{name} is not installed; pip install 'castfit[petab]'"]) from error
+
+
+def document(where: str, source: Any) -> Any:
+    """Read SBML or Antimony, from a path or as text, and return libsbml's document, in Level 3.
+
+    Raises
+    ------
+    InputError
+        For a missing file, text that is neither, and what libsbml calls errors.
+    """
+    libsbml = library("libsbml")
+    found = _read(where, source, libsbml)
+    check(where, _complaints(found, libsbml))
+    if found.getModel() is None:
+        check(where, ["the file contains no model"])
+    _flatten(where, found, libsbml)
+    if found.getLevel() < 3 and not found.setLevelAndVersion(3, 1, False):
+        check(where, _complaints(found, libsbml) or [f"Level {found.getLevel()} could not be converted to Level 3"])
+    _examine(where, found, libsbml)
+    return found
+
+
+def _read(where: str, source: Any, libsbml: Any) -> Any:
+    """Let libsbml read a source."""
+    given: Any = source
+    if isinstance(given, str) and given.lstrip().startswith("<"):
+        return libsbml.readSBMLFromString(given)
+    if not isinstance(given, (str, os.PathLike)):
+        check(where, [f"the model is {text(source)}; give the path of an SBML file, or its text"])
+    if isinstance(given, str) and "\n" in given:
+        check(where, ["the text is no SBML, which begins with '<'; for Antimony use sbml.load_antimony"])
+    path = Path(cast("str", given))
+    if not path.is_file():
+        check(where, [f"there is no file '{path}'"])
+    if path.suffix in (".ant", ".antimony"):
+        return libsbml.readSBMLFromString(from_antimony(where, path.read_text(encoding="utf-8")))
+    return libsbml.readSBMLFromFile(str(path))
+
+
+def from_antimony(where: str, said: Any) -> str:
+    """Translate Antimony's text to SBML.
+
+    Raises
+    ------
+    InputError
+        With what its library says.
+    """
+    given: Any = said
+    if not isinstance(given, str) or not given.strip():
+        check(where, [f"the model is {text(said)}; give Antimony's text, such as 'S1 -> S2; k*S1; S1 = 10; k = 0.1'"])
+    antimony = library("antimony")
+    antimony.clearPreviousLoads()
+    if antimony.loadAntimonyString(given) < 0:
+        check(where, [f"Antimony: {' '.join(str(antimony.getLastError()).split())}"])
+    return str(antimony.getSBMLString(antimony.getMainModuleName()))
+
+
+def _flatten(where: str, found: Any, libsbml: Any) -> None:
+    """Put submodels into the model, and refuse other packages without which it cannot be understood."""
+    packages = [found.getPlugin(i).getPackageName() for i in range(found.getNumPlugins())]
+    if "comp" in packages:
+        properties = libsbml.ConversionProperties()
+        properties.addOption("flatten comp", True)
+        properties.addOption("performValidation", False)
+        if found.convert(properties) != libsbml.LIBSBML_OPERATION_SUCCESS:
+            check(where, _complaints(found, libsbml) or ["the model's submodels could not be put together"])
+    check(
+        where,
+        [
+            f"the model needs the SBML package '{name}', which castfit does not know"
+            for name in packages
+            if name not in _UNDERSTOOD and found.getLevel() >= 3 and found.getPackageRequired(name)
+        ],
+    )
+
+
+def _examine(where: str, found: Any, libsbml: Any) -> None:
+    """Let libsbml look for what contradicts the specification, units and style aside."""
+    for what in ("UNITS_CONSISTENCY", "MODELING_PRACTICE", "SBO_CONSISTENCY"):
+        found.setConsistencyChecks(getattr(libsbml, f"LIBSBML_CAT_{what}"), False)
+    found.getErrorLog().clearLog()
+    found.checkConsistency()
+    check(where, _complaints(found, libsbml))
+
+
+def _complaints(found: Any, libsbml: Any) -> list[str]:
+    """Return libsbml's errors, warnings aside."""
+    errors = [found.getError(i) for i in range(found.getNumErrors())]
+    errors = [e for e in errors if e.getSeverity() >= libsbml.LIBSBML_SEV_ERROR]
+    sentences = [f"line {e.getLine()}: {' '.join(e.getMessage().split())}" for e in errors]
+    more = len(sentences) - _MOST
+    return sentences[:_MOST] + ([f"and {more} more"] if more > 0 else [])

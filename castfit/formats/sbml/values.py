@@ -1,0 +1,414 @@
+"""Values of an SBML model's quantities at any time, and at the start.
+
+A species means its amount or its concentration in formulas.  What means a concentration is a state as such while the
+size of its compartment stays; where that varies, reactions and events keep the amount, so this is the state, called
+"S_amount", and the concentration follows from it.
+
+Notation: A amount, V size of the compartment, [S] = A/V
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import casadi as ca
+import numpy as np
+
+from castfit.formats.sbml.contents import Contents, Quantity
+from castfit.formats.sbml.formulas import NotExpressible, Scope, expression
+from castfit.formats.sbml.memory import Memory
+from castfit.formats.sbml.roles import Role, matched, roles_of
+
+
+@dataclass
+class Values(Memory):
+    """The values of quantities and reactions, over symbols of states, parameters and time.
+
+    Attributes
+    ----------
+    contents : Contents
+    kept : set of str
+        Constants that are parameters even where the file computes them.
+    mistakes : list of str
+        What cannot be expressed is added to them.
+    """
+
+    contents: Contents
+    kept: frozenset[str]
+    mistakes: list[str]
+    _rates: dict[str, ca.SX] = field(default_factory=dict[str, ca.SX])
+
+    def __post_init__(self) -> None:
+        undecided = roles_of(self.contents)
+        self.roles = dict(undecided.roles)
+        taken = {*self.contents.quantities, *self.contents.reactions, *self.contents.functions}
+        self.time = ca.SX.sym(_free_name("time", taken, ("t",)))
+        self.states: dict[str, ca.SX] = {}
+        """Symbols of states, by the quantity that they belong to."""
+        self.algebraic: dict[str, ca.SX] = {}
+        """Symbols of algebraic states."""
+        self.residuals: dict[str, ca.SX] = {}
+        self.parameters: dict[str, ca.SX] = {}
+        self.numbers: dict[str, float] = {}
+        """Values of parameters, where the file gives them."""
+        self.computed_from: dict[str, set[str]] = {}
+        """By constant that is no parameter, what its value was computed from."""
+        self._taken = taken
+        self._own: dict[tuple[str, str], ca.SX] = {}
+        self._chosen: dict[str, object] = {}
+        self._decide(undecided.open_)
+        for name, role in self.roles.items():
+            if role.is_state:
+                self.states[name] = ca.SX.sym(self._state_name(name))
+        for name in self.contents.quantities:
+            if self.roles[name] is Role.CONSTANT:
+                self.value(name)
+        for reaction in self.contents.reactions.values():
+            for own in reaction.own:
+                self._local(reaction.name, own)
+
+    # What is a state
+
+    def varies(self, compartment: str) -> bool:
+        """Tell whether the size of a compartment changes."""
+        return self.roles.get(compartment, Role.CONSTANT) is not Role.CONSTANT
+
+    def is_amount(self, name: str) -> bool:
+        """Tell whether a species means its amount in formulas; in a compartment without size, it always does."""
+        q = self.contents.quantities[name]
+        return q.as_amount or self.contents.quantities[q.compartment].dimensions == 0.0
+
+    def holds_amount(self, name: str) -> bool:
+        """Tell whether the amount of a species that means its concentration is its state."""
+        q = self.contents.quantities[name]
+        if q.kind != "species" or self.is_amount(name) or not self.varies(q.compartment):
+            return False
+        return self.roles[name] in (Role.REACTIONS, Role.HELD)
+
+    def _state_name(self, name: str) -> str:
+        return _free_name(f"{name}_amount", self._taken, ()) if self.holds_amount(name) else name
+
+    def _decide(self, open_: tuple[str, ...]) -> None:
+        """Find out what algebraic rules determine, and solve them for it where they are linear."""
+        if not self.contents.algebraic:
+            return
+        taken = set(self._taken)
+        symbols = {n: ca.SX.sym(n) for n in open_}
+        undecided = {n: ca.SX.sym(n) for n, role in self.roles.items() if role.is_state and n not in symbols}
+        self._known.update({**undecided, **symbols})
+        trial = [self._formula("an algebraic rule", tree) for tree in self.contents.algebraic]
+        for memory in (self._known, self._own, self.parameters, self.numbers, self.computed_from):
+            memory.clear()  # what is determined by the rules was still a constant
+        self._taken = taken
+        needs = [[n for n in open_ if ca.depends_on(residual, symbols[n])] for residual in trial]
+        found = matched(needs)
+        self.mistakes += [
+            "an algebraic rule determines nothing: all quantities in it are determined otherwise"
+            for n in found
+            if n is None
+        ]
+        chosen = [n for n in found if n is not None]
+        self.roles.update(dict.fromkeys(chosen, Role.ALGEBRAIC))
+        self._chosen = dict(
+            zip(chosen, (t for t, n in zip(self.contents.algebraic, found, strict=True) if n), strict=True)
+        )
+
+    def _solve(self) -> None:
+        """Work out what algebraic rules determine."""
+        chosen = [n for n, role in self.roles.items() if role is Role.ALGEBRAIC]
+        if not chosen:
+            return
+        unknown = {n: ca.SX.sym(n) for n in chosen}
+        before = dict(self._known)
+        self._known.update(unknown)
+        residuals = [self._formula("an algebraic rule", self._chosen[n]) for n in chosen]
+        self._known = before
+        z, g = ca.vertcat(*unknown.values()), ca.vertcat(*residuals)
+        slope = ca.jacobian(g, z)
+        if ca.depends_on(slope, z):
+            self.algebraic, self.residuals = unknown, dict(zip(chosen, residuals, strict=True))
+            self._known.update(unknown)
+            return
+        at_zero = ca.substitute([g], [z], [ca.SX.zeros(z.numel())])[0]
+        solution = -ca.solve(slope, at_zero) if z.numel() > 1 else -at_zero / slope
+        self._known.update(zip(chosen, ca.vertsplit(ca.densify(solution)), strict=True))
+
+    # Values at any time
+
+    @property
+    def scope(self) -> Scope:
+        """What names stand for at any time."""
+        return Scope(self.value, self.time, self.rate, self.contents.functions)
+
+    def value(self, name: str) -> ca.SX:
+        """Return what an identifier means in formulas."""
+        return self.remembered(name)
+
+    def _valued(self, name: str) -> ca.SX:
+        contents = self.contents
+        if name in contents.reactions:
+            return self._law(name)
+        if name not in contents.quantities:
+            self.mistakes.append(f"a formula contains '{name}', which is defined nowhere")
+            return ca.SX(0)
+        q, role = contents.quantities[name], self.roles[name]
+        if role is Role.ASSIGNED:
+            return self._formula(f"the assignment rule of '{name}'", contents.assigned[name])
+        if role is Role.ALGEBRAIC:
+            self._solve()
+            return self._known[name]
+        if role.is_state:
+            return self.states[name] / self.size(name) if self.holds_amount(name) else self.states[name]
+        return self._constant(name, q)
+
+    def is_plain(self, name: str) -> bool:
+        """Tell whether a constant is just a number, so that it is a parameter; else it is computed from others."""
+        q = self.contents.quantities[name]
+        if name in self.contents.initial or self._thins(name):
+            return False
+        return q.kind != "species" or q.value is None or q.given_as_amount == self.is_amount(name)
+
+    def _thins(self, name: str) -> bool:
+        """Tell whether a constant species means a concentration that varies with its compartment."""
+        q = self.contents.quantities[name]
+        return q.kind == "species" and not self.is_amount(name) and self.varies(q.compartment)
+
+    def is_parameter(self, name: str) -> bool:
+        """Tell whether a constant is a parameter."""
+        return self.is_plain(name) or (name in self.kept and not self._thins(name))
+
+    def _constant(self, name: str, q: Quantity) -> ca.SX:
+        """Return a constant: a parameter, or an expression of parameters."""
+        if self.is_parameter(name):
+            number = q.value if self.is_plain(name) else Start(self, {}).number(name)
+            return self._parameter(name, number) if number is None or np.isfinite(number) else ca.SX(number)
+        start = Start(self, {})
+        found = start.value(name)
+        self.computed_from[name] = start.touched - {name}
+        return found * start.value(q.compartment) / self.value(q.compartment) if self._thins(name) else found
+
+    def _parameter(self, name: str, number: float | None) -> ca.SX:
+        if name not in self.parameters:
+            self.parameters[name] = ca.SX.sym(name)
+            if number is not None and not np.isnan(number):
+                self.numbers[name] = float(number)
+        return self.parameters[name]
+
+    def _local(self, reaction: str, own: str) -> ca.SX:
+        """Return a parameter that only one kinetic law knows, called "reaction_name"."""
+        if (reaction, own) not in self._own:
+            number = self.contents.reactions[reaction].own[own]
+            self._own[reaction, own] = self._parameter(_free_name(f"{reaction}_{own}", self._taken, ()), number)
+        return self._own[reaction, own]
+
+    def size(self, species: str) -> ca.SX:
+        """Return the size of a species' compartment."""
+        return self.value(self.contents.quantities[species].compartment)
+
+    def _law(self, name: str) -> ca.SX:
+        reaction = self.contents.reactions[name]
+        if reaction.law is None:
+            self.mistakes.append(f"reaction '{name}' has no kinetic law")
+            return ca.SX(0)
+        own = {n: self._local(name, n) for n in reaction.own}
+        return self._formula(f"the kinetic law of '{name}'", reaction.law, self.scope.inside(own))
+
+    def _formula(self, what: str, tree: object, scope: Scope | None = None) -> ca.SX:
+        try:
+            return expression(tree, scope or self.scope)
+        except NotExpressible as error:
+            self.mistakes.append(f"{what} contains {error}")
+            return ca.SX(0)
+
+    def formula(self, what: str, tree: object) -> ca.SX:
+        """Return a formula at any time; `what` it is, in words."""
+        return self._formula(what, tree)
+
+    def _round(self, name: str) -> None:
+        self.mistakes.append(f"'{name}' depends on itself, by way of {', '.join(self._busy[self._busy.index(name) :])}")
+
+    # Rates
+
+    def rate(self, name: str) -> ca.SX:
+        """Return the time derivative of what an identifier means."""
+        return self.derivative(self.value(name))
+
+    def derivative(self, value: ca.SX) -> ca.SX:
+        """Return the time derivative of an expression along solutions."""
+        symbols = {hash(s): n for n, s in self.states.items()}
+        out = ca.jacobian(value, self.time)
+        for s in ca.symvar(value):
+            if hash(s) in symbols:
+                out += ca.jacobian(value, s) * self.state_rate(symbols[hash(s)])
+        if any(ca.depends_on(value, z) for z in self.algebraic.values()):
+            self.mistakes.append("a rateOf asks for the derivative of what a nonlinear algebraic rule determines")
+        return out
+
+    def state_rate(self, name: str) -> ca.SX:
+        """Return the right-hand side of a quantity's state."""
+        if name not in self._rates:
+            if f"rate of {name}" in self._busy:
+                self._round(f"rate of {name}")
+                return ca.SX(0)
+            self._busy.append(f"rate of {name}")
+            self._rates[name] = self._rated(name)
+            self._busy.pop()
+        return self._rates[name]
+
+    def _rated(self, name: str) -> ca.SX:
+        role = self.roles[name]
+        if role is Role.HELD:
+            return ca.SX(0)
+        if role is Role.RATE:
+            return self._formula(f"the rate rule of '{name}'", self.contents.rates[name])
+        flow = ca.SX(0)
+        for reaction in self.contents.reactions.values():
+            for part in reaction.participants:
+                if part.species == name:
+                    flow += part.sign * self._stoichiometry(reaction.name, part) * self.value(reaction.name)
+        factor = self.contents.quantities[name].factor
+        flow = flow * self.value(factor) if factor else flow  # A' = c sum nu v
+        return flow if self.is_amount(name) or self.holds_amount(name) else _divided(flow, self.size(name))
+
+    def _stoichiometry(self, reaction: str, part: object) -> ca.SX:
+        named, number = getattr(part, "reference", ""), getattr(part, "stoichiometry", None)
+        if named:
+            return self.value(named)
+        if number is None:
+            self.mistakes.append(f"a stoichiometry in reaction '{reaction}' has no value")
+            return ca.SX(0)
+        return ca.SX(number)
+
+    def start(self, overrides: Mapping[str, ca.SX]) -> Start:
+        """Return the values at the start, some of them given."""
+        return Start(self, overrides)
+
+
+@dataclass
+class Start(Memory):
+    """The values of quantities at the start, over symbols of parameters; `overrides` replace what the file says.
+
+    `touched` collects what was asked for.
+    """
+
+    values: Values
+    overrides: Mapping[str, ca.SX]
+    touched: set[str] = field(default_factory=set[str])
+
+    @cached_property
+    def scope(self) -> Scope:
+        """What names stand for at the start."""
+        return Scope(self.value, ca.SX(0), self._rate, self.values.contents.functions)
+
+    def value(self, name: str) -> ca.SX:
+        """Return what an identifier means at the start."""
+        self.touched.add(name)
+        return self.remembered(name)
+
+    def _round(self, name: str) -> None:
+        self.values.mistakes.append(f"the initial value of '{name}' depends on itself")
+
+    def _valued(self, name: str) -> ca.SX:
+        values, contents = self.values, self.values.contents
+        if name in contents.reactions:
+            return self.at_start(values.value(name))
+        if name not in contents.quantities:
+            return values.value(name)
+        role, given = values.roles[name], self.overrides.get(name)
+        if role is Role.CONSTANT and values.is_parameter(name):
+            return values.value(name)
+        if role in (Role.ASSIGNED, Role.ALGEBRAIC):
+            return self.at_start(values.value(name))
+        return self.said(name) if given is None else given
+
+    def said(self, name: str) -> ca.SX:
+        """Return what the file says of an initial value."""
+        values, contents = self.values, self.values.contents
+        q = contents.quantities[name]
+        if name in contents.initial:
+            try:
+                return expression(contents.initial[name], self.scope)
+            except NotExpressible as error:
+                values.mistakes.append(f"the initial assignment of '{name}' contains {error}")
+                return ca.SX(0)
+        if q.value is None or np.isnan(q.value):
+            values.mistakes.append(f"the initial value of '{name}' is needed, but the file gives none")
+            return ca.SX(0)
+        if q.kind == "species" and q.given_as_amount != values.is_amount(name):
+            size = self.value(q.compartment)
+            return q.value / size if q.given_as_amount else q.value * size
+        return ca.SX(q.value)
+
+    def number(self, name: str) -> float | None:
+        """Return the initial value of a constant that is kept as a parameter, at the file's values."""
+        q = self.values.contents.quantities[name]
+        if name not in self.values.contents.initial and q.value is None:
+            return None
+        found = self.said(name)
+        symbols = ca.symvar(found)
+        if any(s.name() not in self.values.numbers for s in symbols):
+            return None
+        at = [self.values.numbers[s.name()] for s in symbols]
+        return float(ca.Function("number", symbols, [found])(*at)) if symbols else float(found)
+
+    def is_given(self, name: str) -> bool:
+        """Tell whether a state has an initial value."""
+        q = self.values.contents.quantities[name]
+        return (
+            name in self.overrides
+            or name in self.values.contents.initial
+            or (q.value is not None and not np.isnan(q.value))
+        )
+
+    def state(self, name: str) -> ca.SX:
+        """Return the initial value of a quantity's state."""
+        value = self.value(name)
+        return (
+            value * self.value(self.values.contents.quantities[name].compartment)
+            if self.values.holds_amount(name)
+            else value
+        )
+
+    def at_start(self, value: ca.SX) -> ca.SX:
+        """Put initial values of states, and time 0, into an expression."""
+        values = self.values
+        inside = {hash(s): s for s in ca.symvar(value)}
+        old, new = [values.time], [ca.SX(0)]
+        for name, symbol in values.states.items():
+            if hash(symbol) in inside:
+                old.append(symbol)
+                new.append(self.state(name))
+        for name, symbol in values.algebraic.items():
+            if hash(symbol) in inside:
+                values.mistakes.append(
+                    f"an initial value depends on '{name}', which a nonlinear algebraic rule determines"
+                )
+                old.append(symbol)
+                new.append(ca.SX(0))
+        return ca.substitute([value], [ca.vertcat(*old)], [ca.vertcat(*new)])[0]
+
+    def _rate(self, name: str) -> ca.SX:
+        return self.at_start(self.values.rate(name))
+
+
+def _divided(flow: ca.SX, size: ca.SX) -> ca.SX:
+    """Return flow / size; where the flow is a multiple of the size, as kinetic laws are mostly, without either."""
+    if not size.is_symbolic() or not ca.depends_on(flow, size):
+        return flow / size
+    slope = ca.jacobian(flow, size)
+    rest = ca.substitute([flow], [size], [ca.SX(0)])[0]
+    return slope if rest.is_zero() and not ca.depends_on(slope, size) else flow / size
+
+
+def _free_name(name: str, taken: set[str], others: Iterable[str]) -> str:
+    """Return a name that no identifier has, and take it."""
+    for candidate in (name, *others):
+        if candidate not in taken:
+            taken.add(candidate)
+            return candidate
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name

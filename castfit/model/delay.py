@@ -1,0 +1,352 @@
+"""Delays: values of the past in a model, and the reduction of such a model to one without them.
+
+    v(t) = e(t − tau),      e an expression of states, algebraic states, inputs, parameters and time
+
+What has entered and not yet left is a function w(theta) = e(t − theta) on 0 ≤ theta ≤ tau, carried along by the
+transport equation  w_t = −w_theta,  w(0) = e.  The **delay line** holds it by its values at Chebyshev's nodes,
+
+    theta_j = tau (1 − cos(pi j / M)) / 2,    w_0 = e,    w_j' = −sum_k D_jk w_k,    j = 1 ... M,    v = w_M
+
+with D the differentiation matrix of the interpolating polynomial (Breda, Maset and Vermiglio 2005, SIAM J. Sci.
+Comput. 27, 482; the matrix: Trefethen 2000, Spectral Methods in MATLAB, chapter 6).  Smooth pasts converge faster than
+any power of 1/M; a kink, such as the one between the history and the solution, limits the order.  The **chain** is the
+older way,
+
+    w_1' = (N / tau) (e − w_1),    w_j' = (N / tau) (w_(j−1) − w_j),    v = w_N,
+
+which converges as 1/N only, and is a model of its own: transit through N stages, with the gamma distribution.
+
+Either way the w_j are states of an ordinary model, tau is a number or an expression of parameters, and everything else
+works as ever.  Their names, such as ``x(t - tau), node 3``, appear in messages only: no output is made of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.arguments import is_count, is_one_of, real, text
+from castfit._support.status import check
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+METHODS = ("spectral", "chain")
+LADDER = (10, 15, 22, 33, 50, 75)  # nodes that are tried where their number is to be found
+_LARGEST_ORDER = 200
+
+_KNOWN: dict[int, Delayed] = {}
+"""What each symbol made by `delay` stands for: a graph carries nothing but symbols.  A record keeps its own alive."""
+
+_SAID: dict[tuple[Any, ...], Delayed] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Delayed:
+    """What the user said of one delayed value.
+
+    Attributes
+    ----------
+    symbol : casadi.SX
+        What stands for it in the model's expressions.
+    expression, tau : casadi.SX
+    history : casadi.SX or None
+        The expression's values before the start; None for its value at the start.
+    method : {"spectral", "chain"}
+    order : int
+        Nodes, or stages.
+    adaptive : bool
+        Whether a fit may choose the number of nodes.
+    """
+
+    symbol: ca.SX
+    expression: ca.SX
+    tau: ca.SX
+    history: ca.SX | None
+    method: str
+    order: int
+    adaptive: bool
+
+    @property
+    def parts(self) -> list[ca.SX]:
+        """Expression, tau, and the history if there is one."""
+        return [self.expression, self.tau, *([] if self.history is None else [self.history])]
+
+
+def delay(
+    expression: Any, tau: Any, *, history: Any = None, method: str = "spectral", order: int | str = "auto"
+) -> ca.SX:
+    """Take the value that an expression had a time tau ago.
+
+    Parameters
+    ----------
+    expression : casadi.SX
+        Of the model's states, algebraic states, inputs, parameters and time; it may hold delayed values itself.
+    tau : casadi.SX or float
+        The delay, positive: a number, or a parameter or an expression of parameters, estimated like any other.
+    history : casadi.SX or float, optional
+        The expression's values before the start of an experiment: a number, or an expression of time and parameters.
+        By default the value at the start, held.
+    method : {"spectral", "chain"}
+        A delay line on Chebyshev's nodes, or a linear chain of `order` stages.
+    order : int or "auto"
+        Nodes of the line, or stages of the chain.  "auto" (lines only) begins with 10; `fit` then adds nodes until
+        the estimates move no more, and says how many there are, `simulate` until no output moves by more than 1e-5 of
+        its magnitude; both stop at 75.
+
+    Returns
+    -------
+    casadi.SX
+        A symbol for the equations and outputs of a `Model`.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, r, tau = cf.symbols("x r tau")
+    >>> model = cf.Model({x: r * x * (1 - cf.delay(x, tau, history=0.1))}, parameters=[r, tau], initial={x: 0.1})
+    >>> cf.simulate(model, {"r": 1.8, "tau": 1.0}, [0, 3, 6])["x"].round(3)
+    array([0.1 , 1.53, 1.5 ])
+    """
+    mistakes: list[str] = []
+    what = _graph("expression", expression, mistakes)
+    if what is not None and not ca.symvar(what):
+        mistakes.append(f"expression is {text(expression)}, a number; delay what changes in time")
+    length = _graph("tau", tau, mistakes)
+    if length is not None and length.is_constant() and not 0.0 < float(length) < np.inf:
+        mistakes.append(f"tau is {float(length):g}; a delay is positive")
+    before = None if history is None else _graph("history", history, mistakes)
+    if not is_one_of(method, *METHODS):
+        mistakes.append(f"method is {text(method)}; choose 'spectral' or 'chain'")
+    adaptive = is_one_of(order, "auto")
+    if adaptive and is_one_of(method, "chain"):
+        mistakes.append("a chain needs order=, its number of stages: it is part of the model, not an accuracy")
+    least = 2 if is_one_of(method, "spectral") else 1
+    if not adaptive and not is_count(order, least, _LARGEST_ORDER):
+        mistakes.append(f"order is {text(order)}; give a number from {least} to {_LARGEST_ORDER}, or 'auto'")
+    check("delay", mistakes)
+    assert what is not None
+    assert length is not None
+    number = LADDER[0] if adaptive else int(order)
+    said = (_key(what), _key(length), None if before is None else _key(before), method, number, adaptive)
+    if said not in _SAID:  # the same value, asked for twice, needs one line only
+        _SAID[said] = _register(what, length, before, method, number, adaptive)
+    return _SAID[said].symbol
+
+
+def _key(expression: ca.SX) -> tuple[str, float]:
+    """Tell expressions apart: numbers by value, others by their graph."""
+    return ("number", float(expression)) if expression.is_constant() else ("graph", hash(expression))
+
+
+def _register(expression: ca.SX, tau: ca.SX, history: ca.SX | None, method: str, order: int, adaptive: bool) -> Delayed:
+    made = Delayed(ca.SX.sym("delayed"), expression, tau, history, method, order, adaptive)
+    _KNOWN[hash(made.symbol)] = made
+    return made
+
+
+def _graph(what: str, value: Any, mistakes: list[str]) -> ca.SX | None:
+    """Read a number or a scalar expression."""
+    if isinstance(value, ca.SX) and value.numel() == 1:
+        return ca.densify(value)
+    number = real(value)
+    if number is not None and np.isfinite(number):
+        return ca.SX(number)
+    mistakes.append(f"{what} is {text(value)}; give a scalar SX expression or a finite number")
+    return None
+
+
+def delays_in(expressions: Iterable[ca.SX]) -> tuple[Delayed, ...]:
+    """Return the delayed values in expressions, those within others first."""
+    found: dict[int, Delayed] = {}
+
+    def collect(expression: ca.SX) -> None:
+        for symbol in ca.symvar(expression):
+            key = hash(symbol)
+            if key in _KNOWN and key not in found:
+                for part in _KNOWN[key].parts:
+                    collect(part)
+                found[key] = _KNOWN[key]
+
+    for expression in expressions:
+        collect(expression)
+    return tuple(found.values())
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a reduction made of one delayed value, and the way back.
+
+    Attributes
+    ----------
+    name : str
+        Such as ``x(t - tau)``.
+    nodes : tuple of str
+        The states that hold it, from the youngest to the oldest; the last one is the delayed value.
+    method, order, adaptive
+        As in `Delayed`.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    method: str
+    order: int
+    adaptive: bool
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.order} {'nodes' if self.method == 'spectral' else 'stages'}"
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """All delayed values of a model as states: what `lay_out` returns.
+
+    Attributes
+    ----------
+    lines : tuple of Line
+    rates, initial : dict from name of a node to casadi.SX
+        Right-hand sides, and initial values; these may hold time, inputs and states, which mean those at the start.
+    symbols : tuple of casadi.SX
+        Of the nodes, in the order of `rates`.
+    delayed : tuple of Delayed
+    """
+
+    lines: tuple[Line, ...]
+    rates: dict[str, ca.SX]
+    initial: dict[str, ca.SX]
+    symbols: tuple[ca.SX, ...]
+    delayed: tuple[Delayed, ...]
+
+    def without(self, expressions: Mapping[str, ca.SX]) -> dict[str, ca.SX]:
+        """Return expressions with the last node of each line in the place of the delayed value."""
+        return dict(zip(expressions, self._replaced(list(expressions.values())), strict=True))
+
+    def _replaced(self, expressions: list[ca.SX]) -> list[ca.SX]:
+        ends: list[int] = (np.cumsum([d.order for d in self.delayed]) - 1).tolist()
+        return substituted(expressions, [d.symbol for d in self.delayed], [self.symbols[i] for i in ends])
+
+
+def lay_out(delayed: Sequence[Delayed], time: ca.SX) -> Lines:
+    """Make the states, rates and initial values of all delayed values."""
+    lines: list[Line] = []
+    symbols: list[list[ca.SX]] = []
+    for name, d in zip(_names(delayed), delayed, strict=True):
+        kind = "node" if d.method == "spectral" else "stage"
+        nodes = tuple(f"{name}, {kind} {j}" for j in range(1, d.order + 1))
+        lines.append(Line(name, nodes, d.method, d.order, d.adaptive))
+        symbols.append([ca.SX.sym(n) for n in nodes])
+    rates: list[ca.SX] = []
+    initial: list[ca.SX] = []
+    for d, own in zip(delayed, symbols, strict=True):
+        w = [d.expression, *own]
+        # exp(-log) is NaN where 1 / tau would turn a negative delay into growth that looks like a solution.
+        rate = ca.exp(-ca.log(d.tau))
+        if d.method == "spectral":
+            matrix, ages = transport(d.order)
+            rates += [rate * ca.dot(ca.DM(row), ca.vertcat(*w)) for row in matrix[1:]]
+        else:
+            ages = np.arange(d.order + 1) / d.order
+            rates += [d.order * rate * (before - after) for before, after in itertools.pairwise(w)]
+        for age in ages[1:].tolist():
+            then = time - age * d.tau
+            known = d.expression if d.history is None else substituted([d.history], [time], [then])[0]
+            initial.append(known)
+    flat = tuple(itertools.chain.from_iterable(symbols))
+    names = [n for line in lines for n in line.nodes]
+    made = Lines(tuple(lines), {}, {}, flat, tuple(delayed))
+    started = _at_start(initial, delayed, symbols)
+    return replace(
+        made, rates=made.without(dict(zip(names, rates, strict=True))), initial=dict(zip(names, started, strict=True))
+    )
+
+
+def _at_start(initial: list[ca.SX], delayed: Sequence[Delayed], symbols: list[list[ca.SX]]) -> list[ca.SX]:
+    """Put the last node's initial value in the place of a delayed value within another one."""
+    out = list(initial)
+    end = -1
+    for d, _ in zip(delayed, symbols, strict=True):  # inner ones come first
+        end += d.order
+        out[end + 1 :] = substituted(out[end + 1 :], [d.symbol], [out[end]])
+    return out
+
+
+def _names(delayed: Sequence[Delayed]) -> list[str]:
+    """Name delayed values by what they are; a second one of the same name gets a number."""
+    called: dict[int, str] = {}
+    for d in delayed:
+        inner = [s for s in ca.symvar(d.expression) if hash(s) in called]
+        shown = substituted([d.expression], inner, [ca.SX.sym(called[hash(s)]) for s in inner])[0]
+        name = f"{_shortened(str(shown))}(t - {_shortened(str(d.tau))})"
+        again = sum(n == name or n.startswith(f"{name} #") for n in called.values())
+        called[hash(d.symbol)] = f"{name} #{again + 1}" if again else name
+    return list(called.values())
+
+
+def _shortened(shown: str) -> str:
+    return shown if len(shown) <= 30 else f"{shown[:27]}..."
+
+
+def restated(
+    delayed: Sequence[Delayed], orders: Sequence[int], known: Sequence[ca.SX] = (), put: Sequence[ca.SX] = ()
+) -> tuple[Delayed, ...]:
+    """Return the same delayed values, on new symbols, with other orders, and with expressions in place of symbols."""
+    out: list[Delayed] = []
+    for d, order in zip(delayed, orders, strict=True):
+        old, new = [o.symbol for o in delayed[: len(out)]], [n.symbol for n in out]
+        parts = substituted(d.parts, [*old, *known], [*new, *put])
+        before = parts[2] if d.history is not None else None
+        out.append(_register(parts[0], parts[1], before, d.method, order, d.adaptive))
+    return tuple(out)
+
+
+def revived(
+    symbols: Sequence[ca.SX], parts: Sequence[Sequence[ca.SX]], kinds: Sequence[tuple[str, int, bool]]
+) -> tuple[Delayed, ...]:
+    """Make the records of symbols anew, after unpickling; a history is missing where there are two parts."""
+    out: list[Delayed] = []
+    for symbol, own, kind in zip(symbols, parts, kinds, strict=True):
+        made = Delayed(symbol, own[0], own[1], own[2] if len(own) > 2 else None, *kind)
+        _KNOWN[hash(symbol)] = made
+        out.append(made)
+    return tuple(out)
+
+
+def substituted(expressions: list[ca.SX], old: Sequence[ca.SX], new: Sequence[ca.SX]) -> list[ca.SX]:
+    """Substitute symbols in several expressions."""
+    if not old or not expressions:
+        return expressions
+    return list(ca.substitute(expressions, [ca.vertcat(*old)], [ca.vertcat(*new)]))
+
+
+@cache
+def transport(order: int) -> tuple[Array, Array]:
+    """Return -D (M + 1, M + 1) for tau = 1, and the ages theta_j (M + 1,) of the nodes.
+
+    Differences of nodes are formed as products of sines, and the diagonal as minus the sum of its row: both keep the
+    matrix exact to rounding where the textbook's formula loses digits.
+    """
+    j = np.arange(order + 1)
+    phi = np.pi * j / (2 * order)
+    # theta_i − theta_k = (cos(2 phi_k) − cos(2 phi_i)) / 2 = sin(phi_i + phi_k) sin(phi_i − phi_k)
+    difference = np.sin(phi[:, None] + phi) * np.sin(phi[:, None] - phi)
+    weight = np.where((j == 0) | (j == order), 2.0, 1.0) * (-1.0) ** j
+    np.fill_diagonal(difference, 1.0)
+    d = np.outer(weight, 1.0 / weight) / difference
+    np.fill_diagonal(d, 0.0)
+    np.fill_diagonal(d, -d.sum(axis=1))
+    ages: Array = np.sin(phi) ** 2
+    for array in (d, ages):
+        array.flags.writeable = False
+    return -d, ages

@@ -1,0 +1,157 @@
+"""Measurements that are no state at a time: counts per interval, means over one, values relative to the first.
+
+Each is a reduction to states that the experiment sets at its measurements:
+
+    per interval     c' = rate,  c = 0 at every measurement;   the value measured is c just before
+    mean             that, over  d' = 1,  d = 0 at every measurement
+    relative         f' = 0,  f = the value at the first measurement;   what is measured later is  value / f,  there 1
+
+so that every transcription, solver and statistic works as it is.  A model knows what it has to remember (`Memory`), an
+experiment when (see `resets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import casadi as ca
+
+from castfit._support.reprs import brief
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Remembered:
+    """An output that depends on earlier measurements; create it with `per_interval` and its like."""
+
+    kind: str
+    expression: Any
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a model has to remember for one output.
+
+    output : str
+    kind : {"per interval", "mean", "relative"}
+    states : tuple of str
+        The states that hold it.
+    """
+
+    output: str
+    kind: str
+    states: tuple[str, ...]
+
+    @property
+    def value(self) -> str:
+        """The output of the model that a relative one is relative to the first value of."""
+        return f"{self.output} itself"
+
+
+def per_interval(rate: Any) -> Remembered:
+    """Say that an output is the integral of a rate since the measurement before, as counts of cases in a week are.
+
+    The first interval begins at the experiment's start.  Between measurements predictions show what has come together
+    so far.
+
+    Parameters
+    ----------
+    rate : casadi.SX expression
+        Of states, parameters, inputs and time, per unit of time.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> s, i, b, g, rho = cf.symbols("s i b g rho")
+    >>> model = cf.Model(
+    ...     {s: -b * s * i, i: b * s * i - g * i},
+    ...     parameters=[b, g, rho],
+    ...     outputs={"cases": cf.per_interval(rho * b * s * i)},
+    ...     initial={s: 0.99, i: 0.01},
+    ... )
+    >>> cf.simulate(model, {"b": 2.0, "g": 0.5, "rho": 1000}, [0, 1, 2, 3])["cases"].round(1)
+    array([  0. ,  43.8, 195.9, 501.6])
+    """
+    return Remembered("per interval", rate)
+
+
+def interval_mean(expression: Any) -> Remembered:
+    """Say that an output is the mean of an expression since the measurement before.
+
+    Parameters
+    ----------
+    expression : casadi.SX expression
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], outputs={"mean": cf.interval_mean(x)}, initial={x: 2.0})
+    >>> print(cf.simulate(model, {"k": 1.0}, [0, 1, 2])["mean"].round(4))
+    [2.     1.2642 0.8647]
+    """
+    return Remembered("mean", expression)
+
+
+def relative_to_first(expression: Any) -> Remembered:
+    """Say that an output is an expression divided by what it is at the first measurement of this output.
+
+    Up to there it is 1, whatever the model: leave the first value out, or keep it for the picture.
+
+    Parameters
+    ----------
+    expression : casadi.SX expression
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], outputs={"fold": cf.relative_to_first(x)}, initial={x: 2.0})
+    >>> print(cf.simulate(model, {"k": 1.0}, [0, 1, 2])["fold"].round(4))
+    [1. 1. 1.]
+    """
+    return Remembered("relative", expression)
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """Outputs without remembered ones, and the states, rates and initial values that hold these."""
+
+    outputs: dict[str, Any]
+    rates: dict[ca.SX, Any]
+    initial: dict[str, float]
+    memories: tuple[Memory, ...]
+
+
+def reduced(outputs: Mapping[str, Any]) -> Reduced:
+    """Put states in the place of what has to be remembered."""
+    ordinary: dict[str, Any] = {}
+    rates: dict[ca.SX, Any] = {}
+    initial: dict[str, float] = {}
+    memories: list[Memory] = []
+    for name, output in outputs.items():
+        if not isinstance(output, Remembered):
+            ordinary[name] = output
+            continue
+        held = ca.SX.sym(f"{name} {'at first' if output.kind == 'relative' else 'so far'}")
+        states = [held]
+        if output.kind == "relative":
+            known = ca.SX.sym(f"{name} begun")  # 0 until the first measurement, then 1
+            rates |= {held: 0, known: 0}
+            initial |= {held.name(): 1.0, known.name(): 0.0}
+            states.append(known)
+            ordinary[f"{name} itself"] = output.expression
+            ordinary[name] = ca.if_else(known > 0.5, output.expression / held, 1)
+        else:
+            rates[held], initial[held.name()] = output.expression, 0.0
+            ordinary[name] = held
+        if output.kind == "mean":
+            length = ca.SX.sym(f"{name} since")
+            rates[length], initial[length.name()] = 1, 0.0
+            states.append(length)
+            # Before anything is gathered the mean is the value itself.
+            ordinary[name] = ca.if_else(length > 0, held / ca.if_else(length > 0, length, 1), output.expression)
+        memories.append(Memory(name, output.kind, tuple(s.name() for s in states)))
+    return Reduced(ordinary, rates, initial, tuple(memories))

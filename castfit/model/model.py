@@ -1,0 +1,747 @@
+"""The model: an ODE or semi-explicit index-1 DAE with named states, parameters, inputs and outputs.
+
+    x' = ode(t, x, z, p, u)          differential states x
+    0  = alg(t, x, z, p, u)          algebraic states z
+    y  = output(t, x, z, p, u)       whatever can be measured
+
+A model is a CasADi SX graph over the user's own symbols.  Everything is checked at construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.reprs import brief, listed, one_line
+from castfit.model.dae_index import index_mistakes
+from castfit._support.lazy_imports import page
+from castfit._support.arguments import items, named, text
+from castfit.model.delay import Delayed, Line, Lines, delays_in, lay_out, restated, revived, substituted
+from castfit.model.interval_outputs import Memory, reduced
+from castfit.model.powers import with_powers
+from castfit.model.scaled_outputs import Scaled, Scaling, read_scaled, rescaled
+from castfit._support.status import check, suggest
+from castfit.model.switches import Switch, switched
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Expression = ca.SX | float | int
+
+
+def symbols(names: str | Iterable[str]) -> Any:
+    """Create CasADi SX scalars.
+
+    Parameters
+    ----------
+    names : str or iterable of str
+        Names separated by spaces or commas, such as ``"x y"``; or one by one, ``(f"u{i}" for i in range(20))``.
+
+    Returns
+    -------
+    casadi.SX or tuple of casadi.SX
+        One symbol for one name, a tuple for several; a tuple always where an iterable is given.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, y = cf.symbols("x y")
+    >>> -0.3 * x * y
+    SX(((-0.3*x)*y))
+    >>> cells = cf.symbols(f"u{i}" for i in range(3))
+    >>> cells
+    (SX(u0), SX(u1), SX(u2))
+    """
+    given: Any = names
+    parts = given.replace(",", " ").split() if isinstance(given, str) else items(given) or []
+    mistakes = [f"{text(name)} is no name" for name in parts if not isinstance(name, str) or not name.strip()]
+    known = [name for name in parts if isinstance(name, str)]
+    mistakes += [f"the name '{name}' is given twice" for name in dict.fromkeys(known) if known.count(name) > 1]
+    if not parts:
+        mistakes.append(f"{text(given)} contains no name; write for example symbols('x y')")
+    check("symbols", mistakes)
+    made = tuple(ca.SX.sym(name) for name in parts)
+    return made[0] if len(made) == 1 and isinstance(given, str) else made
+
+
+@brief
+@dataclass(frozen=True)
+class System:
+    """A semi-explicit DAE  x' = ode(t, x, z, p, u),  0 = alg(t, x, z, p, u)  as SX column vectors."""
+
+    t: ca.SX
+    x: ca.SX
+    z: ca.SX
+    p: ca.SX
+    u: ca.SX
+    ode: ca.SX
+    alg: ca.SX
+    state_names: tuple[str, ...]
+    algebraic_names: tuple[str, ...]
+    parameter_names: tuple[str, ...]
+    input_names: tuple[str, ...]
+
+    @property
+    def arguments(self) -> list[ca.SX]:
+        """The arguments (t, x, z, p, u) that every function of the model takes, in this order."""
+        return [self.t, self.x, self.z, self.p, self.u]
+
+    def function(self, name: str, *expressions: ca.SX) -> ca.Function:
+        """Build a CasADi function of (t, x, z, p, u)."""
+        return ca.Function(name, self.arguments, list(expressions), ["t", "x", "z", "p", "u"], _outputs(expressions))
+
+
+def _outputs(expressions: Sequence[ca.SX]) -> list[str]:
+    return [f"o{i}" for i in range(len(expressions))]
+
+
+class Model:
+    """An ODE/DAE model with named states, parameters, inputs and outputs.
+
+    Parameters
+    ----------
+    ode : mapping from casadi.SX to expression
+        The right-hand side of each differential state.
+    algebraic : mapping from casadi.SX to expression, optional
+        For each algebraic state an equation, ``z - x**2`` (read as "= 0") or ``z == x**2``.
+    parameters, inputs : sequences of casadi.SX, optional
+        Symbols of the parameters and of the inputs u(t).
+    outputs : mapping from str to expression, optional
+        Measurable quantities.  Every state is an output under its own name already.  What is no value at a time is
+        said with `per_interval`, `interval_mean` or `relative_to_first`; ``scaled(expression)`` has an unknown scale.
+    time : casadi.SX, optional
+        The symbol of time, if it appears.
+    initial : mapping from casadi.SX or str to expression of the parameters, optional
+        Initial states that hold unless an experiment says otherwise.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake: unknown or doubly declared symbols, expressions that are not scalar, algebraic
+        equations that do not determine the algebraic states (index 2 or higher).
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> prey, predator, a, b, c, d = cf.symbols("prey predator a b c d")
+    >>> cf.Model(
+    ...     {prey: a * prey - b * prey * predator, predator: c * prey * predator - d * predator},
+    ...     parameters=[a, b, c, d],
+    ...     outputs={"animals": prey + predator},
+    ...     initial={prey: 10, predator: 5},
+    ... )
+    Model(ODE: states prey, predator; parameters a, b, c, d)
+    """
+
+    def __init__(
+        self,
+        ode: Mapping[ca.SX, Expression],
+        *,
+        algebraic: Mapping[ca.SX, Expression] | None = None,
+        parameters: Iterable[ca.SX] = (),
+        inputs: Iterable[ca.SX] = (),
+        outputs: Mapping[str, Expression | Scaled] | None = None,
+        time: ca.SX | None = None,
+        initial: Mapping[ca.SX | str, Expression] | None = None,
+    ) -> None:
+        mistakes: list[str] = []
+        said, scalings, of_scales = read_scaled(named("outputs", outputs, mistakes), mistakes)
+        remembering = reduced(said)
+        self.memories: tuple[Memory, ...] = remembering.memories
+        """What experiments set at their measurements: of counts per interval and the like."""
+        given: Any = ode
+        if self.memories and isinstance(given, Mapping):
+            ode = {**ode, **remembering.rates}
+            initial = {**(initial or {}), **remembering.initial}
+        declared = {
+            "state": _keys("ode", ode, mistakes),
+            "algebraic state": _keys("algebraic", {} if algebraic is None else algebraic, mistakes),
+            "parameter": [*_as_list("parameters", parameters, mistakes), *of_scales.values()],
+            "input": _as_list("inputs", inputs, mistakes),
+            "time": [] if time is None else [time],
+        }
+        mistakes += _no_symbols(declared)
+        check("Model", mistakes)  # without symbols there is nothing more to say
+        mistakes += _repeated(declared)
+        names = {kind: tuple(symbol.name() for symbol in symbols_) for kind, symbols_ in declared.items()}
+        taken = names["state"] + names["algebraic state"]
+
+        right = _scalars("ode of", dict(zip(names["state"], ode.values(), strict=True)), mistakes)
+        equations = zip(names["algebraic state"], (algebraic or {}).values(), strict=True)
+        residual = _scalars("equation of", {name: _residual(e) for name, e in equations}, mistakes)
+        extra = rescaled(_scalars("output", remembering.outputs, mistakes), scalings, of_scales)
+        start = _scalars("initial value of", named("initial", initial, mistakes), mistakes)
+        delayed = delays_in([*right.values(), *residual.values(), *extra.values()])
+        everything = [symbol for group in declared.values() for symbol in group]
+        mistakes += _delay_mistakes(delayed, declared, everything)
+        everything += [d.symbol for d in delayed]
+        for what, expressions in (("ode of", right), ("equation of", residual), ("output", extra)):
+            for name, expression in expressions.items():
+                mistakes += _undeclared(f"{what} '{name}'", expression, everything)
+        for name, expression in start.items():
+            if name not in names["state"]:
+                mistakes.append(f"initial names '{name}', which is no state: {suggest(name, names['state'])}")
+            mistakes += _undeclared(f"initial value of '{name}'", expression, declared["parameter"], only="parameters")
+        mistakes += [
+            f"output '{name}' has the name of a state; states are outputs already, choose another name"
+            for name in extra
+            if name in taken
+        ]
+        if "time" in {*taken, *extra}:
+            mistakes.append("'time' is what predictions call their times; choose another name for the state or output")
+        if not ode:
+            mistakes.append("ode is empty; give the right-hand side of at least one state")
+        check("Model", mistakes)  # what is wrong with graphs must be mended before they are evaluated
+        if residual:
+            others = [s for s in everything if s.name() not in names["algebraic state"]]
+            z = _vector(declared["algebraic state"])
+            check("Model", index_mistakes(_vector(residual.values()), z, [_vector(others)], list(residual)))
+
+        t = _default_time([symbol.name() for symbol in everything]) if time is None else time
+        self._said = Said(right, residual, extra, start, delayed, self.memories)
+        self._lines: Lines | None = None
+        if delayed:
+            lines = self._lines = lay_out(delayed, t)
+            right, residual, extra = ({**lines.without(group)} for group in (right, residual, extra))
+            right, start = right | lines.rates, start | lines.initial
+            declared["state"] = [*declared["state"], *lines.symbols]
+            names["state"] = (*names["state"], *lines.rates)
+        x = _vector(declared["state"])
+        columns = with_powers([_vector(right.values()), _vector(residual.values()), _vector(extra.values())], x)
+        extra = dict(zip(extra, _split(columns[2]), strict=True))
+        self.system = System(
+            t,
+            x,
+            _vector(declared["algebraic state"]),
+            _vector(declared["parameter"]),
+            _vector(declared["input"]),
+            columns[0],
+            columns[1],
+            names["state"],
+            names["algebraic state"],
+            names["parameter"],
+            names["input"],
+        )
+        own = {s.name(): s for s in declared["state"] + declared["algebraic state"]}
+        self.outputs: dict[str, ca.SX] = {**{n: own[n] for n in taken}, **extra}
+        self.initial: dict[str, ca.SX] = start
+        self.scalings: dict[str, Scaling] = scalings
+        self.switches: tuple[Switch, ...] = ()
+        """Those of its parameters that are 0 before a time and 1 after it."""
+        self.generated: frozenset[str] = frozenset()
+        """Those of its parameters that experiments set: switches, rates of infusions, and pieces of inputs."""
+        self.added: dict[str, ca.SX] = {}
+        """What equations and outputs add to inputs that are estimated, by name, over these parameters and time."""
+
+    @classmethod
+    def from_dae(
+        cls, dae: Mapping[str, ca.SX], *, outputs: Mapping[str, Expression | Scaled] | None = None, initial: Any = None
+    ) -> Model:
+        """Build a model from CasADi's own vector DAE dictionary.
+
+        Parameters
+        ----------
+        dae : mapping
+            Keys ``x, ode`` and optionally ``z, alg, p, u, t``: SX column vectors, as for ``casadi.integrator``.
+        outputs : mapping from str to expression, optional
+        initial : mapping from state symbol or name to expression, optional
+        """
+        valid = ("x", "ode", "z", "alg", "p", "u", "t")
+        mistakes: list[str] = []
+        given = named("dae", dae, mistakes)
+        mistakes += [f"unknown key '{key}': {suggest(key, valid)}" for key in given if key not in valid]
+        mistakes += [f"key '{key}' is missing" for key in ("x", "ode") if key not in given]
+        pieces = {key: _column(key, value, mistakes) for key, value in given.items()}
+        for left, right in (("x", "ode"), ("z", "alg")):
+            rows, equations = len(pieces.get(left, [])), len(pieces.get(right, []))
+            if rows != equations:
+                mistakes.append(f"'{left}' has {rows} rows, but '{right}' has {equations}; they belong together")
+        entries = {"entry of x": pieces.get("x", []), "entry of z": pieces.get("z", [])}
+        mistakes += _no_symbols(entries) or _repeated(entries)
+        check("Model.from_dae", mistakes)
+        return cls(
+            dict(zip(pieces["x"], pieces["ode"], strict=True)),
+            algebraic=dict(zip(pieces.get("z", []), pieces.get("alg", []), strict=True)),
+            parameters=pieces.get("p", []),
+            inputs=pieces.get("u", []),
+            outputs=outputs,
+            time=given.get("t"),
+            initial=initial,
+        )
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Names of the differential states; what holds delayed values comes last."""
+        return self.system.state_names
+
+    @property
+    def said(self) -> Said:
+        """What the model was given, by name, before delays and memories became states of it."""
+        return self._said
+
+    @property
+    def own_states(self) -> tuple[str, ...]:
+        """Names of the differential states that the model was given, without what holds delayed values."""
+        return tuple(n for n in self.states if n in self.outputs)
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """What became of the model's delayed values."""
+        return () if self._lines is None else self._lines.lines
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the number of nodes of a delay line may be chosen."""
+        return any(line.adaptive for line in self.lines)
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether parameters or outputs were added to those that the model was given, as for infusions and noise."""
+        said = (*self.own_states, *self.algebraic_states, *self._said.extra)
+        return tuple(self.outputs) != said or bool(self.generated)
+
+    def delays(self, p: Any) -> list[float]:
+        """Return each line's tau at parameters p (n_p,)."""
+        taus = _vector(d.tau for d in self._said.delayed)
+        return np.asarray(ca.Function("tau", [self.system.p], [taus])(p), dtype=float).ravel().tolist()
+
+    def with_order(self, order: int) -> Model:
+        """Return the model with so many nodes in each delay line whose number may be chosen."""
+        if not self.adaptive:
+            return self
+        if order not in self._with_order:
+            self._with_order[order] = self._ordered(self._said, order)
+        return self._with_order[order]
+
+    @cached_property
+    def _with_order(self) -> dict[int, Model]:
+        """The same model with other orders, so that functions are built once for each."""
+        return {}
+
+    def _ordered(self, said: Said, order: int) -> Model:
+        delayed = restated(said.delayed, [order if d.adaptive else d.order for d in said.delayed])
+        right, residual, extra = (_exchanged(said.delayed, delayed, group) for group in said.groups)
+        anew = replace(said, right=right, residual=residual, extra=extra, delayed=delayed)
+        return self._restated(anew)
+
+    @property
+    def algebraic_states(self) -> tuple[str, ...]:
+        """Names of the algebraic states."""
+        return self.system.algebraic_names
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the parameters."""
+        return self.system.parameter_names
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs."""
+        return self.system.input_names
+
+    @cached_property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of everything that can be measured: states, algebraic states, outputs."""
+        return tuple(self.outputs)
+
+    def with_measured(self, names: Sequence[str]) -> Model:
+        """Return the model in which the named states have become inputs, appended to its own inputs."""
+        system = self.system
+        symbol = dict(zip(system.state_names, ca.vertsplit(system.x), strict=True))
+        rates = dict(zip(system.state_names, ca.vertsplit(system.ode), strict=True))
+        return Model(
+            {symbol[n]: rates[n] for n in system.state_names if n not in names},
+            algebraic=dict(zip(_split(system.z), _split(system.alg), strict=True)),
+            parameters=_split(system.p),
+            inputs=[*_split(system.u), *(symbol[n] for n in names)],
+            time=system.t,
+        )
+
+    def extended(self, parameters: Sequence[str], outputs: Mapping[str, ca.SX]) -> Model:
+        """Return the model with more parameters, by name, and outputs that may contain them.
+
+        Symbols in the new outputs are matched by name; the name of an output stands for its expression.
+        """
+        if not parameters and not outputs:
+            return self
+        out = self._twin()
+        system = self.system
+        added = [ca.SX.sym(n) for n in parameters]
+        out.system = replace(
+            system, p=_vector([*_split(system.p), *added]), parameter_names=(*system.parameter_names, *parameters)
+        )
+        out.outputs = dict(self.outputs)
+        for name, given in outputs.items():
+            expression = self.told(given)
+            meant = [s for s in ca.symvar(expression) if s.name() in self.outputs and s.name() not in self._state_names]
+            graphs = [self.outputs[s.name()] for s in meant]
+            put = ca.substitute([expression], [ca.vertcat(*meant)], [ca.vertcat(*graphs)])[0] if meant else expression
+            out.outputs[name] = by_name(ca.SX(put), out)
+        out._said = replace(self._said, extra={**self._said.extra, **{n: out.outputs[n] for n in outputs}})
+        return out
+
+    def _twin(self) -> Model:
+        """Return a model of the same parts on the same symbols; `copy` would pickle it, and so make new ones."""
+        out = Model.__new__(Model)
+        out.__dict__ |= {n: v for n, v in vars(self).items() if n not in ("output_names", "flow_parameters")}
+        return out
+
+    @property
+    def _state_names(self) -> tuple[str, ...]:
+        return (*self.states, *self.algebraic_states)
+
+    @cached_property
+    def flow_parameters(self) -> NDArray[np.bool_]:
+        """Which parameters the right-hand side contains, (n_p,)."""
+        system = self.system
+        pattern = ca.jacobian(ca.vertcat(system.ode, system.alg), system.p).sparsity()
+        found = np.zeros(system.p.numel(), dtype=np.bool_)
+        found[list(set(pattern.get_triplet()[1]))] = True
+        return found
+
+    def with_rates(self, names: Sequence[str]) -> Model:
+        """Return the model with a rate into each of the named states as one more parameter, after its own."""
+        names = [n for n in names if f"rate into {n}" not in self.parameters]
+        if not names:
+            return self
+        said = self._said
+        rates = {n: ca.SX.sym(f"rate into {n}") for n in names}
+        right = {n: ode + rates[n] if n in rates else ode for n, ode in said.right.items()}
+        anew = replace(said, right=right)
+        return self._restated(anew, list(rates.values()))
+
+    def with_added_inputs(self, values: Mapping[str, ca.SX], parameters: Sequence[ca.SX]) -> Model:
+        """Return the model in which expressions of time and of more parameters are added to some inputs, by name."""
+        said, u = self._said, dict(zip(self.inputs, _split(self.system.u), strict=True))
+        old, new = [u[n] for n in values], [u[n] + value for n, value in values.items()]
+        orders = [d.order for d in said.delayed]
+        delayed = restated(said.delayed, orders, old, new) if said.delayed else ()
+        columns = [dict(zip(group, substituted(list(group.values()), old, new), strict=True)) for group in said.groups]
+        right, residual, extra = (_exchanged(said.delayed, delayed, group) for group in columns)
+        anew = replace(said, right=right, residual=residual, extra=extra, delayed=delayed)
+        out = self._restated(anew, parameters)
+        out.added = dict(values)
+        return out
+
+    def told(self, expression: ca.SX) -> ca.SX:
+        """Return an expression of the model's symbols, known by name, with what was added to its inputs."""
+        meant = [s for s in ca.symvar(expression) if s.name() in self.added]
+        if not meant:
+            return expression
+        whole = [s + self.added[s.name()] for s in meant]
+        return ca.substitute([expression], [ca.vertcat(*meant)], [ca.vertcat(*whole)])[0]
+
+    def with_switches(self) -> Model:
+        """Return the model with a parameter, 0 or 1, for everything in it that changes at a time (castfit.switches)."""
+        said, system = self._said, self.system
+        others = ca.vertcat(system.x, system.z, system.u, *(d.symbol for d in said.delayed))
+        columns, found = switched([_vector(g.values()) for g in said.groups], system.t, others)
+        if not found:
+            return self
+        pairs = zip(said.groups, columns, strict=True)
+        right, residual, extra = (dict(zip(old, _split(new), strict=True)) for old, new in pairs)
+        anew = replace(said, right=right, residual=residual, extra=extra)
+        return self._restated(anew, [s.symbol for s in found], found)
+
+    def _restated(self, said: Said, parameters: Sequence[ca.SX] = (), switches: tuple[Switch, ...] = ()) -> Model:
+        """Return the model of which something else was said, with more parameters after its own."""
+        system, n = self.system, len(self.own_states)
+        p = [*_split(system.p), *parameters]
+        out = _stated(said, _split(system.x)[:n], _split(system.z), p, _split(system.u), system.t)
+        out.scalings = self.scalings
+        out.switches = (*self.switches, *switches)
+        out.generated = self.generated | {s.name() for s in parameters}
+        out.added = self.added
+        return out
+
+    def remembering(self, memories: tuple[Memory, ...]) -> Model:
+        """Return the model, which has the states of these memories already, knowing when to set them."""
+        out = self._twin()
+        out.memories, out._said = memories, replace(self._said, memories=memories)
+        return out
+
+    @property
+    def delayed_states(self) -> frozenset[str]:
+        """Names of the states of which delayed values are taken."""
+        inside = {s.name() for d in self._said.delayed for s in ca.symvar(d.expression)}
+        return frozenset(n for n in self.own_states if n in inside)
+
+    def _repr_html_(self) -> str:
+        return page("card")(self)
+
+    def __repr__(self) -> str:
+        kind = "DAE" if self.algebraic_states else "ODE"
+        delays = f"; delays {', '.join(map(str, self.lines))}" if self.lines else ""
+        named = f"states {listed(self.own_states, 45)}; parameters {listed(self.parameters, 45) or 'none'}"
+        return one_line(f"Model({kind}: {named}{delays})")
+
+    def __reduce__(self) -> Any:
+        """Pickle through a CasADi function, since bare SX does not pickle."""
+        said, system = self._said, self.system
+        groups = (*said.groups, said.initial)
+        parts = [part for d in said.delayed for part in d.parts]
+        own = _vector(_split(system.x)[: len(self.own_states)])
+        arguments = [system.t, own, system.z, system.p, system.u, _vector(d.symbol for d in said.delayed)]
+        graph = ca.Function("model", arguments, [*(_vector(g.values()) for g in groups), _vector(parts)])
+        kinds = tuple((d.method, d.order, d.adaptive, len(d.parts)) for d in said.delayed)
+        names = (self.own_states, self.algebraic_states, self.parameters, self.inputs)
+        built_from = (
+            graph,
+            names,
+            tuple(tuple(g) for g in groups),
+            kinds,
+            system.t.name(),
+            said.memories,
+            self.scalings,
+        )
+        times = ca.Function("times", [system.p], [_vector(s.time for s in self.switches)])
+        added = ca.Function("added", [system.t, system.p], [_vector(self.added.values())])
+        return (
+            _restore,
+            built_from,
+            (self.generated, tuple(s.name for s in self.switches), times, (*self.added,), added),
+        )
+
+    def __setstate__(
+        self, state: tuple[frozenset[str], tuple[str, ...], ca.Function, tuple[str, ...], ca.Function]
+    ) -> None:
+        """Take up what experiments set of a pickled model."""
+        self.generated, names, times, inputs, added = state
+        whole = _split(ca.SX(added.call([self.system.t, self.system.p])[0]))
+        self.added = dict(zip(inputs, whole, strict=True))
+        symbol = {s.name(): s for s in _split(self.system.p)}
+        found = _split(ca.SX(times.call([self.system.p])[0]))
+        self.switches = tuple(Switch(symbol[n], time) for n, time in zip(names, found, strict=True))
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Said:
+    """What a model was given, by name, with the symbols of delayed values in it."""
+
+    right: dict[str, ca.SX]
+    residual: dict[str, ca.SX]
+    extra: dict[str, ca.SX]
+    initial: dict[str, ca.SX]
+    delayed: tuple[Delayed, ...]
+    memories: tuple[Memory, ...] = ()
+
+    @property
+    def groups(self) -> tuple[dict[str, ca.SX], dict[str, ca.SX], dict[str, ca.SX]]:
+        """Right-hand sides, algebraic equations, outputs."""
+        return self.right, self.residual, self.extra
+
+
+def _exchanged(old: Sequence[Delayed], new: Sequence[Delayed], group: dict[str, ca.SX]) -> dict[str, ca.SX]:
+    """Put the symbols of other delayed values into expressions."""
+    return dict(
+        zip(group, substituted(list(group.values()), [o.symbol for o in old], [n.symbol for n in new]), strict=True)
+    )
+
+
+def _stated(
+    said: Said, x: Sequence[ca.SX], z: Sequence[ca.SX], p: Sequence[ca.SX], u: Sequence[ca.SX], t: ca.SX
+) -> Model:
+    """Build a model from what was said of it, on given symbols."""
+    model = Model(
+        dict(zip(x, said.right.values(), strict=True)),
+        algebraic=dict(zip(z, said.residual.values(), strict=True)),
+        parameters=p,
+        inputs=u,
+        outputs=said.extra,
+        time=t,
+        initial={**said.initial},
+    )
+    return model.remembering(said.memories)
+
+
+def by_name(expression: ca.SX, model: Model) -> ca.SX:
+    """Rewrite an expression over the model's own symbols, matching symbols by name."""
+    system = model.system
+    own = {s.name(): s for vector in system.arguments for s in _split(vector)}
+    found = ca.symvar(expression)
+    if not found:
+        return expression
+    return ca.substitute([expression], [ca.vertcat(*found)], [ca.vertcat(*(own[s.name()] for s in found))])[0]
+
+
+def _restore(
+    graph: ca.Function,
+    names: tuple[tuple[str, ...], ...],
+    keys: tuple[tuple[str, ...], ...],
+    kinds: tuple[tuple[str, int, bool, int], ...],
+    time: str,
+    memories: tuple[Memory, ...],
+    scalings: Mapping[str, Scaling],
+) -> Model:
+    """Rebuild a pickled model on fresh symbols."""
+    x, z, p, u = ([ca.SX.sym(n) for n in group] for group in names)
+    t, symbols = ca.SX.sym(time), [ca.SX.sym("delayed") for _ in kinds]
+    made: list[ca.SX] = graph.call([t, *map(_vector, (x, z, p, u, symbols))])
+    *groups, flat = (_split(e) for e in made)
+    rest = iter(flat)
+    parts = [[next(rest) for _ in range(n)] for *_, n in kinds]
+    delayed = revived(symbols, parts, [(method, order, adaptive) for method, order, adaptive, _ in kinds])
+    right, residual, extra, initial = (
+        dict(zip(key, group, strict=True)) for key, group in zip(keys, groups, strict=True)
+    )
+    out = _stated(Said(right, residual, extra, initial, delayed, memories), x, z, p, u, t)
+    out.scalings = dict(scalings)
+    return out
+
+
+def _vector(expressions: Iterable[ca.SX]) -> ca.SX:
+    """Stack scalars into a column; an empty one keeps the shape (0, 1)."""
+    parts = list(expressions)
+    return ca.densify(ca.vertcat(*parts)) if parts else ca.SX(0, 1)
+
+
+def _split(matrix: ca.SX) -> list[ca.SX]:
+    return list(ca.vertsplit(ca.vec(matrix))) if matrix.numel() else []
+
+
+def _default_time(taken: Sequence[str]) -> ca.SX:
+    """Make the symbol of time under a name that is still free."""
+    name = "t"
+    while name in taken:
+        name += "_"
+    return ca.SX.sym(name)
+
+
+def _keys(what: str, mapping: Any, mistakes: list[str]) -> list[Any]:
+    if isinstance(mapping, Mapping):
+        return list(cast("Mapping[Any, Any]", mapping))
+    mistakes.append(f"{what} is a {type(mapping).__name__}; give a mapping from symbols to expressions, {{x: ...}}")
+    return []
+
+
+def _as_list(what: str, group: Any, mistakes: list[str]) -> list[Any]:
+    """Accept a sequence of scalars and symbolic vectors, or one of them alone."""
+    if isinstance(group, ca.SX):
+        return _split(group)
+    given = items(group)
+    if given is None:
+        mistakes.append(f"{what} is {text(group)}; give a list of SX symbols, created with castfit.symbols")
+        return []
+    return [s for item in given for s in (_split(item) if isinstance(item, ca.SX) else [item])]
+
+
+def _column(key: str, value: Any, mistakes: list[str]) -> list[ca.SX]:
+    """Split an entry of CasADi's dictionary into scalars."""
+    try:
+        return _split(ca.SX(value))
+    except (RuntimeError, TypeError, ValueError):
+        mistakes.append(f"'{key}' is a {type(value).__name__}; give a CasADi SX column")
+        return []
+
+
+def _residual(equation: Any) -> Any:
+    """Turn ``a == b`` into ``a - b``; anything else is a residual already."""
+    if not (isinstance(equation, ca.SX) and equation.is_scalar(True)) or equation.is_symbolic():
+        return equation
+    is_equation = equation.n_dep() == 2 and equation.op() == ca.OP_EQ
+    return equation.dep(0) - equation.dep(1) if is_equation else equation
+
+
+def _scalars(what: str, expressions: Mapping[str, Any], mistakes: list[str]) -> dict[str, ca.SX]:
+    """Return the expressions that are scalars."""
+    out: dict[str, ca.SX] = {}
+    for name, expression in expressions.items():
+        try:
+            value = ca.SX(expression)
+        except (RuntimeError, TypeError, ValueError):
+            value = None
+        if value is None or isinstance(expression, bool):
+            mistakes.append(f"{what} '{name}' is {text(expression)}; give a CasADi SX expression or a number")
+        elif value.numel() != 1:
+            mistakes.append(f"{what} '{name}' has shape {value.shape}; it must be a scalar")
+        elif holds_nan(value):
+            mistakes.append(f"{what} '{name}' {NOT_A_NUMBER}")
+        elif value.is_constant() and not np.isfinite(float(value)):
+            mistakes.append(f"{what} '{name}' is {float(value)}; it must be finite")
+        else:
+            out[name] = value
+    return out
+
+
+NOT_A_NUMBER = (
+    "is or contains NaN, which is what math.exp, float and the like make of a symbol; "
+    "write castfit.exp, castfit.log, castfit.sqrt, ..."
+)
+
+
+def holds_nan(expression: ca.SX) -> bool:
+    """Tell whether NaN stands in a graph."""
+    if expression.is_constant():
+        return bool(np.isnan(float(expression)))
+    if "nan" not in str(expression):  # much faster than going through the graph; a name may hold it too
+        return False
+    graph = ca.Function("graph", ca.symvar(expression), [expression])
+    constants = (k for k in range(graph.n_instructions()) if graph.instruction_id(k) == ca.OP_CONST)
+    return any(np.isnan(graph.instruction_constant(k)) for k in constants)
+
+
+def _no_symbols(declared: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Find what was declared but is no scalar SX symbol with a name."""
+    return [
+        f"{kind} {text(s)} is not a scalar SX symbol with a name; create it with castfit.symbols"
+        for kind, group in declared.items()
+        for s in group
+        if not (isinstance(s, ca.SX) and s.is_scalar(True) and s.is_symbolic() and s.name())
+    ]
+
+
+def _repeated(declared: Mapping[str, Sequence[ca.SX]]) -> list[str]:
+    """Find names that are declared twice."""
+    seen: dict[str, str] = {}
+    mistakes: list[str] = []
+    for kind, group in declared.items():
+        for symbol in group:
+            name = symbol.name()
+            if name in seen:
+                mistakes.append(f"the name '{name}' is declared twice, as {seen[name]} and as {kind}")
+            seen[name] = kind
+    return mistakes
+
+
+def _undeclared(where: str, expression: ca.SX, declared: Sequence[ca.SX], *, only: str = "") -> list[str]:
+    """Name the symbols in a graph that are declared nowhere; a second symbol of a known name is a trap of its own."""
+    known = {hash(symbol) for symbol in declared}
+    names = [symbol.name() for symbol in declared]
+    mistakes: list[str] = []
+    for symbol in ca.symvar(expression):
+        if hash(symbol) in known:
+            continue
+        name = symbol.name()
+        if only:
+            mistakes.append(f"{where} contains '{name}', but only {only} may appear there: {suggest(name, names)}")
+        elif name in names:
+            mistakes.append(f"{where} contains a second symbol named '{name}'; create each symbol once and reuse it")
+        else:
+            mistakes.append(f"{where} contains '{name}', which is declared nowhere: {suggest(name, names)}")
+    return mistakes
+
+
+def _delay_mistakes(
+    delayed: Sequence[Delayed], declared: Mapping[str, Sequence[ca.SX]], everything: Sequence[ca.SX]
+) -> list[str]:
+    """Find symbols that may not stand in a delayed value, its delay or its history."""
+    mistakes: list[str] = []
+    for d in delayed:
+        known = [*everything, *(other.symbol for other in delayed)]
+        mistakes += _undeclared("a delayed expression", d.expression, known)
+        mistakes += _undeclared("a delay tau", d.tau, declared["parameter"], only="parameters")
+        if d.history is not None:
+            allowed = [*declared["parameter"], *declared["time"]]
+            mistakes += _undeclared("the history of a delay", d.history, allowed, only="parameters and time")
+        elif ca.depends_on(d.expression, _vector(declared["algebraic state"])):
+            mistakes.append(
+                f"the delayed expression {text(d.expression)} holds an algebraic state, whose value at the start "
+                "follows from the equations only; give history="
+            )
+    return mistakes

@@ -1,0 +1,209 @@
+"""Outputs that are measured in units of their own: an unknown scale, and perhaps an unknown offset.
+
+    y = scale(y) * expression + offset(y)
+
+Scale and offset are parameters of the model like others.  Where they enter the data linearly, and nothing else is known
+of them, they are eliminated while fitting (see castfit.eliminated and castfit.transcribe.projection).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.bounds import both_bounds
+from castfit._support.reprs import brief
+from castfit._support.arguments import is_one_of, real, text
+
+if TYPE_CHECKING:
+    from castfit.densities.priors import PriorDistribution
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """An output with an unknown scale; create it with `scaled`."""
+
+    expression: Any
+    offset: bool = False
+    name: str = ""
+    per_experiment: bool = False
+    guess: float | None = None
+    lower: float = -np.inf
+    upper: float = np.inf
+    prior: PriorDistribution | None = None
+
+
+def scaled(
+    expression: ca.SX | float,
+    *,
+    offset: bool = False,
+    name: str = "",
+    per_experiment: bool = False,
+    guess: float | None = None,
+    lower: float = -np.inf,
+    upper: float = np.inf,
+    bounds: tuple[float, float] | None = None,
+    prior: PriorDistribution | None = None,
+) -> Scaled:
+    """Say that an output is measured up to an unknown factor, as intensities of a gel or of a camera are.
+
+    The output ``{"y": scaled(expression)}`` of a model is  ``scale(y) * expression``,  with the parameter ``scale(y)``,
+    which needs no guess.  Where it enters the data linearly, or of `LogNormal` data additively in the logarithm, and
+    nothing else is known of it, it is eliminated: at every point of a search it has the value that is best there, so
+    that it costs no iterations.  Estimates and standard errors are those of a parameter, as which it is estimated
+    otherwise: with bounds or a prior, with other densities, if several unknown sigmas share it, or if it appears
+    elsewhere.
+
+    It is negative where that fits best, unless bounds exclude it.  A state that only such outputs show is not taken for
+    measured, unless the scale has a guess.
+
+    Parameters
+    ----------
+    expression : casadi.SX
+        Of the model's symbols.
+    offset : bool
+        Whether an unknown offset ``offset(y)`` is added.
+    name : str, optional
+        Outputs of the same name share scale and offset, ``scale(name)``; by default each output has its own.  Another
+        parameter may also be named in `Problem(parameters=...)`, as ``{"offset(y)": Parameter(0.0, lower=0.0)}``, to
+        bound it or to fix it, and a value of an experiment's own in `Experiment(parameters=...)`.
+    per_experiment : bool
+        Whether every experiment has its own scale and offset; by default all share them.
+    guess : float, optional
+        Where an estimated scale begins; of an eliminated one it only says how large measured states are at the start.
+    lower, upper : float
+        Bounds of the scale.  Positive ones put its search on a logarithmic scale.
+    bounds : (lower, upper), optional
+        The same in one argument.
+    prior : PriorDistribution, optional
+        What is known of the scale beforehand.
+
+    Raises
+    ------
+    InputError
+        If `bounds` is no pair, or given beside `lower` or `upper`.  What else is wrong is found by `Model` and
+        `Problem`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], outputs={"blot": cf.scaled(x, offset=True)}, initial={x: 1})
+    >>> experiment = cf.Experiment({"blot": [820, 540, 370, 270, 200, 160]}, time=[0, 1, 2, 3, 4, 5])
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
+    >>> result["k"]
+    k = 0.48497 ± 0.0087, 95 % interval [0.45731, 0.51264] (well determined)
+    >>> result["scale(blot)"]
+    scale(blot) = 721.99 ± 5, 95 % interval [706.10, 737.88] (well determined)
+    """
+    lower, upper = both_bounds("scaled", lower, upper, bounds)
+    return Scaled(expression, offset, name, per_experiment, guess, lower, upper, prior)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What a model keeps of a scaled output.
+
+    Attributes
+    ----------
+    scale, offset : str
+        The parameters; `offset` is empty if there is none.
+    per_experiment : bool
+    guess : float or None
+    lower, upper : float
+    prior : PriorDistribution or None
+    """
+
+    scale: str
+    offset: str
+    per_experiment: bool
+    guess: float | None
+    lower: float
+    upper: float
+    prior: PriorDistribution | None
+
+    @classmethod
+    def named(cls, output: str, said: Scaled) -> Scaling:
+        """Name the parameters of an output."""
+        label = said.name or output
+        offset = f"offset({label})" if said.offset else ""
+        return cls(f"scale({label})", offset, said.per_experiment, said.guess, said.lower, said.upper, said.prior)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of its parameters."""
+        return (self.scale, self.offset) if self.offset else (self.scale,)
+
+    @property
+    def says_more(self) -> bool:
+        """Whether a guess, a bound or a prior is given."""
+        bounded = self.lower > -np.inf or self.upper < np.inf
+        return self.guess is not None or bounded or self.prior is not None
+
+    @property
+    def said(self) -> tuple[Any, ...]:
+        """What was said of the scale; the same wherever it is named."""
+        return self.per_experiment, self.guess, self.lower, self.upper, repr(self.prior)
+
+
+def read_scaled(
+    outputs: Mapping[str, Any], mistakes: list[str]
+) -> tuple[dict[str, Any], dict[str, Scaling], dict[str, ca.SX]]:
+    """Return outputs before they are scaled, their scalings by output, and symbols of the new parameters by name."""
+    plain: dict[str, Any] = {}
+    scalings: dict[str, Scaling] = {}
+    symbols: dict[str, ca.SX] = {}
+    for output, said in outputs.items():
+        if not isinstance(said, Scaled):
+            plain[output] = said
+            continue
+        wrong = _mistakes(said)
+        mistakes += [f"output '{output}': scaled(...) {m}" for m in wrong]
+        plain[output] = said.expression
+        if not wrong:
+            scalings[output] = Scaling.named(output, said)
+            symbols |= {n: ca.SX.sym(n) for n in scalings[output].parameters if n not in symbols}
+    for name in symbols:
+        kinds = {s.said for s in scalings.values() if s.scale == name}
+        if len(kinds) > 1:
+            mistakes.append(f"'{name}' is given in {len(kinds)} different ways; say the same wherever it is named")
+    return plain, scalings, symbols
+
+
+def rescaled(
+    graphs: Mapping[str, ca.SX], scalings: Mapping[str, Scaling], symbols: Mapping[str, ca.SX]
+) -> dict[str, ca.SX]:
+    """Return the graphs of outputs in the units in which they are measured."""
+    out = dict(graphs)
+    for output in graphs.keys() & scalings.keys():
+        scaling = scalings[output]
+        out[output] = symbols[scaling.scale] * graphs[output]
+        if scaling.offset:
+            out[output] += symbols[scaling.offset]
+    return out
+
+
+def measured_with(scalings: Mapping[str, Scaling], measured: Iterable[str]) -> frozenset[str]:
+    """Return the parameters of those scaled outputs that are measured."""
+    return frozenset(n for output in measured if output in scalings for n in scalings[output].parameters)
+
+
+def _mistakes(said: Scaled) -> list[str]:
+    found: list[str] = []
+    name: Any = said.name
+    if not isinstance(name, str):
+        found.append(f"is named {text(name)}; give text")
+    for what, flag in (("offset", said.offset), ("per_experiment", said.per_experiment)):
+        if not is_one_of(flag, True, False, np.True_, np.False_):
+            found.append(f"has {what}={text(flag)}; give True or False")
+    lower, upper = real(said.lower), real(said.upper)
+    if lower is None or upper is None or not lower <= upper:
+        found.append(f"has the bounds {text(said.lower)} and {text(said.upper)}; give lower <= upper")
+    if said.guess is not None and real(said.guess) in (None, 0.0):
+        found.append(f"has the guess {text(said.guess)}; give a number other than 0")
+    return found

@@ -1,0 +1,694 @@
+"""The posed problem: everything that transcriptions, solvers, statistics and drivers need, complete and frozen.
+
+`Problem` is what the user says; `Problem.posed` is what it means.  Drivers pose other questions about the same model by
+pure functions (`until`, `within`, `starting_at`, `fix`, `restated`, `only`, `constrained`), whose results are as good
+as the first: they can be fitted, pickled and changed again.
+
+Notation
+--------
+theta  (n_theta,)  everything that is estimated, in search scale: a quantity on a logarithmic scale as its logarithm
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.bounds import bound_mistakes
+from castfit._support.reprs import listed, one_line
+from castfit._support.lazy_imports import page
+from castfit._support.arguments import is_one_of, items, named, real, reals, text
+from castfit.problem.conditions import Condition, conditions_of, in_time
+from castfit.problem.constraints import read_constraints, repeated_names
+from castfit.experiment.experiment import Experiment, Points
+from castfit.problem.feasibility import contradictions, redundant
+from castfit.problem.constraint_compilation import Relation, bend, constant_mistakes, held_mistakes, hold, related, watching
+from castfit.problem.prior_rows import Plain, PriorRows, Term, prior_rows
+from castfit.model.model import Model
+from castfit.problem.observables import work_out
+from castfit.problem.prior_terms import terms_of
+from castfit.problem.quantities import Quantity, natural_value, quantities_of, within_support
+from castfit.problem.roughness_penalty import Smooth
+from castfit.problem.parameters import Constraint, Parameter, Statement, initial_values
+from castfit._support.status import InputError, check, suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+_ROUNDING = 1e-12  # relative; measurements at the horizon itself are within it
+
+
+@dataclass(frozen=True, eq=False)
+class Posed:
+    """An estimation problem, worked out; ``problem.posed`` builds it.
+
+    Attributes
+    ----------
+    model : Model
+    experiments : tuple of Experiment
+        What was said of each condition; `conditions` is what follows from it.
+    parameters : mapping from str to Parameter
+        What was said of each parameter; `quantities` is what follows from it.
+    state_bounds : mapping from str to (lower, upper)
+    constraints : tuple of Constraint
+        What was said; `relations` and `path` are what follows from it.
+    outputs : tuple of str
+        What is measured in any experiment, in the model's order.
+    quantities : tuple of Quantity
+        The entries of theta.
+    conditions : tuple of Condition
+    groups : tuple of str
+        The unknown standard deviations that are eliminated while fitting; "" is that of data of which nothing is said.
+    spreads : tuple of str
+        Outputs of the model that are spreads of others.
+    noise_parameters : frozenset of str
+        Parameters that move nothing but the noise.
+    forgiving : bool
+        Whether some residuals may be large without the model being wrong, as where least squares stand in for a robust
+        density.
+    prior_terms : tuple of Term
+        Priors on expressions, and on several quantities together; those on one are with the quantities.
+    unguessed : frozenset of str
+        Scales and offsets of outputs whose guess nobody gave.
+    units : mapping
+        What values are measured in, by name, for labels: of ``"time"``, outputs, parameters, inputs.
+    relations : tuple of Relation
+        Constraints of quantities.
+    path : tuple of Constraint
+        Constraints at points of experiments, which conditions watch.
+    implied : tuple of Relation
+        Relations that follow from others, which are therefore not held.
+    group_bounds : tuple of (lower, upper)
+        Of the unknown sigmas, in the unit of the data or of their logarithm; empty if nothing is known.
+    """
+
+    model: Model
+    experiments: tuple[Experiment, ...]
+    parameters: Mapping[str, Parameter]
+    state_bounds: Mapping[str, tuple[float, float]]
+    constraints: tuple[Constraint, ...]
+    outputs: tuple[str, ...]
+    quantities: tuple[Quantity, ...]
+    conditions: tuple[Condition, ...]
+    groups: tuple[str, ...] = ()
+    spreads: tuple[str, ...] = ()
+    noise_parameters: frozenset[str] = frozenset()
+    prior_terms: tuple[Term, ...] = ()
+    forgiving: bool = False
+    unguessed: frozenset[str] = frozenset()
+    units: Mapping[str, str] = field(default_factory=dict[str, str])
+    relations: tuple[Relation, ...] = ()
+    path: tuple[Constraint, ...] = ()
+    implied: tuple[Relation, ...] = ()
+    group_bounds: tuple[tuple[float, float], ...] = ()
+
+    # What follows from the fields
+
+    @property
+    def posed(self) -> Posed:
+        """Itself."""
+        return self
+
+    @property
+    def own_model(self) -> Model:
+        """The model; who asks a `Problem` gets it as it was given."""
+        return self.model
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the estimated quantities, in the order of theta."""
+        return tuple(quantity.name for quantity in self.quantities)
+
+    @cached_property
+    def absolute_sigma(self) -> bool:
+        """Whether all standard deviations are known, by default where they are given; else some are estimated."""
+        return not self.groups and not self.noise_parameters
+
+    @cached_property
+    def least_squares(self) -> bool:
+        """Whether rows are residuals with known or eliminated sigmas, whose squares are what is minimised."""
+        return all(o is None or (o.noise.plain and len(o.predicted) == 1) for c in self.conditions for o in c.observed)
+
+    @cached_property
+    def n_data(self) -> int:
+        """Number of measured values."""
+        return sum(int(condition.points.mask.sum()) for condition in self.conditions)
+
+    @cached_property
+    def log(self) -> NDArray[np.bool_]:
+        """Which entries of theta are logarithms, (n_theta,)."""
+        return np.array([quantity.scale == "log" for quantity in self.quantities], dtype=bool)
+
+    @cached_property
+    def bounds(self) -> tuple[Array, Array]:
+        """Lower and upper bounds of theta, each (n_theta,)."""
+        lower = np.array([quantity.lower for quantity in self.quantities], dtype=float)
+        upper = np.array([quantity.upper for quantity in self.quantities], dtype=float)
+        return self.to_search(np.where(self.log, np.maximum(lower, 0.0), lower)), self.to_search(upper)
+
+    @cached_property
+    def _possible(self) -> tuple[Array, Array]:
+        """What priors allow of theta, lower and upper ends, each (n_theta,)."""
+        ends = np.array([within_support(-np.inf, np.inf, q.prior) for q in self.quantities]).reshape(-1, 2)
+        return self.to_search(np.where(self.log, np.maximum(ends[:, 0], 0.0), ends[:, 0])), self.to_search(ends[:, 1])
+
+    @cached_property
+    def guess(self) -> Array:
+        """The starting theta, (n_theta,), locked."""
+        guess = self.to_search(np.array([quantity.guess for quantity in self.quantities], dtype=float))
+        guess.flags.writeable = False
+        return guess
+
+    def to_search(self, natural: Array) -> Array:
+        """Convert natural values (n_theta,) to search scale."""
+        with np.errstate(divide="ignore"):
+            return np.where(self.log, np.log(np.where(self.log, natural, 1.0)), natural)
+
+    def to_natural(self, theta: Array) -> Array:
+        """Convert theta (n_theta,) to natural values."""
+        return natural_value(theta, self.log)
+
+    def natural_slope(self, theta: Array) -> Array:
+        """Return d natural / d theta, (n_theta,)."""
+        return np.where(self.log, self.to_natural(theta), 1.0)
+
+    def priors(self, theta: Array) -> PriorRows:
+        """Return the rows that all priors add to the cost, with their Jacobian by theta."""
+        return prior_rows(self.every_prior, self.to_natural(theta), self.natural_slope(theta))
+
+    def related(self, theta: Array) -> tuple[Array, Array]:
+        """Return what relations of quantities are worth (n_h,), and their derivatives by theta (n_h, n_theta)."""
+        return related(self.relations, self.to_natural(theta), self.natural_slope(theta))
+
+    def related_hessian(self, theta: Array, weight: Array) -> Array:
+        """Return  sum_i weight_i d2 h_i / d theta2  of the relations, (n_theta, n_theta)."""
+        return bend(self.relations, self.to_natural(theta), self.log, weight)
+
+    @cached_property
+    def every_prior(self) -> tuple[Term, ...]:
+        """The priors on one quantity each, in their order, then those on expressions and on several together."""
+        n = len(self.quantities)
+        plain = [Plain(q.name, j, q.prior, n) for j, q in enumerate(self.quantities) if q.prior is not None]
+        return (*plain, *self.prior_terms)
+
+    @cached_property
+    def informed(self) -> NDArray[np.bool_]:
+        """Which quantities a prior says something about, bounds apart, (n_theta,)."""
+        found = np.zeros(len(self.quantities), dtype=np.bool_)
+        for term in self.every_prior:
+            found |= term.informs
+        return found
+
+    @property
+    def smooth(self) -> tuple[Smooth, ...]:
+        """The penalties on the roughness of estimated inputs."""
+        return tuple(term for term in self.prior_terms if isinstance(term, Smooth))
+
+    @cached_property
+    def penalties(self) -> NDArray[np.bool_]:
+        """Which rows of priors are penalties on estimated inputs, (n_prior,)."""
+        none = np.empty(0, dtype=np.bool_)
+        of = [np.full(term.curved.size, isinstance(term, Smooth), dtype=np.bool_) for term in self.every_prior]
+        return np.concatenate([none, *of])
+
+    @property
+    def prior_constant(self) -> float:
+        """-log of the densities of all priors at their modes: what -log p has besides the cost."""
+        return float(sum(term.constant for term in self.every_prior))
+
+    @property
+    def observed(self) -> ca.SX:
+        """The graph of the measured outputs, then of spreads, (n_outputs + n_spreads, 1), over the model's symbols."""
+        return ca.densify(ca.vertcat(*(self.model.outputs[n] for n in (*self.outputs, *self.spreads))))
+
+    @cached_property
+    def free_parameters(self) -> NDArray[np.intp]:
+        """Positions in p of the parameters that depend on theta in any experiment."""
+        return np.unique(np.concatenate([c.link.free for c in self.conditions]))
+
+    @cached_property
+    def varying(self) -> frozenset[str]:
+        """The model's parameters that may differ between experiments."""
+        several = len(self.experiments) > 1
+        own = {n for e in self.experiments for n in e.parameters}
+        local = {n for n, p in self.parameters.items() if p.local}
+        return frozenset((own | local) & {*self.model.parameters}) if several else frozenset()
+
+    def initial_values(self, experiment: Experiment) -> dict[str, Any]:
+        """Return what is known of each initial state: the experiment's own, else the model's."""
+        return initial_values(self.model, experiment)
+
+    def theta_from(self, values: Mapping[str, float]) -> Array:
+        """Return theta with the named quantities at the given natural values, the rest at their guess.
+
+        Raises
+        ------
+        InputError
+            For an unknown name or a value outside its bounds.
+        """
+        mistakes: list[str] = []
+        theta, (lower, upper) = self.guess.copy(), self.bounds
+        place = {name: j for j, name in enumerate(self.names)}
+        for name, value in named("start", values, mistakes).items():
+            if name not in place:
+                mistakes.append(f"'{name}' is not estimated: {suggest(name, self.names)}")
+                continue
+            j = place[name]
+            q, number = self.quantities[j], real(value)
+            if number is not None and np.isfinite(number) and (q.scale != "log" or number > 0):
+                # A result at a bound of a logarithm comes back with a rounding error.
+                search = np.log(number) if q.scale == "log" else number
+                theta[j] = np.clip(search, lower[j], upper[j])
+                if abs(theta[j] - search) <= 1e-12 * max(1.0, abs(search)):
+                    continue
+            mistakes += bound_mistakes(f"start of '{name}'", value, q.lower, q.upper, q.scale)
+        check("start", mistakes)
+        return theta
+
+    def unit(self, name: str) -> str:
+        """Return the unit of time, an output, a parameter or an estimated quantity; empty if none was named.
+
+        An initial state has the unit of its state, a value of one experiment that of its parameter.
+        """
+        of = self._of.get(name, name)
+        if name.startswith("sigma(") and name not in self.units:
+            of = name[len("sigma(") : -1]
+        return self.units.get(name, self.units.get(of, ""))
+
+    @cached_property
+    def _of(self) -> dict[str, str]:
+        """What each quantity is of, by name."""
+        return {q.name: q.of for q in self.quantities}
+
+    def label(self, name: str) -> str:
+        """Return a name with its unit, as on an axis: ``time (min)``."""
+        unit = self.unit(name)
+        return f"{name} ({unit})" if unit else name
+
+    def _repr_html_(self) -> str:
+        return page("card")(self)
+
+    def __repr__(self) -> str:
+        return described("Posed", self)
+
+    # Other questions about the same model
+
+    def until(self, horizon: float) -> Posed:
+        """Return the problem without the measurements after `horizon`, with the same theta.
+
+        Experiments of which nothing after their start is left are missing.  The layout of theta stays, so that
+        estimates carry over from one horizon to the next; it may then contain quantities that nothing depends on.
+
+        Parameters
+        ----------
+        horizon : float
+            In the time of the experiments.
+        """
+        end = real(horizon)
+        if end is None or np.isnan(end):
+            raise InputError("until", [f"the horizon is {text(horizon)}; give a time"])
+        end += _ROUNDING * abs(end) if np.isfinite(end) else 0.0
+        kept = [
+            i for i, c in enumerate(self.conditions) if ((c.points.times > c.start) & (c.points.times <= end)).any()
+        ]
+        if not kept:
+            first = min(float(c.points.times[c.points.times > c.start][0]) for c in self.conditions)
+            raise InputError(
+                "until", [f"nothing is measured up to {horizon:g}; the first time after a start is {first:g}"]
+            )
+        experiments = [self.experiments[i].until(end) for i in kept]
+        last = [float(self.conditions[i].points.times[-1]) for i in kept]
+        watched = [
+            self.conditions[i].watched[(self.conditions[i].watched <= end) | (end >= latest)]
+            for i, latest in zip(kept, last, strict=True)
+        ]
+        shorter = [(self.conditions[i], self.conditions[i].points.times <= end) for i in kept]
+        return replace(
+            self,
+            experiments=tuple(e for e in experiments if e is not None),
+            conditions=tuple(
+                replace(c, points=Points(c.points.times[keep], c.points.values[keep], c.points.sigma[keep]), watched=w)
+                for (c, keep), w in zip(shorter, watched, strict=True)
+            ),
+        )
+
+    def within(self, lower: Array, upper: Array, guess: Array | None = None) -> Posed:
+        """Return the problem with other bounds, and the guess moved between them.
+
+        Parameters
+        ----------
+        lower, upper, guess : (n_theta,) arrays
+            Search scale.
+        """
+        mistakes: list[str] = []
+        low, high = self._theta("lower", lower, mistakes), self._theta("upper", upper, mistakes)
+        first, last = self._possible
+        low, high = np.maximum(low, first), np.minimum(high, last)
+        start = self.guess if guess is None else self._theta("guess", guess, mistakes)
+        crossed = [] if mistakes else np.flatnonzero(low > high).tolist()
+        mistakes += [f"the bounds of '{self.names[j]}' are [{low[j]:g}, {high[j]:g}]; swap them" for j in crossed]
+        check("within", mistakes)
+        low_natural, high_natural = self.to_natural(low), self.to_natural(high)
+        values = np.clip(self.to_natural(np.clip(start, low, high)), low_natural, high_natural)
+        return self._with(values, low_natural, high_natural)
+
+    def assuming(self, *, absolute_sigma: bool | None) -> Posed:
+        """Return the problem with standard deviations taken as they are (True) or only their ratios (False).
+
+        Raises
+        ------
+        InputError
+            If more is said of the noise than deviations, or nothing.
+        """
+        if absolute_sigma is None or absolute_sigma == self.absolute_sigma:
+            return self
+        if self.groups not in ((), ("",)) or not all(
+            o is None or o.weighted for c in self.conditions for o in c.observed
+        ):
+            raise InputError(
+                "absolute_sigma", ["the experiments say what is known of the noise; leave absolute_sigma out"]
+            )
+        group = -1 if absolute_sigma else 0
+        return replace(
+            self,
+            groups=() if absolute_sigma else ("",),
+            conditions=tuple(
+                replace(c, observed=tuple(o and replace(o, group=group) for o in c.observed)) for c in self.conditions
+            ),
+        )
+
+    def starting_at(self, values: Mapping[str, float] | Array) -> Posed:
+        """Return the problem with another guess: natural values by name, or theta (n_theta,) in search scale."""
+        if isinstance(values, Mapping):
+            return self.within(*self.bounds, self.theta_from(values))
+        mistakes: list[str] = []
+        theta = self._theta("theta", values, mistakes)
+        check("starting_at", mistakes)
+        return self.within(*self.bounds, theta)
+
+    def fix(self, names: Iterable[str] | Mapping[str, float]) -> Posed:
+        """Return the problem in which the named quantities are numbers, and theta is shorter by them.
+
+        Parameters
+        ----------
+        names : names of quantities, or mapping from them to natural values
+            Without values they stay at their guess.  A prior on such a quantity is no longer counted; one on several
+            quantities, or on an expression, goes on for the others.
+        """
+        mistakes: list[str] = []
+        given = named("names", names, mistakes) if isinstance(names, Mapping) else {}
+        listed = list(given) or _listed("names", names, self.names, mistakes)
+        known = {*self.names}
+        mistakes += [f"'{n}' is not estimated: {suggest(n, self.names)}" for n in given if n not in known]
+        check("fix", mistakes)
+        gone = {*listed}
+        theta = self.theta_from(given)
+        keep = np.array([j for j, n in enumerate(self.names) if n not in gone], dtype=np.intp)
+        place = np.full(len(self.names), -1, dtype=np.intp)
+        place[keep] = np.arange(keep.size)
+
+        natural = self.to_natural(theta)
+        left = [term.kept(keep, natural) for term in self.prior_terms]
+        relations = [relation.kept(keep, natural) for relation in self.relations]
+        decided = [r for r, shorter in zip(self.relations, relations, strict=True) if shorter is None]
+        check("fix", [m for r in decided for m in r.contradictions(natural)])
+
+        def shortened(c: Condition) -> Condition:
+            own = np.flatnonzero(place[c.theta] >= 0)
+            return replace(c, theta=place[c.theta[own]], link=c.link.kept(own, theta[c.theta]))
+
+        return replace(
+            self,
+            quantities=tuple(q for q in self.quantities if q.name not in gone),
+            prior_terms=tuple(term for term in left if term is not None),
+            relations=tuple(relation for relation in relations if relation is not None),
+            implied=tuple(r for r in (relation.kept(keep, natural) for relation in self.implied) if r is not None),
+            conditions=tuple(shortened(c) for c in self.conditions),
+        )
+
+    def restated(self, quantities: Sequence[Quantity]) -> Posed:
+        """Return the problem with other guesses, bounds, scales and priors of the same quantities in the same order."""
+        given = items(quantities) or []
+        if not all(isinstance(q, Quantity) for q in given) or tuple(q.name for q in given) != self.names:
+            raise InputError("restated", [f"give the quantities {', '.join(self.names)}, in this order"])
+        mistakes = [m for q in quantities for m in bound_mistakes(f"'{q.name}'", q.guess, q.lower, q.upper, q.scale)]
+        check("restated", mistakes)
+        log = np.array([q.scale == "log" for q in quantities], dtype=bool)
+        return replace(
+            self,
+            quantities=tuple(quantities),
+            conditions=tuple(replace(c, link=replace(c.link, log=log[c.theta])) for c in self.conditions),
+        )
+
+    def without_priors(self) -> Posed:
+        """Return the problem of the data alone.
+
+        Bounds stay, those by which a prior excludes values too, and so does what is said of the smoothness of estimated
+        inputs, without which they are no functions of time.
+        """
+        return replace(self, quantities=tuple(replace(q, prior=None) for q in self.quantities), prior_terms=self.smooth)
+
+    def smoothed(self, weights: Mapping[str, float]) -> Posed:
+        """Return the problem with given weights of the roughness of estimated inputs, by name; others stay.
+
+        Raises
+        ------
+        InputError
+            For an unknown name, or a weight that is not positive.
+        """
+        mistakes: list[str] = []
+        given, known = named("weights", weights, mistakes), {term.label for term in self.smooth}
+        mistakes += [
+            f"'{n}' is no estimated input that is smooth: {suggest(n, known)}" for n in given if n not in known
+        ]
+        numbers = {n: real(w) for n, w in given.items()}
+        wrong = [n for n, w in numbers.items() if w is None or not 0.0 < w < np.inf]
+        mistakes += [f"the weight of '{n}' is {text(given[n])}; give a positive number" for n in wrong]
+        check("smoothed", mistakes)
+
+        def weighed(term: Term) -> Term:
+            if not isinstance(term, Smooth) or term.label not in given:
+                return term
+            return replace(term, weight=float(given[term.label]), chosen=False)
+
+        return replace(self, prior_terms=tuple(weighed(term) for term in self.prior_terms))
+
+    def only(self, experiments: Iterable[str]) -> Posed:
+        """Return the problem of some experiments, by name, with the same theta."""
+        mistakes: list[str] = []
+        wanted = _listed("experiments", experiments, [c.name for c in self.conditions], mistakes)
+        check("only", mistakes if wanted or mistakes else ["no experiment is named; give at least one"])
+        return replace(
+            self,
+            experiments=tuple(e for e in self.experiments if e.name in wanted),
+            conditions=tuple(c for c in self.conditions if c.name in wanted),
+        )
+
+    def measuring(self, values: Sequence[Array]) -> Posed:
+        """Return the problem with other data, for instance simulated ones, at the same times.
+
+        Parameters
+        ----------
+        values : sequence of (n_points, n_outputs) arrays
+            Per experiment, arranged as ``condition.points.values``; only what was measured is replaced.
+
+        Raises
+        ------
+        InputError
+            If an array has another shape, or is not finite where something was measured.
+        """
+        mistakes = [
+            f"the values of '{c.name}' have the shape {np.shape(v)}; give an array {c.points.values.shape}"
+            for c, v in zip(self.conditions, values, strict=True)
+            if np.shape(v) != c.points.values.shape
+        ]
+        mistakes += [
+            f"the values of '{c.name}' are not finite everywhere; give numbers wherever something was measured"
+            for c, v in zip(self.conditions, values, strict=True)
+            if np.shape(v) == c.points.values.shape and not np.isfinite(v[c.points.mask]).all()
+        ]
+        check("measuring", mistakes)
+        new = [np.where(c.points.mask, v, np.nan) for c, v in zip(self.conditions, values, strict=True)]
+        return replace(
+            self,
+            experiments=tuple(e.with_points(self.outputs, v) for e, v in zip(self.experiments, new, strict=True)),
+            conditions=tuple(
+                replace(c, points=replace(c.points, values=v)) for c, v in zip(self.conditions, new, strict=True)
+            ),
+        )
+
+    def showing(self, outputs: Mapping[str, ca.SX]) -> Posed:
+        """Return the problem with further outputs, to be predicted: expressions of anything that the model has."""
+        return replace(self, model=self.model.extended((), outputs)) if outputs else self
+
+    def without(self, experiment: str, point: int, output: str) -> Posed:
+        """Return the problem without one measured value, in the row `point` of its experiment's points."""
+        j = self.outputs.index(output)
+        kept: list[tuple[Experiment, Condition]] = []
+        for e, c in zip(self.experiments, self.conditions, strict=True):
+            if c.name == experiment:
+                values = c.points.values.copy()
+                values[point, j] = np.nan
+                left = np.isfinite(values).any(axis=1)
+                if not left.any():
+                    continue
+                e = e.with_points(self.outputs, values)
+                c = replace(c, points=Points(c.points.times[left], values[left], c.points.sigma[left]))
+            kept.append((e, c))
+        if not kept:
+            raise InputError("without", ["nothing else is measured"])
+        return replace(self, experiments=tuple(e for e, _ in kept), conditions=tuple(c for _, c in kept))
+
+    def with_order(self, order: int) -> Posed | None:
+        """Return the problem with so many nodes in each delay line.
+
+        None where the model has parameters for infusions or noise that its statement would add again, and where
+        quantities were fixed or left out.
+        """
+        if self.model.is_extended or self.spreads or self.noise_parameters:
+            return None
+        said = Statement(
+            self.model.with_order(order),
+            self.experiments,
+            self.parameters,
+            self.state_bounds,
+            (),
+            unguessed=self.unguessed,
+            units=self.units,
+        )
+        anew = compose(said)
+        if anew.names != self.names:
+            return None
+        anew = anew.holding(self.constraints)
+        given = anew.restated(self.quantities).assuming(absolute_sigma=self.absolute_sigma)
+        return replace(given, prior_terms=self.prior_terms)
+
+    def constrained(self, constraints: Any) -> Posed:
+        """Return the problem with more constraints.
+
+        Parameters
+        ----------
+        constraints : sequence of relations and Constraint
+            As `Problem` takes them: relations of quantities, by the model's symbols or ``cf.quantity(name)``, or
+            ``cf.at(time, ...)``, ``cf.along(...)``, ``cf.monotone(...)``, ``cf.conserved(...)``.
+
+        Raises
+        ------
+        InputError
+            Listing what is wrong with them.
+        """
+        mistakes: list[str] = []
+        given = read_constraints(constraints, mistakes, taken=[c.name for c in self.constraints])
+        check("constrained", mistakes + repeated_names((*self.constraints, *given)))
+        check("constrained", held_mistakes(self, given))
+        found = self.holding(given)
+        check("constrained", constant_mistakes(found, found.guess) + found.contradictions)
+        return found
+
+    def holding(self, constraints: Sequence[Constraint]) -> Posed:
+        """Return the problem with more constraints, in which there must be no mistake (see castfit.held)."""
+        if not constraints:
+            return self
+        found = hold(self, constraints)
+        relations = (*self.relations, *found.relations)
+        follow = redundant(relations, self.to_natural(self.guess), *self._natural_bounds)
+        anew = replace(
+            self,
+            constraints=(*self.constraints, *constraints),
+            relations=relations,
+            path=(*self.path, *found.path),
+            conditions=tuple(replace(c, watched=w) for c, w in zip(self.conditions, found.watched, strict=True)),
+        )
+        # What follows from a contradiction is found before anything is solved, so that nothing is lost here.
+        return anew.releasing(relations[i].name for i in follow) if follow and not anew.contradictions else anew
+
+    @property
+    def contradictions(self) -> list[str]:
+        """Which relations contradict each other or the bounds, as far as that can be told; in words."""
+        return contradictions(self.relations, self.to_natural(self.guess), *self._natural_bounds)
+
+    @property
+    def _natural_bounds(self) -> tuple[Array, Array]:
+        lower, upper = (self.to_natural(b) for b in self.bounds)
+        return lower, upper
+
+    def releasing(self, names: Iterable[str]) -> Posed:
+        """Return the problem in which some relations, by name, are not held since they follow from others."""
+        gone = set(names)
+        return replace(
+            self,
+            relations=tuple(r for r in self.relations if r.name not in gone),
+            implied=(*self.implied, *(r for r in self.relations if r.name in gone)),
+        )
+
+    def watching(self, times: Sequence[Array]) -> Posed:
+        """Return the problem in which constraints along the path are held at more times, per condition (n,)."""
+        return replace(
+            self, conditions=tuple(watching(c, more) for c, more in zip(self.conditions, times, strict=True))
+        )
+
+    def _with(self, guess: Array, lower: Array, upper: Array) -> Posed:
+        values = zip(self.quantities, guess.tolist(), lower.tolist(), upper.tolist(), strict=True)
+        return replace(
+            self, quantities=tuple(replace(q, guess=at, lower=low, upper=high) for q, at, low, high in values)
+        )
+
+    def _theta(self, what: str, given: Any, mistakes: list[str]) -> Array:
+        """Read an array in search scale; infinite bounds are allowed."""
+        array = reals(given)
+        if array is not None and array.shape == (len(self.names),) and not np.isnan(array).any():
+            return array
+        mistakes.append(f"{what} is {text(given)}; give {len(self.names)} numbers, one for each quantity")
+        return np.zeros(len(self.names))
+
+
+def described(kind: str, posed: Posed) -> str:
+    """Say in a line what is measured and what is estimated."""
+    count = f"{len(posed.conditions)} experiment{'' if len(posed.conditions) == 1 else 's'}"
+    measured = f"{posed.n_data} values of {listed(posed.outputs, 40)}"
+    return one_line(f"{kind}({count}, {measured}; estimates {listed(posed.names, 56) or 'nothing'})")
+
+
+def _listed(what: str, given: Any, known: Sequence[str], mistakes: list[str]) -> list[str]:
+    """Read names of which each must be known."""
+    found = items({} if given is None else given)
+    if isinstance(given, Mapping) and not given:
+        return []
+    if found is None:
+        mistakes.append(f"{what} is {text(given)}; give a list of names")
+        return []
+    mistakes += [f"{what} holds {text(n)}: {suggest(str(n), known)}" for n in found if not is_one_of(n, *known)]
+    return found
+
+
+def compose(said: Statement) -> Posed:
+    """Work out what was said, apart from its constraints; it must hold no mistake (see castfit._mistakes)."""
+    said = in_time(said)
+    measured = {name for e in said.experiments for name in e.measured}
+    outputs = tuple(n for n in said.model.output_names if n in measured)
+    observations = work_out(said)
+    whole = observations.said
+    quantities = quantities_of(whole)
+    return Posed(
+        whole.model,
+        whole.experiments,
+        dict(whole.parameters),
+        dict(whole.state_bounds),
+        (),
+        outputs,
+        quantities,
+        conditions_of(observations, outputs, quantities),
+        observations.groups,
+        observations.spreads,
+        observations.noise_parameters,
+        terms_of(whole, quantities),
+        unguessed=said.unguessed,
+        units=said.units,
+    )

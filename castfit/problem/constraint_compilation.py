@@ -1,0 +1,534 @@
+"""From constraints as they are said to what is held: relations of quantities, and rows at points of experiments.
+
+    relation   lower <= h(theta) <= upper                 of quantities, over all experiments
+    path       lower <= c(t, x, z, p, u) <= upper         at points of one experiment: times that are named, measured
+                                                          times, or every point of a grid along the path
+
+A symbol of a local parameter, or a name such as ``x(0)``, means the value in every experiment that has it.  Points at
+which something is held but nothing is measured are the condition's `watched` times.
+
+Notation
+--------
+n      (n_theta,)  all estimated quantities in natural scale
+h, H   (m,), (m, n_theta)  relations and their derivatives by theta
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.casadi_functions import Built
+from castfit._support.arguments import real, text
+from castfit.problem.conditions import Condition, Graph
+from castfit.problem.constraints import ALONG, QUANTITIES, Constraint, expression_text
+from castfit.experiment.events import occurrences
+from castfit.problem.parameter_map import Expressions
+from castfit.model.model import NOT_A_NUMBER, Model, holds_nan
+from castfit.problem.quantities import fixed_value
+from castfit.problem.lie_derivatives import conservation, graph_of, symbols_in, value_of
+from castfit._support.status import suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array
+    from castfit.experiment.experiment import Experiment
+    from castfit.problem.quantities import Quantity
+    from castfit.problem.parameters import Parameter
+
+    Index = NDArray[np.intp]
+    Mask = NDArray[np.bool_]
+
+_GRID = 24  # equal parts of an experiment at whose ends a constraint along the path is held first
+_COMPARISONS = (ca.OP_LE, ca.OP_LT, ca.OP_EQ, ca.OP_NE, ca.OP_AND, ca.OP_OR, ca.OP_NOT)
+_SAME = 16  # units in the last place
+_MET = 1e-9  # relative: a constant that violates a constraint by no more meets it
+
+
+class Stated(Protocol):
+    """What must be known of a problem; `Posed` has it."""
+
+    @property
+    def model(self) -> Model:
+        """Its model."""
+        ...
+
+    @property
+    def experiments(self) -> tuple[Experiment, ...]:
+        """What was said of each condition."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """What was said of each parameter."""
+        ...
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        """The entries of theta."""
+        ...
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The experiments, worked out."""
+        ...
+
+    @property
+    def path(self) -> tuple[Constraint, ...]:
+        """The constraints at points."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """``lower <= h(n) <= upper`` of quantities; h is a row of `Expressions` over all of n.
+
+    `said` is the constraint that it comes from, `where` the experiment that it is about, or "".
+    """
+
+    name: str
+    said: Constraint
+    where: str
+    lower: float
+    upper: float
+    expression: Expressions
+
+    @property
+    def involved(self) -> Mask:
+        """Which quantities it contains, (n_theta,)."""
+        return self.expression.pattern[0]
+
+    def kept(self, keep: Index, n: Array) -> Relation | None:
+        """Return the relation as one of the entries `keep` of n, the others held; None if nothing is left."""
+        shorter = self.expression.kept(keep, n)
+        return replace(self, expression=shorter) if shorter.pattern.any() else None
+
+    def contradictions(self, n: Array) -> list[str]:
+        """Say by how much it is violated at natural values n (n_theta,); nothing if it is not."""
+        value = float(self.expression.values(n)[0][0])
+        bound = min(max(value, self.lower), self.upper)
+        if abs(value - bound) <= _MET * (1.0 + abs(bound)):
+            return []
+        return [f"these values contradict the constraint {self.name}, by {abs(value - bound):.3g}"]
+
+    def identity(self) -> tuple[Any, ...]:
+        """Return what makes it itself, for fingerprints."""
+        part = self.expression
+        return self.name, self.lower, self.upper, part.what, part.names, part.source, part.numbers
+
+
+def related(relations: Sequence[Relation], n: Array, slope: Array) -> tuple[Array, Array]:
+    """Return h (m,) and H (m, n_theta); slope is d n / d theta."""
+    h, H = np.empty(len(relations)), np.empty((len(relations), n.size))
+    for i, relation in enumerate(relations):
+        value, by_n = relation.expression.values(n)
+        h[i], H[i] = value[0], by_n[0] * slope
+    return h, H
+
+
+def bend(relations: Sequence[Relation], n: Array, log: Mask, weight: Array) -> Array:
+    """Return  sum_i weight_i d2 h_i / d theta2, (n_theta, n_theta)."""
+    out = np.zeros((n.size, n.size))
+    slope = np.where(log, n, 1.0)
+    for relation, factor in zip(relations, weight, strict=True):
+        gradient, hessian = relation.expression.curvature(n, np.array([factor]))
+        out += slope[:, None] * hessian * slope
+        out[np.diag_indices(n.size)] += np.where(log, n, 0.0) * gradient
+    return out
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What constraints come to: relations, constraints held at points, and where nothing is measured, per condition."""
+
+    relations: tuple[Relation, ...]
+    path: tuple[Constraint, ...]
+    watched: tuple[Array, ...]
+
+
+def hold(posed: Stated, constraints: Sequence[Constraint]) -> Holding:
+    """Work out constraints in which there is no mistake (see `held_mistakes`)."""
+    relations: list[Relation] = []
+    path: list[Constraint] = []
+    for constraint in (part for c in constraints for part in _parts(posed, c)):
+        found = _relations(posed, constraint)
+        relations += found
+        if not found:
+            path.append(constraint)
+    watched = tuple(_watched(posed.conditions[i], path) for i in range(len(posed.conditions)))
+    return Holding(tuple(relations), tuple(path), watched)
+
+
+def _parts(posed: Stated, c: Constraint) -> list[Constraint]:
+    """Return what a conserved sum comes to: equations of parameters, and its total at the start; others as they are."""
+    if c.of == "value" and c.times == ALONG and c.lower == c.upper:
+        found = conservation(value_of(c, posed.model), posed.model)
+        happens = any(x.schedule for x in posed.conditions)
+        if not found.never and not found.equations and not happens:
+            return _at_start(posed, c)  # the model keeps it: copies of one equation would tell nothing new
+    if c.of != "total":
+        return [c]
+    found = conservation(value_of(c, posed.model), posed.model)
+    out: list[Constraint] = []
+    for equation in found.equations:
+        name = f"{c.name}: {expression_text(equation)} == 0"
+        out.append(Constraint(equation, 0.0, 0.0, name, QUANTITIES, c.experiments, shown=name))
+    return [*out, *(_at_start(posed, c) if np.isfinite(c.lower) else [])]
+
+
+def _at_start(posed: Stated, c: Constraint) -> list[Constraint]:
+    """Return a constraint as one at the start of every experiment that it is about."""
+    about = [x for x in posed.conditions if not c.experiments or x.name in c.experiments]
+    starts = dict.fromkeys(x.start for x in about)
+    return [
+        replace(c, times=(start,), experiments=tuple(x.name for x in about if x.start == start), of="value")
+        for start in starts
+    ]
+
+
+def _watched(condition: Condition, path: Sequence[Constraint]) -> Array:
+    """Return the times at which something is held but nothing measured, with those that are watched already."""
+    wanted: list[Array] = [condition.watched]
+    for c in path:
+        if c.experiments and condition.name not in c.experiments:
+            continue
+        if isinstance(c.times, tuple) and not condition.settled:
+            wanted.append(np.array(c.times))
+        elif c.times == ALONG and not condition.settled:
+            wanted.append(np.linspace(condition.start, condition.end, _GRID + 1))
+    every = np.unique(np.concatenate(wanted))
+    if every.size == 0:
+        return every
+    return every[~_among(every, condition.points.times)]
+
+
+def _among(times: Array, known: Array) -> Mask:
+    """Tell which times (n,) are known ones, up to rounding; these are sorted."""
+    after = np.clip(np.searchsorted(known, times), 0, known.size - 1)
+    gap = np.minimum(np.abs(known[after] - times), np.abs(known[np.maximum(after - 1, 0)] - times))
+    return gap <= _SAME * np.spacing(np.maximum(np.abs(times), abs(float(known[-1]))))
+
+
+def watching(condition: Condition, times: Array) -> Condition:
+    """Return the condition with more watched times, of which some may be known."""
+    every = np.unique(np.concatenate([condition.watched, times]))
+    return replace(condition, watched=every[~_among(every, condition.points.times)])
+
+
+# What symbols mean
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What the names in a relation mean: in one experiment ("" if in all), entries of theta, or numbers."""
+
+    experiment: str
+    entry: Mapping[str, int]
+    number: Mapping[str, float]
+
+
+def _meanings(posed: Stated, names: Sequence[str], experiments: Sequence[str]) -> list[_Meaning]:
+    """Return what names mean: once if all are shared, else in every experiment that has all of them."""
+    own = {n for e in posed.experiments for n in e.parameters}
+    shared = {q.name: j for j, q in enumerate(posed.quantities) if not (q.experiment is None and q.of in own)}
+    fixed = {n: p for n, p in posed.parameters.items() if p.fixed and n not in own}
+    entry = {n: shared[n] for n in names if n in shared}
+    number = {n: fixed_value(fixed[n], "") for n in names if n in fixed and not isinstance(fixed[n].value, Mapping)}
+    left = [n for n in names if n not in entry and n not in number]
+    if not left:
+        return [_Meaning("", entry, number)]
+    found: list[_Meaning] = []
+    for e in posed.experiments:
+        if experiments and e.name not in experiments:
+            continue
+        here = {n: j for n in left for j, q in enumerate(posed.quantities) if _means(n, q, e.name)}
+        given = {n: fixed[n].value for n in left if n in fixed}
+        numbers = {n: float(v[e.name]) for n, v in given.items() if isinstance(v, Mapping) and e.name in v}
+        if all(n in here or n in numbers for n in left):
+            found.append(_Meaning(e.name, {**entry, **here}, {**number, **numbers}))
+    return found
+
+
+def _means(name: str, quantity: Any, experiment: str) -> bool:
+    of_parameter = quantity.kind == "parameter" and quantity.of == name
+    return quantity.experiment == experiment and (of_parameter or quantity.name == f"{name}[{experiment}]")
+
+
+def _relations(posed: Stated, constraint: Constraint) -> list[Relation]:
+    """Return a constraint as relations of quantities, one per experiment that it is about; none if it is no such."""
+    if constraint.of != "value" or constraint.times not in (None, QUANTITIES):
+        return []
+    names = tuple(dict.fromkeys(s.name() for s in ca.symvar(constraint.expression)))
+    if any(n in {*posed.model.states, *posed.model.algebraic_states, *posed.model.inputs} for n in names):
+        return []
+    meanings = _meanings(posed, names, constraint.experiments)
+    if not meanings:
+        return []
+    graph = Graph.of([constraint.expression], {})
+    several = len(posed.experiments) > 1
+    out: list[Relation] = []
+    for m in meanings:
+        name = f"{constraint.name} ({m.experiment})" if several and m.experiment else constraint.name
+        part = graph.part([0], [name], m.entry, m.number, len(posed.quantities))
+        if part.pattern.any():
+            out.append(Relation(name, constraint, m.experiment, constraint.lower, constraint.upper, part))
+    return out
+
+
+# Which rows vary, and what else can be told from the structure
+
+
+@dataclass(frozen=True)
+class Support:
+    """What each constraint at points depends on: states x, anything algebraic, parameters p (n_h, n_x | - | n_p)."""
+
+    x: Mask
+    z: Mask
+    p: Mask
+
+
+_SUPPORT: Built[Any, Support] = Built()
+
+
+def support_of(posed: Stated) -> Support:
+    """Return what the constraints at points depend on."""
+
+    def build(given: Stated) -> Support:
+        system = given.model.system
+        column = ca.vertcat(ca.SX(0, 1), *(graph_of(c, given.model) for c in given.path))
+        by_x, by_z, by_p = (_pattern(column, v) for v in (system.x, system.z, system.p))
+        return Support(by_x, np.logical_or.reduce(by_z, axis=1), by_p)
+
+    return _SUPPORT.get(posed, build)
+
+
+def constant_at_start(posed: Stated, i: int) -> Mask:
+    """Tell which constraints at points are constants at the start of experiment i: nothing estimated moves them."""
+    link, on = posed.conditions[i].link, support_of(posed)
+    free = np.zeros(on.p.shape[1], dtype=np.bool_)
+    free[link.free] = True
+    moved = np.logical_or.reduce(on.x & ~link.given, axis=1) | np.logical_or.reduce(on.p & free, axis=1)
+    return np.logical_not(moved | on.z)
+
+
+def _pattern(column: ca.SX, by: ca.SX) -> Mask:
+    out = np.zeros((column.numel(), by.numel()), dtype=np.bool_)
+    if column.numel() and by.numel():
+        rows, columns = ca.jacobian_sparsity(column, by).get_triplet()
+        out[rows, columns] = True
+    return out
+
+
+# What can be wrong
+
+
+def shape_mistakes(constraint: Constraint) -> list[str]:
+    """Find what is wrong with a constraint whatever the problem."""
+    name, expression = constraint.name, constraint.expression
+    lower, upper = real(constraint.lower), real(constraint.upper)
+    mistakes: list[str] = []
+    if constraint.of != "total":
+        if lower is None or upper is None or not (lower <= upper and lower < np.inf and upper > -np.inf):
+            shown = f"{text(constraint.lower)} and {text(constraint.upper)}"
+            mistakes.append(f"{name} has the bounds {shown}; give lower <= upper, infinite for none")
+        elif np.isinf(lower) and np.isinf(upper):
+            mistakes.append(f"{name} has no bound; give lower=, upper= or both")
+    given: Any = expression
+    if not isinstance(given, ca.SX) or given.numel() != 1 or not ca.symvar(given):
+        return [*mistakes, f"{name} is {text(given)}; give a scalar SX expression of the model's symbols"]
+    if holds_nan(expression):
+        mistakes.append(f"{name} {NOT_A_NUMBER}")
+    if not expression.is_symbolic() and expression.op() in _COMPARISONS:
+        mistakes.append(f"{name} is the comparison {text(expression)}; write Constraint(expression, lower=, upper=)")
+    return mistakes
+
+
+def symbol_mistakes(constraint: Constraint, model: Model, others: Iterable[str]) -> list[str]:
+    """Find symbols that are neither in the model nor among the names of quantities."""
+    given: Any = constraint.expression
+    if not isinstance(given, ca.SX) or given.numel() != 1:
+        return []
+    known = {*symbols_in(model), *model.outputs, *others}
+    return [
+        f"{constraint.name} contains '{s.name()}', which is not in the model: {suggest(s.name(), known)}"
+        for s in ca.symvar(given)
+        if s.name() not in known
+    ]
+
+
+def held_mistakes(posed: Stated, constraints: Sequence[Constraint]) -> list[str]:
+    """Find what is wrong with constraints of this problem."""
+    mistakes: list[str] = []
+    labels = [q.name.partition("[")[0] for q in posed.quantities]
+    names = [c.name for c in posed.conditions]
+    for c in constraints:
+        wrong = shape_mistakes(c)
+        wrong = wrong or symbol_mistakes(
+            c, posed.model, (*(q.name for q in posed.quantities), *labels, *posed.parameters)
+        )
+        wrong += [f"{c.name} is about '{n}': {suggest(n, names)}" for n in c.experiments if n not in names]
+        mistakes += wrong or _place_mistakes(posed, c)
+    return mistakes
+
+
+def _place_mistakes(posed: Stated, c: Constraint) -> list[str]:
+    """Find constraints that are said of quantities but contain more, or at times that do not exist."""
+    if _relations(posed, c):
+        return []
+    model = posed.model
+    inside = {s.name() for s in ca.symvar(c.expression)}
+    varying = inside & {*model.states, *model.algebraic_states, *model.inputs, model.system.t.name(), *model.outputs}
+    if c.times == QUANTITIES:
+        if varying:
+            some = sorted(varying)[0]
+            remedy = f"say when: cf.at(time, ...), or cf.along(...) for all times{_initial(posed, some)}"
+            return [f"{c.name} contains '{some}', which changes in time; {remedy}"]
+        held = ", ".join(sorted(inside))
+        return [f"{c.name} contains nothing that is estimated: {held} are given; leave it out"]
+    strange = [n for n in inside if n not in {*symbols_in(model), *model.outputs}]
+    if strange:
+        return [
+            f"{c.name} contains '{strange[0]}' beside what changes in time; use the symbol of the model's parameter or "
+            "state instead"
+        ]
+    if c.of == "total":
+        return _conserved_mistakes(posed, c)
+    if c.of == "rate" and _jumps(value_of(c, model), model):
+        return [f"{c.name}: it contains an input, whose rate is not known; choose an expression of states"]
+    mistakes: list[str] = []
+    for i, condition in enumerate(posed.conditions):
+        if c.experiments and condition.name not in c.experiments:
+            continue
+        mistakes += [f"{c.name}: {m}" for m in _time_mistakes(posed, i, c)]
+    return mistakes
+
+
+def _conserved_mistakes(posed: Stated, c: Constraint) -> list[str]:
+    found = conservation(value_of(c, posed.model), posed.model)
+    if found.never:
+        return [f"{c.name}: {found.never}"]
+    return [m for part in _parts(posed, c) if part.times == QUANTITIES for m in _place_mistakes(posed, part)]
+
+
+def _initial(posed: Stated, name: str) -> str:
+    found = [q.name.partition("[")[0] for q in posed.quantities if q.kind == "initial state" and q.of == name]
+    return f"; the initial value is cf.quantity('{found[0]}')" if found else ""
+
+
+def _jumps(value: ca.SX, model: Model) -> bool:
+    s = model.system
+    if s.u.numel() == 0:
+        return False
+    return bool(ca.depends_on(value, s.u) or (s.z.numel() and ca.depends_on(value, s.z) and ca.depends_on(s.alg, s.u)))
+
+
+def _time_mistakes(posed: Stated, i: int, c: Constraint) -> list[str]:
+    """Find times outside an experiment."""
+    condition, experiment = posed.conditions[i], posed.experiments[i]
+    if not isinstance(c.times, tuple):
+        return []
+    if condition.settled:
+        wrong = [t for t in c.times if np.isfinite(t)]
+        return [f"{condition.name} is observed at rest only; give the time np.inf"] if wrong else []
+    mistakes: list[str] = []
+    for t in c.times:
+        if not np.isfinite(t):
+            mistakes.append(f"the time {t:g} is for experiments observed at rest; {condition.name} runs in time")
+        elif t < condition.start:
+            mistakes.append(f"t = {t:g} lies before the start {condition.start:g} of {condition.name}")
+        elif t > condition.end:
+            if t > condition.schedule.known_until:
+                mistakes.append(
+                    f"t = {t:g} lies behind the end {condition.end:g} of {condition.name}, whose doses go on; give "
+                    "Doses(count=) so that all are known"
+                )
+            mistakes += [
+                f"input '{n}' of {condition.name} is given up to {u.span[1]:g} only, t = {t:g} lies behind; extend it"
+                for n, u in zip(posed.model.inputs, condition.inputs, strict=True)
+                if u.span[1] < t - 1e-9 * abs(t - condition.start)
+            ]
+            if experiment.events and not mistakes:
+                mistakes += _later_events(posed, i, t)
+    return mistakes
+
+
+def _later_events(posed: Stated, i: int, t: float) -> list[str]:
+    """Refuse times behind the end where events of the experiment may lie between."""
+    condition, experiment = posed.conditions[i], posed.experiments[i]
+    before, after = (len(tuple(occurrences(experiment.events, end))) for end in (condition.end, t))
+    if before == after:
+        return []
+    return [
+        f"t = {t:g} lies behind the end {condition.end:g} of {condition.name}, with events between; add a row of NaN "
+        "at that time to its data"
+    ]
+
+
+def constant_mistakes(posed: Stated, theta: Array) -> list[str]:
+    """Find constraints that given initial values contradict whatever is estimated."""
+    mistakes: list[str] = []
+    if not posed.path:
+        return mistakes
+    system = posed.model.system
+    column = ca.vertcat(*(graph_of(c, posed.model) for c in posed.path))
+    function = system.function("path", column)
+    for i, condition in enumerate(posed.conditions):
+        constant = constant_at_start(posed, i)
+        at = condition.link.natural(theta[condition.theta])
+        u = [float(signal(condition.start)) for signal in condition.inputs]
+        values = np.asarray(function(condition.start, at.a, condition.z_guess, at.p, u)).ravel()
+        for c, fixed, value in zip(posed.path, constant, values.tolist(), strict=True):
+            begins = c.times == ALONG or (isinstance(c.times, tuple) and condition.start in c.times)
+            if not fixed or not begins or (c.experiments and condition.name not in c.experiments):
+                continue
+            slack = _MET * (1.0 + abs(value))
+            if not c.lower - slack <= value <= c.upper + slack:
+                mistakes.append(
+                    f"{c.name}: at the start of {condition.name} it is {value:.6g} whatever is estimated; free an "
+                    "initial state, or change the constraint"
+                )
+    return mistakes
+
+
+def applies_at(posed: Stated, i: int, times: Array, measured: Mask, own: Mask, varying: frozenset[str]) -> Mask:
+    """Tell where the constraints at points apply in condition i, (K, M, n_h).
+
+    Parameters
+    ----------
+    times : (K, M) array
+        Of the points.
+    measured, own : (K, M) bool arrays
+        Where something is measured; what is neither padding nor a replicate of the point before.
+    varying : frozenset of str
+        Parameters that may differ between experiments.
+    """
+    condition = posed.conditions[i]
+    out = np.repeat(own[:, :, None], len(posed.path), axis=2)
+    at_start = own & (times == condition.start)
+    for j, c in enumerate(posed.path):
+        if c.experiments and condition.name not in c.experiments:
+            out[:, :, j] = False
+        elif c.times is None:
+            names = {symbol.name() for symbol in ca.symvar(c.expression)}
+            out[:, :, j] &= measured
+            if names <= {*posed.model.parameters}:  # once: copies of an equation leave an optimizer no freedom
+                once = (np.cumsum(out[:, :, j]) == 1).reshape(own.shape)
+                out[:, :, j] &= once & (i == 0 or bool(names & varying))
+        elif isinstance(c.times, tuple):
+            out[:, :, j] = own & _nearest(condition, times, own, c.times)
+    if posed.path and at_start.any():
+        held = [c.times is not None for c in posed.path]
+        out[at_start] &= ~(constant_at_start(posed, i) & np.array(held))
+    return out
+
+
+def _nearest(condition: Condition, times: Array, own: Mask, wanted: Sequence[float]) -> Mask:
+    """Return which points are at the wanted times; one that is not there, as behind a horizon, is passed over."""
+    if condition.settled:
+        wanted = [float(condition.points.times[-1])]
+    return _among(times.ravel(), np.unique(wanted)).reshape(times.shape)

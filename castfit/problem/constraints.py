@@ -1,0 +1,432 @@
+"""Constraints as users say them: relations of quantities, of states at a time, or along the whole path.
+
+    k1 + k2 <= 1,  k1 == 2 * k3             of estimated quantities
+    cf.at(10, x >= 0.5)                     of states and outputs at points in time
+    cf.along(x + y <= 3)                    the same at every time of an experiment
+    cf.between(0, x, 1)                     two bounds: Python cannot hand over  0 <= x <= 1
+    cf.monotone(z), cf.conserved(x + y)     of how something changes
+
+A relation is a CasADi expression whose last operation compares; `relation` takes it apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.reprs import brief
+from castfit._support.arguments import is_one_of, items, name_of, real, reals, text
+from castfit._support.status import check
+
+if TYPE_CHECKING:
+    Where = tuple[float, ...] | str | None
+
+ALONG = "along"
+QUANTITIES = "quantities"
+
+_LESS = (ca.OP_LE, ca.OP_LT)
+_NO_RELATION = (ca.OP_NE, ca.OP_AND, ca.OP_OR, ca.OP_NOT)
+_CHAIN = "a chain such as 0 <= x <= 1 is lost in Python before castfit sees it: write cf.between(0, x, 1)"
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Constraint:
+    """``lower <= expression <= upper``; equal bounds make it an equation.
+
+    Relations are the short form: ``k1 + k2 <= 1``, ``cf.at(10, x >= 0.5)``, ``cf.along(x + y <= 3)``.
+
+    Parameters
+    ----------
+    expression : casadi.SX
+        Over the symbols of the model, names of its outputs, and names of estimated quantities (`quantity`).
+    lower, upper : float
+    name : str
+        By which messages and tables call it.
+    times : None, "along", "quantities", or tuple of float
+        Where it holds: at every measured time (once, where it contains nothing but parameters), at every time, as a
+        relation of estimated quantities, or at these times.
+    experiments : tuple of str
+        In which; in all if empty.
+    of : {"value", "rate", "total"}
+        What is bounded: the expression, its derivative by time, or the expression as a conserved sum.
+    shown : str
+        How it reads.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
+    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
+    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
+    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02)
+    >>> guess = {"k1": 0.5, "k2": 0.5}
+    >>> cf.Constraint(k1 - k2, lower=0.0)
+    Constraint(expression=(k1-k2), lower=0)
+    >>> problem = cf.Problem(model, experiment, parameters=guess, constraints=[k1 == k2])
+    >>> result = cf.fit(problem)
+    >>> round(result.parameters["k1"] - result.parameters["k2"], 9) + 0.0
+    0.0
+    >>> result.constraints["k1 == k2"].active
+    'equal'
+    """
+
+    expression: ca.SX
+    lower: float = -np.inf
+    upper: float = np.inf
+    name: str = ""
+    times: Where = None
+    experiments: tuple[str, ...] = ()
+    of: str = "value"
+    shown: str = ""
+
+    @property
+    def equation(self) -> bool:
+        """Whether both bounds are equal."""
+        return self.lower == self.upper
+
+    def __reduce__(self) -> Any:
+        """Pickle through a CasADi function, since bare SX does not pickle."""
+        found = ca.symvar(self.expression)
+        graph = ca.Function("constraint", found, [self.expression])
+        others = (self.lower, self.upper, self.name, self.times, self.experiments, self.of, self.shown)
+        return _restored, (graph, tuple(s.name() for s in found), others)
+
+
+def _restored(graph: ca.Function, names: Iterable[str], others: tuple[Any, ...]) -> Constraint:
+    return Constraint(ca.SX(graph.call([ca.SX.sym(n) for n in names])[0]), *others)
+
+
+def quantity(name: str) -> Any:
+    """Return a symbol of an estimated quantity, or of an output, by its name, for use in constraints.
+
+    Parameters
+    ----------
+    name : str
+        As results call it: ``"x(0)"`` an initial state, ``"k[experiment 1]"`` a local parameter, ``"sigma(y)"`` or
+        ``"scale(y)"`` where these are estimated, ``"total"`` an output of the model.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
+    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
+    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
+    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02, initial={"a": cf.free(1.0), "b": cf.free(0.0)})
+    >>> guess = {"k1": 0.5, "k2": 0.5}
+    >>> total = cf.quantity("a(0)") + cf.quantity("b(0)")
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters=guess, constraints=[total == 1]))
+    >>> round(result.parameters["a(0)"] + result.parameters["b(0)"], 9)
+    Traceback (most recent call last):
+        ...
+    builtins.KeyError: 'a(0)'
+    """
+    chosen = name_of(name)
+    check("quantity", [] if chosen else [f"name is {text(name)}; give the name of an estimated quantity"])
+    return ca.SX.sym(str(chosen))
+
+
+def at(time: Any, relation: Any, *, experiment: Any = None, name: str = "") -> Constraint:
+    """Hold a relation of states and outputs at one or several points in time.
+
+    Parameters
+    ----------
+    time : float or sequence of float
+        In the time of the experiments; it may lie behind the last measured one.
+    relation : casadi.SX or Constraint
+        Such as ``x >= 0.5`` or ``cf.between(0, x, 1)``.
+    experiment : str or sequence of str, optional
+        In which; by default in all.
+    name : str, optional
+
+    Raises
+    ------
+    InputError
+        If one of these is nothing of the kind.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
+    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
+    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
+    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02)
+    >>> guess = {"k1": 0.5, "k2": 0.5}
+    >>> problem = cf.Problem(model, experiment, parameters=guess, constraints=[cf.at(10, b >= 0.5)])
+    >>> result = cf.fit(problem)
+    >>> bool(result.predict([10])["experiment 1"]["b"][0] > 0.5 - 1e-6)
+    True
+    """
+    mistakes: list[str] = []
+    times = reals(time)
+    if times is None or times.ndim > 1 or times.size == 0 or np.isnan(times).any():
+        mistakes.append(f"time is {text(time)}; give a number, or a list of numbers")
+        times = np.zeros(1)
+    found = _read("relation", relation, mistakes)
+    chosen = _experiments(experiment, mistakes)
+    check("at", mistakes)
+    assert found is not None
+    instants = tuple(float(t) for t in np.unique(times))
+    shown = ", ".join(f"{t:g}" for t in instants) if len(instants) <= 3 else f"{len(instants)} times"
+    where = f"{found.shown} at t = {shown}" + (f" ({', '.join(chosen)})" if chosen else "")
+    return replace(found, times=instants, experiments=chosen, shown=where, name=name or found.name)
+
+
+def along(relation: Any, *, experiment: Any = None, name: str = "") -> Constraint:
+    """Hold a relation of states and outputs at every time of an experiment, between measured times as well.
+
+    It is held on a grid, which is refined until the integrated model keeps it everywhere.
+
+    Parameters
+    ----------
+    relation : casadi.SX or Constraint
+    experiment : str or sequence of str, optional
+        In which; by default in all.
+    name : str, optional
+
+    Raises
+    ------
+    InputError
+        If one of these is nothing of the kind.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
+    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
+    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
+    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02)
+    >>> guess = {"k1": 0.5, "k2": 0.5}
+    >>> problem = cf.Problem(model, experiment, parameters=guess, constraints=[cf.along(b <= 0.45)])
+    >>> result = cf.fit(problem)
+    >>> bool(result.predict([0, 2, 4])["experiment 1"]["b"].max() < 0.45 + 1e-6)
+    True
+    """
+    mistakes: list[str] = []
+    found, chosen = _read("relation", relation, mistakes), _experiments(experiment, mistakes)
+    check("along", mistakes)
+    assert found is not None
+    where = f"{found.shown} along" + (f" ({', '.join(chosen)})" if chosen else "")
+    return replace(found, times=ALONG, experiments=chosen, shown=where, name=name or found.name)
+
+
+def between(lower: float, expression: Any, upper: float, *, name: str = "") -> Constraint:
+    """Return the relation  lower <= expression <= upper, of two numbers and an expression.
+
+    Raises
+    ------
+    InputError
+        If these are no numbers with lower <= upper, or no scalar expression.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
+    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
+    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
+    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02)
+    >>> guess = {"k1": 0.5, "k2": 0.5}
+    >>> problem = cf.Problem(model, experiment, parameters=guess, constraints=[cf.between(0.9, k1 / k2, 1.1)])
+    >>> cf.fit(problem).success
+    True
+    """
+    mistakes: list[str] = []
+    low, high = real(lower), real(upper)
+    if low is None or high is None or not low <= high:
+        mistakes.append(f"the bounds are {text(lower)} and {text(upper)}; give numbers, lower <= upper")
+    graph = _expression("expression", expression, mistakes)
+    check("between", mistakes)
+    assert low is not None
+    assert high is not None
+    assert graph is not None
+    shown = f"{low:g} <= {expression_text(graph)} <= {high:g}"
+    return Constraint(graph, low, high, name, times=QUANTITIES, shown=shown)
+
+
+def monotone(what: Any, increasing: bool = True, *, experiment: Any = None, name: str = "") -> Constraint:
+    """Let an output, a state or an expression never fall, or never rise, between the events of an experiment.
+
+    Parameters
+    ----------
+    what : casadi.SX or str
+        An expression of states, or the name of an output or state.
+    increasing : bool
+        Whether it never falls (True) or never rises (False).
+    experiment : str or sequence of str, optional
+    name : str, optional
+
+    Raises
+    ------
+    InputError
+        If one of these is nothing of the kind.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
+    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
+    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
+    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02)
+    >>> guess = {"k1": 0.5, "k2": 0.5}
+    >>> problem = cf.Problem(model, experiment, parameters=guess, constraints=[cf.monotone(b)])
+    >>> cf.fit(problem).success
+    True
+    """
+    mistakes: list[str] = []
+    graph, chosen = _named_expression("what", what, mistakes), _experiments(experiment, mistakes)
+    if not is_one_of(increasing, True, False, np.True_, np.False_):
+        mistakes.append(f"increasing is {text(increasing)}; give True or False")
+    check("monotone", mistakes)
+    assert graph is not None
+    shown = f"{expression_text(graph)} never {'falls' if increasing else 'rises'}"
+    bounds = (0.0, np.inf) if increasing else (-np.inf, 0.0)
+    return Constraint(graph, *bounds, name, times=ALONG, experiments=chosen, of="rate", shown=shown)
+
+
+def conserved(what: Any, total: float | None = None, *, experiment: Any = None, name: str = "") -> Constraint:
+    """Let a sum of states be constant between the events of an experiment.
+
+    Where the model's equations keep it by themselves only `total` matters.  Where they would only keep it for some
+    parameters, this is a constraint on these.
+
+    Parameters
+    ----------
+    what : casadi.SX or str
+        An expression of states, or the name of an output.
+    total : float, optional
+        Its value, at the start; by default any.
+    experiment : str or sequence of str, optional
+    name : str, optional
+
+    Raises
+    ------
+    InputError
+        If one of these is nothing of the kind.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
+    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
+    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
+    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02)
+    >>> guess = {"k1": 0.5, "k2": 0.5}
+    >>> problem = cf.Problem(model, experiment, parameters=guess, constraints=[cf.conserved(a + b)])
+    >>> cf.fit(problem).success
+    True
+    """
+    mistakes: list[str] = []
+    graph, chosen = _named_expression("what", what, mistakes), _experiments(experiment, mistakes)
+    value = np.nan if total is None else real(total)
+    if value is None or np.isinf(value):
+        mistakes.append(f"total is {text(total)}; give a number")
+    check("conserved", mistakes)
+    assert graph is not None
+    assert value is not None
+    shown = f"{expression_text(graph)} is conserved" + (f" at {value:g}" if np.isfinite(value) else "")
+    return Constraint(graph, value, value, name, times=ALONG, experiments=chosen, of="total", shown=shown)
+
+
+def read_constraints(given: Any, mistakes: list[str], *, taken: Iterable[str] = ()) -> tuple[Constraint, ...]:
+    """Read what was given as constraints, and name what has no name, apart from those that are `taken`."""
+    if isinstance(given, (Constraint, ca.SX)):
+        given = [given]
+    listed = items(given)
+    if listed is None:
+        mistakes.append(f"constraints is {text(given)}; give a list of relations such as k1 + k2 <= 1")
+        return ()
+    found = [(i, _read("constraints", item, mistakes, within=True)) for i, item in enumerate(listed)]
+    names, out = set(taken), list[Constraint]()
+    names |= {c.name for _, c in found if c is not None and c.name}
+    for i, constraint in found:
+        if constraint is None:
+            continue
+        chosen = constraint.name
+        if not chosen:
+            base = constraint.shown or f"constraint {i + 1}"
+            chosen = next(n for n in (base, *(f"{base} ({k})" for k in range(2, len(names) + 3))) if n not in names)
+            names.add(chosen)
+        out.append(replace(constraint, name=chosen))
+    return tuple(out)
+
+
+def repeated_names(constraints: Sequence[Constraint]) -> list[str]:
+    """Find constraints of one name."""
+    called = [c.name for c in constraints]
+    return [f"two constraints are named '{n}'; names must differ" for n in dict.fromkeys(called) if called.count(n) > 1]
+
+
+def _read(what: str, given: Any, mistakes: list[str], *, within: bool = False) -> Constraint | None:
+    """Read a relation, or take a constraint as it is."""
+    if isinstance(given, Constraint):
+        return given
+    verb = "contains" if within else "is"
+    if is_one_of(given, True, False, np.True_, np.False_):
+        mistakes.append(f"{what} {verb} {given}, no relation; compare an expression of symbols; {_CHAIN}")
+        return None
+    remedy = "give Constraint(...), or a relation such as k1 + k2 <= 1"
+    if not isinstance(given, ca.SX):
+        mistakes.append(f"{what} {verb} {text(given)}; {remedy}")
+        return None
+    if not given.is_scalar(True):
+        mistakes.append(f"{what} {verb} a matrix of shape {given.shape}; give one scalar relation for each entry")
+        return None
+    if given.is_constant():
+        mistakes.append(
+            f"{what} {verb} a comparison that is {bool(float(given))} whatever the symbols; compare what varies"
+        )
+        return None
+    if given.is_symbolic() or given.n_dep() != 2 or given.op() not in (*_LESS, ca.OP_EQ):
+        if not given.is_symbolic() and given.op() in _NO_RELATION:
+            remedy = "give one relation by <=, >= or == for each entry of the list"
+        mistakes.append(f"{what} {verb} {text(given)}; {remedy}")
+        return None
+    left, right = given.dep(0), given.dep(1)
+    equal = given.op() == ca.OP_EQ
+    if right.is_constant() or left.is_constant():
+        graph, number = (left, float(right)) if right.is_constant() else (right, float(left))
+        sign = "==" if equal else "<=" if right.is_constant() else ">="
+        if np.isnan(number) or (equal and np.isinf(number)):
+            mistakes.append(f"{what} {verb} {text(given)}; compare with a finite number")
+            return None
+        lower = number if sign in ("==", ">=") else -np.inf
+        upper = number if sign in ("==", "<=") else np.inf
+        return Constraint(graph, lower, upper, times=QUANTITIES, shown=f"{expression_text(graph)} {sign} {number:.12g}")
+    shown = f"{expression_text(left)} {'==' if equal else '<='} {expression_text(right)}"
+    return Constraint(left - right, 0.0 if equal else -np.inf, 0.0, times=QUANTITIES, shown=shown)
+
+
+def _expression(what: str, given: Any, mistakes: list[str]) -> ca.SX | None:
+    if isinstance(given, ca.SX) and given.is_scalar(True) and not given.is_constant():
+        return given
+    mistakes.append(f"{what} is {text(given)}; give a scalar expression of symbols")
+    return None
+
+
+def _named_expression(what: str, given: Any, mistakes: list[str]) -> ca.SX | None:
+    return ca.SX.sym(given) if isinstance(given, str) and given else _expression(what, given, mistakes)
+
+
+def _experiments(given: Any, mistakes: list[str]) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    listed: Sequence[Any] = [given] if isinstance(given, str) else items(given) or []
+    if not listed or not all(isinstance(n, str) and n for n in listed):
+        mistakes.append(f"experiment is {text(given)}; give the name of an experiment, or a list of names")
+        return ()
+    return tuple(cast("Sequence[str]", listed))
+
+
+def expression_text(graph: ca.SX) -> str:
+    """Write an expression without its outer parentheses."""
+    found = str(graph)
+    depth = 0
+    for i, letter in enumerate(found):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0 and i < len(found) - 1:
+            return found
+    return found[1:-1] if found.startswith("(") and found.endswith(")") else found

@@ -1,0 +1,180 @@
+"""Fingerprints: what makes a problem itself, in a form that is the same in every process and small enough to keep.
+
+Checkpoints and saved results hold one, so that what was computed for one problem is not taken for another's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.casadi_functions import Built
+from castfit.problem.map_steady_state import AtRest
+from castfit.problem.map_consistent_start import ConsistentStart
+from castfit.problem.parameter_map import Expressions, Link
+from castfit.problem.compiled_problem import Posed
+
+if TYPE_CHECKING:
+    from castfit.problem.conditions import Condition
+    from castfit.problem.constraints import Constraint
+    from castfit.problem.problem import Posable
+
+_QUESTIONS: Built[Posed, dict[str, str]] = Built()
+"""What was found of each posed problem; a thousand fits may ask."""
+
+
+def question(problem: Posable) -> dict[str, str]:
+    """Return hashes of what is asked: model, data, conditions of the experiments, constraints; not from where.
+
+    Parameters
+    ----------
+    problem : Problem or Posed
+
+    Returns
+    -------
+    dict
+        From words, such as ``"data of 'experiment 1'"``, to hashes.
+    """
+    return _QUESTIONS.get(problem.posed, _question)
+
+
+def fingerprint(problem: Posable) -> dict[str, Any]:
+    """Return `question`, and guess, bounds, scale and prior of each quantity in full."""
+    quantities = {
+        f"guess, bounds, scale and prior of '{q.name}'": [
+            float(q.guess),
+            float(q.lower),
+            float(q.upper),
+            q.scale,
+            None if q.prior is None else q.prior.to_plain(),
+            *([] if q.starts is None else [q.starts.to_plain()]),
+        ]
+        for q in problem.quantities
+    }
+    terms = {f"prior on {term.what}": digest(*term.identity()) for term in problem.posed.prior_terms}
+    return {**question(problem), **quantities, **terms}
+
+
+def changed(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return what differs between two fingerprints, in words."""
+    return [key for key in dict.fromkeys((*wanted, *found)) if found.get(key) != wanted.get(key)]
+
+
+def digest(*parts: Any) -> str:
+    """Return a short hash of arrays, text and numbers that is the same in every process."""
+    hashed = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            array = cast("np.ndarray[Any, Any]", part)
+            hashed.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
+        else:
+            hashed.update(repr(part).encode() + b"\0")
+    return f"sha256:{hashed.hexdigest()[:24]}"
+
+
+def _question(posed: Posed) -> dict[str, str]:
+    model, system = posed.model, posed.model.system
+    equations = system.function("equations", system.ode, system.alg, posed.observed)
+    bound = [(n, *map(float, pair)) for n, pair in sorted(posed.state_bounds.items())]
+    constraints = [
+        (c.name, float(c.lower), float(c.upper), *_held(c), *_expression(c.expression)) for c in posed.constraints
+    ]
+    names = (model.states, model.algebraic_states, model.parameters, model.inputs, posed.outputs)
+    unknown = ("sigma unknown",) if posed.experiments[0].sigma is None else ()
+    graphs: dict[int, list[Any]] = {}  # of noise models, which thousands of experiments may share
+    return {
+        "model": digest(names, *_graph(equations)),
+        **{
+            f"data of '{c.name}'": digest(
+                c.points.times, c.points.values, c.points.sigma, *unknown, *_noise(posed, c, graphs)
+            )
+            for c in posed.conditions
+        },
+        **{f"inputs, initial and fixed values of '{c.name}'": _condition(c) for c in posed.conditions},
+        **({"state_bounds": digest(bound)} if bound else {}),
+        **({"constraints": digest(constraints)} if constraints else {}),
+    }
+
+
+def _noise(posed: Posed, condition: Condition, graphs: dict[int, list[Any]]) -> list[Any]:
+    """List what is said of an experiment's noise beyond standard deviations; graphs that were made are kept."""
+    parts: list[Any] = []
+    for name, of in zip(posed.outputs, condition.observed, strict=True):
+        if of is None or (of.weighted and (of.group < 0 or posed.groups[of.group] == "")):
+            continue
+        if id(of.noise) not in graphs:
+            mu, s, m = (ca.SX.sym(n) for n in ("mu", "s", "m"))
+            density = of.noise.density(mu, s, m)
+            others = [e for e in ca.symvar(density.cost) if not any(ca.is_equal(e, own) for own in (mu, s, m))]
+            graphs[id(of.noise)] = _graph(ca.Function("cost", [mu, s, m, *others], [density.cost]))
+        group = posed.groups[of.group] if of.group >= 0 else None
+        parts += [name, of.predicted, group, *graphs[id(of.noise)]]
+    return parts
+
+
+def _condition(condition: Condition) -> str:
+    inputs = [x for u in condition.inputs for x in (u.kind, u.times, u.values)]
+    link = condition.link
+    return digest(
+        condition.start,
+        *inputs,
+        link.base,
+        condition.z_guess,
+        condition.theta,
+        link.of,
+        *_parts(link),
+        *_events(condition),
+    )
+
+
+def _parts(link: Link) -> list[Any]:
+    """List what the parts of a link are made of."""
+    out: list[Any] = []
+    for part in link.parts:
+        if isinstance(part, Expressions):
+            out += [part.rows, part.names, part.source, part.numbers, *_graph(part.first)]
+        if isinstance(part, AtRest):
+            inner = part.before
+            out += [part.rows, part.rest.u, part.rest.z_guess, inner.base, inner.of, *_parts(inner)]
+        if isinstance(part, ConsistentStart):
+            inner = part.inner
+            out += [part.rows, part.guess, inner.base, inner.of, *_graph(part.equations), *_parts(inner)]
+    return out
+
+
+def _events(condition: Condition) -> list[Any]:
+    schedule = condition.schedule
+    found: list[Any] = []
+    for instant in schedule.instants:
+        change = () if instant.change is None else _graph(instant.change.first)
+        found += [instant.time, instant.parameters, instant.after, *change]
+        if instant.trigger is not None:
+            trigger = instant.trigger
+            found += [trigger.direction, trigger.parameters, *_graph(trigger.function.first)]
+            found += [] if trigger.truth is None else [trigger.at_start, *_graph(trigger.truth)]
+    return [*found, *((x.parameter, x.on, x.off, x.height, *([True] if x.sets else [])) for x in schedule.levels)]
+
+
+def _held(constraint: Constraint) -> tuple[Any, ...]:
+    """List where a constraint holds; nothing where it is at every measured time, as results of format 1 have it."""
+    plain = constraint.times is None and not constraint.experiments
+    return () if plain else (constraint.times, constraint.experiments, constraint.of)
+
+
+def _expression(expression: ca.SX) -> list[Any]:
+    found = ca.symvar(expression)
+    return [tuple(s.name() for s in found), *_graph(ca.Function("expression", found, [expression]))]
+
+
+def _graph(function: ca.Function) -> list[Any]:
+    """List a function's instructions."""
+    steps: list[Any] = []
+    for k in range(function.n_instructions()):
+        op = function.instruction_id(k)
+        constant = function.instruction_constant(k) if op == ca.OP_CONST else None
+        steps.append((op, function.instruction_input(k), function.instruction_output(k), constant))
+    return steps

@@ -1,0 +1,247 @@
+"""Estimated inputs as parameters of the model that change at knots: the reduction to a model with known inputs.
+
+Between two knots t_k and t_(k+1) = t_k + h an estimated input is one polynomial, of which the model knows the ends:
+
+    s = (t - t_k) / h,    g = (1 - s) a + s b                                                    linear
+                          g = a + s^2 (3 - 2 s) (b - a) + s (1 - s)^2 d - s^2 (1 - s) e           cubic
+    u = u0 + g,  or  u0 + exp(g)         a, b values and d, e slopes times h at both ends; u0 = 0
+
+So u is replaced in the model, and t_k, 1/h, a, b, d, e are parameters of it which are other expressions of the values
+at the knots from every knot on.  They are known at every time, as rates of infusions are: a stage of a transcription
+ends at every knot and depends on a handful of parameters, however many knots there are.
+
+Where some experiments know the input and others estimate it, factors 0 and 1 choose between u0, g and exp(g).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.casadi_functions import Built
+from castfit.experiment.estimated_inputs import EstimatedInput
+from castfit.experiment.events import Event, Setting
+from castfit.experiment.inputs import Placeholder
+from castfit.model.model import Model
+from castfit.problem.parameters import Statement
+
+if TYPE_CHECKING:
+    from castfit.experiment.experiment import Experiment
+
+_DEGREE = {"piecewise_constant": 0, "linear": 1, "cubic_spline": 3}
+
+
+@dataclass(frozen=True)
+class Form:
+    """What must be told of one input of a model: the highest degree, and which ways of giving it there are.
+
+    `ways` holds "linear", "log" and "known".
+    """
+
+    called: str
+    degree: int
+    ways: tuple[str, ...]
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The parameters that the model needs, by what they are."""
+        u = self.called
+        every = {"a": f"{u} at the left knot"}
+        if self.degree:
+            every |= {"b": f"{u} at the right knot", "t": f"left knot of {u}", "r": f"rate between knots of {u}"}
+        if self.degree == 3:
+            every |= {"d": f"slope of {u} at the left knot", "e": f"slope of {u} at the right knot"}
+        if len(self.ways) > 1:
+            every |= {way: f"{u} is estimated{', logarithm' * (way == 'log')}" for way in self.ways if way != "known"}
+        return every
+
+    def value(self, symbols: Mapping[str, ca.SX], t: ca.SX) -> ca.SX:
+        """Return what is added to the known input, over symbols of its parameters and time."""
+        a = g = symbols["a"]
+        if self.degree:
+            s, b = (t - symbols["t"]) * symbols["r"], symbols["b"]
+            g = (1 - s) * a + s * b
+            if self.degree == 3:
+                d, e = symbols["d"], symbols["e"]
+                g = a + s**2 * (3 - 2 * s) * (b - a) + s * (1 - s) ** 2 * d - s**2 * (1 - s) * e
+        shapes = {"linear": g, "log": ca.exp(g)}
+        out = ca.SX(0)
+        for way in (w for w in self.ways if w != "known"):
+            out += symbols[way] * shapes[way] if len(self.ways) > 1 else shapes[way]
+        return out
+
+    def known(self) -> dict[str, float]:
+        """Return the parameters where the input is known."""
+        return dict.fromkeys(self.names.values(), 0.0)
+
+    def choice(self, said: EstimatedInput) -> dict[str, float]:
+        """Return the factors that choose between the ways, by name."""
+        return {name: float(way == said.scale) for way, name in self.names.items() if way in self.ways}
+
+
+@dataclass(frozen=True, eq=False)
+class _Curve:
+    """One experiment's estimated input: the values at its knots as symbols, logarithms where these are meant."""
+
+    form: Form
+    said: EstimatedInput
+    theta: ca.SX
+
+    @classmethod
+    def of(cls, form: Form, said: EstimatedInput) -> _Curve:
+        values = [ca.SX.sym(n) for n in said.names(form.called)]
+        return cls(form, said, ca.vertcat(*(ca.log(v) if said.log else v for v in values)))
+
+    def at(self, time: float) -> ca.SX:
+        """Return g at a number."""
+        return _combined(self.said.interpolation(time)[0], self.theta)
+
+    def before(self, time: float) -> ca.SX:
+        """Return u just before a number, from which it is continuous but where it jumps."""
+        if self.said.kind == "piecewise_constant":
+            time = float(np.nextafter(time, -np.inf))
+        g = self.at(max(time, float(self.said.knots[0])))
+        return ca.exp(g) if self.said.log else g
+
+    def piece(self, k: int) -> dict[str, Any]:
+        """Return the parameters between knots k and k + 1."""
+        t, n = self.said.knots, self.said.knots.size
+        last = min(k + 1, n - 1)
+        a, b = self.theta[k], self.theta[last]
+        constant = self.said.kind == "piecewise_constant"
+        h = float(t[last] - t[k]) if last > k else 1.0
+        found: dict[str, Any] = {"a": a, "b": a if constant else b, "t": float(t[k]), "r": 0.0 if constant else 1.0 / h}
+        if self.form.degree == 3:
+            if self.said.kind == "cubic_spline":
+                found |= {"d": _combined(h * self.said.slopes[k], self.theta)}
+                found |= {"e": _combined(h * self.said.slopes[last], self.theta)}
+            else:
+                found |= dict.fromkeys("de", 0.0 if constant else b - a)
+        names = self.form.names
+        return {names[what]: value for what, value in found.items() if what in names}
+
+    def first(self, start: float) -> int:
+        """Return the piece on which an experiment begins."""
+        t = self.said.knots
+        last = t.size - 1 if self.said.kind == "piecewise_constant" else t.size - 2
+        return int(np.clip(np.searchsorted(t, start, side="right") - 1, 0, last))
+
+    def settings(self, start: float) -> list[Setting]:
+        """Return what changes at the knots behind the start."""
+        t = self.said.knots
+        n = t.size if self.said.kind == "piecewise_constant" else t.size - 1
+        found: list[Setting] = []
+        now = self.piece(self.first(start))
+        for k in range(self.first(start) + 1, n):
+            new = self.piece(k)
+            found.append(Setting(float(t[k]), {n: v for n, v in new.items() if not _same(v, now[n])}))
+            now = new
+        return found
+
+    def held(self, start: float) -> dict[str, Any]:
+        """Return the parameters of an input that stands at its value at the start."""
+        still = self.form.known() | self.form.choice(self.said)
+        return still | {self.form.names["a"]: self.at(start)} | self._flat(self.at(start))
+
+    def _flat(self, value: ca.SX) -> dict[str, Any]:
+        return {self.form.names["b"]: value} if self.form.degree else {}
+
+
+def _combined(weights: Any, theta: ca.SX) -> ca.SX:
+    """Return a sum of values, of those that count."""
+    used = np.flatnonzero(np.asarray(weights)).tolist()
+    if len(used) == 1 and weights[used[0]] == 1.0:
+        return theta[used[0]]
+    return sum((float(weights[j]) * theta[j] for j in used), ca.SX(0))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are the same number or expression."""
+    if isinstance(one, ca.SX) and isinstance(other, ca.SX):
+        return bool(ca.is_equal(one, other, 2))
+    return not isinstance(one, ca.SX) and not isinstance(other, ca.SX) and one == other
+
+
+_REDUCED: Built[Model, dict[tuple[Form, ...], Model]] = Built()
+"""Models without estimated inputs, so that their functions are built once."""
+
+
+def with_pieces(said: Statement) -> Statement:
+    """Return the statement with parameters that change at knots in place of estimated inputs."""
+    forms = _forms(said)
+    if not forms:
+        return said
+    model = said.model
+    symbols = {f.called: {what: ca.SX.sym(n) for what, n in f.names.items()} for f in forms}
+    built = _REDUCED.get(model, lambda _: {})
+    values = {f.called: f.value(symbols[f.called], model.system.t) for f in forms}
+    added = [s for f in forms for s in symbols[f.called].values()]
+    if forms not in built:
+        built[forms] = model.with_added_inputs(values, added)
+    return replace(
+        said,
+        model=built[forms],
+        experiments=tuple(_reduced(e, forms) for e in said.experiments),
+    )
+
+
+def _forms(said: Statement) -> tuple[Form, ...]:
+    forms: list[Form] = []
+    for called in said.model.inputs:
+        given = [e.inputs[called] for e in said.experiments]
+        given += [e.steady.inputs[called] for e in said.experiments if e.steady and called in e.steady.inputs]
+        found = [u for u in given if isinstance(u, EstimatedInput)]
+        if found:
+            ways = {u.scale for u in found} | ({"known"} if len(found) < len(given) else set[str]())
+            forms.append(Form(called, max(_DEGREE[u.kind] for u in found), tuple(sorted(ways))))
+    return tuple(forms)
+
+
+def _reduced(experiment: Experiment, forms: Iterable[Form]) -> Experiment:
+    """Return an experiment in which estimated inputs are parameters that change."""
+    inputs, parameters, settings = dict(experiment.inputs), dict(experiment.parameters), list[Setting]()
+    curves: dict[str, _Curve] = {}
+    before: dict[str, Any] = {}
+    steady = experiment.steady
+    for form in forms:
+        given = inputs[form.called]
+        if not isinstance(given, EstimatedInput):
+            parameters |= form.known()
+            continue
+        curve = curves[form.called] = _Curve.of(form, given)
+        inputs[form.called] = Placeholder.of(given, form.called)
+        parameters |= {**form.choice(given), **curve.piece(curve.first(experiment.start))}
+        settings += curve.settings(experiment.start)
+        if steady is not None:
+            before |= form.known() if form.called in steady.inputs else curve.held(experiment.start)
+    events = [_exchanged_event(event, curves) for event in experiment.events]
+    changes: dict[str, Any] = {"inputs": inputs, "parameters": parameters, "events": (*events, *settings)}
+    if steady is not None:
+        changes["initial"] = replace(steady, parameters={**steady.parameters, **before})
+    return experiment.with_changes(**changes)
+
+
+def _exchanged_event(event: Any, curves: Mapping[str, _Curve]) -> Any:
+    """Put the values of estimated inputs into an event at a known time."""
+    if not isinstance(event, Event) or isinstance(event.time, ca.SX) or event.when is not None:
+        return event
+    time = event.time
+    inside = {s.name() for v in event.changes.values() if isinstance(v, ca.SX) for s in ca.symvar(v)}
+    values = {n: curve.before(time) for n, curve in curves.items() if n in inside}
+    if not values:
+        return event
+    new = {n: _exchanged(v, values) if isinstance(v, ca.SX) else v for n, v in event.changes.items()}
+    return Event(time, new, measured=event.measured)
+
+
+def _exchanged(expression: ca.SX, values: Mapping[str, ca.SX]) -> ca.SX:
+    """Put values in the place of inputs, by name; a known one adds to it."""
+    found = [s for s in ca.symvar(expression) if s.name() in values]
+    if not found:
+        return expression
+    new = [s + values[s.name()] for s in found]
+    return ca.substitute([expression], [ca.vertcat(*found)], [ca.vertcat(*new)])[0]

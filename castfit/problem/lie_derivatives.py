@@ -1,0 +1,130 @@
+"""What constraints bound, as graphs over the model's symbols: values, rates along solutions, and conserved sums.
+
+The rate of y = g(t, x, z) along the solutions of  x' = f, 0 = alg  is
+
+    y' = g_x f + g_t + g_z z',     alg_z z' = -(alg_x f + alg_t)
+
+A sum is conserved where its rate vanishes whatever the states.  Where the rate is linear in the parameters, as for mass
+action, that is a set of linear equations in these: rates at many states, reduced to independent rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import casadi as ca
+import numpy as np
+
+from castfit.model.model import Model, by_name
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.problem.constraints import Constraint
+
+_ZERO = 1e-10  # of the terms of a rate: what is left of a sum that is conserved
+_SAMPLES = 6  # states per parameter at which a rate is looked at
+
+
+def graph_of(constraint: Constraint, model: Model) -> ca.SX:
+    """Return what a constraint bounds as a graph over the model's symbols; names of outputs stand for expressions."""
+    value = value_of(constraint, model)
+    return rate_of(value, model) if constraint.of == "rate" else value
+
+
+def value_of(constraint: Constraint, model: Model) -> ca.SX:
+    """Return a constraint's expression over the model's symbols."""
+    graph, own = model.told(constraint.expression), symbols_in(model)
+    outputs = [s for s in ca.symvar(graph) if s.name() not in own and s.name() in model.outputs]
+    if outputs:
+        inside = [model.outputs[s.name()] for s in outputs]
+        graph = ca.substitute([graph], [ca.vertcat(*outputs)], [ca.vertcat(*inside)])[0]
+    return by_name(graph, model)
+
+
+def symbols_in(model: Model) -> set[str]:
+    """Return the names of a model's symbols."""
+    return {*model.states, *model.algebraic_states, *model.parameters, *model.inputs, model.system.t.name()}
+
+
+def rate_of(value: ca.SX, model: Model) -> ca.SX:
+    """Return the derivative of an expression by time along the model's solutions, at constant inputs."""
+    s = model.system
+    rate = ca.jtimes(value, s.x, s.ode) + ca.jacobian(value, s.t)
+    if s.z.numel() and ca.depends_on(value, s.z):
+        right = ca.jtimes(s.alg, s.x, s.ode) + ca.jacobian(s.alg, s.t)
+        rate -= ca.mtimes(ca.jacobian(value, s.z), ca.solve(ca.jacobian(s.alg, s.z), right))
+    return ca.densify(rate)
+
+
+@dataclass(frozen=True)
+class Conservation:
+    """When a model conserves a sum: always, or where all `equations` in its parameters are zero.
+
+    `never` says why no parameters make it conserved, or why that cannot be told.
+    """
+
+    equations: tuple[ca.SX, ...] = ()
+    never: str = ""
+
+
+def conservation(value: ca.SX, model: Model) -> Conservation:
+    """Find out when the value of an expression stays constant along all solutions of a model."""
+    s = model.system
+    rate = rate_of(value, model)
+    slope = ca.jacobian(value, s.x)
+    terms = ca.mtimes(ca.fabs(slope), ca.fabs(s.ode))
+    n_p = s.p.numel()
+    linear = bool(ca.is_linear(rate, s.p)) if n_p else True
+    by_p = ca.jacobian(rate, s.p)
+    rest = ca.substitute(rate, s.p, ca.DM.zeros(n_p)) if n_p and linear else rate
+    function = s.function("rate", rate, terms, ca.densify(by_p), rest)
+    rng = np.random.default_rng(0)  # where a function is looked at, no part of any answer
+    size = _SAMPLES * (n_p + 2)
+    sizes = [a.numel() for a in s.arguments]
+    rows: list[Array] = []
+    moves = False
+    for _ in range(size):
+        at = [np.exp(rng.uniform(-1.0, 1.0, n)) for n in sizes]
+        found = [np.asarray(part, dtype=float).ravel() for part in function(*at)]
+        if not all(np.isfinite(part).all() for part in found):
+            continue
+        moves |= bool(np.abs(found[0][0]) > _ZERO * max(float(found[1][0]), np.finfo(float).tiny))
+        rows.append(np.concatenate([found[2], found[3]]))
+    if not rows:
+        return Conservation(never="its rate cannot be computed")
+    if not moves:
+        return Conservation()
+    if not linear:
+        return Conservation(never="its rate is not linear in the parameters; state the relation of these itself")
+    reduced = _reduced(np.array(rows))
+    if any(not np.any(row[:-1]) for row in reduced):
+        return Conservation(never="it changes whatever the parameters")
+    symbols = ca.vertsplit(s.p)
+    equations = [
+        sum((ca.SX(float(a)) * p for a, p in zip(row[:-1], symbols, strict=True) if a), ca.SX(float(row[-1])))
+        for row in reduced
+    ]
+    return Conservation(tuple(ca.SX(e) for e in equations))
+
+
+def _reduced(rows: Array) -> Array:
+    """Return the independent rows in reduced echelon form, each with the leading entry 1."""
+    left = rows / np.maximum(np.abs(rows).max(axis=1, keepdims=True), np.finfo(float).tiny)
+    rank = int(np.linalg.matrix_rank(left, tol=_ZERO * np.linalg.norm(left)))
+    _, _, basis = np.linalg.svd(left)
+    left, row = basis[:rank].copy(), 0
+    for column in range(left.shape[1]):
+        if row == rank:
+            break
+        pivot = row + int(np.argmax(np.abs(left[row:, column])))
+        if abs(left[pivot, column]) < 1e-8:
+            continue
+        left[[row, pivot]] = left[[pivot, row]]
+        left[row] /= left[row, column]
+        others = np.arange(rank) != row
+        left[others] -= left[others, column, None] * left[row]
+        row += 1
+    left[np.abs(left) < 1e-9] = 0.0
+    near = np.round(left)
+    return np.where(np.abs(left - near) < 1e-9, near, left)

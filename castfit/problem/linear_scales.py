@@ -1,0 +1,191 @@
+"""Which scales and offsets of outputs are eliminated: those that enter the data linearly and nothing else.
+
+    y = s x + o                  normal errors of y: linear in s and o
+    log y = log s + log x        normal errors of log y: linear in log s
+
+Everything else leaves them parameters that are searched: bounds and priors, other densities, errors that depend on the
+prediction, an offset of log-normal data, sigmas of their own that share a scale, constraints that contain one,
+expressions of an experiment's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.casadi_functions import Built
+from castfit.densities.noise.gaussian import LogNormal
+from castfit.problem.lie_derivatives import graph_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.problem.observables import Observed
+    from castfit.problem.compiled_problem import Posed
+
+
+@dataclass(frozen=True)
+class Use:
+    """One scaled output in one experiment.
+
+    Attributes
+    ----------
+    condition, output : int
+        Positions in ``Posed.conditions`` and ``Posed.outputs``.
+    scale, offset : int
+        Entries of theta that are eliminated; -1 if that is not.
+    scale_row, offset_row : int
+        The parameters of the model, by their position in p; -1 where there is no offset.
+    unit : float
+        Of the logarithm, log 10 for decades, of which the data are; 0 if they are no logarithms.
+    """
+
+    condition: int
+    output: int
+    scale: int
+    offset: int
+    scale_row: int
+    offset_row: int
+    unit: float
+
+    @property
+    def entries(self) -> tuple[int, ...]:
+        """The entries of theta that are eliminated."""
+        return tuple(j for j in (self.scale, self.offset) if j >= 0)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Scales and offsets that are eliminated together.
+
+    Attributes
+    ----------
+    entries : tuple of int
+        Of theta.
+    uses : tuple of Use
+        Whose data determine them; all of one unknown sigma, or of known ones.
+    """
+
+    entries: tuple[int, ...]
+    uses: tuple[Use, ...]
+
+
+_BLOCKS: Built[Posed, tuple[Block, ...]] = Built()
+
+
+def blocks_of(posed: Posed) -> tuple[Block, ...]:
+    """Return the scales and offsets that can be eliminated, in the smallest groups that have no data in common."""
+    return _BLOCKS.get(posed, _found)
+
+
+def entries_of(posed: Posed) -> NDArray[np.intp]:
+    """Return the entries of theta that are eliminated: no search moves them."""
+    return np.array(sorted(j for block in blocks_of(posed) for j in block.entries), dtype=np.intp)
+
+
+def _found(posed: Posed) -> tuple[Block, ...]:
+    if not any(output in posed.model.scalings for output in posed.outputs):
+        return ()
+    candidates = list(_uses(posed))
+    allowed = _allowed(posed, candidates)
+    left = [_kept(use, allowed) for use in candidates]
+    return tuple(_components([use for use in left if use.entries]))
+
+
+def _uses(posed: Posed) -> Iterable[Use]:
+    """List all uses of scales and offsets that are entries of theta, whatever else may be said of them."""
+    place = {n: i for i, n in enumerate(posed.model.parameters)}
+    for i, condition in enumerate(posed.conditions):
+        of_row = {int(row): int(j) for j, row in zip(condition.theta, condition.link.of, strict=True) if row >= 0}
+        for j, observed in enumerate(condition.observed):
+            scaling = posed.model.scalings.get(posed.outputs[j])
+            if scaling is None or observed is None:
+                continue
+            scale, offset = place[scaling.scale], place[scaling.offset] if scaling.offset else -1
+            yield Use(i, j, of_row.get(scale, -1), of_row.get(offset, -1), scale, offset, _unit(observed))
+
+
+def _unit(observed: Observed) -> float:
+    """Return the unit of the logarithm of log-normal data, 0 of normal ones, NaN of others."""
+    if observed.weighted:
+        return 0.0
+    noise = observed.noise
+    if isinstance(noise, LogNormal) and noise.plain and len(observed.predicted) == 1:
+        return float(np.log(10.0)) if noise.base == 10 else 1.0
+    return np.nan
+
+
+def _allowed(posed: Posed, uses: Sequence[Use]) -> frozenset[int]:
+    """Return the entries of theta that enter nothing but data in which they are linear."""
+    own: dict[int, list[Use]] = {}
+    for use in uses:
+        for j in use.entries:
+            own.setdefault(j, []).append(use)
+    return frozenset(j for j, of in own.items() if _free(posed, j) and _linear(posed, j, of) and _alone(posed, j, of))
+
+
+def _free(posed: Posed, j: int) -> bool:
+    """Whether nothing is known of a quantity; of a logarithm it may be known that the value is positive."""
+    quantity = posed.quantities[j]
+    lower = quantity.lower if quantity.scale != "log" else -np.inf if quantity.lower <= 0.0 else quantity.lower
+    return bool(lower == -np.inf and quantity.upper == np.inf and not posed.informed[j])
+
+
+def _linear(posed: Posed, j: int, uses: Sequence[Use]) -> bool:
+    """Whether all data that a quantity moves are linear in it, of one kind, and have one sigma, or known ones."""
+    kinds = {use.unit > 0.0 for use in uses}
+    groups = {_group(posed, use) for use in uses}
+    if len(kinds) > 1 or len(groups) > 1 or any(np.isnan(use.unit) for use in uses):
+        return False
+    if kinds == {True}:
+        return all(use.offset_row < 0 for use in uses)
+    return posed.quantities[j].scale == "linear"
+
+
+def _group(posed: Posed, use: Use) -> int:
+    observed = posed.conditions[use.condition].observed[use.output]
+    assert observed is not None
+    return observed.group
+
+
+def _alone(posed: Posed, j: int, uses: Sequence[Use]) -> bool:
+    """Whether a quantity moves the parameter that it is, in its own outputs only."""
+    rows = {
+        row for use in uses for row, entry in ((use.scale_row, use.scale), (use.offset_row, use.offset)) if entry == j
+    }
+    if len(rows) != 1:
+        return False
+    row = rows.pop()
+    for condition in posed.conditions:
+        moved = condition.link.pattern[:, condition.theta == j]
+        if not set(np.flatnonzero(moved.any(axis=1)).tolist()) <= {row}:
+            return False
+    name = posed.model.parameters[row]
+    if any(relation.involved[j] for relation in posed.relations):
+        return False
+    inside = {s.name() for c in posed.path for s in ca.symvar(graph_of(c, posed.model))}
+    mine = {n for n, s in posed.model.scalings.items() if name in s.parameters}
+    seen = (*posed.outputs, *posed.spreads)
+    depends = ca.jacobian_sparsity(posed.observed, posed.model.system.p[row]).get_triplet()[0]
+    return name not in inside and all(seen[k] in mine for k in depends)
+
+
+def _kept(use: Use, allowed: frozenset[int]) -> Use:
+    scale, offset = (j if j in allowed else -1 for j in (use.scale, use.offset))
+    return Use(use.condition, use.output, scale, offset, use.scale_row, use.offset_row, use.unit)
+
+
+def _components(uses: Sequence[Use]) -> Iterable[Block]:
+    """Collect uses that are linked through common entries."""
+    left = list(uses)
+    while left:
+        inside, entries = [left.pop(0)], set[int]()
+        while inside:
+            entries |= {j for use in inside for j in use.entries}
+            inside = [use for use in left if entries & {*use.entries}]
+            left = [use for use in left if use not in inside]
+        yield Block(tuple(sorted(entries)), tuple(use for use in uses if entries & {*use.entries}))

@@ -1,0 +1,196 @@
+"""How each output is observed in each experiment: its noise model worked out.
+
+An unknown standard deviation is either a *group* of data, whose sigma is eliminated while fitting, or a parameter
+``sigma(y)`` of its own.  A spread that is computed, from parameters, states or outputs, becomes an output of the model,
+``sigma of y``, so that transcriptions evaluate it, and its derivatives, like anything else that is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.casadi_functions import Built
+from castfit.experiment.events import symbols_of
+from castfit.densities.noise.base import Noise
+from castfit.densities.noise.gaussian import Gaussian
+from castfit.densities.noise.unknown import Unknown
+from castfit.problem.quantities import every_parameter
+from castfit.problem.parameters import Parameter, Statement
+
+if TYPE_CHECKING:
+    from castfit.experiment.experiment import Experiment
+    from castfit.model.model import Model
+
+_FIRST_GUESS = 0.1  # of the data: where an unknown spread stands until residuals say more
+
+
+@dataclass(frozen=True)
+class Observed:
+    """How one output is observed in one experiment.
+
+    Attributes
+    ----------
+    noise : Noise
+        Its model, without the spread.
+    group : int
+        The unknown sigma that is eliminated, by its position in ``Posed.groups``; -1 if there is none.
+    predicted : tuple of str
+        The outputs of the model that the density depends on: what is measured, then its spread where that is computed,
+        then other symbols of the density.
+    computed : bool
+        Whether the spread is computed.
+    """
+
+    noise: Noise
+    group: int
+    predicted: tuple[str, ...]
+    computed: bool = False
+
+    @property
+    def weighted(self) -> bool:
+        """Whether a row is simply  (prediction - value) / sigma."""
+        return isinstance(self.noise, Gaussian) and self.noise.plain and len(self.predicted) == 1
+
+
+@dataclass(frozen=True)
+class Observations:
+    """What follows from all that was said of noise.
+
+    Attributes
+    ----------
+    said : Statement
+        With the parameters of the noise, and computed spreads as outputs of the model.
+    observed : per experiment a mapping from output to Observed
+    groups : tuple of str
+        Names of the unknown sigmas that are eliminated; "" is that of all data of which nothing is said.
+    spreads : tuple of str
+        Computed spreads, outputs of the model.
+    noise_parameters : frozenset of str
+        Parameters that move nothing but the noise.
+    """
+
+    said: Statement
+    observed: tuple[Mapping[str, Observed], ...]
+    groups: tuple[str, ...]
+    spreads: tuple[str, ...]
+    noise_parameters: frozenset[str]
+
+
+@dataclass
+class _Plan:
+    """What was met so far."""
+
+    eliminated: dict[str, bool]
+    groups: dict[str, int] = field(default_factory=dict[str, int])
+    spreads: dict[str, ca.SX] = field(default_factory=dict[str, ca.SX])
+    parameters: dict[str, Parameter] = field(default_factory=dict[str, Parameter])
+    models: dict[tuple[object, ...], Noise] = field(default_factory=dict[tuple[object, ...], Noise])
+
+    def bare(self, noise: Noise) -> Noise:
+        """Return a noise model without its spread, one for all that are alike: their functions are built once."""
+        options = (getattr(noise, f.name) for f in fields(noise) if f.name != "sigma")
+        key = (type(noise), *(o if callable(o) else repr(o) for o in options))
+        return self.models.setdefault(key, replace(noise, sigma=None))
+
+    def group(self, label: str) -> int:
+        return self.groups.setdefault(label, len(self.groups))
+
+    def spread(self, output: str, expression: ca.SX) -> str:
+        """Name a computed spread; equal graphs share one name."""
+        for name, known in self.spreads.items():
+            if ca.is_equal(known, expression, 10):
+                return name
+        names = (f"sigma of {output}{'' if k == 1 else f' ({k})'}" for k in range(1, len(self.spreads) + 2))
+        name = next(n for n in names if n not in self.spreads)
+        self.spreads[name] = expression
+        return name
+
+
+def label(output: str, sigma: Unknown) -> str:
+    """Return the name of an unknown sigma: as given, or that of its output."""
+    return sigma.name or output
+
+
+def unknowns(experiments: Iterable[Experiment]) -> Iterable[tuple[str, str, Noise, Unknown]]:
+    """List every use of an unknown sigma: its label, the output, the noise model, and what was said of it."""
+    for e in experiments:
+        for output, noise in e.noise.items():
+            if isinstance(noise.sigma, Unknown):
+                yield label(output, noise.sigma), output, noise, noise.sigma
+
+
+def work_out(said: Statement) -> Observations:
+    """Work out what was said of noise; it must hold no mistake."""
+    uses = list(unknowns(said.experiments))
+    eliminated: dict[str, bool] = {}
+    for name, _, noise, sigma in uses:
+        eliminated[name] = eliminated.get(name, True) and noise.profiled and sigma.plain
+    plan = _Plan(eliminated)
+    observed = tuple({n: _observed(e, n, plan) for n in e.measured} for e in said.experiments)
+    if not plan.spreads:
+        return Observations(said, observed, tuple(plan.groups), (), frozenset())
+    names = {s.name() for graph in plan.spreads.values() for s in ca.symvar(graph)}
+    known = {*every_parameter(said.model, said.parameters), *plan.parameters}
+    added = [n for n in dict.fromkeys((*said.parameters, *plan.parameters)) if n in names & known]
+    added = [n for n in added if n not in said.model.parameters]
+    model = _extended(said.model, added, plan.spreads)
+    whole = replace(said, model=model, parameters={**said.parameters, **plan.parameters})
+    elsewhere = {s.name() for e in said.experiments for g in _graphs(e) for s in ca.symvar(g)}
+    elsewhere = elsewhere.union(*(symbols_of(e.events) for e in said.experiments))
+    outputs = {s.name() for e in said.experiments for n in e.measured for s in ca.symvar(said.model.outputs[n])}
+    only = frozenset(n for n in added if n not in elsewhere | outputs)
+    return Observations(whole, observed, tuple(plan.groups), tuple(plan.spreads), only)
+
+
+def _observed(experiment: Experiment, output: str, plan: _Plan) -> Observed:
+    noise = experiment.noise.get(output)
+    if noise is None:
+        known = experiment.sigma is not None and output in experiment.sigma
+        return Observed(Gaussian(), -1 if known else plan.group(""), (output,))
+    sigma, bare = noise.sigma, plan.bare(noise)
+    if isinstance(sigma, Unknown):
+        name = label(output, sigma)
+        if plan.eliminated[name]:
+            return Observed(bare, plan.group(name), (output,))
+        parameter = f"sigma({name})"
+        plan.parameters[parameter] = _parameter(experiment, output, noise, sigma)
+        sigma = _symbol(parameter)
+    own = [plan.spread(output, symbol) for symbol in noise.symbols]
+    computed = [] if sigma is None else [plan.spread(output, sigma)]  # else a number, or none is needed
+    return Observed(bare, -1, (output, *computed, *own), bool(computed))
+
+
+@cache
+def _symbol(name: str) -> ca.SX:
+    """Return the symbol of a parameter of the noise, always the same, so that graphs of it are recognised."""
+    return ca.SX.sym(name)
+
+
+def _parameter(experiment: Experiment, output: str, noise: Noise, sigma: Unknown) -> Parameter:
+    values = experiment.data[output][1]
+    size = float(np.nanmedian(np.abs(values))) if noise.in_unit_of_output else 1.0
+    guess = _FIRST_GUESS * (size or 1.0) if sigma.guess is None else sigma.guess
+    lower = sigma.lower or min(noise.least_spread(values), guess, sigma.upper)
+    return Parameter(float(np.clip(guess, lower, sigma.upper)), lower, sigma.upper, "log", prior=sigma.prior)
+
+
+def _graphs(experiment: Experiment) -> list[ca.SX]:
+    return [v for v in (*experiment.parameters.values(), *experiment.initial.values()) if isinstance(v, ca.SX)]
+
+
+_EXTENDED: Built[Model, dict[tuple[object, ...], tuple[Mapping[str, ca.SX], Model]]] = Built()
+"""Extended models, so that their functions are built once; graphs are kept, since their hashes are addresses."""
+
+
+def _extended(model: Model, parameters: Sequence[str], spreads: Mapping[str, ca.SX]) -> Model:
+    known = _EXTENDED.get(model, lambda _: {})
+    key = (*parameters, *spreads, *(hash(graph) for graph in spreads.values()))
+    if key not in known:
+        known[key] = (spreads, model.extended(parameters, spreads))
+    return known[key][1]

@@ -1,0 +1,319 @@
+"""The link: how one experiment's parameters and initial state follow from what is estimated.
+
+    q --natural scale--> n --> y = (p, a, e)
+
+Each row of y is a number, or one of the natural values n, or is computed from them by a *part* of the link.  A part
+knows its rows as functions of n, with first and second derivatives, and says in words why a value cannot be had; the
+first kind of part is a set of expressions.  A steady state is another one: it answers with the root of the model's
+right-hand side at p(n), and its derivatives by the implicit function theorem.
+
+Notation
+--------
+q      (n_q,)      what the experiment depends on, in search scale
+n      (n_q,)      the same in natural scale
+y      (n_y,)      rows: p, then a, then e
+p      (n_p,)      all parameters of the model
+a      (n_x,)      the initial state
+e      (n_e,)      what events need: times, rates, parameters of what changes (see castfit.schedule)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from castfit.problem.quantities import natural_value
+
+if TYPE_CHECKING:
+    import casadi as ca
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+    Index = NDArray[np.intp]
+    Mask = NDArray[np.bool_]
+
+
+class Part(Protocol):
+    """Rows of y that are computed from the natural values n."""
+
+    @property
+    def rows(self) -> Index:
+        """Which rows of y, (m,)."""
+        ...
+
+    @property
+    def pattern(self) -> Mask:
+        """Which row can depend on which entry of n, (m, n_q)."""
+        ...
+
+    def values(self, n: Array) -> tuple[Array, Array]:
+        """Return the values (m,) and their derivatives by n (m, n_q); NaN where there are none."""
+        ...
+
+    def curvature(self, n: Array, weight: Array) -> tuple[Array, Array]:
+        """Return sum_i weight[i] d row_i/dn (n_q,) and sum_i weight[i] d2 row_i/dn2 (n_q, n_q)."""
+        ...
+
+    def reason(self, n: Array, row: int) -> tuple[str, str]:
+        """Say what row `row` of the part (0 ... m - 1) is, and for which values it was asked for."""
+        ...
+
+    def kept(self, keep: Index, n: Array) -> Part:
+        """Return the part as a function of the entries `keep` of n, the others held at their value."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Expressions:
+    """A part of rows that are expressions of quantities and of numbers.
+
+    Attributes
+    ----------
+    rows : (m,) int array
+    what : tuple of m str
+        What each row is, in words, with its expression.
+    names : tuple of str
+        The arguments of the expressions.
+    source : (len(names),) int array
+        Which entry of n each argument is; -1 for a number.
+    numbers : (len(names),) array
+        The arguments that are numbers; 0 elsewhere.
+    first, second : casadi.Function
+        arguments -> (values, Jacobian), and (arguments, weight) -> (weighted Jacobian, weighted Hessian).
+    support : (m, len(names)) bool array
+        Which row depends on which argument, by the structure of the graph.
+    n_q : int
+    """
+
+    rows: Index
+    what: tuple[str, ...]
+    names: tuple[str, ...]
+    source: Index
+    numbers: Array
+    first: ca.Function
+    second: ca.Function
+    support: Mask
+    n_q: int
+
+    @cached_property
+    def _known(self) -> Index:
+        return np.flatnonzero(self.source >= 0)
+
+    @property
+    def pattern(self) -> Mask:
+        """Which row can depend on which entry of n, (m, n_q)."""
+        out = np.zeros((self.rows.size, self.n_q), dtype=np.bool_)
+        out[:, self.source[self._known]] = self.support[:, self._known]
+        return out
+
+    def _arguments(self, n: Array) -> Array:
+        arguments = self.numbers.copy()
+        arguments[self._known] = n[self.source[self._known]]
+        return arguments
+
+    def values(self, n: Array) -> tuple[Array, Array]:
+        """Return the values (m,) and their derivatives by n (m, n_q)."""
+        values, slopes = self.first(self._arguments(n))
+        jacobian = np.zeros((self.rows.size, self.n_q))
+        jacobian[:, self.source[self._known]] = slopes.full()[:, self._known]
+        return values.full()[:, 0], jacobian
+
+    def curvature(self, n: Array, weight: Array) -> tuple[Array, Array]:
+        """Return the weighted sums of first and second derivatives by n."""
+        slope, bend = self.second(self._arguments(n), weight)
+        gradient, hessian = np.zeros(self.n_q), np.zeros((self.n_q, self.n_q))
+        at = self.source[self._known]
+        gradient[at] = slope.full()[0, self._known]
+        hessian[at[:, None], at] = bend.full()[self._known[:, None], self._known]
+        return gradient, hessian
+
+    def reason(self, n: Array, row: int) -> tuple[str, str]:
+        """Say what a row is, and for which values of its arguments it was asked for."""
+        used = np.flatnonzero(self.support[row])
+        arguments = self._arguments(n)
+        where = ", ".join(f"{self.names[j]} = {arguments[j]:.6g}" for j in used)
+        return self.what[row], where
+
+    def kept(self, keep: Index, n: Array) -> Expressions:
+        """Return the part as a function of the entries `keep` of n, the others held at their value."""
+        place = np.full(self.n_q + 1, -1, dtype=np.intp)  # the last entry is that of numbers
+        place[keep] = np.arange(keep.size)
+        source = place[self.source]
+        numbers = np.where(source >= 0, 0.0, self._arguments(n))
+        return replace(self, source=source, numbers=numbers, n_q=keep.size)
+
+
+@dataclass(frozen=True)
+class Natural:
+    """Parameters and initial state at a point, natural scale, with derivatives with respect to q.
+
+    p (n_p,), dp (n_p, n_q), a (n_x,), da (n_x, n_q), e (n_e,), de (n_e, n_q)
+    """
+
+    p: Array
+    dp: Array
+    a: Array
+    da: Array
+    e: Array = field(default_factory=lambda: np.empty(0))
+    de: Array = field(default_factory=lambda: np.empty((0, 0)))
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """How one experiment's parameters p and initial state a follow from q.
+
+    Attributes
+    ----------
+    n_p : int
+        How many rows of y are parameters; initial states follow.  What else an experiment may need (parameters of the
+        noise) are more rows after these.
+    base : (n_y,) array
+        The rows that are numbers; 0 elsewhere.
+    of : (n_q,) int array
+        The row that an entry of q is, -1 for one that appears in parts only.
+    log : (n_q,) bool array
+        Which entries of q are logarithms.
+    parts : tuple of Part
+    flow : (n_p,) bool array, optional
+        Which parameters the model's equations contain; by default all.  The others appear in outputs or noise only.
+    n_e : int
+        How many rows, the last ones, are those of events.
+    """
+
+    n_p: int
+    base: Array
+    of: Index
+    log: Mask
+    parts: tuple[Part, ...] = ()
+    flow: Mask | None = None
+    n_e: int = 0
+
+    @property
+    def _states(self) -> slice:
+        """The rows of initial states."""
+        return slice(self.n_p, self.base.size - self.n_e)
+
+    @property
+    def _events(self) -> slice:
+        """The rows of events."""
+        return slice(self.base.size - self.n_e, self.base.size)
+
+    @cached_property
+    def _direct(self) -> tuple[Index, Index]:
+        """The entries of q that are rows, and these rows."""
+        entries = np.flatnonzero(self.of >= 0)
+        return entries, self.of[entries]
+
+    def natural(self, q: Array) -> Natural:
+        """Evaluate p(q), a(q) and their Jacobians; what cannot be computed is not finite (see `failure`)."""
+        n = natural_value(q, self.log)
+        slope = np.where(self.log, n, 1.0)
+        y, dy = self.base.copy(), np.zeros((self.base.size, q.size))
+        entries, rows = self._direct
+        y[rows] = n[entries]
+        dy[rows, entries] = slope[entries]
+        for part in self.parts:
+            y[part.rows], by_n = part.values(n)
+            with np.errstate(invalid="ignore"):  # where an expression cannot be computed
+                dy[part.rows] = by_n * slope
+        p, a, e = self.n_p, self._states, self._events
+        return Natural(y[:p], dy[:p], y[a], dy[a], y[e], dy[e])
+
+    def failure(self, q: Array, at: Natural, *, slopes: bool = False) -> str:
+        """Say which part could not be computed at q, or whose derivative could not; empty if none is missing."""
+        if not self.parts:
+            return ""
+        y, dy = np.concatenate([at.p, at.a, at.e]), np.concatenate([at.dp, at.da, at.de.reshape(at.e.size, q.size)])
+        for part in self.parts:
+            good = np.isfinite(dy[part.rows]).all(axis=1) if slopes else np.isfinite(y[part.rows])
+            if not good.all():
+                worst = int(np.argmin(good))
+                what, where = part.reason(natural_value(q, self.log), worst)
+                value = "not finite" if slopes else str(y[part.rows][worst])
+                return f"{'the derivative of ' if slopes else ''}{what} is {value} at {where}"
+        return ""
+
+    def curvature(self, q: Array, weight_p: Array, weight_a: Array, weight_e: Array | None = None) -> Array:
+        """Return sum_i weight_p[i] d2 p_i/dq2 + the same of a and of e, (n_q, n_q)."""
+        n = natural_value(q, self.log)
+        slope, second = np.where(self.log, n, 1.0), np.where(self.log, n, 0.0)
+        weight = np.concatenate([weight_p, weight_a, np.zeros(self.n_e) if weight_e is None else weight_e])
+        out, gain = np.zeros((q.size, q.size)), np.zeros(q.size)
+        entries, rows = self._direct
+        gain[entries] = weight[rows]
+        for part in self.parts:
+            gradient, hessian = part.curvature(n, weight[part.rows])
+            gain += gradient
+            out += slope[:, None] * hessian * slope
+        out[np.diag_indices(q.size)] += gain * second
+        return out
+
+    @cached_property
+    def pattern(self) -> Mask:
+        """Which row of y can depend on which entry of q, (n_y, n_q)."""
+        out = np.zeros((self.base.size, self.of.size), dtype=np.bool_)
+        entries, rows = self._direct
+        out[rows, entries] = True
+        for part in self.parts:
+            out[part.rows] = part.pattern
+        return out
+
+    @cached_property
+    def free(self) -> Index:
+        """The parameters of the model that depend on q, by their position in p."""
+        return np.flatnonzero(self.pattern[: self.n_p].any(axis=1))
+
+    @cached_property
+    def moving(self) -> Mask:
+        """Which entries of q move a parameter of the model's equations, or an event, (n_q,)."""
+        rows, events = self.pattern[: self.n_p], np.logical_or.reduce(self.pattern[self._events], axis=0)
+        return np.logical_or.reduce(rows if self.flow is None else rows[self.flow], axis=0) | events
+
+    @cached_property
+    def moving_events(self) -> Mask:
+        """Which rows of events depend on q, (n_e,)."""
+        return np.logical_or.reduce(self.pattern[self._events], axis=1)
+
+    @cached_property
+    def starting(self) -> Mask:
+        """Which entries of q move an initial state, (n_q,)."""
+        return np.logical_or.reduce(self.pattern[self._states], axis=0)
+
+    @cached_property
+    def given(self) -> Mask:
+        """Which initial states are numbers, whatever q, (n_x,)."""
+        return np.logical_not(np.logical_or.reduce(self.pattern[self._states], axis=1))
+
+    @property
+    def parameter_of(self) -> Index:
+        """The parameter that an entry of q is, by its position in p; -1 if it is none, (n_q,)."""
+        return np.where(self.of < self.n_p, self.of, -1)
+
+    @property
+    def state_of(self) -> Index:
+        """The initial state that an entry of q is; -1 if it is none, (n_q,)."""
+        among = (self.of >= self.n_p) & (self.of < self.base.size - self.n_e)
+        return np.where(among, self.of - self.n_p, -1)
+
+    @property
+    def base_p(self) -> Array:
+        """The parameters that are numbers, (n_p,)."""
+        return self.base[: self.n_p]
+
+    @property
+    def base_a(self) -> Array:
+        """The initial states that are numbers, (n_x,)."""
+        return self.base[self._states]
+
+    def kept(self, keep: Index, q: Array) -> Link:
+        """Return the link as a function of the entries `keep` of q, the others held at their value."""
+        n = natural_value(q, self.log)
+        entries, rows = self._direct
+        held = ~np.isin(entries, keep)
+        base = self.base.copy()
+        base[rows[held]] = n[entries[held]]
+        parts = tuple(part.kept(keep, n) for part in self.parts)
+        return Link(self.n_p, base, self.of[keep], self.log[keep], parts, self.flow, self.n_e)

@@ -1,0 +1,204 @@
+"""What the user says, read but not worked out: parameters, priors, constraints, and the statement of all together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.bounds import both_bounds
+from castfit._support.reprs import brief
+from castfit.problem.constraints import Constraint
+from castfit.experiment.estimated_inputs import EstimatedInput
+
+if TYPE_CHECKING:
+    from castfit.experiment.experiment import Experiment
+    from castfit.model.model import Model
+    from castfit.densities.priors import Entry, PriorDistribution
+
+
+@brief
+@dataclass(frozen=True, init=False)
+class Parameter:
+    """A parameter of the model: its guess, and how it is estimated.
+
+    Parameters
+    ----------
+    value : float or mapping
+        The guess, or the value if fixed.  A local parameter may have one per experiment: ``{"experiment 1": 0.1}``.
+    lower, upper : float
+        Bounds, natural scale.
+    scale : {"linear", "log"}
+        Whether the search moves in the value or in its logarithm.
+    fixed : bool
+        Whether the value is kept.
+    local : bool
+        Whether every experiment has a value of its own.
+    prior : PriorDistribution, optional
+        What is known of the value beforehand, such as ``Normal(mean, deviation)``; see `castfit.priors`.
+    bounds : (lower, upper), optional
+        The bounds in one argument.
+    starts : PriorDistribution, optional
+        How `multistart` and `estimate` draw starts of it, within its bounds; by default evenly on its scale.  It says
+        where to look, and nothing about the answer.
+
+    Raises
+    ------
+    InputError
+        If `bounds` is no pair, or given beside `lower` or `upper`.  What else is wrong is found by `Problem`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> cf.Parameter(0.5, lower=0)
+    Parameter(value=0.5, lower=0)
+    >>> cf.Parameter(1.0, bounds=(1e-3, 1e3), scale="log")
+    Parameter(value=1, lower=0.001, upper=1000, scale='log')
+    >>> cf.Parameter(9.81, fixed=True)
+    Parameter(value=9.81, fixed=True)
+    >>> cf.Parameter(1.0, local=True, prior=cf.Normal(1.0, 0.2))
+    Parameter(value=1, local=True, prior=Normal(mean=1, deviation=0.2))
+    >>> cf.Parameter(1.0, bounds=(0, 100), starts=cf.priors.Uniform(0, 2))
+    Parameter(value=1, lower=0, upper=100, starts=Uniform(lower=0, upper=2))
+    """
+
+    value: float | Mapping[str, float]
+    lower: float = -np.inf
+    upper: float = np.inf
+    scale: str = "linear"
+    fixed: bool = False
+    local: bool = False
+    prior: PriorDistribution | None = None
+    starts: PriorDistribution | None = None
+
+    def __init__(
+        self,
+        value: float | Mapping[str, float],
+        lower: float = -np.inf,
+        upper: float = np.inf,
+        scale: str = "linear",
+        fixed: bool = False,
+        local: bool = False,
+        prior: PriorDistribution | None = None,
+        *,
+        bounds: tuple[float, float] | None = None,
+        starts: PriorDistribution | None = None,
+    ) -> None:
+        lower, upper = both_bounds("Parameter", lower, upper, bounds)
+        given = (value, lower, upper, scale, fixed, local, prior, starts)
+        for entry, item in zip(fields(self), given, strict=True):
+            object.__setattr__(self, entry.name, item)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The lower and the upper bound."""
+        return self.lower, self.upper
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """A model, its experiments, and what is said of their quantities; every experiment has a name.
+
+    `unguessed` are the scales and offsets of outputs whose guess nobody gave.
+    """
+
+    model: Model
+    experiments: tuple[Experiment, ...]
+    parameters: Mapping[str, Parameter]
+    state_bounds: Mapping[str, tuple[float, float]]
+    constraints: tuple[Constraint, ...]
+    priors: tuple[Entry, ...] = ()
+    unguessed: frozenset[str] = frozenset()
+    units: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def with_scales(
+    model: Model, experiments: Iterable[Experiment], given: Mapping[str, Parameter]
+) -> tuple[dict[str, Parameter], frozenset[str]]:
+    """Return the parameters, completed by those of scaled outputs that are measured; and which of these have no guess.
+
+    Parameters
+    ----------
+    model : Model
+    experiments : sequence of Experiment
+    given : mapping from str to Parameter
+        What is said of them already; scales and offsets may be among them.
+    """
+    out = dict(given)
+    for output, scaling in model.scalings.items():
+        users = [e for e in experiments if output in e.measured]
+        for name in scaling.parameters:
+            if name in out or all(name in e.parameters for e in users):
+                continue
+            if name == scaling.offset:
+                out[name] = Parameter(0.0, local=scaling.per_experiment)
+                continue
+            positive = scaling.lower >= 0.0
+            guess = np.clip(1.0, scaling.lower, scaling.upper) if scaling.guess is None else scaling.guess
+            out[name] = Parameter(
+                float(guess),
+                scaling.lower,
+                scaling.upper,
+                "log" if positive and guess > 0.0 else "linear",
+                local=scaling.per_experiment,
+                prior=scaling.prior,
+            )
+    unguessed = (n for s in model.scalings.values() if s.guess is None for n in s.parameters)
+    return out, frozenset(n for n in unguessed if n in out and n not in given)
+
+
+def with_knots(model: Model, experiments: Iterable[Experiment], given: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """Return the parameters, completed by the values of estimated inputs at their knots."""
+    out = dict(given)
+    for e in experiments:
+        for called, said in estimated_inputs(e).items():
+            for name, guess in zip(said.names(called), said.guess.tolist(), strict=True):
+                if name in given:
+                    continue
+                value: float | Mapping[str, float] = guess
+                if said.per_experiment:
+                    known = out[name].value if name in out else 0.0
+                    value = {**known, e.name: guess} if isinstance(known, Mapping) else {e.name: guess}
+                out[name] = Parameter(value, said.lower, said.upper, said.scale, local=said.per_experiment)
+    return out
+
+
+def estimated_inputs(experiment: Experiment) -> dict[str, EstimatedInput]:
+    """Return what an experiment says of inputs that are estimated, by the model's name of them."""
+    return {n: u for n, u in experiment.inputs.items() if isinstance(u, EstimatedInput)}
+
+
+def initial_values(model: Model, experiment: Experiment) -> dict[str, Any]:
+    """Return what is known of each initial state: the experiment's own, else the model's.
+
+    Those of delay lines may be expressions that hold free initial states by the names of the states.  Of an experiment
+    that begins at a steady state only what differs from it.
+    """
+    if experiment.steady is not None:
+        return dict(experiment.initial)
+    general = {n: float(v) if v.is_constant() else v for n, v in model.initial.items()}
+    every = {**general, **experiment.initial}
+    for line in model.lines:
+        every |= {n: at_start(general[n], model, experiment.start, experiment.inputs, every) for n in line.nodes}
+    return every
+
+
+def at_start(
+    value: Any, model: Model, start: float, inputs: Mapping[str, Any], states: Mapping[str, Any]
+) -> float | ca.SX:
+    """Put an experiment's start, inputs and initial states into an initial value of a delay line."""
+    if not isinstance(value, ca.SX):
+        return value
+    system = model.system
+    known: dict[str, Any] = {system.t.name(): start}
+    known |= {n: float(u(start)) for n, u in inputs.items() if not isinstance(u, EstimatedInput)}
+    known |= {n: v for n, v in states.items() if n in model.own_states and isinstance(v, (float, int, ca.SX))}
+    found = [s for s in ca.symvar(value) if s.name() in known]
+    if found:
+        inside = [ca.SX(known[s.name()]) for s in found]
+        (value,) = ca.substitute([value], [ca.vertcat(*found)], [ca.vertcat(*inside)])
+    return float(value) if value.is_constant() else value

@@ -1,0 +1,283 @@
+"""Prior knowledge, worked out: the rows, the slopes and the cost that priors add at a point.
+
+Notation
+--------
+n      (n_theta,)  all estimated quantities in natural scale
+r      (m,)        rows,  J = dr/dn (m, n_theta)   with  J^T r = d cost/dn  exactly
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from castfit._support.sparse_rows import SparseRows, below
+from castfit.problem.parameter_map import Expressions
+from castfit.densities.priors import PriorDistribution
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array
+
+    Index = NDArray[np.intp]
+    Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class PriorRows:
+    """What all priors add at a point.
+
+    Attributes
+    ----------
+    rows : (n_prior,) array
+    jacobian : SparseRows (n_prior, n_theta)
+        With respect to theta, in search scale; ``numpy.asarray`` of it is dense.
+    cost : float
+        -log p less its least value, of all priors together; inf where a density is 0.
+    curved : (n_prior,) bool array
+        False where a row's cost is straight, so that it holds no information.
+    failure : str
+        Which density is 0, or cannot be computed; empty if none.
+    straight_cost : float
+        The part of `cost` that is straight: no square of a deviation, which chi2's distribution would know.
+    """
+
+    rows: Array
+    jacobian: SparseRows
+    cost: float
+    curved: Mask
+    failure: str = ""
+    straight_cost: float = 0.0
+
+    @property
+    def excess(self) -> float:
+        """The cost less half the squares of the rows; 0 for normal priors."""
+        return self.cost - 0.5 * float(self.rows @ self.rows)
+
+
+class Term(Protocol):
+    """A prior on something that is computed from the quantities."""
+
+    @property
+    def what(self) -> str:
+        """What it is on, in words."""
+        ...
+
+    @property
+    def constant(self) -> float:
+        """-log p at its mode."""
+        ...
+
+    @property
+    def curved(self) -> Mask:
+        """Which rows have a curvature, (m,)."""
+        ...
+
+    @property
+    def informs(self) -> Mask:
+        """Which quantities it says something about, (n_theta,)."""
+        ...
+
+    def rows(self, n: Array) -> tuple[Array, Array | SparseRows, float, str]:
+        """Return r (m,), J (m, n_theta), the cost, and what is wrong."""
+        ...
+
+    def kept(self, keep: Index, n: Array) -> Term | None:
+        """Return the term as one of the entries `keep` of n, the others held; None if nothing is left."""
+        ...
+
+    def identity(self) -> tuple[Any, ...]:
+        """Return what makes it itself, for fingerprints: arrays, text and numbers."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Plain:
+    """A prior on one quantity, by its position in theta."""
+
+    what: str
+    at: int
+    prior: PriorDistribution
+    n_theta: int
+
+    @property
+    def constant(self) -> float:
+        """-log p at its mode."""
+        return self.prior.constant
+
+    @property
+    def curved(self) -> Mask:
+        """Whether its row has a curvature."""
+        return np.full(self.prior.rows, self.prior.curved, dtype=np.bool_)
+
+    @property
+    def informs(self) -> Mask:
+        """Which quantities it says something about."""
+        out = np.zeros(self.n_theta, dtype=np.bool_)
+        out[self.at] = self.prior.rows > 0
+        return out
+
+    def rows(self, n: Array) -> tuple[Array, SparseRows, float, str]:
+        """Return r (m,), J (m, n_theta), the cost, and what is wrong."""
+        m, x = self.prior.rows, float(n[self.at])
+        if m == 0:
+            return np.zeros(0), in_columns(np.zeros((0, 1)), np.array([self.at]), self.n_theta), 0.0, ""
+        found = self.prior.row(x)
+        jacobian = in_columns(np.full((m, 1), found.j), np.array([self.at]), self.n_theta)
+        wrong = "" if np.isfinite(found.cost) else f"the prior's density of {self.what} is 0 at {self.what} = {x:.6g}"
+        return np.array([found.r]), jacobian, found.cost, wrong
+
+    def kept(self, keep: Index, n: Array) -> Plain | None:
+        """Return the term with another position of its quantity."""
+        place = np.flatnonzero(keep == self.at)
+        return replace(self, at=int(place[0]), n_theta=keep.size) if place.size else None
+
+    def identity(self) -> tuple[Any, ...]:
+        """Return what makes it itself."""
+        return self.at, str(self.prior.to_plain())
+
+
+@dataclass(frozen=True, eq=False)
+class OfExpression:
+    """A prior on an expression of quantities and numbers, as `Expressions` of one row over all of n."""
+
+    what: str
+    prior: PriorDistribution
+    expression: Expressions
+
+    @property
+    def constant(self) -> float:
+        """-log p at its mode."""
+        return self.prior.constant
+
+    @property
+    def curved(self) -> Mask:
+        """Whether its row has a curvature."""
+        return np.full(self.prior.rows, self.prior.curved, dtype=np.bool_)
+
+    @property
+    def informs(self) -> Mask:
+        """Which quantities it says something about."""
+        return self.expression.pattern[0]
+
+    def rows(self, n: Array) -> tuple[Array, Array, float, str]:
+        """Return r (m,), J (m, n_theta), the cost, and what is wrong."""
+        values, slopes = self.expression.values(n)
+        x = float(values[0])
+        found = self.prior.row(x)
+        wrong = ""
+        if not (np.isfinite(found.cost) and np.isfinite(slopes).all()):
+            where = self.expression.reason(n, 0)[1]
+            wrong = f"the prior's density of {self.what} = {x:.6g} is 0, or cannot be computed, at {where}"
+        with np.errstate(invalid="ignore"):  # where that is so
+            return np.array([found.r]), found.j * slopes, found.cost, wrong
+
+    def kept(self, keep: Index, n: Array) -> OfExpression | None:
+        """Return the term as one of the entries `keep` of n, the others held."""
+        shorter = self.expression.kept(keep, n)
+        return replace(self, expression=shorter) if shorter.pattern.any() else None
+
+    def identity(self) -> tuple[Any, ...]:
+        """Return what makes it itself."""
+        part = self.expression
+        return str(self.prior.to_plain()), part.what, part.names, part.source, part.numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """A normal prior on several quantities together:  r = root (z - mean) + offset,  z = n or its logarithm.
+
+    root (m, k), mean (k,), offset (m,); at (k,) positions in theta; log (k,) which z are logarithms.
+    """
+
+    what: str
+    at: Index
+    log: Mask
+    mean: Array
+    root: Array
+    offset: Array
+    constant: float
+    n_theta: int
+
+    @property
+    def curved(self) -> Mask:
+        """All rows have a curvature."""
+        return np.ones(self.offset.size, dtype=np.bool_)
+
+    @property
+    def informs(self) -> Mask:
+        """Which quantities it says something about."""
+        out = np.zeros(self.n_theta, dtype=np.bool_)
+        out[self.at] = np.any(self.root != 0.0, axis=0)
+        return out
+
+    def rows(self, n: Array) -> tuple[Array, SparseRows, float, str]:
+        """Return r (m,), J (m, n_theta), the cost, and what is wrong."""
+        x = n[self.at]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = np.where(self.log, np.log(np.where(self.log, x, 1.0)), x)
+            r = self.root @ (z - self.mean) + self.offset
+            slopes = np.where(self.log, 1.0 / np.where(self.log, x, 1.0), 1.0)
+        jacobian = in_columns(self.root * slopes, self.at, self.n_theta)
+        finite = bool(np.isfinite(r).all() and np.isfinite(jacobian.entry).all())
+        cost = 0.5 * float(r @ r) if finite else np.inf
+        return r, jacobian, cost, "" if finite else f"{self.what} cannot be computed"
+
+    def kept(self, keep: Index, n: Array) -> Joint | None:
+        """Return the term as one of the entries `keep` of n, the others held: the distribution given their values."""
+        place = {int(j): i for i, j in enumerate(keep)}
+        left = np.array([int(j) in place for j in self.at], dtype=np.bool_)
+        if not left.any():
+            return None
+        held = n[self.at[~left]]
+        z = np.where(self.log[~left], np.log(np.where(self.log[~left], held, 1.0)), held)
+        offset = self.offset + self.root[:, ~left] @ (z - self.mean[~left])
+        at = np.array([place[int(j)] for j in self.at[left]], dtype=np.intp)
+        return Joint(
+            self.what, at, self.log[left], self.mean[left], self.root[:, left], offset, self.constant, keep.size
+        )
+
+    def identity(self) -> tuple[Any, ...]:
+        """Return what makes it itself."""
+        return self.at, self.log, self.mean, self.root, self.offset
+
+
+def in_columns(block: Array, at: Index, width: int) -> SparseRows:
+    """Return rows (m, k) that live in some columns of a matrix, (m, width)."""
+    m = len(block)
+    return SparseRows((m, width), np.repeat(np.arange(m), at.size), np.tile(at, m), block.ravel())
+
+
+def _sparse(term: Term, jacobian: Array | SparseRows) -> SparseRows:
+    """Return a term's derivatives with the same entries at every point, zeros among them."""
+    if isinstance(jacobian, SparseRows):
+        return jacobian
+    at = np.flatnonzero(term.informs | jacobian.any(axis=0))
+    return in_columns(jacobian[:, at], at, jacobian.shape[1])
+
+
+def prior_rows(terms: Sequence[Term], natural: Array, slope: Array) -> PriorRows:
+    """Gather the rows of all terms.
+
+    Parameters
+    ----------
+    terms : sequence of Term
+    natural, slope : (n_theta,) arrays
+        Natural values, and their derivatives by theta.
+    """
+    found = [term.rows(natural) for term in terms]
+    rows = np.concatenate([np.empty(0), *(r for r, _, _, _ in found)])
+    with np.errstate(invalid="ignore", over="ignore"):
+        parts = [_sparse(term, of[1]) for term, of in zip(terms, found, strict=True)]
+        jacobian = below(parts, slope.size).scaled(columns=slope)
+    failure = next((wrong for _, _, _, wrong in found if wrong), "")
+    if not failure and not np.isfinite(jacobian.entry).all():
+        failure = "the derivative of a prior is not finite"
+    curved = np.concatenate([np.empty(0, dtype=np.bool_), *(term.curved for term in terms)])
+    costs = [cost for _, _, cost, _ in found]
+    straight = [cost for term, cost in zip(terms, costs, strict=True) if not term.curved.all()]
+    return PriorRows(rows, jacobian, float(sum(costs)), curved, failure, float(sum(straight)))

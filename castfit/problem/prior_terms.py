@@ -1,0 +1,200 @@
+"""From what is said of quantities beforehand to terms of the cost; names and what can be wrong with them.
+
+A symbol in an expression means the quantity of its name.  One of a local parameter, or of a state whose initial value
+is estimated, means the value in each experiment: then there is one prior per experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import casadi as ca
+import numpy as np
+from scipy import linalg
+
+from castfit.problem.conditions import Graph
+from castfit.problem.prior_rows import Joint, OfExpression, Plain, Term
+from castfit.densities.priors import Belief, JointNormal, Laplace, Normal, Penalty, PriorDistribution, Truncated, contradictions
+from castfit.problem.quantities import Quantity, every_parameter, fixed_value
+from castfit.problem.roughness_penalty import smooth_terms
+from castfit._support.status import suggest
+
+if TYPE_CHECKING:
+    from castfit.problem.parameters import Statement
+
+
+def terms_of(said: Statement, quantities: Sequence[Quantity]) -> tuple[Term, ...]:
+    """Work out penalties on estimated inputs, and priors on expressions and on several quantities.
+
+    Those on one quantity are with the quantities already.
+    """
+    return tuple(_terms(said, quantities))
+
+
+def _terms(said: Statement, quantities: Sequence[Quantity]) -> Iterable[Term]:
+    yield from smooth_terms(said, quantities)
+    for entry in said.priors:
+        if isinstance(entry, JointNormal):
+            yield _joint(entry, quantities)
+        elif isinstance(entry, Penalty):
+            yield from _pulls(entry, quantities)
+        elif isinstance(entry.what, ca.SX):
+            yield from _of_expression(entry, entry.what, said, quantities)
+
+
+def _joint(entry: JointNormal, quantities: Sequence[Quantity]) -> Joint:
+    names = [q.name for q in quantities]
+    at = np.array([names.index(n) for n in entry.names], dtype=np.intp)
+    log = np.asarray(entry.log, dtype=np.bool_)
+    return Joint(entry.label, at, log, entry.mean, entry.root, entry.offset, entry.constant, len(names))
+
+
+def _pulls(entry: Penalty, quantities: Sequence[Quantity]) -> Iterable[Term]:
+    """Return one prior per quantity, or on how the values of a local parameter differ."""
+    n, deviation = len(quantities), entry.weight**-0.5
+    for name in entry.names:
+        meant = _meant(name, quantities)
+        if entry.towards == "equal" and entry.absolute:
+            yield from _differences(entry, meant, quantities)
+            continue
+        if entry.towards == "equal":
+            k = len(meant)
+            root = linalg.helmert(k) / deviation  # root^T root = (1 - ones / k) weight, in k - 1 rows
+            log = np.full(k, entry.on == "log", dtype=np.bool_)
+            at = np.array(meant, dtype=np.intp)
+            yield Joint(entry.label, at, log, np.zeros(k), root, np.zeros(k - 1), 0.0, n)
+            continue
+        for j in meant:
+            centre = quantities[j].guess if isinstance(entry.towards, str) else entry.towards[name]
+            if entry.on == "log":
+                centre = float(np.log(centre))
+            prior: PriorDistribution = Normal(centre, deviation, on=entry.on)
+            if entry.absolute:
+                prior = Laplace(centre, 1.0 / entry.weight, on=entry.on)
+            yield Plain(quantities[j].name, j, prior, n)
+
+
+def _differences(entry: Penalty, meant: Sequence[int], quantities: Sequence[Quantity]) -> Iterable[OfExpression]:
+    """Return a Laplace prior on the difference, or the ratio, of each value of a local parameter to the first one."""
+    n = len(quantities)
+    for j in meant[1:]:
+        first, other = (quantities[i].name for i in (meant[0], j))
+        a, b = ca.SX.sym(first), ca.SX.sym(other)
+        graph = Graph.of([b / a if entry.on == "log" else b - a], {})
+        what = f"{other} {'/' if entry.on == 'log' else '-'} {first}"
+        prior = Laplace(0.0, 1.0 / entry.weight, on=entry.on)
+        yield OfExpression(what, prior, graph.part([0], [what], {first: meant[0], other: j}, {}, n))
+
+
+def _meant(name: str, quantities: Sequence[Quantity]) -> list[int]:
+    """Return the positions of the quantity of a name, or of all values of a local parameter or initial state."""
+    exactly = [j for j, q in enumerate(quantities) if q.name == name]
+    return exactly or [j for j, q in enumerate(quantities) if q.of == name and q.experiment is not None]
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What the symbols of an expression mean in one experiment: positions in theta, or numbers."""
+
+    experiment: str | None
+    entry: Mapping[str, int]
+    number: Mapping[str, float]
+
+
+def _readings(names: Sequence[str], said: Statement, quantities: Sequence[Quantity]) -> list[_Reading]:
+    """Return what the symbols mean: once if all are shared, else in each experiment that has all of them."""
+    shared = {q.name: j for j, q in enumerate(quantities)}
+    fixed = {n: p for n, p in said.parameters.items() if p.fixed}
+    entry = {n: shared[n] for n in names if n in shared}
+    number = {n: fixed_value(fixed[n], "") for n in names if n in fixed and not isinstance(fixed[n].value, Mapping)}
+    left = [n for n in names if n not in entry and n not in number]
+    if not left:
+        return [_Reading(None, entry, number)]
+    found: list[_Reading] = []
+    for e in said.experiments:
+        own = {q.of: j for j, q in enumerate(quantities) if q.experiment == e.name and q.of in left}
+        given = {n: p.value for n, p in fixed.items() if n in left and isinstance(p.value, Mapping)}
+        numbers = {n: float(v[e.name]) for n, v in given.items() if e.name in v}
+        if all(n in own or n in numbers for n in left):
+            found.append(_Reading(e.name, {**entry, **own}, {**number, **numbers}))
+    return found
+
+
+def _of_expression(
+    entry: Belief, expression: ca.SX, said: Statement, quantities: Sequence[Quantity]
+) -> Iterable[OfExpression]:
+    graph = Graph.of([expression], {})
+    for reading in _readings(graph.names, said, quantities):
+        where = f" in {reading.experiment}" if reading.experiment is not None and len(said.experiments) > 1 else ""
+        what = f"{entry.label}{where}"
+        yield OfExpression(what, entry.prior, graph.part([0], [what], reading.entry, reading.number, len(quantities)))
+
+
+def entry_mistakes(said: Statement, quantities: Sequence[Quantity]) -> list[str]:
+    """Find what is wrong with priors on expressions, on several quantities, and by name."""
+    mistakes: list[str] = []
+    names = [q.name for q in quantities]
+    known = tuple(dict.fromkeys((*names, *(q.of for q in quantities))))
+    for entry in said.priors:
+        if isinstance(entry, Belief):
+            mistakes += _belief_mistakes(entry, said, quantities)
+        elif isinstance(entry, JointNormal):
+            mistakes += [
+                f"{entry.label} names '{n}', which is not estimated: {suggest(n, names)}; choose by names="
+                for n in entry.names
+                if n not in names
+            ]
+            negative = {q.name for q in quantities if q.guess <= 0.0}
+            mistakes += [
+                f"{entry.label} is on the logarithm of '{n}', whose guess is not positive; change the guess"
+                for n, log in zip(entry.names, entry.log, strict=True)
+                if log and n in negative
+            ]
+        else:
+            mistakes += _penalty_mistakes(entry, quantities, known)
+    return mistakes
+
+
+def _belief_mistakes(entry: Belief, said: Statement, quantities: Sequence[Quantity]) -> list[str]:
+    known = tuple(dict.fromkeys((*(q.name for q in quantities), *(q.of for q in quantities))))
+    if isinstance(entry.what, str):
+        meant = [quantities[j] for j in _meant(entry.what, quantities)]
+        if not meant:
+            return [f"priors names {entry.label}, which is not estimated: {suggest(entry.what, known)}"]
+        if any(q.prior is not entry.prior for q in meant):
+            return [f"{entry.label} has two priors; leave one of them out"]
+        return [m for q in meant for m in contradictions(f"'{q.name}'", q.guess, q.lower, q.upper, entry.prior)]
+    symbols = list(dict.fromkeys(s.name() for s in ca.symvar(entry.what)))
+    fixed = [n for n in every_parameter(said.model, said.parameters) if n in said.parameters]
+    strange = [n for n in symbols if n not in known and n not in fixed]
+    if strange:
+        where = f"the prior on {entry.label}"
+        return [f"{where} contains '{n}', which is not estimated: {suggest(n, known)}" for n in strange]
+    if _bounding(entry.prior):
+        remedy = "give Constraint(expression, lower=, upper=), or bounds of the quantities"
+        return [f"{entry.prior!r} on {entry.label} means bounds of an expression; {remedy}"]
+    if not any(n in known for n in symbols):
+        return [f"the prior on {entry.label} contains nothing that is estimated; leave it out"]
+    if not _readings(symbols, said, quantities):
+        return [f"no experiment has all of {', '.join(symbols)}, which the prior on {entry.label} contains"]
+    return []
+
+
+def _bounding(prior: PriorDistribution) -> bool:
+    return prior.rows == 0 or isinstance(prior, Truncated)
+
+
+def _penalty_mistakes(entry: Penalty, quantities: Sequence[Quantity], known: Sequence[str]) -> list[str]:
+    mistakes: list[str] = []
+    for name in entry.names:
+        meant = [quantities[j] for j in _meant(name, quantities)]
+        if not meant:
+            mistakes.append(f"{entry.label} names '{name}', which is not estimated: {suggest(name, known)}")
+        elif entry.towards == "equal" and len(meant) < 2:
+            remedy = "name a parameter that is local to several experiments, or give towards= a number"
+            mistakes.append(f"{entry.label}: '{name}' has one value only, which is equal to itself; {remedy}")
+        elif entry.on == "log" and any(q.guess <= 0.0 for q in meant):
+            mistakes.append(f"{entry.label} is on the logarithm of '{name}', whose guess is not positive")
+    return mistakes

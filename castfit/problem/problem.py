@@ -1,0 +1,417 @@
+"""The question: a model, its experiments, and what is estimated within which bounds.
+
+All estimated quantities form one vector theta, in search scale: shared parameters, then per experiment its local
+parameters and its free initial states.  A quantity on a logarithmic scale enters theta as its natural logarithm.
+`Problem` is what the user says of them; what follows from it is `Problem.posed`, in whose words transcriptions,
+solvers and drivers speak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from castfit.problem.validation_inputs import local_mistakes
+from castfit.problem.validation import (
+    guess_mistakes,
+    name_mistakes,
+    scale_mistakes,
+    statement_mistakes,
+    support_mistakes,
+)
+from castfit._support.lazy_imports import page
+from castfit._support.arguments import is_one_of, items, named, reals, text
+from castfit.problem.conditions import Condition
+from castfit.problem.constraints import Constraint, read_constraints
+from castfit.experiment.experiment import Experiment
+from castfit.problem.constraint_compilation import constant_mistakes, held_mistakes
+from castfit.model.model import Model
+from castfit.densities.noise.models import LOSSES
+from castfit.densities.noise.unknown import Unknown
+from castfit.problem.compiled_problem import Posed, compose, described
+from castfit.problem.prior_terms import entry_mistakes
+from castfit.densities.priors import Entry, Normal, Priors, read_entries
+from castfit.problem.quantities import Quantity, quantities_of
+from castfit.problem.interval_resets import reset_mistakes, with_resets
+from castfit.problem.parameters import Parameter, Statement, estimated_inputs, initial_values, with_knots, with_scales
+from castfit._support.status import check, suggest
+
+if TYPE_CHECKING:
+    import casadi as ca
+    from numpy.typing import NDArray
+
+    from castfit.problem.prior_rows import PriorRows
+
+    Array = NDArray[np.float64]
+
+__all__ = ["Constraint", "Normal", "Parameter", "Posable", "Problem", "pose"]
+
+_T = TypeVar("_T")
+
+
+class Problem:
+    """An estimation problem.
+
+    Parameters
+    ----------
+    model : Model
+    experiments : Experiment or sequence of Experiment
+    parameters : mapping from str to Parameter or float
+        One entry for each parameter of the model, unless every experiment has its own value of it, and for each
+        quantity that appears in expressions of experiments only; a bare number is a free parameter's guess.
+    state_bounds : mapping from str to (lower, upper), optional
+        Bounds that a trajectory must respect: at every node in multiple shooting and collocation, at the measured
+        times in single shooting.
+    constraints : sequence of relations or Constraint, optional
+        What must hold: relations of estimated quantities, ``k1 + k2 <= 1`` or ``k1 == 2 * k3``, of states and outputs
+        at times, ``cf.at(10, x >= 0.5)``, or always, ``cf.along(x + y <= 3)``; ``cf.between(0, x, 1)`` has two bounds;
+        ``cf.monotone(z)``, ``cf.conserved(x + y)``.  The result says what they cost: `Result.constraints`.
+    priors : mapping, `cf.Prior`, `cf.tikhonov`, `cf.lasso`, `multivariate_normal`, or sequence of these, optional
+        What is known beforehand: ``{name or expression: prior}`` for a quantity or a CasADi expression of quantities,
+        ``{k1 * x0: cf.Normal(2.0, 0.1)}``, and of several quantities together.  A symbol of a local parameter, or of a
+        state with an estimated initial value, means the value in every experiment.
+    units : mapping from str to str, optional
+        What values are measured in, for labels of plots and tables: ``{"time": "min", "x": "mmol/L", "k": "1/min"}``,
+        of time, states, outputs, parameters and inputs.  Nothing is converted.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake: unknown names with the nearest valid one, missing guesses, guesses outside their bounds,
+        inputs that do not cover the horizon, quantities that no measurement depends on, ...
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> experiment = cf.Experiment({"x": [1.2, 0.8, 0.4]}, time=[1, 2, 3], sigma=0.1)
+    >>> cf.Problem(model, experiment, parameters={"k": cf.Parameter(1.0, lower=0)})
+    Problem(1 experiment, 3 values of x; estimates k)
+    >>> cf.Problem(model, experiment, parameters={"K": 1.0})
+    Traceback (most recent call last):
+        ...
+    castfit.status.InputError: Problem: 2 mistakes found
+      - 'K' is no parameter of the model: did you mean 'k'? (valid: k)
+      - parameter 'k' has no guess; add it to parameters={...}
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        experiments: Experiment | Sequence[Experiment],
+        *,
+        parameters: Mapping[str, Parameter | float] | None = None,
+        state_bounds: Mapping[str, tuple[float, float]] | None = None,
+        constraints: Sequence[Any] | Any = (),
+        priors: Priors = None,
+        units: Mapping[str, str] | None = None,
+    ) -> None:
+        mistakes: list[str] = []
+        given = _items("experiments", experiments, Experiment, mistakes)
+        labelled = [e if e.name else e.called(f"experiment {i + 1}") for i, e in enumerate(given)]
+        self._model = model
+        self.experiments: tuple[Experiment, ...] = tuple(labelled)
+        self.parameters: dict[str, Parameter] = {
+            n: v if isinstance(v, Parameter) else Parameter(v)
+            for n, v in named("parameters", parameters, mistakes).items()
+        }
+        self.state_bounds: dict[str, tuple[float, float]] = {
+            n: _bounds(n, v, mistakes) for n, v in named("state_bounds", state_bounds, mistakes).items()
+        }
+        self.constraints: tuple[Constraint, ...] = read_constraints(constraints, mistakes)
+        self.given_priors: tuple[Entry, ...] = read_entries(priors, mistakes)
+        self.units: dict[str, str] = named("units", units, mistakes)
+        chosen: Any = model
+        if not isinstance(chosen, Model):
+            check("Problem", [f"model is {text(chosen)}; give a Model", *mistakes])
+        mistakes += [f"{e.name}: {m}" for e in labelled for m in reset_mistakes(model, e)]
+        mistakes += _unit_mistakes(self.units, model, self.parameters)
+        every, unguessed = with_scales(model, self.experiments, self.parameters)
+        every = with_knots(model, self.experiments, every)
+        said = Statement(
+            model,
+            tuple(with_resets(model, e) for e in labelled),
+            every,
+            self.state_bounds,
+            self.constraints,
+            self.given_priors,
+            unguessed,
+            self.units,
+        )
+        mistakes += scale_mistakes(model, self.parameters)
+        mistakes += local_mistakes(model, self.experiments, self.parameters)
+        check("Problem", mistakes + statement_mistakes(said))
+        check("Problem", entry_mistakes(said, quantities_of(said)))
+        posed = compose(said)
+        check("Problem", name_mistakes(posed) or held_mistakes(posed, self.constraints))
+        posed = posed.holding(self.constraints)
+        check(
+            "Problem",
+            support_mistakes(posed)
+            + guess_mistakes(posed)
+            + constant_mistakes(posed, posed.guess)
+            + posed.contradictions,
+        )
+        self.posed: Posed = posed
+        """What follows from all this: what transcriptions, solvers and drivers work with."""
+
+    def smoothed(self, weights: Mapping[str, float]) -> Problem:
+        """Return the problem with given weights of the roughness of estimated inputs, by name; others stay.
+
+        Raises
+        ------
+        InputError
+            For an unknown name, or a weight that is not positive.
+        """
+        self.posed.smoothed(weights)  # says what is wrong
+        changed = (
+            {n: replace(u, smoothness=float(weights[u.label(n)])) for n, u in of.items() if u.label(n) in weights}
+            for of in map(estimated_inputs, self.experiments)
+        )
+        pairs = zip(self.experiments, changed, strict=True)
+        return self.replace(experiments=tuple(e.with_changes(inputs={**e.inputs, **new}) for e, new in pairs))
+
+    def with_nodes(self, order: int) -> Problem:
+        """Return the problem with so many nodes in each delay line of its model."""
+        return self.replace(model=self._model.with_order(order))  # as it was given: what was added is added anew
+
+    @property
+    def model(self) -> Model:
+        """The model; where spreads of the noise are computed they are outputs of it, and their parameters its own."""
+        return self.posed.model
+
+    @property
+    def own_model(self) -> Model:
+        """The model as it was given."""
+        return self._model
+
+    def initial_values(self, experiment: Experiment) -> dict[str, Any]:
+        """Return what is known of each initial state: the experiment's own, else the model's."""
+        return initial_values(self._model, experiment)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What is measured in any experiment, in the model's order."""
+        return self.posed.outputs
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        """The estimated quantities, in the order of theta."""
+        return self.posed.quantities
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The experiments, worked out."""
+        return self.posed.conditions
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the estimated quantities, in the order of theta."""
+        return self.posed.names
+
+    @property
+    def n_data(self) -> int:
+        """Number of measured values."""
+        return self.posed.n_data
+
+    @property
+    def absolute_sigma(self) -> bool:
+        """Whether standard deviations were given, so that they need not be estimated."""
+        return self.posed.absolute_sigma
+
+    @property
+    def log(self) -> NDArray[np.bool_]:
+        """Which entries of theta are logarithms, (n_theta,)."""
+        return self.posed.log
+
+    @property
+    def bounds(self) -> tuple[Array, Array]:
+        """Lower and upper bounds of theta, each (n_theta,)."""
+        return self.posed.bounds
+
+    @property
+    def guess(self) -> Array:
+        """The starting theta, (n_theta,), locked."""
+        return self.posed.guess
+
+    def to_search(self, natural: Array) -> Array:
+        """Convert natural values (n_theta,) to search scale."""
+        return self.posed.to_search(natural)
+
+    def to_natural(self, theta: Array) -> Array:
+        """Convert theta (n_theta,) to natural values."""
+        return self.posed.to_natural(theta)
+
+    def natural_slope(self, theta: Array) -> Array:
+        """Return d natural / d theta, (n_theta,)."""
+        return self.posed.natural_slope(theta)
+
+    def priors(self, theta: Array) -> PriorRows:
+        """Return the rows that all priors add to the cost, with their Jacobian by theta."""
+        return self.posed.priors(theta)
+
+    @property
+    def observed(self) -> ca.SX:
+        """The graph of the measured outputs, (n_outputs, 1), over the model's symbols."""
+        return self.posed.observed
+
+    @property
+    def free_parameters(self) -> NDArray[np.intp]:
+        """Positions in p of the parameters that depend on theta in any experiment."""
+        return self.posed.free_parameters
+
+    @property
+    def varying(self) -> frozenset[str]:
+        """The model's parameters that may differ between experiments."""
+        return self.posed.varying
+
+    def theta_from(self, values: Mapping[str, float]) -> Array:
+        """Return theta with the named quantities at the given natural values, the rest at their guess.
+
+        Raises
+        ------
+        InputError
+            For an unknown name or a value outside its bounds.
+        """
+        return self.posed.theta_from(values)
+
+    def without_priors(self) -> Posed:
+        """Return the problem of the data alone; bounds stay, those by which a prior excludes values too."""
+        return self.posed.without_priors()
+
+    def robust(self, loss: str, f_scale: float = 1.0) -> Problem:
+        """Return the problem with a robust loss instead of normal errors, by the names of SciPy's `least_squares`.
+
+        Parameters
+        ----------
+        loss : {"linear", "huber", "soft_l1", "cauchy"}
+            Of every output with normal errors of known or unknown standard deviation; "linear" changes nothing.
+        f_scale : float
+            Residual, in standard deviations, from which it is no longer quadratic.
+
+        Raises
+        ------
+        InputError
+            For another loss, an `f_scale` that is not positive, or a problem in which no output has normal errors.
+        """
+        if not is_one_of(loss, "linear", *LOSSES):
+            check("loss", [f"loss is {text(loss)}; choose 'linear', {', '.join(map(repr, LOSSES))}"])
+        if is_one_of(loss, "linear"):
+            return self
+        model = LOSSES[loss](f_scale=f_scale)
+        unknown = (isinstance(n.sigma, Unknown) for e in self.experiments for n in e.noise.values())
+        open_ = any(e.sigma is None for e in self.experiments) or any(unknown)
+        check("loss", model.option_mistakes() + (model.spread_mistakes() if open_ else []))
+        experiments = tuple(e.robust(model) for e in self.experiments)
+        if all(e is old for e, old in zip(experiments, self.experiments, strict=True)):
+            check("loss", ["no output has normal errors, to be made robust; leave loss out"])
+        return self.replace(experiments=experiments)
+
+    def replace(self, **changes: Any) -> Problem:
+        """Return the problem with other arguments of its constructor, by name."""
+        same: dict[str, Any] = {
+            "model": self._model,
+            "experiments": self.experiments,
+            "parameters": self.parameters,
+            "state_bounds": self.state_bounds,
+            "constraints": self.constraints,
+            "priors": self.given_priors,
+            "units": self.units,
+        }
+        unknown = [f"unknown argument '{n}': {suggest(n, same)}" for n in changes if n not in same]
+        check("Problem.replace", unknown)
+        return Problem(**{**same, **changes})
+
+    def _repr_html_(self) -> str:
+        return page("card")(self)
+
+    def __repr__(self) -> str:
+        return described("Problem", self.posed)
+
+    def __reduce__(self) -> Any:
+        """Pickle by the constructor's arguments; compiled functions are rebuilt."""
+        arguments = {
+            "experiments": self.experiments,
+            "parameters": self.parameters,
+            "state_bounds": self.state_bounds,
+            "constraints": self.constraints,
+            "priors": self.given_priors,
+            "units": self.units,
+        }
+        return _restore_problem, (self._model, arguments)
+
+
+def _restore_problem(model: Model, arguments: Mapping[str, Any]) -> Problem:
+    return Problem(model, **arguments)
+
+
+Posable = Problem | Posed
+"""What transcriptions, `fit` and drivers take: what a user said, or what a driver made of it."""
+
+
+def with_smoothness(problem: Posable, weights: Mapping[str, float]) -> Posable:
+    """Return the problem with weights of the roughness of inputs, where these were to be chosen."""
+    open_ = {term.label for term in problem.posed.smooth if term.chosen}
+    found = {n: w for n, w in weights.items() if n in open_}
+    return problem.smoothed(found) if found else problem
+
+
+def kind_mistakes(problem: Any) -> list[str]:
+    """Say why something is no problem that can be estimated: it is none, or nothing in it is free."""
+    if not isinstance(problem, (Problem, Posed)):
+        return [f"problem is {text(problem)}; give a Problem"]
+    if problem.names:
+        return []
+    return ["nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess)), or use simulate"]
+
+
+def pose(problem: Posable) -> Posed:
+    """Return what follows from a problem; what is posed already stays as it is."""
+    return problem.posed
+
+
+def with_nodes(problem: Posable, order: int) -> Posable | None:
+    """Return the problem with so many nodes in each delay line; None where what is posed cannot be posed anew."""
+    if isinstance(problem, Posed):
+        return problem.with_order(order)
+    return problem.with_nodes(order)
+
+
+def _unit_mistakes(units: Mapping[str, Any], model: Model, parameters: Mapping[str, Any]) -> list[str]:
+    """Find units of what does not exist, and units that are no text."""
+    known = dict.fromkeys(("time", *model.output_names, *model.parameters, *parameters, *model.inputs))
+    unknown = [f"units names '{name}', which is unknown: {suggest(name, known)}" for name in units if name not in known]
+    wrong = [
+        f"the unit of '{name}' is {text(unit)}; give text such as 'mmol/L'"
+        for name, unit in units.items()
+        if not isinstance(unit, str)
+    ]
+    return unknown + wrong
+
+
+def _items(what: str, given: Any, kind: type[_T], mistakes: list[str]) -> list[_T]:
+    """Read one or several things of a kind."""
+    if isinstance(given, kind):
+        return [given]
+    every = items(given)
+    if every is None:
+        mistakes.append(f"{what} is {text(given)}; give a list of {kind.__name__}")
+        return []
+    wrong = [item for item in every if not isinstance(item, kind)]
+    mistakes += [f"{what} contains {text(item)}; give {kind.__name__}(...)" for item in wrong]
+    return [item for item in every if isinstance(item, kind)]
+
+
+def _bounds(name: str, given: Any, mistakes: list[str]) -> tuple[float, float]:
+    """Read the bounds of a state."""
+    pair = reals(given)
+    if pair is None or pair.shape != (2,) or not pair[0] <= pair[1]:
+        mistakes.append(
+            f"state_bounds of '{name}' are {text(given)}; give (lower, upper) with lower <= upper, infinite for none"
+        )
+        return -np.inf, np.inf
+    return float(pair[0]), float(pair[1])

@@ -1,0 +1,141 @@
+"""The quantities that are estimated: the entries of theta, in the order in which they stand there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.reprs import brief
+from castfit.experiment.events import symbols_of
+from castfit.experiment.experiment import Experiment, Free
+from castfit.densities.priors import Belief
+from castfit.model.scaled_outputs import measured_with
+from castfit.problem.parameters import Parameter, Statement, estimated_inputs, initial_values
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.model.model import Model
+    from castfit.densities.priors import PriorDistribution
+
+    Array = NDArray[np.float64]
+
+
+@brief
+@dataclass(frozen=True)
+class Quantity:
+    """One entry of theta.
+
+    `kind` is "parameter" or "initial state"; `of` names the parameter or state; `experiment` is None if shared.
+    Guess and bounds are in natural scale; the bounds lie within the prior's support.  `starts` says how starts are
+    drawn, if not evenly.
+    """
+
+    name: str
+    kind: str
+    of: str
+    experiment: str | None
+    guess: float
+    lower: float
+    upper: float
+    scale: str
+    prior: PriorDistribution | None = None
+    starts: PriorDistribution | None = None
+
+
+def within_support(lower: float, upper: float, prior: PriorDistribution | None) -> tuple[float, float]:
+    """Return bounds that exclude what a prior declares impossible."""
+    if prior is None:
+        return lower, upper
+    low, high = prior.support
+    return max(lower, low), min(upper, high)
+
+
+def natural_value(theta: Array, log: NDArray[np.bool_]) -> Array:
+    """Convert search scale to natural values; what is too large for a number becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.where(log, np.exp(np.where(log, theta, 0.0)), theta)
+
+
+def every_parameter(model: Model, parameters: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of all parameters: the model's, then those that appear in expressions only."""
+    return (*model.parameters, *(n for n in parameters if n not in model.parameters))
+
+
+def names_used(model: Model, experiment: Experiment) -> frozenset[str]:
+    """Return the parameters whose values an experiment needs: the model's, and those in its expressions and events.
+
+    It does not need the scales of outputs that it does not measure.
+    """
+    values = (*initial_values(model, experiment).values(), *experiment.parameters.values())
+    before = experiment
+    while before.steady is not None:
+        before = before.before
+        values = (*values, *initial_values(model, before).values(), *before.parameters.values())
+    inside = (symbol.name() for v in values if isinstance(v, ca.SX) for symbol in ca.symvar(v))
+    no_parameters = {*model.states, *model.algebraic_states, *model.inputs, model.system.t.name()}
+    of_events = symbols_of(experiment.events) - no_parameters
+    given = (u.names(n) for n, u in estimated_inputs(experiment).items())
+    at_knots = (name for names in given for name in names)
+    elsewhere = measured_with(model.scalings, model.scalings) - measured_with(model.scalings, experiment.measured)
+    own = (n for n in model.parameters if n not in elsewhere)
+    return frozenset((*own, *inside, *at_knots, *of_events, *noise_names(model, experiment)))
+
+
+def noise_names(model: Model, experiment: Experiment) -> Iterator[str]:
+    """List the symbols in an experiment's noise that the model does not explain: parameters of the noise."""
+    inputs, time = model.inputs, model.system.t.name()
+    for noise in experiment.noise.values():
+        graphs = [*noise.symbols, *([noise.sigma] if isinstance(noise.sigma, ca.SX) else [])]
+        for symbol in (s for graph in graphs for s in ca.symvar(graph)):
+            if symbol.name() not in (*model.output_names, *inputs, time):
+                yield symbol.name()
+
+
+def fixed_value(parameter: Parameter, experiment: str) -> float:
+    """Return the value, or the guess, that a parameter has in an experiment."""
+    value = parameter.value
+    return float(value[experiment] if isinstance(value, Mapping) else value)
+
+
+def quantities_of(said: Statement) -> tuple[Quantity, ...]:
+    """List what is estimated: shared parameters, then per experiment its local parameters and free initial states."""
+    return tuple(_quantities(said))
+
+
+def _quantities(said: Statement) -> Iterable[Quantity]:
+    several = len(said.experiments) > 1
+    stated = {n: said.parameters.get(n) for n in every_parameter(said.model, said.parameters)}
+    free = {n: p for n, p in stated.items() if p is not None and not p.fixed}
+    by_name = {b.what: b.prior for b in said.priors if isinstance(b, Belief) and isinstance(b.what, str)}
+    for name, p in free.items():
+        if not p.local:
+            assert not isinstance(p.value, Mapping)
+            prior = p.prior or by_name.get(name)
+            limits = within_support(p.lower, p.upper, prior)
+            yield Quantity(name, "parameter", name, None, float(p.value), *limits, p.scale, prior, p.starts)
+    for e in said.experiments:
+        suffix = f"[{e.name}]" if several else ""
+        used = names_used(said.model, e) - {*e.parameters}
+        for name, p in free.items():
+            if p.local and name in used:
+                guess, label = fixed_value(p, e.name), f"{name}{suffix}"
+                prior = p.prior or by_name.get(label) or by_name.get(name)
+                limits = within_support(p.lower, p.upper, prior)
+                yield Quantity(label, "parameter", name, e.name, guess, *limits, p.scale, prior, p.starts)
+        for name, value in initial_values(said.model, e).items():
+            if isinstance(value, Free):
+                yield _initial_state(name, value, e, suffix, by_name)
+
+
+def _initial_state(
+    name: str, value: Free, experiment: Experiment, suffix: str, by_name: Mapping[str, PriorDistribution]
+) -> Quantity:
+    label = f"{name}({experiment.start:g}){suffix}"
+    prior = value.prior or by_name.get(label) or by_name.get(name)
+    limits = within_support(value.lower, value.upper, prior)
+    return Quantity(label, "initial state", name, experiment.name, value.guess, *limits, value.scale, prior)

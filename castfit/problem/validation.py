@@ -1,0 +1,446 @@
+"""What can be wrong with an estimation problem, in sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.bounds import bound_mistakes
+from castfit.problem.validation_events import event_guess_mistakes, event_mistakes
+from castfit.model.dae_index import unmatched_parts
+from castfit.problem.validation_inputs import input_mistakes
+from castfit._support.arguments import is_one_of, named, text
+from castfit.problem.constraints import repeated_names
+from castfit.experiment.experiment import Consistent, Experiment, Free
+from castfit.problem.constraint_compilation import shape_mistakes, symbol_mistakes
+from castfit.model.model import Model
+from castfit.problem.observables import unknowns
+from castfit.densities.priors import Belief, contradictions, prior_mistakes
+from castfit.densities.priors.distributions import start_mistakes
+from castfit.problem.quantities import every_parameter, names_used, noise_names
+from castfit.experiment.steady import SteadyStart
+from castfit.model.scaled_outputs import measured_with
+from castfit.problem.parameters import Parameter, Statement, initial_values
+from castfit._support.status import suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.model.model import System
+    from castfit.problem.compiled_problem import Posed
+
+    Array = NDArray[np.float64]
+
+
+def statement_mistakes(said: Statement) -> list[str]:
+    """Find every mistake that concerns names, values and coverage."""
+    model = said.model
+    mistakes: list[str] = []
+    if not said.experiments:
+        mistakes.append("no experiment given; estimation needs measurements")
+    names = [e.name for e in said.experiments]
+    repeated = [n for n, count in Counter(names).items() if count > 1]
+    mistakes += [f"two experiments are named '{n}'; names must differ" for n in repeated]
+    silent = [e.sigma is None and not e.noise for e in said.experiments]
+    if any(silent) and any(e.sigma is not None for e in said.experiments):
+        mistakes.append("some experiments have sigma and some not; give it for all or for none, or say unknown()")
+    mistakes += _unknown_sigma_mistakes(said)
+    used = [names_used(model, e) for e in said.experiments]
+    taken = {n: kind for kind, group in _kinds(model).items() for n in group}
+    for name in said.parameters:
+        if name in taken:
+            mistakes.append(f"'{name}' is no parameter but {taken[name]} of the model; choose another name")
+        elif name not in model.parameters and not any(name in within for within in used):
+            mistakes.append(f"'{name}' is no parameter of the model: {suggest(name, model.parameters)}")
+    of_scales = measured_with(model.scalings, model.scalings)
+    for name in (n for n in every_parameter(model, said.parameters) if n not in model.generated):
+        users = [e for e, within in zip(said.experiments, used, strict=True) if name in within]
+        needing = [e.name for e in users if name not in e.parameters]
+        if name not in said.parameters:
+            if needing or not (users or name in of_scales):
+                mistakes.append(f"parameter '{name}' has no guess; add it to parameters={{...}}")
+            continue
+        if users and not needing:
+            mistakes.append(f"every experiment has its own value of '{name}'; leave it out of the problem's parameters")
+        mistakes += _parameter_mistakes(name, said.parameters[name], names, needing)
+    mistakes += [
+        f"state_bounds names '{name}', which is no state: {suggest(name, model.own_states)}"
+        for name in said.state_bounds
+        if name not in model.own_states
+    ]
+    mistakes += repeated_names(said.constraints)
+    for constraint in said.constraints:
+        mistakes += shape_mistakes(constraint)
+        given: Any = constraint.expression
+        inside = ca.symvar(given) if isinstance(given, ca.SX) else []
+        generated = [s.name() for s in inside if s.name().endswith((")", "]"))]  # names of quantities: looked up later
+        mistakes += symbol_mistakes(constraint, model, (*said.parameters, *generated))
+    mistakes += input_mistakes(said)
+    for entry in said.priors:
+        mistakes += prior_mistakes(entry.label, entry.prior) if isinstance(entry, Belief) else []
+    for experiment in said.experiments:
+        mistakes += [f"{experiment.name}: {m}" for m in _experiment_mistakes(said, experiment)]
+    return mistakes
+
+
+def _unknown_sigma_mistakes(said: Statement) -> list[str]:
+    """Find unknown sigmas of which different things are said, or whose parameter's name is taken."""
+    meant: dict[str, set[tuple[Any, ...]]] = {}
+    for name, _, _, s in unknowns(said.experiments):
+        meant.setdefault(name, set()).add((s.guess, s.lower, s.upper, repr(s.prior)))
+    taken = [f"sigma({name})" for name in meant if f"sigma({name})" in every_parameter(said.model, said.parameters)]
+    return [
+        f"the unknown sigma '{name}' is given in {len(kinds)} different ways; say the same wherever it is named"
+        for name, kinds in meant.items()
+        if len(kinds) > 1
+    ] + [f"the name '{name}' is that of an unknown sigma; rename the parameter" for name in taken]
+
+
+def scale_mistakes(model: Model, given: Mapping[str, Parameter]) -> list[str]:
+    """Find scales of outputs of which both the model and the problem's parameters say something."""
+    found: list[str] = []
+    for scaling in {s.scale: s for s in model.scalings.values()}.values():
+        if scaling.says_more and scaling.scale in given:
+            found.append(
+                f"'{scaling.scale}' is described by scaled(...) and in parameters={{...}}; leave one of them out"
+            )
+        local = [n for n in scaling.parameters if n in given and not is_one_of(given[n].local, True, np.True_)]
+        if scaling.per_experiment and local:
+            found.append(f"'{local[0]}' differs between experiments by scaled(per_experiment=True); add local=True")
+    return found
+
+
+def _kinds(model: Model) -> dict[str, tuple[str, ...]]:
+    """Name what is in a model beside parameters, in words."""
+    return {
+        "a state": (*model.states, *model.algebraic_states),
+        "an input": model.inputs,
+        "the time": (model.system.t.name(),),
+    }
+
+
+def _parameter_mistakes(
+    name: str, parameter: Parameter, experiments: Sequence[str], needing: Sequence[str]
+) -> list[str]:
+    """Check what is said of a parameter, whose value the experiments `needing` take."""
+    value, what = parameter.value, f"parameter '{name}'"
+    mistakes = [
+        f"{what}: {flag} is {text(choice)}; give True or False"
+        for flag, choice in (("fixed", parameter.fixed), ("local", parameter.local))
+        if not is_one_of(choice, True, False, np.True_, np.False_)
+    ]
+    if isinstance(value, Mapping):
+        if not is_one_of(parameter.local, True, np.True_):
+            return [*mistakes, f"{what} has a value per experiment but is not local; add local=True"]
+        given = named(what, value, mistakes)
+        mistakes += [f"{what} has a value for '{e}': {suggest(e, experiments)}" for e in given if e not in experiments]
+        mistakes += [f"local {what} has no value for '{e}'" for e in needing if e not in given]
+        mistakes += [
+            f"{what} has a value for '{e}', which has its own or does not use it; leave one of them out"
+            for e in given
+            if e in experiments and e not in needing
+        ]
+        values = [(f"{what}, {e}", v) for e, v in given.items()]
+    else:
+        values = [(what, value)]
+    bounds = (parameter.lower, parameter.upper)
+    found = [m for where, v in values for m in bound_mistakes(where, v, *bounds, parameter.scale)]
+    wrong = prior_mistakes(what, parameter.prior) + start_mistakes(what, parameter.starts, *bounds)
+    if parameter.starts is not None and is_one_of(parameter.fixed, True, np.True_):
+        wrong.append(f"{what} is fixed, so that no starts of it are drawn; leave starts= out")
+    if not found and not wrong and not is_one_of(parameter.fixed, True, np.True_):
+        wrong = [m for where, v in values for m in contradictions(where, float(v), *bounds, parameter.prior)]
+    return mistakes + found + wrong
+
+
+def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
+    model, start, end = said.model, experiment.start, experiment.end
+    mistakes = [
+        f"'{n}' is measured but is neither a state nor an output: {suggest(n, model.output_names)}"
+        for n in experiment.measured
+        if n not in model.output_names
+    ]
+    within_lines = {*model.states} - {*model.own_states}
+    initial = {n: v for n, v in initial_values(model, experiment).items() if n not in within_lines}
+    parameters = every_parameter(model, said.parameters)
+    mistakes += [
+        f"'{n}' has its own value but is no parameter: {suggest(n, parameters)}"
+        for n in experiment.parameters
+        if n not in parameters
+    ]
+    own = {n: v for n, v in experiment.parameters.items() if isinstance(v, ca.SX)}
+    for name, value in own.items():
+        mistakes += _unknown(f"parameter '{name}'", value, parameters)
+    mistakes += [
+        f"sigma contains '{n}', which is neither in the model nor among the problem's parameters: "
+        f"{suggest(n, parameters)}"
+        for n in dict.fromkeys(noise_names(model, experiment))
+        if n not in parameters
+    ]
+    mistakes += _circles(own)
+    known = (*model.own_states, *model.algebraic_states)
+    mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in initial if n not in known]
+    mistakes += _consistency_mistakes(model, experiment, initial)
+    mistakes += [
+        f"state '{n}' has no initial value; give a number, free(guess) or an expression"
+        for n in model.own_states
+        if n not in initial and experiment.steady is None
+    ]
+    for name, value in initial.items():
+        if isinstance(value, ca.SX):
+            mistakes += _unknown(f"the initial value of '{name}'", value, parameters)
+        elif not isinstance(value, (Free, Consistent)) and name in said.state_bounds:
+            lower, upper = said.state_bounds[name]
+            if not lower <= value <= upper:
+                mistakes.append(
+                    f"the initial value {value:g} of '{name}' lies outside its state_bounds [{lower:g}, {upper:g}]"
+                )
+    mistakes += [
+        f"'{n}' is no input of the model: {suggest(n, model.inputs)}"
+        for n in experiment.inputs
+        if n not in model.inputs
+    ]
+    rounding = 1e-9 * abs(end - start)
+    for name in model.inputs:
+        if name not in experiment.inputs:
+            mistakes.append(f"input '{name}' is missing; give a number or an Input")
+            continue
+        first, last = experiment.inputs[name].span
+        if first > start + rounding or last < end - rounding:
+            mistakes.append(
+                f"input '{name}' is given on [{first:g}, {last:g}] but the experiment runs over "
+                f"[{start:g}, {end:g}]; extend it"
+            )
+    mistakes += event_mistakes(said, experiment, parameters)
+    mistakes += [] if experiment.steady is None else _steady_mistakes(model, experiment, parameters)
+    if end <= start and all(e.end <= e.start for e in said.experiments):
+        mistakes.append(f"nothing is measured after the start {start:g}; estimation needs later times")
+    return mistakes
+
+
+def _consistency_mistakes(model: Model, experiment: Experiment, initial: Mapping[str, Any]) -> list[str]:
+    """Find what is wrong with initial values of algebraic states, and with differential ones that follow from them."""
+    follow = [n for n in model.own_states if isinstance(initial.get(n), Consistent)]
+    given = [n for n in model.algebraic_states if n in initial and not isinstance(initial[n], Consistent)]
+    if not follow:
+        return [
+            f"the initial value of the algebraic state '{n}' follows from the equations; give at most a guess, a "
+            "number, or say consistent(guess) of a differential state that follows from it"
+            for n in given
+            if isinstance(initial[n], (Free, ca.SX))
+        ]
+    listed = " and ".join(f"'{n}'" for n in follow)
+    if experiment.steady is not None:
+        return [f"the initial value of {listed} cannot be consistent(...) beside a steady state; leave one of them out"]
+    if model.lines:
+        return [f"the initial value of {listed} cannot be consistent(...) in a model with delays; give a number"]
+    if len(given) != len(follow):
+        have = ", ".join(f"'{n}'" for n in given) or "none"
+        return [
+            f"the initial value of {listed} is to follow from the algebraic equations, so {len(follow)} algebraic "
+            f"{'state needs a value' if len(follow) == 1 else 'states need values'}, but {have} has; give as many"
+        ]
+    system = model.system
+    unknown = [s for s in ca.vertsplit(system.x) if s.name() in follow]
+    unknown += [s for s in ca.vertsplit(system.z) if s.name() not in given]
+    parts = unmatched_parts(_pattern(system.alg, ca.vertcat(*unknown)))
+    if not parts.over_equations:
+        return []
+    which = ", ".join(model.algebraic_states[i] for i in parts.over_equations)
+    free = ", ".join(unknown[j].name() for j in parts.under_states)
+    return [
+        f"the algebraic equations do not determine the initial value of {free}, and the equations of {which} have too "
+        "few unknowns; let other states be consistent(...), or give other algebraic states a value"
+    ]
+
+
+def _steady_mistakes(model: Model, experiment: Experiment, parameters: Sequence[str]) -> list[str]:
+    """Find what is wrong with the steady state before an experiment."""
+    assert experiment.steady is not None
+    said = experiment.steady
+    mistakes: list[str] = []
+    switched = model.with_switches().system  # before the experiment nothing has switched
+    if ca.depends_on(ca.vertcat(switched.ode, switched.alg), switched.t):
+        mistakes.append("there is no steady state: the model's equations contain the time")
+    known = (*model.own_states, *model.algebraic_states)
+    mistakes += [
+        f"steady_state: initial names '{n}', which is no state: {suggest(n, known)}"
+        for n in said.initial
+        if n not in known
+    ]
+    mistakes += [
+        f"steady_state: '{n}' is no input of the model: {suggest(n, model.inputs)}"
+        for n in said.inputs
+        if n not in model.inputs
+    ]
+    mistakes += [
+        f"steady_state: '{n}' is no parameter: {suggest(n, parameters)}" for n in said.parameters if n not in parameters
+    ]
+    for name, value in said.parameters.items():
+        if isinstance(value, ca.SX):
+            mistakes += _unknown(f"steady_state: parameter '{name}'", value, parameters)
+    own, before = (
+        _circles({n: v for n, v in group.items() if isinstance(v, ca.SX)})
+        for group in (experiment.parameters, experiment.before.parameters)
+    )
+    mistakes += [] if own else [f"steady_state: {m}" for m in before]
+    for name, value in said.initial.items():
+        if isinstance(value, ca.SX):
+            mistakes += _unknown(f"steady_state: the initial value of '{name}'", value, parameters)
+    if isinstance(said.initial, SteadyStart):
+        return [*mistakes, *_steady_mistakes(model, experiment.before, parameters)]
+    first = {**model.initial, **said.initial}
+    mistakes += [
+        f"steady_state: state '{n}' has no value from which to come to rest; give initial={{'{n}': ...}}, which also "
+        "tells conserved sums"
+        for n in model.own_states
+        if n not in first
+    ]
+    return mistakes
+
+
+def _unknown(what: str, expression: ca.SX, parameters: Sequence[str]) -> list[str]:
+    """Find the symbols of an expression that are no parameters."""
+    names = dict.fromkeys(symbol.name() for symbol in ca.symvar(expression))
+    return [
+        f"{what} contains '{n}', which is no parameter: {suggest(n, parameters)}" for n in names if n not in parameters
+    ]
+
+
+def _circles(own: Mapping[str, ca.SX]) -> list[str]:
+    """Find parameters whose value in an experiment depends on itself, each circle once."""
+    inside = {n: [s.name() for s in ca.symvar(v) if s.name() in own] for n, v in own.items()}
+    found: dict[frozenset[str], list[str]] = {}
+
+    def follow(path: list[str]) -> None:
+        for name in inside[path[-1]]:
+            if name in path:
+                circle = path[path.index(name) :]
+                found.setdefault(frozenset(circle), [*circle, name])
+            else:
+                follow([*path, name])
+
+    for name in own:
+        follow([name])
+    return [
+        f"parameter '{circle[0]}' depends on itself ({' -> '.join(circle)}), since names mean values in this "
+        f"experiment; give the common value a name of its own, such as '{circle[0]}_ref', in the problem's parameters"
+        for circle in found.values()
+    ]
+
+
+def name_mistakes(posed: Posed) -> list[str]:
+    """Find quantities of one name: a parameter may be called as castfit calls an initial state or a local value."""
+    meant: dict[str, list[str]] = {}
+    for q in posed.quantities:
+        kind = f"{'local' if q.experiment is not None else 'shared'} parameter" if q.kind == "parameter" else q.kind
+        meant.setdefault(q.name, []).append(f"the {kind} '{q.of}'")
+    return [
+        f"the name '{name}' would mean {' and '.join(what)}; rename the parameter, the state or the experiment"
+        for name, what in meant.items()
+        if len(what) > 1
+    ]
+
+
+def support_mistakes(posed: Posed) -> list[str]:
+    """Find estimated quantities that no measurement can depend on, by the structure of the graph."""
+    system = posed.model.system
+    x, z, p = system.x, system.z, system.p
+    unknown = ca.vertcat(x, z)
+    equations = ca.vertcat(system.ode, _matched(system))
+    flow = _pattern(equations, unknown)  # flow[i, j]: equation i contains unknown j
+    by_parameter = _pattern(equations, p)
+    observe, observe_p = _pattern(posed.observed, unknown), _pattern(posed.observed, p)
+    supported: set[int] = set()
+    for condition in posed.conditions:
+        seen = (*posed.outputs, *posed.spreads)
+        columns = [seen.index(n) for of in condition.observed if of is not None for n in of.predicted]
+        reached, n_x, schedule = _any(observe[columns]), x.numel(), condition.schedule
+        for _ in range(unknown.numel()):
+            reached = reached | _any(flow[reached])
+            jumped, _rows = schedule.reaching(reached[:n_x], np.zeros(p.numel(), dtype=np.bool_))
+            reached[:n_x] |= jumped
+        parameters = _any(observe_p[columns]) | _any(by_parameter[reached])
+        _, of_events = schedule.reaching(reached[:n_x], parameters)
+        rows = np.concatenate([parameters, reached[:n_x], of_events])
+        supported.update(condition.theta[_any(condition.link.pattern[rows])].tolist())
+    return [
+        f"no measurement depends on the free {quantity.kind} '{quantity.name}'; "
+        f"{'give it a value' if quantity.kind == 'initial state' else 'fix it (fixed=True)'}"
+        for j, quantity in enumerate(posed.quantities)
+        if j not in supported and not posed.informed[j] and not _bound_up(posed, j)
+    ]
+
+
+def _bound_up(posed: Posed, j: int) -> bool:
+    """Whether an equation of quantities, or a constraint at points, may determine a quantity that nothing measures."""
+    return bool(posed.path) or any(r.lower == r.upper and r.involved[j] for r in posed.relations)
+
+
+def _matched(system: System) -> ca.SX:
+    """Return the algebraic equations in the order of the unknowns that they determine."""
+    if system.z.numel() == 0:
+        return system.alg
+    _, rows, columns, *_ = ca.jacobian_sparsity(system.alg, system.z).btf()
+    return ca.vertcat(*(system.alg[rows[columns.index(j)]] for j in range(len(columns))))
+
+
+def guess_mistakes(posed: Posed) -> list[str]:
+    """Find initial values and parameters that cannot be computed at the guess."""
+    wrong = posed.priors(posed.guess).failure
+    mistakes = [f"{wrong}, the guess; change prior or guess"] if wrong else []
+    return mistakes + point_mistakes(posed, posed.guess, "the guess") + event_guess_mistakes(posed)
+
+
+def point_mistakes(posed: Posed, theta: Array, called: str = "") -> list[str]:
+    """Find initial values, parameters and delays that cannot be computed at theta (n_theta,).
+
+    Where it is `called` something, messages say so; else times of events that cannot be are mistakes, too.
+    """
+    names = [f"the initial value of '{n}'" for n in posed.model.states]
+    where, remedy = (f", {called}", "expression or guess") if called else ("", "expression or values")
+    mistakes: list[str] = []
+    for condition in posed.conditions:
+        q = theta[condition.theta]
+        at = condition.link.natural(q)
+        reason = condition.link.failure(q, at)
+        if reason:
+            mistakes.append(f"{condition.name}: {reason}{where}; change {remedy}")
+        else:
+            at_point = f"at {called}" if called else "at these values"
+            mistakes += [
+                f"{condition.name}: {name} is {value} {at_point}; change it"
+                for name, value in zip(names, at.a, strict=True)
+                if not np.isfinite(value)
+            ]
+            happens = "" if called else condition.schedule.impossible(at.e, condition.start)
+            mistakes += [f"{condition.name}: {happens}; change the values"] if happens else []
+        mistakes += [f"{condition.name}: {found}" for found in tau_mistakes(posed.model, at.p)]
+    return mistakes
+
+
+def tau_mistakes(model: Model, p: Array) -> list[str]:
+    """Find delays that are not positive at parameters p (n_p,)."""
+    return [
+        f"the delay of {line.name} is {tau:g}; a delay is positive"
+        for line, tau in zip(model.lines, model.delays(p), strict=True)
+        if not 0.0 < tau < np.inf
+    ]
+
+
+def _any(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which columns are True in any row."""
+    return np.logical_or.reduce(rows, axis=0)
+
+
+def _pattern(rows: ca.SX, columns: ca.SX) -> NDArray[np.bool_]:
+    """Return which row depends on which column, a boolean array of shape (n_rows, n_columns)."""
+    sparsity = ca.jacobian_sparsity(rows, columns)
+    out: NDArray[np.bool_] = np.zeros(sparsity.shape, dtype=np.bool_)
+    i, j = sparsity.get_triplet()
+    out[i, j] = True
+    return out

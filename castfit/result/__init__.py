@@ -1,0 +1,1 @@
+"""Say in one line what this room is for."""

@@ -1,0 +1,308 @@
+"""Symmetric matrices over all estimates of many experiments, kept as blocks.
+
+Of n experiments with their own quantities a covariance has a block per experiment; between experiments it follows from
+how own quantities answer to shared ones:
+
+    cov(shared, shared)  = C
+    cov(own_i, shared)   = L_i C + X_i
+    cov(own_i, own_j)    = L_i C L_j^T + X_i L_j^T + L_i X_j^T  (+ P_i where i = j)
+
+so that memory is linear in the number of experiments, and any few rows and columns are cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import NDArray
+
+from castfit._support.arrays import Array
+from castfit._support.reprs import one_line
+from castfit._support.status import InputError, check, suggest
+
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+LARGEST = 3000
+"""Quantities up to which a matrix is written out: 72 megabytes."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BlockMatrix(NDArrayOperatorsMixin):
+    """A symmetric matrix (n, n) over quantities, in blocks of experiments.
+
+    It can be indexed and computed with like an array.  Rows and columns are cheap; what needs the whole matrix, such as
+    ``numpy.asarray(matrix)``, works for up to 3,000 quantities.  ``matrix.of("k1", "b[experiment 7]")`` is the block of
+    quantities by name, ``numpy.diagonal`` is `diagonal`.
+
+    Attributes
+    ----------
+    names : tuple of n str
+    common : (n_b,) int array
+        Positions of the shared quantities.
+    own : (n_o,) int array
+        Positions of the others, which belong to one experiment each.
+    chain, position : (n_o,) int arrays
+        To which experiment they belong, and as which of its own quantities.
+    C : (n_b, n_b) array
+    L, X : (n_o, n_b) arrays
+    P : (n_o, w) array
+        Entry (i, k) is that of own quantity i and the k-th of its experiment.
+    factor : (n,) array
+        By which rows and columns are multiplied.
+    held, open : (n,) bool arrays
+        Rows that are NaN; rows that are NaN but for infinity on the diagonal.
+    further : (n, r) array
+        further further^T is added.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> import numpy as np
+    >>> x, k, a, b, c = cf.symbols("x k a b c")
+    >>> outputs = {"u": a * x, "v": b * x, "w": c * x}
+    >>> model = cf.Model({x: -k * x}, parameters=[k, a, b, c], outputs=outputs, initial={x: 1})
+    >>> t = np.linspace(0.5, 4, 4)
+    >>> experiments = [
+    ...     cf.Experiment({y: np.exp(-0.5 * t) + 0.01 * np.cos(7 * i * t) for y in outputs}, time=t, sigma=0.01)
+    ...     for i in range(167)
+    ... ]
+    >>> parameters = {"k": 0.5, **{name: cf.Parameter(1.0, local=True) for name in ("a", "b", "c")}}
+    >>> result = cf.fit(cf.Problem(model, experiments, parameters=parameters), "single")
+    >>> result.covariance
+    BlockMatrix(502 quantities, 501 of them of single experiments)
+    >>> block = result.covariance.of("k", "b[experiment 7]")
+    >>> bool(np.isclose(np.sqrt(block[1, 1]), result.standard_errors["b[experiment 7]"]))
+    True
+    """
+
+    names: tuple[str, ...]
+    common: Index
+    own: Index
+    chain: Index
+    position: Index
+    C: Array
+    L: Array
+    X: Array
+    P: Array
+    factor: Array
+    held: Mask
+    open: Mask
+    further: Array = field(default_factory=lambda: np.empty((0, 0)))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """As of an array."""
+        return len(self.names), len(self.names)
+
+    @property
+    def ndim(self) -> int:
+        """As of an array."""
+        return 2
+
+    @property
+    def size(self) -> int:
+        """As of an array."""
+        return len(self.names) ** 2
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return one_line(f"BlockMatrix({len(self)} quantities, {self.own.size} of them of single experiments)")
+
+    @cached_property
+    def _places(self) -> tuple[Index, Index]:
+        """Where a quantity stands among the shared ones, and among the own ones; -1 if it does not."""
+        in_common, in_own = np.full(len(self), -1), np.full(len(self), -1)
+        in_common[self.common], in_own[self.own] = np.arange(self.common.size), np.arange(self.own.size)
+        return in_common, in_own
+
+    def _sides(self, at: Index) -> tuple[Array, Array]:
+        """Return L and X of any quantities, (k, n_b); of a shared one the row of the identity, and zero."""
+        in_common, in_own = self._places
+        left, more = np.zeros((at.size, self.common.size)), np.zeros((at.size, self.common.size))
+        mine = in_own[at] >= 0
+        left[mine], more[mine] = self.L[in_own[at][mine]], self.X[in_own[at][mine]]
+        left[np.flatnonzero(~mine), in_common[at][~mine]] = 1.0
+        return left, more
+
+    def diagonal(self) -> Array:
+        """Return the diagonal, (n,)."""
+        out = np.empty(len(self))
+        out[self.common] = np.diagonal(self.C)
+        each = np.arange(self.own.size)
+        products = np.einsum("ij,ij->i", self.L @ self.C + 2.0 * self.X, self.L)
+        out[self.own] = products + (self.P[each, self.position] if self.own.size else 0.0)
+        out *= self.factor**2
+        if self.further.size:
+            out += np.sum(self.further**2, axis=1)
+        out[self.held] = np.nan
+        out[self.open] = np.inf
+        return out
+
+    def entries(self, rows: Index, columns: Index) -> Array:
+        """Return the rows and columns at some positions, (k, l)."""
+        (L_i, X_i), (L_j, X_j) = self._sides(rows), self._sides(columns)
+        out = (L_i @ self.C + X_i) @ L_j.T + L_i @ X_j.T
+        _, in_own = self._places
+        i, j = np.nonzero(self._chains[rows][:, None] == self._chains[columns])
+        both = (self._chains[rows][i] >= 0) if i.size else np.zeros(0, dtype=np.bool_)
+        i, j = i[both], j[both]
+        out[i, j] += self.P[in_own[rows[i]], self.position[in_own[columns[j]]]]
+        out *= self.factor[rows][:, None] * self.factor[columns]
+        if self.further.size:
+            out += self.further[rows] @ self.further[columns].T
+        nothing = (self.held | self.open)[rows][:, None] | (self.held | self.open)[columns]
+        out[nothing] = np.nan
+        out[(rows[:, None] == columns) & self.open[rows][:, None]] = np.inf
+        return out
+
+    @cached_property
+    def _chains(self) -> Index:
+        """Of which experiment every quantity is, -1 for shared ones, (n,)."""
+        out = np.full(len(self), -1)
+        out[self.own] = self.chain
+        return out
+
+    def family(self, j: int) -> Index:
+        """Return the positions of the shared quantities and of those of the experiment that quantity j belongs to."""
+        same = self.own[self.chain == self._chains[j]] if self._chains[j] >= 0 else self.own[:0]
+        return np.concatenate([self.common, same])
+
+    def of(self, *names: str) -> Array:
+        """Return the block of some quantities, (k, k), in their order.
+
+        Raises
+        ------
+        InputError
+            For an unknown name.
+        """
+        place = {name: j for j, name in enumerate(self.names)}
+        check("BlockMatrix.of", [f"'{n}' is not estimated: {suggest(n, self.names)}" for n in names if n not in place])
+        at = np.array([place[name] for name in names], dtype=np.intp)
+        return self.entries(at, at)
+
+    def times(self, x: Array) -> Array:
+        """Return the product with x (n,), what is held or open left out."""
+        given = np.where(self.held | self.open, 0.0, x) * self.factor
+        b, o = given[self.common], given[self.own]
+        of_border = b + self.L.T @ o
+        out = np.zeros(len(self))
+        out[self.common] = self.C @ of_border + self.X.T @ o
+        blocks = self.P * 1.0
+        out[self.own] = self.L @ out[self.common] + self.X @ of_border
+        first = self._first
+        for k in range(self.P.shape[1]):
+            there = first + k
+            valid = there < self.own.size
+            valid[valid] = self.chain[there[valid]] == self.chain[valid]
+            out[self.own[valid]] += blocks[valid, k] * o[there[valid]]
+        out *= self.factor
+        if self.further.size:
+            out += self.further @ (self.further.T @ np.where(self.held | self.open, 0.0, x))
+        out[self.held | self.open] = 0.0
+        return out
+
+    @cached_property
+    def _first(self) -> Index:
+        """Where, among own quantities, those of the same experiment begin, (n_o,)."""
+        return np.arange(self.own.size) - self.position
+
+    def strongest(self) -> tuple[Index, Array]:
+        """Return per row the other column with the entry of largest magnitude, and that entry, (n,) each.
+
+        Looked for among shared quantities and those of the same experiment; what is not finite counts as zero.
+        """
+        n, n_o, n_b = len(self), self.own.size, self.common.size
+        factor = np.where(self.held | self.open, 0.0, np.nan_to_num(self.factor))
+        further = self.further if self.further.size else np.zeros((n, 1))
+        mixed = (self.L @ self.C + self.X) * factor[self.own][:, None] * factor[self.common]
+        mixed = mixed + further[self.own] @ further[self.common].T
+        of_common = self.C * factor[self.common][:, None] * factor[self.common]
+        of_common = of_common + further[self.common] @ further[self.common].T
+        np.fill_diagonal(of_common, 0.0)
+        width, each = self.P.shape[1], np.arange(n_o)
+        same = np.zeros((n_o, width))
+        for k in range(width):
+            there = self._first + k
+            valid = there < n_o
+            valid[valid] = (self.chain[there[valid]] == self.chain[valid]) & (there[valid] != each[valid])
+            i, j = each[valid], there[valid]
+            value = np.einsum("ib,ib->i", self.L[i] @ self.C + self.X[i], self.L[j])
+            value += np.einsum("ib,ib->i", self.L[i], self.X[j]) + self.P[i, k]
+            value *= factor[self.own[i]] * factor[self.own[j]]
+            same[i, k] = value + np.einsum("ir,ir->i", further[self.own[i]], further[self.own[j]])
+        partner, value = np.zeros(n, dtype=np.intp), np.zeros(n)
+        if n_o and n_b + width:
+            both = np.concatenate([mixed, same], axis=1)
+            best = np.argmax(np.abs(both), axis=1)
+            place = np.where(best < n_b, 0, self._first + best - n_b)
+            mine = self.own[np.clip(place, 0, n_o - 1)]
+            shared = self.common[np.minimum(best, n_b - 1)] if n_b else mine
+            partner[self.own], value[self.own] = np.where(best < n_b, shared, mine), both[each, best]
+        if n_b:
+            both = np.concatenate([of_common, mixed.T], axis=1)
+            best = np.argmax(np.abs(both), axis=1)
+            of_own = self.own[np.clip(best - n_b, 0, n_o - 1)] if n_o else self.common[best]
+            partner[self.common] = np.where(best < n_b, self.common[np.minimum(best, n_b - 1)], of_own)
+            value[self.common] = both[np.arange(n_b), best]
+        return partner, value
+
+    def scaled(self, factor: Array) -> BlockMatrix:
+        """Return the matrix with its rows and columns times factors (n,)."""
+        further = self.further * factor[:, None] if self.further.size else self.further
+        return replace(self, factor=self.factor * factor, further=further)
+
+    def plus(self, other: BlockMatrix, weight: float = 1.0) -> BlockMatrix:
+        """Return  weight * this + other  of a matrix with the same L and factors, and what is further of that."""
+        sums = {name: weight * getattr(self, name) + getattr(other, name) for name in ("C", "X", "P")}
+        return replace(self, **sums, further=other.further)
+
+    @property
+    def dense(self) -> Array:
+        """The matrix itself, (n, n).
+
+        Raises
+        ------
+        InputError
+            For more than 3,000 quantities.
+        """
+        n = len(self)
+        if n > LARGEST:
+            remedy = "ask for blocks: matrix.of(names), matrix[rows, columns], or for matrix.diagonal()"
+            raise InputError(
+                "BlockMatrix", [f"a matrix of {n} quantities needs {8e-9 * n * n:.2g} gigabytes; {remedy}"]
+            )
+        every = np.arange(n)
+        return self.entries(every, every)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        out = self.dense
+        return out if dtype is None else out.astype(dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        given = [x.dense if isinstance(x, BlockMatrix) else x for x in inputs]
+        return getattr(ufunc, method)(*given, **options)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return entries, as an array would: by position, slice, mask, or ``numpy.ix_`` of two lists."""
+        rows, columns = cast("tuple[Any, Any]", key) if isinstance(key, tuple) else (key, slice(None))
+        every = np.arange(len(self))
+        whole = isinstance(rows, (int, np.integer, slice)) or isinstance(columns, (int, np.integer, slice))
+        i, j = every[rows], every[columns]
+        if whole or (np.ndim(i) == 2 and np.ndim(j) == 2):
+            block = self.entries(np.ravel(i), np.ravel(j))
+            shape = (*np.shape(i), *np.shape(j)) if whole else (np.size(i), np.size(j))
+            found = block.reshape(shape)
+            return float(found) if found.ndim == 0 else found
+        i, j = np.broadcast_arrays(i, j)
+        return np.array([self.entries(i[k : k + 1], j[k : k + 1])[0, 0] for k in range(i.size)])
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self[i] for i in range(len(self)))

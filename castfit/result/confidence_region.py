@@ -1,0 +1,570 @@
+"""The confidence region of a fit in the linear approximation: an ellipsoid, its axes, and the boxes about it.
+
+Notation
+--------
+theta  (n,)     estimates in search scale; M (n, n) Fisher's information on them, for noise as it is estimated
+R      (n, n)   C = R R^T, the covariance of what the data determine, in r directions;  N (k, n) those left open
+m      (n,)     magnitudes: |p| of a quantity whose sign is known, so that  u = d p / m  is a change of log |p|
+rho             radius:  sqrt(r F(r, dof)),  or sqrt(chi2(r)) where standard deviations are known
+
+    region            u^T C_u^-1 u <= rho^2,  without end along N             [Hemker1972, Eq. 3.18]
+    axes              rho s_i v_i  of the singular value decomposition  R_u = V S W^T
+    dependent limits  rho / sqrt(M_jj): all other quantities known            [Hemker1972, Eq. 3.19]
+    independent       rho sqrt(C_jj): the box about the region                [Hemker1972, Eq. 3.20]
+    marginal          t sqrt(C_jj): of one quantity, whatever the others are
+
+Along N the region is a cylinder; its other axes are those of its cross section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import special
+
+from castfit._support.reprs import brief
+from castfit._support.text_tables import Sheet, rounded
+from castfit.result.parameter_combinations import mixture, rounded_direction, written
+from castfit.result.covariance import quantile
+from castfit._support.status import InputError, check, suggest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.result.parts import Estimates, Uncertainty
+
+    Array = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+KINDS = ("marginal", "independent", "dependent")
+_FLAT = 10.0  # times better known if the others were, of a valley worth a word
+_CORRELATED = 0.99  # correlations at least this large get a sentence
+_SIGN = 5.0  # standard errors by which a quantity that may have either sign must differ from zero to have one
+_LISTED = 0.9  # correlations at least this large are listed
+_ENDS = (4, 5)  # how many of many axes are printed, best and worst
+_ZERO = 1e-10  # a singular value below this part of the largest is a combination that constraints hold
+
+
+@brief
+@dataclass(frozen=True, eq=False, repr=False)
+class Axis:
+    """A principal axis of the confidence region.
+
+    Attributes
+    ----------
+    weights : dict
+        By name, its direction: relative changes of the quantities (see `ConfidenceRegion.magnitudes`), of length 1.
+    standard_error : float
+        Along it; inf where the data leave it open.
+    length : float
+        From the centre to the end of the ellipsoid, in the same relative changes.
+    combination : str
+        What is known so well, or so badly: a product of powers where signs allow it, such as ``k1*k2``, else a sum.
+    known_to : float
+        Half-width of the interval of that combination by itself; relative for a product, else in the unit of the sum's
+        first term.
+    sentence : str
+        Such as ``k1*k2 is known to 1 %``.
+    form : dict
+        By name, the weights of relative changes in what is written; its change is `unit` times their sum.
+    unit : float
+    relative : bool
+        Whether `known_to` is relative.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> print(result.confidence_region().axes[0])
+    k1/k2**0.1 is known to 5.7 %
+    """
+
+    weights: dict[str, float]
+    standard_error: float
+    length: float
+    combination: str
+    known_to: float
+    sentence: str
+    form: dict[str, float]
+    unit: float
+    relative: bool
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+@brief
+@dataclass(frozen=True, eq=False, repr=False)
+class ConfidenceRegion:
+    """The ellipsoid in which the estimated quantities lie together; ``result.confidence_region()`` makes it.
+
+    All of it is the linear approximation at the estimate.  n is the number of estimated quantities.
+
+    Attributes
+    ----------
+    names : tuple of str
+    values : (n,) array
+        Estimates, natural scale.
+    log : (n,) bool array
+        Which of them were searched for as logarithms: their half-widths are those of the logarithms.
+    level : float
+        Confidence level.
+    dof : float
+        Degrees of freedom of the noise; inf where standard deviations are known.
+    rank : int
+        Number of directions that the data determine.
+    radius : float
+        rho, in standard errors: sqrt(rank F(rank, dof)), or sqrt(chi2(rank)) where standard deviations are known.
+    factor : float
+        Half-width of the interval of a single quantity in standard errors: Student's t, or normal.
+    standard_errors, marginal, independent, dependent : (n,) arrays
+        Search scale.  Half-widths of the intervals of one quantity by itself; of the box about the ellipsoid, all
+        quantities together; and of what is left for one quantity if all others were known exactly (Hemker's independent
+        and dependent limits).  NaN at a bound, inf where the data leave it open.
+    magnitudes : (n,) array
+        To what changes along axes are relative: the size of the estimate, or its uncertainty where its sign is not
+        known.
+    logarithmic : (n,) bool array
+        Whose sign is known, so that axes are products of powers in it.
+    axes : tuple of Axis
+        The best known combination first; those without an end last.
+    correlation : (n, n) array
+        NaN in rows of quantities at a bound, or not identifiable.
+    freed : dict
+        Of each quantity at its bound, the quantity that it would be correlated with most if the bound were not there,
+        and that correlation.
+    unbounded : (n, n) array
+        What the correlation would be if no bound held anything, by Fisher's information; NaN where that is singular.
+    root : (n, n) array
+        root @ root.T is the covariance of relative changes in what is determined.
+    undetermined : (k, n) array
+        Relative changes that are not.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> region = result.confidence_region()
+    >>> print(region)
+    95 % confidence region (linear): 2 directions, radius 2.79 standard errors
+            value  std. error  95 %, by itself         all together            if the others were known
+    ---------------------------------------------------------------------------------------------------
+    k1  4.577e-06     1.6e-07  [4.235e-06, 4.919e-06]  [4.139e-06, 5.015e-06]  [4.247e-06, 4.907e-06]
+    k2  0.0002796     5.5e-05  [0.0001606, 0.0003987]  [0.0001273, 0.0004319]  [0.0001647, 0.0003945]
+    <BLANKLINE>
+    combination  known to  half-axis  direction, in relative changes
+    ----------------------------------------------------------------
+    k1/k2**0.1      5.7 %     0.0717  +0.99 k1 -0.12 k2
+    k2               43 %      0.548  +0.99 k2 +0.12 k1
+    """
+
+    names: tuple[str, ...]
+    values: Array
+    log: Mask
+    level: float
+    dof: float
+    rank: int
+    radius: float
+    factor: float
+    standard_errors: Array
+    marginal: Array
+    independent: Array
+    dependent: Array
+    magnitudes: Array
+    logarithmic: Mask
+    axes: tuple[Axis, ...]
+    correlation: Array
+    freed: Mapping[str, tuple[str, float]]
+    unbounded: Array
+    root: Array
+    undetermined: Array
+
+    def intervals(self, kind: str = "independent") -> dict[str, tuple[float, float]]:
+        """Return an interval for each quantity, natural scale.
+
+        Parameters
+        ----------
+        kind : {"independent", "dependent", "marginal"}
+            The box about the ellipsoid, all quantities together; one quantity if the others were known; or one quantity
+            by itself, as in ``result.confidence_intervals()``.
+        """
+        check("intervals", [f"kind is '{kind}': {suggest(str(kind), KINDS)}"] if kind not in KINDS else [])
+        reach: Array = getattr(self, kind)
+        with np.errstate(over="ignore", invalid="ignore"):
+            low: Array = np.where(self.log, self.values * np.exp(-reach), self.values - reach)
+            high: Array = np.where(self.log, self.values * np.exp(reach), self.values + reach)
+        return {name: (float(low[j]), float(high[j])) for j, name in enumerate(self.names)}
+
+    def contains(self, values: Mapping[str, float]) -> bool:
+        """Tell whether natural values of all quantities lie in the ellipsoid together.
+
+        Directions that the data leave open do not count, quantities at a bound must be there.
+        """
+        mistakes = [f"'{n}' is no quantity of this fit: {suggest(str(n), self.names)}" for n in values
+                    if n not in self.names]  # fmt: skip
+        mistakes += [f"'{n}' has no value; give all quantities" for n in self.names if n not in values]
+        check("contains", mistakes)
+        given = np.array([float(values[n]) for n in self.names])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            moved = np.where(self.log, self.values * np.log(given / self.values), given - self.values) / self.magnitudes
+        held = np.isnan(self.standard_errors)
+        if not np.isfinite(moved).all() or (np.abs(moved[held]) > _ZERO).any():
+            return False
+        parts = [(np.array([a.weights.get(n, 0.0) for n in self.names]) @ moved, a.standard_error) for a in self.axes
+                 if np.isfinite(a.standard_error)]  # fmt: skip
+        return bool(sum((along / error) ** 2 for along, error in parts) <= self.radius**2)
+
+    def pair(self, first: str, second: str) -> tuple[Axis, Axis]:
+        """Return the two axes of the ellipse of two quantities, whatever the others are: what is known best, and worst.
+
+        Their lengths are those of an ellipse of two directions, at the region's level.
+
+        Raises
+        ------
+        InputError
+            If one of them has no finite standard error.
+        """
+        mistakes = [f"'{n}' is no quantity of this fit: {suggest(str(n), self.names)}" for n in (first, second)
+                    if n not in self.names]  # fmt: skip
+        check("pair", mistakes or ([f"give two quantities; '{first}' is one"] if first == second else []))
+        at = np.array([self.names.index(first), self.names.index(second)])
+        check("pair", [f"'{self.names[j]}' has no standard error" for j in at.tolist()
+                       if not np.isfinite(self.standard_errors[j])])  # fmt: skip
+        errors = self.standard_errors[at] * self.per_theta[at]
+        C = self.correlation[np.ix_(at, at)] * np.outer(errors, errors)
+        size, V = np.linalg.eigh(C)
+        root = V * np.sqrt(np.maximum(size, 0.0))
+        own = ((first, second), root, np.empty((0, 2)), np.ones(2, dtype=np.bool_), *self._in(at), 2)
+        best, worst = (axis(self.radius_of(2), self.factor) for axis in _axes(*own))
+        return best, worst
+
+    def radius_of(self, rank: int) -> float:
+        """Return the radius of a region of fewer directions at the same level, in standard errors."""
+        return _radius(self.level, rank, self.dof)
+
+    def _in(self, at: NDArray[np.intp]) -> tuple[Array, Mask]:
+        return self.magnitudes[at], self.logarithmic[at]
+
+    @property
+    def per_theta(self) -> Array:
+        """By how much the relative changes change with theta, (n,)."""
+        return np.where(self.log, self.values, 1.0) / self.magnitudes
+
+    @property
+    def gains(self) -> Array:
+        """How many times better each quantity would be known if all others were, (n,); inf where it is not at all."""
+        with np.errstate(invalid="ignore"):
+            return self.independent / self.dependent
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What to know about the region beyond its table."""
+        found: list[str] = []
+        for i, j, value in self._pairs(_CORRELATED):
+            between = " and ".join(axis.sentence for axis in self.pair(self.names[i], self.names[j]))
+            found.append(f"{self.names[i]} and {self.names[j]} are correlated {_three_digits(value)}: {between}.")
+        for name, (other, value) in self.freed.items():
+            if abs(value) >= _CORRELATED:
+                strength = _three_digits(value)
+                found.append(
+                    f"{name} is held by its bound; without that it would be correlated {strength} with {other}."
+                )
+        told = {(i, j) for i, j, _ in self._pairs(_CORRELATED)}
+        for i, j, value in self._pairs(_CORRELATED, self.unbounded) if self.freed else ():
+            if (i, j) not in told and not {self.names[i], self.names[j]} & {*self.freed}:
+                pair = f"{self.names[i]} and {self.names[j]}"
+                found.append(f"Without the bounds {pair} would be correlated {_three_digits(value)}.")
+        found += [f"{axis.sentence}." for axis in self.axes if np.isinf(axis.standard_error)]
+        gains = np.nan_to_num(np.where(np.isfinite(self.gains), self.gains, 0.0))
+        if gains.size > 1 and gains.max(initial=0.0) >= _FLAT:
+            j = int(np.argmax(gains))
+            row = np.nan_to_num(np.where(np.arange(gains.size) == j, 0.0, self.correlation[j]))
+            i = int(np.argmax(np.abs(row)))
+            found.append(
+                f"The fit lies in a flat valley: {self.names[j]} would be known {gains[j]:.2g} times better if the "
+                f"others were known; it is traded for {self.names[i]} first (correlation {_three_digits(row[i])})."
+            )
+        return tuple(found)
+
+    def _pairs(self, least: float, correlation: Array | None = None) -> list[tuple[int, int, float]]:
+        """List pairs of quantities by their correlation, the largest first."""
+        rows, columns = np.triu_indices(len(self.names), 1)
+        values = np.nan_to_num((self.correlation if correlation is None else correlation)[rows, columns])
+        order = np.argsort(-np.abs(values), kind="stable")
+        return [(int(rows[i]), int(columns[i]), float(values[i])) for i in order if abs(values[i]) >= least]
+
+    @property
+    def limits(self) -> Sheet:
+        """The table of intervals: name, estimate, standard error, one by itself, all together, others known."""
+        level = f"{100 * self.level:g} %"
+        each = {kind: self.intervals(kind) for kind in KINDS}
+        errors = np.where(self.log, np.abs(self.values) * self.standard_errors, self.standard_errors)
+
+        def cells(name: str) -> tuple[str, ...]:
+            j = self.names.index(name)
+            value, error = float(self.values[j]), float(errors[j])
+            shown = "inf" if np.isinf(error) else "-" if np.isnan(error) else f"{error:.2g}"
+            return name, rounded(value, error), shown, *(_interval(each[kind][name], value) for kind in KINDS)
+
+        heads = ("", ">value", ">std. error", f"{level}, by itself", "all together", "if the others were known")
+        return Sheet(heads, tuple(cells(name) for name in self.names))
+
+    @property
+    def combinations(self) -> Sheet:
+        """The table of principal axes: the combination, how well it is known, and the axis in the joint region."""
+        rows = [(a.combination, _known(a), _number(a.length), _weights(a)) for a in self.axes]
+        return Sheet(("combination", ">known to", ">half-axis", "direction, in relative changes"), tuple(rows))
+
+    def __str__(self) -> str:
+        pairs = [f"{self.names[i]}, {self.names[j]}: {_three_digits(v)}" for i, j, v in self._pairs(_LISTED)[:10]]
+        listed = ["", "correlations: " + "; ".join(pairs)] if pairs else []
+        count = f"{self.rank} direction{'' if self.rank == 1 else 's'}"
+        head = f"{100 * self.level:g} % confidence region (linear): {count}, radius {self.radius:.3g} standard errors"
+        axes = self.combinations.lines
+        if len(axes) - 2 > _ENDS[0] + _ENDS[1] + 1:
+            first, last = 2 + _ENDS[0], len(axes) - _ENDS[1]
+            axes = [*axes[:first], f"... {last - first} more in result.confidence_region().axes", *axes[last:]]
+        return "\n".join([head, *self.limits.lines, "", *axes, *listed, *self.sentences])
+
+
+def confidence_region(found: Estimates, known: Uncertainty, level: float) -> ConfidenceRegion:
+    """Work out the confidence region of a fit.
+
+    Parameters
+    ----------
+    found : Estimates
+    known : Uncertainty
+    level : float
+
+    Raises
+    ------
+    InputError
+        If the fit failed: there is no covariance.
+    """
+    if not found.status.success:
+        raise InputError("confidence_region", ["a fit that failed has no covariance, and so no confidence region"])
+    values = np.array([{**found.parameters, **found.initial_states}[n] for n in found.names])
+    slope = np.where(found.log, values, 1.0)
+    dof = np.inf if known.absolute_sigma else known.dof
+    held = np.array([name in found.active for name in found.names])
+    root, undetermined = known.root, known.undetermined
+    if root.size == 0 and found.theta.size:  # of many experiments, or saved by an earlier version
+        root, undetermined = _from_covariance(np.asarray(known.covariance), slope)
+    rank = int(np.count_nonzero(~held)) - undetermined.shape[0] if known.rank < 0 else known.rank
+    radius, factor = _radius(level, rank, dof), quantile(level, dof)
+    errors = np.sqrt(np.sum(root**2, axis=1))
+    open_ = np.isinf(known.covariance.diagonal())
+    errors = np.where(held, np.nan, np.where(open_, np.inf, errors))
+    with np.errstate(divide="ignore"):
+        alone = 1.0 / np.sqrt(np.maximum(known.information.diagonal(), 0.0))  # errors if all others were known ...
+        numerical = np.array([known.numerical_errors[n] for n in found.names]) / np.abs(slope)
+    numerical = np.where(np.isfinite(numerical), numerical, 0.0)  # ... the integration's stay
+    alone = np.fmin(np.hypot(alone, numerical), np.where(errors > 0.0, errors, np.inf))
+    either = np.zeros(values.size, dtype=np.bool_)  # whether bounds say that a quantity may have either sign
+    if found.bounds.shape[0] == values.size:
+        low, high = found.bounds.T
+        either = np.isfinite(low) & (low < 0.0) & (high > 0.0)
+    magnitudes, logarithmic = _magnitudes(values, slope, found.log, errors, alone, factor, either)
+    weight = slope / magnitudes
+    free = ~held & (slope != 0.0)
+    axes = _axes(found.names, root * weight[:, None], undetermined * weight, free, magnitudes, logarithmic, rank)
+    return ConfidenceRegion(
+        names=found.names,
+        values=values,
+        log=found.log,
+        level=level,
+        dof=float(dof),
+        rank=rank,
+        radius=radius,
+        factor=factor,
+        standard_errors=errors,
+        marginal=factor * errors,
+        independent=radius * errors,
+        dependent=radius * alone,
+        magnitudes=magnitudes,
+        logarithmic=logarithmic,
+        axes=tuple(axis(radius, factor) for axis in axes),
+        correlation=np.asarray(known.correlation),
+        freed=_freed(found.names, np.asarray(known.information), held),
+        unbounded=_unbounded(np.asarray(known.information)),
+        root=root * weight[:, None],
+        undetermined=undetermined * weight,
+    )
+
+
+def _from_covariance(covariance: Array, slope: Array) -> tuple[Array, Array]:
+    """Return root and open directions where only the covariance is known: the latter then lie along quantities."""
+    open_ = np.isinf(np.diag(covariance))
+    scale = np.where(slope != 0.0, slope, 1.0)
+    C = np.where(np.isfinite(covariance), covariance, 0.0) / np.outer(scale, scale)
+    S, V = np.linalg.eigh(C)
+    return V * np.sqrt(np.maximum(S, 0.0)), np.eye(slope.size)[open_]
+
+
+def _radius(level: float, rank: int, dof: float) -> float:
+    if rank == 0 or dof <= 0:
+        return np.nan
+    if np.isinf(dof):
+        return float(np.sqrt(special.chdtri(rank, 1.0 - level)))
+    return float(np.sqrt(rank * special.fdtri(rank, dof, level)))
+
+
+def _magnitudes(
+    values: Array, slope: Array, log: Mask, errors: Array, alone: Array, factor: float, either: Mask
+) -> tuple[Array, Mask]:
+    """Return magnitudes, and which quantities have a sign: it would be known if all others were.
+
+    Errors are in search scale, slope is d value / d theta.
+    """
+    size = np.abs(values)
+    own = np.abs(slope) * np.where(np.isfinite(alone), alone, 0.0)
+    reach = own * (factor if np.isfinite(factor) else 1.0)
+    sure = size > np.where(either, _SIGN * np.abs(slope) * np.nan_to_num(errors, posinf=np.inf), reach)
+    known = (values != 0.0) & (sure | log)
+    spread = np.where(np.isfinite(errors), np.abs(slope) * np.nan_to_num(errors, posinf=0.0), own)
+    magnitudes = np.where(known, size, np.maximum(size, spread))
+    return np.where(magnitudes > 0.0, magnitudes, 1.0), known
+
+
+@dataclass(frozen=True)
+class _Found:
+    """An axis before it is measured: direction g, error along it, what is written (h), its error and unit."""
+
+    names: Sequence[str]
+    g: Array
+    error: float
+    text: str
+    h: Array
+    unit: float
+    own_error: float
+    product: bool
+
+    def __call__(self, radius: float, factor: float) -> Axis:
+        weights = {n: float(w) for n, w in zip(self.names, self.g, strict=True) if w != 0.0}
+        known_to = factor * self.own_error
+        said = f"{self.text} is not determined"
+        if np.isfinite(known_to):
+            said = f"{self.text} is known to {half_width(known_to, relative=self.product)}"
+        elif np.isnan(known_to):
+            said = f"how well {self.text} is known cannot be said"
+        form = {n: float(w) for n, w in zip(self.names, self.h, strict=True) if w != 0.0}
+        half = radius * self.error
+        return Axis(weights, self.error, half, self.text, known_to, said, form, self.unit, self.product)
+
+
+def _axes(
+    names: Sequence[str], root: Array, N: Array, free: Mask, magnitudes: Array, logarithmic: Mask, rank: int
+) -> list[_Found]:
+    """Find the axes in relative changes, from root (n, n) and open directions N (k, n) there."""
+    n = len(names)
+    basis = np.eye(n)[:, free]
+    along = N[(N[:, free] != 0.0).any(axis=1)]
+    if along.shape[0]:
+        along = along / np.linalg.norm(along, axis=1, keepdims=True)
+        _, sizes, Vt = np.linalg.svd(along[:, free])
+        basis = basis @ Vt[int(np.count_nonzero(_ZERO * sizes[0] < sizes)) :].T
+
+    def error(h: Array) -> float:
+        if along.shape[0] and (np.abs(along @ h) > _ZERO * np.linalg.norm(h)).any():
+            return np.inf
+        return float(np.linalg.norm(h @ root))
+
+    V, S, _ = np.linalg.svd(basis.T @ root, full_matrices=False)
+    determined = [basis @ V[:, i] for i in range(min(rank, S.size))]
+    found: list[_Found] = []
+    for g in [*reversed(determined), *along]:
+        clean = np.where(np.abs(g) > _ZERO, g, 0.0)
+        own = error(clean)
+        linear = not logarithmic[clean != 0.0].any()  # then what is written are sums in the quantities' own units
+        h = rounded_direction(clean, error, magnitudes if linear else np.ones(n))
+        if h is None:
+            positive = clean * np.sign(clean[np.argmax(np.abs(clean))])
+            found.append(_Found(names, positive, own, mixture(names, clean), positive, 1.0, own, True))
+            continue
+        text, unit = written(names, h, logarithmic, magnitudes)
+        known = own if np.isinf(own) else error(h) * unit
+        positive = clean * np.sign(clean @ h)
+        found.append(_Found(names, positive, own, text, h, unit, known, bool(logarithmic[h != 0.0].all())))
+    return found
+
+
+def _freed(names: Sequence[str], information: Array, held: Mask) -> dict[str, tuple[str, float]]:
+    """Return what quantities at bounds would be correlated with, by Fisher's information without bounds."""
+    out: dict[str, tuple[str, float]] = {}
+    diagonal = np.diag(information)
+    moving = np.flatnonzero(diagonal > 0.0)
+    for j in np.flatnonzero(held & (diagonal > 0.0)).tolist():
+        kept = moving[(moving == j) | ~held[moving]]
+        d = np.sqrt(diagonal[kept])
+        S, V = np.linalg.eigh(information[np.ix_(kept, kept)] / np.outer(d, d))
+        if not S[0] > kept.size * np.finfo(float).eps * S[-1]:
+            continue
+        C = V / S @ V.T
+        row = C[kept == j][0] / np.sqrt(np.diag(C) * float(C[kept == j, kept == j][0]))
+        row[kept == j] = 0.0
+        if row.size > 1:
+            partner = int(np.argmax(np.abs(row)))
+            out[names[j]] = (names[int(kept[partner])], float(row[partner]))
+    return out
+
+
+def _unbounded(information: Array) -> Array:
+    """Return the correlation by Fisher's information alone, (n, n)."""
+    n = information.shape[0]
+    out = np.full((n, n), np.nan)
+    diagonal = np.diag(information)
+    moving = np.flatnonzero(diagonal > 0.0)
+    if moving.size == 0 or not np.isfinite(information).all():
+        return out
+    d = np.sqrt(diagonal[moving])
+    size, V = np.linalg.eigh(information[np.ix_(moving, moving)] / np.outer(d, d))
+    if size[0] > moving.size * np.finfo(float).eps * size[-1]:
+        C = V / size @ V.T
+        errors = np.sqrt(np.diag(C))
+        out[np.ix_(moving, moving)] = C / np.outer(errors, errors)
+    return out
+
+
+def half_width(half: float, *, relative: bool) -> str:
+    """Write to what something is known; a relative half-width that is large as one of the logarithm."""
+    if not relative:
+        return f"±{half:.2g}"
+    if half < 1.0:
+        return f"{100 * half:.2g} %"
+    return f"a factor of {np.exp(half):.2g}" if half < 300.0 else "no digit"
+
+
+def _known(axis: Axis) -> str:
+    if np.isinf(axis.known_to):
+        return "not determined"
+    return axis.sentence.partition(" is known to ")[2] or "-"
+
+
+def _number(value: float) -> str:
+    return "inf" if np.isinf(value) else "-" if np.isnan(value) else f"{value:.3g}"
+
+
+def _weights(axis: Axis) -> str:
+    largest = sorted(axis.weights.items(), key=lambda pair: -abs(pair[1]))
+    shown = [f"{w:+.2f} {n}" for n, w in largest if abs(w) >= 0.05][:6]
+    return " ".join(shown) + (" ..." if sum(abs(w) >= 0.05 for w in axis.weights.values()) > 6 else "")
+
+
+def _interval(ends: tuple[float, float], value: float) -> str:
+    low, high = ends
+    if np.isnan(low) or np.isnan(high):
+        return "-"
+    if np.isinf(high):
+        return "no limits"
+    reach = max(abs(high - value), abs(value - low))
+    return f"[{rounded(low, reach)}, {rounded(high, reach)}]"
+
+
+def _three_digits(correlation: float) -> str:
+    """Format a correlation, never rounding it up to 1."""
+    return f"{np.sign(correlation) * min(abs(correlation), 0.9994):+.3f}"

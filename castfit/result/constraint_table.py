@@ -1,0 +1,233 @@
+"""What constraints did to a fit: values, slacks, and what each of them costs.
+
+At a solution the gradient of the cost is balanced by bounds and constraints,
+
+    grad cost + sum mu_i grad c_i + (bounds) = 0,        d cost* / d bound_i = -mu_i
+
+mu > 0 at an upper bound, mu < 0 at a lower one, of either sign in an equation.  What is reported is how -2 log
+likelihood (chi2 where all sigmas are known), which is twice the cost, moves with the bound.  The mu are those of the
+linearized problem at the solution, so that they do not depend on the solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit._support.reprs import brief
+from castfit._support.text_tables import aligned
+from castfit.solve.local import LocalProblem
+from castfit.solve.staged import Linearization, StagedProblem
+from castfit._support.status import InputError, suggest
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.problem.compiled_problem import Posed
+
+_REGULARISATION = 1e-9  # as `GaussNewton.regularisation`
+_MUCH = 1.0  # of -2 log likelihood: a sentence speaks of smaller changes, which are about linear
+
+
+@brief
+@dataclass(frozen=True)
+class HeldConstraint:
+    """One constraint at the end of a fit, in the user's units.
+
+    Attributes
+    ----------
+    name : str
+    value : float
+        What is bounded; along a path the value that is closest to its bound, or farthest beyond.
+    lower, upper : float
+    slack : float
+        Distance to the nearer bound, negative beyond it; 0 or less in an equation.
+    active : str
+        ``"lower"``, ``"upper"`` or ``"equal"`` where it holds the estimate back; else empty.
+    multiplier : float
+        By how much -2 log likelihood (chi2 where all sigmas are known) rises when the bound that holds is raised by
+        one unit, all others kept; 0 where none holds, NaN where the fit did not succeed.
+    times : tuple of float
+        The times at which it is active, or, where it is not, that of `value`; empty for a relation of quantities.
+    sentence : str
+        What that means.
+    """
+
+    name: str
+    value: float
+    lower: float
+    upper: float
+    slack: float
+    active: str
+    multiplier: float
+    times: tuple[float, ...]
+    sentence: str
+
+
+@dataclass(frozen=True)
+class ConstraintTable:
+    """All constraints of a fit: ``print`` shows a table, ``table["name"]`` is one of them.
+
+    rows : tuple of HeldConstraint
+    what : str
+        What multipliers are derivatives of: "chi2" or "-2 log likelihood".
+    """
+
+    rows: tuple[HeldConstraint, ...] = ()
+    what: str = "chi2"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the constraints; one that is about several experiments has a row for each."""
+        return tuple(row.name for row in self.rows)
+
+    @property
+    def active(self) -> tuple[HeldConstraint, ...]:
+        """Those that hold the estimate back."""
+        return tuple(row for row in self.rows if row.active)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[HeldConstraint]:
+        return iter(self.rows)
+
+    def __getitem__(self, name: str) -> HeldConstraint:
+        """Return a constraint by its name."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise InputError("constraints", [f"there is no constraint '{name}': {suggest(str(name), self.names)}"])
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return "no constraints"
+        head = ("constraint", "value", "slack", "holds", f"d {self.what} / d bound")
+        lines: list[tuple[str, ...]] = [head]
+        for row in self.rows:
+            times = "" if not row.times or not row.active else f" at t = {', '.join(f'{t:.4g}' for t in row.times[:4])}"
+            price = f"{row.multiplier:.4g}" if row.active else "-"
+            lines.append((row.name, f"{row.value:.6g}", f"{max(row.slack, 0.0):.3g}", f"{row.active}{times}", price))
+        return "\n".join([*aligned(lines, "<>><>"), "", *(row.sentence for row in self.active)]).rstrip()
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of one constraint in one place: values c, bounds, times, multipliers mu and active sides, (n,)."""
+
+    name: str
+    c: Array
+    lower: float
+    upper: float
+    times: Array
+    mu: Array
+    sides: Array
+    unit: float
+    implied: bool = False
+
+
+def constraint_table(posed: Posed, staged: StagedProblem, at: Linearization, *, success: bool) -> ConstraintTable:
+    """Work out what constraints cost at the end of a fit."""
+    layout = staged.layout
+    if not posed.path and not posed.relations and not posed.implied:
+        return ConstraintTable()
+    n_c = layout.path_limits[0].size
+    mu, sides = np.full(n_c, np.nan), np.zeros(n_c)
+    if success:
+        with np.errstate(over="ignore", invalid="ignore"):
+            local = LocalProblem(staged, at, regularisation=_REGULARISATION)
+            if local.finite:
+                step = local.direction()
+                mu, sides = step.path_multipliers, step.active.path.astype(float)
+    known = posed.least_squares and posed.absolute_sigma
+    what = "chi2" if known else "-2 log likelihood"
+    return ConstraintTable(tuple(_held(rows, what) for rows in _gathered(posed, staged, at, mu, sides)), what)
+
+
+def _gathered(posed: Posed, staged: StagedProblem, at: Linearization, mu: Array, sides: Array) -> Iterator[_Rows]:
+    """Yield the rows of every constraint, in every experiment that it is about."""
+    layout, first = staged.layout, 0
+    several = len(layout.chains) > 1
+    for chain, values in zip(layout.chains, at.values, strict=True):
+        shape = (-1, max(len(chain.kinds), 1))
+        own = slice(first, first + chain.constraint_lower.size)
+        first = own.stop
+        c, lower, upper, unit, m, s = (
+            of.reshape(shape)
+            for of in (
+                values.c, chain.constraint_lower, chain.constraint_upper, chain.constraint_unit, mu[own], sides[own]
+            )
+        )  # fmt: skip
+        times = chain.point_times.ravel()
+        for j, constraint in enumerate(posed.path):
+            here = np.flatnonzero(np.isfinite(lower[:, j]) | np.isfinite(upper[:, j]))
+            if here.size:
+                name = f"{constraint.name} ({chain.name})" if several else constraint.name
+                at_rows = (here, np.full(here.size, j))
+                yield _Rows(
+                    name,
+                    c[at_rows],
+                    constraint.lower,
+                    constraint.upper,
+                    times[here],
+                    m[at_rows],
+                    s[at_rows],
+                    float(unit[0, j]),
+                )
+    known = {relation.name: relation for relation in (*posed.relations, *posed.implied)}
+    for i, name in enumerate(layout.relations.names):
+        relation = known.pop(name)
+        k = slice(first + i, first + i + 1)
+        unit = float(layout.relations.unit[i])
+        value = at.related[i : i + 1]
+        yield _Rows(relation.name, value, relation.lower, relation.upper, np.empty(0), mu[k], sides[k], unit)
+    natural = posed.to_natural(layout.theta(at.v))
+    for relation in known.values():
+        value, none = relation.expression.values(natural)[0], np.zeros(1)
+        yield _Rows(relation.name, value, relation.lower, relation.upper, np.empty(0), none, none, 1.0, implied=True)
+
+
+def _held(rows: _Rows, what: str) -> HeldConstraint:
+    slack = np.minimum(rows.c - rows.lower, rows.upper - rows.c)
+    worst = int(np.argmin(slack))
+    equation, pressing = rows.lower == rows.upper, rows.sides != 0.0
+    total = -2.0 * float(np.sum(rows.mu)) if equation else -2.0 * float(np.sum(rows.mu[pressing]))
+    side = "equal" if equation else ""
+    if pressing.any() and not equation:
+        side = "lower" if float(np.sum(rows.sides)) < 0.0 else "upper"
+    chosen = rows.times if equation or not rows.times.size else rows.times[pressing]
+    times = tuple(float(t) for t in (chosen if side else rows.times[worst : worst + 1]))
+    multiplier = np.nan if np.isnan(rows.mu).all() else total + 0.0 if side else 0.0
+    sentence = _sentence(rows, side, multiplier, float(slack[worst]), what)
+    return HeldConstraint(
+        rows.name,
+        float(rows.c[worst]),
+        rows.lower,
+        rows.upper,
+        float(slack[worst]),
+        side,
+        multiplier,
+        times,
+        sentence,
+    )
+
+
+def _sentence(rows: _Rows, side: str, multiplier: float, slack: float, what: str) -> str:
+    """Say what a multiplier means, of a change that is so small that it is about linear."""
+    if np.isnan(multiplier):
+        return f"What '{rows.name}' costs is not known: the fit did not succeed."
+    if rows.implied:
+        return f"'{rows.name}' follows from other constraints, which say what it costs."
+    if not side:
+        return f"'{rows.name}' holds nothing back: {slack:.3g} are left."
+    bound = rows.upper if side == "upper" else rows.lower
+    step = 10.0 ** np.floor(np.log10(0.05 * max(abs(bound), rows.unit)))
+    while abs(multiplier) * step > _MUCH:
+        step /= 10.0
+    change = abs(multiplier) * step
+    if side == "equal":
+        verb = "raises" if multiplier > 0.0 else "lowers"
+        return f"Raising the right side of '{rows.name}' by {step:.3g} {verb} {what} by about {change:.3g}."
+    return f"Relaxing '{rows.name}' by {step:.3g} lowers {what} by about {change:.3g}."

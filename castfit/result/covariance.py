@@ -1,0 +1,725 @@
+"""What the data say about theta: its covariance, its numerical error, and the directions left undetermined.
+
+Everything follows from the reduced Jacobian E: nodes and inner variables are eliminated by the linearised
+constraints, so that the figures depend neither on the transcription nor on the solver that found the solution.
+
+Rank, inverse and leverages are those of `castfit.information`, whose notation is used here; of many experiments with
+own quantities those of `castfit.own_information`, which has no matrix over all of theta.
+
+Rows have variance 1.  Those of an unknown sigma are divided by its unbiased estimate,  s2 = SSE / (n - tr H),  where
+tr H is what the n data of the group contribute to the estimates, the sum of their leverages |U_i|^2: the number of
+quantities where there are no priors.  Rows of a spread that is computed from estimated quantities are corrected by the
+same factor, n / (n - tr H), so that it makes no difference whether a sigma is eliminated or a parameter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+
+import numpy as np
+from scipy import linalg, optimize, sparse, special
+
+from castfit.result.block_matrix import BlockMatrix
+from castfit.result.fisher_information import NEGLIGIBLE, RANK_TOLERANCE, ROUNDING, Information, free_basis, information, positive
+from castfit.result.fisher_information_arrow import OwnInformation, of_squares, own_information
+from castfit.solve.condensing import Condensed, adjoint, condense
+from castfit.solve.elimination import choose
+from castfit.solve.own import Arrow, arrow
+from castfit.solve.rows import BlockRows
+from castfit.solve.staged import Evaluation, Layout, Linearization, gaps, rows_in_units
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+DERIVATIVE_ERROR = 30.0  # singular values below this times the integrator's tolerance are none (measured: 1 times)
+WRITTEN_OUT = 500  # quantities up to which matrices are written out where own quantities are eliminated
+NEAR = 1e-6  # relative distance from its bound at which an inequality is examined
+
+_Kind = TypeVar("_Kind", Information, OwnInformation)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of a solution, in search scale; n = n_theta.
+
+    Attributes
+    ----------
+    jacobian : (m, n) array
+        Derivative of weighted residuals with all nodes eliminated, in units of unknown sigmas' data; rows of priors
+        last.
+    gradient : (n,) array
+        E^T r, the derivative of the cost.
+    noise, noise_errors : (n_groups,) arrays
+        Unbiased estimates of the unknown sigmas; standard errors of their most likely values.
+    dof : int
+        Rows minus the number of directions that they determine.
+    covariance, correlation : (n, n) arrays
+        NaN where a bound holds a quantity; the diagonal is inf, the rest of the row NaN, where the data leave it open.
+    standard_errors : (n,) array
+        Square roots of the covariance's diagonal, which adds statistical and numerical variance.
+    numerical_errors : (n,) array
+        Part of the standard errors that comes from the finite accuracy of the integration.
+    condition : float
+        Condition number of the column-scaled Jacobian on the free subspace.
+    directions : (k, n) array
+        Undetermined directions scale * dtheta, each of length 1.
+    scale : (n,) array
+        Effect of each quantity on the data.
+    used : float
+        The degrees of freedom that the estimates take from data and priors: the sum of the leverages of their rows.
+    held_back : (n_penalties,) array
+        The leverage of each penalty.
+    inflation : float
+        The unbiased variance of an unknown sigma that all data share, in units of the most likely one; else 1.
+    information : (n, n) array
+        Fisher's information of data and priors on theta, bounds and other active constraints left aside.
+    rank : int
+        Number of directions that data and priors determine.
+    root : (n, n) array
+        root root^T is the covariance of what is determined, whatever is not; 0 in rows of quantities at a bound.
+    leverage : (n_data,) array
+        How much of each value's own error the fit follows, from 0 to 1; their sum is the number of directions that the
+        data determine, less what priors do.
+    """
+
+    jacobian: Array
+    gradient: Array
+    noise: Array
+    noise_errors: Array
+    dof: int
+    covariance: Array
+    correlation: Array
+    standard_errors: Array
+    numerical_errors: Array
+    condition: float
+    directions: Array
+    scale: Array
+    information: Array
+    rank: int
+    root: Array
+    leverage: Array
+    used: float
+    held_back: Array
+    inflation: float
+
+
+def statistics(
+    layout: Layout,
+    linearization: Linearization,
+    active: NDArray[np.int8],
+    *,
+    scale: Array | None = None,
+    relative_tolerance: float = 0.0,
+    absolute_tolerance: float = 0.0,
+    row_errors: Array | None = None,
+    penalty: Mask | None = None,
+    defects: tuple[Array, ...] | None = None,
+) -> Statistics:
+    """Compute the statistics of a solution from its linearization.
+
+    Parameters
+    ----------
+    layout : Layout
+    linearization : Linearization
+        At the solution.
+    active : (n_v,) int array
+        -1 where the lower bound of a variable is active, +1 the upper, 0 neither.
+    scale : (n_v,) array, optional
+        Typical magnitudes of all variables.
+    relative_tolerance, absolute_tolerance : float
+        To which the states at the ends of stages, and their derivatives, are accurate; the latter in units of `scale`.
+    row_errors : (m,) array, optional
+        Known errors of the `weighted_residuals`, by which the estimates are off.
+    penalty : (n_prior,) bool array, optional
+        Which rows of priors are penalties, which count as no degrees of freedom.  Where one unknown sigma is common to
+        all data its bias is theirs too: they are chosen in its units.
+    defects : tuple of (K, n_s) arrays, optional
+        Known gaps before the nodes, where the linearization's own are not those of the model.
+    """
+    n = layout.n_theta
+    condensed = choose(layout, linearization, scale)
+    rows = residuals(layout, linearization)
+    with np.errstate(over="ignore", invalid="ignore"):  # condensing a violently unstable system overflows
+        plain = condensed if condensed.n_x == n else condense(layout, linearization)
+        gradient = plain.rows.transposed(rows)
+    straight = _straight(linearization, rows.size)  # they move the estimates, but hold no information
+    informing = condensed
+    if straight.any():
+        informing = replace(condensed, rows=condensed.rows.scaled(np.where(straight, 0.0, 1.0)))
+    information_of = _information(layout, linearization)
+    finder = _Finder.of_solution(condensed, informing, _times(information_of, informing.rows), active)
+    tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * relative_tolerance)
+    found = finder.found(tolerance)
+    kinds = _Kinds.of(layout, linearization)
+    penalised = np.zeros(rows.size, dtype=np.bool_)
+    if penalty is not None:
+        penalised[rows.size - penalty.size :] = penalty
+    free = kinds.sizes - np.bincount(kinds.kind + 1, found.leverage * kinds.datum, minlength=kinds.sizes.size + 1)[1:]
+    ratio = kinds.unbiased(rows, free)
+    weighed = bool(np.isfinite(ratio).all()) and np.unique(kinds.kind).size > 1
+    unit = np.append(ratio, 1.0)[kinds.kind]
+    unit[penalised] = ratio[0] if ratio.size == 1 else 1.0
+    if weighed:  # rows of different kind are weighed against each other
+        found = finder.weighed(1.0 / unit).found(tolerance)
+        spread = 1.0
+    else:
+        spread = float(ratio[0]) if ratio.size else 1.0
+    errors_of_gaps = gap_errors(
+        layout, linearization, relative_tolerance, absolute_tolerance, scale=scale, defects=defects
+    )
+    shift = None
+    if row_errors is not None and np.isfinite(row_errors).all():
+        units = kinds.sigma * (unit if weighed else 1.0)
+        shift = found.response(_of_rows(information_of, row_errors / units))
+    numerical = found.numerical(errors_of_gaps, shift)
+    n_straight = int(straight.sum())
+    dof = rows.size - n_straight - found.rank
+    counted = kinds.datum & ~penalised
+    if not counted.all():  # rows of computed spreads, and penalties, are no data
+        dof = round(float(np.sum((1.0 - found.leverage)[counted]))) - n_straight
+    whole = found.combined(spread, numerical, finder.held[:n])
+    unit = unit if weighed else np.full(rows.size, spread)
+    rate = np.where(np.isfinite(unit) & (unit > 0.0), 1.0 / np.where(unit > 0.0, unit, 1.0), 1.0) * ~straight
+    return Statistics(
+        information=found.squares(_times(information_of, plain.rows).scaled(rate)),
+        jacobian=found.written(plain.rows.scaled(np.where(straight, 0.0, kinds.sigma)), kinds.datum),
+        gradient=gradient,
+        noise=ratio[: layout.n_groups] * linearization.sigma,
+        noise_errors=linearization.sigma / np.sqrt(2.0 * np.where(free > 0.0, free, np.nan))[: layout.n_groups],
+        dof=dof,
+        covariance=whole.covariance,
+        correlation=whole.correlation,
+        standard_errors=whole.errors,
+        numerical_errors=np.where(np.isfinite(whole.errors), np.sqrt(whole.numerical), whole.errors),
+        condition=found.condition,
+        directions=found.directions,
+        scale=found.scale,
+        rank=found.rank,
+        root=whole.root,
+        leverage=found.leverage[kinds.datum & (np.arange(rows.size) < rows.size - linearization.prior.size)],
+        used=float(np.sum(found.leverage[counted])),
+        held_back=found.leverage[penalised],
+        inflation=float(ratio[0]) ** 2 if ratio.size == 1 and np.isfinite(ratio[0]) else 1.0,
+    )
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """Covariance with statistical and numerical variance, its correlation and root, standard errors.
+
+    numerical (n,) is the diagonal of the numerical part.
+    """
+
+    covariance: Array
+    correlation: Array
+    errors: Array
+    numerical: Array
+    root: Array
+
+
+class _Found(Protocol):
+    """What data determine, by one matrix or in blocks; m rows, n quantities."""
+
+    @property
+    def rank(self) -> int:
+        """Number of directions that are determined."""
+        ...
+
+    @property
+    def condition(self) -> float:
+        """Condition number."""
+        ...
+
+    @property
+    def leverage(self) -> Array:
+        """How much of each row's own error the fit follows, (m,)."""
+        ...
+
+    @property
+    def directions(self) -> Array:
+        """Undetermined directions, (k, n)."""
+        ...
+
+    @property
+    def scale(self) -> Array:
+        """Effect of each quantity on the data, (n,)."""
+        ...
+
+    def response(self, du: Array) -> Array:
+        """Return how theta answers to errors (m,) of the rows, (n,)."""
+        ...
+
+    def numerical(self, errors: tuple[Array, ...], shift: Array | None) -> Any:
+        """Return the covariance that errors of matching conditions cause, and a known error of theta."""
+        ...
+
+    def combined(self, spread: float, numerical: Any, held: Mask) -> _Whole:
+        """Add the covariance that the noise causes, of a standard deviation `spread`, and the numerical one."""
+        ...
+
+    def squares(self, rows: BlockRows) -> Array:
+        """Return E^T E of some rows."""
+        ...
+
+    def written(self, rows: BlockRows, chosen: Mask) -> Array:
+        """Return some of the rows as a matrix."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Known(Generic[_Kind]):
+    """What data determine."""
+
+    finder: _Finder
+    known: _Kind
+
+    @property
+    def rank(self) -> int:
+        return self.known.rank
+
+    @property
+    def condition(self) -> float:
+        return self.known.condition
+
+    @property
+    def leverage(self) -> Array:
+        return self.known.leverage
+
+    @property
+    def directions(self) -> Array:
+        return self.known.directions
+
+    @property
+    def scale(self) -> Array:
+        return self.known.scale
+
+
+class _Dense(_Known[Information]):
+    """What data determine, by dense matrices."""
+
+    def response(self, du: Array) -> Array:
+        return self.known.response @ du
+
+    def numerical(self, errors: tuple[Array, ...], shift: Array | None) -> Array:
+        of = self.finder
+        out = numerical_error(response_to_gaps(of.condensed, self.known, of.bounded, of.path), errors)
+        return out if shift is None else out + shift[:, None] * shift
+
+    def combined(self, spread: float, numerical: Array, held: Mask) -> _Whole:
+        covariance = spread**2 * self.known.inverse + numerical
+        open_ = self.known.undetermined
+        compact = _compact(spread * self.known.root, numerical)
+        covariance[held] = covariance[:, held] = np.nan
+        covariance[open_] = covariance[:, open_] = np.nan
+        covariance[open_, open_] = np.inf
+        errors = np.sqrt(np.diag(covariance))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            correlation = covariance / errors[:, None] / errors
+        np.fill_diagonal(correlation, np.where(np.isfinite(errors), 1.0, np.nan))
+        return _Whole(covariance, correlation, errors, np.diag(numerical), compact)
+
+    def squares(self, rows: BlockRows) -> Array:
+        return rows.dense.T @ rows.dense
+
+    def written(self, rows: BlockRows, chosen: Mask) -> Array:
+        return rows.dense[chosen]
+
+
+class _Blocks(_Known[OwnInformation]):
+    """What data determine, in blocks of experiments; matrices are written out for few quantities only."""
+
+    @property
+    def _few(self) -> bool:
+        return self.known.scale.size <= WRITTEN_OUT
+
+    def response(self, du: Array) -> Array:
+        return self.known.response(du)
+
+    def numerical(self, errors: tuple[Array, ...], shift: Array | None) -> BlockMatrix:
+        return self.known.numerical(self.finder.condensed, errors, self.finder.bounded, self.finder.path, shift)
+
+    def combined(self, spread: float, numerical: BlockMatrix, held: Mask) -> _Whole:
+        open_ = self.known.undetermined
+        covariance = replace(self.known.inverse.plus(numerical, spread**2), held=held & ~open_, open=open_)
+        errors = np.sqrt(covariance.diagonal())
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rate = np.where(np.isfinite(errors) & (errors > 0.0), 1.0 / errors, np.nan)
+        none = np.zeros(errors.size, dtype=np.bool_)
+        correlation = replace(covariance, held=held | open_, open=none).scaled(rate)
+        parts = (errors, numerical.diagonal())
+        if not self._few:  # what stands for arrays, and does what arrays do
+            return _Whole(cast("Array", covariance), cast("Array", correlation), *parts, np.empty((0, 0)))
+        dense = correlation.dense
+        np.fill_diagonal(dense, np.where(np.isfinite(errors), 1.0, np.nan))
+        return _Whole(covariance.dense, dense, *parts, _compact(spread * self.known.root, numerical.dense))
+
+    def squares(self, rows: BlockRows) -> Array:
+        found = of_squares(arrow(rows, np.ones(rows.width)), self.known.inverse.names)
+        return found.dense if self._few else cast("Array", found)
+
+    def written(self, rows: BlockRows, chosen: Mask) -> Array:
+        if self._few:
+            return rows.dense[chosen]
+        places, values = rows.places
+        matrix = sparse.csr_array((values, places), shape=(rows.height, rows.width))[np.flatnonzero(chosen)]
+        return cast("Array", matrix)
+
+
+@dataclass(frozen=True)
+class _Finder:
+    """What is needed to decide the rank: rows, equations, what bounds hold.
+
+    held : (n_x,) unknowns that a bound holds
+    bounded, path : active bounds of eliminated variables, in v, and active path constraints
+    of : the rows as an arrow, if own quantities are eliminated chain by chain
+    equations : (k, n_x) or, of an arrow, (k, n_b)
+    d : (n_x,)
+    """
+
+    condensed: Condensed
+    rows: BlockRows
+    held: Mask
+    bounded: NDArray[np.intp]
+    path: NDArray[np.intp]
+    of: Arrow | None
+    equations: Array
+    d: Array
+
+    @classmethod
+    def of_solution(
+        cls, condensed: Condensed, informing: Condensed, rows: BlockRows, active: NDArray[np.int8]
+    ) -> _Finder:
+        """Find out what holds as equations; own quantities of chains with such are not eliminated."""
+        d = _effects(informing)
+        held = active[condensed.positions] != 0
+        bounds = _bound_rows(condensed, active, d)
+        lower, upper = condensed.layout.path_limits
+        near = np.flatnonzero(_near(condensed)[0] | _near(condensed)[1] | (lower == upper))
+        tied = _tied(condensed, bounds.positions, near)
+        of = arrow(rows, 1.0 / d, tied)
+        border = None if of.trivial else of.border
+        every = slice(None) if border is None else border
+        closure = np.vstack([condensed.closure.dense, bounds.rows])[:, every]
+        path = _path_rows(condensed, held[every], closure, d[every], border)
+        equations = np.vstack([closure, condensed.path.taken(path)[:, every]])
+        return cls(condensed, rows, held, bounds.positions, path, None if border is None else of, equations, d)
+
+    def weighed(self, factors: Array) -> _Finder:
+        """Return the same with rows times factors."""
+        rows = self.rows.scaled(factors)
+        of = None if self.of is None else arrow(rows, self.of.scale, ~self.of.free)
+        return replace(self, rows=rows, of=of)
+
+    def found(self, tolerance: float) -> _Found:
+        """Decide the rank, and invert what can be."""
+        n = self.condensed.layout.n_theta
+        if self.of is None:
+            E = self.rows.dense
+            known = information(E, self.equations, self.held, n_theta=n, scale=self.d, rank_tolerance=tolerance)
+            return _Dense(self, known)
+        scaled, names = self.equations * self.of.scale[self.of.border], self.condensed.layout.names
+        return _Blocks(self, own_information(self.rows, self.of, scaled, self.held, names, rank_tolerance=tolerance))
+
+
+def _compact(root: Array, more: Array) -> Array:
+    """Return an (n, n) root of  root root^T + more,  where more (n, n) is small.
+
+    The sum itself would lose the combinations that are known best beside those that are known worst.
+    """
+    if not (np.isfinite(root).all() and np.isfinite(more).all()):  # as where nothing is left to estimate the noise
+        return np.full(more.shape, np.nan)
+    size = np.sqrt(np.maximum(np.diag(more), 0.0))
+    S, V = np.linalg.eigh(more / np.outer(positive(size), positive(size)))
+    both = np.hstack([root, size[:, None] * V * np.sqrt(np.maximum(S, 0.0))])
+    triangular = np.asarray(linalg.qr(both.T, mode="r")[0], dtype=float)
+    return triangular[: root.shape[0]].T
+
+
+def _straight(linearization: Linearization, m: int) -> Mask:
+    """Return which rows, (m,), are those of a prior whose cost is straight."""
+    out = np.zeros(m, dtype=np.bool_)
+    if linearization.prior_curved is not None:
+        out[m - linearization.prior.size :] = ~linearization.prior_curved
+    return out
+
+
+def _information(layout: Layout, linearization: Linearization) -> list[Array]:
+    """Return by what blocks of rows are multiplied, so that their products are Fisher's information.
+
+    Each block, (n,) factors or an (n, n) matrix, applies to the next n of the measured rows; others stay.
+    """
+    blocks: list[Array] = []
+    if linearization.information is not None:
+        for chain, of in zip(layout.chains, linearization.information(), strict=True):
+            if of.ndim == 2:
+                blocks.append(of[chain.row_mask])
+            else:
+                blocks += [m[np.ix_(rows, rows)] for m, rows in zip(of, chain.row_mask, strict=True)]
+    return [block for block in blocks if len(block)]
+
+
+def _times(blocks: list[Array], rows: BlockRows) -> BlockRows:
+    """Multiply rows by blocks."""
+    if not blocks:
+        return rows
+    out: list[Array] = []
+    taken = 0
+    for own in rows.blocks:
+        pieces: list[Array] = []
+        first = 0
+        while first < len(own):
+            by = blocks[taken]
+            part = own[first : first + len(by)]
+            pieces.append(by[:, None] * part if by.ndim == 1 else by @ part)
+            first, taken = first + len(by), taken + 1
+        out.append(np.concatenate([own[:0], *pieces]))
+    return BlockRows(rows.columns, tuple(out), rows.tail)
+
+
+def _of_rows(blocks: list[Array], u: Array) -> Array:
+    """Multiply values of rows (m,) by blocks."""
+    out, first = u.copy(), 0
+    for block in blocks:
+        own = slice(first, first + len(block))
+        out[own] = block * u[own] if block.ndim == 1 else block @ u[own]
+        first = own.stop
+    return out
+
+
+@dataclass(frozen=True)
+class _Kinds:
+    """What rows (m,) have in common: an unknown sigma, or a computed spread.
+
+    kind : (m,) which of them, -1 where sigma is known
+    sizes : how many data each has
+    n_groups : how many of them are unknown sigmas, the others are spreads
+    sigma : (m,) the unknown sigma, 1 elsewhere
+    datum : (m,) False for a value's second row
+    """
+
+    kind: NDArray[np.intp]
+    sizes: Array
+    n_groups: int
+    sigma: Array
+    datum: Mask
+
+    @classmethod
+    def of(cls, layout: Layout, linearization: Linearization) -> _Kinds:
+        priors = np.full(linearization.prior.size, -1)
+        group = np.concatenate([*(c.group[c.row_mask] for c in layout.chains), priors])
+        spread = np.concatenate([*(c.spread[c.row_mask] for c in layout.chains), priors])
+        datum = np.concatenate([*(c.datum_mask[c.row_mask] for c in layout.chains), priors < 0])
+        spreads, place = np.unique(spread[spread >= 0], return_inverse=True)
+        kind = group.copy()
+        kind[spread >= 0] = layout.n_groups + place
+        sizes = np.bincount(kind[datum] + 1, minlength=1 + layout.n_groups + spreads.size)[1:].astype(float)
+        return cls(kind, sizes, layout.n_groups, np.append(linearization.sigma, 1.0)[group], datum)
+
+    def unbiased(self, rows: Array, free: Array) -> Array:
+        """Return the unbiased estimates of sigmas and spreads, in units of the most likely ones, (number of kinds,).
+
+        free (number of kinds,) is n - tr H.
+        """
+        n = self.sizes.size
+        own = self.datum & (self.kind >= 0)
+        squares = np.bincount(self.kind[own], rows[own] ** 2, minlength=n)
+        squares = np.where(np.arange(n) < self.n_groups, squares, self.sizes)
+        known = free > ROUNDING * self.sizes
+        ratio = np.sqrt(squares / np.where(known, free, 1.0))
+        return np.where(known, ratio, np.where(self.sizes == 0.0, 1.0, np.nan))
+
+
+def residuals(layout: Layout, evaluation: Evaluation) -> Array:
+    """Return the rows (m,): the measured ones chain by chain and stage by stage, then the prior."""
+    measured = [part.r[chain.row_mask] for chain, part in zip(layout.chains, evaluation.values, strict=True)]
+    return np.concatenate([*measured, evaluation.prior])
+
+
+def weighted_residuals(layout: Layout, evaluation: Evaluation) -> Array:
+    """Return the `residuals` (m,) in units of what data are weighted by: not divided by unknown sigmas."""
+    rows = rows_in_units(layout, evaluation)
+    return np.concatenate(
+        [*(r[chain.row_mask] for chain, r in zip(layout.chains, rows, strict=True)), evaluation.prior]
+    )
+
+
+def numerical_error(response: tuple[Array, ...], errors: tuple[Array, ...]) -> Array:
+    """Return the covariance (n, n) that independent errors of the matching conditions cause in theta.
+
+    The estimate solves the discretised equations only: to the tolerance of the integration and up to the remaining
+    gaps.  In an unstable system the data may seem to fix theta to far more digits than that.
+
+    Parameters
+    ----------
+    response : tuple of (K, n_s, n) arrays
+        d theta / d(initial and matching condition of each stage), per chain.
+    errors : tuple of (K, n_s) arrays
+        Size of the errors of these conditions.
+    """
+    scaled = [
+        (rows * size[:, :, None]).reshape(size.size, rows.shape[2]) for rows, size in zip(response, errors, strict=True)
+    ]
+    every = np.concatenate(scaled)
+    return every.T @ every
+
+
+def gap_errors(
+    layout: Layout,
+    linearization: Linearization,
+    relative: float,
+    absolute: float,
+    *,
+    scale: Array | None = None,
+    defects: tuple[Array, ...] | None = None,
+) -> tuple[Array, ...]:
+    """Return, per chain (K, n_s), the gap before each node plus the error of the integration that led there.
+
+    An error made early in a stage grows like the stage's own sensitivities: the tolerance applies to |x| and |X_s| |s|.
+    The absolute one is relative to the nodes' scale.
+    """
+    scale = np.ones(layout.n_v) if scale is None else scale
+    sizes: list[Array] = []
+    found = gaps(layout, linearization)
+    known = found if defects is None else defects
+    for chain, gap, defect, values, j in zip(
+        layout.chains, found, known, linearization.values, linearization.jacobians, strict=True
+    ):
+        grown = (np.abs(j.X_s) @ np.abs(linearization.v[chain.nodes])[:, :, None])[:, :, 0]
+        size = np.maximum(np.abs(gap), np.abs(defect))
+        size[1:] += relative * (np.abs(values.x[:-1]) + grown[:-1]) + absolute * scale[chain.nodes[1:]]
+        sizes.append(size)
+    return tuple(sizes)
+
+
+def response_to_gaps(
+    condensed: Condensed, found: Information, bounded: NDArray[np.intp], path: NDArray[np.intp]
+) -> tuple[Array, ...]:
+    """Return d theta / d(initial and matching conditions), per chain (K, n_s, n).
+
+    The estimate moves by  response du + closure_response de, where u and e depend on the gaps through the nodes: their
+    multipliers, with theta in the place of the cost, are the derivatives.  The rows of e are those of the closure, of
+    active bounds of v[bounded], and of active path constraints.
+    """
+    n, n_e = found.inverse.shape[0], condensed.e.size
+    closure, bound, constraint = np.split(found.closure_response.T, [n_e, n_e + bounded.size])
+    bounds, paths = np.zeros((condensed.layout.n_v, n)), np.zeros((condensed.c.size, n))
+    bounds[bounded], paths[path] = bound, constraint
+    response = adjoint(condensed, found.response.T, bounds, paths, closure)
+    return tuple(np.concatenate([m.initial[None], m.matching]) for m in response)
+
+
+@dataclass(frozen=True)
+class _BoundRows:
+    """Active bounds of eliminated variables v[positions] as rows in the unknowns x."""
+
+    positions: NDArray[np.intp]
+    rows: Array
+
+
+def _bound_rows(condensed: Condensed, active: NDArray[np.int8], d: Array) -> _BoundRows:
+    """Collect the active bounds of nodes and inner variables, without those that no unknown moves."""
+    eliminated = active != 0
+    eliminated[condensed.positions] = False
+    positions = [np.empty(0, dtype=np.intp)]
+    rows = [np.empty((0, d.size))]
+    for part in condensed.chains:
+        inner = part.inner()[1] if eliminated[part.chain.inner].any() else np.empty((0, 0, 0))
+        for places, derivative in ((part.chain.nodes, part.G), (part.chain.inner, inner)):
+            hit = eliminated[places]
+            if not hit.any():
+                continue
+            effect = np.linalg.norm(derivative / d[part.columns], axis=2)
+            hit &= effect > NEGLIGIBLE * effect.max(axis=0)
+            full = np.zeros((int(hit.sum()), d.size))
+            full[:, part.columns] = derivative[hit]
+            positions.append(places[hit])
+            rows.append(full)
+    return _BoundRows(np.concatenate(positions), np.vstack(rows))
+
+
+def _near(condensed: Condensed) -> tuple[Mask, Mask]:
+    """Tell which path constraints are near their lower and their upper bound."""
+    lower, upper = condensed.layout.path_limits
+    size = condensed.layout.path_units + np.abs(condensed.c)
+    return condensed.c - lower <= NEAR * size, upper - condensed.c <= NEAR * size
+
+
+def _tied(condensed: Condensed, bounded: NDArray[np.intp], path: NDArray[np.intp]) -> Mask:
+    """Tell which chains have equations that own quantities may enter, (number of chains,)."""
+    tied = np.array([part.e.size > 0 for part in condensed.chains], dtype=np.bool_)
+    of = condensed.path
+    tied[np.unique(np.searchsorted(of.starts, path[path < of.starts[-1]], side="right") - 1)] = True
+    tail = of.tail.taken(path[path >= of.starts[-1]] - of.starts[-1])
+    variables = np.zeros(condensed.layout.n_v, dtype=np.bool_)
+    variables[bounded] = True
+    moved = np.zeros(of.width, dtype=np.bool_)
+    moved[tail.column] = True
+    seen = np.zeros(of.width, dtype=np.intp)
+    for part in condensed.chains:
+        seen[part.columns] += 1
+    moved &= seen == 1
+    for i, part in enumerate(condensed.chains) if variables.any() or moved.any() else ():
+        tied[i] |= bool(variables[part.chain.nodes].any() or variables[part.chain.inner].any())
+        tied[i] |= bool(moved[part.columns].any())
+    return tied
+
+
+def _path_rows(
+    condensed: Condensed, held: Mask, equations: Array, d: Array, border: NDArray[np.intp] | None
+) -> NDArray[np.intp]:
+    """Find the path constraints that hold as equations: equal bounds, or a bound that holds the optimum back.
+
+    Which inequalities do, among those near a bound, is read off multipliers lambda >= 0 that make the gradient vanish.
+    Equations, d and `held` are of all unknowns, or of those in a border.
+    """
+    lower, upper = condensed.layout.path_limits
+    equal = lower == upper
+    below, above = _near(condensed)
+    near = np.flatnonzero((below | above) & ~equal)
+    if near.size == 0:
+        return np.flatnonzero(equal)
+    every = slice(None) if border is None else border
+    pinned, C = condensed.path.taken(np.flatnonzero(equal))[:, every], condensed.path.taken(near)[:, every]
+    Z, _ = free_basis(np.vstack([equations, pinned]) / d, held)
+    gradient = condensed.rows.transposed(condensed.u)[every] / d @ Z
+    outward = np.where(below[near], -1.0, 1.0)[:, None] * C / d @ Z
+    outward /= positive(np.linalg.norm(outward, axis=1))[:, None]
+    pressure, _ = optimize.nnls(outward.T, -gradient)
+    holding = pressure > NEAR * np.linalg.norm(condensed.u)  # columns of E / d have length 1
+    return np.sort(np.concatenate([np.flatnonzero(equal), near[holding]]))
+
+
+def _effects(condensed: Condensed) -> Array:
+    """Return d (n_x,): the column norms of E, and of F in units of the data where nodes stay unknown."""
+    of_data, of_closure = condensed.rows.norms, condensed.closure.norms
+    n = condensed.layout.n_theta
+    exchange = of_data[n:] / positive(of_closure[n:])  # what closing a gap at a node costs in the data
+    return positive(np.hypot(of_data, exchange.max(initial=0.0) * of_closure))
+
+
+def quantile(level: float, dof: float) -> float:
+    """Return the half-width of a two-sided interval in standard errors: Student's t, or normal for dof = inf."""
+    if dof <= 0:
+        return np.nan
+    upper = 0.5 + level / 2
+    # scipy.special rather than scipy.stats, whose import alone takes a quarter of castfit's.
+    return float(special.ndtri(upper) if np.isinf(dof) else special.stdtrit(dof, upper))
+
+
+def neg2loglik(cost: float, constant: float, *, n_unknown: int = 0) -> float:
+    """Return -2 log likelihood, with all constants.
+
+    Parameters
+    ----------
+    cost : float
+        What was minimised.
+    constant : float
+        What it lacks for -log of the density of data and priors, with unknown sigmas at 1.
+    n_unknown : int
+        How many of the data have an unknown factor on their standard deviation; it takes its most likely value.
+    """
+    return float(2 * (cost + constant) + n_unknown)

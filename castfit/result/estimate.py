@@ -1,0 +1,90 @@
+"""One estimate with all that is known about it, as ``result["k1"]`` returns it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit._support.reprs import one_line
+from castfit._support.text_tables import rounded
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Estimate(float):
+    """An estimated value: a number like any other, which also knows how well it is known.
+
+    It is the same number as ``result.parameters[name]``, and computes, compares and is written as one.
+
+    Attributes
+    ----------
+    name : str
+    standard_error : float
+        NaN where there is none, as at a bound; infinite where the data do not determine the value.
+    interval : (lower, upper)
+        Confidence interval at `level`; see `Result.confidence_intervals`.
+    level : float
+    verdict : str
+        What the data say about it, in words.
+    unit : str
+        Empty if the problem names none.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> estimate = result["k1"]
+    >>> estimate
+    k1 = 4.577e-06 ± 1.6e-07, 95 % interval [4.235e-06, 4.919e-06] (well determined)
+    """
+
+    name: str
+    standard_error: float
+    interval: tuple[float, float]
+    level: float
+    verdict: str
+    unit: str
+
+    def __new__(
+        cls,
+        value: float,
+        *,
+        name: str,
+        standard_error: float,
+        interval: tuple[float, float],
+        level: float,
+        verdict: str,
+        unit: str = "",
+    ) -> Estimate:
+        """Make an estimate from a value and what is known about it."""
+        made = super().__new__(cls, value)
+        made.name, made.standard_error, made.interval = name, standard_error, interval
+        made.level, made.verdict, made.unit = level, verdict, unit
+        return made
+
+    @property
+    def value(self) -> float:
+        """The number alone."""
+        return float(self)
+
+    def __repr__(self) -> str:
+        value, error = float(self), self.standard_error
+        unit = f" {self.unit}" if self.unit else ""
+        if not np.isfinite(error):
+            return one_line(f"{self.name} = {value:.6g}{unit} ({self.verdict})")
+        low, high = (rounded(end, error) for end in self.interval)
+        spread = f"{rounded(value, error)} ± {error:.2g}{unit}, {100 * self.level:g} % interval [{low}, {high}]"
+        return one_line(f"{self.name} = {spread} ({self.verdict})")
+
+    __str__ = float.__repr__  # as a number, where it is put into text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy with what is known."""
+        return _made, (float(self), vars(self))
+
+
+def _made(value: float, known: dict[str, Any]) -> Estimate:
+    return Estimate(value, **known)

@@ -1,0 +1,312 @@
+"""A verdict in words on every estimated quantity, and on the fit as a whole.
+
+Undetermined directions that share quantities form a group.  A group of g quantities with r directions leaves g - r
+combinations determined, whose gradients are orthogonal to the directions: in relative changes a gradient of small
+integers is a product of powers (k1*k2), in absolute changes one of +-1 a sum (k1 + k2).  All of this is local: it says
+what the data determine near the estimate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.reprs import brief, one_line
+from castfit.result.block_matrix import BlockMatrix
+from castfit.result.parameter_combinations import product
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from castfit.result.covariance import Statistics
+
+    Array = NDArray[np.float64]
+
+POOR = 1.0  # poorly determined: the standard error exceeds this fraction of the value
+CORRELATED = 0.99  # correlations at least this large are reported
+NUMERICAL = 0.5  # the integration limits the accuracy if its share of the standard error exceeds this
+EXACT = 1e-3  # how closely a direction must match a named combination
+LARGEST_POWER = 4
+_MANY = 20  # names that a sentence holds
+_LISTED = 6  # of quantities that enter only in combination
+
+WELL_DETERMINED = "well determined"
+CORRELATED_WITH = "correlated"
+POORLY_DETERMINED = "poorly determined"
+AT_BOUND = "at its bound"
+AT_KINK = "at the kink of its prior"
+NOT_IDENTIFIABLE = "not identifiable"
+UNKNOWN = "unknown"
+
+
+@brief
+@dataclass(frozen=True)
+class Verdict:
+    """What the data say about one quantity: `kind` is one of the constants above, `sentence` says more."""
+
+    name: str
+    kind: str
+    sentence: str
+
+
+@brief
+@dataclass(frozen=True)
+class Combination:
+    """Quantities that the data do not tell apart.
+
+    Attributes
+    ----------
+    names : tuple of str
+    directions : tuple of dict
+        Changes that leave the data alone: weight by name, each quantity in units of its own effect on the data.
+    sentence : str
+        Such as ``only k1*k2 enters``.
+    """
+
+    names: tuple[str, ...]
+    directions: tuple[dict[str, float], ...]
+    sentence: str
+
+    def __str__(self) -> str:
+        listed = ", ".join(_signed(d) for d in self.directions)
+        return f"{self.sentence} (direction{'s' if len(self.directions) > 1 else ''} {listed})"
+
+
+@dataclass(frozen=True)
+class Identifiability:
+    """The verdicts on all quantities, the combinations that are not determined, and a sentence on the whole.
+
+    `condition` is the condition number of the column-scaled reduced Jacobian; inf if it is deficient.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    combinations: tuple[Combination, ...]
+    condition: float
+    sentence: str
+
+    def __getitem__(self, name: str) -> Verdict:
+        """Return the verdict on a quantity."""
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Verdict]:
+        return {verdict.name: verdict for verdict in self.verdicts}
+
+    def __repr__(self) -> str:
+        return one_line(f"{type(self).__name__}({self.sentence})")
+
+    def __str__(self) -> str:
+        return "\n".join([self.sentence, *(f"  {c}" for c in self.combinations)])
+
+
+def judge(
+    names: Sequence[str],
+    values: Array,
+    slopes: Array,
+    at_bound: dict[str, str],
+    statistics: Statistics,
+    *,
+    unknown: str = "",
+) -> Identifiability:
+    """Put statistics into words.
+
+    Parameters
+    ----------
+    names : sequence of str
+    values : (n_theta,) array
+        Estimates, natural scale.
+    slopes : (n_theta,) array
+        d value / d theta.
+    at_bound : dict
+        ``"lower"`` or ``"upper"`` for each quantity that a bound holds.
+    statistics : Statistics
+        In search scale.
+    unknown : str
+        Why standard errors mean nothing here, if they do; what is not identifiable is so at any point.
+    """
+    combinations = combinations_of(names, values, slopes, statistics.directions, statistics.scale)
+    if not unknown and statistics.dof <= 0 and np.isnan(statistics.noise).any():
+        unknown = "no degrees of freedom are left to estimate the noise"
+    verdicts: list[Verdict] = []
+    with np.errstate(invalid="ignore"):  # infinitely uncertain, and too small for a number
+        errors = slopes * statistics.standard_errors
+    group_of = {name: c for c in reversed(combinations) for name in c.names}
+    partners, strengths = _strongest(statistics.correlation)
+    for j, name in enumerate(names):
+        group = group_of.get(name)
+        if name in at_bound:
+            verdicts.append(Verdict(name, AT_BOUND, f"at its {at_bound[name]} bound"))
+        elif slopes[j] == 0.0:  # on a logarithmic scale, exp(theta) underflows
+            verdicts.append(Verdict(name, POORLY_DETERMINED, "too small for a number; it cannot be told from zero"))
+        elif group is not None:
+            verdicts.append(Verdict(name, NOT_IDENTIFIABLE, f"not identifiable: {group.sentence}"))
+        elif np.isinf(statistics.standard_errors[j]):  # of so many directions that not all are listed
+            verdicts.append(Verdict(name, NOT_IDENTIFIABLE, "not identifiable: the data do not determine it"))
+        elif unknown:
+            verdicts.append(Verdict(name, UNKNOWN, unknown))
+        else:
+            known = names[int(partners[j])], float(strengths[j])
+            verdicts.append(_verdict(j, names, values, errors, statistics, known))
+    return Identifiability(tuple(verdicts), combinations, statistics.condition, overall(verdicts, unknown))
+
+
+def no_verdict(names: Sequence[str], reason: str) -> Identifiability:
+    """Say that nothing is known, for instance because the fit failed."""
+    verdicts = tuple(Verdict(name, UNKNOWN, reason) for name in names)
+    return Identifiability(verdicts, (), np.nan, overall(verdicts, reason))
+
+
+def _strongest(correlation: Array) -> tuple[NDArray[np.intp], Array]:
+    """Return with which other quantity each is correlated most, and how much; of blocks as these say."""
+    given: Any = correlation
+    if isinstance(given, BlockMatrix):
+        return given.strongest()
+    known = np.nan_to_num(correlation)
+    np.fill_diagonal(known, 0.0)
+    partners = np.argmax(np.abs(known), axis=1) if known.size else np.zeros(0, dtype=np.intp)
+    return partners, known[np.arange(len(known)), partners]
+
+
+def _verdict(
+    j: int, names: Sequence[str], values: Array, errors: Array, statistics: Statistics, strongest: tuple[str, float]
+) -> Verdict:
+    """Judge a quantity that is free and identifiable by its standard error and its strongest correlation."""
+    name, (partner, correlation) = names[j], strongest
+    kind, remarks = WELL_DETERMINED, list[str]()
+    if abs(correlation) >= CORRELATED:
+        kind = CORRELATED_WITH
+        remarks.append(f"correlated {_three_digits(correlation)} with {partner}")
+    if errors[j] > POOR * abs(values[j]):
+        kind = POORLY_DETERMINED
+        remarks.insert(0, "poorly determined: standard error exceeds the value")
+    if statistics.numerical_errors[j] > NUMERICAL * statistics.standard_errors[j]:
+        remarks.append("accuracy limited by the integration")
+    if kind == WELL_DETERMINED:
+        remarks.insert(0, kind)
+    return Verdict(name, kind, "; ".join(remarks))
+
+
+def overall(verdicts: Sequence[Verdict], unknown: str) -> str:
+    """Count the verdicts, the worst first."""
+    if all(v.kind == UNKNOWN for v in verdicts):
+        return f"Nothing is known about identifiability: {unknown}."
+    total = len(verdicts)
+    parts: list[str] = []
+    for kind in (NOT_IDENTIFIABLE, UNKNOWN, POORLY_DETERMINED, AT_BOUND, AT_KINK, CORRELATED_WITH):
+        found = [v.name for v in verdicts if v.kind == kind]
+        if found:
+            parts.append(f"{len(found)} of {total} {kind} ({_some(found)})")
+    if not parts:
+        return "All quantities are well determined." if total != 1 else f"{verdicts[0].name} is well determined."
+    if any(v.kind == WELL_DETERMINED for v in verdicts):
+        parts.append("the others are well determined")
+    return f"{'; '.join(parts)}."
+
+
+def _some(names: Sequence[str]) -> str:
+    """List names, of very many the first."""
+    shown = ", ".join(names[:_MANY])
+    return shown if len(names) <= _MANY else f"{shown} and {len(names) - _MANY:,} more"
+
+
+def combinations_of(
+    names: Sequence[str], values: Array, slopes: Array, directions: Array, scale: Array
+) -> tuple[Combination, ...]:
+    """Group the undetermined directions and name what each group leaves determined.
+
+    Parameters
+    ----------
+    names : sequence of str
+    values : (n_theta,) array
+        Natural scale.
+    slopes : (n_theta,) array
+        d value / d theta.
+    directions : (k, n_theta) array
+        Changes scale * dtheta that leave the data alone.
+    scale : (n_theta,) array
+    """
+    natural = directions / scale * slopes  # changes of the natural values
+    found: list[Combination] = []
+    for rows in _groups(directions != 0.0):
+        members: list[int] = np.flatnonzero((directions[rows] != 0.0).any(axis=0)).tolist()
+        own = tuple(names[j] for j in members)
+        moves = tuple({names[j]: float(y[j]) for j in members if y[j] != 0.0} for y in directions[rows])
+        changes = natural[np.ix_(rows, members)]
+        found.append(Combination(own, moves, _sentence(own, values[members], changes)))
+    return tuple(found)
+
+
+def _groups(takes_part: NDArray[np.bool_]) -> Iterable[list[int]]:
+    """Collect directions (rows) that are linked through shared quantities (columns)."""
+    left = list(range(takes_part.shape[0]))
+    while left:
+        group, reached = [left.pop(0)], takes_part[[0]].any(axis=0)
+        reached = takes_part[group].any(axis=0)
+        while linked := [i for i in left if (takes_part[i] & reached).any()]:
+            group += linked
+            left = [i for i in left if i not in linked]
+            reached = takes_part[group].any(axis=0)
+        yield sorted(group)
+
+
+def _sentence(names: Sequence[str], values: Array, changes: Array) -> str:
+    """Name the combinations of g quantities that the changes (rows) leave alone, if they have names."""
+    if len(names) == changes.shape[0]:
+        return f"the data do not depend on {_listing(names)}"
+    relative = changes / values if (values != 0.0).all() else np.full(changes.shape, np.nan)
+    sums = [_sum(names, signs) for signs in _integers(changes, largest=1)]
+    # Values of simple ratios make a sum look like a product of higher powers, too.
+    products = [product(names, powers) for powers in _integers(relative, largest=1 if sums else LARGEST_POWER)]
+    named = [_listing(terms) for terms in (products, sums) if terms]
+    if not named:
+        few = names if len(names) <= _LISTED else (*names[:3], f"{len(names) - 3} others")
+        return f"{_listing(few)} enter only in combination"
+    return f"only {' or '.join(named)} enter{'s' if len(names) == changes.shape[0] + 1 else ''}"
+
+
+def _integers(changes: Array, *, largest: int) -> Array:
+    """Return integer vectors that span the complement of the changes (r, g) (g - r, g); no rows if there are none."""
+    r, g = changes.shape
+    none = np.zeros((0, g), dtype=int)
+    if not np.isfinite(changes).all():
+        return none
+    complement = _null_space(changes / np.abs(changes).max(axis=1, keepdims=True))
+    if complement.shape[0] != g - r or np.linalg.cond(complement[:, r:]) > 1.0 / EXACT:
+        return none
+    rows = np.linalg.solve(complement[:, r:], complement)
+    sizes = np.where(np.abs(rows) > EXACT, np.abs(rows), np.inf).min(axis=1, keepdims=True)
+    rows = rows / sizes * np.sign(rows[np.arange(g - r), np.argmax(np.abs(rows) > EXACT, axis=1)])[:, None]
+    whole = np.rint(rows)
+    return whole.astype(int) if (np.abs(rows - whole) < EXACT).all() and np.abs(whole).max() <= largest else none
+
+
+def _null_space(rows: Array) -> Array:
+    """Return an orthonormal basis of what is orthogonal to the rows, as rows."""
+    _, S, Vt = np.linalg.svd(rows)
+    return Vt[int(np.count_nonzero(EXACT * S[0] < S)) :]
+
+
+def _sum(names: Sequence[str], signs: Array) -> str:
+    """Write a sum such as k1 + k2 or k1 - k2; its first sign is positive."""
+    terms = "".join(
+        f" {'+' if sign > 0 else '-'} {name}" for name, sign in zip(names, signs.tolist(), strict=True) if sign
+    )
+    return terms.removeprefix(" + ")
+
+
+def _listing(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+
+
+def _signed(weights: dict[str, float]) -> str:
+    return " ".join(f"{w:+.2f} {name}" for name, w in weights.items())
+
+
+def _three_digits(correlation: float) -> str:
+    """Format a correlation, never rounding it up to 1."""
+    return f"{np.sign(correlation) * min(abs(correlation), 0.9994):.3f}"

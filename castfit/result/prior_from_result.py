@@ -1,0 +1,123 @@
+"""An earlier result as prior knowledge for another problem."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.arguments import items, name_of, text
+from castfit.densities.priors import JointNormal
+from castfit.result.result import Result
+from castfit._support.status import check, suggest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array
+
+_NOTHING = 1e-12  # of the largest eigenvalue: no information
+
+
+def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNormal:
+    """Return what a result says of its quantities, as a prior: the normal distribution with its mean and covariance.
+
+    On a logarithmic scale the logarithms are normally distributed.  What that fit did not estimate, or left
+    undetermined, stays as open as it was; where a bound held a quantity, the slope against the bound counts.  Fits of
+    one data set after the other, each with the result before as its prior, end where a fit of all of them does,
+    exactly so for a model that is linear in its quantities and standard deviations that are known.
+
+    Parameters
+    ----------
+    result : Result
+        A successful fit; it may have been loaded.
+    names : sequence of str, optional
+        Which quantities it is a prior on; the others are integrated out.  By default all parameters that experiments
+        share: those of one experiment, and initial states, are other quantities in another experiment.
+
+    Raises
+    ------
+    InputError
+        If this is no successful result, or a name is none of its quantities.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> s, i, b, g = cf.symbols("s i b g")
+    >>> model = cf.Model({s: -b * s * i, i: b * s * i - g * i}, parameters=[b, g], initial={s: 0.99, i: 0.01})
+    >>> experiment = cf.Experiment({"i": [0.02, 0.05, 0.10]}, time=[1, 2, 3], sigma=0.01)
+    >>> guess = {"b": 1.0, "g": cf.Parameter(0.3, lower=0)}
+    >>> first = cf.fit(cf.Problem(model, experiment, parameters=guess))
+    >>> later = cf.Experiment({"i": [0.19, 0.27]}, time=[4, 5], sigma=0.01)
+    >>> both = cf.fit(cf.Problem(model, later, parameters=guess, priors=cf.Prior(first)))
+    >>> both.standard_errors["b"] < first.standard_errors["b"]
+    True
+    """
+    given: Any = result
+    if not isinstance(given, Result):
+        check("Prior", [f"result is {text(result)}; give the result of a fit"])
+    if not result.success:
+        check("Prior", [f"the fit did not succeed ({result.status.value}); fit again from another start"])
+    chosen = _chosen(result, names)
+    kept = np.array([result.names.index(n) for n in chosen], dtype=np.intp)
+    rows, offset = _information(result)
+    root, offset = _without(rows, offset, kept)
+    log, mean = result.log[kept], result.theta[kept]
+    size = np.linalg.norm(root, axis=0)
+    if not size.any():
+        check("Prior", [f"the result says nothing about {', '.join(chosen)}; choose other names"])
+    constant = 0.0
+    if root.shape[0] == kept.size:  # a distribution, not only some directions of one
+        constant = 0.5 * kept.size * np.log(2 * np.pi) - float(np.linalg.slogdet(root / np.where(size > 0, size, 1))[1])
+        constant -= float(np.log(size[size > 0]).sum())
+    return JointNormal(chosen, log, mean, root, offset, float(constant))
+
+
+def _chosen(result: Result, names: Any) -> tuple[str, ...]:
+    if names is None:
+        own = tuple(f"[{experiment}]" for experiment in result.trajectories)
+        chosen = tuple(n for n in result.names if n in result.parameters and not n.endswith(own))
+        check("Prior", [] if chosen else ["no parameter is shared by all experiments; give names="])
+        return chosen
+    given = [names] if name_of(names) is not None else items(names)
+    if not given:
+        check("Prior", [f"names is {text(names)}; give a list of quantities of the result"])
+        given = []
+    found = [name_of(n) or text(n) for n in given]
+    check(
+        "Prior",
+        [f"'{n}' is no quantity of the result: {suggest(n, result.names)}" for n in found if n not in result.names],
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def _information(result: Result) -> tuple[Array, Array]:
+    """Return rows whose squares are the information on theta, and an offset whose slope is that at bounds."""
+    known = np.asarray(result.statistics.information)
+    if known.shape != (len(result.names),) * 2 or not np.isfinite(known).all():
+        check("Prior", ["the result holds no information on its quantities; fit again with this version of castfit"])
+    held = np.array([name in result.active for name in result.names], dtype=np.bool_)
+    slope = np.where(held, result.gradient, 0.0)
+    size = np.sqrt(np.diag(known))
+    unit = np.where(size > 0.0, size, 1.0)
+    values, vectors = np.linalg.eigh(known / unit[:, None] / unit)
+    real = _NOTHING * max(float(values.max(initial=0.0)), 1.0) < values
+    root = np.sqrt(values[real])[:, None] * vectors[:, real].T
+    offset = (vectors[:, real].T @ (slope / unit)) / np.sqrt(values[real])
+    return root * unit, offset
+
+
+def _without(rows: Array, offset: Array, kept: NDArray[np.intp]) -> tuple[Array, Array]:
+    """Integrate all quantities but some out of a normal distribution: project on what the others cannot explain."""
+    others: NDArray[np.intp] = np.setdiff1d(np.arange(rows.shape[1], dtype=np.intp), kept)
+    size = np.linalg.norm(rows, axis=0)
+    unit = np.where(size > 0.0, size, 1.0)
+    basis, sizes, _ = np.linalg.svd(rows[:, others] / unit[others], full_matrices=True)
+    rank = int(np.count_nonzero(np.sqrt(_NOTHING) * sizes.max(initial=0.0) < sizes))
+    free = basis[:, rank:].T
+    root, left = free @ rows[:, kept], free @ offset
+    U, S, Vt = np.linalg.svd(root / unit[kept], full_matrices=False)
+    real = np.sqrt(_NOTHING) < S
+    return (S[real, None] * Vt[real]) * unit[kept], (U.T @ left)[real]

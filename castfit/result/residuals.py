@@ -1,0 +1,133 @@
+"""The residuals of a fit by what was measured: as columns, and as series in time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit.result.goodness_of_fit import Series
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.problem import Posable
+    from castfit.solve.staged import Evaluation, StagedProblem
+
+    Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a solution makes of every measured value, (n_data,) each, by experiment, time and output.
+
+    predictions : of the output
+    spreads : sigma, scale or dispersion, as it was given or computed; 1 where it is unknown and eliminated
+    residuals : normalised by `spreads`: (prediction - value) / sigma of Gaussian noise
+    normalised : the same with estimated sigmas, of variance 1 if the model is right; NaN where sigma is not known
+    deviations : the standard deviation of the value by its noise model, in the unit of the output; NaN where unknown
+    """
+
+    predictions: Array
+    spreads: Array
+    residuals: Array
+    normalised: Array
+    deviations: Array
+
+    @classmethod
+    def of(cls, problem: Posed, staged: StagedProblem, at: Evaluation, noise: Array | None) -> Seen:
+        """Evaluate a solution; `noise` (n_groups,) are the estimates of the sigmas that are eliminated."""
+        parts = [np.concatenate(part) for part in zip(*staged.standardised(at.v), strict=True)]
+        predictions, spreads, residuals = parts
+        observed = [c.observed[j] for c in problem.conditions for j in np.nonzero(c.points.mask)[1]]
+        known = np.append(np.full(len(problem.groups), np.nan) if noise is None else noise, 1.0)
+        factor = known[np.array([-1 if of is None else of.group for of in observed])]
+        deviations = np.empty(spreads.size)
+        kinds = np.array([-1 if of is None else id(of.noise) for of in observed])
+        order = np.argsort(kinds, kind="stable")
+        models = {id(of.noise): of.noise for of in observed if of is not None}
+        for own in np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1):
+            model = models.get(int(kinds[own[0]])) if own.size else None
+            if model is None:
+                continue
+            deviations[own] = model.deviation(predictions[own], (spreads * factor)[own])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return cls(predictions, spreads, residuals, residuals / factor, deviations)
+
+
+def residual_table(problem: Posable, seen: Seen) -> dict[str, NDArray[Any]]:
+    """Return one row per measured value, as columns (n_data,), in the order of the residuals.
+
+    ``experiment``, ``output``, ``time``, ``replicate`` (counted from 0 among equal times), ``value``, ``prediction``,
+    ``sigma`` (1 where it is unknown), ``residual`` = (prediction - value) / sigma, ``normalised``.
+
+    Parameters
+    ----------
+    problem : Problem or Posed
+    seen : Seen
+        By experiment, time and output.
+    """
+    columns: dict[str, list[NDArray[Any]]] = {
+        name: [] for name in ("experiment", "output", "time", "replicate", "value")
+    }
+    for condition in problem.conditions:
+        points, mask = condition.points, condition.points.mask
+        row, output = np.nonzero(mask)
+        columns["experiment"].append(np.full(row.size, condition.name))
+        columns["output"].append(np.array(problem.outputs)[output])
+        columns["time"].append(np.where(condition.settled, np.inf, points.times[row]))
+        columns["replicate"].append(replicates(points.times, mask)[mask])
+        columns["value"].append(points.values[mask])
+    table = {name: np.concatenate(pieces) for name, pieces in columns.items()}
+    return {
+        **table,
+        "prediction": seen.predictions.copy(),
+        "sigma": seen.spreads.copy(),
+        "residual": seen.residuals.copy(),
+        "normalised": seen.normalised.copy(),
+    }
+
+
+def scores(problem: Posed, table: dict[str, NDArray[Any]]) -> Array:
+    """Return normalised residuals (n_data,) as probable as standard normal ones, as far as noise models say how."""
+    out: Array = table["normalised"].copy()
+    begin = 0
+    for condition in problem.conditions:
+        output = np.nonzero(condition.points.mask)[1]
+        for j, observed in enumerate(condition.observed):
+            of = begin + np.flatnonzero(output == j)
+            if observed is not None and of.size:
+                columns = (table[name][of] for name in ("normalised", "prediction", "sigma", "value"))
+                out[of] = observed.noise.scores(*columns)
+        begin += output.size
+    return out
+
+
+def series(problem: Posed, seen: Seen) -> list[Series]:
+    """Divide residuals by experiment and output; they are those of the values themselves, in units of a deviation."""
+    table = residual_table(problem, seen)
+    found: list[Series] = []
+    begin = 0
+    for condition in problem.conditions:
+        column = np.nonzero(condition.points.mask)[1]
+        first, begin = begin, begin + column.size
+        for j, (output, observed) in enumerate(zip(problem.outputs, condition.observed, strict=True)):
+            of = first + np.flatnonzero(column == j)
+            if observed is None or not of.size:
+                continue
+            value, sigma, residual = table["value"][of], table["sigma"][of], table["residual"][of]
+            if not observed.weighted:  # of a logarithm, or of a count: in units of the value's own deviation
+                away = table["prediction"][of] - value
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    sigma = np.where(residual == 0.0, 1.0, np.abs(away / residual))
+            found.append(Series(condition.name, output, residual, value, sigma))
+    return found
+
+
+def replicates(times: Array, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Count the values of each output at equal times, (n_points, n_outputs); times increase."""
+    before = np.cumsum(mask, axis=0) - mask
+    first = np.searchsorted(times, times, side="left")
+    return before - before[first]

@@ -1,0 +1,681 @@
+"""Simulation: the model's outputs over time.
+
+A trajectory that is known at nodes is integrated anew from every node, so that outputs between them stay accurate
+where the system is unstable.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Union, cast, overload
+
+import casadi as ca
+import numpy as np
+from numpy.typing import NDArray
+
+from castfit._support.reprs import brief
+from castfit._support.casadi_functions import Built
+from castfit.problem.validation import point_mistakes, tau_mistakes
+from castfit._support.arguments import named, real, reals, text
+from castfit.model.delay import LADDER, Line
+from castfit.experiment.events import read_events, up_to
+from castfit.experiment.experiment import Consistent, Experiment, as_input
+from castfit.integrate import IntegratorOptions
+from castfit.integrate.grids import merge, snap
+from castfit.integrate.march import Course, Stretch, march
+from castfit.integrate.triggers import triggered
+from castfit.integrate.units import mean_magnitude, units_of
+from castfit.model.model import Model
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.problem import Problem, with_nodes
+from castfit.problem.imported_model import Loaded
+from castfit.experiment.time_series import time_mistakes
+from castfit.problem.parameters import Parameter, at_start
+from castfit._support.status import CastfitError, InputError, check, suggest
+from castfit.transcribe.trajectory import Trajectory, trajectory_through
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from castfit.problem.conditions import Condition
+    from castfit.experiment.events import Doses, Event, Happening
+    from castfit.experiment.inputs import Input
+    from castfit.problem.problem import Posable
+    from castfit.problem.event_schedule import Timetable
+
+Array = NDArray[np.float64]
+
+_SUBDIVISIONS = 12  # table entries between measured times or nodes, so that interpolation errs little
+_OBSERVE: Built[Model, Any] = Built()
+_SETTLING = 3  # integrations more, at most, until the units of states are known
+_STILL = 1e-5  # of an output's largest value: where more nodes of delay lines move nothing by more
+_TOO_LARGE = 100.0  # units that were assumed may exceed those found by so much
+
+Prediction = dict[str, dict[str, Any]]
+Times = Union["ArrayLike", "Mapping[str, ArrayLike]", None]
+
+
+class SimulationError(CastfitError):
+    """The integration of an experiment stopped; the message says where, in which state, and what to try.
+
+    Attributes
+    ----------
+    experiment : str
+    time : float
+        How far the integration came.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: k * x**2}, parameters=[k], initial={x: 2.0})
+    >>> try:
+    ...     cf.simulate(model, {"k": 1.0}, [0, 1.0])
+    ... except cf.SimulationError as error:
+    ...     print(str(error)[:42])
+    the model: Integration stopped at t = 0.5:
+    """
+
+    def __init__(self, experiment: str, time: float, sentence: str) -> None:
+        self.experiment, self.time, self.sentence = experiment, time, sentence
+        super().__init__(f"{experiment}: {sentence}")
+
+    def __reduce__(self) -> Any:
+        """Pickle by the constructor's arguments, so that the error crosses process borders."""
+        return type(self), (self.experiment, self.time, self.sentence)
+
+
+@brief
+@dataclass(frozen=True)
+class Nodes:
+    """A trajectory known at nodes: times (K,), increasing from the experiment's start, and states (K, n_x)."""
+
+    times: Array
+    states: Array
+
+
+@overload
+def simulate(
+    problem: Model | Loaded,
+    parameters: Mapping[str, float] | None = None,
+    times: ArrayLike | None = None,
+    *,
+    initial: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    start: float | None = None,
+    events: Event | Doses | Sequence[Event | Doses] | None = None,
+    integrator: IntegratorOptions | None = None,
+) -> dict[str, Any]: ...
+@overload
+def simulate(
+    problem: Posable,
+    parameters: Mapping[str, float] | ArrayLike | None = None,
+    times: Times = None,
+    *,
+    integrator: IntegratorOptions | None = None,
+) -> Prediction: ...
+def simulate(
+    problem: Model | Loaded | Posable,
+    parameters: Any = None,
+    times: Any = None,
+    *,
+    initial: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    start: float | None = None,
+    events: Event | Doses | Sequence[Event | Doses] | None = None,
+    integrator: IntegratorOptions | None = None,
+) -> Any:
+    """Integrate the experiments of a problem, or a model without any data, for given values.
+
+    Parameters
+    ----------
+    problem : Problem, Posed, Model, or what `castfit.sbml.load` returns
+    parameters : mapping from str to float, or (n_theta,) array, optional
+        Of a problem: natural values of estimated quantities, or of parameters of the model (fixed ones too); what is
+        left out keeps its guess.  An array is theta, in search scale.  Of a model: values of all its parameters.  Of
+        what was loaded: parameters and initial values that differ from the file's.
+    times : (n,) array, or mapping from experiment to array
+        Output times, increasing; of a problem by default the measured ones.
+    initial : mapping from state to number or expression of the parameters
+        Only for a model: initial states that the model itself does not give; of algebraic states a guess, 1 by default.
+    inputs : mapping from input to number or Input
+        Only for a model.
+    start : float
+        Only for a model: where the integration starts, by default 0.
+    events : sequence of Event and Doses
+        Only for a model: what happens at certain times, or when states reach something; after the file's own events, of
+        what was loaded.
+    integrator : IntegratorOptions, optional
+
+    Returns
+    -------
+    dict
+        ``{"time": (n,), output: (n,), ...}`` for every output of the model; of a problem one such dict per experiment.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake in the names, values and times, and what cannot be computed at these values: initial
+        states, delays, times of events.
+    SimulationError
+        If the integration stops.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> cf.simulate(model, {"k": 0.3}, [0, 1, 10])["x"].round(4)
+    array([2.    , 1.4816, 0.0996])
+    >>> problem = cf.problems.load("bellman").problem
+    >>> cf.simulate(problem, {"k1": 4.6e-6, "k2": 2.8e-4}, [0, 20])["experiment 1"]["z"].round(2)
+    array([ 0., 39.])
+    """
+    mistakes: list[str] = []
+    given: Any = integrator
+    if given is not None and not isinstance(given, IntegratorOptions):
+        mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
+    elif given is not None and given.method == "cvodes" and _is_dae(problem):
+        mistakes.append(
+            "method 'cvodes' cannot integrate algebraic equations; use 'auto', 'esdirk', 'idas' or 'rosenbrock'"
+        )
+    happens = read_events(events, mistakes)
+    if isinstance(problem, Loaded):
+        begin = problem.start(parameters)
+        problem, parameters, happens = problem.model, problem.numbers(begin), (
+            *problem.events, *happens)  # fmt: skip
+        initial = {**begin.initial, **named("initial", initial, mistakes)}
+    if isinstance(problem, Model):
+
+        def once(model: Model) -> dict[str, Any]:
+            case, nodes, at = _model_case("simulate", model, parameters, times, initial, inputs, start, mistakes)
+            options = integrator or IntegratorOptions()
+            if happens or model.with_switches() is not model:
+                return _eventful(model, case, nodes, at, happens, options)
+            return _outputs(model, case, nodes, at, options)
+
+        return _with_enough_nodes(once, problem, problem.with_order, problem.lines)
+    mistakes += ["events is part of the problem's experiments; give it there"] if happens else []
+    posed, theta = _read("simulate", problem, parameters, times, initial, inputs, start, mistakes)
+
+    def again(finer: Posable) -> Prediction:
+        return predict(finer, theta, first_nodes(finer, theta), times=times, integrator=integrator)
+
+    return _with_enough_nodes(again, posed, lambda n: with_nodes(posed, n), posed.posed.model.lines)
+
+
+def _eventful(
+    model: Model, case: Case, nodes: Nodes, times: Array, events: Sequence[Happening], options: IntegratorOptions
+) -> dict[str, Any]:
+    """Return all outputs of a model in which something happens at times: of a problem that has this one experiment."""
+    begin, end = float(nodes.times[0]), float(times[-1])
+    end = end if end > begin else begin + 1.0  # a measurement must follow the start
+    first = dict(zip(model.states, nodes.states[0].tolist(), strict=True))
+    try:
+        experiment = Experiment(
+            {model.own_states[0]: ([end], [0.0])},
+            initial={n: first[n] for n in model.own_states}
+            | dict(zip(model.algebraic_states, case.z_guess.tolist(), strict=True)),
+            inputs=dict(zip(model.inputs, case.inputs, strict=True)),
+            events=up_to(events, end),
+            start=begin,
+            name=case.name,
+        )
+        fixed = {n: Parameter(v, fixed=True) for n, v in zip(model.parameters, case.p.tolist(), strict=True)}
+        posed = Problem(model, experiment, parameters=fixed).posed
+    except InputError as error:
+        raise InputError("simulate", error.problems) from error
+    (condition,) = posed.conditions
+    case = Case.until(posed.model, condition, posed.guess, float(times[-1]), options)
+    x, z, p = _states(posed.model, case, first_nodes(posed, posed.guess)[0], times, options)
+    return _observed(model, case.inputs, times, x, z, p[:, : len(model.parameters)])
+
+
+def _is_dae(problem: Any) -> bool:
+    model = problem.posed.model if isinstance(problem, (Problem, Posed)) else problem
+    model = model.model if isinstance(model, Loaded) else model
+    return isinstance(model, Model) and bool(model.algebraic_states)
+
+
+def _with_enough_nodes(
+    evaluate: Callable[[Any], Any], asked: Any, with_order: Callable[[int], Any], lines: Sequence[Line]
+) -> Any:
+    """Evaluate a model or problem with more and more nodes in its delay lines, until no output moves any more."""
+    found, order = evaluate(asked), max((line.order for line in lines if line.adaptive), default=LADDER[-1])
+    for more in LADDER:
+        finer = with_order(more) if more > order else None
+        if finer is None:
+            continue
+        before, found = found, evaluate(finer)
+        if _difference(before, found) <= _STILL:
+            break
+    return found
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """Return the largest difference of any output, relative to its largest value."""
+    worst = 0.0
+    for name, values in other.items():
+        if isinstance(values, Mapping):
+            worst = max(worst, _difference(one[name], cast("Mapping[str, Any]", values)))
+        else:
+            size = float(np.abs(values).max(initial=0.0))
+            worst = max(worst, float(np.abs(values - one[name]).max(initial=0.0)) / size if size > 0.0 else 0.0)
+    return worst
+
+
+def _read(
+    where: str, problem: Any, parameters: Any, times: Any, initial: Any, inputs: Any, start: Any, mistakes: list[str]
+) -> tuple[Posable, Array]:
+    """Return a problem and theta; all mistakes at once."""
+    said: Any = problem
+    if not isinstance(said, (Problem, Posed)):
+        check(where, [*mistakes, f"the first argument is {text(said)}; give a Problem, or a Model with times="])
+    only = {"initial": initial, "inputs": inputs, "start": start}
+    mistakes += [
+        f"{name} is part of the problem's experiments; give it there, or simulate the model itself"
+        for name, value in only.items()
+        if value is not None
+    ]
+    posed, theta, found = _settle(problem, parameters)
+    _, wrong = _output_times(posed, times)
+    check(where, [*mistakes, *found, *wrong, *([] if found else point_mistakes(posed.posed, theta))])
+    return posed, theta
+
+
+def first_nodes(problem: Posable, theta: Array) -> list[Nodes]:
+    """Return the initial states alone."""
+    starts = [c.link.natural(theta[c.theta]).a[None] for c in problem.conditions]
+    return [Nodes(np.array([c.start]), a) for c, a in zip(problem.conditions, starts, strict=True)]
+
+
+@dataclass(frozen=True)
+class Path:
+    """What was integrated in one experiment.
+
+    times (n,), states x (n, n_x), algebraic states z (n, n_z), inputs u (n, n_u), parameters p (n, n_p)
+    """
+
+    name: str
+    times: Array
+    x: Array
+    z: Array
+    u: Array
+    p: Array
+
+
+def paths(
+    where: str,
+    problem: Any,
+    parameters: Any,
+    times: Any,
+    *,
+    initial: Any,
+    inputs: Any,
+    start: Any,
+    integrator: IntegratorOptions,
+    mistakes: list[str],
+) -> tuple[Model, list[Path]]:
+    """Integrate as `simulate` does, and return all states; `where` is what messages call the caller."""
+    if isinstance(problem, Model):
+        case, nodes, at = _model_case(where, problem, parameters, times, initial, inputs, start, mistakes)
+        return problem, [_path(problem, case, nodes, at, integrator)]
+    posed, theta = _read(where, problem, parameters, times, initial, inputs, start, mistakes)
+    chosen, _ = _output_times(posed, times)
+    found: list[Path] = []
+    for condition, nodes in zip(posed.conditions, first_nodes(posed, theta), strict=True):
+        if condition.name in chosen:
+            case = Case.until(posed.posed.model, condition, theta, float(chosen[condition.name][-1]), integrator)
+            found.append(_path(posed.posed.model, case, nodes, chosen[condition.name], integrator))
+    return posed.posed.model, found
+
+
+def _path(model: Model, case: Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> Path:
+    x, z, p = _states(model, case, nodes, times, options)
+    u = np.array([signal(times) for signal in case.inputs]).reshape(-1, times.size).T
+    return Path(case.name, times, x, z, u, p)
+
+
+def _model_case(
+    where: str,
+    model: Model,
+    parameters: Any,
+    times: Any,
+    initial: Any,
+    inputs: Any,
+    start: Any,
+    mistakes: list[str],
+) -> tuple[Case, Nodes, Array]:
+    """Read what is needed to integrate a model without data; also return the output times (n,)."""
+    begin = 0.0 if start is None else real(start)
+    if begin is None or not np.isfinite(begin):
+        mistakes.append(f"start is {text(start)}; give a finite number")
+        begin = -np.inf
+    at = reals(times)
+    if times is None:
+        mistakes.append("times are missing; a model has no measurements, so give times=np.linspace(0, 10, 101), say")
+    elif at is None:
+        mistakes.append(f"times is {text(times)}; give numbers")
+    else:
+        at = np.atleast_1d(at)
+        found = _time_mistakes("times", at, begin)
+        usable = not found and np.isfinite(begin)
+        mistakes += time_mistakes(float(at[0]), float(at[-1]), begin, given=start is not None) if usable else found
+    end = at[-1] if times is not None and at is not None and at.ndim == 1 and at.size else None
+    signals, p, x0, z0 = read_model(where, model, parameters, initial, inputs, begin, mistakes, end=end)
+    assert at is not None
+    return Case("the model", signals, p, z0), Nodes(np.array([begin]), x0[None]), at
+
+
+def read_model(
+    where: str,
+    model: Model,
+    parameters: Any,
+    initial: Any,
+    inputs: Any,
+    begin: float,
+    mistakes: list[str],
+    *,
+    end: float | None = None,
+) -> tuple[tuple[Input, ...], Array, Array, Array]:
+    """Return a model's inputs, parameters p (n_p,), initial states (n_x,) and guess of algebraic states (n_z,).
+
+    Raises
+    ------
+    InputError
+        Listing these mistakes, after those that were found before.
+    """
+    values = named("parameters", parameters, mistakes)
+    mistakes += [f"'{n}' is no parameter: {suggest(n, model.parameters)}" for n in values if n not in model.parameters]
+    p = np.array([_number(f"parameter '{n}'", values.get(n), mistakes) for n in model.parameters])
+    signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
+    mistakes += [f"'{n}' is no input: {suggest(n, model.inputs)}" for n in signals if n not in model.inputs]
+    mistakes += [f"input '{n}' is missing; give a number or an Input" for n in model.inputs if n not in signals]
+    if end is not None:
+        mistakes += _span_mistakes({n: signals[n] for n in model.inputs if n in signals}, "the model", begin, end)
+    known = (*model.own_states, *model.algebraic_states)
+    own = named("initial", initial, mistakes)
+    mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in own if n not in known]
+    first = {**model.initial, **own}
+    x0 = [_initial(n, first.get(n), model, p, mistakes) for n in model.own_states]
+    before = dict(zip(model.own_states, x0, strict=True))
+    for line in model.lines:
+        held = {n: at_start(first[n], model, begin, signals, before) for n in line.nodes}
+        x0 += [_initial(n, value, model, p, mistakes) for n, value in held.items()]
+    guesses = {n: v.guess if isinstance(v, Consistent) else v for n, v in first.items()}
+    z0 = [_initial(n, guesses.get(n, 1.0), model, p, mistakes) for n in model.algebraic_states]
+    mistakes += tau_mistakes(model, p) if np.isfinite(p).all() else []
+    check(where, mistakes)
+    return tuple(signals[n] for n in model.inputs), p, np.array(x0), np.array(z0)
+
+
+def _number(what: str, value: Any, mistakes: list[str]) -> float:
+    number = real(value)
+    if number is not None and np.isfinite(number):
+        return number
+    mistakes.append(
+        f"{what} has no value; give a number" if value is None else f"{what} is {text(value)}; give a number"
+    )
+    return np.nan
+
+
+def _initial(name: str, value: Any, model: Model, p: Array, mistakes: list[str]) -> float:
+    """Read an initial state: a number, or an expression of the parameters."""
+    what = f"initial state '{name}'"
+    if not isinstance(value, ca.SX) or value.numel() != 1:
+        return _number(what, value, mistakes)
+    found = ca.symvar(value)
+    strange = [s.name() for s in found if s.name() not in model.parameters]
+    mistakes += [f"{what} contains '{s}', which is no parameter: {suggest(s, model.parameters)}" for s in strange]
+    if strange:
+        return np.nan
+    at = [float(p[model.parameters.index(s.name())]) for s in found]
+    number = float(cast("Any", ca.Function("initial", found, [value]).call(at)[0]))
+    if np.isfinite(p).all() and not np.isfinite(number):
+        mistakes.append(f"{what} is {number:g} at these parameters; change the expression or the values")
+    return number
+
+
+def predict(
+    problem: Posable,
+    theta: Array,
+    nodes: list[Nodes],
+    *,
+    times: Times = None,
+    integrator: IntegratorOptions | None = None,
+) -> Prediction:
+    """Evaluate all outputs at `times`, integrating from one node to the next; as `simulate`."""
+    chosen, mistakes = _output_times(problem, times)
+    check("predict", mistakes)
+    options = integrator or IntegratorOptions()
+    out: Prediction = {}
+    for condition, known in zip(problem.conditions, nodes, strict=True):
+        if condition.name in chosen:
+            case = Case.until(problem.posed.model, condition, theta, float(chosen[condition.name][-1]), options)
+            out[condition.name] = _outputs(problem.posed.model, case, known, chosen[condition.name], options)
+    return out
+
+
+def trace(problem: Posed, theta: Array, nodes: list[Nodes], integrator: IntegratorOptions) -> Trajectory:
+    """Tabulate the states, integrating from one node to the next; where that stops, the nodes themselves are held."""
+    tables: list[tuple[Array, Array, Array]] = []
+    for condition, known in zip(problem.conditions, nodes, strict=True):
+        case = Case.until(problem.posed.model, condition, theta, condition.end, integrator)
+        happens = np.empty(0) if case.timetable is None else case.timetable.times
+        inside = happens[(happens > condition.start) & (happens < condition.end)]
+        ends = np.array([condition.start, condition.end])
+        marks = merge(ends, condition.points.times, condition.breakpoints, np.unique(known.times), inside)
+        pieces: list[Array] = [
+            np.linspace(a, b, _SUBDIVISIONS, endpoint=False) for a, b in itertools.pairwise(marks.tolist())
+        ]
+        times = np.concatenate([*pieces, marks[-1:]])
+        try:
+            stretches = _settled(problem.model, case, known, times, integrator)
+            t, x, z = (np.concatenate([getattr(s, name) for s in stretches]) for name in ("times", "x", "z"))
+            if case.timetable is None:  # where two stretches meet at a node, the end of the first
+                at = np.searchsorted(t, snap(times, np.unique(t)), side="left")
+                t, x, z = times, x[at], z[at]
+            tables.append((t, x, z))
+        except SimulationError:
+            last = np.searchsorted(known.times, times, side="right") - 1
+            tables.append((times, known.states[last], np.repeat(condition.z_guess[None], times.size, axis=0)))
+    return trajectory_through(problem, theta, tables, tuple(known.times for known in nodes))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One experiment's inputs, parameters p (n_p,), guess of the algebraic states (n_z,) and what happens in it."""
+
+    name: str
+    inputs: tuple[Input, ...]
+    p: Array
+    z_guess: Array
+    timetable: Timetable | None = None
+
+    @classmethod
+    def of(cls, condition: Condition, theta: Array) -> Case:
+        """Return the case of an experiment at theta (n_theta,)."""
+        at = condition.link.natural(theta[condition.theta])
+        return cls(condition.name, condition.inputs, at.p, condition.z_guess, condition.timetable(at))
+
+    @classmethod
+    def until(cls, model: Model, condition: Condition, theta: Array, end: float, options: IntegratorOptions) -> Case:
+        """Return the case of an experiment with what its states trigger up to a time.
+
+        Raises
+        ------
+        SimulationError
+            If that happens more often than it may.
+        """
+        at = condition.link.natural(theta[condition.theta])
+        if not condition.schedule.triggers:
+            return cls.of(condition, theta)
+        table = np.array([condition.start]), at.a[None], condition.z_guess[None]
+        unit = units_of(model, condition.inputs, at.p, end - condition.start, table)
+        at = triggered(model, condition, at, unit, options, end)
+        reason = condition.schedule.impossible(at.e, condition.start)
+        if reason:
+            raise SimulationError(condition.name, condition.start, reason)
+        return cls(condition.name, condition.inputs, at.p, condition.z_guess, condition.timetable(at))
+
+
+def _outputs(model: Model, case: Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> dict[str, Any]:
+    """Return all outputs at times (n,)."""
+    x, z, p = _states(model, case, nodes, times, options)
+    return _observed(model, case.inputs, times, x, z, p)
+
+
+def _observed(model: Model, inputs: Sequence[Input], times: Array, x: Array, z: Array, p: Array) -> dict[str, Any]:
+    """Return all outputs at times (n,), from states (n, n_x), (n, n_z) and parameters (n, n_p)."""
+    u = np.array([signal(times) for signal in inputs]).reshape(-1, times.size)
+    y: Any = _OBSERVE.get(model, _observe).map(times.size)(times[None], x.T, z.T, p.T, u)
+    return {"time": times, **dict(zip(model.output_names, np.asarray(y, dtype=float), strict=True))}
+
+
+def states_at(
+    problem: Posed, condition: Condition, theta: Array, nodes: Nodes, times: Array, options: IntegratorOptions
+) -> tuple[Array, Array, Array]:
+    """Return the states (n, n_x), (n, n_z) and parameters (n, n_p) of an experiment at times, from node to node.
+
+    Raises
+    ------
+    SimulationError
+        If the integration stops.
+    """
+    case = Case.until(problem.model, condition, theta, float(times[-1]), options)
+    return _states(problem.model, case, nodes, times, options)
+
+
+def _states(
+    model: Model, case: Case, nodes: Nodes, times: Array, options: IntegratorOptions
+) -> tuple[Array, Array, Array]:
+    """Return the states (n, n_x) and (n, n_z) at times, integrated from the last node before each, and p (n, n_p).
+
+    A time at a node belongs to the piece that ends there; so does that of an event, unless it says otherwise.
+    """
+    stretches = _settled(model, case, nodes, times, options)
+    t = np.concatenate([s.times for s in stretches])
+    wanted = snap(times, np.unique(t))
+    at = np.searchsorted(t, wanted, side="left")  # where two meet at a node, the end of the first
+    if case.timetable is not None:
+        after = np.isin(wanted, snap(case.timetable.wanted_after, np.unique(t)))
+        at[after] = np.searchsorted(t, wanted[after], side="right") - 1
+    p = np.concatenate([np.repeat(s.p[None], s.times.size, axis=0) for s in stretches])
+    return np.concatenate([s.x for s in stretches])[at], np.concatenate([s.z for s in stretches])[at], p[at]
+
+
+def _settled(model: Model, case: Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> list[Stretch]:
+    """Integrate from node to node up to the last of times (n,), until the units of states are known."""
+    keep = np.append(True, nodes.times[1:] <= times[-1])
+    begins, states = nodes.times[keep], nodes.states[keep]
+    z_held = np.repeat(case.z_guess[None], begins.size, axis=0)
+    horizon = float(times[-1] - begins[0])
+    unit = units_of(model, case.inputs, case.p, horizon, (begins, states, z_held))
+    stretches = _march(model, case, begins, states, times, unit, options)
+    for _ in range(_SETTLING):
+        found = mean_magnitude(np.concatenate([np.hstack([s.x, s.z]) for s in stretches]))
+        if not ((found > 0.0) & (found * _TOO_LARGE < unit)).any():
+            break
+        unit = np.where(found > 0.0, found, unit)  # a state that begins at zero was taken for too large a one
+        stretches = _march(model, case, begins, states, times, unit, options)
+    return stretches
+
+
+def _march(
+    model: Model, case: Case, begins: Array, states: Array, times: Array, unit: Array, options: IntegratorOptions
+) -> list[Stretch]:
+    course = Course(model, case.inputs, case.p, case.z_guess, unit, options, case.timetable)
+    stretches = march(course, begins, states, times)
+    stop = next(filter(None, (stretch.stop() for stretch in stretches)), None)
+    if stop is not None:
+        raise SimulationError(case.name, stop.time, stop.sentence)
+    return stretches
+
+
+def _observe(model: Model) -> Any:
+    return model.system.function("outputs", ca.densify(ca.vertcat(*model.outputs.values())))
+
+
+def _settle(problem: Posable, parameters: Any) -> tuple[Posable, Array, list[str]]:
+    """Return theta for the given values, the problem with fixed parameters changed where named, and all mistakes."""
+    if parameters is None:
+        return problem, problem.guess, []
+    if not isinstance(parameters, Mapping):
+        theta = reals(parameters)
+        if theta is None or theta.shape != problem.guess.shape or not np.isfinite(theta).all():
+            shown = text(parameters) if theta is None else f"an array of shape {theta.shape}"
+            return problem, problem.guess, [f"theta must hold {problem.guess.size} finite numbers, one for each of "
+                                            f"{', '.join(problem.names)}; it is {shown}"]  # fmt: skip
+        return problem, theta, []
+    natural = problem.to_natural(problem.guess)
+    fixed: dict[str, Any] = {}
+    mistakes: list[str] = []
+    for name, value in named("parameters", parameters, mistakes).items():
+        owners = [j for j, quantity in enumerate(problem.quantities) if name in (quantity.name, quantity.of)]
+        number = real(value)
+        if number is None or not np.isfinite(number):
+            mistakes.append(f"'{name}' is {text(value)}; give a finite number")
+        elif any(problem.log[j] and number <= 0 for j in owners):
+            mistakes.append(f"'{name}' is {number:g}, but its scale is 'log'; give a positive number")
+        elif owners:
+            natural[owners] = number
+        elif name in problem.parameters and not isinstance(problem, Posed):
+            fixed[name] = replace(problem.parameters[name], value=number, lower=-np.inf, upper=np.inf)
+        elif name in problem.parameters:
+            mistakes.append(f"'{name}' is a number in this posed problem; give the Problem to change it")
+        else:
+            known = dict.fromkeys((*problem.names, *problem.parameters))
+            mistakes.append(f"'{name}' is neither estimated nor a parameter of the model: {suggest(name, known)}")
+    theta = problem.to_search(natural)
+    if mistakes or not fixed or isinstance(problem, Posed):
+        return problem, theta, mistakes
+    return problem.replace(parameters={**problem.parameters, **fixed}), theta, mistakes
+
+
+def _output_times(problem: Posable, times: Times) -> tuple[dict[str, Array], list[str]]:
+    """Return the output times per experiment, and all mistakes in them."""
+    names = [condition.name for condition in problem.conditions]
+    if times is None:
+        return {c.name: np.unique(c.points.times) for c in problem.conditions}, []
+    mistakes: list[str] = []
+    given: dict[str, Any] = (
+        named("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(names, times)
+    )
+    mistakes += [
+        f"times are given for '{n}', which is no experiment: {suggest(n, names)}" for n in given if n not in names
+    ]
+    chosen: dict[str, Array] = {}
+    for condition in problem.conditions:
+        if condition.name not in given:
+            continue
+        name, at = f"the times of '{condition.name}'", reals(given[condition.name])
+        if at is None:
+            mistakes.append(f"{name} are {text(given[condition.name])}; they must be finite and increasing numbers")
+            continue
+        chosen[condition.name] = t = np.atleast_1d(at)
+        found = _time_mistakes(name, t, condition.start)
+        mistakes += found or time_mistakes(float(t[0]), float(t[-1]), condition.start, given=True)
+        signals = dict(zip(problem.model.inputs, condition.inputs, strict=True))
+        mistakes += [] if found else _span_mistakes(signals, f"'{condition.name}'", condition.start, t[-1])
+        if not found and t[-1] > condition.schedule.known_until:
+            mistakes.append(
+                f"{name} go on to {t[-1]:g}, but doses of '{condition.name}' repeat up to the last measurement at "
+                f"{condition.schedule.known_until:g} only; give their number, count="
+            )
+    return chosen, mistakes
+
+
+def _time_mistakes(what: str, t: Array, start: float) -> list[str]:
+    if t.ndim != 1 or t.size == 0 or not np.isfinite(t).all() or (np.diff(t) <= 0).any():
+        return [f"{what} must be finite and increasing"]
+    return [f"{what} begin too early: it starts at {start:g}; there is nothing at t = {t[0]:g}"] if t[0] < start else []
+
+
+def _span_mistakes(signals: Mapping[str, Input], of: str, start: float, end: float) -> list[str]:
+    late = [(n, s.span[1]) for n, s in signals.items() if end > s.span[1]]
+    early = [(n, s.span[0]) for n, s in signals.items() if start < s.span[0] - 1e-9 * abs(end - start)]
+    return [f"input '{n}' of {of} is given up to {last:g}; extend it to {end:g}" for n, last in late] + [
+        f"input '{n}' of {of} is given from {first:g} on; extend it to {start:g}" for n, first in early
+    ]
