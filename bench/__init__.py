@@ -1,35 +1,43 @@
-"""Benchmarks: published tables repeated with their methods and ours, and how the linear algebra scales."""
+"""Benchmarks: published tables repeated with their methods and ours, and what derivatives and linear algebra cost.
 
-from bench import (
+In flows the name of a table of ``castfit bench`` with its options, and castfit as its users have it; problems come from
+the library, from papers and from the PEtab collection.  Out comes a `Report`: sheets to be shown, a record for JSON,
+pictures where a table has some.  Read `table` first, what all kinds of tables have in common, then `paper_tables`.
+Nothing in castfit imports this package; ``castfit bench`` looks for it beside castfit.
+"""
+
+from castfit.drive.search.compare.benchmarks import recommended
+
+from . import (
     ablation,
     adjoint_scaling,
     adjoint_table,
-    against,
     collection,
     coverage,
-    many,
+    many_experiments,
+    paper_tables,
     population,
-    published,
+    regression,
     scaling,
     searches,
     sweep,
     textbook,
 )
-from bench.methods import INTEGRATOR, METHODS, recommended
-from bench.published import TableResult, run_table
-from bench.scaling import Scaling, condensing_scaling
+from .methods import INTEGRATOR, METHODS
+from .paper_tables import TableResult, run_table
+from .scaling import Scaling, condensing_scaling
 
 KINDS = (
-    published.KIND,
+    paper_tables.KIND,
     scaling.KIND,
     searches.KIND,
-    against.KIND,
+    regression.KIND,
     coverage.KIND,
     adjoint_table.KIND,
     adjoint_scaling.KIND,
     collection.KIND,
     sweep.KIND,
-    many.KIND,
+    many_experiments.KIND,
     population.KIND,
     textbook.KIND,
     ablation.KIND,

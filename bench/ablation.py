@@ -27,19 +27,21 @@ from typing import Any
 import numpy as np
 
 import castfit as cf
+from castfit._support.status import check
 from castfit._support.text_tables import Column, Sheet, or_never
-from bench.table import Kind, Progress, Report, collected, number_mistakes, record, unknown_mistakes
+from castfit.drive.run.options import RunOptions
+from castfit.drive.search.compare.benchmarks import Progress
+from castfit.drive.search.portfolio.allocation import PortfolioOptions
 from castfit.drive.search.portfolio.limits import search_field
-from castfit.drive.search.portfolio.plan import Options
 from castfit.drive.search.portfolio.portfolio import suiting
 from castfit.drive.search.portfolio.result import PortfolioProgress, PortfolioResult
 from castfit.drive.search.portfolio.search import searched
-from castfit.drive.search.portfolio.ways import SAME, WAYS
-from castfit.drive.run.options import RunOptions
+from castfit.drive.search.portfolio.strategies import SAME, WAYS
+from castfit.fit.start.search_problem import scene_of
 from castfit.problem.compiled_problem import Posed
 from castfit.problems import load
-from castfit.fit.start.scene import scene_of
-from castfit._support.status import check
+
+from .table import Kind, Report, collected, number_mistakes, record, unknown_mistakes
 
 PARTLY_OBSERVED = ("lorenz", "fitzhugh_nagumo", "lotka_volterra_log", "goodwin", "repressilator", "cascade")
 OTHERS = ("lotka_volterra_michalik", "stat5", "alpha_pinene")
@@ -50,7 +52,7 @@ _ENDLESS = 10**6  # finds: a run ends at the optimum, not when it believes it
 
 
 @dataclass(frozen=True)
-class Case:
+class AblationCase:
     """A problem to be searched: how guesses are drawn, and whether a cost or chi2 is the optimum."""
 
     name: str
@@ -64,7 +66,7 @@ class Ingredient:
     """What is switched off: in words, how options change, whether it has no part in the first candidates."""
 
     words: str
-    change: Callable[[Options], Options] = lambda options: options
+    change: Callable[[PortfolioOptions], PortfolioOptions] = lambda options: options
     late: bool = False  # whether the first candidates are those of the default
 
 
@@ -98,7 +100,7 @@ TO_THE_OPTIMUM = tuple(name for name in INGREDIENTS if name != "no doubt")
 
 
 @dataclass(frozen=True)
-class Run:
+class AblationRun:
     """A search.
 
     seed;  hit : whether it reached the optimum;  sure : of what it found;  finds : how often it found that;
@@ -120,7 +122,7 @@ class AblationRow:
 
     problem: str
     method: str
-    runs: tuple[Run, ...]
+    runs: tuple[AblationRun, ...]
 
     @property
     def hits(self) -> int:
@@ -133,15 +135,15 @@ class AblationRow:
         return sum(run.cpu for run in self.runs)
 
 
-def library_case(name: str) -> Case:
+def library_case(name: str) -> AblationCase:
     """Return a problem of the library."""
     benchmark = load(name)
-    return Case(
+    return AblationCase(
         name, benchmark.problem.posed, benchmark.draw_start, lambda cost, chi2: benchmark.reference.is_reached(chi2)
     )
 
 
-def petab_cases(folder: str | Path, names: Sequence[str]) -> Iterator[Case]:
+def petab_cases(folder: str | Path, names: Sequence[str]) -> Iterator[AblationCase]:
     """Yield the problems of a collection whose names begin so."""
     from castfit.formats.petab.loading import load_tables
 
@@ -152,7 +154,7 @@ def petab_cases(folder: str | Path, names: Sequence[str]) -> Iterator[Case]:
         if any(name.startswith(b) for b in names):
             problem = load_tables(path).problem
             near = cf.fit(problem, "single", cf.GaussNewton("box"))
-            yield Case(name, problem.posed, _evenly(problem.posed), _below(near.cost + SAME))
+            yield AblationCase(name, problem.posed, _evenly(problem.posed), _below(near.cost + SAME))
 
 
 def _evenly(posed: Posed) -> Callable[[np.random.Generator], Mapping[str, float]]:
@@ -219,7 +221,7 @@ def run_ablation(
     def rows() -> Iterator[AblationRow]:
         cases = [library_case(name) for name in wanted if name in known]
         for case in itertools.chain(cases, petab_cases(folder, elsewhere) if folder is not None else ()):
-            runs: dict[str, list[Run]] = {method: [] for method in chosen}
+            runs: dict[str, list[AblationRun]] = {method: [] for method in chosen}
             try:
                 for k in range(starts):
                     for method in _in_turn(chosen, k):
@@ -238,7 +240,7 @@ def run_ablation(
     return rows()
 
 
-def _rows(case: Case, runs: Mapping[str, Sequence[Run]]) -> list[AblationRow]:
+def _rows(case: AblationCase, runs: Mapping[str, Sequence[AblationRun]]) -> list[AblationRow]:
     return [AblationRow(case.name, method, tuple(done)) for method, done in runs.items() if done]
 
 
@@ -249,7 +251,7 @@ def _in_turn(methods: Sequence[str], k: int) -> list[str]:
     return [*early[turn:], *early[:turn], *(method for method in methods if INGREDIENTS[method].late)]
 
 
-def _run(case: Case, ingredient: Ingredient, seed: int, max_time: float, to_the_end: bool) -> Run:
+def _run(case: AblationCase, ingredient: Ingredient, seed: int, max_time: float, to_the_end: bool) -> AblationRun:
     began = time.process_time()
     posed = case.problem.starting_at(case.draw(np.random.default_rng((seed, 1))))
     reached_at: list[float] = []
@@ -260,7 +262,7 @@ def _run(case: Case, ingredient: Ingredient, seed: int, max_time: float, to_the_
             reached_at.append(spent)
         return spent > max_time or bool(reached_at and not to_the_end)
 
-    options = ingredient.change(Options(suiting(posed)))
+    options = ingredient.change(PortfolioOptions(suiting(posed)))
     found: PortfolioResult = searched(
         posed, options, search_field(posed, None), RunOptions(max_time=100.0 * max_time, callback=done), {},
         rng=seed, finds=3 if to_the_end else _ENDLESS,
@@ -271,7 +273,7 @@ def _run(case: Case, ingredient: Ingredient, seed: int, max_time: float, to_the_
     hit = bool(reached_at) or (best is not None and best.success and case.reached(best.cost, best.chi2))
     cpu = time.process_time() - began
     to_hit = reached_at[0] if reached_at else np.inf
-    return Run(seed, hit, found.sure, found.finds, len(found.candidates), cpu, to_hit)
+    return AblationRun(seed, hit, found.sure, found.finds, len(found.candidates), cpu, to_hit)
 
 
 def _hits_per(row: AblationRow) -> str:

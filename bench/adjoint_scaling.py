@@ -13,31 +13,40 @@ sensitivities take the same time, by interpolation of the logarithms.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.status import check
 from castfit._support.text_tables import Sheet
-from bench.table import Kind, Progress, Report, number_mistakes, record
+from castfit.drive.search.compare.benchmarks import Progress
 from castfit.integrate import Integrator, IntegratorOptions, Lanes
 from castfit.model.model import Model, symbols
-from castfit._support.status import check
+from castfit.plots._canvas import finish, new_figure, tidy
+from castfit.plots._colours import BEHIND, BLUE, INK, RED
+
+from .table import Kind, Report, number_mistakes, record
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
     from castfit._support.arrays import Array
 
 NAME = "adjoint-scaling"
 STATES, PARAMETERS = (2, 5, 20, 100), (5, 10, 20, 50, 100, 200, 500)
 _HORIZON = 5.0
 _MOST = 2e4  # sensitivity equations that are worth the wait
+_COLOURS = (BLUE, RED, *BEHIND)
 _LONG = 0.5  # seconds after which once is enough
 
 
 @dataclass(frozen=True)
-class Timing:
+class AdjointTiming:
     """One network: CPU seconds of a simulation, and how many simulations the derivatives take; NaN where left out."""
 
     n_x: int
@@ -55,10 +64,10 @@ class AdjointScaling:
 
     Attributes
     ----------
-    timings : tuple of Timing
+    timings : tuple of AdjointTiming
     """
 
-    timings: tuple[Timing, ...]
+    timings: tuple[AdjointTiming, ...]
 
     @property
     def crossovers(self) -> dict[int, tuple[float, float]]:
@@ -102,7 +111,7 @@ def adjoint_scaling(
     progress : callable, optional
     """
     generator = np.random.default_rng(rng)
-    found: list[Timing] = []
+    found: list[AdjointTiming] = []
     for n_x in states:
         for n_p in parameters:
             progress(f"{NAME}: {n_x} states, {n_p} parameters")
@@ -110,7 +119,7 @@ def adjoint_scaling(
     return AdjointScaling(tuple(found))
 
 
-def _timed(n_x: int, n_p: int, rng: np.random.Generator, repetitions: int) -> Timing:
+def _timed(n_x: int, n_p: int, rng: np.random.Generator, repetitions: int) -> AdjointTiming:
     integrator = Integrator(network(n_x, n_p).system, [1.0], IntegratorOptions("cvodes"))
     x0, p = rng.uniform(0.5, 1.5, (1, n_x)), rng.uniform(0.1, 1.0, (1, n_p))
     lanes = Lanes(np.zeros(1), np.full(1, _HORIZON), x0, p, np.zeros((1, 1, 0, 4)), np.zeros((1, 0)))
@@ -128,7 +137,7 @@ def _timed(n_x: int, n_p: int, rng: np.random.Generator, repetitions: int) -> Ti
     def relative(action: Callable[[], object], equations: float) -> float:
         return _median_time(action, repetitions) / simulation if equations <= _MOST else np.nan
 
-    return Timing(
+    return AdjointTiming(
         n_x,
         n_p,
         simulation,
@@ -162,13 +171,58 @@ def _crossing(n_p: Array, ratio: Array) -> float:
     return float(np.exp(x[k] - y[k] * (x[k + 1] - x[k]) / (y[k + 1] - y[k])))
 
 
+def draw_derivatives(
+    timings: Sequence[AdjointTiming], crossovers: Mapping[int, tuple[float, float]], path: str | Path | None = None
+) -> Figure:
+    """Plot the time of a gradient in simulations against the number of parameters, a colour per number of states.
+
+    Parameters
+    ----------
+    timings : sequence
+        Networks with n_x states and n_p parameters.
+    crossovers : mapping
+        Per n_x the number of parameters from which the adjoint takes less time, marked by a dot; a second number is
+        not drawn.
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+    """
+    figure = new_figure(6.4, 3.8)
+    axes = figure.subplots()
+    tidy(axes)
+    for colour, n_x in zip(_COLOURS, dict.fromkeys(t.n_x for t in timings), strict=False):
+        own = [t for t in timings if t.n_x == n_x]
+        n_p = np.array([t.n_p for t in own], dtype=float)
+        forward = np.array([t.forward for t in own], dtype=float)
+        adjoint = np.array([t.adjoint for t in own], dtype=float)
+        axes.plot(n_p, forward, color=colour, linewidth=1.4, linestyle="--")
+        axes.plot(n_p, adjoint, color=colour, linewidth=1.8, label=f"{n_x} states")
+        known = np.isfinite(adjoint)
+        where = crossovers[n_x][0]
+        if n_p[0] <= where <= n_p[-1]:
+            height = _interpolated(where, n_p[known], adjoint[known])
+            axes.plot([where], [height], "o", color=colour, markersize=5)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+    axes.set_xlabel("parameters", fontsize=9, color=INK)
+    axes.set_ylabel("gradient in simulations", fontsize=9, color=INK)
+    axes.legend(fontsize=8, frameon=False, labelcolor=INK, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.set_title("forward dashed, adjoint solid", loc="left", fontsize=10, color=INK)
+    return finish(figure, path)
+
+
+def _interpolated(where: float, x: Array, y: Array) -> float:
+    """Interpolate logarithms."""
+    logarithms: Array = np.interp([np.log(where)], np.log(x), np.log(y))
+    return float(np.exp(logarithms[0]))
+
+
 def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None) -> Report:
     check(NAME, number_mistakes(seed=seed))
     found = adjoint_scaling(rng=seed, progress=progress)
     if plot is not None:
-        from castfit.plots.derivatives import derivatives
-
-        derivatives(found.timings, found.crossovers, plot)
+        draw_derivatives(found.timings, found.crossovers, plot)
     sheet = Sheet.of(
         found.timings,
         (">states", lambda t: f"{t.n_x}"),

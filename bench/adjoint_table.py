@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.process_pool import Pool, lost
+from castfit._support.status import Status, check
 from castfit._support.text_tables import Sheet
-from bench.table import Kind, Progress, Report, number_mistakes, record, reported, unknown_mistakes
+from castfit.drive.search.compare.benchmarks import Progress
 from castfit.experiment.experiment import Experiment
 from castfit.fit.fit import fit
 from castfit.model.model import Model, symbols
@@ -27,9 +28,10 @@ from castfit.simulate.simulate import simulate
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.ipopt import Ipopt
 from castfit.solve.sqp import Sqp
-from castfit._support.status import Status, check
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
+
+from .table import Kind, Report, number_mistakes, record, reported, unknown_mistakes
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -58,14 +60,13 @@ METHODS: Mapping[str, tuple[Transcription, Solver]] = {
     "vector/ipopt": (_VECTOR, Ipopt()),
     "scalar/sqp": (_SCALAR, Sqp()),
     "scalar/ipopt": (_SCALAR, Ipopt()),
-    "scalar/sqp squares": (_SCALAR, Sqp("squares")),
     "single/gauss_newton": (SingleShooting(), GaussNewton()),
 }
 """The methods of the table, by name."""
 
 
 @dataclass(frozen=True)
-class Trial:
+class AdjointTrial:
     """One fit: whether it succeeded in the right optimum, how it ended, and what it took."""
 
     correct: bool
@@ -159,15 +160,19 @@ def adjoint_table(
     seeds = np.random.SeedSequence(seed).spawn(draws)
     cases = [(name, s) for name in names for s in seeds]
     tasks = deque((k, (*case, max_time)) for k, case in enumerate(cases))
-    found: dict[int, Trial] = {}
+    found: dict[int, AdjointTrial] = {}
     with Pool(workers) as pool:
         for k, outcome in pool.run(_trial, tasks):
-            found[k] = outcome if isinstance(outcome, Trial) else Trial(False, lost(outcome)[0], (), 0, 0, np.nan)
+            found[k] = (
+                outcome
+                if isinstance(outcome, AdjointTrial)
+                else AdjointTrial(False, lost(outcome)[0], (), 0, 0, np.nan)
+            )
             progress(f"{NAME}: {len(found)} of {len(cases)} fits, the last by {cases[k][0]}")
     return tuple(_row(name, [found[n * draws + i] for i in range(draws)]) for n, name in enumerate(names))
 
 
-def _trial(name: str, seed: np.random.SeedSequence, max_time: float) -> Trial:
+def _trial(name: str, seed: np.random.SeedSequence, max_time: float) -> AdjointTrial:
     """Fit one draw, without any help from other starts or methods."""
     problem = drawn(np.random.default_rng(seed))
     reference = fit(problem, _VECTOR, GaussNewton(), start=_TRUE)
@@ -177,7 +182,9 @@ def _trial(name: str, seed: np.random.SeedSequence, max_time: float) -> Trial:
     same = abs(result.chi2 - reference.chi2) <= _SAME * reference.chi2
     correct = result.success and same
     end = "" if correct else result.status.value if not result.success else "another optimum"
-    return Trial(correct, end, tuple(result.parameters.values()), result.iterations, _backward(result), result.time)
+    return AdjointTrial(
+        correct, end, tuple(result.parameters.values()), result.iterations, _backward(result), result.time
+    )
 
 
 def _backward(result: Result) -> int:
@@ -185,7 +192,7 @@ def _backward(result: Result) -> int:
     return 2 * result.evaluations.get("jacobians", 0) + result.evaluations.get("products", 0)
 
 
-def _row(name: str, trials: Sequence[Trial]) -> AdjointRow:
+def _row(name: str, trials: Sequence[AdjointTrial]) -> AdjointRow:
     good = [t for t in trials if t.correct]
     estimates = np.array([t.estimates for t in good]).reshape(len(good), len(_TRUE))
     ends = [t.end for t in trials if not t.correct]
@@ -236,7 +243,7 @@ def _run(
     )
     words = (
         "From (0.5, 0.5, 0.5, -0.2).  Medians of the fits that count; backward integrations per interval.  scalar/sqp",
-        'collects the gradients of the squared gaps into a Jacobian; "squares" takes them as the paper does.',
+        "collects the gradients of the squared gaps into a Jacobian; the paper takes them as they are.",
     )
     return Report((reported(NAME, _SOURCE, _PAPER), "", sheet, "", *words, "", estimates),
                   record(NAME, [vars(row) for row in rows], draws=starts, **options))  # fmt: skip

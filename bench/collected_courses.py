@@ -6,14 +6,14 @@ import csv
 from math import inf, nan
 from pathlib import Path
 
-from castfit.formats.petab.loading import Loaded
-from castfit.formats.petab.simulated import simulated
+from castfit.formats.petab.likelihood import simulated
+from castfit.formats.petab.loading import LoadedProblem
 
 _SAME_TIME = 1e-4  # relative: times are rounded in some tables
 _LEAST = 1e-6  # magnitude below which differences count as they are
 
 
-def difference(loaded: Loaded, folder: Path, name: str) -> float:
+def difference(loaded: LoadedProblem, folder: Path, name: str) -> float:
     """Return the largest relative difference from the table ``simulatedData_NAME.tsv``; NaN without one.
 
     Rows are found by observable, condition and time: their order may be another than the measurements'.

@@ -22,16 +22,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import castfit as cf
+from castfit._support.status import CastfitError, Status, check, suggest
 from castfit._support.text_tables import Sheet
-from bench.collected_courses import difference
-from bench.cpu_clock import cpu_clock
-from bench.peers import PEERS, Peer, interpreter_mistakes, live
-from bench.table import Kind, Progress, Report, collected, number_mistakes, record
+from castfit.drive.search.compare.benchmarks import Progress
 from castfit.formats.petab.likelihood import Objective, accurate
-from castfit.formats.petab.loading import Loaded, load_tables
+from castfit.formats.petab.loading import LoadedProblem, load_tables
 from castfit.report.markup import joined, tag
 from castfit.report.page import Lead, Section, page
-from castfit._support.status import CastfitError, Status, check, suggest
+
+from .collected_courses import difference
+from .cpu_clock import cpu_clock
+from .peers import PEERS, Peer, interpreter_mistakes, live
+from .table import Kind, Report, collected, number_mistakes, record
 
 if TYPE_CHECKING:
     from castfit.drive.search.portfolio.result import PortfolioProgress
@@ -68,7 +70,7 @@ belong to them, else of two integrators that agree; those of others differ by up
 
 
 @dataclass(frozen=True)
-class Entry:
+class CollectionEntry:
     """What was found of one problem.
 
     Attributes
@@ -132,7 +134,7 @@ def run_collection(
     tolerance: float | None = None,
     pypesto: str | None = None,
     progress: Callable[[str], object] = lambda text: None,
-) -> Iterator[Entry]:
+) -> Iterator[CollectionEntry]:
     """Go through the problems in a folder, one entry after the other.
 
     Parameters
@@ -178,7 +180,7 @@ def _entry(
     tolerance: float | None,
     pypesto: str | None,
     progress: Progress,
-) -> Entry:
+) -> CollectionEntry:
     progress(f"{name}: reading")
     peer, reference = PEERS.get(name, Peer()), REFERENCES.get(name, np.nan)
     began = time.process_time()
@@ -186,13 +188,13 @@ def _entry(
         loaded = load_tables(path)
         problem = loaded.problem
     except CastfitError as error:
-        return Entry(name, reference=reference, peer=peer, trouble=str(error))
+        return CollectionEntry(name, reference=reference, peer=peer, trouble=str(error))
     loading = time.process_time() - began
     theta = np.array(problem.guess)
     try:
         nominal = Objective(problem, theta).evaluate(theta).negative_log_likelihood
     except CastfitError as error:
-        return Entry(name, loading, reference=reference, peer=peer, trouble=str(error))
+        return CollectionEntry(name, loading, reference=reference, peer=peer, trouble=str(error))
     prior = _prior(problem, theta)
     best = (reference if np.isfinite(reference) else nominal) + prior
     if pypesto is not None:
@@ -205,7 +207,7 @@ def _entry(
     limit = max_time if max_time is not None else peer.seconds or MAX_TIME
     seeds = tuple(range(seed, seed + starts))
     searches = [_search(problem, name, s, limit, best + _NEAR, progress) for s in seeds]
-    return Entry(
+    return CollectionEntry(
         name,
         loading,
         nominal,
@@ -223,7 +225,7 @@ def _entry(
     )
 
 
-def _simulations(loaded: Loaded, path: Path, name: str) -> float:
+def _simulations(loaded: LoadedProblem, path: Path, name: str) -> float:
     try:
         return difference(loaded, path.parent, name)
     except CastfitError:
@@ -312,7 +314,7 @@ def _prior(problem: Problem, theta: Array) -> float:
     return problem.priors(theta).cost + problem.posed.prior_constant if problem.posed.every_prior else 0.0
 
 
-def sheet(entries: Iterable[Entry]) -> Sheet:
+def sheet(entries: Iterable[CollectionEntry]) -> Sheet:
     """Return the table: ours and theirs side by side."""
     return Sheet.of(
         entries,
@@ -337,7 +339,7 @@ def _or(one: float | None, other: float | None, form: str) -> str:
     return "-" if one is None or other is None else form.format(one, other)
 
 
-def written(entries: Sequence[Entry]) -> str:
+def written(entries: Sequence[CollectionEntry]) -> str:
     """Return the table as a page."""
     table = sheet(entries)
     heads = tag("tr", [tag("th", head.removeprefix(">")) for head in table.heads])
@@ -362,7 +364,7 @@ def written(entries: Sequence[Entry]) -> str:
     return page(lead, sections)
 
 
-def _record(entry: Entry) -> Mapping[str, Any]:
+def _record(entry: CollectionEntry) -> Mapping[str, Any]:
     hits = {"hits_0.1": entry.hits(_NEAR), "hits_1": entry.hits(_FAR), "cpu_s_per_hit": entry.seconds_per_hit}
     return {**asdict(entry), **(hits if entry.values else {})}
 
@@ -400,7 +402,7 @@ def _run(
     )
 
 
-def _below(entries: Sequence[Entry]) -> list[str]:
+def _below(entries: Sequence[CollectionEntry]) -> list[str]:
     """Return what is said below the table."""
     now = next((e.peer.versions for e in entries if e.peer.versions), "")
     peers = f"run now, {now}" if now else "measured with AMICI 1.0 and pyPESTO 0.7 on one core (ten starts)"

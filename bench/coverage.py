@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.status import check
 from castfit._support.text_tables import Sheet
-from bench.table import Kind, Progress, Report, number_mistakes, record
-from castfit.drive.uncertainty.coverage.coverage import coverage
-from castfit.drive.uncertainty.coverage.result import CoverageResult
-from castfit.experiment.experiment import Experiment
-from castfit.model.model import Model, symbols
 from castfit.densities.noise.base import Noise
 from castfit.densities.noise.counts import Poisson
 from castfit.densities.noise.gaussian import Gaussian
+from castfit.drive.search.compare.benchmarks import Progress
+from castfit.drive.uncertainty.refits.coverage import CoverageResult, coverage
+from castfit.experiment.experiment import Experiment
+from castfit.model.model import Model, symbols
+from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem
 from castfit.simulate.simulate import simulate
-from castfit.problem.parameters import Parameter
-from castfit._support.status import check
+
+from .table import Kind, Report, number_mistakes, record
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -107,12 +108,12 @@ def _run(name: str, progress: Progress, seed: int = 0, starts: int = _TRIALS, wo
         (">inside", lambda r: f"{100 * r[0][1].share:.1f} %"),
         ("of each", lambda r: ", ".join(f"{n} {100 * share:.1f} %" for n, share in r[1].items())),
         ("other ends", lambda r: ", ".join(f"{count} {end}" for end, count in r[0][1].failures.items())),
-        title=f"Intervals of nominal {100 * rows[0][1].level:g} % that contain the truth",
+        title=f"Intervals of nominal {100 * rows[0][1].confidence_level:g} % that contain the truth",
     )
     kept = [
         {
             "name": name,
-            "level": found.level,
+            "level": found.confidence_level,
             "fitted": found.fitted,
             "ends": found.failures,
             "quantities": {n: vars(c) for n, c in found.quantities.items()},

@@ -1,9 +1,9 @@
 """Every problem of the library by every method: what succeeds, finds the reference optimum, and what it costs.
 
-This table measures castfit against itself, so the module uses what all its versions have; `castfit.benchmark.against`
+This table measures castfit against itself, so the module uses what all its versions have; `castfit._bench.regression`
 shows it.  It can be run as a script with another version of castfit on the path, and the two tables be compared:
 
-    PYTHONPATH=/other/checkout python castfit/benchmark/library.py before.json 20 bellman gasoil
+    PYTHONPATH=/other/checkout python bench/library.py before.json 20 bellman gasoil
     castfit bench library --against before.json --max-time 20 --problems bellman,gasoil
 
 The time limit and the problems may be left out; the file is written again after every problem.
@@ -25,7 +25,11 @@ import numpy as np
 
 import castfit as cf
 from castfit import problems
-from castfit._support.status import check, suggest
+
+try:
+    from castfit._support.status import check, suggest
+except ImportError:  # castfit 0.2, run by this script
+    from castfit.status import check, suggest
 
 NAME = "library"
 MAX_TIME = 60.0  # seconds per fit
@@ -36,7 +40,7 @@ METHODS = ("default", *(f"{t}/{s}" for t in TRANSCRIPTIONS for s in SOLVERS))
 
 
 @dataclass(frozen=True)
-class Entry:
+class LibraryEntry:
     """What a method did with a problem.
 
     Attributes
@@ -73,7 +77,7 @@ def run_library(
     seed: int = 0,
     max_time: float = MAX_TIME,
     progress: Callable[[str], object] = lambda text: None,
-) -> Iterator[Entry]:
+) -> Iterator[LibraryEntry]:
     """Fit every problem by every method, one entry after the other.
 
     Parameters
@@ -105,7 +109,7 @@ def run_library(
                  if n not in problems.names()]  # fmt: skip
     check(NAME, mistakes)
 
-    def entries() -> Iterator[Entry]:
+    def entries() -> Iterator[LibraryEntry]:
         for name in wanted:
             benchmark = problems.load(name)
             streams = np.random.SeedSequence(seed).spawn(starts - 1)
@@ -118,7 +122,7 @@ def run_library(
     return entries()
 
 
-def _entry(benchmark: Any, method: str, starts: Sequence[Mapping[str, float]], max_time: float) -> Entry:
+def _entry(benchmark: Any, method: str, starts: Sequence[Mapping[str, float]], max_time: float) -> LibraryEntry:
     ends: list[str] = []
     counts: list[tuple[int, int]] = []
     success = correct = 0
@@ -137,7 +141,7 @@ def _entry(benchmark: Any, method: str, starts: Sequence[Mapping[str, float]], m
         correct += bool(result.success and benchmark.reference.is_reached(result.chi2))
         counts.append((result.iterations, sum(result.evaluations.values())))
     iterations, evaluations = np.median(counts, axis=0).tolist() if counts else (0.0, 0.0)
-    return Entry(benchmark.name, method, len(starts), success, correct, iterations, evaluations, building, cpu,
+    return LibraryEntry(benchmark.name, method, len(starts), success, correct, iterations, evaluations, building, cpu,
                  tuple(ends))  # fmt: skip
 
 
@@ -165,7 +169,7 @@ def _parts(benchmark: Any, method: str) -> tuple[Any, ...]:
     return TRANSCRIPTIONS[kind](**{**states, **benchmark.transcriptions.get(kind, {})}), SOLVERS[solver]()
 
 
-def record(entries: Iterable[Entry], **options: Any) -> dict[str, Any]:
+def record(entries: Iterable[LibraryEntry], **options: Any) -> dict[str, Any]:
     """Return what JSON gets: the options, when and where it was measured, and the rows."""
     where = {"date": f"{date.today()}", "machine": machine()}
     return {"table": NAME, "castfit": cf.__version__, **where, **options, "rows": [asdict(entry) for entry in entries]}
@@ -187,7 +191,7 @@ def main(arguments: Sequence[str]) -> None:
     file, *rest = arguments
     limit = float(rest[0]) if rest else MAX_TIME
     names = rest[1:] or None
-    found: list[Entry] = []
+    found: list[LibraryEntry] = []
     for entry in run_library(names=names, max_time=limit, progress=lambda text: print(text, file=sys.stderr)):  # noqa: T201
         found.append(entry)
         Path(file).write_text(json.dumps(record(found, starts=1, seed=0, max_time=limit), indent=2) + "\n")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from castfit.drive.search.compare.benchmarks import recommended
 from castfit.drive.search.compare.methods import Fit, Incremental, Method, methods_from
 from castfit.integrate import IntegratorOptions
-from castfit.fit.methods import TRANSCRIPTIONS
 from castfit.problems import Benchmark
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.transcribe.multiple_shooting import MultipleShooting
@@ -56,13 +56,6 @@ METHODS: dict[str, Method] = {
 def table_methods(names: Iterable[str], benchmark: Benchmark, mistakes: list[str]) -> dict[str, Method]:
     """Return methods by name, transcriptions as the benchmark recommends; what is wrong is added to `mistakes`."""
     return methods_from(list(names), mistakes, recommended(benchmark), METHODS)
-
-
-def recommended(benchmark: Benchmark) -> dict[str, Mapping[str, Any]]:
-    """Return the keyword arguments that a benchmark recommends for each transcription."""
-    states = {"states": benchmark.start_strategy}
-    own = benchmark.transcriptions
-    return {kind: {**({} if kind == "single" else states), **own.get(kind, {})} for kind in TRANSCRIPTIONS}
 
 
 def integrated(method: Method, options: IntegratorOptions) -> Method:

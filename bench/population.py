@@ -8,16 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from castfit._support.arrays import Array
+from castfit._support.status import check
 from castfit._support.text_tables import Sheet, rounded
-from bench.table import Kind, Progress, Report, number_mistakes, record
+from castfit.densities.noise.unknown import unknown
 from castfit.drive.population.mixed_effects import mixed_effects
 from castfit.drive.population.result import MixedEffectsResult
-from castfit.drive.population.said import Individual, Population
+from castfit.drive.population.spec import Individual, Population
+from castfit.drive.search.compare.benchmarks import Progress
 from castfit.experiment.experiment import Experiment
 from castfit.model.model import Model, symbols
-from castfit.densities.noise.unknown import unknown
 from castfit.problem.problem import Parameter, Problem
-from castfit._support.status import check
+
+from .table import Kind, Report, number_mistakes, record
 
 TRUTH = {"ka": 1.5, "CL": 3.0, "V": 30.0}  # 1/h, L/h, L
 OMEGA = {"ka": 0.4, "CL": 0.25, "V": 0.2}

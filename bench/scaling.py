@@ -10,11 +10,13 @@ import numpy as np
 
 from castfit._support.arrays import Array
 from castfit._support.text_tables import Sheet
-from bench.table import Kind, Progress, Report, record
-from castfit.solve.bounded_lsq import Rows, bounded_lsq
+from castfit.drive.search.compare.benchmarks import Progress
+from castfit.solve.bounded_lsq import LinearConstraints, bounded_lsq
 from castfit.solve.condensing import Condensed, condense, expand
 from castfit.solve.elimination import eliminate
-from castfit.solve.staged import Jacobians, Layout, Linearization, Specification, Values, lay_out
+from castfit.solve.staged import ChainValues, Jacobians, Layout, Linearization, Specification, lay_out
+
+from .table import Kind, Report, record
 
 N_S, N_Q, N_R = 4, 11, 4
 STAGES = (10, 30, 100, 300, 1000, 3000, 10_000)
@@ -100,7 +102,7 @@ def random_chain(stages: int, rng: np.random.Generator) -> tuple[Layout, Lineari
         C_q=none((stages, 0, N_Q)),
         A=np.zeros((N_S, N_Q)),
     )
-    values = Values(draw(stages, N_R), draw(N_S), none((stages, 0)), draw(stages, N_S), none((stages, 0)))
+    values = ChainValues(draw(stages, N_R), draw(N_S), none((stages, 0)), draw(stages, N_S), none((stages, 0)))
     v = draw(layout.n_v)
     return layout, Linearization(v, (values,), np.empty(0), np.empty((0, N_Q)), (), (jacobians,))
 
@@ -108,7 +110,7 @@ def random_chain(stages: int, rng: np.random.Generator) -> tuple[Layout, Lineari
 def _step(condensed: Condensed) -> Array:
     """Solve the dense problem and expand its solution."""
     zero = np.zeros(condensed.e.size)
-    rows = Rows(condensed.e, condensed.F, zero, zero) if condensed.e.size else None
+    rows = LinearConstraints(condensed.e, condensed.F, zero, zero) if condensed.e.size else None
     return expand(condensed, bounded_lsq(condensed.u, condensed.E, rows=rows).x)
 
 

@@ -12,28 +12,28 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from castfit._support.json_codec import finite
+from castfit._support.status import InputError, check
 from castfit._support.text_tables import Sheet, or_never
-from bench.searchers import ABLATION, SEARCHERS, Budget, Scatter, Searcher, Trace
-from bench.table import (
-    COMMON,
-    Kind,
-    Progress,
-    Report,
-    collected,
-    number_mistakes,
-    record,
-    reported,
-    unknown_mistakes,
-)
+from castfit.drive.search.compare.benchmarks import Progress
+from castfit.plots._canvas import finish, new_figure, tidy
+from castfit.plots._colours import BLUE, INK, SOFT
+from castfit.plots.searches import curves
 from castfit.problem.problem import Problem
 from castfit.problems import Benchmark, PaperRow, load
-from castfit._support.status import check
 
+from .baselines import ABLATION, SEARCHERS, Budget, Scatter, Searcher, SearchTrace
+from .table import COMMON, Kind, Report, collected, number_mistakes, record, reported, unknown_mistakes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_FLOOR = 1e-30  # of chi2 on a logarithmic axis
 _SMALL = 1e-4  # the target where the optimum is zero
 
 
@@ -133,7 +133,7 @@ class SearchRun:
     seconds_to_target: float
     simulations: int
     cpu: float
-    trace: Trace
+    trace: SearchTrace
 
 
 @dataclass(frozen=True)
@@ -304,10 +304,6 @@ def draw(rows: Iterable[SearchRow], table: SearchTable, path: str) -> tuple[str,
     tuple of str
         The files that were written.
     """
-    from pathlib import Path
-
-    from castfit.plots.searches import curves, histogram
-
     first = [row for row in rows if (row.problem, row.options) == _case_of(rows)]
     curves({row.method: [run.trace for run in row.runs] for row in first}, path, target=first[0].target)
     ends = [f for row in first if row.method == "multistart" for run in row.runs for f in run.trace.ends]
@@ -315,8 +311,45 @@ def draw(rows: Iterable[SearchRow], table: SearchTable, path: str) -> tuple[str,
         return (path,)
     beside = Path(path)
     beside = beside.with_name(f"{beside.stem}_histogram{beside.suffix}")
-    histogram(ends, beside, target=first[0].target)
+    draw_histogram(ends, beside, target=first[0].target)
     return path, str(beside)
+
+
+def draw_histogram(chi2: Sequence[float], path: str | Path | None = None, *, target: float | None = None) -> Figure:
+    """Plot how often local fits ended at which chi2, on a logarithmic axis; fits without a value are counted in words.
+
+    Parameters
+    ----------
+    chi2 : sequence of float
+    path : str or Path, optional
+    target : float, optional
+        The global optimum, to be marked.
+
+    Raises
+    ------
+    InputError
+        If no fit has a value.
+    """
+    values = np.maximum(np.array([f for f in chi2 if np.isfinite(f)]), _FLOOR)
+    if not values.size:
+        raise InputError("bench", ["no fit has a value of chi2; there is nothing to show"])
+    figure = new_figure(6.0, 3.4)
+    axes = figure.subplots()
+    tidy(axes)
+    low, high = float(np.floor(np.log10(values.min()))), float(np.ceil(np.log10(values.max())))
+    decades = max(int(high - low), 1)
+    edges = np.logspace(low, low + decades, 4 * decades + 1)
+    axes.hist(values, bins=edges, color=BLUE, alpha=0.85)
+    if target is not None and target > 0:
+        axes.axvline(target, color=SOFT, linewidth=0.8, linestyle="--")
+    axes.set_xscale("log")
+    axes.set_xlabel("χ² at the end", fontsize=9, color=INK)
+    axes.set_ylabel("fits", fontsize=9, color=INK)
+    missing = len(chi2) - len(values)
+    axes.set_title(
+        f"{len(chi2)} fits" + (f", {missing} without a value" if missing else ""), loc="left", fontsize=10, color=INK
+    )
+    return finish(figure, path)
 
 
 def _case_of(rows: Iterable[SearchRow]) -> tuple[str, Mapping[str, Any]]:

@@ -26,20 +26,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.status import check
 from castfit._support.text_tables import Column, Sheet
-from bench.table import Kind, Progress, Report, collected, record, unknown_mistakes
+from castfit.drive.search.compare.benchmarks import Progress
 from castfit.integrate import IntegratorOptions, sundials
-from castfit.integrate.integrators import integrator_of
+from castfit.integrate.integrator import integrator_of
+from castfit.plots._canvas import finish, new_figure, tidy
+from castfit.plots._colours import BLUE, INK, RED
 from castfit.problem.compiled_problem import Posed
 from castfit.problems import load, names
-from castfit._support.status import check
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 
+from .table import Kind, Report, collected, record, unknown_mistakes
+
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from castfit._support.arrays import Array
     from castfit.integrate import Integrator
-    from castfit.transcribe.sweep import Asked
+    from castfit.transcribe.segments import SensitivityRequest
 
     _Found = tuple[Array, Array]
 
@@ -134,7 +140,7 @@ def compared(name: str, posed: Posed, theta: Array) -> Compared:
     return Compared(name, len(posed.model.states), n_d, lanes, curves[method], curves["esdirk"], by)
 
 
-def _exact(asked: Sequence[Asked], staged: ShootingProblem, method: str) -> tuple[list[_Found], str]:
+def _exact(asked: Sequence[SensitivityRequest], staged: ShootingProblem, method: str) -> tuple[list[_Found], str]:
     """Return values and sensitivities as exactly as two methods can have them, and by which."""
 
     def at(kind: str, finer: float = 1.0) -> list[_Found]:
@@ -156,7 +162,9 @@ def _exact(asked: Sequence[Asked], staged: ShootingProblem, method: str) -> tupl
     return finer[best], best
 
 
-def _timed(kind: str, asked: Sequence[Asked], staged: ShootingProblem, exact: list[_Found], compilation: str) -> Curve:
+def _timed(
+    kind: str, asked: Sequence[SensitivityRequest], staged: ShootingProblem, exact: list[_Found], compilation: str
+) -> Curve:
     """Time one method at all tolerances."""
     seconds: list[float] = []
     errors: list[float] = []
@@ -177,11 +185,11 @@ def _timed(kind: str, asked: Sequence[Asked], staged: ShootingProblem, exact: li
     return Curve(kind, np.array(seconds), np.array(errors), building)
 
 
-def _with(asked: Asked, staged: ShootingProblem, options: IntegratorOptions) -> Integrator:
+def _with(asked: SensitivityRequest, staged: ShootingProblem, options: IntegratorOptions) -> Integrator:
     return integrator_of(staged.problem.model, asked.integrator.grid, options)
 
 
-def _run(asked: Asked, by: Integrator) -> _Found:
+def _run(asked: SensitivityRequest, by: Integrator) -> _Found:
     """Integrate values with sensitivities: at once by a method that can, else first those, then these."""
     if asked.spans is None:
         at, slopes = by.differentiated(asked.lanes, asked.dx0, asked.dp)
@@ -190,7 +198,7 @@ def _run(asked: Asked, by: Integrator) -> _Found:
     return at.x, by.sensitivities(asked.lanes, at, asked.dx0, asked.dp, asked.spans).dx
 
 
-def _error(asked: Asked, found: _Found, exact: _Found) -> float:
+def _error(asked: SensitivityRequest, found: _Found, exact: _Found) -> float:
     """Return the largest relative error of values and sensitivities; infinite where a lane failed."""
     unit = np.maximum(asked.lanes.units[0], _REMEMBERED * np.abs(asked.lanes.x0))[:, None]
     (x, dx), (x_, dx_) = found, exact
@@ -235,9 +243,7 @@ def _run_table(name: str, progress: Progress, **options: Any) -> Report:
     check(NAME, mistakes)
     found, ended = collected(sweep(problems=picked, folder=folder, progress=progress))
     if plot is not None:
-        from castfit.plots.sweeps import sweeps
-
-        sweeps(found, plot)
+        draw_sweeps(found, plot)
     sheet = Sheet.of(
         found,
         ("problem", lambda c: c.name),
@@ -264,6 +270,39 @@ def _run_table(name: str, progress: Progress, **options: Any) -> Report:
         for c in found
     ]  # fmt: skip
     return Report((sheet,), record(name, rows, **ended))
+
+
+def draw_sweeps(found: Sequence[Compared], path: str | Path | None = None) -> Figure:
+    """Plot milliseconds against errors, both logarithmic, a panel per problem.
+
+    Parameters
+    ----------
+    found : sequence
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+    """
+    columns = min(max(len(found), 1), 4)
+    rows = -(-max(len(found), 1) // columns)
+    figure = new_figure(2.6 * columns, 2.3 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes, of in zip(grid.ravel(), found, strict=False):
+        tidy(axes)
+        for colour, curve in ((RED, of.theirs), (BLUE, of.ours)):
+            known = np.isfinite(curve.errors) & (curve.errors > 0.0)
+            axes.plot(
+                curve.errors[known], 1e3 * curve.seconds[known], ".-", color=colour, linewidth=1.4, label=curve.method
+            )
+        if any(np.isfinite(curve.errors).any() for curve in (of.theirs, of.ours)):
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+        axes.set_title(of.name, loc="left", fontsize=9, color=INK)
+    for axes in grid.ravel()[len(found) :]:
+        axes.set_axis_off()
+    if found:
+        grid[0, 0].legend(fontsize=7, frameon=False, labelcolor=INK)
+    figure.supxlabel("largest relative error", fontsize=9, color=INK)
+    figure.supylabel("CPU time, ms", fontsize=9, color=INK)
+    return finish(figure, path)
 
 
 def _times(what: str, of: Callable[[Compared], Curve]) -> list[Column[Compared]]:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-import numpy as np
-
-from castfit._support.json_codec import finite
 from castfit._support.arguments import option_mistakes
-from castfit._support.text_tables import Column, Sheet
-from castfit.drive.search.compare.result import MethodTrial
-from castfit.problems import PaperRow
+from castfit._support.json_codec import finite
 from castfit._support.status import Status, suggest
+from castfit._support.text_tables import Column, Sheet
+from castfit.problems import PaperRow
 
 Item = TypeVar("Item")
-Progress = Callable[[str], object]  # told what is being done
 
 
 @dataclass(frozen=True)
@@ -71,31 +67,6 @@ def number_mistakes(*, seed: int | None = None, max_time: float = 1.0, **counts:
 def unknown_mistakes(kind: str, asked: Iterable[str], known: Collection[str]) -> list[str]:
     """Find names that stand for nothing: `kind` is what they should be, such as "method"."""
     return [f"there is no {kind} '{name}': {suggest(name, known)}" for name in asked if name not in known]
-
-
-class Drawn(Protocol):
-    """What starts can be drawn for, as for a `Benchmark`."""
-
-    @property
-    def draw_start(self) -> Callable[[int | np.random.Generator], Mapping[str, float]]:
-        """Draw a start."""
-        ...
-
-
-def drawn_starts(benchmark: Drawn, count: int, seed: int) -> list[dict[str, float]]:
-    """Draw starts, each from a random stream of its own."""
-    return [dict(benchmark.draw_start(np.random.default_rng(s))) for s in np.random.SeedSequence(seed).spawn(count)]
-
-
-def teller(what: str, total: int, progress: Progress) -> Callable[[MethodTrial], None]:
-    """Return a callback of `castfit.compare` that tells how far it is."""
-    done = iter(range(1, total + 1))
-    progress(what)
-
-    def tell(trial: MethodTrial) -> None:
-        progress(f"{what}: {next(done)} of {total} fits, the last by {trial.method}")
-
-    return tell
 
 
 def collected(rows: Iterable[Item]) -> tuple[list[Item], dict[str, str]]:

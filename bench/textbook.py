@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 
 import castfit as cf
-from castfit._support.text_tables import Sheet
-from bench.table import Kind, Progress, Report, collected, number_mistakes, record, unknown_mistakes
-from bench.textbook_models import KIND_OF, MODELS
-from castfit.problem.problem import Problem
 from castfit._support.status import Status, check
+from castfit._support.text_tables import Sheet
+from castfit.drive.search.compare.benchmarks import Progress
+from castfit.problem.problem import Problem
+
+from .table import Kind, Report, collected, number_mistakes, record, unknown_mistakes
+from .textbook_models import KIND_OF, MODELS
 
 MAX_TIME = 60.0
 _ABOVE = 1.01  # of the lowest chi2
@@ -58,7 +60,7 @@ QUESTIONS: dict[str, tuple[str, Callable[[Any], Problem]]] = {
 
 
 @dataclass(frozen=True)
-class Run:
+class TextbookRun:
     """A fit: the seed of its start, how it ended, its chi2 (inf if it ended in no solution), CPU seconds."""
 
     seed: int
@@ -75,7 +77,7 @@ class TextbookRow:
     kind: str
     method: str
     best: float
-    runs: tuple[Run, ...]
+    runs: tuple[TextbookRun, ...]
 
     @property
     def hits(self) -> int:
@@ -131,7 +133,7 @@ def run_textbook(
             model = MODELS[name]
             problem = pose(model)
             near = cf.fit(problem, "single", cf.GaussNewton("box"), start=model.truth)
-            runs: dict[str, tuple[Run, ...]] = {}
+            runs: dict[str, tuple[TextbookRun, ...]] = {}
             for method in methods:
                 progress(f"{table}: {name}, {method}")
                 place = tuple(MODELS).index(name)
@@ -146,12 +148,12 @@ def run_textbook(
     return rows()
 
 
-def _run(method: Method, problem: Problem, start: dict[str, float], seed: int, max_time: float) -> Run:
+def _run(method: Method, problem: Problem, start: dict[str, float], seed: int, max_time: float) -> TextbookRun:
     began = time.process_time()
     status, chi2 = method(problem, start, seed, max_time)
     if status is Status.INTERRUPTED:
         raise KeyboardInterrupt
-    return Run(seed, str(getattr(status, "value", status)), chi2, time.process_time() - began)
+    return TextbookRun(seed, str(getattr(status, "value", status)), chi2, time.process_time() - began)
 
 
 def shown(table: str, rows: Sequence[TextbookRow]) -> tuple[Sheet | str, ...]:

@@ -4,40 +4,63 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from castfit.densities import priors as priors
-from castfit.result.block_matrix import BlockMatrix
-from castfit.drive.checkup.check import Checkup, check
-from castfit.problem.constraints import along, at, between, conserved, monotone, quantity
-from castfit.model.delay import delay
-from castfit.drive.uncertainty.bootstrap.bootstrap import bootstrap
-from castfit.drive.uncertainty.bootstrap.result import BootstrapResult
+from castfit import priors as priors
+from castfit._support.public_names import publish as _publish
+from castfit._support.renamed import warn_renamed as _warn_renamed
+from castfit._support.status import CastfitError, InputError, Status
+from castfit._support.version import __version__ as __version__
+from castfit._support.views import provide as _provide
+from castfit.densities.noise.models import (
+    Cauchy,
+    Gaussian,
+    Huber,
+    Laplace,
+    Likelihood,
+    LogNormal,
+    NegativeBinomial,
+    Poisson,
+    SoftL1,
+    StudentT,
+)
+from castfit.densities.noise.unknown import unknown
+from castfit.densities.priors import Normal, lasso, tikhonov
+from castfit.drive.checkup.check import Checkup, doctor
+from castfit.drive.checkup.stiffness import Stiffness, stiffness
+from castfit.drive.model_comparison.likelihood_ratio import LikelihoodRatio, likelihood_ratio
+from castfit.drive.model_comparison.table import ModelTable, compare_models
+from castfit.drive.population.mixed_effects import mixed_effects
+from castfit.drive.population.result import MixedEffectsResult
+from castfit.drive.population.spec import Individual, Population
 from castfit.drive.search.compare.compare import compare
 from castfit.drive.search.compare.result import ComparisonResult
-from castfit.drive.uncertainty.coverage.coverage import coverage
-from castfit.drive.uncertainty.coverage.result import CoverageResult
 from castfit.drive.search.incremental.incremental import incremental
 from castfit.drive.search.incremental.result import IncrementalResult
 from castfit.drive.search.multistart.multistart import multistart
 from castfit.drive.search.multistart.result import MultistartResult
-from castfit.drive.population.mixed_effects import mixed_effects
-from castfit.drive.population.result import MixedEffectsResult
-from castfit.drive.population.said import Individual, Population
 from castfit.drive.search.portfolio.portfolio import estimate
 from castfit.drive.search.portfolio.result import PortfolioResult
-from castfit.drive.uncertainty.profile.plane import Contours, contours
-from castfit.drive.uncertainty.profile.predicted import OutputAt
+from castfit.drive.search.scatter.result import ScatterResult
+from castfit.drive.search.scatter.scatter_search import scatter_search
+from castfit.drive.uncertainty.identifiability_study import IdentifiabilityStudy, identifiability
+from castfit.drive.uncertainty.prior_influence import PriorInfluence, prior_influence
+from castfit.drive.uncertainty.profile.contours import Contours, contours
+from castfit.drive.uncertainty.profile.predictions import OutputAt
 from castfit.drive.uncertainty.profile.profile import profile, profile_limits
 from castfit.drive.uncertainty.profile.result import Profile, Profiles
+from castfit.drive.uncertainty.refits.bootstrap import BootstrapResult, bootstrap
+from castfit.drive.uncertainty.refits.coverage import CoverageResult, coverage
 from castfit.drive.uncertainty.refits.leave_out import LeaveOutResult, leave_out
 from castfit.drive.uncertainty.sample.result import SampleResult
 from castfit.drive.uncertainty.sample.sample import sample
-from castfit.drive.search.scatter.result import ScatterResult
-from castfit.drive.search.scatter.scatter_search import scatter_search
-from castfit.result.prior_from_result import prior_from as Prior
-from castfit.result.estimate import Estimate
 from castfit.experiment.events import Doses, Event
 from castfit.experiment.experiment import Experiment, consistent, free, relative
+from castfit.experiment.inputs import Input
+from castfit.experiment.long_tables import experiments_from
 from castfit.fit.fit import fit
+from castfit.fit.start.decomposition.search import Decomposed
+from castfit.fit.start.soft_start import SoftStart
+from castfit.integrate import IntegratorOptions
+from castfit.model.delay import delay
 from castfit.model.functions import (
     acos,
     asin,
@@ -64,53 +87,31 @@ from castfit.model.functions import (
     tan,
     tanh,
 )
-from castfit.drive.uncertainty.identifiability_study import IdentifiabilityStudy, identifiability
-from castfit.drive.uncertainty.prior_influence import PriorInfluence, prior_influence
-from castfit.experiment.inputs import Input
-from castfit.integrate import IntegratorOptions
 from castfit.model.interval_outputs import interval_mean, per_interval, relative_to_first
-from castfit.drive.model_comparison.likelihood_ratio import LikelihoodRatio, likelihood_ratio
 from castfit.model.model import Model, symbols
-from castfit.drive.model_comparison.table import ModelTable, table
-from castfit.densities.noise.models import (
-    Cauchy,
-    Gaussian,
-    Huber,
-    Laplace,
-    Likelihood,
-    LogNormal,
-    NegativeBinomial,
-    Poisson,
-    SoftL1,
-    StudentT,
-)
-from castfit.densities.noise.unknown import unknown
-from castfit.densities.priors import Normal, lasso, tikhonov
-from castfit.problem.problem import Constraint, Parameter, Problem
-from castfit.result.confidence_region import Axis, ConfidenceRegion
-from castfit.result.result import Result
 from castfit.model.scaled_outputs import scaled
+from castfit.problem.constraints import along, at, between, conserved, monotone, quantity
+from castfit.problem.problem import Constraint, Parameter, Problem
+from castfit.result.block_matrix import BlockMatrix
+from castfit.result.confidence_region import Axis, ConfidenceRegion
+from castfit.result.estimate import Estimate
+from castfit.result.prior_from_result import prior_from as Prior
+from castfit.result.result import Result
 from castfit.simulate.simulate import SimulationError, simulate
+from castfit.simulate.steady_state import SteadyState, SteadyStateError, steady_state
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.ipopt import Ipopt
 from castfit.solve.solution import Iteration
 from castfit.solve.sqp import Sqp
-from castfit.fit.start.constant import SoftStart
-from castfit.fit.start.decomposition.search import Decomposed
-from castfit._support.status import CastfitError, InputError, Status
-from castfit.simulate.steady_state import SteadyState, SteadyStateError, steady_state
-from castfit.drive.checkup.stiffness import Stiffness, stiffness
-from castfit.experiment.long_tables import experiments_from
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
-    from castfit import plots, problems
-    from castfit.formats import petab as petab
-    from castfit.formats import sbml as sbml
+    from collections.abc import Callable
 
-__version__ = "0.2.0"
+    from castfit import petab, plots, problems, sbml
+    from castfit._support.views import Drawing, Plots, Reports
 
 __all__ = [
     "Axis",
@@ -185,8 +186,8 @@ __all__ = [
     "between",
     "bootstrap",
     "ceil",
-    "check",
     "compare",
+    "compare_models",
     "conserved",
     "consistent",
     "contours",
@@ -194,6 +195,7 @@ __all__ = [
     "cosh",
     "coverage",
     "delay",
+    "doctor",
     "erf",
     "estimate",
     "exp",
@@ -241,18 +243,67 @@ __all__ = [
     "steady_state",
     "stiffness",
     "symbols",
-    "table",
     "tan",
     "tanh",
     "tikhonov",
     "unknown",
 ]
 
+_RENAMED = {"check": "doctor", "table": "compare_models"}  # these go on for one version
+
 
 def __getattr__(name: str) -> Any:
     """Import on first use what needs time and not everyone needs."""
-    if name in ("petab", "plots", "problems", "sbml"):
-        import importlib
+    # Not `from castfit import ...`, which asks here again.
+    if name == "petab":
+        import castfit.petab as petab
 
-        return importlib.import_module(f"{__name__}.{name}")
+        return petab
+    if name == "plots":
+        import castfit.plots as plots
+
+        return plots
+    if name == "problems":
+        import castfit.problems as problems
+
+        return problems
+    if name == "sbml":
+        import castfit.sbml as sbml
+
+        return sbml
+    if name in _RENAMED:
+        _warn_renamed(f"castfit.{name}", f"castfit.{_RENAMED[name]}")
+        return globals()[_RENAMED[name]]
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+class _Views:
+    """What shows results; no room below may import it, the root may."""
+
+    @property
+    def plots(self) -> Plots:
+        import castfit.plots as plots
+
+        return plots
+
+    @property
+    def search_curves(self) -> Drawing:
+        from castfit.plots.searches import curves
+
+        return curves
+
+    @property
+    def reports(self) -> Reports:
+        from castfit import report
+
+        return report
+
+    @property
+    def profile_bands(self) -> Callable[..., dict[str, dict[str, Any]]]:
+        from castfit.drive.uncertainty.profile.bands import prediction_bands
+
+        return prediction_bands
+
+
+_provide(_Views())
+_publish(__name__, __all__, globals())

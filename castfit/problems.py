@@ -8,16 +8,12 @@ carries it as the package ``castfit._problems``; in a checkout it lies beside ``
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import pkgutil
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import resources
 from numbers import Real
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,16 +21,18 @@ import casadi as ca
 import numpy as np
 from scipy import special
 
-from castfit._support.reprs import brief, one_line
+from castfit._support.beside import beside
 from castfit._support.casadi_functions import Buffered
+from castfit._support.reprs import brief, one_line
+from castfit._support.status import InputError, check, suggest
 from castfit.model.model import Model
 from castfit.problem.problem import Problem
-from castfit._support.status import InputError, check, suggest
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Array = NDArray[np.float64]
+    from castfit._support.arrays import Array
+
 
 T = TypeVar("T")
 
@@ -203,7 +201,7 @@ class PublishedTable:
     paper : tuple of PaperRow
         What the paper reports.
     methods : tuple of str
-        The paper's methods and ours, by the names of `castfit.benchmark` and `castfit.compare`.
+        The paper's methods and ours, by the names of `castfit._bench` and `castfit.compare`.
     source : str
     cases : tuple of mappings
         Options of the benchmark; with several cases, such as ``{"mu": 5}`` and ``{"mu": 10}``, every method has a row
@@ -331,18 +329,6 @@ def exact_trajectory(
     return dict(zip(model.states, solution.y, strict=True))
 
 
-@cache
 def _library() -> ModuleType:
     """Import the library under its installed name, from the folder beside castfit/ if it is not installed."""
-    if importlib.util.find_spec(_PACKAGE) is not None:
-        return importlib.import_module(_PACKAGE)
-    folder = Path(__file__).resolve().parent.parent / "problems"
-    spec = importlib.util.spec_from_file_location(
-        _PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[_PACKAGE] = module
-    spec.loader.exec_module(module)
-    return module
+    return beside(_PACKAGE, "problems")

@@ -46,7 +46,7 @@ def compare(benchmark: Benchmark, methods: dict, *, starts: int, **options) -> c
         methods,
         starts=[benchmark.draw_start(rng) for _ in range(starts)],
         reference=benchmark.reference.objective,
-        start_max_time=30,
+        fit_max_time=30,
         **options,
     )
 

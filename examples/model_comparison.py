@@ -41,7 +41,7 @@ fits = {
 # The table: -2 log likelihood, how many numbers were estimated, and what remains of the advantage when these are paid
 # for (AICc, for there are only 21 values).
 
-models = cf.table(fits)
+models = cf.compare_models(fits)
 print(models)
 assert models.best == "inhibited"
 assert models.weights["inhibited"] > 0.95
@@ -69,7 +69,7 @@ assert not fits["first order"].goodness.described
 
 half = cf.Problem(full, cf.Experiment({"s": data[::2]}, time=times[::2], sigma=0.1), parameters=inhibited.parameters)
 try:
-    cf.table({**fits, "half of the data": cf.fit(half)})
+    cf.compare_models({**fits, "half of the data": cf.fit(half)})
 except cf.InputError as error:
     print(error)
 else:

@@ -41,7 +41,7 @@ def search(**options: object) -> cf.MultistartResult:
         sampling="log_uniform",
         limits=dict.fromkeys(benchmark.problem.names, (1e-6, 1e-2)),
         rng=1,
-        start_max_time=60,
+        fit_max_time=60,
         **options,
     )
 

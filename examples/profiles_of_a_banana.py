@@ -34,7 +34,7 @@ print(result)
 
 # %%
 # The profiles of both parameters, and of the initial rate, an expression, at two levels from one run.
-profiles = cf.profile(result, ["A", "k", "A * k"], levels=(0.68, 0.95))
+profiles = cf.profile(result, ["A", "k", "A * k"], confidence_levels=(0.68, 0.95))
 print(profiles)
 
 # %%
@@ -71,7 +71,7 @@ assert rate[1] / rate[0] < 1.7 < high / low
 
 # %%
 # Together: the joint region of both, whose contour is the banana; the dashed ellipse is what standard errors believe.
-region = cf.contours(result, "A", "k", levels=0.95, slices=8)
+region = cf.contours(result, "A", "k", confidence_levels=0.95, slices=8)
 heights, speeds = region.lines[0.95].T
 assert region.complete
 assert region.closed[0.95]

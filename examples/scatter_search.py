@@ -40,7 +40,7 @@ without logarithms one of five runs finds the optimum, and without local searche
 import numpy as np
 
 import castfit as cf
-from castfit.drive.search.scatter.method.options import Options
+from castfit.drive.search.scatter.method.options import ScatterOptions
 from castfit.drive.search.scatter.method.search import begin, step
 
 
@@ -60,7 +60,7 @@ class Valleys:
 
 
 print("By hand, on a function with hundreds of local minima:\n")
-options = Options(go_beyond=True)
+options = ScatterOptions(go_beyond=True)
 state = begin(Valleys(), 3, seed=0, options=options)
 while state.best.f > 1e-3:
     if state.generation % 10 == 0:

@@ -9,12 +9,12 @@ import casadi as ca
 import numpy as np
 import pytest
 
+from castfit._support.status import InputError
 from castfit.experiment.experiment import Experiment, free
 from castfit.experiment.inputs import Input
 from castfit.model.model import Model, symbols
 from castfit.problem.problem import Constraint, Normal, Parameter, Problem
 from castfit.solve.staged import StagedProblem, rows_in_units
-from castfit._support.status import InputError
 
 
 @contextmanager

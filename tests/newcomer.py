@@ -32,8 +32,9 @@ from scipy.optimize import least_squares, minimize
 from scipy.special import lambertw
 
 import castfit as cf
+from tests.paths import ROOT
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = ROOT / "examples"
 Names = dict[str, Any]
 
 

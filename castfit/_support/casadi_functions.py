@@ -154,7 +154,10 @@ class Mapped:
         self._buffered: dict[int, Buffered] = {}
 
     def __call__(self, *points: NDArray[np.float64]) -> NDArray[np.float64]:
-        leading = np.broadcast_shapes(*(a.shape[:-1] for a in points))
+        shapes: list[tuple[int, ...]] = []
+        for array in points:
+            shapes.append(array.shape[:-1])
+        leading = np.broadcast_shapes(*shapes)
         count = int(np.prod(leading))
         if count > _AT_ONCE and count <= _AT_ONCE * leading[0]:
             return self._in_parts(points, leading, count)
@@ -202,10 +205,7 @@ class Built(threading.local, Generic[K, V]):
 class Recent(threading.local, Generic[K, V]):
     """The same for values that hold on to their keys: of the last few objects alone.
 
-    Parameters
-    ----------
-    most : int
-        How many are kept.
+    most : how many are kept
     """
 
     def __init__(self, most: int) -> None:
@@ -224,5 +224,8 @@ class Recent(threading.local, Generic[K, V]):
 
 def find_compiler() -> str | None:
     """Return the path of a C compiler, or None."""
-    candidates = (os.environ.get("CC", ""), "cc", "gcc", "clang")
-    return next((path for path in map(shutil.which, filter(None, candidates)) if path), None)
+    for candidate in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
+        path = shutil.which(candidate) if candidate else None
+        if path:
+            return path
+    return None

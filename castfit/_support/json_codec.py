@@ -1,7 +1,7 @@
 """Records as JSON: any dataclass of arrays, enumerations, tuples, sets, mappings and further dataclasses.
 
 `plain` takes it to what JSON can hold, field by field; `restored` and then `rebuilt` undo that by the declared types.
-What says itself how it is written, as a `Result` with its number of a format, has the methods of `Plain`.
+What says itself how it is written, as a `Result` with its number of a format, has the methods of `Serializable`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
+from inspect import get_annotations
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Protocol, Union, cast, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Union, cast, get_args, get_origin, runtime_checkable
 
 import numpy as np
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class Plain(Protocol):
+class Serializable(Protocol):
     """A value that says itself how it is written."""
 
     def to_plain(self) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value):
-        if isinstance(value, Plain):
+        if isinstance(value, Serializable):
             return value.to_plain()
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
@@ -94,17 +95,28 @@ def rebuilt(kind: Any, entry: Any) -> Any:
         return Counter(entries) if origin is Counter else entries
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(entry)
-    if isinstance(kind, type) and isinstance(kind, Plain):
+    if isinstance(kind, type) and isinstance(kind, Serializable):
         return kind.from_plain(entry)
     if is_dataclass(kind):
         if not isinstance(entry, Mapping):
             raise TypeError(f"{entry!r} holds no fields")
-        return cast("Any", kind)(**{name: rebuilt(k, entry[name]) for name, k in _types(kind).items() if name in entry})
+        return cast("Any", kind)(**rebuilt_fields(kind, cast("Mapping[str, Any]", entry)))
     return entry
+
+
+def rebuilt_fields(kind: Any, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a dataclass that an entry has."""
+    return {name: rebuilt(k, entry[name]) for name, k in _types(kind).items() if name in entry}
 
 
 @cache
 def _types(kind: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields, which its module must know at run time."""
-    hints = get_type_hints(kind)
+    """Return the types of a dataclass's fields, which the module that defines it must know at run time.
+
+    That is not what ``__module__`` says of public classes, but where the constructor looks names up.
+    """
+    hints: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        if is_dataclass(base):
+            hints |= get_annotations(cast("Any", base), globals=cast("Any", base).__init__.__globals__, eval_str=True)
     return {f.name: hints[f.name] for f in fields(kind)}

@@ -59,10 +59,7 @@ def lost(outcome: Any) -> tuple[str, str]:
 class Pool:
     """Workers for rounds of tasks, in a ``with`` block that ends them.
 
-    Parameters
-    ----------
-    workers : int or concurrent.futures.Executor
-        1 is this process; n > 1 are n processes, started when they are needed.
+    workers : 1 is this process; n > 1 are n processes, started when they are needed
     """
 
     def __init__(self, workers: int | cf.Executor) -> None:
@@ -95,26 +92,16 @@ class Pool:
     ) -> Outcomes:
         """Call ``function(*arguments)`` for every task; yield each key with what was returned, or with `Lost`.
 
-        Parameters
-        ----------
-        function : callable
-            Defined in a module; it must not raise.
-        tasks : deque of (key, arguments)
-            It is emptied; the caller may append to it while iterating.
-        limit : float
-            Seconds that a task may take.
-        deadline : float
-            The end of everything, as `time.time` gives it.  Both limits are kept by the function itself; whoever
+        function : defined in a module; it must not raise
+        tasks : a deque of (key, arguments); it is emptied; the caller may append to it while iterating
+        limit : seconds that a task may take
+        deadline : The end of everything, as `time.time` gives it.  Both limits are kept by the function itself; whoever
             exceeds them by `GRACE` is taken to hang, which cannot be seen from within this process.
-        idle : callable
-            Called now and then while tasks are waited for; what it raises ends the round.
-        settled : bool
-            Whether a worker that is free takes tasks of the keys first that it had before, as it has kept something.
+        idle : called now and then while tasks are waited for; what it raises ends the round
+        settled : whether a worker that is free takes tasks of the keys first that it had before, as it has kept
+            something
 
-        Raises
-        ------
-        InputError
-            If processes cannot be started.
+        Raises InputError: if processes cannot be started.
         """
         if isinstance(self.workers, cf.Executor):
             return _on_executor(function, tasks, self.workers, limit, deadline, idle, self._home(settled))

@@ -10,9 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.arrays import Array
-
-Index = NDArray[np.intp]
+from castfit._support.arrays import Array, Index
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,12 +19,9 @@ class SparseRows:
 
     ``matrix @ x``, ``r @ matrix`` and ``matrix.T @ r`` work with vectors; ``numpy.asarray(matrix)`` is dense.
 
-    Attributes
-    ----------
-    shape : (m, n)
-    row, column : (k,) int arrays
-        Where the entries are, sorted by row; no place comes twice.
-    entry : (k,) array
+    shape (m, n)
+    row, column (k,) : where the entries are, sorted by row; no place comes twice
+    entry (k,)
     """
 
     shape: tuple[int, int]
@@ -57,14 +52,14 @@ class SparseRows:
         return np.bincount(self.column, self.entry * r[self.row], minlength=self.shape[1]).astype(float, copy=False)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
-        out = np.zeros(self.shape)
-        np.add.at(out, (self.row, self.column), self.entry)
-        return out if dtype is None else out.astype(dtype)
+        return self.dense if dtype is None else self.dense.astype(dtype)
 
     @property
     def dense(self) -> Array:
         """The matrix itself."""
-        return np.asarray(self, dtype=float)
+        out = np.zeros(self.shape)
+        np.add.at(out, (self.row, self.column), self.entry)
+        return out
 
     @cached_property
     def starts(self) -> Index:

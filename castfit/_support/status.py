@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 
 
@@ -139,6 +139,11 @@ def suggest(name: str, valid: Iterable[str]) -> str:
     near = alike or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     listing = f"valid: {', '.join(names)}" if names else "there are none"
     return f"did you mean '{near[0]}'? ({listing})" if near else f"({listing})"
+
+
+def unknown_names(sentence: str, names: Iterable[str], valid: Collection[str]) -> list[str]:
+    """Say a sentence, in which {} stands for the name, of each name that is not valid, with a hint."""
+    return [f"{sentence.replace('{}', name)}: {suggest(name, valid)}" for name in names if name not in valid]
 
 
 def check(where: str, problems: list[str]) -> None:

@@ -37,25 +37,18 @@ class Stopped(BaseException):
 class Interrupt:
     """Within this context the first Ctrl-C only sets `requested`; a second one raises KeyboardInterrupt.
 
-    Inside of another such context it shares that one's.
+    Inside of another such context that one is what is entered.
     """
 
-    _pressed: bool = False
+    requested: bool = False
     _previous: Any = field(default=None, repr=False)
-    _outer: Interrupt | None = None
-
-    @property
-    def requested(self) -> bool:
-        """Whether Ctrl-C was pressed."""
-        return self._pressed or (self._outer is not None and self._outer.requested)
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
             owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
             if isinstance(owner, Interrupt):
-                self._outer = owner
-            else:
-                self._previous = signal.signal(signal.SIGINT, self._handle)
+                return owner
+            self._previous = signal.signal(signal.SIGINT, self._handle)
         return self
 
     def __exit__(
@@ -65,9 +58,9 @@ class Interrupt:
             signal.signal(signal.SIGINT, self._previous)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._pressed:
+        if self.requested:
             raise KeyboardInterrupt
-        self._pressed = True
+        self.requested = True
 
 
 def heeding_interrupts(function: Callable[P, T]) -> Callable[P, T]:
@@ -130,5 +123,5 @@ def unwatched() -> Generator[None, None, None]:
 def look() -> None:
     """Raise `Stopped` if the watch says so; costs a tenth of a microsecond."""
     watch = _current.watch
-    if watch is not None and (cause := watch.cause) is not None:
-        raise Stopped(cause)
+    if watch is not None and (watch.interrupt.requested or time.perf_counter() > watch.deadline):
+        raise Stopped(watch.cause or Status.MAX_TIME)

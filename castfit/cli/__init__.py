@@ -1,8 +1,9 @@
 """The command line.
 
-Each command has a module of its own with a `Command`: its name, its arguments, and a function that runs it and returns
-the exit status: 0 for success, 1 for a fit that failed, 2 for misuse, 130 for an interruption.  That function imports
-what it needs, so that ``castfit --help`` answers at once.
+In flow the arguments of ``castfit COMMAND``; out come tables on standard output, progress on standard error, files,
+and an exit status: 0 for success, 1 for a fit that failed, 2 for misuse, 130 for an interruption.  Each command is a
+`Command`: its name, its arguments, and a function that runs it, which imports what it needs, so that
+``castfit --help`` answers at once.  Read `command` first, what all share, then `fit`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import sys
 from collections.abc import Sequence
 
 import castfit
-from castfit.cli import bench, bootstrap, compare, demo, doctor, fit, library, new, profile, report, search
-from castfit.cli.command import INTERRUPTED, MISUSE, say
 from castfit._support.status import CastfitError
+from castfit.cli import bench, bootstrap, compare, demo, doctor, fit, new, profile, report, search
+from castfit.cli.command import INTERRUPTED, MISUSE, say
 
 COMMANDS = (
-    library.COMMAND,
+    demo.LIST,
     fit.COMMAND,
     search.ESTIMATE,
     search.MULTISTART,
@@ -29,7 +30,7 @@ COMMANDS = (
     report.COMMAND,
     bench.COMMAND,
     new.COMMAND,
-    demo.COMMAND,
+    demo.DEMO,
 )
 
 
@@ -70,6 +71,6 @@ def _parser() -> argparse.ArgumentParser:
             epilog=examples,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.configure(own)
+        command.add_to(own)
         own.set_defaults(run=command.run)
     return parser

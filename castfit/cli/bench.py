@@ -1,57 +1,47 @@
-"""``castfit bench``: published tables, repeated and printed beside ours; see `castfit.benchmark.table.Kind`."""
+"""``castfit bench``: published tables, repeated and printed beside ours; see `castfit._bench.table.Kind`."""
 
 from __future__ import annotations
 
 import argparse
 
-from castfit._support.text_tables import Sheet
-from castfit.cli.command import INTERRUPTED, Command, add_options, check_outputs, option, write_json
 from castfit._support.status import Status, check, suggest
+from castfit._support.text_tables import Sheet
+from castfit.cli.command import INTERRUPTED, Command, check_outputs, option, write_json
 
 _OPTIONS = (
-    "starts",
-    "seed",
-    "workers",
-    "methods",
-    "max_time",
-    "tolerance",
-    "data",
-    "plot",
-    "problems",
-    "against",
-    "folder",
-    "pypesto",
-    "html",
-)
+    "starts", "seed", "workers", "methods", "max_time", "tolerance", "data", "plot",
+    "problems", "against", "folder", "pypesto", "html",
+)  # fmt: skip
 
 
 def _configure_bench(parser: argparse.ArgumentParser) -> None:
     parser.usage = "castfit bench TABLE [options]"
     parser.add_argument("table", metavar="TABLE", nargs="?", help="a table of castfit bench --list")
     parser.add_argument("--list", action="store_true", help="list the tables")
-    add_options(parser, "json", *_OPTIONS)
 
 
 def _bench(arguments: argparse.Namespace) -> int:
     """Run a table, whatever its kind."""
-    from castfit.cli import console as _console
-    from bench import KINDS
+    from castfit._support.beside import beside
+    from castfit.cli import console as screen
+
+    KINDS = beside("castfit._bench", "bench").KINDS
 
     check_outputs(arguments)
     known = {name: kind for kind in KINDS for name in kind.names()}
     if arguments.list:
         rows = sorted((name, kind.says(name)) for name, kind in known.items())
         sheet = Sheet.of(rows, ("table", lambda row: row[0]), ("what it repeats", lambda row: row[1]))
-        _console.console().print(_console.shown(sheet))
+        screen.console().print(screen.shown(sheet))
         return 0
     name = arguments.table or ""
     check("bench", [] if name else ["name a table; castfit bench --list shows them"])
     check("bench", [] if name in known else [f"there is no table '{name}': {suggest(name, known)}"])
     kind, given = known[name], {o: value for o in _OPTIONS if (value := getattr(arguments, o)) is not None}
     check("bench", [f"'{name}' takes no {option(o)}; leave it out" for o in given if o not in kind.takes])
-    with _console.progress() as show:
+    with screen.progress() as show:
         report = kind.run(name, show, **given)
-    _console.console(stderr=arguments.json == "-").print(_console.shown(*report.shown))
+    screen.console(stderr=arguments.json == "-").print(screen.shown(*report.shown))
     write_json(report.record, arguments.json)
     return INTERRUPTED if report.record.get("stopped") == Status.INTERRUPTED.value else 0
 
@@ -59,12 +49,14 @@ def _bench(arguments: argparse.Namespace) -> int:
 COMMAND = Command(
     "bench",
     "repeat a published table and print it beside ours",
-    _configure_bench,
     _bench,
+    dict.fromkeys(("json", *_OPTIONS)),
+    _configure_bench,
     (
         "castfit bench --list",
         "castfit bench iss-table2 --methods incremental,multiple --starts 20",
         "castfit bench petab --folder collection --html petab.html",
         "castfit bench petab --folder collection --problems Boehm --starts 10 --pypesto ~/amici/bin/python",
     ),
+    problem=False,
 )

@@ -3,57 +3,46 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from typing import Any
 
-from castfit.cli.command import FAILED, Command, add_options, add_problem, check_outputs, say, write_json
+from castfit.cli.command import FAILED, Command, check_outputs, keywords, say, write_json
 
 _KINDS = ("residual", "wild", "parametric")
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "castfit bootstrap NAME|FILE.py|FILE.yaml [options]"
-    add_problem(parser)
     words = "how data are drawn (default: %(default)s)"
     parser.add_argument("--kind", choices=_KINDS, default="residual", help=words)
     parser.add_argument("--samples", type=int, metavar="N", default=1000, help="data sets (default: %(default)s)")
-    add_options(parser, "json", "plot", "save", max_time=float("inf"), seed=0, workers=1)
 
 
 def _bootstrap(arguments: argparse.Namespace) -> int:
     """Fit, draw data about the fit, and fit these; return 1 if the first fit or every other one failed."""
     import castfit
-    from castfit.cli import console as _console
     from castfit._support.json_codec import finite
+    from castfit.cli import console as screen
     from castfit.cli.method import usual_parts
     from castfit.cli.source import load
 
     check_outputs(arguments)
     source = load(arguments.name, arguments.option)
     method, solver = usual_parts(source)
-    start = source.starts.get(source.transcription, source.starts["reference"])
-    result = castfit.fit(source.problem, method, solver, start=start)
-    console = _console.console(stderr=arguments.json == "-")
+    result = castfit.fit(source.problem, method, solver, start=source.start)
+    console = screen.console(stderr=arguments.json == "-")
     if not result.success:
         say(result.summary(), sys.stderr)
         return FAILED
-    with _console.progress() as show:
-
-        def told(now: Any) -> None:
-            show(f"{source.name}: {now.sentence('data sets')}")
-
+    with screen.progress() as show:
         drawn = castfit.bootstrap(
             result,
             arguments.kind,
-            samples=arguments.samples,
-            rng=arguments.seed,
             transcription=method,
             solver=solver,
-            workers=arguments.workers,
-            max_time=arguments.max_time,
-            callback=told,
+            **keywords(arguments, "samples", "seed", "workers", "max_time"),
+            callback=lambda now: show(f"{source.name}: {now.sentence('data sets')}"),
         )
-    console.print(drawn.summary(), markup=False, soft_wrap=True)
+    screen.tell(console, drawn.summary())
     intervals = {"percentile": drawn.confidence_intervals(method="percentile"), "bca": drawn.confidence_intervals()}
     figures = {"standard_errors": drawn.standard_errors, "bias": drawn.bias, "intervals": intervals}
     counts = {"samples": len(drawn.rows), "fitted": len(drawn.solved), "failures": drawn.failures}
@@ -71,8 +60,9 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
 COMMAND = Command(
     "bootstrap",
     "draw data about a fit again and again: errors and intervals without linearisation",
-    _configure,
     _bootstrap,
+    {"json": None, "plot": None, "save": None, "max_time": math.inf, "seed": 0, "workers": 1},
+    _configure,
     (
         "castfit bootstrap bellman --samples 200 --workers 2",
         "castfit bootstrap decay.py --kind wild --plot k.png",

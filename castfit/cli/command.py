@@ -7,8 +7,8 @@ import ast
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,16 +21,34 @@ Progress = Callable[[str], object]  # told what is being done
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: `configure` adds its arguments to a parser, `run` takes them and returns the exit status.
+    """A subcommand: `run` takes the arguments and returns the exit status; the help ends with the examples.
 
-    Its help ends with the examples.
+    Its arguments are the name of a problem, where it works on one, what `configure` adds to a parser, and some of
+    `OPTIONS` with their defaults; None is none.
     """
 
     name: str
     summary: str
-    configure: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    configure: Callable[[argparse.ArgumentParser], None] = lambda parser: None
     examples: tuple[str, ...] = ()
+    problem: bool = True
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Add all arguments to a parser."""
+        if self.problem:
+            parser.usage = f"castfit {self.name} NAME|FILE.py|FILE.yaml [options]"
+            _add_problem(parser)
+        self.configure(parser)
+        for name, default in self.options.items():
+            reads, metavar, words = OPTIONS[name]
+            shown = "" if default is None else " (default: %(default)s)"
+            also = ["--rng"] if name == "seed" else []  # as the interface calls it
+            parser.add_argument(option(name), *also, metavar=metavar, type=reads, default=default, help=words + shown)
+            if name in _RENAMED:
+                hidden = argparse.SUPPRESS
+                parser.add_argument(option(_RENAMED[name]), dest=name, type=reads, default=hidden, help=hidden)
 
 
 def say(text: str, stream: TextIO) -> None:
@@ -49,14 +67,23 @@ def write_json(record: Any, file: str | None) -> None:
         Path(file).write_text(text + "\n")
 
 
-def add_options(parser: argparse.ArgumentParser, *names: str, **defaults: Any) -> None:
-    """Add some of `OPTIONS`: without a default those that are named, and others with one."""
-    for name in (*names, *defaults):
-        reads, metavar, words = OPTIONS[name]
-        default = defaults.get(name)
-        shown = "" if default is None else " (default: %(default)s)"
-        also = ["--rng"] if name == "seed" else []  # as the interface calls it
-        parser.add_argument(option(name), *also, metavar=metavar, type=reads, default=default, help=words + shown)
+def keywords(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return options under the names that castfit's functions have for them."""
+    return {"rng" if name == "seed" else name: getattr(arguments, name) for name in names}
+
+
+def write_results(arguments: argparse.Namespace, record: Any, found: Any) -> None:
+    """Write what was asked for by --json, --plot and --save."""
+    write_json(record, arguments.json)
+    if arguments.plot:
+        found.plot(arguments.plot)
+    if arguments.save:
+        found.save(arguments.save)
+
+
+def add_verbose(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add -v, which may be given twice."""
+    parser.add_argument("-v", "--verbose", action="count", default=0, help=f"report {what}")
 
 
 def option(name: str) -> str:
@@ -64,7 +91,7 @@ def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def add_problem(parser: argparse.ArgumentParser) -> None:
+def _add_problem(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name a problem, for `castfit.cli.source.load`."""
     words = (
         "problem of the library, see castfit list; a Python file that defines problem, or FILE.py:name; "
@@ -125,7 +152,7 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "workers": (int, "N", "processes"),
     "methods": (listed, "A,B", "transcription, transcription/solver, driver, driver/transcription, or the table's own"),
     "max_time": (float, "S", "stop after S seconds; of a table: every start"),
-    "start_max_time": (float, "S", "seconds per fit"),
+    "fit_max_time": (float, "S", "seconds per fit"),
     "tolerance": (float, "T", "relative tolerance of the integrator"),
     "data": (str, "FILE", "measurements of hiv_proteinase, instead of simulated ones"),
     "problems": (listed, "A,B", "problems of the library to fit, instead of all of them"),
@@ -139,3 +166,5 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "plot": (str, "FILE", "write a figure; the ending decides on the format"),
 }
 """What commands may take: how it is read, what it is called in the help, and what it is for."""
+
+_RENAMED = {"fit_max_time": "start_max_time"}  # what options were called, which they still may be

@@ -6,33 +6,21 @@ import argparse
 import math
 from pathlib import Path
 
-from castfit.cli.command import (
-    FAILED,
-    INTERRUPTED,
-    Command,
-    add_options,
-    add_problem,
-    check_outputs,
-    write_json,
-)
-from castfit.cli.source import load
 from castfit._support.status import Status, check
+from castfit.cli.command import FAILED, INTERRUPTED, Command, check_outputs, keywords, write_json
+from castfit.cli.source import load
 
-_METHODS = "single,multiple,collocation,incremental"
-
-
-def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "castfit compare NAME|FILE.py|FILE.yaml [options]"
-    add_problem(parser)
-    add_options(parser, methods=_METHODS, starts=20, seed=0, workers=1, max_time=math.inf, start_max_time=60.0)
-    add_options(parser, "json", "csv", "plot")
+_OPTIONS = {
+    "methods": "single,multiple,collocation,incremental", "starts": 20, "seed": 0, "workers": 1,
+    "max_time": math.inf, "fit_max_time": 60.0, "json": None, "csv": None, "plot": None,
+}  # fmt: skip
 
 
 def _compare(arguments: argparse.Namespace) -> int:
     """Compare methods on a problem; of the library each with the settings that it recommends."""
     import castfit
-    from castfit.cli import console as _console
-    from bench.table import drawn_starts, teller
+    from castfit.cli import console as screen
+    from castfit.drive.search.compare.benchmarks import drawn_starts, teller
     from castfit.drive.search.compare.methods import methods_from
     from castfit.drive.search.compare.result import correct_at, legend
 
@@ -44,21 +32,19 @@ def _compare(arguments: argparse.Namespace) -> int:
     mistakes += [f"--seed is {seed}; give a number that is not negative"] if seed < 0 else []
     mistakes += [f"--starts is {starts}; give at least 1"] if starts < 1 else []
     check("compare", mistakes)
-    with _console.progress() as show:
+    with screen.progress() as show:
         found = castfit.compare(
             source.problem,
             methods,
             starts=drawn_starts(source, starts, seed),
             reference=None if source.reference is None else source.reference.objective,
-            workers=arguments.workers,
-            max_time=arguments.max_time,
-            start_max_time=arguments.start_max_time,
+            **keywords(arguments, "workers", "max_time", "fit_max_time"),
             callback=teller(source.name, starts * len(methods), show),
         )
-    console = _console.console(stderr=arguments.json == "-")
+    console = screen.console(stderr=arguments.json == "-")
     rows = found.sheet(f"{source.name}, {starts} starts, seed {seed}")
     below = (legend(found.descriptions), correct_at(found.best_chi2, measure=found.measure), found.message)
-    console.print(_console.shown(rows, "", *below))
+    console.print(screen.shown(rows, "", *below))
     write_json({"problem": source.name, "seed": seed, **found.record()}, arguments.json)
     if arguments.csv:
         found.to_csv(Path(arguments.csv))
@@ -72,9 +58,9 @@ def _compare(arguments: argparse.Namespace) -> int:
 COMMAND = Command(
     "compare",
     "run several methods from the same starts of a problem",
-    _configure,
     _compare,
-    (
+    _OPTIONS,
+    examples=(
         "castfit compare notorious --option mu=20",
         "castfit compare calcium --methods multiple,collocation --starts 10 --workers 2 --plot success.png",
     ),

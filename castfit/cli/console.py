@@ -29,6 +29,11 @@ def console(*, stderr: bool = False) -> Console:
     return shown
 
 
+def tell(on: Console, text: str) -> None:
+    """Print sentences and tables as they are."""
+    on.print(text, markup=False, soft_wrap=True)
+
+
 @contextmanager
 def progress(*, silent: bool = False) -> Generator[Callable[[str], None], None, None]:
     """Yield a function that shows what is being done; always silent unless standard error is a terminal."""

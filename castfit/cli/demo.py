@@ -1,29 +1,34 @@
-"""``castfit demo``: two problems with measured data, by every transcription."""
+"""``castfit list`` and ``castfit demo``: the problem library, and two of its problems by every transcription."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from castfit.cli.command import Command, add_options, check_outputs
-from castfit.cli.fit import exit_status, fit_source, read_start
+from castfit._support.status import Status
+from castfit.cli.command import Command, check_outputs
+from castfit.cli.fit import FitCall, exit_status, read_start
 from castfit.cli.method import make_transcription
 from castfit.cli.source import load
 from castfit.fit.methods import TRANSCRIPTIONS
-from castfit._support.status import Status
 
 if TYPE_CHECKING:
     from castfit.result.result import Result
 
 
-def _configure_demo(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, plot="castfit-demo.png")
+def _list(arguments: argparse.Namespace) -> int:
+    """Show the problem library."""
+    from castfit import problems
+    from castfit.cli import console as screen
+
+    screen.console().print(screen.library(problems.load(name) for name in problems.names()))
+    return 0
 
 
 def _demo(arguments: argparse.Namespace) -> int:
     """Fit two problems with measured data by every transcription."""
     from castfit import plots
-    from castfit.cli import console as _console
+    from castfit.cli import console as screen
 
     check_outputs(arguments)
     results: dict[str, dict[str, Result]] = {}
@@ -32,12 +37,12 @@ def _demo(arguments: argparse.Namespace) -> int:
         for kind in TRANSCRIPTIONS:
             transcription = make_transcription(source, kind, {})
             label = transcription.label.partition(" (")[0]
-            result = fit_source(source, transcription, read_start(source, kind, None, 0), "gauss-newton")
+            result = FitCall(source, transcription, "gauss-newton", read_start(source, kind, None, 0)).run()
             if result.status is Status.INTERRUPTED:
                 raise KeyboardInterrupt
             results.setdefault(name, {})[label] = result
-    console = _console.console()
-    console.print(_console.shown(_console.demonstration(results)))
+    console = screen.console()
+    console.print(screen.shown(screen.demonstration(results)))
     console.print(
         "alpha_pinene starts where the literature does: all rate constants 0.5, up to 25,000 times too large."
     )
@@ -46,4 +51,11 @@ def _demo(arguments: argparse.Namespace) -> int:
     return exit_status([result for group in results.values() for result in group.values()])
 
 
-COMMAND = Command("demo", "fit two problems by every transcription, with a table and a picture", _configure_demo, _demo)
+LIST = Command("list", "list the problems of the library", _list, problem=False)
+DEMO = Command(
+    "demo",
+    "fit two problems by every transcription, with a table and a picture",
+    _demo,
+    {"plot": "castfit-demo.png"},
+    problem=False,
+)

@@ -7,80 +7,106 @@ import contextlib
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import castfit
 from castfit._support.json_codec import finite
+from castfit._support.status import InputError, Status, check, suggest
 from castfit.cli.command import (
     FAILED,
     INTERRUPTED,
     Command,
-    add_options,
-    add_problem,
+    add_verbose,
     assignments,
     check_outputs,
     literal,
-    write_json,
-)
-from castfit.cli.method import add_method, make_solver, make_transcription, solver_name
+    write_results,
+)  # fmt: skip
+from castfit.cli.method import add_parts, add_settings, make_solver, make_transcription, solver_name
 from castfit.cli.source import Source, load
-from castfit._support.status import InputError, Status, check, suggest
 
 if TYPE_CHECKING:
     from castfit.fit.methods import Transcription
     from castfit.result.result import Result
 
 
-def _configure_fit(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "castfit fit NAME|FILE.py|FILE.yaml [options]"
-    add_problem(parser)
-    add_fit(parser)
-    add_options(parser, "json", "plot", "save", max_time=math.inf, seed=0)
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="report each solve; twice: each iteration")
+@dataclass(frozen=True)
+class FitCall:
+    """A problem, and by what and from where it is fitted."""
+
+    source: Source
+    transcription: Transcription
+    solver: str
+    start: Mapping[str, float]
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> FitCall:
+        """Read what the user gave; the rest is as the kind of problem has it."""
+        source = load(arguments.name, arguments.option)
+        kind = arguments.transcription or source.transcription
+        transcription = make_transcription(source, kind, vars(arguments))
+        start = read_start(source, kind, arguments.start, arguments.seed)
+        return cls(source, transcription, solver_name(source, kind, arguments.solver), start)
+
+    def run(self, *, max_time: float = math.inf, verbose: int = 0) -> Result:
+        """Fit the problem, with progress on standard error."""
+        from castfit.cli import console as screen
+
+        what = f"{self.source.name}, {self.transcription.label}"
+        # Lines of progress would spoil the moving one, and must not mix with JSON.
+        with screen.progress(silent=verbose > 0) as show, contextlib.redirect_stdout(sys.stderr):
+            show(what)
+            return castfit.fit(
+                self.source.problem,
+                self.transcription,
+                make_solver(self.solver),
+                start=self.start,
+                max_time=max_time,
+                callback=lambda now: show(f"{what}: iteration {now.iteration}, chi2 {now.chi2:.6g}"),
+                verbose=verbose,
+            )
 
 
 def add_fit(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say how to fit, and from where."""
     method = parser.add_argument_group("method")
-    add_method(method)
-    method.add_argument(
-        "--start",
-        metavar="START",
-        help="a start with a name, such as reference; random; or name=value,... "
-        "(default: the problem's own start for the transcription, or else reference)",
+    add_parts(method)
+    add_settings(method)
+    words = (
+        "a start with a name, such as reference; random; or name=value,... "
+        "(default: the problem's own start for the transcription, or else reference)"
     )
+    method.add_argument("--start", metavar="START", help=words)
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    add_fit(parser)
+    add_verbose(parser, "each solve; twice: each iteration")
 
 
 def _fit(arguments: argparse.Namespace) -> int:
     """Fit one problem and compare with its reference optimum."""
-    from castfit.cli import console as _console
+    from castfit.cli import console as screen
 
     check_outputs(arguments)
-    source = load(arguments.name, arguments.option)
-    kind = arguments.transcription or source.transcription
-    transcription = make_transcription(source, kind, vars(arguments))
-    start = read_start(source, kind, arguments.start, arguments.seed)
-    verbose = min(arguments.verbose, 2)
-    solver = solver_name(source, kind, arguments.solver)
-    result = fit_source(source, transcription, start, solver, max_time=arguments.max_time, verbose=verbose)
-    console = _console.console(stderr=arguments.json == "-")
-    console.print(result.summary(), markup=False, soft_wrap=True)
+    asked = FitCall.of(arguments)
+    source = asked.source
+    result = asked.run(max_time=arguments.max_time, verbose=min(arguments.verbose, 2))
+    console = screen.console(stderr=arguments.json == "-")
+    screen.tell(console, result.summary())
     if source.reference is not None and math.isfinite(result.chi2):
-        sentence, table = _console.against_reference(result, source.reference)
+        sentence, table = screen.against_reference(result, source.reference)
         console.print()
-        console.print(_console.shown(table))
+        console.print(screen.shown(table))
         console.print(sentence, markup=False)
-    write_json(fit_record(source.name, solver, result), arguments.json)
-    if arguments.plot:
-        result.plot(arguments.plot)
-    if arguments.save:
-        result.save(arguments.save)
+    write_results(arguments, fit_record(source.name, asked.solver, result), result)
     return exit_status([result])
 
 
 def read_start(source: Source, kind: str, text: str | None, seed: int) -> Mapping[str, float]:
     """Read a start: by default the problem's own for this transcription."""
-    own = source.starts.get(kind, source.starts["reference"])
+    own = source.start_of(kind)
     if text is None:
         return own
     if text == "random":
@@ -96,33 +122,6 @@ def read_start(source: Source, kind: str, text: str | None, seed: int) -> Mappin
     given = {name: literal(value) for name, value in assignments(text.split(","), "--start").items()}
     check("--start", [f"'{n}' is {v!r}; give a number" for n, v in given.items() if not isinstance(v, (int, float))])
     return {**own, **given}
-
-
-def fit_source(
-    source: Source,
-    transcription: Transcription,
-    start: Mapping[str, float],
-    solver: str,
-    *,
-    max_time: float = math.inf,
-    verbose: int = 0,
-) -> Result:
-    """Fit a problem, with progress on standard error."""
-    from castfit.cli import console as _console
-
-    what = f"{source.name}, {transcription.label}"
-    # Lines of progress would spoil the moving one, and must not mix with JSON.
-    with _console.progress(silent=verbose > 0) as show, contextlib.redirect_stdout(sys.stderr):
-        show(what)
-        return castfit.fit(
-            source.problem,
-            transcription,
-            make_solver(solver),
-            start=start,
-            max_time=max_time,
-            callback=lambda now: show(f"{what}: iteration {now.iteration}, chi2 {now.chi2:.6g}"),
-            verbose=verbose,
-        )
 
 
 def fit_record(name: str, solver: str, result: Result) -> dict[str, Any]:
@@ -162,8 +161,9 @@ def exit_status(results: Sequence[Result]) -> int:
 COMMAND = Command(
     "fit",
     "fit one problem, and compare with its reference optimum if it has one",
-    _configure_fit,
     _fit,
+    {"json": None, "plot": None, "save": None, "max_time": math.inf, "seed": 0},
+    _configure,
     (
         "castfit fit stat5 --plot stat5.png",
         "castfit fit calcium --transcription multiple --intervals 25 --start random --rng 3",

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from castfit.cli.command import Command, say
 from castfit._support.status import check
+from castfit.cli.command import Command, say
 
 _SCRIPT = '''"""NAME: what is measured, and what is to be learned from it.
 
@@ -99,5 +99,10 @@ def _new(arguments: argparse.Namespace) -> int:
 
 
 COMMAND = Command(
-    "new", "write a commented script with data, to begin from", _configure_new, _new, ("castfit new decay",)
+    "new",
+    "write a commented script with data, to begin from",
+    _new,
+    configure=_configure_new,
+    examples=("castfit new decay",),
+    problem=False,
 )

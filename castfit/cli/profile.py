@@ -10,63 +10,50 @@ from typing import TYPE_CHECKING, Any
 
 import castfit
 from castfit._support.json_codec import finite
-from castfit.cli.command import FAILED, INTERRUPTED, Command, add_options, add_problem, check_outputs, write_json
-from castfit.cli.fit import fit_source, read_start
-from castfit.cli.method import add_parts, make_solver, make_transcription, solver_name
-from castfit.cli.source import load
-from castfit._support.status import Status
+from castfit.cli.command import FAILED, Command, add_verbose, check_outputs, keywords, write_json
+from castfit.cli.fit import FitCall, exit_status
+from castfit.cli.method import add_parts, make_solver
 
 if TYPE_CHECKING:
     from castfit.drive.uncertainty.profile.result import Profiles
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "castfit profile NAME|FILE.py|FILE.yaml [options]"
-    add_problem(parser)
     parser.add_argument("--names", metavar="Q,Q", help="quantities, or expressions such as k1/k2 (default: all)")
-    parser.add_argument("--levels", metavar="L,L", default="0.95", help="confidence levels (default: %(default)s)")
+    parser.add_argument("--confidence-levels", metavar="L,L", default="0.95", help="(default: %(default)s)")
+    parser.add_argument("--levels", dest="confidence_levels", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument("--limits", choices=("auto", "chi2", "F"), default="auto", help="(default: %(default)s)")
     parser.add_argument("--everywhere", action="store_true", help="go on beyond the limits, to the bounds")
     add_parts(parser)
     parser.add_argument("--start", metavar="START", help="of the fit: a start with a name, random, or name=value,...")
     parser.add_argument("--checkpoint", metavar="FILE", help="write every finished side there")
     parser.add_argument("--resume", action="store_true", help="continue the checkpoint if it exists")
-    add_options(parser, "json", "plot", "save", max_time=math.inf, seed=0, workers=1)
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="report the run; twice: each side")
+    add_verbose(parser, "the run; twice: each side")
 
 
 def _run(arguments: argparse.Namespace) -> int:
     """Fit, and profile."""
-    from castfit.cli import console as _console
+    from castfit.cli import console as screen
 
     check_outputs(arguments)
-    source = load(arguments.name, arguments.option)
-    kind = arguments.transcription or source.transcription
-    transcription = make_transcription(source, kind, {})
-    start = read_start(source, kind, arguments.start, arguments.seed)
-    console = _console.console(stderr=arguments.json == "-")
-    solver = solver_name(source, kind, arguments.solver)
-    result = fit_source(source, transcription, start, solver, max_time=arguments.max_time)
+    asked = FitCall.of(arguments)
+    console = screen.console(stderr=arguments.json == "-")
+    result = asked.run(max_time=arguments.max_time)
     if not result.success:
-        console.print(result.summary(), markup=False, soft_wrap=True)
-        return INTERRUPTED if result.status is Status.INTERRUPTED else FAILED
+        screen.tell(console, result.summary())
+        return exit_status([result])
     with contextlib.redirect_stdout(sys.stderr):
         found = castfit.profile(
             result,
             None if arguments.names is None else [name.strip() for name in arguments.names.split(",")],
-            transcription,
-            make_solver(solver),
-            levels=[_number(level) for level in arguments.levels.split(",")],
-            limits=arguments.limits,
-            everywhere=arguments.everywhere,
-            workers=arguments.workers,
-            max_time=arguments.max_time,
-            checkpoint=arguments.checkpoint,
-            resume=arguments.resume,
+            asked.transcription,
+            make_solver(asked.solver),
+            confidence_levels=[_number(level) for level in arguments.confidence_levels.split(",")],
+            **keywords(arguments, "limits", "everywhere", "workers", "max_time", "checkpoint", "resume"),
             verbose=min(arguments.verbose, 2),
         )
-    console.print(found.summary(), markup=False, soft_wrap=True)
-    write_json(_record(source.name, found), arguments.json)
+    screen.tell(console, found.summary())
+    write_json(_record(asked.source.name, found), arguments.json)
     if arguments.plot and len(found):
         found.plot(arguments.plot)
     if arguments.save:
@@ -97,7 +84,7 @@ def _record(name: str, found: Profiles) -> dict[str, Any]:
             "profiles": {
                 n: {
                     "estimate": p.estimate,
-                    "limits": {f"{level:g}": list(p.limits(level)) for level in p.levels},
+                    "limits": {f"{level:g}": list(p.limits(level)) for level in p.confidence_levels},
                     "below": p.sides()[0].kind,
                     "above": p.sides()[1].kind,
                     "values": p.values.tolist(),
@@ -112,10 +99,11 @@ def _record(name: str, found: Profiles) -> dict[str, Any]:
 COMMAND = Command(
     "profile",
     "profile likelihoods of a problem of the library",
-    _configure,
     _run,
+    {"json": None, "plot": None, "save": None, "max_time": math.inf, "seed": 0, "workers": 1},
+    _configure,
     (
         "castfit profile stat5",
-        "castfit profile lotka_volterra --names p1,p1/p2 --levels 0.68,0.95 --plot profiles.png",
+        "castfit profile lotka_volterra --names p1,p1/p2 --confidence-levels 0.68,0.95 --plot profiles.png",
     ),
 )

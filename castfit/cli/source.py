@@ -11,13 +11,13 @@ import contextlib
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from castfit.cli.command import assignments, literal
 from castfit._support.status import InputError, check, suggest
+from castfit.cli.command import assignments, literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,6 +53,15 @@ class Source:
     transcription: str = "collocation"
     solver: str = "gauss-newton"
 
+    @property
+    def start(self) -> Mapping[str, float]:
+        """Where a fit by the usual transcription begins."""
+        return self.start_of(self.transcription)
+
+    def start_of(self, transcription: str) -> Mapping[str, float]:
+        """Return where a fit begins: the problem's own start for a transcription, or else the reference."""
+        return self.starts.get(transcription, self.starts["reference"])
+
 
 def load(name: str, options: Sequence[str]) -> Source:
     """Load a problem of the library with its options given as key=value, or one from a file.
@@ -67,7 +76,7 @@ def load(name: str, options: Sequence[str]) -> Source:
     if path is not None:
         check("--option", [f"'{path}' is a file, which takes no options; leave --option out"] if options else [])
         return _of_petab(path) if path.suffix in _PETAB else _of_file(path, wanted)
-    from bench import recommended
+    from castfit.drive.search.compare.benchmarks import recommended
 
     benchmark = _benchmark(name, options)
     return Source(
@@ -104,7 +113,8 @@ def _of_file(path: Path, wanted: str) -> Source:
     defined = _run(path)
     found: Any = defined.get(wanted)
     if callable(found) and not isinstance(found, (type, Problem)):
-        found = _called(path, wanted, found)
+        with _mistakes_of(path):
+            found = found()
     if isinstance(found, Result):
         found = found.problem
     if not isinstance(found, Problem):
@@ -135,12 +145,8 @@ def _run(path: Path) -> dict[str, Any]:
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with _mistakes_of(path), contextlib.redirect_stdout(sys.stderr):
             return runpy.run_path(str(path), run_name=path.stem)
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError("file", [_stopped(path, error)]) from error
     except SystemExit as error:
         raise InputError(
             "file", [f"'{path}' ended itself ({error}); guard that by if __name__ == '__main__'"]
@@ -149,9 +155,11 @@ def _run(path: Path) -> dict[str, Any]:
         sys.path.remove(folder)
 
 
-def _called(path: Path, wanted: str, function: Callable[[], Any]) -> Any:
+@contextlib.contextmanager
+def _mistakes_of(path: Path) -> Generator[None, None, None]:
+    """Say of errors where in the file they arose."""
     try:
-        return function()
+        yield
     except InputError:
         raise
     except Exception as error:

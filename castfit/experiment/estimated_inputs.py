@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.interpolate import CubicSpline
 
+from castfit._support.arguments import is_one_of, real, reals, text
 from castfit._support.bounds import bound_mistakes
 from castfit._support.reprs import brief
-from castfit._support.arguments import is_one_of, real, reals, text
 from castfit._support.status import check, suggest
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from castfit._support.arrays import Array
 
-    Array = NDArray[np.float64]
 
 KINDS = {"piecewise_constant": 1, "linear": 2, "cubic_spline": 4}  # with the fewest knots
 AUTO = "auto"
@@ -40,31 +39,9 @@ _NONE = 1e-9  # relative; a singular value of the roughness that is none
 @brief
 @dataclass(frozen=True, eq=False)
 class EstimatedInput:
-    """An input signal that is estimated; create it with ``Input.estimated``.
+    """An input signal that is estimated; create it with ``Input.estimated``, which says what its fields mean.
 
-    Attributes
-    ----------
-    kind : {"piecewise_constant", "linear", "cubic_spline"}
-    knots : (n,) array
-    guess : (n,) array
-        Where the search for the values at the knots begins, in the input's unit.
-    lower, upper : float
-        Bounds of all values.
-    scale : {"linear", "log"}
-        Whether the input or its logarithm is interpolated, searched and smooth.
-    smoothness : "auto" or float
-        Weight of the roughness; 0 for none.
-    order : {1, 2}
-        Which derivative is small where the input is smooth.
-    name : str
-        Inputs of one name are one function; "" stands for the name that the model gives it.
-    per_experiment : bool
-        Whether every experiment has a function of its own.
-
-    Raises
-    ------
-    InputError
-        Listing every mistake.
+    knots, guess (n,).  Inputs of one name are one function; "" stands for the name that the model gives it.
     """
 
     kind: str

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.reprs import brief
 from castfit._support.arguments import is_count, is_one_of, items, name_of, named, real, reals, text
-from castfit.model.comparisons import is_condition
-from castfit.model.model import NOT_A_NUMBER, holds_nan
+from castfit._support.reprs import brief
 from castfit._support.status import check
+from castfit.model.comparisons import is_condition
+from castfit.model.expressions import NOT_A_NUMBER, PickledExpressions, holds_nan
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -124,14 +124,12 @@ class Event:
         if at_start is not False and not (at_start is True and condition):
             mistakes.append(f"at_start is {text(at_start)}; it may be True where when= is a condition, such as x > 3")
         check("Event", mistakes)
-        values = {"time": at, "changes": new, "measured": measured, "when": when, "direction": direction}
-        values["at_start"] = at_start
-        for key, value in (values | {"count": 1 if when is None else count}).items():
-            object.__setattr__(self, key, value)
+        vars(self).update(time=at, changes=new, measured=measured, when=when, direction=direction, at_start=at_start)
+        vars(self).update(count=1 if when is None else count)
 
     def __reduce__(self) -> Any:
         """Pickle expressions through a CasADi function, since bare SX does not pickle."""
-        graph = _Graphs.of([self.time if self.when is None else self.when, *self.changes.values()])
+        graph = PickledExpressions.of([self.time if self.when is None else self.when, *self.changes.values()])
         rest = (self.measured, self.when is not None, self.direction, self.count, self.at_start)
         return _restore_event, (graph, tuple(self.changes), *rest)
 
@@ -230,15 +228,13 @@ class Doses:
             mistakes.append(f"lag is {late:g}; it must not be negative")
         mistakes += _side_mistakes(measured)
         check("Doses", mistakes)
-        values = {"into": name, "amount": amounts, "times": when, "every": None if every is None else float(every)}
-        values |= {"count": count, "duration": long, "lag": late, "bioavailability": part, "measured": measured}
-        for key, value in values.items():
-            object.__setattr__(self, key, value)
+        vars(self).update(into=name, amount=amounts, times=when, every=None if every is None else float(every))
+        vars(self).update(count=count, duration=long, lag=late, bioavailability=part, measured=measured)
 
     def __reduce__(self) -> Any:
         """Pickle expressions through a CasADi function, since bare SX does not pickle."""
         single = [self.lag, self.bioavailability, *([] if self.duration is None else [self.duration])]
-        graph = _Graphs.of([*self.amount, *self.times, *single])
+        graph = PickledExpressions.of([*self.amount, *self.times, *single])
         sizes = (len(self.amount), len(self.times), self.duration is not None)
         return _restore_doses, (graph, sizes, self.into, self.every, self.count, self.measured)
 
@@ -249,7 +245,7 @@ class Doses:
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class ParameterSwitch:
     """Parameters of the model that have other values from a time on; made of estimated inputs and PEtab's periods."""
 
     time: float
@@ -258,10 +254,15 @@ class Setting:
 
     def __reduce__(self) -> Any:
         """Pickle expressions through a CasADi function, since bare SX does not pickle."""
-        return _restore_setting, (self.time, tuple(self.values), _Graphs.of(list(self.values.values())), self.measured)
+        return _restore_setting, (
+            self.time,
+            tuple(self.values),
+            PickledExpressions.of(list(self.values.values())),
+            self.measured,
+        )
 
 
-Happening = Event | Doses | Setting
+Happening = Event | Doses | ParameterSwitch
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,7 +303,7 @@ def occurrences(events: Iterable[Happening], end: float) -> list[Occurrence]:
         if isinstance(event, Event):
             by = None if event.when is None else event
             found += [Occurrence("the event", event.time, event.measured, event.changes, when=by)] * event.count
-        elif isinstance(event, Setting):
+        elif isinstance(event, ParameterSwitch):
             found.append(Occurrence("the knot", event.time, event.measured, values=event.values))
         else:
             found += _doses(event, end)
@@ -347,7 +348,7 @@ def symbols_of(events: Iterable[Happening]) -> frozenset[str]:
 def _expressions(event: Happening) -> list[ca.SX]:
     if isinstance(event, Event):
         values: list[Value | None] = [event.time, event.when, *event.changes.values()]
-    elif isinstance(event, Setting):
+    elif isinstance(event, ParameterSwitch):
         values = [*event.values.values()]
     else:
         values = [*event.amount, *event.times, event.duration, event.lag, event.bioavailability]
@@ -367,7 +368,7 @@ def read_events(given: Any, mistakes: list[str]) -> tuple[Happening, ...]:
 
 
 def _happens(event: Any) -> bool:
-    return isinstance(event, (Event, Doses, Setting))
+    return isinstance(event, (Event, Doses, ParameterSwitch))
 
 
 def _side_mistakes(measured: Any) -> list[str]:
@@ -404,30 +405,12 @@ def _values(what: str, given: Any, mistakes: list[str]) -> tuple[Value, ...]:
     return tuple(_value(what, v, mistakes) for v in every)
 
 
-@dataclass(frozen=True)
-class _Graphs:
-    """Pickled values: a function of their symbols, and the symbols' names."""
-
-    function: ca.Function
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, values: Sequence[Value]) -> _Graphs:
-        column = ca.vertcat(*(ca.SX(v) for v in values))
-        found = ca.symvar(column)
-        return cls(ca.Function("values", found, [ca.densify(column)]), tuple(s.name() for s in found))
-
-    def values(self) -> list[Value]:
-        column = ca.SX(self.function.call([ca.SX.sym(n) for n in self.names])[0])
-        return [float(v) if v.is_constant() else v for v in ca.vertsplit(column)]
-
-
-def _restore_setting(time: float, names: tuple[str, ...], graph: _Graphs, measured: str) -> Setting:
-    return Setting(time, dict(zip(names, graph.values(), strict=True)), measured)
+def _restore_setting(time: float, names: tuple[str, ...], graph: PickledExpressions, measured: str) -> ParameterSwitch:
+    return ParameterSwitch(time, dict(zip(names, graph.values(), strict=True)), measured)
 
 
 def _restore_event(
-    graph: _Graphs,
+    graph: PickledExpressions,
     names: tuple[str, ...],
     measured: str,
     triggered: bool,
@@ -445,7 +428,12 @@ def _restore_event(
 
 
 def _restore_doses(
-    graph: _Graphs, sizes: tuple[int, int, bool], into: str, every: float | None, count: int | None, measured: str
+    graph: PickledExpressions,
+    sizes: tuple[int, int, bool],
+    into: str,
+    every: float | None,
+    count: int | None,
+    measured: str,
 ) -> Doses:
     values = graph.values()
     amounts, rest = values[: sizes[0]], values[sizes[0] :]

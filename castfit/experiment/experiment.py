@@ -6,34 +6,39 @@ Replicates are points with equal times.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Union
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.arguments import named, real, reals, text
 from castfit._support.bounds import both_bounds, bound_mistakes
 from castfit._support.reprs import brief, listed, one_line
-from castfit._support.arguments import named, real, reals, text
-from castfit.experiment.dates import counted
+from castfit._support.status import InputError, check, suggest, unknown_names
+from castfit.densities.noise.base import Noise
+from castfit.densities.noise.gaussian import Gaussian
+from castfit.densities.noise.unknown import Unknown
+from castfit.densities.priors import PriorDistribution, contradictions, prior_mistakes
 from castfit.experiment.estimated_inputs import EstimatedInput
 from castfit.experiment.events import Doses, Event, Happening, read_events, up_to
 from castfit.experiment.inputs import Input
-from castfit.model.model import NOT_A_NUMBER, holds_nan
-from castfit.densities.noise.base import Noise
-from castfit.densities.noise.gaussian import Gaussian
-from castfit.experiment.noise_reading import read_noise
-from castfit.densities.noise.unknown import Unknown
-from castfit.densities.priors import PriorDistribution, contradictions, prior_mistakes
-from castfit.experiment.steady import SteadyStart
-from castfit.experiment.time_series import Relative, Series, read_series, scale_mistakes, series_mistakes
-from castfit._support.status import InputError, check, suggest
+from castfit.experiment.measurements import (
+    Relative,
+    TimeSeries,
+    counted,
+    read_noise,
+    read_series,
+    scale_mistakes,
+    series_mistakes,
+)
+from castfit.model.expressions import NOT_A_NUMBER, PickledExpressions, holds_nan
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    Array = NDArray[np.float64]
+    from castfit._support.arrays import Array, Mask
 
 
 @brief
@@ -121,6 +126,40 @@ def consistent(guess: float) -> Consistent:
     return Consistent(guess)
 
 
+@brief
+@dataclass(frozen=True, eq=False)
+class SteadyStart(Mapping[str, Any]):
+    """The steady state in which an experiment begins; create it with `castfit.steady_state`.
+
+    As a mapping it holds the initial states that differ from the steady state.
+
+    inputs : constant ones that hold before the experiment; those left out stand at their value at its start
+    parameters : values that differ from the experiment's before it
+    initial : from where the model comes to rest, and what its conserved sums are; the model's own where it is left out.
+        Where the experiment is measured at rest only, this may be another steady state, the one before
+    replace : initial states of the experiment itself that differ from the steady state: a number, an expression, `free`
+    settled : whether the experiment is measured at rest only
+    """
+
+    inputs: Mapping[str, Input]
+    parameters: Mapping[str, Any]
+    initial: Mapping[str, Any]
+    replace: Mapping[str, Any]
+    settled: bool = False
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the initial value of a state that differs from the steady state."""
+        return self.replace[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the states that differ from the steady state."""
+        return iter(self.replace)
+
+    def __len__(self) -> int:
+        """Count the states that differ from the steady state."""
+        return len(self.replace)
+
+
 def relative(fraction: float, *, floor: float = 0.0) -> Relative:
     """Say that sigma = max(fraction * abs(value), floor).
 
@@ -200,7 +239,7 @@ class Experiment:
     >>> cf.Experiment({"x": [2.1, 1.2]}, time=[1, 0])
     Traceback (most recent call last):
         ...
-    castfit.status.InputError: Experiment: 1 mistake found
+    castfit.InputError: Experiment: 1 mistake found
       - the times of 'x' are not sorted (look at t = 0); sort the rows by time
     """
 
@@ -255,20 +294,18 @@ class Experiment:
         states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", given, mistakes).items()}
         own = {n: own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
         check(f"Experiment '{label}'" if label else "Experiment", mistakes)
-        values: dict[str, Any] = {
-            "data": {n: (s.times, s.values) for n, s in series.items()},
-            "time": None,
-            "sigma": stated.deviations or None,
-            "noise": stated.noise,
-            "initial": replace(given, replace=states) if isinstance(given, SteadyStart) else states,
-            "parameters": own,
-            "inputs": signals,
-            "events": happens,
-            "start": begin,
-            "name": name,
-        }
-        for key, value in values.items():
-            object.__setattr__(self, key, value)
+        vars(self).update(
+            data={n: (s.times, s.values) for n, s in series.items()},
+            time=None,
+            sigma=stated.deviations or None,
+            noise=stated.noise,
+            initial=replace(given, replace=states) if isinstance(given, SteadyStart) else states,
+            parameters=own,
+            inputs=signals,
+            events=happens,
+            start=begin,
+            name=name,
+        )
 
     def __repr__(self) -> str:
         times = np.concatenate([t for t, _ in self.data.values()])
@@ -306,7 +343,7 @@ class Experiment:
                 kept[name] = (t[keep], y[keep])
                 if self.sigma is not None and name in self.sigma:
                     sigma[name] = self.sigma[name][keep]
-        return self._replace(kept, sigma or None, up_to(self.events, end)) if kept else None
+        return self._measuring(kept, sigma or None, up_to(self.events, end)) if kept else None
 
     def with_values(self, values: Mapping[str, Array]) -> Experiment:
         """Return the experiment with other values where it has values, for instance simulated ones.
@@ -317,7 +354,7 @@ class Experiment:
         """
         mistakes: list[str] = []
         given = named("values", values, mistakes)
-        mistakes += [f"'{n}' is not measured: {suggest(n, self.data)}" for n in given if n not in self.data]
+        mistakes += unknown_names("'{}' is not measured", given, self.data)
         data: dict[str, Any] = {}
         for name, (t, y) in self.data.items():
             new = reals(given.get(name))
@@ -326,7 +363,7 @@ class Experiment:
             else:
                 data[name] = (t, np.where(np.isfinite(y), new.reshape(y.shape), np.nan))
         check("Experiment.with_values", mistakes)
-        return self._replace(data, self.sigma, self.events)
+        return self._measuring(data, self.sigma, self.events)
 
     def with_points(self, outputs: Sequence[str], values: Array) -> Experiment:
         """Return the experiment with other values, arranged as by `points`, where it has values.
@@ -359,7 +396,7 @@ class Experiment:
             noise[name] = replace(model, sigma=Unknown("all") if silent else None if given is None else given.sigma)
         return self if noise == self.noise else self.with_changes(noise=noise)
 
-    def _replace(self, data: Mapping[str, Any], sigma: Any, events: Sequence[Happening]) -> Experiment:
+    def _measuring(self, data: Mapping[str, Any], sigma: Any, events: Sequence[Happening]) -> Experiment:
         return Experiment(
             data,
             sigma=sigma,
@@ -390,16 +427,9 @@ class Experiment:
             n: u if isinstance(u, EstimatedInput) else Input.constant(float(u(self.start)))
             for n, u in self.inputs.items()
         }
-        out = Experiment.__new__(Experiment)
-        said = {
-            "events": (),
-            "initial": self.steady.initial,
-            "parameters": {**self.parameters, **self.steady.parameters},
-            "inputs": {**held, **self.steady.inputs},
-        }
-        for key, value in {**vars(self), **said}.items():
-            object.__setattr__(out, key, value)
-        return out
+        parameters = {**self.parameters, **self.steady.parameters}
+        inputs = {**held, **self.steady.inputs}
+        return self.with_changes(events=(), initial=self.steady.initial, parameters=parameters, inputs=inputs)
 
     def called(self, name: str) -> Experiment:
         """Return the experiment under another name."""
@@ -433,8 +463,7 @@ class Experiment:
                 )
         check("Experiment.with_changes", wrong)
         out = Experiment.__new__(Experiment)
-        for key, value in {**vars(self), **changes}.items():
-            object.__setattr__(out, key, value)
+        vars(out).update({**known, **changes})
         return out
 
     def points(self, outputs: Sequence[str]) -> Points:
@@ -471,7 +500,10 @@ class Experiment:
         initial, parameters = _packed(self.initial), _packed(self.parameters)
         steady = None if self.steady is None else _packed_rest(self.steady)
         noise = {
-            n: (replace(model, sigma=None), _Graph.of(model.sigma) if isinstance(model.sigma, ca.SX) else model.sigma)
+            n: (
+                replace(model, sigma=None),
+                PickledExpressions.of([model.sigma]) if isinstance(model.sigma, ca.SX) else model.sigma,
+            )
             for n, model in self.noise.items()
         }
         rest = (dict(self.inputs), self.events, self.start, self.name, steady)
@@ -481,40 +513,26 @@ class Experiment:
 @brief
 @dataclass(frozen=True)
 class Points:
-    """Measurements on points: times (n_points,), values and sigma (n_points, n_outputs), NaN = not measured."""
+    """Measurements on points: times (n_points,), values and sigma (n_points, n_outputs), NaN = not measured.
+
+    mask (n_points, n_outputs) tells where a value was measured.
+    """
 
     times: Array
     values: Array
     sigma: Array
+    mask: Mask = field(init=False, repr=False, compare=False)
 
-    @property
-    def mask(self) -> NDArray[np.bool_]:
-        """Where a value was measured, (n_points, n_outputs)."""
-        return np.isfinite(self.values)
-
-
-@dataclass(frozen=True)
-class _Graph:
-    """A pickled SX expression: a function of its symbols, and their names."""
-
-    function: ca.Function
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, expression: ca.SX) -> _Graph:
-        found = ca.symvar(expression)
-        return cls(ca.Function("expression", found, [expression]), tuple(s.name() for s in found))
-
-    def expression(self) -> ca.SX:
-        return ca.SX(self.function.call([ca.SX.sym(n) for n in self.names])[0])
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mask", np.isfinite(self.values))
 
 
 def _packed(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: _Graph.of(v) if isinstance(v, ca.SX) else v for n, v in group.items()}
+    return {n: PickledExpressions.of([v]) if isinstance(v, ca.SX) else v for n, v in group.items()}
 
 
 def _unpacked(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: v.expression() if isinstance(v, _Graph) else v for n, v in group.items()}
+    return {n: v.values()[0] if isinstance(v, PickledExpressions) else v for n, v in group.items()}
 
 
 def _packed_rest(said: SteadyStart) -> tuple[Any, ...]:
@@ -542,7 +560,9 @@ def _restore(
     name: str,
     steady: tuple[Any, ...] | None,
 ) -> Experiment:
-    noise = {n: replace(m, sigma=s.expression() if isinstance(s, _Graph) else s) for n, (m, s) in stated.items()}
+    noise = {
+        n: replace(m, sigma=s.values()[0] if isinstance(s, PickledExpressions) else s) for n, (m, s) in stated.items()
+    }
     initial, parameters = _unpacked(initial), _unpacked(parameters)
     if steady is not None:
         initial = _unpacked_rest(steady, initial)
@@ -567,8 +587,8 @@ def _slots(times: Array, values: Array) -> tuple[Array, NDArray[np.intp]]:
 
 
 def _brought_to_rest(
-    series: dict[str, Series], begin: float | None, mistakes: list[str]
-) -> tuple[dict[str, Series], bool]:
+    series: dict[str, TimeSeries], begin: float | None, mistakes: list[str]
+) -> tuple[dict[str, TimeSeries], bool]:
     """Put values at infinity where the model, which begins at rest, still is; tell whether there are any."""
     infinite = [np.isposinf(s.times) for s in series.values()]
     if not any(at.any() for at in infinite):
@@ -577,9 +597,9 @@ def _brought_to_rest(
         mistakes.append("values at infinity stand beside others; give those at infinity as an experiment of their own")
         finite = {n: np.where(at, np.nanmax(s.times, where=~at, initial=begin or 0.0), s.times)
                   for (n, s), at in zip(series.items(), infinite, strict=True)}  # fmt: skip
-        return {n: Series(finite[n], s.values, s.shape) for n, s in series.items()}, False
+        return {n: TimeSeries(finite[n], s.values, s.shape) for n, s in series.items()}, False
     still = (begin or 0.0) + max(abs(begin or 0.0), 1.0)
-    return {n: Series(np.full_like(s.times, still), s.values, s.shape) for n, s in series.items()}, True
+    return {n: TimeSeries(np.full_like(s.times, still), s.values, s.shape) for n, s in series.items()}, True
 
 
 def _resting(initial: Any, signals: Mapping[str, Input | EstimatedInput], mistakes: list[str]) -> SteadyStart:
@@ -637,33 +657,28 @@ def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
         if guess is None or not np.isfinite(guess):
             mistakes.append(f"initial state '{name}' is consistent({text(value.guess)}); give a finite number as guess")
         return Consistent(np.nan if guess is None else guess)
-    if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant() and holds_nan(value):
-        mistakes.append(f"initial state '{name}' {NOT_A_NUMBER}")
-        return np.nan
-    if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant():
-        return value
-    number = float(value) if isinstance(value, ca.SX) and value.numel() == 1 else real(value)
-    if number is None or not np.isfinite(number):
-        mistakes.append(
-            f"initial state '{name}' is {text(value)}; give a finite number, free(guess) or a scalar SX expression"
-        )
-        return np.nan
-    return number
+    return _number_or_expression(
+        f"initial state '{name}'", value, "give a finite number, free(guess) or a scalar SX expression", mistakes
+    )
 
 
 def own_parameter(name: str, value: Any, mistakes: list[str]) -> float | ca.SX:
     """Read one entry of `parameters`."""
-    if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant() and holds_nan(value):
-        mistakes.append(f"parameter '{name}' {NOT_A_NUMBER}")
-        return np.nan
-    if isinstance(value, ca.SX) and value.numel() == 1 and not value.is_constant():
-        return value
-    number = float(value) if isinstance(value, ca.SX) and value.numel() == 1 else real(value)
-    if number is not None and np.isfinite(number):
-        return number
+    remedy = "give a finite number or a scalar SX expression of other parameters"
     if isinstance(value, Free):
         remedy = "declare it as Parameter(guess, local=True) in the problem to estimate a value of its own"
-    else:
-        remedy = "give a finite number or a scalar SX expression of other parameters"
-    mistakes.append(f"parameter '{name}' is {text(value)}; {remedy}")
+    return _number_or_expression(f"parameter '{name}'", value, remedy, mistakes)
+
+
+def _number_or_expression(what: str, value: Any, remedy: str, mistakes: list[str]) -> float | ca.SX:
+    single = isinstance(value, ca.SX) and value.numel() == 1
+    if single and not value.is_constant():
+        if not holds_nan(value):
+            return value
+        mistakes.append(f"{what} {NOT_A_NUMBER}")
+        return np.nan
+    number = float(value) if single else real(value)
+    if number is not None and np.isfinite(number):
+        return number
+    mistakes.append(f"{what} is {text(value)}; {remedy}")
     return np.nan

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from scipy.interpolate import CubicSpline, PchipInterpolator, PPoly
 
+from castfit._support.arguments import is_one_of, real, reals, text
 from castfit._support.bounds import both_bounds
 from castfit._support.reprs import brief
-from castfit._support.arguments import is_one_of, real, reals, text
-from castfit.experiment.estimated_inputs import EstimatedInput
 from castfit._support.status import check, suggest
+from castfit.experiment.estimated_inputs import EstimatedInput
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Array = NDArray[np.float64]
+    from castfit._support.arrays import Array
+
 
 _AT_LEAST = {"constant": 1, "piecewise_constant": 1, "linear": 2, "pchip": 2, "cubic_spline": 4}  # points
 
@@ -236,14 +237,7 @@ class Input:
 
 @dataclass(frozen=True, eq=False)
 class Placeholder(Input):
-    """What stands for an estimated input once its values have become quantities: nothing, 0 at all times.
-
-    Attributes
-    ----------
-    said : EstimatedInput
-    called : str
-        The model's name of the input.
-    """
+    """What stands for an estimated input, which the model calls so, once its values are quantities: 0 at all times."""
 
     said: EstimatedInput
     called: str

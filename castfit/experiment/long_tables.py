@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from castfit._support.arguments import named, text
-from castfit.experiment.experiment import Experiment
-from castfit.experiment.time_series import is_frame
 from castfit._support.status import InputError, check, suggest
+from castfit.experiment.experiment import Experiment
+from castfit.experiment.measurements import is_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable

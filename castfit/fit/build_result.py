@@ -10,29 +10,30 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from castfit.problem.observables import unknowns
+from castfit.problem.prior_rows import Smooth
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.constraint_table import ConstraintTable, constraint_table
-from castfit.result.information_criteria import Criteria
-from castfit.result.goodness_of_fit import UNKNOWN, goodness
+from castfit.result.covariance import WRITTEN_OUT, Statistics, neg2loglik, statistics
+from castfit.result.goodness_of_fit import UNKNOWN, Criteria, goodness
 from castfit.result.identifiability import judge, no_verdict
-from castfit.result.parts import Estimates, Provenance, Uncertainty
 from castfit.result.residuals import Seen, series
 from castfit.result.result import Result
 from castfit.simulate.simulate import Nodes
-from castfit.problem.roughness_penalty import Smooth
 from castfit.solve.staged import Evaluation, Linearization, StagedProblem, gaps, weighted_squares
-from castfit.result.covariance import WRITTEN_OUT, Statistics, neg2loglik, statistics
-from castfit.transcribe.measured import constant
+from castfit.transcribe.observation import constant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem.compiled_problem import Posed
-    from castfit.problem.problem import Posable
+    from castfit._support.arrays import Array
     from castfit._support.status import Status
     from castfit.fit.verification import Verification
+    from castfit.integrate import IntegratorOptions
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.problem import Posable
 
-    Array = NDArray[np.float64]
+_INTEGRATED = 1e4  # times what rounding leaves: what integrators and collocation leave
 
 
 def estimate(
@@ -44,7 +45,15 @@ def estimate(
     status: Status,
     message: str,
     active: NDArray[np.int8],
-    provenance: Provenance,
+    transcription: str,
+    solver: str,
+    integrator: IntegratorOptions,
+    iterations: int,
+    evaluations: Mapping[str, int],
+    failures: Mapping[str, int],
+    history: Sequence[dict[str, float]],
+    time: float,
+    strategies: Sequence[str] = (),
     absolute_sigma: bool,
     confidence_level: float,
     accuracy: float,
@@ -53,29 +62,14 @@ def estimate(
 ) -> Result:
     """Build the result from where a solver ended, for fits that failed as well.
 
-    Parameters
-    ----------
-    problem : Problem or Posed
-        What the user asked.
-    staged : StagedProblem
-    v : (n_v,) array
-        The solution, or the best point so far.
-    at : Linearization or Evaluation
-        The problem at v; statistics need the linearization.
-    active : (n_v,) int array
-        -1 where the lower bound of a variable is active, +1 the upper, 0 neither.
-    status : Status
-    message : str
-    provenance : Provenance
-    absolute_sigma : bool
-        Whether standard deviations are taken as they are; otherwise the variance of the noise is estimated.
-    confidence_level : float
-    accuracy : float
-        Relative accuracy to which the transcription solves the model over a stage; it gives the numerical error.
-    verification : Verification, optional
-        What the model's own integration says; it adds to the numerical error.
-    posed : Posed, optional
-        What was solved, if it is not `problem` as it stands.
+    problem, posed : what the user asked, and what was solved if it is not that as it stands
+    v, at : the solution (n_v,) or the best point so far, and the problem there; statistics need the linearization
+    active : (n_v,), -1 where the lower bound of a variable is active, +1 the upper, 0 neither
+    absolute_sigma : whether standard deviations are taken as they are; otherwise the variance of the noise is estimated
+    accuracy : relative, to which the transcription solves the model over a stage; it gives the numerical error, to
+        which `verification` adds what the model's own integration says
+
+    What is not named here is as in `Result`.
     """
     posed, layout, quantities = posed or problem.posed, staged.layout, problem.quantities
     unknown_sigmas = [f"sigma({name})" if name else "sigma" for name in posed.groups]
@@ -97,7 +91,7 @@ def estimate(
                 active,
                 scale=staged.scale,
                 relative_tolerance=accuracy,
-                absolute_tolerance=provenance.integrator.absolute_tolerance,
+                absolute_tolerance=integrator.absolute_tolerance,
                 penalty=posed.penalties,
                 row_errors=None if verification is None else verification.row_errors,
                 defects=None if verification is None else verification.defects,
@@ -105,7 +99,7 @@ def estimate(
         except (np.linalg.LinAlgError, RuntimeError):  # derivatives that are not finite, or multipliers not found
             unknown = unknown or "the linear algebra of the statistics failed"
     constraints = ConstraintTable()
-    if isinstance(at, Linearization) and at.ok:
+    if (posed.path or posed.relations or posed.implied) and isinstance(at, Linearization) and at.ok:
         constraints = constraint_table(posed, staged, at, success=status.success)
     trusted = found if status.success else None
     none, few = nothing_known(names), n_theta <= WRITTEN_OUT
@@ -132,7 +126,16 @@ def estimate(
     counted = posed.least_squares and not posed.groups  # then chi2 holds what priors cost
     chi2 -= 2.0 * counted * rough
     none_known = no_verdict(names, unknown or "the problem was not linearized")
-    solution = Estimates(
+    heavy = any(o is not None and o.noise.heavy for c in posed.conditions for o in c.observed)
+    judged = goodness(
+        series(posed, seen),
+        chi2 - 2.0 * counted * posed.priors(theta).straight_cost,
+        dof,
+        absolute_sigma=absolute_sigma and not heavy,
+    )
+    if verification is not None and not verification.reproduced:
+        judged = UNKNOWN  # these are not the model's residuals
+    return Result(
         status=status,
         message=message,
         names=names,
@@ -155,8 +158,7 @@ def estimate(
             chain.name: Nodes(times[:-1], states)
             for chain, times, states in zip(layout.chains, staged.times(v), staged.node_states(v), strict=True)
         },
-    )
-    uncertainty = Uncertainty(
+        goodness=judged,
         dof=dof,
         neg2loglik=likelihood,
         aic=criteria.aic,
@@ -186,17 +188,18 @@ def estimate(
         inflation=1.0 if found is None else found.inflation,
         constraints=constraints,
         identifiability=judge(names, natural, slope, held, found, unknown=unknown) if found is not None else none_known,
+        transcription=transcription,
+        solver=solver,
+        integrator=integrator,
+        iterations=iterations,
+        evaluations=dict(evaluations),
+        failures=dict(failures),
+        time=time,
+        history=tuple(history),
+        versions=versions(),
+        strategies=tuple(strategies),
+        problem=problem,
     )
-    heavy = any(o is not None and o.noise.heavy for c in posed.conditions for o in c.observed)
-    judged = goodness(
-        series(posed, seen),
-        chi2 - 2.0 * counted * posed.priors(theta).straight_cost,
-        dof,
-        absolute_sigma=absolute_sigma and not heavy,
-    )
-    if verification is not None and not verification.reproduced:
-        judged = UNKNOWN  # these are not the model's residuals
-    return Result(solution, uncertainty, judged, provenance, problem)
 
 
 def _effective(posed: Posed, held: Mapping[str, str], leverage: Array | None) -> dict[str, float]:
@@ -262,3 +265,23 @@ def versions() -> Mapping[str, str]:
         except metadata.PackageNotFoundError:  # castfit run from a checkout
             found[package] = "unknown"
     return found
+
+
+def reproduced(problem: Posed, staged: StagedProblem, at: Evaluation, active: NDArray[np.int8]) -> str:
+    """Say which data are reproduced exactly, so that nothing is known about their noise; empty if none are.
+
+    Sigmas that are eliminated are then as small as errors of integration; those that are estimated are at the bound
+    that the resolution of the data sets, unless another one was given.
+    """
+    floor = at.sigma <= staged.least_sigma
+    small = at.sigma <= _INTEGRATED * staged.least_sigma
+    names = [name for name, exact in zip(problem.groups, small, strict=True) if exact]
+    held = [name for name, side in zip(problem.names, active[: len(problem.names)], strict=True) if side < 0]
+    if held:
+        free = {f"sigma({name})" for name, _, _, sigma in unknowns(problem.experiments) if sigma.lower == 0.0}
+        names += [name.removeprefix("sigma(").removesuffix(")") for name in held if name in free]
+    if not names:
+        return ""
+    data = f"data of {', '.join(names)}" if all(names) else "data"
+    left = "rounding" if len(names) == np.count_nonzero(floor) else "the errors of the integration"
+    return f"The {data} are reproduced to within {left}; nothing is known about their noise."

@@ -55,10 +55,7 @@ def lapse(
 ) -> Lapse | None:
     """Return the worst violation between points at v; None if there is none, or nothing is held along the path.
 
-    Raises
-    ------
-    SimulationError
-        If the model cannot be integrated.
+    Raises SimulationError if the model cannot be integrated.
     """
     chosen = [j for j, c in enumerate(posed.path) if c.times == ALONG]
     if not chosen:

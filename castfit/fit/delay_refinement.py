@@ -6,55 +6,62 @@ more than a hundredth of its standard error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.status import Status
+from castfit.fit.refinement import FitQuestion, RefinedFit
 from castfit.model.delay import LADDER
 from castfit.problem.problem import with_nodes
-from castfit._support.status import Status
+from castfit.result.result import Result
 
 if TYPE_CHECKING:
     from castfit.problem.problem import Posable
-    from castfit.result.result import Result
 
 _STILL = 0.01  # of a standard error
 _ROUNDING = 1e-6  # of an estimate: data without noise leave no standard errors to compare with
 
 
-def settled(problem: Posable, first: Result, again: Callable[[Posable, Mapping[str, float]], Result]) -> Result:
-    """Repeat a fit with more nodes until its estimates stand still, and say so in the result's message.
+class DelayNodes(RefinedFit):
+    """More nodes, until estimates stand still."""
 
-    Parameters
-    ----------
-    problem : Problem or Posed
-        With an adaptive model.
-    first : Result
-        A solution with as many nodes as the model has.
-    again : callable
-        ``again(problem, start)`` fits another problem from the given values.
-    """
-    best, orders, moved = first, [_order(problem)], np.inf
-    for order in LADDER:
-        if order <= orders[-1]:
-            continue
-        finer = with_nodes(problem, order)
-        if finer is None:
-            return _said(best, f"{_of(best)}; whether they suffice was not tested.")
-        found = again(finer, best.values)
-        if not found.success:
-            ended = found.message if found.status is not Status.MAX_TIME else "no time was left"
-            return _said(best, f"{_of(best)}; whether they suffice is not known: with {order}, {ended}")
-        moved = movement(best, found)
-        best = together(best, found)
-        orders.append(order)
-        if moved <= 1.0:
-            how = f"with {orders[-2]} the estimates differ by at most {_STILL * moved:.1g} standard errors"
-            return _said(best, f"{_of(best)}; {how}.")
-    still = f"the estimates still move: by {_STILL * moved:.2g} standard errors from {orders[-2]} nodes on"
-    return _said(best, f"{_of(best)}, and {still}.")
+    what = "nodes of delay lines"
+
+    def __init__(self, question: FitQuestion) -> None:
+        self.problem, self.orders, self.said = question.problem, [_order(question.problem)], ""
+
+    def refined(self, answer: Result) -> FitQuestion | None:
+        """Return the problem with more nodes, unless it is known whether there are enough."""
+        if self.said or not answer.success:
+            return None
+        order = next((n for n in LADDER if n > self.orders[-1]), None)
+        finer = None if order is None else with_nodes(self.problem, order)
+        if order is None or finer is None:
+            self.said = f"{_of(answer)}; whether they suffice was not tested."
+            return None
+        self.orders.append(order)
+        return FitQuestion(finer, answer.values)
+
+    def joined(self, before: Result, after: Result) -> Result:
+        """Compare estimates with fewer and with more nodes."""
+        fewer, more = self.orders[-2:]
+        if not after.success:
+            ended = after.message if after.status is not Status.MAX_TIME else "no time was left"
+            self.said = f"{_of(before)}; whether they suffice is not known: with {more}, {ended}"
+            return before
+        moved = _STILL * movement(before, after)
+        if moved <= _STILL:
+            how = f"with {fewer} the estimates differ by at most {moved:.1g} standard errors"
+            self.said = f"{_of(after)}; {how}."
+        elif more == max(LADDER):
+            still = f"the estimates still move: by {moved:.2g} standard errors from {fewer} nodes on"
+            self.said = f"{_of(after)}, and {still}."
+        return super().joined(before, after)
+
+    def concluded(self, answer: Result) -> Result:
+        """Say how many nodes there are, and whether that is enough."""
+        return answer.ended(answer.status, f"{answer.message} {self.said}") if self.said else answer
 
 
 def movement(before: Result, after: Result) -> float:
@@ -77,21 +84,3 @@ def _of(result: Result) -> str:
     assert result.problem is not None
     named = [f"{line.name} has {line.order} nodes" for line in result.problem.posed.model.lines if line.adaptive]
     return f"The delay line of {', that of '.join(named)}"
-
-
-def _said(result: Result, sentence: str) -> Result:
-    return result.ended(result.status, f"{result.message} {sentence}")
-
-
-def together(before: Result, after: Result) -> Result:
-    """Return the later result with the work of both."""
-    a, b = before.provenance, after.provenance
-    work = replace(
-        b,
-        iterations=a.iterations + b.iterations,
-        evaluations={k: a.evaluations.get(k, 0) + b.evaluations.get(k, 0) for k in {**a.evaluations, **b.evaluations}},
-        failures={k: a.failures.get(k, 0) + b.failures.get(k, 0) for k in {**a.failures, **b.failures}},
-        time=a.time + b.time,
-        history=a.history + b.history,
-    )
-    return replace(after, provenance=work)

@@ -5,52 +5,47 @@ theta, states --transcribe--> staged problem --solve--> v --(refine, solve again
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.arguments import flag_mistakes, is_one_of, real, text
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.progress_line import duration, live
-from castfit._support.arguments import flag_mistakes, is_one_of, real, text
-from castfit._support.time_limit import Stopped, heeding_interrupts, watched
-from castfit.fit.fallbacks import Search, started_from
-from castfit.fit.build_result import estimate, versions
-from castfit.integrate.crew import lanes_divided, worker_mistakes
-from castfit.fit.laplace_kinks import kinks_of, resolved
-from castfit.fit.maximum_likelihood import search_for
+from castfit._support.status import check
+from castfit._support.time_limit import Interrupt, Stopped, watched
+from castfit.fit.attempt import FitRun, started_from
+from castfit.fit.build_result import estimate, reproduced
+from castfit.fit.delay_refinement import DelayNodes
+from castfit.fit.laplace_kinks import LaplaceKinks, kinks_of
+from castfit.fit.maximum_likelihood import most_likely
 from castfit.fit.methods import Solver, Transcription, parts_from
-from castfit.fit.delay_refinement import settled
-from castfit.result.parts import Provenance
-from castfit.problem.compiled_problem import Posed
-from castfit.problem.problem import Posable, Problem, kind_mistakes
-from castfit.fit.exact_data import reproduced
-from castfit.result.result import Result
-from castfit.fit.smoothing_weights import chosen_labels, smoothed
-from castfit.solve.solution import Iteration
-from castfit.fit.start.constant import SoftStart, softened
+from castfit.fit.refinement import FitQuestion, solved
+from castfit.fit.smoothing_weights import SmoothnessWeights
 from castfit.fit.start.decomposition.search import Decomposed, Origin, decompose
 from castfit.fit.start.matching import matching
-from castfit._support.status import check
+from castfit.fit.start.soft_start import SoftStart, softened
+from castfit.fit.strategies import search
+from castfit.integrate.distributed import lanes_divided, worker_mistakes
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.problem import Posable, Problem, kind_mistakes
+from castfit.result.result import Result
+from castfit.solve.solution import Iteration
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from castfit._support.arrays import Array
 
-    Array = NDArray[np.float64]
 
 Start = Mapping[str, float] | Result | Decomposed | SoftStart | str | None
 """Where a fit may start."""
 
-_MOMENT = 1e-3  # seconds: a limit must be positive
-
 
 # Wild trial points overflow; they are found and rejected, and must not warn.
-@heeding_interrupts
 @one_blas_thread
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def fit(
@@ -84,8 +79,8 @@ def fit(
         "box" (Gauss-Newton in a trust region for parameters known to decades).
     start : mapping from quantity name to value, Result, "matching", "decomposed", "soft", Decomposed or SoftStart
         Where the search starts, natural scale; what is not named starts at its guess.  "matching" first fits the
-        model's right-hand side to the measured states (see castfit.start.matching); where all states are measured this
-        is also tried when the search gets nowhere from the guess.  "decomposed" first estimates the equations that
+        model's right-hand side to the measured states (see castfit.fit.start.matching); where all states are measured
+        this is also tried when the search gets nowhere from the guess.  "decomposed" first estimates the equations that
         share no parameter apart from each other, from many random starts between the bounds (see `Decomposed`).  "soft"
         lets constant states and parameters find each other while the equations harden (see `SoftStart`), where little
         is measured.  From a Result multiple shooting and collocation begin at its whole trajectory.
@@ -93,7 +88,7 @@ def fit(
         Whether Gauss-Newton may go on from the measured states, by "matching", when it gets nowhere from the start.
     retry : bool
         Whether multiple shooting and collocation go on by other means where they fail, or end where the residuals are
-        far larger than the noise (see castfit.attempts); the message says what was tried.
+        far larger than the noise (see castfit.fit.strategies); the message says what was tried.
     verify : bool
         Whether a solution must be reproduced by the model itself, integrated with error control, to be called one.
         Without it castfit believes the transcription: for estimates that are not final.
@@ -145,7 +140,7 @@ def fit(
     >>> cf.fit(problem, start={"k3": 1.0})
     Traceback (most recent call last):
         ...
-    castfit.status.InputError: start: 1 mistake found
+    castfit.InputError: start: 1 mistake found
       - 'k3' is not estimated: did you mean 'k2'? (valid: k1, k2)
     """
     began = time.perf_counter()
@@ -154,76 +149,6 @@ def fit(
             check("fit", [*kind_mistakes(problem), "loss is for a Problem; give the problem problem.robust(loss)"])
         else:
             problem = problem.robust(loss, f_scale)
-
-    def smoothly(asked: Posable, start: Start, limit: float, *, near: bool = False) -> Result:
-        return _fit(
-            asked,
-            transcription,
-            solver,
-            start=start,
-            second_start=False if near else second_start,
-            retry=False if near else retry,
-            verify=verify,
-            workers=workers,
-            max_time=limit,
-            callback=callback,
-            absolute_sigma=absolute_sigma,
-            confidence_level=confidence_level,
-            verbose=verbose,
-        )
-
-    def once(asked: Posable, start: Start, limit: float) -> Result:
-        if kind_mistakes(asked) or not chosen_labels(asked.posed):
-            return smooth(asked, start, limit)
-        own = time.perf_counter()
-
-        def solve(weighed: Posable, origin: Start, near: bool) -> Result:
-            return smooth(weighed, origin, max(limit - (time.perf_counter() - own), _MOMENT), near=near)
-
-        return smoothed(asked, start, solve)
-
-    def smooth(asked: Posable, start: Start, limit: float, *, near: bool = False) -> Result:
-        if kind_mistakes(asked) or not kinks_of(asked.posed):
-            return smoothly(asked, start, limit, near=near)
-        own = time.perf_counter()
-        times = itertools.chain([limit], iter(lambda: max(limit - (time.perf_counter() - own), _MOMENT), None))
-
-        def solve(arranged: Posable, origin: Start, close: bool) -> Result:
-            return smoothly(arranged, origin, next(times), near=near or close)
-
-        return resolved(asked, start, solve)
-
-    if isinstance(start, Result) and not kind_mistakes(problem):
-        problem = start.answering(problem).problem or problem  # with as many nodes in delay lines as there
-    with lanes_divided(1 if worker_mistakes(workers) else workers):
-        result = once(problem, start, max_time)
-        if not (problem.posed.model.adaptive and verify and result.success):
-            return result
-
-        def again(finer: Posable, values: Mapping[str, float]) -> Result:
-            return once(finer, values, max(max_time - (time.perf_counter() - began), _MOMENT))
-
-        return settled(problem, result, again)
-
-
-def _fit(
-    problem: Posable,
-    transcription: Transcription | str | None,
-    solver: Solver | str | None,
-    *,
-    start: Start,
-    second_start: bool,
-    retry: bool,
-    verify: bool,
-    workers: int | Executor,
-    max_time: float,
-    callback: Callable[[Iteration], Any] | None,
-    absolute_sigma: bool | None,
-    confidence_level: float,
-    verbose: int,
-) -> Result:
-    """Fit once, with the delay lines that the model has."""
-    began = time.perf_counter()
     mistakes = _kind_mistakes(problem, callback)
     asked, chosen = parts_from(transcription, solver, mistakes)
     level, limit = real(confidence_level), real(max_time)
@@ -240,61 +165,110 @@ def _fit(
     check("fit", mistakes)
     assert level is not None
     assert limit is not None
-    confidence_level, max_time = level, limit  # as floats
+    if isinstance(start, Result):
+        problem = start.answering(problem).problem or problem  # with as many nodes in delay lines as there
+    once = _Fit(
+        asked, chosen, began + limit, callback, verbose, level, absolute_sigma,
+        second_start=second_start, retry=retry, verify=verify,
+    )  # fmt: skip
+    question, refinements = FitQuestion(problem, start), _refinements(problem.posed, verify=verify)
+    with Interrupt(), lanes_divided(workers):
+        return solved(question, refinements, once.fit) if refinements else once.fit(question)
 
-    with watched(max_time), live(keep=False) if verbose == 1 else nullcontext() as line:
-        posed = problem.posed.assuming(absolute_sigma=absolute_sigma)
-        origin = _origin(posed, asked, start, max_time)
-        with suppress(Stopped):  # the solver will notice
-            if isinstance(start, Result):
-                asked = at_trajectory(posed, asked, origin.theta, start)
-            elif origin.nodes is not None:
-                asked = started_from(posed, asked, origin.theta, origin.nodes)
-        say = _say if verbose else _silent
-        if origin.note:
-            say(origin.note)
-        deadline = began + max_time if origin.ended is None else began
-        search = Search(posed, chosen, deadline, _reporter(callback, verbose, line, deadline), say, verify=verify)
-        ended = search_for(search, asked, origin.theta, second_start=second_start, retry=retry)
-    found, solution, posed = ended.attempt, ended.attempt.solution, search.problem
-    if origin.ended is not None:
-        solution = replace(solution, status=origin.ended)
-    success, staged = solution.status.success, found.staged
-    rounding = reproduced(posed, staged, found.linear, solution.active) if success else ""
-    remark = staged.remark(solution.v) if success else ""
-    parts = (
-        *(solution.status.sentence, solution.detail, rounding, origin.note),
-        *(*ended.notes, remark, solution.status.remedy),
-    )
-    seconds = time.perf_counter() - began
-    result = estimate(
-        problem,
-        found.staged,
-        solution.v,
-        found.linear,
-        status=solution.status,
-        message=" ".join(part for part in parts if part),
-        active=solution.active,
-        provenance=Provenance(
+
+def _refinements(problem: Posed, *, verify: bool) -> list[type[DelayNodes | SmoothnessWeights | LaplaceKinks]]:
+    """Return what is found out by fitting again, the outermost first."""
+    found: list[type[DelayNodes | SmoothnessWeights | LaplaceKinks]] = []
+    if problem.model.adaptive and verify:
+        found.append(DelayNodes)
+    if any(term.chosen for term in problem.smooth):
+        found.append(SmoothnessWeights)
+    if problem.every_prior and kinks_of(problem):
+        found.append(LaplaceKinks)
+    return found
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """What `fit` was asked for, checked; the problem and the start are what refinements change."""
+
+    asked: Transcription
+    solver: Solver
+    deadline: float
+    callback: Callable[[Iteration], Any] | None
+    verbose: int
+    confidence_level: float
+    absolute_sigma: bool | None
+    second_start: bool
+    retry: bool
+    verify: bool
+
+    def fit(self, question: FitQuestion) -> Result:
+        """Fit once, with the delay lines, weights of smoothness and signs that the question has."""
+        began = time.perf_counter()
+        problem, start, asked = question.problem, question.start, self.asked
+        limit = self.deadline - began
+        with watched(limit), live(keep=False) if self.verbose == 1 else nullcontext() as line:
+            posed = problem.posed.assuming(absolute_sigma=self.absolute_sigma)
+            origin = _origin(posed, asked, start, limit)
+            with suppress(Stopped):  # the solver will notice
+                if isinstance(start, Result):
+                    asked = at_trajectory(posed, asked, origin.theta, start)
+                elif origin.nodes is not None:
+                    asked = started_from(posed, asked, origin.theta, origin.nodes)
+            say = _say if self.verbose else _silent
+            if origin.note:
+                say(origin.note)
+            deadline = began + limit if origin.ended is None else began
+            run = FitRun(
+                posed,
+                self.solver,
+                deadline,
+                _reporter(self.callback, self.verbose, line, deadline),
+                say,
+                verify=self.verify,
+                second_start=self.second_start and not question.near,
+                retry=self.retry and not question.near,
+            )
+            ended = (search if posed.least_squares else most_likely)(run, asked, origin.theta)
+        found, solution, posed = ended.attempt, ended.attempt.solution, run.problem
+        if origin.ended is not None:
+            solution = replace(solution, status=origin.ended)
+        success, staged = solution.status.success, found.staged
+        rounding = reproduced(posed, staged, found.linear, solution.active) if success else ""
+        remark = staged.remark(solution.v) if success else ""
+        parts = (
+            *(solution.status.sentence, solution.detail, rounding, origin.note),
+            *(*ended.notes, remark, solution.status.remedy),
+        )
+        seconds = time.perf_counter() - began
+        result = estimate(
+            problem,
+            staged,
+            solution.v,
+            found.linear,
+            status=solution.status,
+            message=" ".join(part for part in parts if part),
+            active=solution.active,
             transcription=found.transcription.label,
-            solver=chosen.label,
+            solver=self.solver.label,
             integrator=found.transcription.integrator,
-            iterations=search.iterations,
-            evaluations=dict(search.evaluations),
-            failures=dict(search.failures),
+            iterations=run.iterations,
+            evaluations=run.evaluations,
+            failures=run.failures,
             time=seconds,
-            history=tuple(search.history),
-            versions=versions(),
-        ),
-        absolute_sigma=posed.absolute_sigma,
-        confidence_level=confidence_level,
-        accuracy=found.transcription.accuracy,
-        verification=found.verification,
-        posed=posed,
-    )
-    if verbose:
-        _say(f"{solution.status.value} after {search.iterations} iterations, {seconds:.2f} s: chi2 = {result.chi2:.8g}")
-    return result
+            history=run.history,
+            strategies=run.strategies,
+            absolute_sigma=posed.absolute_sigma,
+            confidence_level=self.confidence_level,
+            accuracy=found.transcription.accuracy,
+            verification=found.verification,
+            posed=posed,
+        )
+        if self.verbose:
+            said = f"{solution.status.value} after {run.iterations} iterations, {seconds:.2f} s"
+            _say(f"{said}: chi2 = {result.chi2:.8g}")
+        return result
 
 
 def _worker_mistakes(workers: Any, asked: Transcription) -> list[str]:

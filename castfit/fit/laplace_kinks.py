@@ -17,20 +17,28 @@ parabola about its kink and the multiplier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import linalg, optimize
 
-from castfit.result.identifiability import AT_KINK, Identifiability, Verdict, overall
-from castfit.problem.prior_rows import OfExpression, Plain
-from castfit.fit.delay_refinement import together
-from castfit.densities.priors.distributions import PriorDistribution
-from castfit.densities.priors.laplace import AtKink, Laplace, OneSided, Pinned, distance_of, laplace_of, rounded_off
-from castfit.result.result import Result
 from castfit._support.status import Status
+from castfit.densities.priors.distributions import PriorDistribution
+from castfit.densities.priors.laplace import (
+    AtKink,
+    LaplacePrior,
+    OneSided,
+    Pinned,
+    distance_of,
+    laplace_of,
+    rounded_off,
+)
+from castfit.fit.refinement import FitQuestion, RefinedFit
+from castfit.problem.prior_rows import ExpressionPrior, QuantityPrior
+from castfit.result.identifiability import AT_KINK, Identifiability, Verdict, overall
+from castfit.result.result import Result
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -52,8 +60,8 @@ class Kink:
     """
 
     at: int
-    term: Plain | OfExpression
-    prior: Laplace
+    term: QuantityPrior | ExpressionPrior
+    prior: LaplacePrior
     side: float
 
     def distance(self, natural: Array) -> tuple[float, Array]:
@@ -63,7 +71,7 @@ class Kink:
 
 
 @dataclass(frozen=True)
-class Place:
+class KinkSide:
     """Where a quantity is relative to a kink: sign +1, -1, or 0 at it; its multiplier; the data's curvature along u."""
 
     sign: float
@@ -75,15 +83,15 @@ def kinks_of(problem: Posed) -> tuple[Kink, ...]:
     """Find the Laplace priors of a problem."""
     found: list[Kink] = []
     for i, term in enumerate(problem.every_prior):
-        if isinstance(term, (Plain, OfExpression)):
+        if isinstance(term, (QuantityPrior, ExpressionPrior)):
             prior = laplace_of(term.prior)
             if prior is not None:
                 found.append(Kink(i, term, prior, _only_side(problem, term, prior)))
     return tuple(found)
 
 
-def _only_side(problem: Posed, term: Plain | OfExpression, prior: Laplace) -> float:
-    if isinstance(term, OfExpression):
+def _only_side(problem: Posed, term: QuantityPrior | ExpressionPrior, prior: LaplacePrior) -> float:
+    if isinstance(term, ExpressionPrior):
         return 0.0
     q = problem.quantities[term.at]
     # A kink at a bound is no kink; one at 0 is infinitely far on a logarithmic scale.
@@ -92,46 +100,51 @@ def _only_side(problem: Posed, term: Plain | OfExpression, prior: Laplace) -> fl
     return -1.0 if prior.kink >= q.upper else 0.0
 
 
-def resolved(problem: Posable, start: Any, solve: Callable[[Posed, Any, bool], Result]) -> Result:
-    """Fit a problem with Laplace priors.
+class LaplaceKinks(RefinedFit):
+    """Signs of distances from kinks, until they stay; before any is known there are parabolas in place of the kinks."""
 
-    Parameters
-    ----------
-    problem : Problem or Posed
-    start
-        Where the first fit starts.
-    solve : callable
-        ``solve(problem, start, near)`` fits a problem without kinks; `near` says that the start is close.
-    """
-    posed = problem.posed
-    kinks = kinks_of(posed)
-    rounded: dict[int, Place | None] = {k.at: Place(k.side, 0.0, 0.0) if k.side else None for k in kinks}
-    smooth = _arranged(posed, kinks, rounded)
-    best = solve(smooth, start, False)
-    seen: list[tuple[float, ...]] = []
-    settled = False
-    while _usable(best) and (best.success or not seen) and len(seen) < _ROUNDS:
-        places = _places(best, smooth, kinks)
+    what = "kinks of Laplace priors"
+
+    def __init__(self, question: FitQuestion) -> None:
+        self.problem, posed = question.problem, question.problem.posed
+        self.kinks = kinks_of(posed)
+        rounded: dict[int, KinkSide | None] = {k.at: KinkSide(k.side, 0.0, 0.0) if k.side else None for k in self.kinks}
+        self.smooth = _arranged(posed, self.kinks, rounded)
+        self.seen: list[tuple[float, ...]] = []
+        self.settled = False
+
+    def begun(self, question: FitQuestion) -> FitQuestion:
+        """Return the problem with parabolas."""
+        return replace(question, problem=self.smooth)
+
+    def refined(self, answer: Result) -> FitQuestion | None:
+        """Return the problem with the signs that follow from the answer, unless these are known."""
+        seen = self.seen
+        if not _usable(answer) or (seen and not answer.success) or len(seen) == _ROUNDS:
+            return None
+        places = _places(answer, self.smooth, self.kinks)
         signs = tuple(place.sign for place in places.values())
-        if seen and signs == seen[-1]:
-            settled = True
-            break
+        self.settled = bool(seen) and signs == seen[-1]
         if signs in seen:
-            break
+            return None
         seen.append(signs)
-        smooth = _arranged(posed, kinks, places)
-        best = together(best, solve(smooth, _moved(best, smooth), True))
-    return _as_asked(problem, smooth, best, kinks, seen[-1] if seen else (), settled=settled)
+        self.smooth = _arranged(self.problem.posed, self.kinks, places)
+        return FitQuestion(self.smooth, _moved(answer, self.smooth), near=True)
+
+    def concluded(self, answer: Result) -> Result:
+        """Return the answer as one of the problem with kinks."""
+        signs = self.seen[-1] if self.seen else ()
+        return _as_asked(self.problem, self.smooth, answer, self.kinks, signs, settled=self.settled)
 
 
 def _usable(result: Result) -> bool:
     """Whether the first fit, though no solution, came to a point from where signs can be guessed."""
     ended = (Status.STOPPED_BY_CALLBACK, Status.INTERRUPTED, Status.MAX_TIME)
-    finite = np.isfinite(result.statistics.information.diagonal()).all() and np.isfinite(result.gradient).all()
+    finite = np.isfinite(result.information.diagonal()).all() and np.isfinite(result.gradient).all()
     return bool(finite) and result.status not in ended
 
 
-def _arranged(problem: Posed, kinks: Sequence[Kink], places: Mapping[int, Place | None]) -> Posed:
+def _arranged(problem: Posed, kinks: Sequence[Kink], places: Mapping[int, KinkSide | None]) -> Posed:
     """Return the problem with smooth costs in place of kinks: parabolas where the place is not known."""
     terms, quantities = list(problem.every_prior), [replace(q, prior=None) for q in problem.quantities]
     for kink in kinks:
@@ -141,7 +154,7 @@ def _arranged(problem: Posed, kinks: Sequence[Kink], places: Mapping[int, Place 
             smooth = rounded_off(of, _guess(problem, kink))
         elif place.sign:
             smooth = OneSided(of.mean, of.scale, place.sign, _GENTLE * place.curvature, on=of.on)
-        elif isinstance(kink.term, Plain):
+        elif isinstance(kink.term, QuantityPrior):
             smooth, j = AtKink(of.mean, of.scale, on=of.on), kink.term.at
             quantities[j] = replace(quantities[j], guess=of.kink, lower=of.kink, upper=of.kink)
         else:
@@ -153,7 +166,7 @@ def _arranged(problem: Posed, kinks: Sequence[Kink], places: Mapping[int, Place 
 def _guess(problem: Posed, kink: Kink) -> float:
     """Return what has the kink at the guess."""
     natural = problem.to_natural(problem.guess)
-    if isinstance(kink.term, Plain):
+    if isinstance(kink.term, QuantityPrior):
         return float(natural[kink.term.at])
     return float(kink.term.expression.values(natural)[0][0])
 
@@ -161,23 +174,19 @@ def _guess(problem: Posed, kink: Kink) -> float:
 def _moved(result: Result, problem: Posed) -> Result:
     """Return a result as the start of a problem in which some quantities are fixed."""
     fixed = {q.name: q.guess for q in problem.quantities if q.lower == q.upper}
-    solution = result.solution
     return replace(
         result,
-        solution=replace(
-            solution,
-            parameters={n: fixed.get(n, v) for n, v in solution.parameters.items()},
-            initial_states={n: fixed.get(n, v) for n, v in solution.initial_states.items()},
-        ),
+        parameters={n: fixed.get(n, v) for n, v in result.parameters.items()},
+        initial_states={n: fixed.get(n, v) for n, v in result.initial_states.items()},
     )
 
 
-def _places(result: Result, problem: Posed, kinks: Sequence[Kink]) -> dict[int, Place]:
+def _places(result: Result, problem: Posed, kinks: Sequence[Kink]) -> dict[int, KinkSide]:
     """Solve the problem linearized at a result, and say where each quantity is relative to its kink."""
     theta = result.theta
     natural, slope = problem.to_natural(theta), problem.natural_slope(theta)
     found = problem.priors(theta)
-    curvature, gradient = np.array(result.statistics.information), result.gradient.copy()
+    curvature, gradient = np.array(result.information), result.gradient.copy()
     first = np.cumsum([0, *(term.curved.size for term in problem.every_prior)])
     jacobian = found.jacobian.dense
     for kink in kinks:
@@ -198,11 +207,11 @@ def _places(result: Result, problem: Posed, kinks: Sequence[Kink]) -> dict[int, 
     multiplier = weight * _dual(Q * weight, c[:, 0], u * weight, [kink.side for kink in kinks])
     squares = np.sum(Q**2, axis=0)  # 0 where bounds hold all that u depends on
     along = np.where(squares > 0.0, 1.0 / np.where(squares > 0.0, squares, 1.0), weight**2)
-    places: dict[int, Place] = {}
+    places: dict[int, KinkSide] = {}
     for i, kink in enumerate(kinks):
         inside = abs(multiplier[i]) < (1.0 - _INSIDE) * weight[i] and not kink.side
         sign = 0.0 if inside else float(np.sign(multiplier[i]))
-        places[kink.at] = Place(sign, float(multiplier[i]), float(along[i]))
+        places[kink.at] = KinkSide(sign, float(multiplier[i]), float(along[i]))
     return places
 
 
@@ -238,10 +247,9 @@ def _as_asked(
         ours, theirs = posed.priors(found.theta).cost, smooth.priors(found.theta).cost
     more = ours - theirs if found.success or np.isfinite(ours) else 0.0
     twice = 2.0 * (more + posed.prior_constant - smooth.prior_constant)
-    solution, known = found.solution, found.statistics
     asked = posed.assuming(absolute_sigma=found.absolute_sigma)
     held = [kink for kink, sign in zip(kinks, signs, strict=False) if sign == 0.0]
-    names = {posed.names[kink.term.at]: kink.prior.kink for kink in held if isinstance(kink.term, Plain)}
+    names = {posed.names[kink.term.at]: kink.prior.kink for kink in held if isinstance(kink.term, QuantityPrior)}
     said = ""
     if found.success:
         apart = [k.term.what for k, sign in zip(kinks, signs, strict=False) if sign]
@@ -250,23 +258,20 @@ def _as_asked(
     if found.success and not settled:
         status = Status.ACCEPTABLE
         said = f"{said} Which quantities end at the kinks of their priors was not settled; other starts may tell."
-    chi2 = solution.chi2 + 2.0 * more if asked.least_squares and not asked.groups else solution.chi2
-    solution = replace(
-        solution,
+    chi2 = found.chi2 + 2.0 * more if asked.least_squares and not asked.groups else found.chi2
+    return replace(
+        found,
         status=status,
         message=f"{found.message} {said}".strip(),
-        cost=solution.cost + more,
+        cost=found.cost + more,
         chi2=chi2,
-        active={n: "kink" if n in names else side for n, side in solution.active.items()},
+        active={n: "kink" if n in names else side for n, side in found.active.items()},
+        neg2loglik=found.neg2loglik + twice,
+        aic=found.aic + twice,
+        bic=found.bic + twice,
+        identifiability=_judged(found.identifiability, names),
+        problem=problem,
     )
-    known = replace(
-        known,
-        neg2loglik=known.neg2loglik + twice,
-        aic=known.aic + twice,
-        bic=known.bic + twice,
-        identifiability=_judged(known.identifiability, names),
-    )
-    return replace(found, solution=solution, statistics=known, problem=problem)
 
 
 def _said(held: Sequence[str], apart: Sequence[str]) -> str:

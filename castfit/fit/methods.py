@@ -8,10 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from castfit._support.arguments import text
+from castfit._support.status import suggest
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.ipopt import Ipopt
 from castfit.solve.sqp import Sqp
-from castfit._support.status import suggest
+from castfit.solve.staged import GradientEvaluation, Linearization, MatchingProducts
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
@@ -106,15 +107,8 @@ def given_parts(
 ) -> tuple[Transcription | None, Solver | None]:
     """Read parts that are given ready, by name, or not at all (None); what is wrong is added to `mistakes`.
 
-    Parameters
-    ----------
-    transcription, solver
-        "multiple/ipopt" names both.
-    mistakes : list of str
-    settings : mapping from a transcription's name, optional
-        Keyword arguments that it is made with.
-    also : names
-        What else a name might have meant.
+    "multiple/ipopt" names both; `settings` are keyword arguments by a transcription's name, `also` says what else a
+    name might have meant.
     """
     if isinstance(transcription, str) and "/" in transcription and solver is None:
         transcription, solver = transcription.split("/", 1)
@@ -142,34 +136,32 @@ class Demand:
     solver: Callable[[], Solver]
 
 
-DEMANDS: dict[str, Demand] = {
-    "scalar matching": Demand(
+DEMANDS: dict[type, Demand] = {
+    MatchingProducts: Demand(
         "matching='scalar' gives one vanishing gradient per interval",
         "use Sqp() or Ipopt(), or matching='vector'",
         Sqp,
     ),
-    "gradients": Demand(
+    GradientEvaluation: Demand(
         "derivatives='adjoint' gives the gradient of the cost alone",
         "use Ipopt(), or derivatives='forward'",
         Ipopt,
     ),
 }
-"""What transcriptions may demand of a solver, by the word that both declare."""
+"""What transcriptions may give instead of a `Linearization`."""
 
 
 def _demand(transcription: Any) -> Demand | None:
     """Return what a transcription demands; one of the user's own need not say that it demands nothing."""
-    return DEMANDS.get(getattr(transcription, "demand", ""))
+    gives = getattr(transcription, "gives", (Linearization,))
+    return None if Linearization in gives else DEMANDS[gives[0]]
 
 
 def mismatches(transcription: Any, solver: Any) -> list[str]:
-    """Find what a solver cannot do with what a transcription gives, or the other way round."""
+    """Find what a solver cannot do with what a transcription gives."""
     demand = _demand(transcription)
-    needed = getattr(solver, "needs", "")
-    if demand is not None and transcription.demand not in getattr(solver, "meets", ()):
+    if demand is not None and not set(transcription.gives) & set(getattr(solver, "takes", (Linearization,))):
         return [f"{demand.what}, of which {type(solver).__name__} can make nothing; {demand.remedy}"]
-    if transcription is not None and needed and getattr(transcription, "demand", "") != needed:
-        return [f"{solver!r} is for {needed}, which {type(transcription).__name__} does not have here; use Sqp()"]
     return []
 
 

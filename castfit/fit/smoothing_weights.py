@@ -24,21 +24,19 @@ V has no units: where those of time or of the input change, w_i follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import linalg, optimize
 
-from castfit.fit.delay_refinement import together
+from castfit.fit.refinement import FitQuestion, RefinedFit
 from castfit.problem.problem import with_smoothness
 from castfit.result.result import Result
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.problem.compiled_problem import Posed
-    from castfit.problem.problem import Posable
 
 _ROUNDS = 25  # fits until the weights must stay
 _STILL = 0.01  # of a degree of freedom, by which they then still move
@@ -52,47 +50,51 @@ def chosen_labels(problem: Posed) -> tuple[str, ...]:
     return tuple(dict.fromkeys(term.label for term in problem.smooth if term.chosen))
 
 
-def smoothed(problem: Posable, start: Any, solve: Callable[[Posed, Any, bool], Result]) -> Result:
-    """Fit a problem, choosing how smooth its estimated inputs are.
+class SmoothnessWeights(RefinedFit):
+    """Weights of roughness, until they stay."""
 
-    Parameters
-    ----------
-    problem : Problem or Posed
-    start
-        Where the first fit starts.
-    solve : callable
-        ``solve(problem, start, near)`` fits a problem with given weights; `near` says that the start is close.
-    """
-    posed = problem.posed
-    labels = chosen_labels(posed)
-    weights = {term.label: term.weight for term in posed.smooth if term.chosen}
-    if isinstance(start, Result):
-        weights |= {n: w for n, w in start.smoothness.items() if n in weights}
-    best = solve(posed.smoothed(weights), start, False)
-    notes: dict[str, str] = {}
-    settled = False
-    for _ in range(_ROUNDS):
-        if not best.success:
-            break
-        model = LocalModel.of(best, posed.smoothed(weights), labels)
+    what = "weights of smoothness"
+
+    def __init__(self, question: FitQuestion) -> None:
+        self.problem, start = question.problem, question.start
+        self.labels = chosen_labels(self.problem.posed)
+        self.weights = {term.label: term.weight for term in self.problem.posed.smooth if term.chosen}
+        if isinstance(start, Result):
+            self.weights |= {n: w for n, w in start.smoothness.items() if n in self.weights}
+        self.rounds, self.settled, self.notes = 0, False, dict[str, str]()
+
+    @property
+    def _weighed(self) -> Posed:
+        return self.problem.posed.smoothed(self.weights)
+
+    def begun(self, question: FitQuestion) -> FitQuestion:
+        """Return the problem at the first weights."""
+        return replace(question, problem=self._weighed)
+
+    def refined(self, answer: Result) -> FitQuestion | None:
+        """Return the problem at likelier weights, unless the penalties decide about as much as before."""
+        if not answer.success or self.rounds == _ROUNDS:
+            return None
+        self.rounds += 1
+        model = LocalModel.of(answer, self._weighed, self.labels)
         new = model.likeliest()
         moved = np.abs(model.effective(new) - model.effective(model.now))
-        notes = dict(zip(labels, model.notes(new), strict=True))
+        self.notes = dict(zip(self.labels, model.notes(new), strict=True))
         if moved.max() <= _STILL:
-            settled = True
-            break
-        weights = dict(zip(labels, (model.inflation * np.exp(new)).tolist(), strict=True))
-        best = together(best, solve(posed.smoothed(weights), best, True))
-    answered = with_smoothness(problem, best.smoothness)  # what is asked of the result holds at these weights
-    return replace(best.ended(best.status, _said(best, notes, settled=settled)), problem=answered)
+            self.settled = True
+            return None
+        self.weights = dict(zip(self.labels, (model.inflation * np.exp(new)).tolist(), strict=True))
+        return FitQuestion(self._weighed, answer, near=True)
 
-
-def _said(result: Result, notes: Mapping[str, str], *, settled: bool) -> str:
-    if not result.success:
-        return f"{result.message} How smooth {', '.join(result.smoothness)} should be was not settled."
-    said = [f"{n} {notes.get(n, '')}." for n in notes if notes.get(n)]
-    said += [] if settled else ["The choice of smoothness was not settled: the last weights still moved."]
-    return " ".join([result.message, *said])
+    def concluded(self, answer: Result) -> Result:
+        """Return the result with its weights: what is asked of it later holds at these."""
+        if not answer.success:
+            said = [f"How smooth {', '.join(answer.smoothness)} should be was not settled."]
+        else:
+            said = [f"{name} {note}." for name, note in self.notes.items() if note]
+            said += [] if self.settled else ["The choice of smoothness was not settled: the last weights still moved."]
+        ended = answer.ended(answer.status, " ".join([answer.message, *said]))
+        return replace(ended, problem=with_smoothness(self.problem, answer.smoothness))
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +118,7 @@ class LocalModel:
         natural, slope = problem.to_natural(theta), problem.natural_slope(theta)
         free = np.array([name not in result.active for name in problem.names], dtype=np.bool_)
         rows: list[tuple[Array, Array]] = []
-        inflation = result.statistics.inflation
+        inflation = result.inflation
         weight = np.array([result.smoothness[n] for n in labels]) / inflation
         curvature, g = np.array(result.information), np.zeros(theta.size)
         for label, w in zip(labels, weight.tolist(), strict=True):

@@ -25,22 +25,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.integrate import IntegratorOptions, method_of, sundials
-from castfit.solve.staged import gaps, weighted_squares
+from castfit.integrate.lanes import snap
 from castfit.result.covariance import weighted_residuals
+from castfit.solve.staged import gaps, weighted_squares
 from castfit.transcribe.collocation_problem import CollocationProblem
-from castfit.transcribe.division import divided
-from castfit.transcribe.grid import snap
 from castfit.transcribe.shooting_problem import ShootingProblem
+from castfit.transcribe.stage_division import divided
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from castfit._support.arrays import Array, Index
     from castfit.problem.compiled_problem import Posed
     from castfit.solve.staged import Evaluation, Layout, StagedProblem
 
-    Array = NDArray[np.float64]
-    Index = NDArray[np.intp]
 
 _SAME = 1e-3  # of chi2: what differs by more is another chi2
 _SMALL_SAMPLE = 0.1  # of what one datum contributes to chi2
@@ -57,19 +54,12 @@ _TIGHTEST = 1e-12
 class Verification:
     """What integrating the model with error control makes of a solution.
 
-    Attributes
-    ----------
-    reproduced : bool
-        Whether this is the trajectory, and the chi2, of the search.
-    chi2 : float
-        Of the integration from the initial states, or, where only pieces can be integrated, from the nodes; in units
-        of the sigmas of the search, where several are unknown.
-    row_errors : (m,) array
-        By how much the residuals then differ from those of the search; priors last.
-    defects : per experiment a (K, n_s) array, or None
-        State before each node minus the node, where pieces were integrated.
-    sentence : str
-        What is wrong; empty if nothing is.
+    reproduced : whether this is the trajectory, and the chi2, of the search
+    chi2 : of the integration from the initial states, or, where only pieces can be integrated, from the nodes; in units
+        of the sigmas of the search, where several are unknown
+    row_errors : (m,), by how much the residuals then differ from those of the search; priors last
+    defects : per experiment (K, n_s), state before each node minus the node, where pieces were integrated
+    sentence : what is wrong; empty if nothing is
     """
 
     reproduced: bool
@@ -84,16 +74,7 @@ def verify(
 ) -> Verification:
     """Integrate the model anew from a solution, and compare.
 
-    Parameters
-    ----------
-    problem : Posed
-    staged : StagedProblem
-    at : Evaluation
-        The solution.
-    options : IntegratorOptions
-        Those of the search; the ones used here are tighter.
-    accuracy : float
-        To which the search solves the model over a piece.
+    `options` are those of the search, `accuracy` is to which it solves the model over a piece: here both are tighter.
     """
     n_x, n_z = len(problem.model.states), len(problem.model.algebraic_states)
     tight, local = tighter(options, accuracy, n_z), max(_LOCAL, 10 * accuracy)
@@ -165,7 +146,7 @@ def _at_data(problem: Posed, staged: StagedProblem) -> tuple[Index, ...] | None:
 
     Then every piece has but one output, at its end, and one integrator serves all.
     """
-    if any(condition.schedule for condition in problem.conditions):
+    if any(condition.schedule.instants for condition in problem.conditions):
         return None  # stages end at events
     found: list[Index] = []
     for chain, condition in zip(staged.layout.chains, problem.conditions, strict=True):

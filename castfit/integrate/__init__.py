@@ -1,18 +1,24 @@
-"""Integration of a model, with sensitivities: lanes, trajectories, failures, and integrators behind one signature."""
+"""Integrators with sensitivities, behind one signature.
 
-from castfit.integrate.automatic import method_of, sundials
-from castfit.integrate.grids import SharedGrids, rounding
+In flow lanes: initial value problems of one model over one grid of relative times, with parameters, inputs as cubics
+and directions.  Out flow states, their forward or adjoint sensitivities, and for each lane that failed why.  Read
+first lanes.py, the contract, then integrator.py; the compiled ESDIRK methods are esdirk.py (tables), esdirk.c (steps)
+and esdirk_binding.py (the call).  trajectories.py and triggers.py integrate one experiment from node to node.
+"""
+
 from castfit.integrate.integrator import Integrator
 from castfit.integrate.lanes import (
     Adjoints,
     LaneFailure,
     Lanes,
     Sensitivities,
+    SharedGrids,
     Stop,
     Trajectories,
+    rounding,
     shift_cubics,
 )
-from castfit.integrate.options import METHODS, SUNDIALS, IntegratorOptions
+from castfit.integrate.options import METHODS, SUNDIALS, IntegratorOptions, method_of, sundials
 
 __all__ = [
     "METHODS",

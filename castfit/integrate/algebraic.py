@@ -14,8 +14,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
-    Mask = NDArray[np.bool_]
+    from castfit._support.arrays import Array, Mask
+
     Rows = NDArray[np.intp]
 
 _MAX_ITERATIONS = 50
@@ -23,7 +23,7 @@ _MAX_HALVINGS = 12
 
 
 @dataclass(frozen=True)
-class Points:
+class AlgebraicPoints:
     """N points (t, x, p, u) at which algebraic states are wanted."""
 
     t: Array
@@ -31,8 +31,8 @@ class Points:
     p: Array
     u: Array
 
-    def __getitem__(self, rows: Any) -> Points:
-        return Points(self.t[rows], self.x[rows], self.p[rows], self.u[rows])
+    def __getitem__(self, rows: Any) -> AlgebraicPoints:
+        return AlgebraicPoints(self.t[rows], self.x[rows], self.p[rows], self.u[rows])
 
 
 class AlgebraicEquations:
@@ -47,7 +47,7 @@ class AlgebraicEquations:
         blocks = [ca.densify(ca.jacobian(alg, v)) for v in (z, x, p, t, u)]
         self._blocks = ca.Function("blocks", arguments, blocks)
 
-    def solve(self, at: Points, guess: Array, unit: Array) -> tuple[Array, Mask]:
+    def solve(self, at: AlgebraicPoints, guess: Array, unit: Array) -> tuple[Array, Mask]:
         """Solve for z (N, n_z) by damped Newton steps from a guess; also return which points were solved.
 
         unit (N, n_z) is what the absolute tolerance is relative to.
@@ -77,7 +77,7 @@ class AlgebraicEquations:
         return z, solved
 
     def differentiate(
-        self, at: Points, z: Array, dx: Array, dp: Array, dt: Array | None = None, du: Array | None = None
+        self, at: AlgebraicPoints, z: Array, dx: Array, dp: Array, dt: Array | None = None, du: Array | None = None
     ) -> Array:
         """Return dz (N, n_z, n_d) along directions dx (N, n_x, n_d), dp (N, n_p, n_d).
 
@@ -92,7 +92,7 @@ class AlgebraicEquations:
                 right = right + g_t @ dt + g_u @ du
             return -_solve(g_z, right)  # g_x dx + g_z dz + g_p dp + g_t dt + g_u du = 0
 
-    def pull(self, at: Points, z: Array, z_bar: Array) -> tuple[Array, Array]:
+    def pull(self, at: AlgebraicPoints, z: Array, z_bar: Array) -> tuple[Array, Array]:
         """Return the gradients of  sum z_bar (N, n_z) * z  by x and p, (N, n_x) and (N, n_p)."""
         if self.n_z == 0:
             return np.zeros(at.x.shape), np.zeros(at.p.shape)
@@ -101,22 +101,22 @@ class AlgebraicEquations:
             mu = -_solve(g_z.transpose(0, 2, 1), z_bar[:, :, None])
             return (g_x.transpose(0, 2, 1) @ mu)[..., 0], (g_p.transpose(0, 2, 1) @ mu)[..., 0]
 
-    def sizes(self, at: Points, z: Array, unit: Array) -> Array:
+    def sizes(self, at: AlgebraicPoints, z: Array, unit: Array) -> Array:
         """Return how far each equation moves when an algebraic state moves by its unit (N, n_z), positive, (N, n_z)."""
         if self.n_z == 0:
             return np.ones(z.shape)
         moved = np.abs(self._evaluate(self._newton, at, z)[1] * unit[:, None]).max(axis=2)
         return np.where(np.isfinite(moved) & (moved > 0.0), moved, 1.0)
 
-    def residual(self, at: Points, z: Array) -> Array:
+    def residual(self, at: AlgebraicPoints, z: Array) -> Array:
         """Return alg (N, n_z)."""
         return self._evaluate(self._residual, at, z)[0][..., 0]
 
-    def slopes(self, at: Points, z: Array) -> list[Array]:
+    def slopes(self, at: AlgebraicPoints, z: Array) -> list[Array]:
         """Return the derivatives of alg by z, x, p, t, u, (N, n_z, ...) each."""
         return self._evaluate(self._blocks, at, z)
 
-    def _damped(self, at: Points, z: Array, step: Array, size: Array) -> Array:
+    def _damped(self, at: AlgebraicPoints, z: Array, step: Array, size: Array) -> Array:
         """Halve each point's step until the residual, of maximum norm `size` (N,), becomes smaller."""
         if step.size == 0:
             return step
@@ -128,7 +128,7 @@ class AlgebraicEquations:
         return step
 
     @staticmethod
-    def _evaluate(function: ca.Function, at: Points, z: Array) -> list[Array]:
+    def _evaluate(function: ca.Function, at: AlgebraicPoints, z: Array) -> list[Array]:
         """Evaluate at all points: CasADi maps a function over columns by itself; matrices come out side by side."""
         n = z.shape[0]
         columns: list[Any] = [at.t[None, :], at.x.T, z.T, at.p.T, at.u.T]

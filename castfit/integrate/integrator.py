@@ -16,44 +16,42 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import casadi as ca
 import numpy as np
 
-from castfit._support.silence import captured
-from castfit._support.casadi_functions import Buffered, build_integrator, find_compiler, plugin_options
+from castfit._support.casadi_functions import Buffered, Built, build_integrator, find_compiler, plugin_options
 from castfit._support.process_pool import Lost
+from castfit._support.silence import captured
+from castfit._support.status import InputError, check
 from castfit._support.time_limit import look
-from castfit.integrate.algebraic import AlgebraicEquations, Points
-from castfit.integrate.automatic import method_of, sundials
-from castfit.integrate.compiled import compiled, derived
-from castfit.integrate.crew import Asked, Crew, Held, crew, held
-from castfit.integrate.grids import SharedGrids
+from castfit.integrate.algebraic import AlgebraicEquations, AlgebraicPoints
+from castfit.integrate.compilation import CompilationError, compiled, derived
+from castfit.integrate.distributed import Crew, Held, RemoteCall, crew, held
+from castfit.integrate.esdirk_binding import Stepping, obstacle, stops_of
+from castfit.integrate.failure_diagnosis import PROBE_STEPS, diagnose, locate
 from castfit.integrate.lanes import (
     Adjoints,
     LaneFailure,
     Lanes,
     Sensitivities,
+    SharedGrids,
     Stop,
     Trajectories,
+    changes_of,
     shift_cubics,
     shift_slopes,
 )
-from castfit.integrate.library import CompilationError
-from castfit.integrate.locate import PROBE_STEPS, diagnose, locate
-from castfit.integrate.native import obstacle
-from castfit.integrate.options import SUNDIALS, IntegratorOptions
-from castfit.integrate.stepping import Stepping
-from castfit._support.status import InputError, check
+from castfit.integrate.options import SUNDIALS, IntegratorOptions, method_of, sundials
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from castfit.integrate.native import Kept
-    from castfit.model.model import System
+    from castfit._support.arrays import Array
+    from castfit.integrate.esdirk_binding import StoredSteps
+    from castfit.model.model import Model, System
 
-    Array = NDArray[np.float64]
     _Grid = tuple[float, ...]
     _State = tuple[ca.Function, tuple[str, ...], tuple[str, ...], Array, "IntegratorOptions"]
 
@@ -75,18 +73,10 @@ class Integrator:
     no faster.  Instances pickle; they are built (and compiled) again where they arrive.  They own the arrays that
     CasADi works on and so must not be shared between threads.
 
-    Parameters
-    ----------
-    system : System
-    grid : (m,) array
-        Relative output times in [0, 1], increasing, the last one 1; the first one may be 0.
-    options : IntegratorOptions, optional
+    grid (m,) : relative output times in [0, 1], increasing, the last one 1; the first one may be 0
 
-    Raises
-    ------
-    InputError
-        If the grid is not of that form, the method cannot integrate the system, or `compile` is "always" and
-        compiling fails.
+    Raises InputError: if the grid is not of that form, the method cannot integrate the system, or `compile` is "always"
+    and compiling fails.
     """
 
     def __init__(self, system: System, grid: ArrayLike, options: IntegratorOptions | None = None) -> None:
@@ -161,15 +151,22 @@ class Integrator:
 
     def values(self, lanes: Lanes) -> Trajectories:
         """Integrate all lanes; those that the method gives up, by another one."""
-        found = self._values(lanes)
+        by = self._crew(lanes)
+        if by is not None:
+            spans = [] if self._stepping is not None else self._spans(lanes)
+            shapes = {name: (self.grid.size, n) for name, n in (("x", self.n_x), ("z", self.n_z))}
+            found = self._divided(
+                by, "values_over", lanes.size, lambda part: (lanes[part], spans), Trajectories, shapes
+            )
+        elif self._stepping is not None:
+            found, _ = self._stepped(self._stepping, lanes, {})
+        else:
+            with _resting():
+                found = self._by_spans(lanes, self._spans(lanes))
         lost = self._rescuable(found.failures)
         if not lost:
             return found
-        again = self._rescuer.values(lanes[lost])
-        x, z = found.x.copy(), found.z.copy()
-        x[lost], z[lost] = again.x, again.z
-        failures, rescued = _merged(found.failures, lost, again.failures)
-        return Trajectories(x, z, failures, rescued)
+        return _with_rescued(found, lost, self._rescuer.values(lanes[lost]))
 
     def _rescuable(self, failures: tuple[LaneFailure, ...]) -> list[int]:
         """Return the lanes with which another integrator may have more success.
@@ -183,6 +180,11 @@ class Integrator:
         tried = [f for f in failures if f.cause in causes or "IDA" in f.detail]
         return [f.lane for f in tried if "CV_ERR_FAILURE" not in f.detail and "the error test" not in f.detail]
 
+    def _lost(self, at: Trajectories, failures: tuple[LaneFailure, ...]) -> list[int]:
+        """Return the lanes to be differentiated by another integrator: it integrated them, or this one gives up."""
+        known = {failure.lane for failure in at.failures}
+        return sorted({*at.rescued, *(lane for lane in self._rescuable(failures) if lane not in known)})
+
     @property
     def rescued_by(self) -> str:
         """The method by which lanes are tried that this one gives up; empty if by none."""
@@ -193,7 +195,7 @@ class Integrator:
     @property
     def worth_compiling(self) -> bool:
         """Whether it pays to let the model be compiled, which was not asked for so far."""
-        return self._stepping is not None and self._stepping.worth_compiling
+        return self._stepping is not None and self._stepping.model.worth_compiling
 
     def _crew(self, lanes: Lanes) -> Crew | None:
         """Return the workers among which lanes are divided, None if they are integrated here."""
@@ -201,11 +203,6 @@ class Integrator:
         if by is None or lanes.size < 2 or not by.pays or (self._stepping is not None and not by.elsewhere):
             return None
         return by
-
-    def _here(self) -> AbstractContextManager[None]:
-        """Return a context for what is integrated here although there may be a crew."""
-        by = crew()
-        return nullcontext() if by is None or self._stepping is not None else by.resting()
 
     def _divided(
         self,
@@ -221,7 +218,7 @@ class Integrator:
             options = replace(self.options, method=self.method)  # elsewhere "auto" may be another one
             self._sent.append(held(_Family, self.graph, self.state_names, self.algebraic_names, options))
         parts = by.shares(size)
-        found = by.run([Asked(self._sent[0], method, (self.grid, *arguments(part))) for part in parts])
+        found = by.run([RemoteCall(self._sent[0], "call", (self.grid, method, *arguments(part))) for part in parts])
         arrays = {name: np.full((size, *shape), np.nan) for name, shape in shapes.items()}
         failures: list[LaneFailure] = []
         for part, own in zip(parts, found, strict=True):
@@ -233,18 +230,14 @@ class Integrator:
             failures += [replace(failure, lane=part.start + failure.lane) for failure in own.failures]
         return make(**arrays, failures=tuple(failures))
 
-    def _values(self, lanes: Lanes) -> Trajectories:
-        by, spans = self._crew(lanes), [] if self._stepping is not None else self._spans(lanes)
-        if by is None:
-            with self._here():
-                return self.values_over(lanes, spans)
-        shapes = {name: (self.grid.size, n) for name, n in (("x", self.n_x), ("z", self.n_z))}
-        return self._divided(by, "values_over", lanes.size, lambda part: (lanes[part], spans), Trajectories, shapes)
-
     def values_over(self, lanes: Lanes, spans: list[slice]) -> Trajectories:
         """Integrate lanes over runs of intervals, here and by this method alone."""
         if self._stepping is not None:
             return self._stepped(self._stepping, lanes, {})[0]
+        return self._by_spans(lanes, spans)
+
+    def _by_spans(self, lanes: Lanes, spans: list[slice]) -> Trajectories:
+        """Integrate by one of CasADi's integrators, one run of intervals after the other."""
         x = np.full((lanes.size, self.grid.size, self.n_x), np.nan)
         z = np.full((lanes.size, self.grid.size, self.n_z), np.nan)
         failures: dict[int, LaneFailure] = {}
@@ -275,113 +268,125 @@ class Integrator:
         stepping: Stepping,
         lanes: Lanes,
         failures: dict[int, LaneFailure],
-        directions: tuple[Array, Array, Array | None] | None = None,
-        follow: Kept | None = None,
-    ) -> tuple[Trajectories, Array | None]:
-        """Integrate by the compiled method, with sensitivities along `directions`, (L, m, n_x, n_d), if asked for."""
-        guess = lanes.z0
+        seeds: tuple[Array, Array, Array | None] | None = None,
+        follow: StoredSteps | None = None,
+    ) -> tuple[Trajectories, Sensitivities | None]:
+        """Integrate by the compiled method; with sensitivities along dx0, dp and spans, or None, if asked for."""
+        guess, scale, directions = lanes.z0, np.ones(1), None
+        if seeds is not None:
+            dx0, dp, spans = seeds
+            scale = _seed_scale(lanes, dx0, dp, np.zeros((lanes.size, dx0.shape[2])) if spans is None else spans[1])
+            directions = dx0 * scale, dp * scale, None if spans is None else spans * scale[:, 0]
         if self.n_z:
             _, guess = self._begin(lanes, slice(0, 1), lanes.x0[:, None], lanes.z0, failures)
-        found = stepping.run(replace(lanes, z0=guess), self.grid, failures, directions, follow)
+        skip = lanes.duration == 0.0
+        skip[list(failures)] = True
+        stops = stops_of(lanes, self.grid) if self.n_u else None
+        # Where directions have no say in the choice of steps, steps are kept without them, for who will follow them.
+        keep = stepping.control.watch == 0.0 and directions is None
+        found = stepping.model.integrate(
+            replace(lanes, z0=guess), self.grid, stepping.method, stepping.control,
+            stops=stops, skip=skip, directions=directions, keep=keep, follow=follow,
+        )  # fmt: skip
+        stepping.explain(found, skip, failures)
         x = self._or_still(lanes, found.x, lanes.x0[:, None])
         z = self._or_still(lanes, found.z, guess[:, None]) if self.n_z else found.z
         self._polish(lanes, x, z, failures)
         for lane in failures:
             x[lane] = z[lane] = np.nan
-        return Trajectories(x, z, _in_order(failures), kept=found.kept), found.dx
+        out = Trajectories(x, z, _in_order(failures), kept=found.kept)
+        if directions is None or found.dx is None:
+            return out, None
+        still, dp, spans = directions
+        if spans is not None and (lanes.duration == 0.0).any() and spans[1].any():
+            rates = self._rates(*self._begin(lanes, slice(0, 1), x, lanes.z0, failures))
+            still = still + rates[:, :, None] * spans[1][:, None]
+        dx = self._or_still(lanes, found.dx, still[:, None])
+        return out, self._slopes(lanes, out, dx, dp, scale, failures)
+
+    def _slopes(
+        self, lanes: Lanes, at: Trajectories, dx: Array, dp: Array, scale: Array, failures: dict[int, LaneFailure]
+    ) -> Sensitivities:
+        """Return sensitivities from those of the states (L, m, n_x, n_d) along seeds that were scaled."""
+        dz = self.algebraic_slopes(lanes, at, dx, dp)
+        for lane in failures:
+            dx[lane] = dz[lane] = np.nan
+        return Sensitivities(dx / scale[:, None], dz / scale[:, None], _in_order(failures))
 
     def sensitivities(
         self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array | None = None
     ) -> Sensitivities:
         """Differentiate the trajectories `at`, which `values` returned for these lanes.
 
-        Parameters
-        ----------
-        lanes : Lanes
-        at : Trajectories
-            Lanes that failed in it are not tried again.
-        dx0 : (L, n_x, n_d) array
-        dp : (L, n_p, n_d) array
-            Directions: the derivatives of x0 and p with respect to n_d quantities.
-        spans : (2, L, n_d) array, optional
-            The derivatives of start and duration.  Outputs stay where they are relative to them; inputs that vary do
-            not, so lanes that move must have one interval where there are any.
+        at : lanes that failed in it are not tried again
+        dx0 (L, n_x, n_d)
+        dp (L, n_p, n_d) : directions: the derivatives of x0 and p with respect to n_d quantities
+        spans (2, L, n_d) : The derivatives of start and duration.  Outputs stay where they are relative to them; inputs
+            that vary do not, so lanes that move must have one interval where there are any.
         """
-        left_out = tuple(LaneFailure(lane, "rescued", "") for lane in at.rescued)
-        mine = replace(at, failures=(*at.failures, *left_out)) if left_out else at
+        mine, by = _without_rescued(at), self._crew(lanes)
         moved = np.zeros((2, lanes.size, dx0.shape[2])) if spans is None else spans
-        found = self._sensitivities(lanes, mine, dx0, dp, moved)
-        known = {failure.lane for failure in at.failures}
-        lost = sorted({*at.rescued, *(lane for lane in self._rescuable(found.failures) if lane not in known)})
+        moves = bool(moved.any())
+        if by is not None:
+            runs = [] if self._stepping is not None else self._spans(lanes)
+
+            def share(part: slice) -> tuple[Any, ...]:
+                return lanes[part], mine[range(part.start, part.stop)], dx0[part], dp[part], moved[:, part], moves, runs
+
+            shapes = {name: (self.grid.size, n, dx0.shape[2]) for name, n in (("dx", self.n_x), ("dz", self.n_z))}
+            found = self._divided(by, "sensitivities_over", lanes.size, share, Sensitivities, shapes)
+        elif self._stepping is not None and dx0.shape[2]:
+            failures = {failure.lane: failure for failure in mine.failures}
+            seeds = dx0, dp, moved if moves else None
+            _, slopes = self._stepped(self._stepping, lanes, failures, seeds, mine.kept)
+            assert slopes is not None
+            found = slopes
+        else:
+            with _resting():
+                runs = [] if self._stepping is not None else self._spans(lanes)
+                found = self._slopes_by_spans(lanes, mine, dx0, dp, moved, runs)
+        lost = self._lost(at, found.failures)
         if not lost:
             return found
         some, by = lanes[lost], self._rescuer
-        again = by.sensitivities(some, by.values(some), dx0[lost], dp[lost], moved[:, lost])
-        dx, dz = found.dx.copy(), found.dz.copy()
-        dx[lost], dz[lost] = again.dx, again.dz
-        return Sensitivities(dx, dz, *_merged(found.failures, lost, again.failures))
+        return _with_rescued(found, lost, by.sensitivities(some, by.values(some), dx0[lost], dp[lost], moved[:, lost]))
 
     def differentiated(self, lanes: Lanes, dx0: Array, dp: Array) -> tuple[Trajectories, Sensitivities]:
         """Return what `values` and `sensitivities` do, where the method can by one integration."""
         if self._stepping is None or dx0.shape[2] == 0:
             found = self.values(lanes)
             return found, self.sensitivities(lanes, found, dx0, dp)
-        scale = _seed_scale(lanes, dx0, dp, np.zeros((lanes.size, dx0.shape[2])))
-        failures: dict[int, LaneFailure] = {}
-        found, ahead = self._stepped(self._stepping, lanes, failures, (dx0 * scale, dp * scale, None))
-        assert ahead is not None
-        dx = self._or_still(lanes, ahead, (dx0 * scale)[:, None])
-        dz = self.algebraic_slopes(lanes, found, dx, dp * scale)
-        for lane in failures:
-            dx[lane] = dz[lane] = np.nan
-        slopes = Sensitivities(dx / scale[:, None], dz / scale[:, None], _in_order(failures))
+        found, slopes = self._stepped(self._stepping, lanes, {}, (dx0, dp, None))
+        assert slopes is not None
         lost = self._rescuable(found.failures)
         if not lost:
-            return replace(found, failures=slopes.failures), slopes
-        some, by = lanes[lost], self._rescuer
-        again, moved = by.differentiated(some, dx0[lost], dp[lost])
-        found.x[lost], found.z[lost] = again.x, again.z
-        slopes.dx[lost], slopes.dz[lost] = moved.dx, moved.dz
-        left, rescued = _merged(slopes.failures, lost, moved.failures)
-        return Trajectories(found.x, found.z, left, rescued), Sensitivities(slopes.dx, slopes.dz, left, rescued)
-
-    def _sensitivities(self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, moved: Array) -> Sensitivities:
-        by, moves = self._crew(lanes), bool(moved.any())
-        spans = [] if self._stepping is not None else self._spans(lanes)
-        if by is None:
-            with self._here():
-                return self.sensitivities_over(lanes, at, dx0, dp, moved, moves, spans)
-
-        def share(part: slice) -> tuple[Any, ...]:
-            return lanes[part], at[range(part.start, part.stop)], dx0[part], dp[part], moved[:, part], moves, spans
-
-        shapes = {name: (self.grid.size, n, dx0.shape[2]) for name, n in (("dx", self.n_x), ("dz", self.n_z))}
-        return self._divided(by, "sensitivities_over", lanes.size, share, Sensitivities, shapes)
+            return found, slopes
+        again, moved = self._rescuer.differentiated(lanes[lost], dx0[lost], dp[lost])
+        again = replace(again, failures=moved.failures)
+        return _with_rescued(found, lost, again), _with_rescued(slopes, lost, moved)
 
     def sensitivities_over(
         self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array, moves: bool, runs: list[slice]
     ) -> Sensitivities:
         """Differentiate over runs of intervals, here and by this method alone; `moves` tells whether any lane moves."""
+        if self._stepping is not None and dx0.shape[2]:
+            failures = {failure.lane: failure for failure in at.failures}
+            seeds = dx0, dp, spans if moves else None
+            _, found = self._stepped(self._stepping, lanes, failures, seeds, at.kept)
+            assert found is not None
+            return found
+        return self._slopes_by_spans(lanes, at, dx0, dp, spans, runs)
+
+    def _slopes_by_spans(
+        self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array, runs: list[slice]
+    ) -> Sensitivities:
+        """Differentiate by one of CasADi's integrators, one run of intervals after the other."""
         n_d = dx0.shape[2]
         scale = _seed_scale(lanes, dx0, dp, spans[1])
         dx0_, dp_, (d_start, d_duration) = dx0 * scale, dp * scale, spans * scale[:, 0]
         dx = np.full((lanes.size, self.grid.size, self.n_x, n_d), np.nan)
-        dz = np.full((lanes.size, self.grid.size, self.n_z, n_d), np.nan)
         failures = {failure.lane: failure for failure in at.failures}
         x_unit, z_unit = (unit[:, None] for unit in lanes.units)
-        if self._stepping is not None and n_d:
-            still, span = dx0_, (d_start, d_duration) if moves else None
-            directions = (dx0_, dp_, None if span is None else np.stack(span))
-            again, ahead = self._stepped(self._stepping, lanes, failures, directions, at.kept)
-            assert ahead is not None
-            if (lanes.duration == 0.0).any() and d_duration.any():
-                begin, z = self._begin(lanes, slice(0, 1), at.x, lanes.z0, failures)
-                still = dx0_ + self._rates(begin, z)[:, :, None] * d_duration[:, None]
-            dx = self._or_still(lanes, ahead, still[:, None])
-            dz = self.algebraic_slopes(lanes, again, dx, dp_)
-            for lane in failures:
-                dx[lane] = dz[lane] = np.nan
-            return Sensitivities(dx / scale[:, None], dz / scale[:, None], _in_order(failures))
         with captured():
             dx[:, : self._skip] = dx0_[:, None]
             for span in runs if n_d else []:
@@ -409,47 +414,32 @@ class Integrator:
                 if (lanes.duration == 0.0).any() and d_duration.any():
                     still = dx0_ + self._rates(begin, z)[:, :, None] * d_duration[:, None]
                 dx[:, self._outputs(span)] = self._or_still(lanes, ahead, still[:, None])
-            dz = self.algebraic_slopes(lanes, at, dx, dp_)
-        for lane in failures:
-            dx[lane] = dz[lane] = np.nan
-        scale = scale[:, None]
-        return Sensitivities(dx / scale, dz / scale, _in_order(failures))
+        return self._slopes(lanes, at, dx, dp_, scale, failures)
 
     def adjoint(self, lanes: Lanes, at: Trajectories, seeds: Array) -> Adjoints:
         """Differentiate sums over the trajectories `at`, which `values` returned for these lanes, by x0 and p.
 
         One backward integration per lane, whatever the number of parameters; n_a sums share it.
 
-        Parameters
-        ----------
-        lanes : Lanes
-        at : Trajectories
-            Lanes that failed in it are not tried again.
-        seeds : (L, n_a, m, n_x) array
-            The sums are  sum over outputs and states of seeds * x.
+        at : lanes that failed in it are not tried again
+        seeds (L, n_a, m, n_x) : the sums are  sum over outputs and states of seeds * x
         """
         if self.method == "esdirk":  # which has no adjoint of its own
             by = self._rescuer
             return by.adjoint(lanes, by.values(lanes), seeds)
-        left_out = tuple(LaneFailure(lane, "rescued", "") for lane in at.rescued)
-        mine = replace(at, failures=(*at.failures, *left_out)) if left_out else at
-        found = self._adjoint(lanes, mine, seeds)
-        known = {failure.lane for failure in at.failures}
-        lost = sorted({*at.rescued, *(lane for lane in self._rescuable(found.failures) if lane not in known)})
+        found = self._adjoint(lanes, _without_rescued(at), seeds)
+        lost = self._lost(at, found.failures)
         if not lost:
             return found
         some, by = lanes[lost], self._rescuer
-        again = by.adjoint(some, by.values(some), seeds[lost])
-        for part, other in zip(found.bars, again.bars, strict=True):
-            part[lost] = other
-        return Adjoints(*found.bars, *_merged(found.failures, lost, again.failures))
+        return _with_rescued(found, lost, by.adjoint(some, by.values(some), seeds[lost]))
 
     def _adjoint(self, lanes: Lanes, at: Trajectories, seeds: Array) -> Adjoints:
         # IDAS does not make the adjoint algebraic states consistent where a seed enters between.
         alone = self.method == "idas" and self.n_z > 0
         by, spans = self._crew(lanes), self._every_interval() if alone else self._spans(lanes)
         if by is None:
-            with self._here():
+            with _resting():
                 return self.adjoint_over(lanes, at, seeds, spans)
 
         def share(part: slice) -> tuple[Any, ...]:
@@ -559,10 +549,10 @@ class Integrator:
 
     def _begin(
         self, lanes: Lanes, span: slice, x: Array, guess: Array, failures: dict[int, LaneFailure]
-    ) -> tuple[Points, Array]:
+    ) -> tuple[AlgebraicPoints, Array]:
         """Return the points at which a span of intervals begins, with consistent algebraic states (L, n_z)."""
         first = self._skip + span.start
-        begin = Points(
+        begin = AlgebraicPoints(
             lanes.start + lanes.duration * self._edges[span.start],
             lanes.x0 if span.start == 0 else x[:, first - 1],
             lanes.p,
@@ -587,13 +577,13 @@ class Integrator:
             detail = f"the algebraic equations have no solution near the integrated one at t = {time:g}"
             failures.setdefault(int(lane), LaneFailure(int(lane), "algebraic_equations", detail))
 
-    def _output_points(self, lanes: Lanes, x: Array) -> Points:
+    def _output_points(self, lanes: Lanes, x: Array) -> AlgebraicPoints:
         """Return all outputs as L * m points; the inputs are those of the interval that ends there."""
         m = self.grid.size
         widths = lanes.duration[:, None] * np.diff(self.grid, prepend=0.0)
         u = shift_cubics(lanes.u, widths[:, :, None])[..., 0].reshape(lanes.size * m, self.n_u)
         times = lanes.start[:, None] + lanes.duration[:, None] * self.grid
-        return Points(times.ravel(), x.reshape(-1, self.n_x), np.repeat(lanes.p, m, axis=0), u)
+        return AlgebraicPoints(times.ravel(), x.reshape(-1, self.n_x), np.repeat(lanes.p, m, axis=0), u)
 
     def _outputs(self, span: slice) -> slice:
         """Return the outputs at the ends of a span's intervals."""
@@ -655,7 +645,7 @@ class Integrator:
         start, duration = lanes.start + lanes.duration * left, lanes.duration * (right - left)
         return np.hstack([lanes.p, start[:, None], duration[:, None]])
 
-    def _units(self, lanes: Lanes, begin: Points, z: Array) -> Array:
+    def _units(self, lanes: Lanes, begin: AlgebraicPoints, z: Array) -> Array:
         """Return the units of states, algebraic states and algebraic equations, (L, n_x + 2 n_z)."""
         return np.hstack([*lanes.units, self._algebra.sizes(begin, z, lanes.units[1])])
 
@@ -669,7 +659,7 @@ class Integrator:
         time = np.exp2(np.round(np.log2(np.where(duration > 0.0, duration, 1.0))))
         return np.hstack([np.where(lanes.p == 0.0, 1.0, np.abs(lanes.p)), time[:, None], time[:, None]])
 
-    def _rates(self, at: Points, z: Array) -> Array:
+    def _rates(self, at: AlgebraicPoints, z: Array) -> Array:
         """Return the right-hand sides at points, (L, n_x)."""
         if not at.t.size:
             return np.zeros((0, self.n_x))
@@ -713,12 +703,8 @@ class Integrator:
         n = self._edges.size - 1
         ends = self._ends
         if self.method in SUNDIALS and self.n_u and n > 1:
-            cubics = lanes.u[:, self._skip :]  # (L, n, n_u, 4)
-            widths = (lanes.duration[:, None] * np.diff(self._edges))[:, :, None]
-            continued = shift_cubics(cubics[:, :-1], widths[:, :-1])
-            reach = widths[:, 1:, :, None] ** np.arange(4)  # what a difference of coefficients amounts to
-            size = (np.abs(cubics[:, 1:]) * reach).sum(axis=3, keepdims=True)
-            jumps = (np.abs(continued - cubics[:, 1:]) * reach > 1e-13 * size).any(axis=(0, 2, 3))
+            widths = lanes.duration[:, None] * np.diff(self._edges)
+            jumps = changes_of(lanes.u[:, self._skip :], widths).any(axis=(0, 2, 3))
             ends = np.union1d(ends, np.flatnonzero(jumps) + 1)
         runs = [slice(first, last) for first, last in pairwise([0, *ends.tolist()])]
         most = max(_MAX_GRIDS, n // _WORTH_BUILDING)
@@ -809,14 +795,9 @@ class _Family:
                 integrator.__setstate__((*names, grid, options))
         return self._known[key]
 
-    def values_over(self, grid: Array, *arguments: Any) -> Trajectories:
-        return self._over(grid).values_over(*arguments)
-
-    def sensitivities_over(self, grid: Array, *arguments: Any) -> Sensitivities:
-        return self._over(grid).sensitivities_over(*arguments)
-
-    def adjoint_over(self, grid: Array, *arguments: Any) -> Adjoints:
-        return self._over(grid).adjoint_over(*arguments)
+    def call(self, grid: Array, method: str, *arguments: Any) -> Any:
+        """Call a method of the integrator over a grid."""
+        return getattr(self._over(grid), method)(*arguments)
 
 
 def _seed_scale(lanes: Lanes, dx0: Array, dp: Array, d_duration: Array) -> Array:
@@ -838,17 +819,63 @@ def _adjoint_scale(lanes: Lanes, seeds: Array) -> Array:
     return np.where((size > 0.0) & np.isfinite(size), 1.0 / np.where(size > 0.0, size, 1.0), 1.0)
 
 
-def _merged(
-    failures: tuple[LaneFailure, ...], lost: list[int], still: tuple[LaneFailure, ...]
-) -> tuple[tuple[LaneFailure, ...], tuple[int, ...]]:
-    """Return the failures that remain after lanes `lost` were tried again, and the lanes that were rescued.
+def _resting() -> AbstractContextManager[None]:
+    """Return a context for what is integrated here although there may be a crew."""
+    by = crew()
+    return nullcontext() if by is None else by.resting()
 
-    What remains keeps the first reason: it is the better explained one.
+
+def _without_rescued(at: Trajectories) -> Trajectories:
+    """Count lanes that another integrator has integrated among those that failed."""
+    rescued = (LaneFailure(lane, "rescued", "") for lane in at.rescued)
+    return replace(at, failures=(*at.failures, *rescued)) if at.rescued else at
+
+
+def _with_rescued(found: _Found, lost: list[int], again: _Found) -> _Found:
+    """Return what was found with what was found `again` of the lanes that were lost.
+
+    A failure that remains keeps its first reason: it is the better explained one.
     """
-    dead = {lost[failure.lane] for failure in still}
+    arrays: dict[str, Any] = {n: part.copy() for n, part in vars(found).items() if isinstance(part, np.ndarray)}
+    for name, part in arrays.items():
+        part[lost] = getattr(again, name)
+    dead = {lost[failure.lane] for failure in again.failures}
     rescued = tuple(lane for lane in lost if lane not in dead)
-    return tuple(failure for failure in failures if failure.lane not in rescued), rescued
+    failures = tuple(failure for failure in found.failures if failure.lane not in rescued)
+    return type(found)(**arrays, failures=failures, rescued=rescued)
 
 
 def _in_order(failures: dict[int, LaneFailure]) -> tuple[LaneFailure, ...]:
     return tuple(failures[lane] for lane in sorted(failures))
+
+
+class Integrable(Protocol):
+    """A model, or what else has a system."""
+
+    @property
+    def system(self) -> System:
+        """What is integrated."""
+        ...
+
+
+_BUILT: Built[Integrable, dict[tuple[tuple[float, ...], IntegratorOptions], Integrator]] = Built()
+_GRIDS: Built[Model, SharedGrids] = Built()
+
+
+def relative_grid(model: Model, times: Array) -> Array:
+    """Return times[1:] (m,) relative to times[0] ... times[-1]; grids that differ by rounding only become one."""
+    return np.array(_GRIDS.get(model, lambda _: SharedGrids()).share(times))
+
+
+def integrator_of(model: Integrable, grid: ArrayLike, options: IntegratorOptions) -> Integrator:
+    """Return the integrator of a model over relative output times (m,); every thread has its own.
+
+    Raises InputError: as `Integrator`.
+    """
+    times = np.asarray(grid, dtype=float)
+    built = _BUILT.get(model, lambda _: {})
+    key = (tuple(times.tolist()), options)
+    if key not in built:
+        like = next((known for (_, chosen), known in built.items() if chosen == options), None)
+        built[key] = like.on(times) if like else Integrator(model.system, times, options)
+    return built[key]

@@ -1,9 +1,9 @@
 """Events that states trigger: when an expression of them passes zero, or a condition becomes true.
 
 Their times are found by integrating from event to event in small steps, watching signs: of the expression, or of the
-differences in the condition (castfit.comparisons).  Where one changes, or where it turns back before zero between two
-steps, the time is located by bracketing.  They stand then among the times of the schedule like any other.  How they
-move follows from where they are reached, with f the rates before the event,
+differences in the condition (castfit.model.comparisons).  Where one changes, or where it turns back before zero
+between two steps, the time is located by bracketing.  They stand then among the times of the schedule like any other.
+How they move follows from where they are reached, with f the rates before the event,
 
     g(T, x(T), u(T), c) = 0    =>    dT = -(g_x dx + g_c dc) / (g_t + g_u u' + g_x f)
 
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import brentq
 
-from castfit.integrate.integrators import integrator_of
+from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import Lanes
-from castfit.integrate.march import input_cubics
+from castfit.integrate.trajectories import input_cubics
 from castfit.problem.event_schedule import Timetable
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from castfit._support.arrays import Array
-    from castfit.problem.conditions import Condition
     from castfit.integrate.integrator import Integrator
     from castfit.integrate.options import IntegratorOptions
-    from castfit.problem.parameter_map import Natural
     from castfit.model.model import Model
+    from castfit.problem.compiled_experiments import Condition
+    from castfit.problem.parameter_map import Natural
 
 _STEPS = 200  # in which an experiment is watched
 _AHEAD = 32  # of them are integrated at once
@@ -57,7 +57,7 @@ def triggered(
     """
     if not condition.schedule.triggers:
         return at
-    watch = _Watch(model, condition, at, unit, options, end)
+    watch = _TriggerWatch(model, condition, at, unit, options, end)
     watch.run()
     return replace(at, e=watch.e)
 
@@ -84,7 +84,7 @@ class _Zero:
 class _Step:
     """Integration from (t, x, z) with parameters p, to any later time."""
 
-    watch: _Watch
+    watch: _TriggerWatch
     t: float
     x: Array
     z: Array
@@ -115,7 +115,7 @@ class _Step:
 
 
 @dataclass
-class _Watch:
+class _TriggerWatch:
     """Integrates one experiment, watching triggers; e (n_e,) collects their times."""
 
     model: Model

@@ -20,11 +20,11 @@ import casadi as ca
 import numpy as np
 from scipy.sparse import csgraph, csr_matrix
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from castfit.model.expressions import pattern
 
-    Array = NDArray[np.float64]
-    Mask = NDArray[np.bool_]
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Mask
+
 
 _POINTS, _ENOUGH = 12, 3  # points at which dg/dz is evaluated, and how many must have a value
 _SEED = 20260101  # the draw is fixed: a model is right or wrong whoever asks
@@ -43,26 +43,26 @@ class Parts:
     under_states: tuple[int, ...]
 
 
-def unmatched_parts(pattern: Mask) -> Parts:
-    """Divide a pattern (n_equations, n_states)."""
-    pairs: Any = csgraph.maximum_bipartite_matching(csr_matrix(pattern), perm_type="column")
+def unmatched_parts(contains: Mask) -> Parts:
+    """Divide a pattern (n_equations, n_states), which equation contains which state."""
+    pairs: Any = csgraph.maximum_bipartite_matching(csr_matrix(contains), perm_type="column")
     state_of: list[int] = [int(j) for j in pairs]  # of each equation; -1 if it is left over
     equation_of = {j: i for i, j in enumerate(state_of) if j >= 0}
     loose = [i for i, j in enumerate(state_of) if j < 0]
-    free = [j for j in range(pattern.shape[1]) if j not in equation_of]
+    free = [j for j in range(contains.shape[1]) if j not in equation_of]
     return Parts(
-        *_reached(loose, pattern, equation_of),
-        *reversed(_reached(free, pattern.T, {i: j for i, j in enumerate(state_of) if j >= 0})),
+        *_reached(loose, contains, equation_of),
+        *reversed(_reached(free, contains.T, {i: j for i, j in enumerate(state_of) if j >= 0})),
     )
 
 
 def _reached(
-    first: Sequence[int], pattern: Mask, partner: Mapping[int, int]
+    first: Sequence[int], contains: Mask, partner: Mapping[int, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Follow alternating paths from some rows; return the rows and columns that they reach."""
     rows, columns, ahead = set(first), set[int](), list(first)
     while ahead:
-        for j in np.flatnonzero(pattern[ahead.pop()]).tolist():
+        for j in np.flatnonzero(contains[ahead.pop()]).tolist():
             columns.add(j)
             i = partner.get(j)
             if i is not None and i not in rows:
@@ -72,29 +72,21 @@ def _reached(
 
 
 def index_mistakes(alg: ca.SX, z: ca.SX, arguments: Sequence[ca.SX], names: Sequence[str]) -> list[str]:
-    """Name the equations and states because of which 0 = alg does not determine z.
+    """Name the equations and states because of which 0 = alg (n_z, 1) does not determine z (n_z, 1).
 
-    Parameters
-    ----------
-    alg, z : (n_z, 1) SX
-        Equation i is called by the name of state i.
-    arguments : columns of symbols
-        Everything that alg may contain beside z.
-    names : n_z str
+    Equation i is called by the name of state i; `arguments` are everything that alg may contain beside z.
     """
     jacobian = ca.jacobian(alg, z)
-    pattern = np.zeros(jacobian.shape, dtype=np.bool_)
-    rows, columns = jacobian.sparsity().get_triplet()
-    pattern[rows, columns] = True
-    parts = unmatched_parts(pattern)
+    contains = pattern(jacobian.sparsity())
+    parts = unmatched_parts(contains)
     if parts.over_equations:
-        return _of_structure(parts, pattern, names)
+        return _of_structure(parts, contains, names)
     return _of_rank(jacobian, z, arguments, names)
 
 
-def _of_structure(parts: Parts, pattern: Mask, names: Sequence[str]) -> list[str]:
+def _of_structure(parts: Parts, contains: Mask, names: Sequence[str]) -> list[str]:
     found: list[str] = []
-    without = [i for i in parts.over_equations if not pattern[i].any()]
+    without = [i for i in parts.over_equations if not contains[i].any()]
     if without:
         verb = "contain" if len(without) > 1 else "contains"
         found.append(
@@ -110,7 +102,7 @@ def _of_structure(parts: Parts, pattern: Mask, names: Sequence[str]) -> list[str
     if parts.under_equations:
         what = f"{_states(parts.under_states, names)} appear in {_equations(parts.under_equations, names)} only"
         found.append(f"{what}, too few to determine them; add an equation that contains one of them")
-    absent = [j for j in parts.under_states if not pattern[:, j].any()]
+    absent = [j for j in parts.under_states if not contains[:, j].any()]
     if absent and not without:
         verb = "appears" if len(absent) == 1 else "appear"
         found.append(f"{_states(absent, names)} {verb} in no algebraic equation; add one that contains it")

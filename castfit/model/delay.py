@@ -35,9 +35,8 @@ from castfit._support.arguments import is_count, is_one_of, real, text
 from castfit._support.status import check
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from castfit._support.arrays import Array
 
-    Array = NDArray[np.float64]
 
 METHODS = ("spectral", "chain")
 LADDER = (10, 15, 22, 33, 50, 75)  # nodes that are tried where their number is to be found
@@ -51,20 +50,10 @@ _SAID: dict[tuple[Any, ...], Delayed] = {}
 
 @dataclass(frozen=True, eq=False)
 class Delayed:
-    """What the user said of one delayed value.
+    """What the user said of one delayed value: `symbol` stands for it in the model's expressions.
 
-    Attributes
-    ----------
-    symbol : casadi.SX
-        What stands for it in the model's expressions.
-    expression, tau : casadi.SX
-    history : casadi.SX or None
-        The expression's values before the start; None for its value at the start.
-    method : {"spectral", "chain"}
-    order : int
-        Nodes, or stages.
-    adaptive : bool
-        Whether a fit may choose the number of nodes.
+    history : the expression's values before the start; None for its value at the start
+    method, order : "spectral" with so many nodes, or "chain" of so many stages; a fit may choose nodes if `adaptive`
     """
 
     symbol: ca.SX
@@ -186,17 +175,10 @@ def delays_in(expressions: Iterable[ca.SX]) -> tuple[Delayed, ...]:
 
 
 @dataclass(frozen=True)
-class Line:
-    """What a reduction made of one delayed value, and the way back.
+class DelayLine:
+    """What a reduction made of one delayed value, such as ``x(t - tau)``, and the way back.
 
-    Attributes
-    ----------
-    name : str
-        Such as ``x(t - tau)``.
-    nodes : tuple of str
-        The states that hold it, from the youngest to the oldest; the last one is the delayed value.
-    method, order, adaptive
-        As in `Delayed`.
+    `nodes` are the states that hold it, from the youngest to the oldest; the last one is the delayed value.
     """
 
     name: str
@@ -213,17 +195,12 @@ class Line:
 class Lines:
     """All delayed values of a model as states: what `lay_out` returns.
 
-    Attributes
-    ----------
-    lines : tuple of Line
-    rates, initial : dict from name of a node to casadi.SX
-        Right-hand sides, and initial values; these may hold time, inputs and states, which mean those at the start.
-    symbols : tuple of casadi.SX
-        Of the nodes, in the order of `rates`.
-    delayed : tuple of Delayed
+    rates, initial : right-hand sides, and initial values, by the name of a node; these may hold time, inputs and
+        states, which mean those at the start
+    symbols : of the nodes, in the order of `rates`
     """
 
-    lines: tuple[Line, ...]
+    lines: tuple[DelayLine, ...]
     rates: dict[str, ca.SX]
     initial: dict[str, ca.SX]
     symbols: tuple[ca.SX, ...]
@@ -240,12 +217,12 @@ class Lines:
 
 def lay_out(delayed: Sequence[Delayed], time: ca.SX) -> Lines:
     """Make the states, rates and initial values of all delayed values."""
-    lines: list[Line] = []
+    lines: list[DelayLine] = []
     symbols: list[list[ca.SX]] = []
     for name, d in zip(_names(delayed), delayed, strict=True):
         kind = "node" if d.method == "spectral" else "stage"
         nodes = tuple(f"{name}, {kind} {j}" for j in range(1, d.order + 1))
-        lines.append(Line(name, nodes, d.method, d.order, d.adaptive))
+        lines.append(DelayLine(name, nodes, d.method, d.order, d.adaptive))
         symbols.append([ca.SX.sym(n) for n in nodes])
     rates: list[ca.SX] = []
     initial: list[ca.SX] = []

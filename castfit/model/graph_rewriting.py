@@ -1,11 +1,44 @@
-"""Graphs rewritten operation by operation."""
+"""Graphs rewritten operation by operation: powers of states, and switches at times.
+
+**Powers** of states with estimated exponents: x**n where rounding makes x zero or negative.
+
+A state that decays to zero is as often a little below it, where x**n is no number and d(x**n)/dn = x**n log x has none
+at zero either: one such rounding error ends an integration, and more often its sensitivities.  Here
+
+    x**n  =  f exp(n log max(x, tiny)),    f = 1 for x > 0
+
+and at or below zero f continues the power: by 0 for n > 0, and by 1 for n <= 0, so that a negative power of nothing is
+as large as numbers get, and nobody takes it for one.  Where n is an integer, powers of negative states are what they
+are: |x| takes the place of x, and f is (-1)**n.
+
+**Switches**: where a graph changes its form at a time that numbers or parameters tell.
+
+``if_else(t > t0, a, b)``, ``heaviside(t - t0)``, ``fmax(t - t0, 0)`` and their like jump or kink at t0.  An integrator
+that steps over it loses its order, and collocation too; so each becomes a parameter s, 0 before t0 and 1 after it, that
+is constant between boundaries of stages:
+
+    a < b          s or 1 - s
+    sign(g)        2 s - 1 or 1 - 2 s
+    fabs(g)        sign(g) g
+    fmax(a, b)     b + (a - b) [a > b];    fmin(a, b)  =  a - (a - b) [a > b]
+
+What is compared must be linear in time, with a number as its slope; its root t0 is then an expression of parameters.
+Everything else stays as it is, comparisons of states among them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import casadi as ca
+
+TINY = 1e-150  # its square, and a derivative's inverse of it, are numbers
+_COMPARISONS = (ca.OP_LT, ca.OP_LE)
+_KINKS = (ca.OP_FMAX, ca.OP_FMIN)
+_SIGNS = (ca.OP_SIGN, ca.OP_FABS)
+_SWITCHING = (*_COMPARISONS, *_KINKS, *_SIGNS)
 
 Replace = Callable[[int, Sequence[ca.SX]], ca.SX | None]
 """What takes the place of an operation, a number of CasADi's, on its arguments; None where it stays."""
@@ -42,3 +75,98 @@ def _operation(op: int, arguments: Sequence[ca.SX]) -> ca.SX:
 
 def _scalars(column: ca.SX) -> Iterable[ca.SX]:
     return ca.vertsplit(column) if column.numel() else []
+
+
+def with_powers(columns: Sequence[ca.SX], states: ca.SX) -> list[ca.SX]:
+    """Return columns of expressions in which powers of states can be differentiated wherever the state is.
+
+    Concerns what has the sign of one state, such as  x**n  and  (x / K)**n,  where the exponent is no number.
+    """
+
+    def replaced(op: int, arguments: Sequence[ca.SX]) -> ca.SX | None:
+        base, exponent = arguments
+        if exponent.is_constant() or ca.depends_on(exponent, states) or not _is_share(base, states):
+            return None
+        return power(base, exponent)
+
+    return rewritten(columns, (ca.OP_POW,), replaced)
+
+
+def power(x: ca.SX, n: ca.SX) -> ca.SX:
+    """Return x**n as above."""
+    whole = n == ca.floor(n)
+    mirrored = ca.logic_and(whole, x < 0)
+    factor = ca.if_else(x > 0, 1, ca.if_else(mirrored, ca.cos(ca.pi * n), n <= 0))
+    return factor * ca.exp(n * ca.log(ca.fmax(ca.if_else(mirrored, -x, x), TINY)))
+
+
+def _is_share(base: ca.SX, states: ca.SX) -> bool:
+    """Whether an expression is a state times something that no state enters."""
+    if not ca.depends_on(base, states):
+        return False
+    slope = ca.jacobian(base, states)
+    if slope.nnz() != 1 or ca.depends_on(slope, states):
+        return False
+    return bool(ca.simplify(ca.substitute(base, states, ca.SX.zeros(states.shape))).is_zero())
+
+
+@dataclass(frozen=True, eq=False)
+class Switch:
+    """A parameter that is 0 before a time, an expression of parameters or a number, and 1 after it."""
+
+    symbol: ca.SX
+    time: ca.SX
+
+    @property
+    def name(self) -> str:
+        """What it is called among the parameters."""
+        return self.symbol.name()
+
+
+@dataclass
+class _Finder:
+    """Collects the switches of graphs in time t; `others` are states and whatever else cannot tell a time."""
+
+    t: ca.SX
+    others: ca.SX
+    found: dict[str, Switch] = field(default_factory=dict[str, Switch])
+
+    def replaced(self, op: int, arguments: Sequence[ca.SX]) -> ca.SX | None:
+        """Return an operation with its switch; None if it stays."""
+        a, b = arguments if len(arguments) == 2 else (arguments[0], ca.SX(0))
+        after = self._positive(a - b)  # [a > b]
+        if after is None:
+            return None
+        if op in _COMPARISONS:
+            return 1 - after
+        if op == ca.OP_SIGN:
+            return 2 * after - 1
+        if op == ca.OP_FABS:
+            return (2 * after - 1) * a
+        return b + (a - b) * after if op == ca.OP_FMAX else a - (a - b) * after
+
+    def _positive(self, g: ca.SX) -> ca.SX | None:
+        """Return [g > 0] by a switch, if g changes its sign at one time that parameters tell."""
+        switches = [s.symbol for s in self.found.values()]
+        if not ca.depends_on(g, self.t) or ca.depends_on(g, ca.vertcat(self.others, *switches)):
+            return None
+        slope = ca.simplify(ca.jacobian(g, self.t))
+        if not slope.is_constant() or float(slope) == 0.0:
+            return None
+        at_zero = ca.substitute([g], [self.t], [ca.SX(0)])[0]
+        time = ca.simplify(-at_zero / slope)
+        name = f"after {self.t.name()} = {time}"
+        if name not in self.found:
+            self.found[name] = Switch(ca.SX.sym(name), time)
+        symbol = self.found[name].symbol
+        return symbol if float(slope) > 0.0 else 1 - symbol
+
+
+def switched(columns: Sequence[ca.SX], t: ca.SX, others: ca.SX) -> tuple[list[ca.SX], tuple[Switch, ...]]:
+    """Return columns of expressions with switches in place of what jumps or kinks at a time t, and the switches.
+
+    `others` are states and inputs: what depends on them is no time.
+    """
+    finder = _Finder(t, others)
+    out = rewritten(columns, _SWITCHING, finder.replaced)
+    return out, tuple(finder.found.values())

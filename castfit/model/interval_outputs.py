@@ -6,8 +6,8 @@ Each is a reduction to states that the experiment sets at its measurements:
     mean             that, over  d' = 1,  d = 0 at every measurement
     relative         f' = 0,  f = the value at the first measurement;   what is measured later is  value / f,  there 1
 
-so that every transcription, solver and statistic works as it is.  A model knows what it has to remember (`Memory`), an
-experiment when (see `resets`).
+so that every transcription, solver and statistic works as it is.  A model knows what it has to remember
+(`IntervalMemory`), an experiment when (see `with_resets`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Remembered:
 
 
 @dataclass(frozen=True)
-class Memory:
+class IntervalMemory:
     """What a model has to remember for one output.
 
     output : str
@@ -122,7 +122,7 @@ class Reduced:
     outputs: dict[str, Any]
     rates: dict[ca.SX, Any]
     initial: dict[str, float]
-    memories: tuple[Memory, ...]
+    memories: tuple[IntervalMemory, ...]
 
 
 def reduced(outputs: Mapping[str, Any]) -> Reduced:
@@ -130,7 +130,7 @@ def reduced(outputs: Mapping[str, Any]) -> Reduced:
     ordinary: dict[str, Any] = {}
     rates: dict[ca.SX, Any] = {}
     initial: dict[str, float] = {}
-    memories: list[Memory] = []
+    memories: list[IntervalMemory] = []
     for name, output in outputs.items():
         if not isinstance(output, Remembered):
             ordinary[name] = output
@@ -153,5 +153,5 @@ def reduced(outputs: Mapping[str, Any]) -> Reduced:
             states.append(length)
             # Before anything is gathered the mean is the value itself.
             ordinary[name] = ca.if_else(length > 0, held / ca.if_else(length > 0, length, 1), output.expression)
-        memories.append(Memory(name, output.kind, tuple(s.name() for s in states)))
+        memories.append(IntervalMemory(name, output.kind, tuple(s.name() for s in states)))
     return Reduced(ordinary, rates, initial, tuple(memories))

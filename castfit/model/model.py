@@ -10,23 +10,23 @@ A model is a CasADi SX graph over the user's own symbols.  Everything is checked
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 import numpy as np
 
-from castfit._support.reprs import brief, listed, one_line
-from castfit.model.dae_index import index_mistakes
-from castfit._support.lazy_imports import page
 from castfit._support.arguments import items, named, text
-from castfit.model.delay import Delayed, Line, Lines, delays_in, lay_out, restated, revived, substituted
-from castfit.model.interval_outputs import Memory, reduced
-from castfit.model.powers import with_powers
-from castfit.model.scaled_outputs import Scaled, Scaling, read_scaled, rescaled
-from castfit._support.status import check, suggest
-from castfit.model.switches import Switch, switched
+from castfit._support.reprs import brief, listed, one_line
+from castfit._support.status import check, suggest, unknown_names
+from castfit._support.views import views
+from castfit.model.dae_index import index_mistakes
+from castfit.model.delay import Delayed, DelayLine, delays_in, lay_out, restated, revived, substituted
+from castfit.model.expressions import NOT_A_NUMBER, exchanged, holds_nan, pattern
+from castfit.model.graph_rewriting import Switch, switched, with_powers
+from castfit.model.interval_outputs import IntervalMemory, reduced
+from castfit.model.scaled_outputs import OutputScaling, Scaled, read_scaled, rescaled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,6 +100,7 @@ def _outputs(expressions: Sequence[ca.SX]) -> list[str]:
     return [f"o{i}" for i in range(len(expressions))]
 
 
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class Model:
     """An ODE/DAE model with named states, parameters, inputs and outputs.
 
@@ -138,6 +139,23 @@ class Model:
     Model(ODE: states prey, predator; parameters a, b, c, d)
     """
 
+    system: System
+    outputs: dict[str, ca.SX]
+    initial: dict[str, ca.SX]
+    scalings: dict[str, OutputScaling]
+    memories: tuple[IntervalMemory, ...]
+    """What experiments set at their measurements: of counts per interval and the like."""
+    said: Said
+    """What the model was given, by name, before delays and memories became states of it."""
+    switches: tuple[Switch, ...]
+    """Those of its parameters that are 0 before a time and 1 after it."""
+    generated: frozenset[str]
+    """Those of its parameters that experiments set: switches, rates of infusions, and pieces of inputs."""
+    added: dict[str, ca.SX]
+    """What equations and outputs add to inputs that are estimated, by name, over these parameters and time."""
+    lines: tuple[DelayLine, ...]
+    """What became of the model's delayed values."""
+
     def __init__(
         self,
         ode: Mapping[ca.SX, Expression],
@@ -152,10 +170,9 @@ class Model:
         mistakes: list[str] = []
         said, scalings, of_scales = read_scaled(named("outputs", outputs, mistakes), mistakes)
         remembering = reduced(said)
-        self.memories: tuple[Memory, ...] = remembering.memories
-        """What experiments set at their measurements: of counts per interval and the like."""
+        memories = remembering.memories
         given: Any = ode
-        if self.memories and isinstance(given, Mapping):
+        if memories and isinstance(given, Mapping):
             ode = {**ode, **remembering.rates}
             initial = {**(initial or {}), **remembering.initial}
         declared = {
@@ -203,10 +220,11 @@ class Model:
             check("Model", index_mistakes(_vector(residual.values()), z, [_vector(others)], list(residual)))
 
         t = _default_time([symbol.name() for symbol in everything]) if time is None else time
-        self._said = Said(right, residual, extra, start, delayed, self.memories)
-        self._lines: Lines | None = None
+        stated = Said(right, residual, extra, start, delayed, memories)
+        delay_lines: tuple[DelayLine, ...] = ()
         if delayed:
-            lines = self._lines = lay_out(delayed, t)
+            lines = lay_out(delayed, t)
+            delay_lines = lines.lines
             right, residual, extra = ({**lines.without(group)} for group in (right, residual, extra))
             right, start = right | lines.rates, start | lines.initial
             declared["state"] = [*declared["state"], *lines.symbols]
@@ -214,29 +232,31 @@ class Model:
         x = _vector(declared["state"])
         columns = with_powers([_vector(right.values()), _vector(residual.values()), _vector(extra.values())], x)
         extra = dict(zip(extra, _split(columns[2]), strict=True))
-        self.system = System(
-            t,
-            x,
-            _vector(declared["algebraic state"]),
-            _vector(declared["parameter"]),
-            _vector(declared["input"]),
-            columns[0],
-            columns[1],
-            names["state"],
-            names["algebraic state"],
-            names["parameter"],
-            names["input"],
-        )
         own = {s.name(): s for s in declared["state"] + declared["algebraic state"]}
-        self.outputs: dict[str, ca.SX] = {**{n: own[n] for n in taken}, **extra}
-        self.initial: dict[str, ca.SX] = start
-        self.scalings: dict[str, Scaling] = scalings
-        self.switches: tuple[Switch, ...] = ()
-        """Those of its parameters that are 0 before a time and 1 after it."""
-        self.generated: frozenset[str] = frozenset()
-        """Those of its parameters that experiments set: switches, rates of infusions, and pieces of inputs."""
-        self.added: dict[str, ca.SX] = {}
-        """What equations and outputs add to inputs that are estimated, by name, over these parameters and time."""
+        vars(self).update(
+            system=System(
+                t,
+                x,
+                _vector(declared["algebraic state"]),
+                _vector(declared["parameter"]),
+                _vector(declared["input"]),
+                columns[0],
+                columns[1],
+                names["state"],
+                names["algebraic state"],
+                names["parameter"],
+                names["input"],
+            ),
+            outputs={**{n: own[n] for n in taken}, **extra},
+            initial=start,
+            scalings=scalings,
+            memories=memories,
+            said=stated,
+            switches=(),
+            generated=frozenset[str](),
+            added={},
+            lines=delay_lines,
+        )
 
     @classmethod
     def from_dae(
@@ -254,7 +274,7 @@ class Model:
         valid = ("x", "ode", "z", "alg", "p", "u", "t")
         mistakes: list[str] = []
         given = named("dae", dae, mistakes)
-        mistakes += [f"unknown key '{key}': {suggest(key, valid)}" for key in given if key not in valid]
+        mistakes += unknown_names("unknown key '{}'", given, valid)
         mistakes += [f"key '{key}' is missing" for key in ("x", "ode") if key not in given]
         pieces = {key: _column(key, value, mistakes) for key, value in given.items()}
         for left, right in (("x", "ode"), ("z", "alg")):
@@ -280,19 +300,9 @@ class Model:
         return self.system.state_names
 
     @property
-    def said(self) -> Said:
-        """What the model was given, by name, before delays and memories became states of it."""
-        return self._said
-
-    @property
     def own_states(self) -> tuple[str, ...]:
         """Names of the differential states that the model was given, without what holds delayed values."""
         return tuple(n for n in self.states if n in self.outputs)
-
-    @property
-    def lines(self) -> tuple[Line, ...]:
-        """What became of the model's delayed values."""
-        return () if self._lines is None else self._lines.lines
 
     @property
     def adaptive(self) -> bool:
@@ -302,12 +312,12 @@ class Model:
     @property
     def is_extended(self) -> bool:
         """Whether parameters or outputs were added to those that the model was given, as for infusions and noise."""
-        said = (*self.own_states, *self.algebraic_states, *self._said.extra)
+        said = (*self.own_states, *self.algebraic_states, *self.said.extra)
         return tuple(self.outputs) != said or bool(self.generated)
 
     def delays(self, p: Any) -> list[float]:
         """Return each line's tau at parameters p (n_p,)."""
-        taus = _vector(d.tau for d in self._said.delayed)
+        taus = _vector(d.tau for d in self.said.delayed)
         return np.asarray(ca.Function("tau", [self.system.p], [taus])(p), dtype=float).ravel().tolist()
 
     def with_order(self, order: int) -> Model:
@@ -315,19 +325,15 @@ class Model:
         if not self.adaptive:
             return self
         if order not in self._with_order:
-            self._with_order[order] = self._ordered(self._said, order)
+            said = self.said
+            delayed = restated(said.delayed, [order if d.adaptive else d.order for d in said.delayed])
+            self._with_order[order] = self._restated(said.over(said.groups, delayed))
         return self._with_order[order]
 
     @cached_property
     def _with_order(self) -> dict[int, Model]:
         """The same model with other orders, so that functions are built once for each."""
         return {}
-
-    def _ordered(self, said: Said, order: int) -> Model:
-        delayed = restated(said.delayed, [order if d.adaptive else d.order for d in said.delayed])
-        right, residual, extra = (_exchanged(said.delayed, delayed, group) for group in said.groups)
-        anew = replace(said, right=right, residual=residual, extra=extra, delayed=delayed)
-        return self._restated(anew)
 
     @property
     def algebraic_states(self) -> tuple[str, ...]:
@@ -369,110 +375,81 @@ class Model:
         """
         if not parameters and not outputs:
             return self
-        out = self._twin()
         system = self.system
-        added = [ca.SX.sym(n) for n in parameters]
-        out.system = replace(
-            system, p=_vector([*_split(system.p), *added]), parameter_names=(*system.parameter_names, *parameters)
-        )
-        out.outputs = dict(self.outputs)
-        for name, given in outputs.items():
-            expression = self.told(given)
-            meant = [s for s in ca.symvar(expression) if s.name() in self.outputs and s.name() not in self._state_names]
-            graphs = [self.outputs[s.name()] for s in meant]
-            put = ca.substitute([expression], [ca.vertcat(*meant)], [ca.vertcat(*graphs)])[0] if meant else expression
-            out.outputs[name] = by_name(ca.SX(put), out)
-        out._said = replace(self._said, extra={**self._said.extra, **{n: out.outputs[n] for n in outputs}})
-        return out
+        p = _vector([*_split(system.p), *(ca.SX.sym(n) for n in parameters)])
+        extended = replace(system, p=p, parameter_names=(*system.parameter_names, *parameters))
+        states = {*self.states, *self.algebraic_states}
+        known = {n: graph for n, graph in self.outputs.items() if n not in states}
+        new = {n: by_name(exchanged(self.told(given), known), extended) for n, given in outputs.items()}
+        said = replace(self.said, extra={**self.said.extra, **new})
+        return self.with_parts(system=extended, outputs={**self.outputs, **new}, said=said)
 
-    def _twin(self) -> Model:
-        """Return a model of the same parts on the same symbols; `copy` would pickle it, and so make new ones."""
+    def with_parts(self, **changes: Any) -> Model:
+        """Return a model with other parts on the same symbols; `copy` would pickle it, and so make new ones."""
         out = Model.__new__(Model)
-        out.__dict__ |= {n: v for n, v in vars(self).items() if n not in ("output_names", "flow_parameters")}
+        vars(out).update({f.name: getattr(self, f.name) for f in fields(self)} | changes)
         return out
-
-    @property
-    def _state_names(self) -> tuple[str, ...]:
-        return (*self.states, *self.algebraic_states)
 
     @cached_property
     def flow_parameters(self) -> NDArray[np.bool_]:
         """Which parameters the right-hand side contains, (n_p,)."""
         system = self.system
-        pattern = ca.jacobian(ca.vertcat(system.ode, system.alg), system.p).sparsity()
-        found = np.zeros(system.p.numel(), dtype=np.bool_)
-        found[list(set(pattern.get_triplet()[1]))] = True
-        return found
+        found = pattern(ca.jacobian(ca.vertcat(system.ode, system.alg), system.p).sparsity())
+        return np.logical_or.reduce(found, axis=0)
 
     def with_rates(self, names: Sequence[str]) -> Model:
         """Return the model with a rate into each of the named states as one more parameter, after its own."""
         names = [n for n in names if f"rate into {n}" not in self.parameters]
         if not names:
             return self
-        said = self._said
+        said = self.said
         rates = {n: ca.SX.sym(f"rate into {n}") for n in names}
         right = {n: ode + rates[n] if n in rates else ode for n, ode in said.right.items()}
-        anew = replace(said, right=right)
-        return self._restated(anew, list(rates.values()))
+        return self._restated(replace(said, right=right), list(rates.values()))
 
     def with_added_inputs(self, values: Mapping[str, ca.SX], parameters: Sequence[ca.SX]) -> Model:
         """Return the model in which expressions of time and of more parameters are added to some inputs, by name."""
-        said, u = self._said, dict(zip(self.inputs, _split(self.system.u), strict=True))
+        said, u = self.said, dict(zip(self.inputs, _split(self.system.u), strict=True))
         old, new = [u[n] for n in values], [u[n] + value for n, value in values.items()]
         orders = [d.order for d in said.delayed]
         delayed = restated(said.delayed, orders, old, new) if said.delayed else ()
-        columns = [dict(zip(group, substituted(list(group.values()), old, new), strict=True)) for group in said.groups]
-        right, residual, extra = (_exchanged(said.delayed, delayed, group) for group in columns)
-        anew = replace(said, right=right, residual=residual, extra=extra, delayed=delayed)
-        out = self._restated(anew, parameters)
-        out.added = dict(values)
-        return out
+        groups = [dict(zip(group, substituted(list(group.values()), old, new), strict=True)) for group in said.groups]
+        return self._restated(said.over(groups, delayed), parameters).with_parts(added=dict(values))
 
     def told(self, expression: ca.SX) -> ca.SX:
         """Return an expression of the model's symbols, known by name, with what was added to its inputs."""
-        meant = [s for s in ca.symvar(expression) if s.name() in self.added]
-        if not meant:
-            return expression
-        whole = [s + self.added[s.name()] for s in meant]
-        return ca.substitute([expression], [ca.vertcat(*meant)], [ca.vertcat(*whole)])[0]
+        meant = {s.name(): s for s in ca.symvar(expression) if s.name() in self.added}
+        return exchanged(expression, {n: s + self.added[n] for n, s in meant.items()})
 
     def with_switches(self) -> Model:
-        """Return the model with a parameter, 0 or 1, for everything in it that changes at a time (castfit.switches)."""
-        said, system = self._said, self.system
+        """Return the model with a parameter, 0 or 1, for everything in it that changes at a time."""
+        said, system = self.said, self.system
         others = ca.vertcat(system.x, system.z, system.u, *(d.symbol for d in said.delayed))
         columns, found = switched([_vector(g.values()) for g in said.groups], system.t, others)
         if not found:
             return self
-        pairs = zip(said.groups, columns, strict=True)
-        right, residual, extra = (dict(zip(old, _split(new), strict=True)) for old, new in pairs)
-        anew = replace(said, right=right, residual=residual, extra=extra)
-        return self._restated(anew, [s.symbol for s in found], found)
+        groups = [dict(zip(old, _split(new), strict=True)) for old, new in zip(said.groups, columns, strict=True)]
+        return self._restated(said.over(groups, said.delayed), [s.symbol for s in found], found)
 
     def _restated(self, said: Said, parameters: Sequence[ca.SX] = (), switches: tuple[Switch, ...] = ()) -> Model:
         """Return the model of which something else was said, with more parameters after its own."""
         system, n = self.system, len(self.own_states)
         p = [*_split(system.p), *parameters]
-        out = _stated(said, _split(system.x)[:n], _split(system.z), p, _split(system.u), system.t)
-        out.scalings = self.scalings
-        out.switches = (*self.switches, *switches)
-        out.generated = self.generated | {s.name() for s in parameters}
-        out.added = self.added
-        return out
-
-    def remembering(self, memories: tuple[Memory, ...]) -> Model:
-        """Return the model, which has the states of these memories already, knowing when to set them."""
-        out = self._twin()
-        out.memories, out._said = memories, replace(self._said, memories=memories)
-        return out
+        return _stated(said, _split(system.x)[:n], _split(system.z), p, _split(system.u), system.t).with_parts(
+            scalings=self.scalings,
+            switches=(*self.switches, *switches),
+            generated=self.generated | {s.name() for s in parameters},
+            added=self.added,
+        )
 
     @property
     def delayed_states(self) -> frozenset[str]:
         """Names of the states of which delayed values are taken."""
-        inside = {s.name() for d in self._said.delayed for s in ca.symvar(d.expression)}
+        inside = {s.name() for d in self.said.delayed for s in ca.symvar(d.expression)}
         return frozenset(n for n in self.own_states if n in inside)
 
     def _repr_html_(self) -> str:
-        return page("card")(self)
+        return views().reports.card(self)
 
     def __repr__(self) -> str:
         kind = "DAE" if self.algebraic_states else "ODE"
@@ -482,7 +459,7 @@ class Model:
 
     def __reduce__(self) -> Any:
         """Pickle through a CasADi function, since bare SX does not pickle."""
-        said, system = self._said, self.system
+        said, system = self.said, self.system
         groups = (*said.groups, said.initial)
         parts = [part for d in said.delayed for part in d.parts]
         own = _vector(_split(system.x)[: len(self.own_states)])
@@ -490,33 +467,11 @@ class Model:
         graph = ca.Function("model", arguments, [*(_vector(g.values()) for g in groups), _vector(parts)])
         kinds = tuple((d.method, d.order, d.adaptive, len(d.parts)) for d in said.delayed)
         names = (self.own_states, self.algebraic_states, self.parameters, self.inputs)
-        built_from = (
-            graph,
-            names,
-            tuple(tuple(g) for g in groups),
-            kinds,
-            system.t.name(),
-            said.memories,
-            self.scalings,
-        )
         times = ca.Function("times", [system.p], [_vector(s.time for s in self.switches)])
         added = ca.Function("added", [system.t, system.p], [_vector(self.added.values())])
-        return (
-            _restore,
-            built_from,
-            (self.generated, tuple(s.name for s in self.switches), times, (*self.added,), added),
-        )
-
-    def __setstate__(
-        self, state: tuple[frozenset[str], tuple[str, ...], ca.Function, tuple[str, ...], ca.Function]
-    ) -> None:
-        """Take up what experiments set of a pickled model."""
-        self.generated, names, times, inputs, added = state
-        whole = _split(ca.SX(added.call([self.system.t, self.system.p])[0]))
-        self.added = dict(zip(inputs, whole, strict=True))
-        symbol = {s.name(): s for s in _split(self.system.p)}
-        found = _split(ca.SX(times.call([self.system.p])[0]))
-        self.switches = tuple(Switch(symbol[n], time) for n, time in zip(names, found, strict=True))
+        switches = tuple(s.name for s in self.switches)
+        given = (graph, names, tuple(tuple(g) for g in groups), kinds, system.t.name(), said.memories, self.scalings)
+        return _restore, (*given, self.generated, switches, times, tuple(self.added), added)
 
 
 @brief
@@ -529,19 +484,20 @@ class Said:
     extra: dict[str, ca.SX]
     initial: dict[str, ca.SX]
     delayed: tuple[Delayed, ...]
-    memories: tuple[Memory, ...] = ()
+    memories: tuple[IntervalMemory, ...] = ()
 
     @property
     def groups(self) -> tuple[dict[str, ca.SX], dict[str, ca.SX], dict[str, ca.SX]]:
         """Right-hand sides, algebraic equations, outputs."""
         return self.right, self.residual, self.extra
 
-
-def _exchanged(old: Sequence[Delayed], new: Sequence[Delayed], group: dict[str, ca.SX]) -> dict[str, ca.SX]:
-    """Put the symbols of other delayed values into expressions."""
-    return dict(
-        zip(group, substituted(list(group.values()), [o.symbol for o in old], [n.symbol for n in new]), strict=True)
-    )
+    def over(self, groups: Sequence[dict[str, ca.SX]], delayed: tuple[Delayed, ...]) -> Said:
+        """Return the same with other expressions, in which the symbols of other delayed values stand."""
+        old, new = [o.symbol for o in self.delayed], [n.symbol for n in delayed]
+        right, residual, extra = (
+            dict(zip(group, substituted(list(group.values()), old, new), strict=True)) for group in groups
+        )
+        return replace(self, right=right, residual=residual, extra=extra, delayed=delayed)
 
 
 def _stated(
@@ -557,17 +513,13 @@ def _stated(
         time=t,
         initial={**said.initial},
     )
-    return model.remembering(said.memories)
+    # The states of memories are among those that were said; what is missing is when to set them.
+    return model.with_parts(memories=said.memories, said=replace(model.said, memories=said.memories))
 
 
-def by_name(expression: ca.SX, model: Model) -> ca.SX:
-    """Rewrite an expression over the model's own symbols, matching symbols by name."""
-    system = model.system
-    own = {s.name(): s for vector in system.arguments for s in _split(vector)}
-    found = ca.symvar(expression)
-    if not found:
-        return expression
-    return ca.substitute([expression], [ca.vertcat(*found)], [ca.vertcat(*(own[s.name()] for s in found))])[0]
+def by_name(expression: ca.SX, system: System) -> ca.SX:
+    """Rewrite an expression over the system's own symbols, matching symbols by name."""
+    return exchanged(expression, {s.name(): s for vector in system.arguments for s in _split(vector)})
 
 
 def _restore(
@@ -576,8 +528,13 @@ def _restore(
     keys: tuple[tuple[str, ...], ...],
     kinds: tuple[tuple[str, int, bool, int], ...],
     time: str,
-    memories: tuple[Memory, ...],
-    scalings: Mapping[str, Scaling],
+    memories: tuple[IntervalMemory, ...],
+    scalings: Mapping[str, OutputScaling],
+    generated: frozenset[str],
+    switches: tuple[str, ...],
+    switch_times: ca.Function,
+    inputs: tuple[str, ...],
+    added: ca.Function,
 ) -> Model:
     """Rebuild a pickled model on fresh symbols."""
     x, z, p, u = ([ca.SX.sym(n) for n in group] for group in names)
@@ -590,9 +547,15 @@ def _restore(
     right, residual, extra, initial = (
         dict(zip(key, group, strict=True)) for key, group in zip(keys, groups, strict=True)
     )
-    out = _stated(Said(right, residual, extra, initial, delayed, memories), x, z, p, u, t)
-    out.scalings = dict(scalings)
-    return out
+    system = (out := _stated(Said(right, residual, extra, initial, delayed, memories), x, z, p, u, t)).system
+    symbol = {s.name(): s for s in p}
+    times = _split(ca.SX(switch_times.call([system.p])[0]))
+    return out.with_parts(
+        scalings=dict(scalings),
+        generated=generated,
+        switches=tuple(Switch(symbol[n], time) for n, time in zip(switches, times, strict=True)),
+        added=dict(zip(inputs, _split(ca.SX(added.call([system.t, system.p])[0])), strict=True)),
+    )
 
 
 def _vector(expressions: Iterable[ca.SX]) -> ca.SX:
@@ -667,23 +630,6 @@ def _scalars(what: str, expressions: Mapping[str, Any], mistakes: list[str]) -> 
         else:
             out[name] = value
     return out
-
-
-NOT_A_NUMBER = (
-    "is or contains NaN, which is what math.exp, float and the like make of a symbol; "
-    "write castfit.exp, castfit.log, castfit.sqrt, ..."
-)
-
-
-def holds_nan(expression: ca.SX) -> bool:
-    """Tell whether NaN stands in a graph."""
-    if expression.is_constant():
-        return bool(np.isnan(float(expression)))
-    if "nan" not in str(expression):  # much faster than going through the graph; a name may hold it too
-        return False
-    graph = ca.Function("graph", ca.symvar(expression), [expression])
-    constants = (k for k in range(graph.n_instructions()) if graph.instruction_id(k) == ca.OP_CONST)
-    return any(np.isnan(graph.instruction_constant(k)) for k in constants)
 
 
 def _no_symbols(declared: Mapping[str, Sequence[Any]]) -> list[str]:

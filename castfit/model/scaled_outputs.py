@@ -3,7 +3,7 @@
     y = scale(y) * expression + offset(y)
 
 Scale and offset are parameters of the model like others.  Where they enter the data linearly, and nothing else is known
-of them, they are eliminated while fitting (see castfit.eliminated and castfit.transcribe.projection).
+of them, they are eliminated while fitting (castfit.problem.linear_scales and castfit.transcribe.variable_projection).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
+from castfit._support.arguments import is_one_of, real, text
 from castfit._support.bounds import both_bounds
 from castfit._support.reprs import brief
-from castfit._support.arguments import is_one_of, real, text
 
 if TYPE_CHECKING:
     from castfit.densities.priors import PriorDistribution
@@ -106,18 +106,8 @@ def scaled(
 
 
 @dataclass(frozen=True)
-class Scaling:
-    """What a model keeps of a scaled output.
-
-    Attributes
-    ----------
-    scale, offset : str
-        The parameters; `offset` is empty if there is none.
-    per_experiment : bool
-    guess : float or None
-    lower, upper : float
-    prior : PriorDistribution or None
-    """
+class OutputScaling:
+    """What a model keeps of a scaled output; `scale` and `offset` are its parameters, "" if there is none."""
 
     scale: str
     offset: str
@@ -128,7 +118,7 @@ class Scaling:
     prior: PriorDistribution | None
 
     @classmethod
-    def named(cls, output: str, said: Scaled) -> Scaling:
+    def named(cls, output: str, said: Scaled) -> OutputScaling:
         """Name the parameters of an output."""
         label = said.name or output
         offset = f"offset({label})" if said.offset else ""
@@ -153,10 +143,10 @@ class Scaling:
 
 def read_scaled(
     outputs: Mapping[str, Any], mistakes: list[str]
-) -> tuple[dict[str, Any], dict[str, Scaling], dict[str, ca.SX]]:
+) -> tuple[dict[str, Any], dict[str, OutputScaling], dict[str, ca.SX]]:
     """Return outputs before they are scaled, their scalings by output, and symbols of the new parameters by name."""
     plain: dict[str, Any] = {}
-    scalings: dict[str, Scaling] = {}
+    scalings: dict[str, OutputScaling] = {}
     symbols: dict[str, ca.SX] = {}
     for output, said in outputs.items():
         if not isinstance(said, Scaled):
@@ -166,7 +156,7 @@ def read_scaled(
         mistakes += [f"output '{output}': scaled(...) {m}" for m in wrong]
         plain[output] = said.expression
         if not wrong:
-            scalings[output] = Scaling.named(output, said)
+            scalings[output] = OutputScaling.named(output, said)
             symbols |= {n: ca.SX.sym(n) for n in scalings[output].parameters if n not in symbols}
     for name in symbols:
         kinds = {s.said for s in scalings.values() if s.scale == name}
@@ -176,7 +166,7 @@ def read_scaled(
 
 
 def rescaled(
-    graphs: Mapping[str, ca.SX], scalings: Mapping[str, Scaling], symbols: Mapping[str, ca.SX]
+    graphs: Mapping[str, ca.SX], scalings: Mapping[str, OutputScaling], symbols: Mapping[str, ca.SX]
 ) -> dict[str, ca.SX]:
     """Return the graphs of outputs in the units in which they are measured."""
     out = dict(graphs)
@@ -188,7 +178,7 @@ def rescaled(
     return out
 
 
-def measured_with(scalings: Mapping[str, Scaling], measured: Iterable[str]) -> frozenset[str]:
+def measured_with(scalings: Mapping[str, OutputScaling], measured: Iterable[str]) -> frozenset[str]:
     """Return the parameters of those scaled outputs that are measured."""
     return frozenset(n for output in measured if output in scalings for n in scalings[output].parameters)
 

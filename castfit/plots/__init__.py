@@ -1,21 +1,21 @@
 """Pictures: results with their data and residuals, iterations on their way there, many starts, methods compared.
 
-Figures are made without pyplot, so that no window opens and no state is left behind; every function returns the
-figure, and also writes it to `path` if one is given.
+In flows what fits and drivers found; out comes a figure of matplotlib, which is also written to `path` if one is given.
+Figures are made without pyplot, so that no window opens and no state is left behind.  `_canvas` has what all share:
+panels, headings, legends; `_grid` arranges panels of data and residuals, which `_scales` fills.  Read `_canvas` first,
+then `searches`, the plainest pictures, or `results`.
 """
 
-from castfit.plots.convergence import animate, iterations
+from castfit.plots.convergence import animate, history, iterations
 from castfit.plots.diagnostics import residuals
 from castfit.plots.draws import histograms, pairs
-from castfit.plots.history import history
 from castfit.plots.inputs import inputs
-from castfit.plots.methods import success
 from castfit.plots.populations import individuals
 from castfit.plots.profiles import contours, profiles
 from castfit.plots.relations import correlation, directions, ellipses
 from castfit.plots.results import comparison, fit, gallery
+from castfit.plots.searches import parameters, success, waterfall
 from castfit.plots.sensitivities import sensitivities
-from castfit.plots.starts import parameters, waterfall
 from castfit.plots.stiffness import stiffness
 
 __all__ = [

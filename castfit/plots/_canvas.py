@@ -1,4 +1,4 @@
-"""What all pictures share: colours, figures without pyplot, axes without clutter."""
+"""What all pictures share: figures without pyplot, axes without clutter, words about them."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit.plots._colours import FAINT, INK, SOFT
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
+    from castfit._support.arrays import Array
+
 # matplotlib's stubs leave keyword arguments unknown, so figures are drawn on without their types.
 Canvas = Axes = Any
 
-# Okabe and Ito's palette, which people with any colour vision can tell apart.
-BLUE, RED = "#0072B2", "#D55E00"
-BEHIND = ("#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#F0E442")
-INK, SOFT, FAINT = "0.25", "0.45", "0.92"
-# What tells series apart where there is no colour.
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
-STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 _DECADES = 1000.0  # from the smallest to the largest value that are log-spaced
+_ELLIPSE_POINTS = 181
 _LOW = 0.1  # of the largest value, below which half of such values are
 
 
@@ -36,6 +34,33 @@ def new_figure(width: float, height: float) -> Canvas:
     return figure
 
 
+def single(width: float, height: float) -> tuple[Canvas, Axes]:
+    """Make a figure of one panel; its size is in inches."""
+    figure = new_figure(width, height)
+    axes = figure.subplots()
+    tidy(axes)
+    return figure, axes
+
+
+def tiled(count: int, most: int, size: tuple[float, float], above: tuple[float, float]) -> tuple[Canvas, Axes]:
+    """Make a figure of so many panels, `most` in a row, each of a size in inches, with some room besides.
+
+    Returns
+    -------
+    figure, axes
+        With axes (rows, columns), of which those that are too many are hidden.
+    """
+    columns = max(1, min(most, count))
+    rows = max(1, -(-count // columns))
+    figure = new_figure(columns * size[0] + above[0], rows * size[1] + above[1])
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for axes in panels.ravel()[:count]:
+        tidy(axes)
+    for axes in panels.ravel()[count:]:
+        axes.set_visible(False)
+    return figure, panels
+
+
 def tidy(axes: Axes) -> None:
     """Take away frames, and make ticks and grid quiet."""
     axes.spines[["top", "right"]].set_visible(False)
@@ -43,6 +68,47 @@ def tidy(axes: Axes) -> None:
     axes.tick_params(labelsize=8, color=SOFT, labelcolor=INK, length=3)
     axes.grid(color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
+
+
+def labels(axes: Axes, x: str = "", y: str = "", *, size: float = 9, **place: float) -> None:
+    """Name an axis, or both."""
+    for text, name in ((x, axes.set_xlabel), (y, axes.set_ylabel)):
+        if text:
+            name(text, fontsize=size, color=INK, **place)
+
+
+def heading(axes: Axes, text: str, *, size: float = 9, pad: float = 6.0) -> None:
+    """Write above a panel what it shows."""
+    axes.set_title(text, loc="left", fontsize=size, color=INK, pad=pad)
+
+
+def legend(axes: Axes, *, size: float = 8, **place: Any) -> None:
+    """Say in a panel what its lines are."""
+    axes.legend(fontsize=size, frameon=False, labelcolor=INK, **place)
+
+
+def legend_above(canvas: Canvas, handles: Mapping[str, Any], *, most: int = 100, **look: Any) -> Any:
+    """Say above all panels what is drawn in them, with so many words in a row at most."""
+    place = {"loc": "outside upper left", "ncols": min(len(handles), most), "fontsize": 8, "frameon": False}
+    return canvas.legend(handles.values(), map(plain, handles), **place, **look)
+
+
+def remark(canvas: Canvas, text: str, colour: str = SOFT) -> None:
+    """Write a sentence below all panels."""
+    canvas.supxlabel(text, x=0.01, ha="left", fontsize=8, color=colour)
+
+
+def stripe(axes: Axes, half: float) -> None:
+    """Shade the values about zero that are nothing remarkable."""
+    axes.axhspan(-half, half, color=FAINT, linewidth=0, zorder=0)
+    axes.axhline(0, color=SOFT, linewidth=0.6, zorder=1)
+
+
+def confidence_ellipse(covariance: Array) -> Array:
+    """Return the curve (2, n) about zero at which the quadratic form of a covariance (2, 2) is 1."""
+    values, vectors = np.linalg.eigh(covariance)
+    turn = np.linspace(0.0, 2.0 * np.pi, _ELLIPSE_POINTS)
+    return (vectors * np.sqrt(np.maximum(values, 0.0))) @ np.array([np.cos(turn), np.sin(turn)])
 
 
 def plain(text: str) -> str:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.plots._canvas import FAINT, INK, SOFT, Axes, Canvas, plain, tidy
+from castfit.plots._canvas import Axes, Canvas, heading, labels, plain, stripe, tidy
 
 if TYPE_CHECKING:
-    from castfit.problem.conditions import Condition
+    from castfit.problem.compiled_experiments import Condition
     from castfit.problem.problem import Posable
 
 _MOST_COLUMNS, _MOST_PANELS = 4, 12
@@ -105,19 +105,18 @@ def panels(canvas: Canvas, grid: Grid, problem: Posable, shared: set[int]) -> li
         residual = pairs[0].below if pairs else None
         below = canvas.add_subplot(cells[2 * panel.row + 1, panel.column], sharex=above, sharey=residual)
         several = len(problem.conditions) > 1
-        heading = f"{posed.label(output)}, {name}" if several else posed.label(output)
-        folded = textwrap.fill(plain(heading), int(_LETTERS * grid.width / grid.columns))
-        above.set_title(folded, loc="left", fontsize=9, color=INK, pad=4)
+        label = f"{posed.label(output)}, {name}" if several else posed.label(output)
+        folded = textwrap.fill(plain(label), int(_LETTERS * grid.width / grid.columns))
+        heading(above, folded, pad=4)
         for axes in (above, below):
             tidy(axes)
         above.tick_params(axis="x", length=0)
         above.tick_params(labelbottom=False, labelleft=grid.shows_values(panel) or not same)
         below.tick_params(labelbottom=grid.shows_time(panel), labelleft=panel.column == 0)
         if grid.shows_time(panel):
-            below.set_xlabel(plain(posed.label("time")), fontsize=8, color=INK, labelpad=1)
+            labels(below, plain(posed.label("time")), size=8, labelpad=1)
         if panel.column == 0:
-            below.set_ylabel("residual / σ", fontsize=7.5, color=INK)
-        below.axhspan(-2, 2, color=FAINT, linewidth=0, zorder=0)
-        below.axhline(0, color=SOFT, linewidth=0.6, zorder=1)
+            labels(below, y="residual / σ", size=7.5)
+        stripe(below, 2)
         pairs.append(Pair(panel, above, below))
     return pairs

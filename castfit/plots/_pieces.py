@@ -15,16 +15,15 @@ import casadi as ca
 import numpy as np
 
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.grids import rounding, snap
-from castfit.integrate.march import Course, Stretch, march
+from castfit.integrate.lanes import rounding, snap
+from castfit.integrate.trajectories import IntegrationCase, Stretch, march, units_of
 from castfit.integrate.triggers import triggered
-from castfit.integrate.units import units_of
 
 if TYPE_CHECKING:
-    from castfit.problem.conditions import Condition
+    from castfit.problem.compiled_experiments import Condition
+    from castfit.problem.event_schedule import Timetable
     from castfit.problem.parameter_map import Natural
     from castfit.problem.problem import Posable
-    from castfit.problem.event_schedule import Timetable
     from castfit.solve.staged import Array
 
 _ACCURACY = IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8)  # finer than any line is drawn
@@ -35,7 +34,7 @@ _SHORT_OF_STOP = 0.999  # so much is drawn of a piece that cannot be integrated 
 
 
 @dataclass(frozen=True)
-class Piece:
+class StagePiece:
     """The outputs over one stage: times (m,), values (m, n_outputs), and whether the end of the stage was reached."""
 
     times: Array
@@ -43,7 +42,7 @@ class Piece:
     complete: bool
 
 
-class Pieces:
+class StageIntegrator:
     """Integrates the stages of a problem, each from its own node.
 
     Parameters
@@ -59,13 +58,13 @@ class Pieces:
         model = problem.posed.model
         self._observe: Any = model.system.function("outputs", ca.densify(ca.vertcat(*model.outputs.values())))
 
-    def between(self, edges: Sequence[Array]) -> Pieces:
+    def between(self, edges: Sequence[Array]) -> StageIntegrator:
         """Return the same between other stage boundaries: those at estimated times of events move."""
         other = copy(self)
         other._edges = edges
         return other
 
-    def from_nodes(self, theta: Array, nodes: Sequence[Array]) -> list[list[Piece]]:
+    def from_nodes(self, theta: Array, nodes: Sequence[Array]) -> list[list[StagePiece]]:
         """Return every experiment's pieces, given theta and per experiment the states (K, n_x) at its nodes.
 
         A piece that cannot be integrated to its end stops before.
@@ -75,23 +74,23 @@ class Pieces:
             for c, edges, states in zip(self._problem.conditions, self._edges, nodes, strict=True)
         ]
 
-    def _pieces(self, condition: Condition, at: Natural, edges: Array, states: Array) -> list[Piece]:
+    def _pieces(self, condition: Condition, at: Natural, edges: Array, states: Array) -> list[StagePiece]:
         z, model = condition.z_guess, self._problem.posed.model
         table = (edges[:-1], states, np.repeat(z[None], states.shape[0], axis=0))
         unit = units_of(model, condition.inputs, at.p, float(edges[-1] - edges[0]), table)
         at = triggered(model, condition, at, unit, _ACCURACY, float(edges[-1]))
-        course = Course(model, condition.inputs, at.p, z, unit, _ACCURACY, condition.timetable(at))
+        course = IntegrationCase(model, condition.inputs, at.p, z, unit, _ACCURACY, condition.timetable(at))
         inner = np.linspace(edges[:-1], edges[1:], self._points, axis=1)[:, 1:-1].ravel()
         kinks, after = condition.breakpoints, _AFTER * float(edges[-1] - edges[0])
         times = np.unique(np.concatenate([inner, edges[1:], kinks + after]))
         found = march(course, edges[:-1], states, times)
-        pieces: list[Piece] = []
+        pieces: list[StagePiece] = []
         for k, x in enumerate(states):
             own = [self._piece(course, stretch, x) for stretch in found if stretch.node == k]
             if course.timetable is not None and k + 1 < states.shape[0] and own[-1].complete:
                 own += self._leap(course, course.timetable, found, k, float(edges[k + 1]))
             pieces.append(
-                Piece(
+                StagePiece(
                     snap(np.concatenate([piece.times for piece in own]), kinks, 2 * after),
                     np.concatenate([piece.values for piece in own]),
                     own[-1].complete,
@@ -99,7 +98,9 @@ class Pieces:
             )
         return pieces
 
-    def _leap(self, course: Course, table: Timetable, found: Sequence[Stretch], k: int, end: float) -> list[Piece]:
+    def _leap(
+        self, course: IntegrationCase, table: Timetable, found: Sequence[Stretch], k: int, end: float
+    ) -> list[StagePiece]:
         """Return what an event at the end of a stage makes of it, so that only the rest is a gap."""
         last = [stretch for stretch in found if stretch.node == k][-1]
         slack = float(rounding(np.array([end]), table.start)[0])
@@ -116,7 +117,7 @@ class Pieces:
         leapt = replace(last, times=last.times[-1:], x=x[None], z=last.z[-1:], u=last.u[-1:], reached=1)
         return [self._piece(course, leapt, x)]
 
-    def _piece(self, course: Course, stretch: Stretch, x: Array) -> Piece:
+    def _piece(self, course: IntegrationCase, stretch: Stretch, x: Array) -> StagePiece:
         """Evaluate the outputs of a stage, up to just before it stops."""
         stop = stretch.stop()
         if stop is not None:
@@ -127,7 +128,7 @@ class Pieces:
             (stretch,) = march(course, stretch.times[:1], begun[None], times[times > begin])
         m = stretch.reached
         if m == 0:  # there are no consistent algebraic states at the node
-            return Piece(np.empty(0), np.empty((0, self._observe.size1_out(0))), False)
+            return StagePiece(np.empty(0), np.empty((0, self._observe.size1_out(0))), False)
         t, p = stretch.times[:m], np.tile(stretch.p[:, None], m)
         y: Any = self._observe.map(m)(t[None], stretch.x[:m].T, stretch.z[:m].T, p, stretch.u[:m].T)
-        return Piece(t, np.array(y, dtype=float).T, stop is None)
+        return StagePiece(t, np.array(y, dtype=float).T, stop is None)

@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.status import InputError
 from castfit.plots._canvas import log_spaced
 from castfit.simulate.simulate import SimulationError
-from castfit._support.status import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit.problem.conditions import Condition
+    from castfit._support.arrays import Array
     from castfit.plots._grid import Pair
+    from castfit.problem.compiled_experiments import Condition
     from castfit.problem.problem import Posable
     from castfit.result.result import Result
     from castfit.simulate.simulate import Prediction
 
-    Array = NDArray[np.float64]
 
 CURVE_POINTS = 600
 
@@ -34,8 +32,8 @@ def owner(result: Result) -> Posable:
 
 def deviations(result: Result) -> Array:
     """Return the standard deviations of the data, (n_data,); NaN where they are not known."""
-    if result.solution.deviations.size == result.n_data:
-        return result.solution.deviations
+    if result.deviations.size == result.n_data:
+        return result.deviations
     given = np.concatenate([c.points.sigma[c.points.mask] for c in owner(result).conditions])
     return given * (1.0 if result.absolute_sigma else result.noise)  # saved by an earlier version
 

@@ -1,4 +1,4 @@
-"""Pictures of a solve: trajectories that are broken at the nodes, and how iterations join them.
+"""Pictures of a solve: trajectories that are broken at the nodes, how iterations join them, and how the cost falls.
 
 After Peifer and Timmer (2007, Fig. 2), for the states that `GaussNewton.iterate` yields.
 """
@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.plots._canvas import INK, SOFT, Canvas, finish, new_figure
-from castfit.plots._course import Course
-from castfit.plots._traces import Curves, Trace
 from castfit._support.status import check
+from castfit.plots._canvas import Canvas, finish, heading, labels, legend_above, new_figure, remark, tidy
+from castfit.plots._colours import BLUE, RED
+from castfit.plots._course import Curves, OutputTrace, SolveCourse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from castfit.fit.fit import Transcription
     from castfit.problem.problem import Posable
-    from castfit.solve.state import GaussNewtonState
+    from castfit.result.result import Result
+    from castfit.solve.homotopy import GaussNewtonState
     from castfit.solve.staged import StagedProblem
 
 _WIDTH, _HEIGHT = 3.0, 1.5  # of a snapshot's panel, in inches
@@ -30,6 +31,7 @@ _HEADING, _STRIP = 0.8, 1.5  # heights above the panels, and of the curves below
 _PAUSE = 8  # times longer than the others the last frame of an animation is seen
 _FASTEST = 50  # frames per second; the format counts hundredths of seconds
 _DOTS_PER_INCH = 100
+_LEAST = 1e-16  # below it nothing is drawn on a logarithmic axis
 
 
 def iterations(
@@ -72,7 +74,7 @@ def iterations(
     >>> states = list(cf.GaussNewton().iterate(problem, multiple))
     >>> figure = cf.plots.iterations(states, problem, multiple, choose=[0, states[-1].iteration])
     """
-    course = Course.of(states, problem, transcription)
+    course = SolveCourse.of(states, problem, transcription)
     shown = course.chosen(choose)
     snapshots = [course.pieces(k) for k in shown]
     figure, above, curves = _sheet(course, _WIDTH * max(len(shown), 2) + 0.4, _HEIGHT * len(course.rows))
@@ -80,19 +82,19 @@ def iterations(
     handles: dict[str, Any] = {}
     for column, k, pieces in zip(cells.T, shown, snapshots, strict=True):
         for axes, row in zip(column, course.rows, strict=True):
-            trace = Trace.on(axes, row, len(pieces[row.experiment]))
+            trace = OutputTrace.on(axes, row, len(pieces[row.experiment]))
             trace.show(pieces)
             handles |= trace.handles
-        column[0].set_title(course.heading(k), loc="left", fontsize=9, color=INK, pad=6)
-        column[-1].set_xlabel("time", fontsize=8, color=INK, labelpad=1)
+        heading(column[0], course.heading(k), pad=6)
+        labels(column[-1], "time", size=8, labelpad=1)
     for axes, row in zip(cells[:, 0], course.rows, strict=True):
-        axes.set_ylabel(row.label, fontsize=9, color=INK)
+        labels(axes, y=row.label)
         axes.set_ylim(*row.limits(snapshots))
     for k in shown:
         curves.mark(k)
-    _legend(above, {**handles, **curves.handles})
+    legend_above(above, {**handles, **curves.handles})
     if course.note:
-        figure.supxlabel(course.note, x=0.01, ha="left", fontsize=8, color=SOFT)
+        remark(figure, course.note)
     return finish(figure, path)
 
 
@@ -131,25 +133,25 @@ def animate(
     if not 0 < frames_per_second <= _FASTEST:
         mistakes.append(f"frames_per_second is {frames_per_second}; give a number between 0 and {_FASTEST}")
     check("plots.animate", mistakes)
-    course = Course.of(states, problem, transcription)
+    course = SolveCourse.of(states, problem, transcription)
     columns = min(len(course.rows), _FRAME_COLUMNS if len(course.rows) > 4 else 2)
     rows = -(-len(course.rows) // columns)
     figure, above, curves = _sheet(course, _FRAME_WIDTH * max(columns, 2), _FRAME_HEIGHT * rows)
     figure.set_dpi(_DOTS_PER_INCH)
     frames = [course.pieces(k) for k in range(len(course.states))]
-    heading = figure.suptitle(course.heading(0), x=0.02, ha="left", fontsize=10)
-    traces: list[Trace] = []
+    above_all = figure.suptitle(course.heading(0), x=0.02, ha="left", fontsize=10)
+    traces: list[OutputTrace] = []
     for i, row in enumerate(course.rows):
         axes = above.add_subplot(rows, columns, i + 1)
-        axes.set_title(row.label, loc="left", fontsize=9, color=INK, pad=4)
+        heading(axes, row.label, pad=4)
         axes.set_ylim(*row.limits(frames))
-        traces.append(Trace.on(axes, row, len(frames[0][row.experiment])))
+        traces.append(OutputTrace.on(axes, row, len(frames[0][row.experiment])))
     marks = curves.mark(0)
-    _legend(above, {name: handle for part in (*traces, curves) for name, handle in part.handles.items()})
-    moving = [heading, *marks, *(line for trace in traces for line in trace.lines)]
+    legend_above(above, {name: handle for part in (*traces, curves) for name, handle in part.handles.items()})
+    moving = [above_all, *marks, *(line for trace in traces for line in trace.lines)]
 
     def show(k: int) -> None:
-        heading.set_text(course.heading(k))
+        above_all.set_text(course.heading(k))
         for trace in traces:
             trace.show(frames[k])
         curves.move(marks, k)
@@ -182,12 +184,12 @@ def _write_animation(
     images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0)
 
 
-def _shared(course: Course) -> str:
+def _shared(course: SolveCourse) -> str:
     """Experiments may last differently long: rows then have their own times."""
     return "all" if len({row.experiment for row in course.rows}) == 1 else "row"
 
 
-def _sheet(course: Course, width: float, height: float) -> tuple[Canvas, Canvas, Curves]:
+def _sheet(course: SolveCourse, width: float, height: float) -> tuple[Canvas, Canvas, Curves]:
     """Return a figure, its part for panels of the given size in inches, and the curves in a strip below it.
 
     There are none before the first iteration.
@@ -198,7 +200,44 @@ def _sheet(course: Course, width: float, height: float) -> tuple[Canvas, Canvas,
     return figure, parts[0], Curves.on(parts[1], course) if len(parts) > 1 else Curves()
 
 
-def _legend(canvas: Canvas, handles: dict[str, Any]) -> Any:
-    return canvas.legend(
-        handles.values(), handles.keys(), loc="outside upper left", ncols=len(handles), fontsize=8, frameon=False
-    )
+def history(result: Result, path: str | Path | None = None) -> Figure:
+    """Plot how far the objective was above its lowest value at each iteration, and how far the pieces were apart.
+
+    Parameters
+    ----------
+    result : Result
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+
+    Raises
+    ------
+    InputError
+        For a result that knows no iterations.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> result = cf.fit(problem)
+    >>> figure = cf.plots.history(result)
+    """
+    rows = [row for row in result.history if np.isfinite(row["cost"])]
+    check("plots.history", [] if rows else ["the result knows no iterations; there is nothing to show"])
+    cost, apart = (np.array([row[key] for row in rows]) for key in ("cost", "infeasibility"))
+    at = np.arange(len(rows))
+    gaps = bool(np.max(apart) > _LEAST)
+    figure: Any = new_figure(6.4, 3.6 if gaps else 2.2)
+    panels = figure.subplots(2 if gaps else 1, 1, squeeze=False, sharex=True)[:, 0]
+    above = np.maximum(cost - min(float(cost.min()), result.cost), 0.0)
+    floor = max(_LEAST, 1e-12 * float(above.max(initial=1.0)))
+    for axes, values, what, colour, marker in zip(
+        panels, (above, apart), ("objective above its lowest", "largest gap"), (BLUE, RED), ("o", "s"), strict=False
+    ):
+        tidy(axes)
+        axes.plot(at, np.where(values > floor, values, np.nan), "-", marker=marker, color=colour, markersize=3.5)
+        if np.any(values > floor):
+            axes.set_yscale("log")
+        heading(axes, what, pad=4)
+    labels(panels[-1], "iteration", size=8)
+    panels[-1].xaxis.get_major_locator().set_params(integer=True)
+    return finish(figure, path)

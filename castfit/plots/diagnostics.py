@@ -9,20 +9,19 @@ import numpy as np
 from scipy import special
 
 from castfit.plots._canvas import (
-    BEHIND,
-    BLUE,
-    FAINT,
-    INK,
-    MARKERS,
-    RED,
-    SOFT,
     Axes,
     finish,
+    heading,
+    labels,
+    legend_above,
     log_spaced,
     new_figure,
     plain,
+    remark,
+    stripe,
     tidy,
 )
+from castfit.plots._colours import BEHIND, BLUE, INK, MARKERS, RED, SOFT
 from castfit.plots._scales import owner
 
 if TYPE_CHECKING:
@@ -31,10 +30,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from castfit._support.arrays import Array
     from castfit.result.diagnostics import Check
     from castfit.result.result import Result
 
-    Array = NDArray[np.float64]
 
 _MOST_OUTPUTS = 8
 _MOST_LAGS = 15
@@ -82,7 +81,7 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
         own = (table["output"] == output) & np.isfinite(residual)
         for axes in row:
             tidy(axes)
-        row[0].set_ylabel(plain(f"{output}, residual / σ"), fontsize=8, color=INK)
+        labels(row[0], y=plain(f"{output}, residual / σ"), size=8)
         checks = found.outputs[output].checks
         series: list[Array] = []
         for i, experiment in enumerate(experiments):
@@ -100,8 +99,7 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
                 if ringed.any():
                     handles["outlier"] = ring
         for axes in row[:2]:
-            axes.axhspan(-2, 2, color=FAINT, linewidth=0, zorder=0)
-            axes.axhline(0, color=SOFT, linewidth=0.6, zorder=1)
+            stripe(axes, 2)
         for axes, values in zip(row[:2], (table["time"][own], np.abs(table["prediction"][own])), strict=True):
             if log_spaced([values]):
                 axes.set_xscale("log")
@@ -110,17 +108,14 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
         for axes, test in zip(row, ("runs", "with_prediction", "normality", "autocorrelation"), strict=True):
             _verdict(axes, checks[test])
     for axes, title in zip(panels[0], _TITLES, strict=True):
-        axes.set_title(title, loc="left", fontsize=9, color=INK, pad=4)
-    panels[-1, 0].set_xlabel(plain(posed.label("time")), fontsize=8, color=INK, labelpad=1)
+        heading(axes, title, pad=4)
+    labels(panels[-1, 0], plain(posed.label("time")), size=8, labelpad=1)
     hidden = len(found.outputs) - len(outputs)
     note = f" {len(outputs)} of {len(found.outputs)} outputs are shown." if hidden else ""
     said, colour = textwrap.fill(plain(found.sentence + note), 150), RED if found.suspicious else SOFT
-    figure.supxlabel(said, x=0.01, ha="left", fontsize=8, color=colour)
+    remark(figure, said, colour)
     if len(handles) > 1:
-        figure.legend(
-            handles.values(), map(plain, handles), loc="outside upper left", ncols=min(len(handles), 6), fontsize=8,
-            frameon=False,
-        )  # fmt: skip
+        legend_above(figure, handles, most=6)
     return finish(figure, path)
 
 
@@ -158,9 +153,7 @@ def _autocorrelation(axes: Axes, series: list[Array]) -> None:
         axes.text(0.5, 0.5, "too few values", ha="center", va="center", color=SOFT, transform=axes.transAxes)
         return
     heights = [sum(float(r[:-k] @ r[k:]) for r in series if r.size > k) / squares for k in lags]
-    limit = 2 / np.sqrt(n)
-    axes.axhspan(-limit, limit, color=FAINT, linewidth=0, zorder=0)
-    axes.axhline(0, color=SOFT, linewidth=0.6, zorder=1)
+    stripe(axes, 2 / np.sqrt(n))
     axes.bar(list(lags), heights, width=0.35, color=INK)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(-1, 1)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.plots._canvas import BEHIND, BLUE, INK, RED, Axes, finish, new_figure, tidy
 from castfit._support.status import InputError
+from castfit.plots._canvas import (
+    Axes,
+    confidence_ellipse,
+    finish,
+    heading,
+    labels,
+    legend_above,
+    new_figure,
+    tidy,
+    tiled,
+)
+from castfit.plots._colours import BEHIND, BLUE, INK, RED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,37 +27,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from castfit._support.arrays import Array
-    from castfit.result.result import Result
+    from castfit.drive.uncertainty.draws import DrawsResult
 
 _COLUMNS = 4
 _PANEL = (2.4, 2.0)  # inches
 _MOST = 12  # quantities in pairs, or pictures become too small to read
 _DOTS = 2000
-_ELLIPSE = 181
 _TWO = 5.991464547107979  # quantile 0.95 of chi2 with two degrees of freedom
 _STYLES = ("--", "-.", ":")
 
 
-class Draws(Protocol):
-    """Draws of the estimates of a fit."""
-
-    @property
-    def result(self) -> Result:
-        """The fit."""
-        ...
-
-    @property
-    def values(self) -> Mapping[str, Array]:
-        """The draws of each quantity, natural scale, (n,)."""
-        ...
-
-    @property
-    def limits(self) -> Mapping[str, Mapping[str, tuple[float, float]]]:
-        """Intervals by what they are called, per quantity; the first are the ones to rely on."""
-        ...
-
-
-def histograms(draws: Draws, path: str | Path | None = None, *, names: Sequence[str] | None = None) -> Figure:
+def histograms(draws: DrawsResult, path: str | Path | None = None, *, names: Sequence[str] | None = None) -> Figure:
     """Plot a histogram of each quantity, with the estimate and the limits of intervals, linear ones beside.
 
     Parameters
@@ -69,14 +60,10 @@ def histograms(draws: Draws, path: str | Path | None = None, *, names: Sequence[
     >>> figure = cf.plots.histograms(cf.bootstrap(result, samples=20, rng=0))
     """
     chosen = _chosen("histograms", draws, names)
-    columns = min(len(chosen), _COLUMNS)
-    rows = -(-len(chosen) // columns)
-    figure = new_figure(columns * _PANEL[0], rows * _PANEL[1] + 0.5)
-    panels = np.array(figure.subplots(rows, columns, squeeze=False)).ravel()
+    figure, panels = tiled(len(chosen), _COLUMNS, _PANEL, (0.0, 0.5))
     handles: dict[str, Any] = {}
     level = f"{100 * draws.result.confidence_level:g} %"
-    for axes, name in zip(panels, chosen, strict=False):
-        tidy(axes)
+    for axes, name in zip(panels.ravel(), chosen, strict=False):
         log = _is_log(draws, name)
         _bars(axes, draws.values[name], log=log, colour="0.8")
         handles["estimate"] = axes.axvline(draws.result.values[name], color=INK, linewidth=1.2)
@@ -86,18 +73,16 @@ def histograms(draws: Draws, path: str | Path | None = None, *, names: Sequence[
             for end in pairs[name]:
                 if np.isfinite(end) and not (log and end <= 0.0):
                     handles[f"{what}, {level}"] = axes.axvline(end, color=colour, linewidth=1.2, linestyle=style)
-        axes.set_title(name, loc="left", fontsize=9, color=INK, pad=3)
+        heading(axes, name, pad=3)
         axes.set_yticks([])
         axes.grid(visible=False, axis="y")
-        _few_ticks(axes, log=log)
-    for axes in panels[len(chosen) :]:
-        axes.set_visible(False)
-    keys = {"loc": "outside upper left", "ncols": len(handles), "fontsize": 8, "frameon": False}
-    figure.legend(handles.values(), handles.keys(), **keys)
+        if not log:
+            axes.xaxis.set_major_locator(_locator())
+    legend_above(figure, handles)
     return finish(figure, path)
 
 
-def pairs(draws: Draws, path: str | Path | None = None, *, names: Sequence[str] | None = None) -> Figure:
+def pairs(draws: DrawsResult, path: str | Path | None = None, *, names: Sequence[str] | None = None) -> Figure:
     """Plot draws of each pair of quantities, with the linear 95 % ellipse, and histograms on the diagonal.
 
     Parameters
@@ -141,15 +126,15 @@ def pairs(draws: Draws, path: str | Path | None = None, *, names: Sequence[str] 
                 _pair(axes, draws, horizontal, vertical)
             axes.tick_params(labelbottom=i == count - 1, labelleft=j == 0 and i > 0)
             if i == count - 1:
-                axes.set_xlabel(horizontal, fontsize=9, color=INK)
+                labels(axes, horizontal)
             if j == 0 and i > 0:
-                axes.set_ylabel(vertical, fontsize=9, color=INK)
+                labels(axes, y=vertical)
             for axis in (axes.xaxis, axes.yaxis) if i != j else (axes.xaxis,):
                 axis.set_major_locator(_locator())
     return finish(figure, path)
 
 
-def _pair(axes: Axes, draws: Draws, horizontal: str, vertical: str) -> None:
+def _pair(axes: Axes, draws: DrawsResult, horizontal: str, vertical: str) -> None:
     x, y = draws.values[horizontal], draws.values[vertical]
     step = max(1, x.size // _DOTS)
     axes.plot(x[::step], y[::step], "o", color=BLUE, markersize=1.6, alpha=0.35, markeredgewidth=0, zorder=2)
@@ -160,11 +145,13 @@ def _pair(axes: Axes, draws: Draws, horizontal: str, vertical: str) -> None:
     axes.plot(*centre, "+", color=INK, markersize=7, zorder=4)
     if not np.isfinite(covariance).all():
         return
-    values, vectors = np.linalg.eigh(covariance)
-    angle = np.linspace(0.0, 2 * np.pi, _ELLIPSE)
-    circle = np.array([np.cos(angle), np.sin(angle)])
-    edge = centre[:, None] + vectors * np.sqrt(np.maximum(_TWO * values, 0.0)) @ circle
-    axes.plot(*edge, color=RED, linewidth=1.0, linestyle="--", zorder=3)
+    axes.plot(
+        *(centre[:, None] + np.sqrt(_TWO) * confidence_ellipse(covariance)),
+        color=RED,
+        linewidth=1.0,
+        linestyle="--",
+        zorder=3,
+    )
 
 
 def _bars(axes: Axes, values: Array, *, log: bool, colour: str) -> None:
@@ -177,15 +164,10 @@ def _bars(axes: Axes, values: Array, *, log: bool, colour: str) -> None:
     axes.hist(values, bins=edges, color=colour, zorder=1)
 
 
-def _is_log(draws: Draws, name: str) -> bool:
+def _is_log(draws: DrawsResult, name: str) -> bool:
     """Whether draws are positive and spread over more than a decade."""
     values = draws.values[name]
     return bool(values.min() > 0.0 and values.max() > 10.0 * values.min())
-
-
-def _few_ticks(axes: Axes, *, log: bool) -> None:
-    if not log:
-        axes.xaxis.set_major_locator(_locator())
 
 
 def _locator() -> Any:
@@ -194,7 +176,7 @@ def _locator() -> Any:
     return MaxNLocator(nbins=3)
 
 
-def _chosen(where: str, draws: Draws, names: Sequence[str] | None) -> list[str]:
+def _chosen(where: str, draws: DrawsResult, names: Sequence[str] | None) -> list[str]:
     known = list(draws.values)
     if not known or not draws.values[known[0]].size:
         raise InputError(f"plots.{where}", ["there are no draws to show; see what failed"])

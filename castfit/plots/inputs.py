@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.experiment.inputs import Placeholder
-from castfit.plots._canvas import BLUE, INK, SOFT, Canvas, finish, new_figure, tidy
+from castfit.plots._canvas import Canvas, finish, heading, new_figure, tidy
+from castfit.plots._colours import BLUE, SOFT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,7 +91,7 @@ def draw(canvas: Canvas, result: Result) -> None:
         where = f", {experiment}" if several and u.said.per_experiment else ""
         free = result.effective.get(label)
         said = "" if free is None else f": {free:.3g} effective degrees of freedom"
-        own.set_title(f"{label}{where}{said}", loc="left", fontsize=9, color=INK, pad=4)
+        heading(own, f"{label}{where}{said}", pad=4)
         own.set_xlabel("time", fontsize=8, color=SOFT, labelpad=1)
     for own in axes[len(shown) :]:
         own.axis("off")

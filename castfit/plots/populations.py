@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.plots._canvas import BLUE, INK, RED, SOFT, finish, new_figure, plain, tidy
 from castfit._support.status import check, suggest
+from castfit.plots._canvas import finish, heading, labels, new_figure, plain, tidy
+from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,12 +79,12 @@ def individuals(
                   label="individual" if place == 0 else None)  # fmt: skip
         shown = c.points.values[:, j]
         axes.plot(c.points.times, shown, "o", color=RED, markersize=3, label="data" if place == 0 else None)
-        heading = name if len(outputs) == 1 else f"{output}, {name}"
-        axes.set_title(plain(heading), loc="left", fontsize=8, color=INK, pad=3)
+        title = name if len(outputs) == 1 else f"{output}, {name}"
+        heading(axes, plain(title), size=8, pad=3)
         if i % columns == 0:
-            axes.set_ylabel(plain(posed.label(output)), fontsize=8, color=INK)
+            labels(axes, y=plain(posed.label(output)), size=8)
         if i + columns >= len(wanted):
-            axes.set_xlabel(plain(posed.label("time")), fontsize=8, color=INK)
+            labels(axes, plain(posed.label("time")), size=8)
     for axes in grid.ravel():
         if not axes.has_data():
             axes.remove()

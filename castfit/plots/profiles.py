@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.plots._canvas import BEHIND, BLUE, INK, RED, SOFT, Axes, finish, new_figure, tidy
 from castfit._support.status import InputError
+from castfit.plots._canvas import Axes, finish, labels, legend, single, tiled
+from castfit.plots._colours import BEHIND, BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from castfit._support.arrays import Array
-    from castfit.drive.uncertainty.profile.plane import Contours
+    from castfit.drive.uncertainty.profile.contours import Contours
     from castfit.drive.uncertainty.profile.result import Profile, Profiles
 
 _COLUMNS = 3
@@ -53,21 +54,15 @@ def profiles(found: Profiles, path: str | Path | None = None) -> Figure:
     rows = list(found.profiles.values())
     if not rows:
         raise InputError("plots.profiles", ["nothing was followed, so there is nothing to draw"])
-    columns = min(_COLUMNS, len(rows))
-    lines = -(-len(rows) // columns)
-    figure = new_figure(columns * _PANEL[0] + 0.4, lines * _PANEL[1] + 0.4)
-    panels = figure.subplots(lines, columns, squeeze=False)
+    figure, panels = tiled(len(rows), _COLUMNS, _PANEL, (0.4, 0.4))
     for axes, one in zip(panels.ravel(), rows, strict=False):
         _panel(axes, one)
-    for axes in panels.ravel()[len(rows) :]:
-        axes.set_visible(False)
     for axes in panels[:, 0]:
-        axes.set_ylabel("-2 log L above the best", fontsize=8, color=INK)
+        labels(axes, y="-2 log L above the best", size=8)
     return finish(figure, path)
 
 
 def _panel(axes: Axes, one: Profile) -> None:
-    tidy(axes)
     top = _ABOVE * one.threshold()
     values = one.values
     if one.scale == "log":
@@ -85,7 +80,7 @@ def _panel(axes: Axes, one: Profile) -> None:
             axes.plot(c, own.delta, linestyle=_DASHES[k % len(_DASHES)], color=colour, linewidth=1.0, zorder=1)
     axes.plot(values, one.objective, "o", color=BLUE, markersize=3)
     axes.plot([one.estimate], [0.0], "D", color=RED, markersize=4)
-    for level in one.levels:
+    for level in one.confidence_levels:
         height = one.threshold(level)
         axes.axhline(height, color=SOFT, linewidth=0.7, zorder=0)
         axes.annotate(f"{100 * level:g} %", (1.0, height), xycoords=("axes fraction", "data"), fontsize=6,
@@ -96,7 +91,7 @@ def _panel(axes: Axes, one: Profile) -> None:
     inside = values[one.objective <= top]
     if inside.size > 1 and inside[-1] > inside[0]:
         axes.set_xlim(*_widened(float(inside[0]), float(inside[-1]), one.scale == "log"))
-    axes.set_xlabel(one.name, fontsize=9, color=INK)
+    labels(axes, one.name)
 
 
 def _widened(low: float, high: float, log: bool) -> tuple[float, float]:
@@ -127,13 +122,11 @@ def contours(found: Contours, path: str | Path | None = None) -> Figure:
     --------
     >>> import castfit as cf
     >>> result = cf.fit(cf.problems.load("lotka_volterra").problem)
-    >>> figure = cf.plots.contours(cf.contours(result, "p1", "p2", levels=0.95, slices=4))
+    >>> figure = cf.plots.contours(cf.contours(result, "p1", "p2", confidence_levels=0.95, slices=4))
     """
     if not found.lines:
         raise InputError("plots.contours", ["no line was finished, so there is nothing to draw"])
-    figure = new_figure(4.2, 3.6)
-    axes = figure.subplots()
-    tidy(axes)
+    figure, axes = single(4.2, 3.6)
     for k, (level, line) in enumerate(found.lines.items()):
         width = 1.8 - 0.4 * min(k, 2)
         axes.plot(line[:, 0], line[:, 1], "-", color=BLUE, linewidth=width, label=f"{100 * level:g} %, by profile")
@@ -141,12 +134,9 @@ def contours(found: Contours, path: str | Path | None = None) -> Figure:
         if oval is not None and oval.size:
             axes.plot(oval[:, 0], oval[:, 1], "--", color=SOFT, linewidth=width, label=f"{100 * level:g} %, linear")
     axes.plot([found.estimate[0]], [found.estimate[1]], "D", color=RED, markersize=4)
-    for set_scale, set_label, scale, name in (
-        (axes.set_xscale, axes.set_xlabel, found.scales[0], found.names[0]),
-        (axes.set_yscale, axes.set_ylabel, found.scales[1], found.names[1]),
-    ):
+    for set_scale, scale in zip((axes.set_xscale, axes.set_yscale), found.scales, strict=True):
         if scale == "log":
             set_scale("log")
-        set_label(name, fontsize=9, color=INK)
-    axes.legend(fontsize=7, frameon=False, labelcolor=INK)
+    labels(axes, *found.names)
+    legend(axes, size=7)
     return finish(figure, path)

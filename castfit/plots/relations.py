@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.arguments import is_count, text
-from castfit.plots._canvas import BLUE, INK, RED, SOFT, finish, new_figure, plain, tidy
+from castfit._support.renamed import renamed
 from castfit._support.status import check, suggest
+from castfit.plots._canvas import confidence_ellipse, finish, labels, legend_above, new_figure, plain, tidy
+from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from castfit.drive.uncertainty.profile.plane import Contours
+    from castfit.drive.uncertainty.profile.contours import Contours
     from castfit.result.confidence_region import ConfidenceRegion
     from castfit.result.result import Result
 
@@ -124,16 +126,17 @@ def directions(result: Result, path: str | Path | None = None, *, most: int = 6)
         axes.set_xlim(-1.05, 1.05)
         said = plain(textwrap.shorten(axis.sentence, 100, placeholder=" ..."))
         axes.set_title(said, loc="left", fontsize=9, color=RED if unbounded else INK, pad=3)
-    panels[-1].set_xlabel("weight in the combination, as relative change", fontsize=8, color=INK)
+    labels(panels[-1], "weight in the combination, as relative change", size=8)
     return finish(figure, path)
 
 
+@renamed(level="confidence_level")
 def ellipses(
     result: Result,
     path: str | Path | None = None,
     *,
     names: Sequence[str] | None = None,
-    level: float | None = None,
+    confidence_level: float | None = None,
     contours: Mapping[tuple[str, str], Sequence[NDArray[np.float64]]] | Sequence[Contours] = (),
 ) -> Figure:
     """Plot the confidence ellipses of all pairs of quantities, in the linear approximation; the cross is the estimate.
@@ -147,7 +150,7 @@ def ellipses(
     path : str or Path, optional
     names : sequence of str, optional
         Which quantities; by default all that have a standard error, at most six: those that are correlated most.
-    level : float, optional
+    confidence_level : float, optional
         By default the result's `confidence_level`.
     contours : sequence of Contours, or mapping from pair of names to curves, optional
         What is drawn over the ellipses: ``[cf.contours(result, "k1", "k2")]``, or curves (n, 2) in natural scale.
@@ -164,7 +167,7 @@ def ellipses(
     >>> result = cf.fit(problem)
     >>> figure = cf.plots.ellipses(result)
     """
-    region = result.confidence_region(level)
+    region = result.confidence_region(confidence_level)
     finite = [n for n, e in zip(region.names, region.standard_errors, strict=True) if np.isfinite(e) and e > 0.0]
     given = finite if names is None else list(names)
     mistakes = [f"'{n}' was not estimated: {suggest(str(n), region.names)}" for n in given if n not in region.names]
@@ -192,10 +195,9 @@ def _pairs(
     size = 2.1 if count < 4 else 1.7
     figure = new_figure(0.6 + max(count * size, 3.4), 0.8 + max(count * size, 2.6))
     panels = figure.subplots(count, count, squeeze=False, sharex="col", sharey="row")
-    turn = np.linspace(0.0, 2.0 * np.pi, 181)
     handles: dict[str, Any] = {}
     posed = None if result.problem is None else result.problem.posed
-    together = f"both together, {100 * region.level:g} %"
+    together = f"both together, {100 * region.confidence_level:g} %"
     for (i, row), (j, column) in product(enumerate(names[1:]), enumerate(names[:-1])):
         axes = panels[i, j]
         if j > i:
@@ -206,8 +208,7 @@ def _pairs(
         at = [region.names.index(column), region.names.index(row)]
         errors = region.standard_errors[at]
         C = region.correlation[np.ix_(at, at)] * np.outer(errors, errors)
-        values, vectors = np.linalg.eigh(C)
-        circle = (vectors * np.sqrt(np.maximum(values, 0.0))) @ np.array([np.cos(turn), np.sin(turn)])
+        circle = confidence_ellipse(C)
         for label, radius, style in (
             ("one by itself", region.factor, {"color": BLUE, "linewidth": 1.4}),
             (together, region.radius_of(2), {"color": SOFT, "linewidth": 1.0, "linestyle": "--"}),
@@ -226,12 +227,10 @@ def _pairs(
         axes.yaxis.get_offset_text().set_fontsize(7)
         axes.locator_params(nbins=4)
         if i == count - 1:
-            axes.set_xlabel(plain(column if posed is None else posed.label(column)), fontsize=8, color=INK)
+            labels(axes, plain(column if posed is None else posed.label(column)), size=8)
         if j == 0:
-            axes.set_ylabel(plain(row if posed is None else posed.label(row)), fontsize=8, color=INK)
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside upper left", ncols=len(handles), fontsize=8, frameon=False
-    )
+            labels(axes, y=plain(row if posed is None else posed.label(row)), size=8)
+    legend_above(figure, handles)
     return finish(figure, path)
 
 

@@ -11,36 +11,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.arguments import flag_mistakes, is_one_of, option_mistakes
-from castfit.plots._canvas import (
-    BEHIND,
-    BLUE,
-    INK,
-    MARKERS,
-    RED,
-    SOFT,
-    Canvas,
-    finish,
-    new_figure,
-    plain,
-)
+from castfit._support.renamed import renamed
+from castfit._support.status import check
+from castfit.plots._canvas import Canvas, finish, legend_above, new_figure, plain, remark
+from castfit.plots._colours import BEHIND, BLUE, INK, MARKERS, RED, SOFT
 from castfit.plots._grid import Grid, Pair, alike, panels
 from castfit.plots._scales import CURVE_POINTS, curves, dense, deviations, limit, logarithmic, on_points, owner
 from castfit.plots.inputs import HEIGHT as INPUT_HEIGHT
 from castfit.plots.inputs import draw as draw_inputs
 from castfit.plots.inputs import rows as input_rows
 from castfit.simulate.simulate import SimulationError
-from castfit._support.status import check
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
+    from castfit._support.arrays import Array
     from castfit.result.result import Result
     from castfit.simulate.simulate import Prediction
 
-    Array = NDArray[np.float64]
 
 _BAND_POINTS = 150  # where every draw is simulated
 _MOST_NODES = 100  # more ticks than that would be a bar
@@ -49,13 +39,14 @@ _HEIGHT = 2.4  # of data and residuals together
 _HEADING = 0.6
 
 
+@renamed(level="confidence_level")
 def fit(
     result: Result,
     path: str | Path | None = None,
     *,
     bands: Any = None,
     noise: bool = False,
-    level: float | None = None,
+    confidence_level: float | None = None,
     rng: int | np.random.Generator = 0,
     log: bool | str = "auto",
     share: bool | str = "auto",
@@ -77,7 +68,7 @@ def fit(
         What the band about the curve is made of; see `Result.predict`.
     noise : bool
         Whether the band is that of a new measured value.
-    level : float, optional
+    confidence_level : float, optional
         Of the band, by default the result's confidence level.
     rng : int or numpy.random.Generator
         For the noise about the predictions of draws.
@@ -109,8 +100,8 @@ def fit(
         )
         + flag_mistakes(nodes=nodes),
     )
-    if bands is not None or noise is not False or level is not None:
-        result.predict({}, bands=bands, noise=noise, level=level, rng=rng)  # says what is wrong
+    if bands is not None or noise is not False or confidence_level is not None:
+        result.predict({}, bands=bands, noise=noise, confidence_level=confidence_level, rng=rng)  # says what is wrong
     grid = Grid.of(owner(result))
     height, below = grid.rows * _HEIGHT + _HEADING, input_rows(result) * INPUT_HEIGHT
     figure = above = new_figure(grid.width, height + below)
@@ -119,7 +110,7 @@ def fit(
         draw_inputs(beneath, result)
     how = f"{result.transcription}, {result.solver}"
     title = f"χ² = {result.chi2:.5g} from {result.n_data} data; {how}" if result.success else f"{how}: no success"
-    band = None if bands is None else _Band(bands, noise, level, rng)
+    band = None if bands is None else _Band(bands, noise, confidence_level, rng)
     _draw(above, grid, {"model": result}, title, nodes=nodes, band=band, log=log, share=share)
     return finish(figure, path)
 
@@ -130,15 +121,15 @@ class _Band:
 
     kind: Any
     noise: bool
-    level: float | None
+    confidence_level: float | None
     rng: int | np.random.Generator
 
     def of(self, result: Result) -> tuple[str, Prediction]:
         """Return its name in words, and its limits."""
-        level = result.confidence_level if self.level is None else self.level
+        level = result.confidence_level if self.confidence_level is None else self.confidence_level
         count = CURVE_POINTS // 3 if isinstance(self.kind, str) else _BAND_POINTS
         times = {c.name: dense(c, count) for c in owner(result).conditions}
-        found = result.predict(times, bands=self.kind, noise=self.noise, level=self.level, rng=self.rng)
+        found = result.predict(times, bands=self.kind, noise=self.noise, confidence_level=level, rng=self.rng)
         return f"{100 * level:g} % of {'new values' if self.noise else 'the curve'}", found
 
 
@@ -251,10 +242,8 @@ def _draw(
 
     notes = [textwrap.fill(plain(note), int(15 * grid.width)) for note in [*troubles, grid.note] if note]
     if notes:
-        canvas.supxlabel("\n".join(notes), x=0.01, ha="left", fontsize=8, color=RED if troubles else SOFT)
-    legend = canvas.legend(
-        handles.values(), map(plain, handles), loc="outside upper left", ncols=len(handles), fontsize=8, frameon=False
-    )
+        remark(canvas, "\n".join(notes), RED if troubles else SOFT)
+    legend = legend_above(canvas, handles)
     legend.set_title(textwrap.fill(plain(title), int(15 * grid.width)), prop={"size": 9})
     legend.set_alignment("left")
 

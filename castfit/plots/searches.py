@@ -1,4 +1,4 @@
-"""Pictures of global searches: how the best value falls, and where local fits from many starts end."""
+"""Pictures of searches: what all starts reached, which methods find the optimum, how the best value falls."""
 
 from __future__ import annotations
 
@@ -7,28 +7,235 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from castfit.plots._canvas import BEHIND, BLUE, INK, SOFT, finish, new_figure, tidy
 from castfit._support.status import InputError
+from castfit.plots._canvas import Axes, finish, heading, labels, legend, new_figure, plain, single, tidy
+from castfit.plots._colours import BEHIND, BLUE, FAINT, INK, MARKERS, RED, SOFT, STYLES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
-    from castfit.drive.search.scatter.result import Moment
+    from castfit._support.arrays import Array
+    from castfit.drive.search.compare.result import ComparisonResult
+    from castfit.drive.search.multistart.result import MultistartResult
+    from castfit.drive.search.scatter.result import BestSoFar
 
-    Array = NDArray[np.float64]
-
+_OTHER = "0.7"  # optima beyond the palette
 _PALETTE = (BLUE, *BEHIND)
+_SAME = 1e-3  # relative range of a quantity up to which all starts agree
+_NAMED = 4  # optima in the legend
+_FLAT = 0.05
+_SPAN = 100.0  # chi2 that span more than this factor are drawn on a logarithmic axis
+_METHODS = (BLUE, RED, *BEHIND)
+_ROOM = 1.5  # factor of time left of the first find and right of the last
 _FLOOR = 1e-30  # of chi2 on a logarithmic axis
 
 
-class Search(Protocol):
+def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figure:
+    """Plot chi2 of all starts that have one, the lowest first: a flat step is an optimum that many starts found.
+
+    Starts that ended without success are crosses; those that have no chi2 at all are counted in the title.
+
+    Parameters
+    ----------
+    result : MultistartResult
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> found = cf.multistart(problem, starts=3, limits={"k1": (0, 1e-4), "k2": (0, 1e-3)}, rng=0)
+    >>> figure = cf.plots.waterfall(found)
+    """
+    rows = sorted((row for row in result.starts if np.isfinite(row.chi2)), key=lambda row: (row.chi2, row.index))
+    figure, axes = single(6.4, 3.6)
+    colours = _colours(result)
+    for k, optimum in enumerate(result.optima):
+        at = [i for i, row in enumerate(rows) if row.index in optimum.starts]
+        label = f"{_symbol(result)} = {optimum.chi2:.6g}: {_count(len(at))}" if k < _NAMED else None
+        marker = MARKERS[k % len(MARKERS)]
+        (dots,) = axes.plot(at, [rows[i].chi2 for i in at], marker, color=colours[k], markersize=4.5, label=label)
+        figure.called(label or "further optima", dots)
+    failed = [i for i, row in enumerate(rows) if not row.success]
+    if failed:
+        label = f"without success: {_count(len(failed))}"
+        axes.plot(failed, [rows[i].chi2 for i in failed], "x", color=SOFT, markersize=4, label=label)
+    values = [row.chi2 for row in rows if row.chi2 > 0]
+    if values and max(values) > _SPAN * min(values):
+        axes.set_yscale("log")
+    elif values and max(values) - min(values) < _FLAT * max(values):  # equal but for rounding, which is not to be seen
+        axes.set_ylim((1 - _FLAT) * min(values), (1 + _FLAT) * max(values))
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    labels(axes, "starts, sorted", _symbol(result))
+    if rows:
+        legend(axes)
+    _title(axes, result, len(result.starts) - len(rows), f"have no {_symbol(result)}")
+    return finish(figure, path)
+
+
+def parameters(result: MultistartResult, path: str | Path | None = None) -> Figure:
+    """Plot the estimates of all successful starts: one line per start across all quantities, coloured by optimum.
+
+    Each quantity is scaled to the range that the starts found for it, which is written at its ends; what is positive
+    and spans several decades is drawn on a logarithmic scale.  Lines that agree in one quantity and fan out in another
+    show what an optimum leaves open.
+
+    Parameters
+    ----------
+    result : MultistartResult
+    path : str or Path, optional
+
+    Raises
+    ------
+    InputError
+        If no start succeeded.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> found = cf.multistart(problem, starts=3, limits={"k1": (0, 1e-4), "k2": (0, 1e-3)}, rng=0)
+    >>> figure = cf.plots.parameters(found)
+    """
+    rows = {row.index: row for row in result.starts if row.success}
+    if not rows:
+        raise InputError("plots.parameters", ["no start succeeded, so there are no estimates; see plots.waterfall"])
+    names = tuple(next(iter(rows.values())).values)
+    spans = {name: _Span(name, rows.values()) for name in names}
+    figure, axes = single(max(4.0, 1.6 + 0.7 * len(names)), 3.8)
+    axes.grid(visible=False, axis="y")
+    axes.spines[["left", "bottom"]].set_visible(False)
+    colours = _colours(result)
+    at = np.arange(len(names))
+    for x in at:
+        axes.axvline(x, color=FAINT, linewidth=1.5, zorder=0)
+    for k in reversed(range(len(result.optima))):  # the best on top
+        for i in result.optima[k].starts:
+            heights = [spans[name].height(rows[i].values[name]) for name in names]
+            wide = {"linewidth": 1.6, "alpha": 0.9} if k == 0 else {"linewidth": 0.9, "alpha": 0.6}
+            axes.plot(at, heights, "-", marker=MARKERS[k % len(MARKERS)], color=colours[k], markersize=3.5, **wide)
+    axes.set_yticks([])
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.set_ylim(-0.14, 1.14)
+    turned = 90 if len(names) > 12 or max(map(len, names)) > 8 else 0
+    axes.set_xticks(at, [plain(f"{name} (log)" if spans[name].log else name) for name in names], rotation=turned)
+    for x, name in enumerate(names):
+        for height, value, side in spans[name].ends:
+            axes.text(x, height, f"{value:.3g}", ha="center", va=side, fontsize=7, color=SOFT)
+    _title(axes, result, len(result.starts) - len(rows), "without success")
+    return finish(figure, path)
+
+
+class _Span:
+    """The range of a quantity over all starts, and where a value lies in it."""
+
+    def __init__(self, name: str, rows: Any) -> None:
+        values = np.array([row.values[name] for row in rows])
+        self.low, self.high = float(values.min()), float(values.max())
+        self.log = self.low > 0 and self.high > _SPAN * self.low
+        self.single = self.high - self.low <= _SAME * max(abs(self.low), abs(self.high))
+
+    @property
+    def ends(self) -> list[tuple[float, float, str]]:
+        """Heights, values and vertical alignments of what is written at the ends."""
+        if self.single:
+            return [(0.54, self.low, "bottom")]
+        return [(-0.04, self.low, "top"), (1.04, self.high, "bottom")]
+
+    def height(self, value: float) -> float:
+        """Map a value to 0 ... 1; all to the middle if they are equal."""
+        if self.single:
+            return 0.5
+        low, high, at = np.log([self.low, self.high, value]) if self.log else (self.low, self.high, value)
+        return float((at - low) / (high - low))
+
+
+def _symbol(result: MultistartResult | ComparisonResult) -> str:
+    return result.measure.replace("chi2", "χ²")
+
+
+def _count(number: int) -> str:
+    return f"{number} start{'' if number == 1 else 's'}"
+
+
+def _colours(result: MultistartResult) -> list[str]:
+    return [_PALETTE[k] if k < len(_PALETTE) else _OTHER for k in range(len(result.optima))]
+
+
+def _title(axes: Axes, result: MultistartResult, missing: int, what: str) -> None:
+    lowest = result.optima[0] if result.optima else None
+    total = len(result.starts)
+    found = "none succeeded"
+    if lowest is not None:
+        found = f"best {_symbol(result)} = {lowest.chi2:.6g} found {len(lowest.starts)} times"
+    rest = f", {missing} {what}" if missing else ""
+    heading(axes, f"{total} starts: {found}{rest}", size=10)
+
+
+def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
+    """Plot the share of starts from which each method has found the global optimum, against the time that it had.
+
+    A curve that rises early is fast, one that ends high is reliable; its end is the success rate.
+
+    Parameters
+    ----------
+    result : ComparisonResult
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> found = cf.compare(problem, ["single", "collocation"], starts=[{"k1": 1e-6}, {"k1": 1e-5}])
+    >>> figure = cf.plots.success(found)
+    """
+    from matplotlib.ticker import LogLocator
+
+    times = {row.method: np.sort([t.time for t in result.trials
+                                  if t.method == row.method and result.category(t) == "correct"])
+             for row in result.rows}  # fmt: skip
+    found = np.concatenate([own for own in times.values()])
+    first, last = (float(found.min()), float(found.max())) if found.size else (0.1, 10.0)
+    figure, axes = single(6.4, 3.8)
+    for k, row in enumerate(result.rows):
+        own = times[row.method]
+        shares = 100 * np.arange(own.size + 1) / max(row.starts, 1)
+        (curve,) = axes.step(
+            np.append(own[:1], own),
+            shares[: own.size + 1] if own.size else [],
+            where="post",
+            color=_METHODS[k % len(_METHODS)],
+            linestyle=STYLES[k % len(STYLES)],
+            linewidth=1.8,
+            marker=MARKERS[k % len(MARKERS)],
+            markevery=[-1] if own.size else [],  # curves end at their success rates, without covering each other
+            markersize=5,
+            label=plain(f"{row.method}: {row.correct} of {row.starts}"),
+        )
+        figure.called(row.method, curve)
+    axes.set_xscale("log")
+    axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(which="minor", labelsize=8, labelcolor=INK)
+    axes.set_xlim(first / _ROOM, last * _ROOM)
+    axes.set_ylim(-3, 103)
+    labels(axes, "time per start in s", "found the global optimum in %")
+    legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    title = f"{len(result.drawn)} starts, {_symbol(result)} = {result.best_chi2:.6g}"
+    heading(axes, title, size=10)
+    return finish(figure, path)
+
+
+class SearchHistory(Protocol):
     """Whatever has a history and an end, as a `ScatterResult` does."""
 
     @property
-    def history(self) -> Sequence[Moment]:
+    def history(self) -> Sequence[BestSoFar]:
         """The best chi2 whenever it fell."""
         ...
 
@@ -44,7 +251,7 @@ class Search(Protocol):
 
 
 def curves(
-    searches: Mapping[str, Sequence[Search]], path: str | Path | None = None, *, target: float | None = None
+    searches: Mapping[str, Sequence[SearchHistory]], path: str | Path | None = None, *, target: float | None = None
 ) -> Figure:
     """Plot the best chi2 against simulations and against time, one line per search, one colour per method.
 
@@ -77,52 +284,15 @@ def curves(
             axes.axhline(target, color=SOFT, linewidth=0.8, linestyle="--")
         axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.set_xlabel(what, fontsize=9, color=INK)
-    panels[0].set_ylabel("best χ²", fontsize=9, color=INK)
+        labels(axes, what)
+    labels(panels[0], y="best χ²")
     if len(searches) > 1:
-        panels[1].legend(fontsize=8, frameon=False, labelcolor=INK)
+        legend(panels[1])
     return finish(figure, path)
 
 
-def _steps(search: Search, what: str, last: float) -> tuple[Array, Array]:
+def _steps(search: SearchHistory, what: str, last: float) -> tuple[Array, Array]:
     """Return where the value fell, and to what, drawn on to the end of the search."""
     at = [float(getattr(moment, what)) for moment in search.history]
     chi2 = [max(moment.chi2, _FLOOR) for moment in search.history]
     return np.array([*at, max(last, at[-1])]), np.array([*chi2, chi2[-1]])
-
-
-def histogram(chi2: Sequence[float], path: str | Path | None = None, *, target: float | None = None) -> Figure:
-    """Plot how often local fits ended at which chi2, on a logarithmic axis; fits without a value are counted in words.
-
-    Parameters
-    ----------
-    chi2 : sequence of float
-    path : str or Path, optional
-    target : float, optional
-        The global optimum, to be marked.
-
-    Raises
-    ------
-    InputError
-        If no fit has a value.
-    """
-    values = np.maximum(np.array([f for f in chi2 if np.isfinite(f)]), _FLOOR)
-    if not values.size:
-        raise InputError("plots.histogram", ["no fit has a value of chi2; there is nothing to show"])
-    figure = new_figure(6.0, 3.4)
-    axes = figure.subplots()
-    tidy(axes)
-    low, high = float(np.floor(np.log10(values.min()))), float(np.ceil(np.log10(values.max())))
-    decades = max(int(high - low), 1)
-    edges = np.logspace(low, low + decades, 4 * decades + 1)
-    axes.hist(values, bins=edges, color=BLUE, alpha=0.85)
-    if target is not None and target > 0:
-        axes.axvline(target, color=SOFT, linewidth=0.8, linestyle="--")
-    axes.set_xscale("log")
-    axes.set_xlabel("χ² at the end", fontsize=9, color=INK)
-    axes.set_ylabel("fits", fontsize=9, color=INK)
-    missing = len(chi2) - len(values)
-    axes.set_title(
-        f"{len(chi2)} fits" + (f", {missing} without a value" if missing else ""), loc="left", fontsize=10, color=INK
-    )
-    return finish(figure, path)

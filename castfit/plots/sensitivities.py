@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.result.bands_linear import sensitivities as slopes
-from castfit.plots._canvas import BEHIND, BLUE, INK, RED, SOFT, STYLES, finish, new_figure, plain, tidy
+from castfit.plots._canvas import finish, heading, labels, legend_above, new_figure, plain, tidy
+from castfit.plots._colours import BEHIND, BLUE, INK, RED, SOFT, STYLES
 from castfit.plots._grid import Grid
 from castfit.plots._scales import dense, owner
+from castfit.result.bands import sensitivities as slopes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,18 +81,10 @@ def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
         measured = panel.condition.points.times[panel.condition.points.mask[:, panel.output]]
         axes.plot(measured, np.zeros(measured.size), "o", color=INK, markersize=2.5, clip_on=False)
         title = f"{posed.label(output)}, {panel.condition.name}" if len(posed.conditions) > 1 else posed.label(output)
-        axes.set_title(plain(title), loc="left", fontsize=9, color=INK, pad=4)
-        axes.set_xlabel(plain(posed.label("time")), fontsize=8, color=INK, labelpad=1)
+        heading(axes, plain(title), pad=4)
+        labels(axes, plain(posed.label("time")), size=8, labelpad=1)
     hidden = len(names) - len(chosen)
-    legend = figure.legend(
-        handles.values(),
-        map(plain, handles),
-        loc="outside upper left",
-        ncols=min(len(handles), 8),
-        fontsize=8,
-        frameon=False,
-        handlelength=2.6,
-    )
+    legend = legend_above(figure, handles, most=8, handlelength=2.6)
     more = f" (the {len(chosen)} largest of {len(names)})" if hidden else ""
     legend.set_title(f"change of the output for a relative change of 1{more}", prop={"size": 9})
     legend.set_alignment("left")

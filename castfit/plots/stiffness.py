@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.plots._canvas import BLUE, INK, RED, SOFT, finish, new_figure, tidy
+from castfit.plots._canvas import finish, labels, legend, new_figure, tidy
+from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,13 +48,11 @@ def stiffness(found: Stiffness, path: str | Path | None = None) -> Figure:
     span = found.times[-1] - found.times[0]
     left.axhline(span, color=SOFT, linewidth=0.8, linestyle="--", label="length of the trajectory")
     left.set_yscale("log")
-    left.set_xlabel("time", fontsize=9, color=INK)
-    left.set_ylabel("time constant 1 / |λ|", fontsize=9, color=INK)
-    left.legend(fontsize=8, frameon=False, labelcolor=INK)
+    labels(left, "time", "time constant 1 / |λ|")
+    legend(left)
     smallest = float(np.abs(values[values != 0]).min(initial=np.inf))
     right.set_xscale("symlog", linthresh=smallest if np.isfinite(smallest) else 1.0)
     right.axvline(0.0, color=SOFT, linewidth=0.6)
-    right.set_xlabel("Re λ", fontsize=9, color=INK)
-    right.set_ylabel("Im λ", fontsize=9, color=INK)
+    labels(right, "Re λ", "Im λ")
     figure.suptitle(textwrap.fill(found.sentence, 120), x=0.01, ha="left", fontsize=8, color=INK)
     return finish(figure, path)

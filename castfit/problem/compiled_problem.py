@@ -19,28 +19,38 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
+from castfit._support.arguments import is_one_of, items, named, real, reals, text
 from castfit._support.bounds import bound_mistakes
 from castfit._support.reprs import listed, one_line
-from castfit._support.lazy_imports import page
-from castfit._support.arguments import is_one_of, items, named, real, reals, text
-from castfit.problem.conditions import Condition, conditions_of, in_time
-from castfit.problem.constraints import read_constraints, repeated_names
+from castfit._support.sparse_rows import below
+from castfit._support.status import InputError, check, suggest, unknown_names
+from castfit._support.views import views
 from castfit.experiment.experiment import Experiment, Points
-from castfit.problem.feasibility import contradictions, redundant
-from castfit.problem.constraint_compilation import Relation, bend, constant_mistakes, held_mistakes, hold, related, watching
-from castfit.problem.prior_rows import Plain, PriorRows, Term, prior_rows
 from castfit.model.model import Model
+from castfit.problem.compiled_experiments import Condition, conditions_of, in_time
+from castfit.problem.constraint_compilation import (
+    Relation,
+    bend,
+    constant_mistakes,
+    held_mistakes,
+    hold,
+    related,
+    watching,
+)
+from castfit.problem.constraints import read_constraints, repeated_names
+from castfit.problem.feasibility import contradictions, redundant
 from castfit.problem.observables import work_out
-from castfit.problem.prior_terms import terms_of
-from castfit.problem.quantities import Quantity, natural_value, quantities_of, within_support
-from castfit.problem.roughness_penalty import Smooth
+from castfit.problem.parameter_map import natural_value
 from castfit.problem.parameters import Constraint, Parameter, Statement, initial_values
-from castfit._support.status import InputError, check, suggest
+from castfit.problem.prior_rows import PriorRows, QuantityPrior, Smooth, Term, prior_rows
+from castfit.problem.prior_terms import terms_of
+from castfit.problem.quantities import Quantity, quantities_of, within_support
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
+    from castfit._support.arrays import Array
+
 
 _ROUNDING = 1e-12  # relative; measurements at the horizon itself are within it
 
@@ -49,44 +59,18 @@ _ROUNDING = 1e-12  # relative; measurements at the horizon itself are within it
 class Posed:
     """An estimation problem, worked out; ``problem.posed`` builds it.
 
-    Attributes
-    ----------
-    model : Model
-    experiments : tuple of Experiment
-        What was said of each condition; `conditions` is what follows from it.
-    parameters : mapping from str to Parameter
-        What was said of each parameter; `quantities` is what follows from it.
-    state_bounds : mapping from str to (lower, upper)
-    constraints : tuple of Constraint
-        What was said; `relations` and `path` are what follows from it.
-    outputs : tuple of str
-        What is measured in any experiment, in the model's order.
-    quantities : tuple of Quantity
-        The entries of theta.
-    conditions : tuple of Condition
-    groups : tuple of str
-        The unknown standard deviations that are eliminated while fitting; "" is that of data of which nothing is said.
-    spreads : tuple of str
-        Outputs of the model that are spreads of others.
-    noise_parameters : frozenset of str
-        Parameters that move nothing but the noise.
-    forgiving : bool
-        Whether some residuals may be large without the model being wrong, as where least squares stand in for a robust
-        density.
-    prior_terms : tuple of Term
-        Priors on expressions, and on several quantities together; those on one are with the quantities.
-    unguessed : frozenset of str
-        Scales and offsets of outputs whose guess nobody gave.
-    units : mapping
-        What values are measured in, by name, for labels: of ``"time"``, outputs, parameters, inputs.
-    relations : tuple of Relation
-        Constraints of quantities.
-    path : tuple of Constraint
-        Constraints at points of experiments, which conditions watch.
-    implied : tuple of Relation
-        Relations that follow from others, which are therefore not held.
-    group_bounds : tuple of (lower, upper)
-        Of the unknown sigmas, in the unit of the data or of their logarithm; empty if nothing is known.
+    What was said: `experiments`, `parameters`, `state_bounds`, `constraints`, `units`.  What follows from it:
+
+    outputs : what is measured in any experiment, in the model's order
+    quantities : the entries of theta; `unguessed` are scales and offsets whose guess nobody gave
+    conditions : the experiments, worked out
+    groups : unknown standard deviations that are eliminated while fitting; "" is that of data of which nothing is said.
+        group_bounds (lower, upper) of each, in the unit of the data or of their logarithm; empty if nothing is known
+    spreads : outputs of the model that are spreads of others; `noise_parameters` move nothing but the noise
+    prior_terms : priors on expressions, and on several quantities together; those on one are with the quantities
+    forgiving : whether some residuals may be large without the model being wrong, as where least squares stand in for a
+        robust density
+    relations : constraints of quantities, without those `implied` by others; `path` are those at points of experiments
     """
 
     model: Model
@@ -181,10 +165,14 @@ class Posed:
 
     def priors(self, theta: Array) -> PriorRows:
         """Return the rows that all priors add to the cost, with their Jacobian by theta."""
+        if not self.every_prior:
+            return PriorRows(np.empty(0), below([], theta.size), 0.0, np.empty(0, dtype=np.bool_))
         return prior_rows(self.every_prior, self.to_natural(theta), self.natural_slope(theta))
 
     def related(self, theta: Array) -> tuple[Array, Array]:
         """Return what relations of quantities are worth (n_h,), and their derivatives by theta (n_h, n_theta)."""
+        if not self.relations:
+            return np.empty(0), np.empty((0, theta.size))
         return related(self.relations, self.to_natural(theta), self.natural_slope(theta))
 
     def related_hessian(self, theta: Array, weight: Array) -> Array:
@@ -195,7 +183,7 @@ class Posed:
     def every_prior(self) -> tuple[Term, ...]:
         """The priors on one quantity each, in their order, then those on expressions and on several together."""
         n = len(self.quantities)
-        plain = [Plain(q.name, j, q.prior, n) for j, q in enumerate(self.quantities) if q.prior is not None]
+        plain = [QuantityPrior(q.name, q.prior, j, n) for j, q in enumerate(self.quantities) if q.prior is not None]
         return (*plain, *self.prior_terms)
 
     @cached_property
@@ -248,10 +236,7 @@ class Posed:
     def theta_from(self, values: Mapping[str, float]) -> Array:
         """Return theta with the named quantities at the given natural values, the rest at their guess.
 
-        Raises
-        ------
-        InputError
-            For an unknown name or a value outside its bounds.
+        An unknown name or a value outside its bounds is an InputError.
         """
         mistakes: list[str] = []
         theta, (lower, upper) = self.guess.copy(), self.bounds
@@ -293,7 +278,7 @@ class Posed:
         return f"{name} ({unit})" if unit else name
 
     def _repr_html_(self) -> str:
-        return page("card")(self)
+        return views().reports.card(self)
 
     def __repr__(self) -> str:
         return described("Posed", self)
@@ -301,15 +286,10 @@ class Posed:
     # Other questions about the same model
 
     def until(self, horizon: float) -> Posed:
-        """Return the problem without the measurements after `horizon`, with the same theta.
+        """Return the problem without the measurements after a time, with the same theta.
 
         Experiments of which nothing after their start is left are missing.  The layout of theta stays, so that
         estimates carry over from one horizon to the next; it may then contain quantities that nothing depends on.
-
-        Parameters
-        ----------
-        horizon : float
-            In the time of the experiments.
         """
         end = real(horizon)
         if end is None or np.isnan(end):
@@ -340,13 +320,7 @@ class Posed:
         )
 
     def within(self, lower: Array, upper: Array, guess: Array | None = None) -> Posed:
-        """Return the problem with other bounds, and the guess moved between them.
-
-        Parameters
-        ----------
-        lower, upper, guess : (n_theta,) arrays
-            Search scale.
-        """
+        """Return the problem with other bounds (n_theta,) in search scale, and the guess moved between them."""
         mistakes: list[str] = []
         low, high = self._theta("lower", lower, mistakes), self._theta("upper", upper, mistakes)
         first, last = self._possible
@@ -362,10 +336,7 @@ class Posed:
     def assuming(self, *, absolute_sigma: bool | None) -> Posed:
         """Return the problem with standard deviations taken as they are (True) or only their ratios (False).
 
-        Raises
-        ------
-        InputError
-            If more is said of the noise than deviations, or nothing.
+        Where more is said of the noise than deviations, or nothing, that is an InputError.
         """
         if absolute_sigma is None or absolute_sigma == self.absolute_sigma:
             return self
@@ -396,17 +367,13 @@ class Posed:
     def fix(self, names: Iterable[str] | Mapping[str, float]) -> Posed:
         """Return the problem in which the named quantities are numbers, and theta is shorter by them.
 
-        Parameters
-        ----------
-        names : names of quantities, or mapping from them to natural values
-            Without values they stay at their guess.  A prior on such a quantity is no longer counted; one on several
-            quantities, or on an expression, goes on for the others.
+        Without natural values they stay at their guess.  A prior on such a quantity is no longer counted; one on
+        several quantities, or on an expression, goes on for the others.
         """
         mistakes: list[str] = []
         given = named("names", names, mistakes) if isinstance(names, Mapping) else {}
         listed = list(given) or _listed("names", names, self.names, mistakes)
-        known = {*self.names}
-        mistakes += [f"'{n}' is not estimated: {suggest(n, self.names)}" for n in given if n not in known]
+        mistakes += unknown_names("'{}' is not estimated", given, self.names)
         check("fix", mistakes)
         gone = {*listed}
         theta = self.theta_from(given)
@@ -458,16 +425,11 @@ class Posed:
     def smoothed(self, weights: Mapping[str, float]) -> Posed:
         """Return the problem with given weights of the roughness of estimated inputs, by name; others stay.
 
-        Raises
-        ------
-        InputError
-            For an unknown name, or a weight that is not positive.
+        An unknown name, or a weight that is not positive, is an InputError.
         """
         mistakes: list[str] = []
         given, known = named("weights", weights, mistakes), {term.label for term in self.smooth}
-        mistakes += [
-            f"'{n}' is no estimated input that is smooth: {suggest(n, known)}" for n in given if n not in known
-        ]
+        mistakes += unknown_names("'{}' is no estimated input that is smooth", given, known)
         numbers = {n: real(w) for n, w in given.items()}
         wrong = [n for n, w in numbers.items() if w is None or not 0.0 < w < np.inf]
         mistakes += [f"the weight of '{n}' is {text(given[n])}; give a positive number" for n in wrong]
@@ -494,15 +456,8 @@ class Posed:
     def measuring(self, values: Sequence[Array]) -> Posed:
         """Return the problem with other data, for instance simulated ones, at the same times.
 
-        Parameters
-        ----------
-        values : sequence of (n_points, n_outputs) arrays
-            Per experiment, arranged as ``condition.points.values``; only what was measured is replaced.
-
-        Raises
-        ------
-        InputError
-            If an array has another shape, or is not finite where something was measured.
+        Of each experiment an array (n_points, n_outputs), arranged as ``condition.points.values``; only what was
+        measured is replaced.  Another shape, or what is not finite where something was measured, is an InputError.
         """
         mistakes = [
             f"the values of '{c.name}' have the shape {np.shape(v)}; give an array {c.points.values.shape}"
@@ -571,18 +526,10 @@ class Posed:
         return replace(given, prior_terms=self.prior_terms)
 
     def constrained(self, constraints: Any) -> Posed:
-        """Return the problem with more constraints.
+        """Return the problem with more constraints, as `Problem` takes them.
 
-        Parameters
-        ----------
-        constraints : sequence of relations and Constraint
-            As `Problem` takes them: relations of quantities, by the model's symbols or ``cf.quantity(name)``, or
-            ``cf.at(time, ...)``, ``cf.along(...)``, ``cf.monotone(...)``, ``cf.conserved(...)``.
-
-        Raises
-        ------
-        InputError
-            Listing what is wrong with them.
+        They are relations of quantities, by the model's symbols or ``cf.quantity(name)``, or ``cf.at(time, ...)``,
+        ``cf.along(...)``, ``cf.monotone(...)``, ``cf.conserved(...)``.  What is wrong with them is an InputError.
         """
         mistakes: list[str] = []
         given = read_constraints(constraints, mistakes, taken=[c.name for c in self.constraints])
@@ -593,7 +540,7 @@ class Posed:
         return found
 
     def holding(self, constraints: Sequence[Constraint]) -> Posed:
-        """Return the problem with more constraints, in which there must be no mistake (see castfit.held)."""
+        """Return the problem with more constraints, in which there must be no mistake (see `constrained`)."""
         if not constraints:
             return self
         found = hold(self, constraints)
@@ -669,7 +616,7 @@ def _listed(what: str, given: Any, known: Sequence[str], mistakes: list[str]) ->
 
 
 def compose(said: Statement) -> Posed:
-    """Work out what was said, apart from its constraints; it must hold no mistake (see castfit._mistakes)."""
+    """Work out what was said, apart from its constraints; it must hold no mistake (see castfit.problem.validation)."""
     said = in_time(said)
     measured = {name for e in said.experiments for name in e.measured}
     outputs = tuple(n for n in said.model.output_names if n in measured)

@@ -22,27 +22,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Built
 from castfit._support.arguments import real, text
-from castfit.problem.conditions import Condition, Graph
-from castfit.problem.constraints import ALONG, QUANTITIES, Constraint, expression_text
+from castfit._support.casadi_functions import Built
+from castfit._support.status import unknown_names
 from castfit.experiment.events import occurrences
-from castfit.problem.parameter_map import Expressions
-from castfit.model.model import NOT_A_NUMBER, Model, holds_nan
-from castfit.problem.quantities import fixed_value
+from castfit.model.expressions import NOT_A_NUMBER, holds_nan, pattern
+from castfit.model.model import Model
+from castfit.problem.compiled_experiments import Condition, Graph
+from castfit.problem.constraints import ALONG, QUANTITIES, Constraint, expression_text
 from castfit.problem.lie_derivatives import conservation, graph_of, symbols_in, value_of
-from castfit._support.status import suggest
+from castfit.problem.parameter_map import MappedExpressions
+from castfit.problem.quantities import fixed_value
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
+    from castfit._support.arrays import Array, Index, Mask
     from castfit.experiment.experiment import Experiment
-    from castfit.problem.quantities import Quantity
     from castfit.problem.parameters import Parameter
+    from castfit.problem.quantities import Quantity
 
-    Index = NDArray[np.intp]
-    Mask = NDArray[np.bool_]
 
 _GRID = 24  # equal parts of an experiment at whose ends a constraint along the path is held first
 _COMPARISONS = (ca.OP_LE, ca.OP_LT, ca.OP_EQ, ca.OP_NE, ca.OP_AND, ca.OP_OR, ca.OP_NOT)
@@ -50,7 +47,7 @@ _SAME = 16  # units in the last place
 _MET = 1e-9  # relative: a constant that violates a constraint by no more meets it
 
 
-class Stated(Protocol):
+class ConstraintContext(Protocol):
     """What must be known of a problem; `Posed` has it."""
 
     @property
@@ -86,7 +83,7 @@ class Stated(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """``lower <= h(n) <= upper`` of quantities; h is a row of `Expressions` over all of n.
+    """``lower <= h(n) <= upper`` of quantities; h is a row of `MappedExpressions` over all of n.
 
     `said` is the constraint that it comes from, `where` the experiment that it is about, or "".
     """
@@ -96,7 +93,7 @@ class Relation:
     where: str
     lower: float
     upper: float
-    expression: Expressions
+    expression: MappedExpressions
 
     @property
     def involved(self) -> Mask:
@@ -143,7 +140,7 @@ def bend(relations: Sequence[Relation], n: Array, log: Mask, weight: Array) -> A
 
 
 @dataclass(frozen=True)
-class Holding:
+class CompiledConstraints:
     """What constraints come to: relations, constraints held at points, and where nothing is measured, per condition."""
 
     relations: tuple[Relation, ...]
@@ -151,7 +148,7 @@ class Holding:
     watched: tuple[Array, ...]
 
 
-def hold(posed: Stated, constraints: Sequence[Constraint]) -> Holding:
+def hold(posed: ConstraintContext, constraints: Sequence[Constraint]) -> CompiledConstraints:
     """Work out constraints in which there is no mistake (see `held_mistakes`)."""
     relations: list[Relation] = []
     path: list[Constraint] = []
@@ -161,14 +158,14 @@ def hold(posed: Stated, constraints: Sequence[Constraint]) -> Holding:
         if not found:
             path.append(constraint)
     watched = tuple(_watched(posed.conditions[i], path) for i in range(len(posed.conditions)))
-    return Holding(tuple(relations), tuple(path), watched)
+    return CompiledConstraints(tuple(relations), tuple(path), watched)
 
 
-def _parts(posed: Stated, c: Constraint) -> list[Constraint]:
+def _parts(posed: ConstraintContext, c: Constraint) -> list[Constraint]:
     """Return what a conserved sum comes to: equations of parameters, and its total at the start; others as they are."""
     if c.of == "value" and c.times == ALONG and c.lower == c.upper:
         found = conservation(value_of(c, posed.model), posed.model)
-        happens = any(x.schedule for x in posed.conditions)
+        happens = any(x.schedule.instants for x in posed.conditions)
         if not found.never and not found.equations and not happens:
             return _at_start(posed, c)  # the model keeps it: copies of one equation would tell nothing new
     if c.of != "total":
@@ -181,7 +178,7 @@ def _parts(posed: Stated, c: Constraint) -> list[Constraint]:
     return [*out, *(_at_start(posed, c) if np.isfinite(c.lower) else [])]
 
 
-def _at_start(posed: Stated, c: Constraint) -> list[Constraint]:
+def _at_start(posed: ConstraintContext, c: Constraint) -> list[Constraint]:
     """Return a constraint as one at the start of every experiment that it is about."""
     about = [x for x in posed.conditions if not c.experiments or x.name in c.experiments]
     starts = dict.fromkeys(x.start for x in about)
@@ -232,7 +229,7 @@ class _Meaning:
     number: Mapping[str, float]
 
 
-def _meanings(posed: Stated, names: Sequence[str], experiments: Sequence[str]) -> list[_Meaning]:
+def _meanings(posed: ConstraintContext, names: Sequence[str], experiments: Sequence[str]) -> list[_Meaning]:
     """Return what names mean: once if all are shared, else in every experiment that has all of them."""
     own = {n for e in posed.experiments for n in e.parameters}
     shared = {q.name: j for j, q in enumerate(posed.quantities) if not (q.experiment is None and q.of in own)}
@@ -259,7 +256,7 @@ def _means(name: str, quantity: Any, experiment: str) -> bool:
     return quantity.experiment == experiment and (of_parameter or quantity.name == f"{name}[{experiment}]")
 
 
-def _relations(posed: Stated, constraint: Constraint) -> list[Relation]:
+def _relations(posed: ConstraintContext, constraint: Constraint) -> list[Relation]:
     """Return a constraint as relations of quantities, one per experiment that it is about; none if it is no such."""
     if constraint.of != "value" or constraint.times not in (None, QUANTITIES):
         return []
@@ -295,19 +292,19 @@ class Support:
 _SUPPORT: Built[Any, Support] = Built()
 
 
-def support_of(posed: Stated) -> Support:
+def support_of(posed: ConstraintContext) -> Support:
     """Return what the constraints at points depend on."""
 
-    def build(given: Stated) -> Support:
+    def build(given: ConstraintContext) -> Support:
         system = given.model.system
         column = ca.vertcat(ca.SX(0, 1), *(graph_of(c, given.model) for c in given.path))
-        by_x, by_z, by_p = (_pattern(column, v) for v in (system.x, system.z, system.p))
+        by_x, by_z, by_p = (_dependence(column, v) for v in (system.x, system.z, system.p))
         return Support(by_x, np.logical_or.reduce(by_z, axis=1), by_p)
 
     return _SUPPORT.get(posed, build)
 
 
-def constant_at_start(posed: Stated, i: int) -> Mask:
+def constant_at_start(posed: ConstraintContext, i: int) -> Mask:
     """Tell which constraints at points are constants at the start of experiment i: nothing estimated moves them."""
     link, on = posed.conditions[i].link, support_of(posed)
     free = np.zeros(on.p.shape[1], dtype=np.bool_)
@@ -316,12 +313,10 @@ def constant_at_start(posed: Stated, i: int) -> Mask:
     return np.logical_not(moved | on.z)
 
 
-def _pattern(column: ca.SX, by: ca.SX) -> Mask:
-    out = np.zeros((column.numel(), by.numel()), dtype=np.bool_)
-    if column.numel() and by.numel():
-        rows, columns = ca.jacobian_sparsity(column, by).get_triplet()
-        out[rows, columns] = True
-    return out
+def _dependence(column: ca.SX, by: ca.SX) -> Mask:
+    if not (column.numel() and by.numel()):
+        return np.zeros((column.numel(), by.numel()), dtype=np.bool_)
+    return pattern(ca.jacobian_sparsity(column, by))
 
 
 # What can be wrong
@@ -354,14 +349,11 @@ def symbol_mistakes(constraint: Constraint, model: Model, others: Iterable[str])
     if not isinstance(given, ca.SX) or given.numel() != 1:
         return []
     known = {*symbols_in(model), *model.outputs, *others}
-    return [
-        f"{constraint.name} contains '{s.name()}', which is not in the model: {suggest(s.name(), known)}"
-        for s in ca.symvar(given)
-        if s.name() not in known
-    ]
+    found = [s.name() for s in ca.symvar(given)]
+    return unknown_names(f"{constraint.name} contains '{{}}', which is not in the model", found, known)
 
 
-def held_mistakes(posed: Stated, constraints: Sequence[Constraint]) -> list[str]:
+def held_mistakes(posed: ConstraintContext, constraints: Sequence[Constraint]) -> list[str]:
     """Find what is wrong with constraints of this problem."""
     mistakes: list[str] = []
     labels = [q.name.partition("[")[0] for q in posed.quantities]
@@ -371,12 +363,12 @@ def held_mistakes(posed: Stated, constraints: Sequence[Constraint]) -> list[str]
         wrong = wrong or symbol_mistakes(
             c, posed.model, (*(q.name for q in posed.quantities), *labels, *posed.parameters)
         )
-        wrong += [f"{c.name} is about '{n}': {suggest(n, names)}" for n in c.experiments if n not in names]
+        wrong += unknown_names(f"{c.name} is about '{{}}'", c.experiments, names)
         mistakes += wrong or _place_mistakes(posed, c)
     return mistakes
 
 
-def _place_mistakes(posed: Stated, c: Constraint) -> list[str]:
+def _place_mistakes(posed: ConstraintContext, c: Constraint) -> list[str]:
     """Find constraints that are said of quantities but contain more, or at times that do not exist."""
     if _relations(posed, c):
         return []
@@ -408,14 +400,14 @@ def _place_mistakes(posed: Stated, c: Constraint) -> list[str]:
     return mistakes
 
 
-def _conserved_mistakes(posed: Stated, c: Constraint) -> list[str]:
+def _conserved_mistakes(posed: ConstraintContext, c: Constraint) -> list[str]:
     found = conservation(value_of(c, posed.model), posed.model)
     if found.never:
         return [f"{c.name}: {found.never}"]
     return [m for part in _parts(posed, c) if part.times == QUANTITIES for m in _place_mistakes(posed, part)]
 
 
-def _initial(posed: Stated, name: str) -> str:
+def _initial(posed: ConstraintContext, name: str) -> str:
     found = [q.name.partition("[")[0] for q in posed.quantities if q.kind == "initial state" and q.of == name]
     return f"; the initial value is cf.quantity('{found[0]}')" if found else ""
 
@@ -427,7 +419,7 @@ def _jumps(value: ca.SX, model: Model) -> bool:
     return bool(ca.depends_on(value, s.u) or (s.z.numel() and ca.depends_on(value, s.z) and ca.depends_on(s.alg, s.u)))
 
 
-def _time_mistakes(posed: Stated, i: int, c: Constraint) -> list[str]:
+def _time_mistakes(posed: ConstraintContext, i: int, c: Constraint) -> list[str]:
     """Find times outside an experiment."""
     condition, experiment = posed.conditions[i], posed.experiments[i]
     if not isinstance(c.times, tuple):
@@ -457,7 +449,7 @@ def _time_mistakes(posed: Stated, i: int, c: Constraint) -> list[str]:
     return mistakes
 
 
-def _later_events(posed: Stated, i: int, t: float) -> list[str]:
+def _later_events(posed: ConstraintContext, i: int, t: float) -> list[str]:
     """Refuse times behind the end where events of the experiment may lie between."""
     condition, experiment = posed.conditions[i], posed.experiments[i]
     before, after = (len(tuple(occurrences(experiment.events, end))) for end in (condition.end, t))
@@ -469,7 +461,7 @@ def _later_events(posed: Stated, i: int, t: float) -> list[str]:
     ]
 
 
-def constant_mistakes(posed: Stated, theta: Array) -> list[str]:
+def constant_mistakes(posed: ConstraintContext, theta: Array) -> list[str]:
     """Find constraints that given initial values contradict whatever is estimated."""
     mistakes: list[str] = []
     if not posed.path:
@@ -495,17 +487,13 @@ def constant_mistakes(posed: Stated, theta: Array) -> list[str]:
     return mistakes
 
 
-def applies_at(posed: Stated, i: int, times: Array, measured: Mask, own: Mask, varying: frozenset[str]) -> Mask:
-    """Tell where the constraints at points apply in condition i, (K, M, n_h).
+def applies_at(
+    posed: ConstraintContext, i: int, times: Array, measured: Mask, own: Mask, varying: frozenset[str]
+) -> Mask:
+    """Tell where the constraints at points apply in condition i, (K, M, n_h), of points at times (K, M).
 
-    Parameters
-    ----------
-    times : (K, M) array
-        Of the points.
-    measured, own : (K, M) bool arrays
-        Where something is measured; what is neither padding nor a replicate of the point before.
-    varying : frozenset of str
-        Parameters that may differ between experiments.
+    measured, own : (K, M) where something is measured; what is neither padding nor a replicate of the point before
+    varying : parameters that may differ between experiments
     """
     condition = posed.conditions[i]
     out = np.repeat(own[:, :, None], len(posed.path), axis=2)

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.reprs import brief
 from castfit._support.arguments import is_one_of, items, name_of, real, reals, text
+from castfit._support.reprs import brief
 from castfit._support.status import check
+from castfit.model.expressions import PickledExpressions
 
 if TYPE_CHECKING:
     Where = tuple[float, ...] | str | None
@@ -91,14 +92,12 @@ class Constraint:
 
     def __reduce__(self) -> Any:
         """Pickle through a CasADi function, since bare SX does not pickle."""
-        found = ca.symvar(self.expression)
-        graph = ca.Function("constraint", found, [self.expression])
         others = (self.lower, self.upper, self.name, self.times, self.experiments, self.of, self.shown)
-        return _restored, (graph, tuple(s.name() for s in found), others)
+        return _restored, (PickledExpressions.of([self.expression]), others)
 
 
-def _restored(graph: ca.Function, names: Iterable[str], others: tuple[Any, ...]) -> Constraint:
-    return Constraint(ca.SX(graph.call([ca.SX.sym(n) for n in names])[0]), *others)
+def _restored(graph: PickledExpressions, others: tuple[Any, ...]) -> Constraint:
+    return Constraint(graph.values()[0], *others)
 
 
 def quantity(name: str) -> Any:
@@ -225,14 +224,9 @@ def between(lower: float, expression: Any, upper: float, *, name: str = "") -> C
     Examples
     --------
     >>> import castfit as cf
-    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
-    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
-    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
-    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02)
-    >>> guess = {"k1": 0.5, "k2": 0.5}
-    >>> problem = cf.Problem(model, experiment, parameters=guess, constraints=[cf.between(0.9, k1 / k2, 1.1)])
-    >>> cf.fit(problem).success
-    True
+    >>> k1, k2 = cf.symbols("k1 k2")
+    >>> cf.between(0.9, k1 / k2, 1.1)
+    Constraint(expression=(k1/k2), lower=0.9, upper=1.1, times='quantities', shown='0.9 <= k1/k2 <= 1.1')
     """
     mistakes: list[str] = []
     low, high = real(lower), real(upper)
@@ -267,14 +261,11 @@ def monotone(what: Any, increasing: bool = True, *, experiment: Any = None, name
     Examples
     --------
     >>> import castfit as cf
-    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
-    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
-    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
-    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02)
-    >>> guess = {"k1": 0.5, "k2": 0.5}
-    >>> problem = cf.Problem(model, experiment, parameters=guess, constraints=[cf.monotone(b)])
-    >>> cf.fit(problem).success
-    True
+    >>> b = cf.symbols("b")
+    >>> cf.monotone(b)
+    Constraint(expression=b, lower=0, times='along', of='rate', shown='b never falls')
+    >>> cf.monotone("total", increasing=False)
+    Constraint(expression=total, upper=0, times='along', of='rate', shown='total never rises')
     """
     mistakes: list[str] = []
     graph, chosen = _named_expression("what", what, mistakes), _experiments(experiment, mistakes)
@@ -310,14 +301,9 @@ def conserved(what: Any, total: float | None = None, *, experiment: Any = None, 
     Examples
     --------
     >>> import castfit as cf
-    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
-    >>> model = cf.Model({a: -k1 * a + k2 * b, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
-    >>> data = {"a": [0.75, 0.62, 0.55, 0.52], "b": [0.24, 0.36, 0.47, 0.49]}
-    >>> experiment = cf.Experiment(data, time=[1, 2, 3, 4], sigma=0.02)
-    >>> guess = {"k1": 0.5, "k2": 0.5}
-    >>> problem = cf.Problem(model, experiment, parameters=guess, constraints=[cf.conserved(a + b)])
-    >>> cf.fit(problem).success
-    True
+    >>> a, b = cf.symbols("a b")
+    >>> cf.conserved(a + b, 1.0)
+    Constraint(expression=(a+b), lower=1, upper=1, times='along', of='total', shown='a+b is conserved at 1')
     """
     mistakes: list[str] = []
     graph, chosen = _named_expression("what", what, mistakes), _experiments(experiment, mistakes)

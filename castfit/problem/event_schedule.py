@@ -1,8 +1,8 @@
 """The events of one experiment, worked out: when they happen, what they do, and how that varies.
 
-What an experiment's events need are more rows e of its link (castfit.link): their times, the rates of infusions, and
-the parameters in what they change.  So an estimated lag time, a bioavailability or a dose of unknown size vary with q
-like anything else, and everything here is a function of e.
+What an experiment's events need are more rows e of its link (castfit.problem.parameter_map): their times, the rates of
+infusions, and the parameters in what they change.  So an estimated lag time, a bioavailability or a dose of unknown
+size vary with q like anything else, and everything here is a function of e.
 
 Notation
 --------
@@ -14,7 +14,7 @@ c      (n_c,)    the entries of e that a jump depends on besides its time
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
@@ -22,16 +22,14 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from castfit.model.expressions import pattern
 
-    Array = NDArray[np.float64]
-    Index = NDArray[np.intp]
-    Mask = NDArray[np.bool_]
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Index, Mask
 
 
 @dataclass(frozen=True, eq=False)
-class Change:
+class StateChange:
     """New states as functions of (t, x, u, c); shared by all events of the same form.
 
     first : (t, x, u, c) -> (new states, their Jacobian by (t, x, u, c))
@@ -48,24 +46,21 @@ class Change:
     changed: Mask
 
     @classmethod
-    def of(cls, arguments: Sequence[ca.SX], new: ca.SX) -> Change:
+    def of(cls, arguments: Sequence[ca.SX], new: ca.SX) -> StateChange:
         """Build the functions of a column of new states (n_x, 1) over arguments (t, x, u, c)."""
         pairs = zip(ca.vertsplit(new), ca.vertsplit(arguments[1]), strict=False)  # a trigger has but one row
         every, weight = ca.vertcat(*arguments), ca.SX.sym("weight", new.numel())
         hessian, jacobian = ca.hessian(ca.dot(weight, new), every)[0], ca.jacobian(new, every)
-        support = np.zeros(jacobian.shape, dtype=np.bool_)
-        rows, columns = jacobian.sparsity().get_triplet()
-        support[rows, columns] = True
         return cls(
             ca.Function("change", list(arguments), [ca.densify(new), ca.densify(jacobian)]),
             ca.Function("change_curvature", [*arguments, weight], [ca.densify(hessian)]),
             hessian.nnz() == 0,
-            support,
+            pattern(jacobian.sparsity()),
             np.array([not ca.is_equal(e, x, 1) for e, x in pairs], dtype=np.bool_),
         )
 
     @classmethod
-    def united(cls, changes: Sequence[Change]) -> Change:
+    def united(cls, changes: Sequence[StateChange]) -> StateChange:
         """Return the change that is all of these at once, each from the same states; their c one after the other.
 
         What several of them change has the value that the last one gives it.
@@ -98,24 +93,14 @@ NEVER = 1e300
 class Trigger:
     """When states make an event happen: where an expression g(t, x, u, c) passes zero, or a condition becomes true.
 
-    Attributes
-    ----------
-    what : str
-        The expression, in words.
-    function : Change
-        With g as its only row; of a condition the differences of what it compares.
-    parameters : (n_c,) int array
-        The rows of e that it depends on.
-    direction : int
-        1 for rising through zero, -1 for falling, 0 for either.
-    truth : Function or None
-        Of a condition: whether it is true, from the signs of all rows.
-    at_start : bool
-        Whether what is true at the start happens there.
+    function : g as its only row; of a condition the differences of what it compares
+    parameters : (n_c,) the rows of e that it depends on
+    direction : 1 for rising through zero, -1 for falling, 0 for either
+    truth : of a condition whether it is true, from the signs of all rows; `at_start` if it may be true there
     """
 
     what: str
-    function: Change
+    function: StateChange
     parameters: Index
     direction: int
     truth: ca.Function | None = None
@@ -148,32 +133,21 @@ class Trigger:
 
 @dataclass(frozen=True, eq=False)
 class Instant:
-    """One time at which something happens.
+    """One time at which something happens, `what` in words.
 
-    Attributes
-    ----------
-    what : str
-        In words.
-    time : int
-        The row of e that is its time.
-    moves : bool
-        Whether that row depends on what is estimated.
-    change : Change or None
-        What happens to the states; nothing where only a rate changes.
-    parameters : (n_c,) int array
-        The rows of e that the change depends on.
-    after : bool
-        Whether a value measured at that very time was measured after the change.
-    trigger : Trigger or None
-        What makes it happen, if that is not known before.
+    time : the row of e that is its time; it `moves` if that row depends on what is estimated
+    change : what happens to the states; None where only a rate changes.  It depends on the rows `parameters` (n_c,) of
+        e
+    after : whether a value measured at that very time was measured after the change
+    trigger : what makes it happen, if that is not known before
     """
 
     what: str
     time: int
-    moves: bool
-    change: Change | None
-    parameters: Index
-    after: bool
+    moves: bool = False
+    change: StateChange | None = None
+    parameters: Index = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    after: bool = False
     trigger: Trigger | None = None
 
 
@@ -200,7 +174,7 @@ def united(instants: Sequence[Instant]) -> tuple[Instant, ...]:
     assert all(change is not None for change in changes)
     key = tuple(id(change) for change in changes)
     if key not in _UNITED:
-        _UNITED[key] = Change.united([change for change in changes if change is not None]), changes
+        _UNITED[key] = StateChange.united([change for change in changes if change is not None]), changes
     return (
         replace(
             instants[0],
@@ -211,7 +185,7 @@ def united(instants: Sequence[Instant]) -> tuple[Instant, ...]:
     )
 
 
-_UNITED: dict[tuple[int, ...], tuple[Change, Any]] = {}
+_UNITED: dict[tuple[int, ...], tuple[StateChange, Any]] = {}
 _ULPS = 64  # that are one time for what follows an event at once
 
 
@@ -231,36 +205,28 @@ def at_once(instants: Sequence[Instant], e: Array) -> tuple[Instant, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Everything that happens in an experiment, in the order in which it was said.
+    """Everything that happens in an experiment, in the order in which it was said; e has n_e rows.
 
-    Attributes
-    ----------
-    instants : tuple of Instant
-    levels : tuple of Level
-    n_e : int
-        Number of rows of e.
-    known_until : float
-        The time up to which repeated doses were laid out whose number was not given.
+    Repeated doses whose number was not given are laid out up to the time `known_until`.  `triggers` are those of
+    states, each once; the schedule `moves` if any time depends on what is estimated.
     """
 
     instants: tuple[Instant, ...] = ()
     levels: tuple[Level, ...] = ()
     n_e: int = 0
     known_until: float = np.inf
+    triggers: tuple[Trigger, ...] = field(init=False)
+    moves: bool = field(init=False)
 
-    def __bool__(self) -> bool:
-        return bool(self.instants)
+    def __post_init__(self) -> None:
+        found = {id(i.trigger): i.trigger for i in self.instants if i.trigger is not None}
+        object.__setattr__(self, "triggers", tuple(found.values()))
+        object.__setattr__(self, "moves", any(instant.moves for instant in self.instants))
 
     @cached_property
     def rows(self) -> Index:
         """The rows of e that are times of instants, (n_instants,)."""
         return np.array([instant.time for instant in self.instants], dtype=np.intp)
-
-    @cached_property
-    def triggers(self) -> tuple[Trigger, ...]:
-        """What states trigger, each once."""
-        found = {id(i.trigger): i.trigger for i in self.instants if i.trigger is not None}
-        return tuple(found.values())
 
     def rows_of(self, trigger: Trigger) -> list[int]:
         """Return the rows of e that are the times of a trigger's events."""
@@ -269,11 +235,6 @@ class Schedule:
     def crossing_at(self, rows: Sequence[int]) -> Crossing:
         """Return what happens at once, at the times in rows of e."""
         return Crossing(united([instant for instant in self.instants if instant.time in rows]))
-
-    @cached_property
-    def moves(self) -> bool:
-        """Whether any time depends on what is estimated."""
-        return any(instant.moves for instant in self.instants)
 
     @cached_property
     def known(self) -> Index:
@@ -406,21 +367,10 @@ class Crossing:
 
 @dataclass(frozen=True, eq=False)
 class Timetable:
-    """A schedule at numbers: what happens at g times, and the parameters between them.
+    """A schedule at numbers: what happens at increasing times (g,), and the parameters between them.
 
-    Attributes
-    ----------
-    start : float
-        Of the experiment.
-    times : (g,) array
-        Increasing.
-    crossings : tuple of g Crossing or None
-        What happens to the states.
-    after : (g,) bool array
-        Whether a value wanted at that very time is wanted after it.
-    p : (g + 1, n_p) array
-        Parameters before the first time, after it, and so on.
-    e : (n_e,) array
+    `crossings` say what happens to the states, None for nothing; `after` (g,) whether a value wanted at that very time
+    is wanted after it.  p (g + 1, n_p) are parameters before the first time, after it, and so on; e (n_e,).
     """
 
     start: float

@@ -13,13 +13,12 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Built
-from castfit.problem.map_steady_state import AtRest
-from castfit.problem.map_consistent_start import ConsistentStart
-from castfit.problem.parameter_map import Expressions, Link
 from castfit.problem.compiled_problem import Posed
+from castfit.problem.map_initial_states import AtRest, ConsistentStart
+from castfit.problem.parameter_map import Link, MappedExpressions
 
 if TYPE_CHECKING:
-    from castfit.problem.conditions import Condition
+    from castfit.problem.compiled_experiments import Condition
     from castfit.problem.constraints import Constraint
     from castfit.problem.problem import Posable
 
@@ -30,14 +29,7 @@ _QUESTIONS: Built[Posed, dict[str, str]] = Built()
 def question(problem: Posable) -> dict[str, str]:
     """Return hashes of what is asked: model, data, conditions of the experiments, constraints; not from where.
 
-    Parameters
-    ----------
-    problem : Problem or Posed
-
-    Returns
-    -------
-    dict
-        From words, such as ``"data of 'experiment 1'"``, to hashes.
+    Keys are words, such as ``"data of 'experiment 1'"``.
     """
     return _QUESTIONS.get(problem.posed, _question)
 
@@ -135,10 +127,10 @@ def _parts(link: Link) -> list[Any]:
     """List what the parts of a link are made of."""
     out: list[Any] = []
     for part in link.parts:
-        if isinstance(part, Expressions):
+        if isinstance(part, MappedExpressions):
             out += [part.rows, part.names, part.source, part.numbers, *_graph(part.first)]
         if isinstance(part, AtRest):
-            inner = part.before
+            inner = part.inner
             out += [part.rows, part.rest.u, part.rest.z_guess, inner.base, inner.of, *_parts(inner)]
         if isinstance(part, ConsistentStart):
             inner = part.inner

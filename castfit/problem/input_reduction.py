@@ -24,8 +24,9 @@ import numpy as np
 
 from castfit._support.casadi_functions import Built
 from castfit.experiment.estimated_inputs import EstimatedInput
-from castfit.experiment.events import Event, Setting
+from castfit.experiment.events import Event, ParameterSwitch
 from castfit.experiment.inputs import Placeholder
+from castfit.model.expressions import exchanged
 from castfit.model.model import Model
 from castfit.problem.parameters import Statement
 
@@ -130,15 +131,15 @@ class _Curve:
         last = t.size - 1 if self.said.kind == "piecewise_constant" else t.size - 2
         return int(np.clip(np.searchsorted(t, start, side="right") - 1, 0, last))
 
-    def settings(self, start: float) -> list[Setting]:
+    def settings(self, start: float) -> list[ParameterSwitch]:
         """Return what changes at the knots behind the start."""
         t = self.said.knots
         n = t.size if self.said.kind == "piecewise_constant" else t.size - 1
-        found: list[Setting] = []
+        found: list[ParameterSwitch] = []
         now = self.piece(self.first(start))
         for k in range(self.first(start) + 1, n):
             new = self.piece(k)
-            found.append(Setting(float(t[k]), {n: v for n, v in new.items() if not _same(v, now[n])}))
+            found.append(ParameterSwitch(float(t[k]), {n: v for n, v in new.items() if not _same(v, now[n])}))
             now = new
         return found
 
@@ -203,7 +204,7 @@ def _forms(said: Statement) -> tuple[Form, ...]:
 
 def _reduced(experiment: Experiment, forms: Iterable[Form]) -> Experiment:
     """Return an experiment in which estimated inputs are parameters that change."""
-    inputs, parameters, settings = dict(experiment.inputs), dict(experiment.parameters), list[Setting]()
+    inputs, parameters, settings = dict(experiment.inputs), dict(experiment.parameters), list[ParameterSwitch]()
     curves: dict[str, _Curve] = {}
     before: dict[str, Any] = {}
     steady = experiment.steady
@@ -230,18 +231,9 @@ def _exchanged_event(event: Any, curves: Mapping[str, _Curve]) -> Any:
     if not isinstance(event, Event) or isinstance(event.time, ca.SX) or event.when is not None:
         return event
     time = event.time
-    inside = {s.name() for v in event.changes.values() if isinstance(v, ca.SX) for s in ca.symvar(v)}
-    values = {n: curve.before(time) for n, curve in curves.items() if n in inside}
+    symbols = [s for v in event.changes.values() if isinstance(v, ca.SX) for s in ca.symvar(v)]
+    values = {s.name(): s + curves[s.name()].before(time) for s in symbols if s.name() in curves}  # a known one adds
     if not values:
         return event
-    new = {n: _exchanged(v, values) if isinstance(v, ca.SX) else v for n, v in event.changes.items()}
+    new = {n: exchanged(v, values) if isinstance(v, ca.SX) else v for n, v in event.changes.items()}
     return Event(time, new, measured=event.measured)
-
-
-def _exchanged(expression: ca.SX, values: Mapping[str, ca.SX]) -> ca.SX:
-    """Put values in the place of inputs, by name; a known one adds to it."""
-    found = [s for s in ca.symvar(expression) if s.name() in values]
-    if not found:
-        return expression
-    new = [s + values[s.name()] for s in found]
-    return ca.substitute([expression], [ca.vertcat(*found)], [ca.vertcat(*new)])[0]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
+from castfit.model.expressions import exchanged
 from castfit.model.model import Model, by_name
 
 if TYPE_CHECKING:
@@ -34,12 +35,9 @@ def graph_of(constraint: Constraint, model: Model) -> ca.SX:
 
 def value_of(constraint: Constraint, model: Model) -> ca.SX:
     """Return a constraint's expression over the model's symbols."""
-    graph, own = model.told(constraint.expression), symbols_in(model)
-    outputs = [s for s in ca.symvar(graph) if s.name() not in own and s.name() in model.outputs]
-    if outputs:
-        inside = [model.outputs[s.name()] for s in outputs]
-        graph = ca.substitute([graph], [ca.vertcat(*outputs)], [ca.vertcat(*inside)])[0]
-    return by_name(graph, model)
+    own = symbols_in(model)
+    outputs = {n: graph for n, graph in model.outputs.items() if n not in own}
+    return by_name(exchanged(model.told(constraint.expression), outputs), model.system)
 
 
 def symbols_in(model: Model) -> set[str]:

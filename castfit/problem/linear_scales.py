@@ -11,7 +11,7 @@ expressions of an experiment's own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import casadi as ca
@@ -24,24 +24,17 @@ from castfit.problem.lie_derivatives import graph_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem.observables import Observed
     from castfit.problem.compiled_problem import Posed
+    from castfit.problem.observables import ObservedOutput
 
 
 @dataclass(frozen=True)
 class Use:
-    """One scaled output in one experiment.
+    """One scaled output in one experiment, by positions in ``Posed.conditions`` and ``Posed.outputs``.
 
-    Attributes
-    ----------
-    condition, output : int
-        Positions in ``Posed.conditions`` and ``Posed.outputs``.
-    scale, offset : int
-        Entries of theta that are eliminated; -1 if that is not.
-    scale_row, offset_row : int
-        The parameters of the model, by their position in p; -1 where there is no offset.
-    unit : float
-        Of the logarithm, log 10 for decades, of which the data are; 0 if they are no logarithms.
+    scale, offset : entries of theta that are eliminated; -1 if that is not
+    scale_row, offset_row : the parameters of the model, by their position in p; -1 where there is no offset
+    unit : of the logarithm, log 10 for decades, of which the data are; 0 if they are no logarithms
     """
 
     condition: int
@@ -59,25 +52,20 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Block:
-    """Scales and offsets that are eliminated together.
+class ScaleBlock:
+    """Entries of theta, scales and offsets, that are eliminated together.
 
-    Attributes
-    ----------
-    entries : tuple of int
-        Of theta.
-    uses : tuple of Use
-        Whose data determine them; all of one unknown sigma, or of known ones.
+    `uses` are those whose data determine them; all of one unknown sigma, or of known ones.
     """
 
     entries: tuple[int, ...]
     uses: tuple[Use, ...]
 
 
-_BLOCKS: Built[Posed, tuple[Block, ...]] = Built()
+_BLOCKS: Built[Posed, tuple[ScaleBlock, ...]] = Built()
 
 
-def blocks_of(posed: Posed) -> tuple[Block, ...]:
+def blocks_of(posed: Posed) -> tuple[ScaleBlock, ...]:
     """Return the scales and offsets that can be eliminated, in the smallest groups that have no data in common."""
     return _BLOCKS.get(posed, _found)
 
@@ -87,7 +75,7 @@ def entries_of(posed: Posed) -> NDArray[np.intp]:
     return np.array(sorted(j for block in blocks_of(posed) for j in block.entries), dtype=np.intp)
 
 
-def _found(posed: Posed) -> tuple[Block, ...]:
+def _found(posed: Posed) -> tuple[ScaleBlock, ...]:
     if not any(output in posed.model.scalings for output in posed.outputs):
         return ()
     candidates = list(_uses(posed))
@@ -109,7 +97,7 @@ def _uses(posed: Posed) -> Iterable[Use]:
             yield Use(i, j, of_row.get(scale, -1), of_row.get(offset, -1), scale, offset, _unit(observed))
 
 
-def _unit(observed: Observed) -> float:
+def _unit(observed: ObservedOutput) -> float:
     """Return the unit of the logarithm of log-normal data, 0 of normal ones, NaN of others."""
     if observed.weighted:
         return 0.0
@@ -176,10 +164,10 @@ def _alone(posed: Posed, j: int, uses: Sequence[Use]) -> bool:
 
 def _kept(use: Use, allowed: frozenset[int]) -> Use:
     scale, offset = (j if j in allowed else -1 for j in (use.scale, use.offset))
-    return Use(use.condition, use.output, scale, offset, use.scale_row, use.offset_row, use.unit)
+    return replace(use, scale=scale, offset=offset)
 
 
-def _components(uses: Sequence[Use]) -> Iterable[Block]:
+def _components(uses: Sequence[Use]) -> Iterable[ScaleBlock]:
     """Collect uses that are linked through common entries."""
     left = list(uses)
     while left:
@@ -188,4 +176,4 @@ def _components(uses: Sequence[Use]) -> Iterable[Block]:
             entries |= {j for use in inside for j in use.entries}
             inside = [use for use in left if entries & {*use.entries}]
             left = [use for use in left if use not in inside]
-        yield Block(tuple(sorted(entries)), tuple(use for use in uses if entries & {*use.entries}))
+        yield ScaleBlock(tuple(sorted(entries)), tuple(use for use in uses if entries & {*use.entries}))

@@ -16,12 +16,12 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Built
-from castfit.experiment.events import symbols_of
 from castfit.densities.noise.base import Noise
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.densities.noise.unknown import Unknown
-from castfit.problem.quantities import every_parameter
+from castfit.experiment.events import symbols_of
 from castfit.problem.parameters import Parameter, Statement
+from castfit.problem.quantities import every_parameter
 
 if TYPE_CHECKING:
     from castfit.experiment.experiment import Experiment
@@ -31,59 +31,47 @@ _FIRST_GUESS = 0.1  # of the data: where an unknown spread stands until residual
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedOutput:
     """How one output is observed in one experiment.
 
-    Attributes
-    ----------
-    noise : Noise
-        Its model, without the spread.
-    group : int
-        The unknown sigma that is eliminated, by its position in ``Posed.groups``; -1 if there is none.
-    predicted : tuple of str
-        The outputs of the model that the density depends on: what is measured, then its spread where that is computed,
-        then other symbols of the density.
-    computed : bool
-        Whether the spread is computed.
+    noise : its model, without the spread
+    group : the unknown sigma that is eliminated, by its position in ``Posed.groups``; -1 if there is none
+    predicted : the outputs of the model that the density depends on: what is measured, then its spread where that is
+        `computed`, then other symbols of the density
+    weighted : whether a row is simply  (prediction - value) / sigma
     """
 
     noise: Noise
     group: int
     predicted: tuple[str, ...]
     computed: bool = False
+    weighted: bool = field(init=False)
 
-    @property
-    def weighted(self) -> bool:
-        """Whether a row is simply  (prediction - value) / sigma."""
-        return isinstance(self.noise, Gaussian) and self.noise.plain and len(self.predicted) == 1
+    def __post_init__(self) -> None:
+        plain = isinstance(self.noise, Gaussian) and self.noise.plain and len(self.predicted) == 1
+        object.__setattr__(self, "weighted", plain)
 
 
 @dataclass(frozen=True)
 class Observations:
     """What follows from all that was said of noise.
 
-    Attributes
-    ----------
-    said : Statement
-        With the parameters of the noise, and computed spreads as outputs of the model.
-    observed : per experiment a mapping from output to Observed
-    groups : tuple of str
-        Names of the unknown sigmas that are eliminated; "" is that of all data of which nothing is said.
-    spreads : tuple of str
-        Computed spreads, outputs of the model.
-    noise_parameters : frozenset of str
-        Parameters that move nothing but the noise.
+    said : the statement with the parameters of the noise, and computed spreads as outputs of the model
+    observed : per experiment, by output
+    groups : unknown sigmas that are eliminated; "" is that of all data of which nothing is said
+    spreads : computed spreads, outputs of the model
+    noise_parameters : those that move nothing but the noise
     """
 
     said: Statement
-    observed: tuple[Mapping[str, Observed], ...]
+    observed: tuple[Mapping[str, ObservedOutput], ...]
     groups: tuple[str, ...]
     spreads: tuple[str, ...]
     noise_parameters: frozenset[str]
 
 
 @dataclass
-class _Plan:
+class _ObservablePlan:
     """What was met so far."""
 
     eliminated: dict[str, bool]
@@ -131,7 +119,7 @@ def work_out(said: Statement) -> Observations:
     eliminated: dict[str, bool] = {}
     for name, _, noise, sigma in uses:
         eliminated[name] = eliminated.get(name, True) and noise.profiled and sigma.plain
-    plan = _Plan(eliminated)
+    plan = _ObservablePlan(eliminated)
     observed = tuple({n: _observed(e, n, plan) for n in e.measured} for e in said.experiments)
     if not plan.spreads:
         return Observations(said, observed, tuple(plan.groups), (), frozenset())
@@ -148,22 +136,22 @@ def work_out(said: Statement) -> Observations:
     return Observations(whole, observed, tuple(plan.groups), tuple(plan.spreads), only)
 
 
-def _observed(experiment: Experiment, output: str, plan: _Plan) -> Observed:
+def _observed(experiment: Experiment, output: str, plan: _ObservablePlan) -> ObservedOutput:
     noise = experiment.noise.get(output)
     if noise is None:
         known = experiment.sigma is not None and output in experiment.sigma
-        return Observed(Gaussian(), -1 if known else plan.group(""), (output,))
+        return ObservedOutput(Gaussian(), -1 if known else plan.group(""), (output,))
     sigma, bare = noise.sigma, plan.bare(noise)
     if isinstance(sigma, Unknown):
         name = label(output, sigma)
         if plan.eliminated[name]:
-            return Observed(bare, plan.group(name), (output,))
+            return ObservedOutput(bare, plan.group(name), (output,))
         parameter = f"sigma({name})"
         plan.parameters[parameter] = _parameter(experiment, output, noise, sigma)
         sigma = _symbol(parameter)
     own = [plan.spread(output, symbol) for symbol in noise.symbols]
     computed = [] if sigma is None else [plan.spread(output, sigma)]  # else a number, or none is needed
-    return Observed(bare, -1, (output, *computed, *own), bool(computed))
+    return ObservedOutput(bare, -1, (output, *computed, *own), bool(computed))
 
 
 @cache

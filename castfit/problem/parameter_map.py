@@ -14,7 +14,7 @@ n      (n_q,)      the same in natural scale
 y      (n_y,)      rows: p, then a, then e
 p      (n_p,)      all parameters of the model
 a      (n_x,)      the initial state
-e      (n_e,)      what events need: times, rates, parameters of what changes (see castfit.schedule)
+e      (n_e,)      what events need: times, rates, parameters of what changes (see castfit.problem.event_schedule)
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from castfit.problem.quantities import natural_value
-
 if TYPE_CHECKING:
     import casadi as ca
-    from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
-    Index = NDArray[np.intp]
-    Mask = NDArray[np.bool_]
+    from castfit._support.arrays import Array, Index, Mask
 
 
-class Part(Protocol):
+def natural_value(theta: Array, log: Mask) -> Array:
+    """Convert search scale to natural values; what is too large for a number becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.where(log, np.exp(np.where(log, theta, 0.0)), theta)
+
+
+class MapPart(Protocol):
     """Rows of y that are computed from the natural values n."""
 
     @property
@@ -61,31 +62,18 @@ class Part(Protocol):
         """Say what row `row` of the part (0 ... m - 1) is, and for which values it was asked for."""
         ...
 
-    def kept(self, keep: Index, n: Array) -> Part:
+    def kept(self, keep: Index, n: Array) -> MapPart:
         """Return the part as a function of the entries `keep` of n, the others held at their value."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
-class Expressions:
-    """A part of rows that are expressions of quantities and of numbers.
+class MappedExpressions:
+    """A part of rows (m,) that are expressions of quantities and of numbers; `what` says each in words.
 
-    Attributes
-    ----------
-    rows : (m,) int array
-    what : tuple of m str
-        What each row is, in words, with its expression.
-    names : tuple of str
-        The arguments of the expressions.
-    source : (len(names),) int array
-        Which entry of n each argument is; -1 for a number.
-    numbers : (len(names),) array
-        The arguments that are numbers; 0 elsewhere.
-    first, second : casadi.Function
-        arguments -> (values, Jacobian), and (arguments, weight) -> (weighted Jacobian, weighted Hessian).
-    support : (m, len(names)) bool array
-        Which row depends on which argument, by the structure of the graph.
-    n_q : int
+    source : (k,) which entry of n each argument is, called `names`; -1 for a number, one of `numbers` (k,)
+    first, second : arguments -> (values, Jacobian), and (arguments, weight) -> (weighted Jacobian, weighted Hessian)
+    support : (m, k) which row depends on which argument, by the structure of the graph
     """
 
     rows: Index
@@ -137,7 +125,7 @@ class Expressions:
         where = ", ".join(f"{self.names[j]} = {arguments[j]:.6g}" for j in used)
         return self.what[row], where
 
-    def kept(self, keep: Index, n: Array) -> Expressions:
+    def kept(self, keep: Index, n: Array) -> MappedExpressions:
         """Return the part as a function of the entries `keep` of n, the others held at their value."""
         place = np.full(self.n_q + 1, -1, dtype=np.intp)  # the last entry is that of numbers
         place[keep] = np.arange(keep.size)
@@ -165,29 +153,19 @@ class Natural:
 class Link:
     """How one experiment's parameters p and initial state a follow from q.
 
-    Attributes
-    ----------
-    n_p : int
-        How many rows of y are parameters; initial states follow.  What else an experiment may need (parameters of the
-        noise) are more rows after these.
-    base : (n_y,) array
-        The rows that are numbers; 0 elsewhere.
-    of : (n_q,) int array
-        The row that an entry of q is, -1 for one that appears in parts only.
-    log : (n_q,) bool array
-        Which entries of q are logarithms.
-    parts : tuple of Part
-    flow : (n_p,) bool array, optional
-        Which parameters the model's equations contain; by default all.  The others appear in outputs or noise only.
-    n_e : int
-        How many rows, the last ones, are those of events.
+    n_p : how many rows of y are parameters; initial states follow, the last n_e rows are those of events
+    base : (n_y,) the rows that are numbers; 0 elsewhere
+    of : (n_q,) the row that an entry of q is, -1 for one that appears in parts only
+    log : (n_q,) which entries of q are logarithms
+    flow : (n_p,) which parameters the model's equations contain, by default all; the others appear in outputs or noise
+        only
     """
 
     n_p: int
     base: Array
     of: Index
     log: Mask
-    parts: tuple[Part, ...] = ()
+    parts: tuple[MapPart, ...] = ()
     flow: Mask | None = None
     n_e: int = 0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
@@ -11,13 +11,16 @@ import numpy as np
 
 from castfit._support.bounds import both_bounds
 from castfit._support.reprs import brief
-from castfit.problem.constraints import Constraint
 from castfit.experiment.estimated_inputs import EstimatedInput
+from castfit.experiment.events import Event
+from castfit.model.expressions import exchanged
+from castfit.problem.constraints import Constraint
 
 if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.densities.priors import Entry, PriorDistribution
     from castfit.experiment.experiment import Experiment
     from castfit.model.model import Model
-    from castfit.densities.priors import Entry, PriorDistribution
 
 
 @brief
@@ -88,9 +91,8 @@ class Parameter:
         starts: PriorDistribution | None = None,
     ) -> None:
         lower, upper = both_bounds("Parameter", lower, upper, bounds)
-        given = (value, lower, upper, scale, fixed, local, prior, starts)
-        for entry, item in zip(fields(self), given, strict=True):
-            object.__setattr__(self, entry.name, item)
+        vars(self).update(value=value, lower=lower, upper=upper, scale=scale, fixed=fixed, local=local)
+        vars(self).update(prior=prior, starts=starts)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -121,12 +123,7 @@ def with_scales(
 ) -> tuple[dict[str, Parameter], frozenset[str]]:
     """Return the parameters, completed by those of scaled outputs that are measured; and which of these have no guess.
 
-    Parameters
-    ----------
-    model : Model
-    experiments : sequence of Experiment
-    given : mapping from str to Parameter
-        What is said of them already; scales and offsets may be among them.
+    What is `given` may hold scales and offsets already.
     """
     out = dict(given)
     for output, scaling in model.scalings.items():
@@ -167,6 +164,31 @@ def with_knots(model: Model, experiments: Iterable[Experiment], given: Mapping[s
     return out
 
 
+def with_resets(model: Model, experiment: Experiment) -> Experiment:
+    """Return the experiment with the events at which its model's memory is set; itself if there is none."""
+    events = tuple(_resets(model, experiment))
+    return experiment.with_events((*experiment.events, *events)) if events else experiment
+
+
+def _resets(model: Model, experiment: Experiment) -> Iterator[Event]:
+    for memory in model.memories:
+        if memory.output not in experiment.measured:
+            continue
+        times = measured_times(experiment, memory.output)
+        if memory.kind == "relative":
+            held, begun = memory.states
+            yield Event(float(times[0]), {held: model.outputs[memory.value], begun: 1.0})
+        else:
+            for t in times[:-1]:
+                yield Event(float(t), dict.fromkeys(memory.states, 0.0))
+
+
+def measured_times(experiment: Experiment, output: str) -> Array:
+    """Return the times at which an output has a value, increasing."""
+    times, values = experiment.data[output]
+    return np.unique(times[np.isfinite(values).any(axis=1)])
+
+
 def estimated_inputs(experiment: Experiment) -> dict[str, EstimatedInput]:
     """Return what an experiment says of inputs that are estimated, by the model's name of them."""
     return {n: u for n, u in experiment.inputs.items() if isinstance(u, EstimatedInput)}
@@ -197,8 +219,5 @@ def at_start(
     known: dict[str, Any] = {system.t.name(): start}
     known |= {n: float(u(start)) for n, u in inputs.items() if not isinstance(u, EstimatedInput)}
     known |= {n: v for n, v in states.items() if n in model.own_states and isinstance(v, (float, int, ca.SX))}
-    found = [s for s in ca.symvar(value) if s.name() in known]
-    if found:
-        inside = [ca.SX(known[s.name()]) for s in found]
-        (value,) = ca.substitute([value], [ca.vertcat(*found)], [ca.vertcat(*inside)])
+    value = exchanged(value, known)
     return float(value) if value.is_constant() else value

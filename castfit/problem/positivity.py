@@ -16,12 +16,10 @@ import numpy as np
 from castfit._support.casadi_functions import Built
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit.problem.conditions import Condition
+    from castfit._support.arrays import Mask
+    from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
 
-    Mask = NDArray[np.bool_]
 
 _TRIALS = 64  # per state and experiment
 _DECADES = 3.0  # of states about 1, in both directions

@@ -15,35 +15,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from castfit._support.sparse_rows import SparseRows, below
-from castfit.problem.parameter_map import Expressions
 from castfit.densities.priors import PriorDistribution
+from castfit.problem.parameter_map import MappedExpressions
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from typing_extensions import Self
 
-    from castfit._support.arrays import Array
-
-    Index = NDArray[np.intp]
-    Mask = NDArray[np.bool_]
+    from castfit._support.arrays import Array, Index, Mask
 
 
 @dataclass(frozen=True)
 class PriorRows:
-    """What all priors add at a point.
+    """What all priors add at a point: rows (n_prior,), and their Jacobian (n_prior, n_theta) by theta, in search scale.
 
-    Attributes
-    ----------
-    rows : (n_prior,) array
-    jacobian : SparseRows (n_prior, n_theta)
-        With respect to theta, in search scale; ``numpy.asarray`` of it is dense.
-    cost : float
-        -log p less its least value, of all priors together; inf where a density is 0.
-    curved : (n_prior,) bool array
-        False where a row's cost is straight, so that it holds no information.
-    failure : str
-        Which density is 0, or cannot be computed; empty if none.
-    straight_cost : float
-        The part of `cost` that is straight: no square of a deviation, which chi2's distribution would know.
+    cost : -log p less its least value, of all priors together; inf where a density is 0.  `straight_cost` is the part
+        that is straight: no square of a deviation, which chi2's distribution would know.  `excess` is the cost less
+        half the squares of the rows; 0 for normal priors
+    curved : (n_prior,) False where a row's cost is straight, so that it holds no information
+    failure : which density is 0, or cannot be computed; empty if none
     """
 
     rows: Array
@@ -52,11 +41,7 @@ class PriorRows:
     curved: Mask
     failure: str = ""
     straight_cost: float = 0.0
-
-    @property
-    def excess(self) -> float:
-        """The cost less half the squares of the rows; 0 for normal priors."""
-        return self.cost - 0.5 * float(self.rows @ self.rows)
+    excess: float = 0.0
 
 
 class Term(Protocol):
@@ -96,13 +81,11 @@ class Term(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Plain:
-    """A prior on one quantity, by its position in theta."""
+class _OnOneNumber:
+    """A prior on one number that is computed from the quantities."""
 
     what: str
-    at: int
     prior: PriorDistribution
-    n_theta: int
 
     @property
     def constant(self) -> float:
@@ -113,6 +96,14 @@ class Plain:
     def curved(self) -> Mask:
         """Whether its row has a curvature."""
         return np.full(self.prior.rows, self.prior.curved, dtype=np.bool_)
+
+
+@dataclass(frozen=True, eq=False)
+class QuantityPrior(_OnOneNumber):
+    """A prior on one quantity, by its position in theta."""
+
+    at: int
+    n_theta: int
 
     @property
     def informs(self) -> Mask:
@@ -131,7 +122,7 @@ class Plain:
         wrong = "" if np.isfinite(found.cost) else f"the prior's density of {self.what} is 0 at {self.what} = {x:.6g}"
         return np.array([found.r]), jacobian, found.cost, wrong
 
-    def kept(self, keep: Index, n: Array) -> Plain | None:
+    def kept(self, keep: Index, n: Array) -> QuantityPrior | None:
         """Return the term with another position of its quantity."""
         place = np.flatnonzero(keep == self.at)
         return replace(self, at=int(place[0]), n_theta=keep.size) if place.size else None
@@ -142,22 +133,10 @@ class Plain:
 
 
 @dataclass(frozen=True, eq=False)
-class OfExpression:
-    """A prior on an expression of quantities and numbers, as `Expressions` of one row over all of n."""
+class ExpressionPrior(_OnOneNumber):
+    """A prior on an expression of quantities and numbers, as `MappedExpressions` of one row over all of n."""
 
-    what: str
-    prior: PriorDistribution
-    expression: Expressions
-
-    @property
-    def constant(self) -> float:
-        """-log p at its mode."""
-        return self.prior.constant
-
-    @property
-    def curved(self) -> Mask:
-        """Whether its row has a curvature."""
-        return np.full(self.prior.rows, self.prior.curved, dtype=np.bool_)
+    expression: MappedExpressions
 
     @property
     def informs(self) -> Mask:
@@ -176,7 +155,7 @@ class OfExpression:
         with np.errstate(invalid="ignore"):  # where that is so
             return np.array([found.r]), found.j * slopes, found.cost, wrong
 
-    def kept(self, keep: Index, n: Array) -> OfExpression | None:
+    def kept(self, keep: Index, n: Array) -> ExpressionPrior | None:
         """Return the term as one of the entries `keep` of n, the others held."""
         shorter = self.expression.kept(keep, n)
         return replace(self, expression=shorter) if shorter.pattern.any() else None
@@ -188,8 +167,8 @@ class OfExpression:
 
 
 @dataclass(frozen=True, eq=False)
-class Joint:
-    """A normal prior on several quantities together:  r = root (z - mean) + offset,  z = n or its logarithm.
+class _NormalRows:
+    """Rows  r = factor (root (z - mean) + offset)  of several quantities together,  z = n or its logarithm.
 
     root (m, k), mean (k,), offset (m,); at (k,) positions in theta; log (k,) which z are logarithms.
     """
@@ -202,6 +181,11 @@ class Joint:
     offset: Array
     constant: float
     n_theta: int
+
+    @property
+    def factor(self) -> float:
+        """What all rows are multiplied by."""
+        return 1.0
 
     @property
     def curved(self) -> Mask:
@@ -220,14 +204,14 @@ class Joint:
         x = n[self.at]
         with np.errstate(divide="ignore", invalid="ignore"):
             z = np.where(self.log, np.log(np.where(self.log, x, 1.0)), x)
-            r = self.root @ (z - self.mean) + self.offset
+            r = self.factor * (self.root @ (z - self.mean) + self.offset)
             slopes = np.where(self.log, 1.0 / np.where(self.log, x, 1.0), 1.0)
-        jacobian = in_columns(self.root * slopes, self.at, self.n_theta)
+        jacobian = in_columns(self.factor * self.root * slopes, self.at, self.n_theta)
         finite = bool(np.isfinite(r).all() and np.isfinite(jacobian.entry).all())
         cost = 0.5 * float(r @ r) if finite else np.inf
         return r, jacobian, cost, "" if finite else f"{self.what} cannot be computed"
 
-    def kept(self, keep: Index, n: Array) -> Joint | None:
+    def kept(self, keep: Index, n: Array) -> Self | None:
         """Return the term as one of the entries `keep` of n, the others held: the distribution given their values."""
         place = {int(j): i for i, j in enumerate(keep)}
         left = np.array([int(j) in place for j in self.at], dtype=np.bool_)
@@ -235,15 +219,49 @@ class Joint:
             return None
         held = n[self.at[~left]]
         z = np.where(self.log[~left], np.log(np.where(self.log[~left], held, 1.0)), held)
-        offset = self.offset + self.root[:, ~left] @ (z - self.mean[~left])
-        at = np.array([place[int(j)] for j in self.at[left]], dtype=np.intp)
-        return Joint(
-            self.what, at, self.log[left], self.mean[left], self.root[:, left], offset, self.constant, keep.size
+        return replace(
+            self,
+            at=np.array([place[int(j)] for j in self.at[left]], dtype=np.intp),
+            log=self.log[left],
+            mean=self.mean[left],
+            root=self.root[:, left],
+            offset=self.offset + self.root[:, ~left] @ (z - self.mean[~left]),
+            n_theta=keep.size,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Joint(_NormalRows):
+    """A normal prior on several quantities together."""
 
     def identity(self) -> tuple[Any, ...]:
         """Return what makes it itself."""
         return self.at, self.log, self.mean, self.root, self.offset
+
+
+@dataclass(frozen=True, eq=False)
+class Smooth(_NormalRows):
+    """The penalty on the roughness of an estimated input, `label`, which experiments may share:  1/2 weight |R z|^2.
+
+    z are the values at knots, or their logarithms; R is that of castfit.experiment.estimated_inputs.  It is no
+    knowledge about any value, but says which functions are meant: it stays where priors are left aside, and what it
+    costs is no part of the likelihood.  Its rows count as no degrees of freedom; instead a smooth input uses fewer than
+    it has values, by as much as the penalty decides about them (the leverage of its rows).  Where the weight is
+    `chosen`, by a fit, this one is where it begins.
+    """
+
+    label: str
+    weight: float
+    chosen: bool
+
+    @property
+    def factor(self) -> float:
+        """What all rows are multiplied by."""
+        return float(np.sqrt(self.weight))
+
+    def identity(self) -> tuple[Any, ...]:
+        """Return what makes it itself; a weight that is chosen does not."""
+        return self.at, self.log, self.root, self.offset, None if self.chosen else self.weight
 
 
 def in_columns(block: Array, at: Index, width: int) -> SparseRows:
@@ -261,14 +279,7 @@ def _sparse(term: Term, jacobian: Array | SparseRows) -> SparseRows:
 
 
 def prior_rows(terms: Sequence[Term], natural: Array, slope: Array) -> PriorRows:
-    """Gather the rows of all terms.
-
-    Parameters
-    ----------
-    terms : sequence of Term
-    natural, slope : (n_theta,) arrays
-        Natural values, and their derivatives by theta.
-    """
+    """Gather the rows of all terms at natural values (n_theta,), whose slopes by theta are `slope` (n_theta,)."""
     found = [term.rows(natural) for term in terms]
     rows = np.concatenate([np.empty(0), *(r for r, _, _, _ in found)])
     with np.errstate(invalid="ignore", over="ignore"):
@@ -280,4 +291,5 @@ def prior_rows(terms: Sequence[Term], natural: Array, slope: Array) -> PriorRows
     curved = np.concatenate([np.empty(0, dtype=np.bool_), *(term.curved for term in terms)])
     costs = [cost for _, _, cost, _ in found]
     straight = [cost for term, cost in zip(terms, costs, strict=True) if not term.curved.all()]
-    return PriorRows(rows, jacobian, float(sum(costs)), curved, failure, float(sum(straight)))
+    cost = float(sum(costs))
+    return PriorRows(rows, jacobian, cost, curved, failure, float(sum(straight)), cost - 0.5 * float(rows @ rows))

@@ -7,22 +7,36 @@ is estimated, means the value in each experiment: then there is one prior per ex
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
 from scipy import linalg
 
-from castfit.problem.conditions import Graph
-from castfit.problem.prior_rows import Joint, OfExpression, Plain, Term
-from castfit.densities.priors import Belief, JointNormal, Laplace, Normal, Penalty, PriorDistribution, Truncated, contradictions
-from castfit.problem.quantities import Quantity, every_parameter, fixed_value
-from castfit.problem.roughness_penalty import smooth_terms
 from castfit._support.status import suggest
+from castfit.densities.priors import (
+    Belief,
+    JointNormal,
+    LaplacePrior,
+    Normal,
+    Penalty,
+    PriorDistribution,
+    Truncated,
+    contradictions,
+)
+from castfit.experiment.estimated_inputs import AUTO
+from castfit.experiment.inputs import Placeholder
+from castfit.problem.compiled_experiments import Graph
+from castfit.problem.prior_rows import ExpressionPrior, Joint, QuantityPrior, Smooth, Term
+from castfit.problem.quantities import Quantity, every_parameter, fixed_value
 
 if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.experiment.estimated_inputs import EstimatedInput
     from castfit.problem.parameters import Statement
+
+_BEND = 30.0  # second derivative, in the size of the values and their span, that is expected before anything is known
 
 
 def terms_of(said: Statement, quantities: Sequence[Quantity]) -> tuple[Term, ...]:
@@ -34,7 +48,7 @@ def terms_of(said: Statement, quantities: Sequence[Quantity]) -> tuple[Term, ...
 
 
 def _terms(said: Statement, quantities: Sequence[Quantity]) -> Iterable[Term]:
-    yield from smooth_terms(said, quantities)
+    yield from _smooth_terms(said, quantities)
     for entry in said.priors:
         if isinstance(entry, JointNormal):
             yield _joint(entry, quantities)
@@ -42,6 +56,42 @@ def _terms(said: Statement, quantities: Sequence[Quantity]) -> Iterable[Term]:
             yield from _pulls(entry, quantities)
         elif isinstance(entry.what, ca.SX):
             yield from _of_expression(entry, entry.what, said, quantities)
+
+
+def _smooth_terms(said: Statement, quantities: Sequence[Quantity]) -> tuple[Smooth, ...]:
+    """Return the penalties on estimated inputs, each function once."""
+    place = {(q.of, q.experiment): j for j, q in enumerate(quantities)}
+    found: dict[tuple[Any, ...], Smooth] = {}
+    several = len({q.experiment for q in quantities if q.experiment is not None}) > 1
+    for e in said.experiments:
+        for u in e.inputs.values():
+            if not isinstance(u, Placeholder) or u.said.smoothness == 0.0 or not u.said.roughness.size:
+                continue
+            names, label = u.said.names(u.called), u.said.label(u.called)
+            values = np.array([fixed_value(said.parameters[n], e.name) for n in names])
+            owner = e.name if u.said.per_experiment else None
+            if (label, owner) in found:
+                continue
+            term = _smooth_term(u.said, label, values, [place.get((n, owner), -1) for n in names], len(quantities))
+            if term is not None:
+                where = f" in {e.name}" if owner is not None and several else ""
+                found[label, owner] = replace(term, what=f"the smoothness of {label}{where}")
+    return tuple(found.values())
+
+
+def _smooth_term(said: EstimatedInput, label: str, values: Array, at: Sequence[int], n_theta: int) -> Smooth | None:
+    """Return the penalty on values at positions `at`, numbers where that is -1; None if all are."""
+    free = np.array(at) >= 0
+    if not free.any():
+        return None
+    z = np.log(values) if said.log else values
+    size = 1.0 if said.log else float(np.abs(z).max()) or 1.0
+    chosen = said.smoothness == AUTO
+    weight = (_BEND * size) ** -2.0 if isinstance(said.smoothness, str) else said.smoothness
+    k = int(free.sum())
+    root, offset = said.roughness[:, free], said.roughness[:, ~free] @ z[~free]
+    places = np.array(at, dtype=np.intp)[free]
+    return Smooth("", places, np.full(k, said.log), np.zeros(k), root, offset, 0.0, n_theta, label, weight, chosen)
 
 
 def _joint(entry: JointNormal, quantities: Sequence[Quantity]) -> Joint:
@@ -72,11 +122,11 @@ def _pulls(entry: Penalty, quantities: Sequence[Quantity]) -> Iterable[Term]:
                 centre = float(np.log(centre))
             prior: PriorDistribution = Normal(centre, deviation, on=entry.on)
             if entry.absolute:
-                prior = Laplace(centre, 1.0 / entry.weight, on=entry.on)
-            yield Plain(quantities[j].name, j, prior, n)
+                prior = LaplacePrior(centre, 1.0 / entry.weight, on=entry.on)
+            yield QuantityPrior(quantities[j].name, prior, j, n)
 
 
-def _differences(entry: Penalty, meant: Sequence[int], quantities: Sequence[Quantity]) -> Iterable[OfExpression]:
+def _differences(entry: Penalty, meant: Sequence[int], quantities: Sequence[Quantity]) -> Iterable[ExpressionPrior]:
     """Return a Laplace prior on the difference, or the ratio, of each value of a local parameter to the first one."""
     n = len(quantities)
     for j in meant[1:]:
@@ -84,8 +134,8 @@ def _differences(entry: Penalty, meant: Sequence[int], quantities: Sequence[Quan
         a, b = ca.SX.sym(first), ca.SX.sym(other)
         graph = Graph.of([b / a if entry.on == "log" else b - a], {})
         what = f"{other} {'/' if entry.on == 'log' else '-'} {first}"
-        prior = Laplace(0.0, 1.0 / entry.weight, on=entry.on)
-        yield OfExpression(what, prior, graph.part([0], [what], {first: meant[0], other: j}, {}, n))
+        prior = LaplacePrior(0.0, 1.0 / entry.weight, on=entry.on)
+        yield ExpressionPrior(what, prior, graph.part([0], [what], {first: meant[0], other: j}, {}, n))
 
 
 def _meant(name: str, quantities: Sequence[Quantity]) -> list[int]:
@@ -95,7 +145,7 @@ def _meant(name: str, quantities: Sequence[Quantity]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _SymbolMeanings:
     """What the symbols of an expression mean in one experiment: positions in theta, or numbers."""
 
     experiment: str | None
@@ -103,7 +153,7 @@ class _Reading:
     number: Mapping[str, float]
 
 
-def _readings(names: Sequence[str], said: Statement, quantities: Sequence[Quantity]) -> list[_Reading]:
+def _readings(names: Sequence[str], said: Statement, quantities: Sequence[Quantity]) -> list[_SymbolMeanings]:
     """Return what the symbols mean: once if all are shared, else in each experiment that has all of them."""
     shared = {q.name: j for j, q in enumerate(quantities)}
     fixed = {n: p for n, p in said.parameters.items() if p.fixed}
@@ -111,25 +161,27 @@ def _readings(names: Sequence[str], said: Statement, quantities: Sequence[Quanti
     number = {n: fixed_value(fixed[n], "") for n in names if n in fixed and not isinstance(fixed[n].value, Mapping)}
     left = [n for n in names if n not in entry and n not in number]
     if not left:
-        return [_Reading(None, entry, number)]
-    found: list[_Reading] = []
+        return [_SymbolMeanings(None, entry, number)]
+    found: list[_SymbolMeanings] = []
     for e in said.experiments:
         own = {q.of: j for j, q in enumerate(quantities) if q.experiment == e.name and q.of in left}
         given = {n: p.value for n, p in fixed.items() if n in left and isinstance(p.value, Mapping)}
         numbers = {n: float(v[e.name]) for n, v in given.items() if e.name in v}
         if all(n in own or n in numbers for n in left):
-            found.append(_Reading(e.name, {**entry, **own}, {**number, **numbers}))
+            found.append(_SymbolMeanings(e.name, {**entry, **own}, {**number, **numbers}))
     return found
 
 
 def _of_expression(
     entry: Belief, expression: ca.SX, said: Statement, quantities: Sequence[Quantity]
-) -> Iterable[OfExpression]:
+) -> Iterable[ExpressionPrior]:
     graph = Graph.of([expression], {})
     for reading in _readings(graph.names, said, quantities):
         where = f" in {reading.experiment}" if reading.experiment is not None and len(said.experiments) > 1 else ""
         what = f"{entry.label}{where}"
-        yield OfExpression(what, entry.prior, graph.part([0], [what], reading.entry, reading.number, len(quantities)))
+        yield ExpressionPrior(
+            what, entry.prior, graph.part([0], [what], reading.entry, reading.number, len(quantities))
+        )
 
 
 def entry_mistakes(said: Statement, quantities: Sequence[Quantity]) -> list[str]:

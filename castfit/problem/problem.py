@@ -14,40 +14,48 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from castfit.problem.validation_inputs import local_mistakes
+from castfit._support.arguments import is_one_of, items, named, reals, text
+from castfit._support.status import check, unknown_names
+from castfit._support.views import views
+from castfit.densities.noise.models import LOSSES
+from castfit.densities.noise.unknown import Unknown
+from castfit.densities.priors import Entry, Normal, Priors, read_entries
+from castfit.experiment.experiment import Experiment
+from castfit.model.model import Model
+from castfit.problem.compiled_experiments import Condition
+from castfit.problem.compiled_problem import Posed, compose, described
+from castfit.problem.constraint_compilation import constant_mistakes, held_mistakes
+from castfit.problem.constraints import Constraint, read_constraints
+from castfit.problem.parameters import (
+    Parameter,
+    Statement,
+    estimated_inputs,
+    initial_values,
+    with_knots,
+    with_resets,
+    with_scales,
+)
+from castfit.problem.prior_terms import entry_mistakes
+from castfit.problem.quantities import Quantity, quantities_of
 from castfit.problem.validation import (
     guess_mistakes,
+    local_mistakes,
     name_mistakes,
+    reset_mistakes,
     scale_mistakes,
     statement_mistakes,
     support_mistakes,
 )
-from castfit._support.lazy_imports import page
-from castfit._support.arguments import is_one_of, items, named, reals, text
-from castfit.problem.conditions import Condition
-from castfit.problem.constraints import Constraint, read_constraints
-from castfit.experiment.experiment import Experiment
-from castfit.problem.constraint_compilation import constant_mistakes, held_mistakes
-from castfit.model.model import Model
-from castfit.densities.noise.models import LOSSES
-from castfit.densities.noise.unknown import Unknown
-from castfit.problem.compiled_problem import Posed, compose, described
-from castfit.problem.prior_terms import entry_mistakes
-from castfit.densities.priors import Entry, Normal, Priors, read_entries
-from castfit.problem.quantities import Quantity, quantities_of
-from castfit.problem.interval_resets import reset_mistakes, with_resets
-from castfit.problem.parameters import Parameter, Statement, estimated_inputs, initial_values, with_knots, with_scales
-from castfit._support.status import check, suggest
 
 if TYPE_CHECKING:
     import casadi as ca
     from numpy.typing import NDArray
 
+    from castfit._support.arrays import Array
     from castfit.problem.prior_rows import PriorRows
 
-    Array = NDArray[np.float64]
 
-__all__ = ["Constraint", "Normal", "Parameter", "Posable", "Problem", "pose"]
+__all__ = ["Constraint", "Normal", "Parameter", "Posable", "Problem"]
 
 _T = TypeVar("_T")
 
@@ -94,7 +102,7 @@ class Problem:
     >>> cf.Problem(model, experiment, parameters={"K": 1.0})
     Traceback (most recent call last):
         ...
-    castfit.status.InputError: Problem: 2 mistakes found
+    castfit.InputError: Problem: 2 mistakes found
       - 'K' is no parameter of the model: did you mean 'k'? (valid: k)
       - parameter 'k' has no guess; add it to parameters={...}
     """
@@ -313,7 +321,13 @@ class Problem:
 
     def replace(self, **changes: Any) -> Problem:
         """Return the problem with other arguments of its constructor, by name."""
-        same: dict[str, Any] = {
+        same = self._arguments
+        check("Problem.replace", unknown_names("unknown argument '{}'", changes, same))
+        return Problem(**{**same, **changes})
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        return {
             "model": self._model,
             "experiments": self.experiments,
             "parameters": self.parameters,
@@ -322,31 +336,20 @@ class Problem:
             "priors": self.given_priors,
             "units": self.units,
         }
-        unknown = [f"unknown argument '{n}': {suggest(n, same)}" for n in changes if n not in same]
-        check("Problem.replace", unknown)
-        return Problem(**{**same, **changes})
 
     def _repr_html_(self) -> str:
-        return page("card")(self)
+        return views().reports.card(self)
 
     def __repr__(self) -> str:
         return described("Problem", self.posed)
 
     def __reduce__(self) -> Any:
         """Pickle by the constructor's arguments; compiled functions are rebuilt."""
-        arguments = {
-            "experiments": self.experiments,
-            "parameters": self.parameters,
-            "state_bounds": self.state_bounds,
-            "constraints": self.constraints,
-            "priors": self.given_priors,
-            "units": self.units,
-        }
-        return _restore_problem, (self._model, arguments)
+        return _restore_problem, (self._arguments,)
 
 
-def _restore_problem(model: Model, arguments: Mapping[str, Any]) -> Problem:
-    return Problem(model, **arguments)
+def _restore_problem(arguments: Mapping[str, Any]) -> Problem:
+    return Problem(**arguments)
 
 
 Posable = Problem | Posed
@@ -369,11 +372,6 @@ def kind_mistakes(problem: Any) -> list[str]:
     return ["nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess)), or use simulate"]
 
 
-def pose(problem: Posable) -> Posed:
-    """Return what follows from a problem; what is posed already stays as it is."""
-    return problem.posed
-
-
 def with_nodes(problem: Posable, order: int) -> Posable | None:
     """Return the problem with so many nodes in each delay line; None where what is posed cannot be posed anew."""
     if isinstance(problem, Posed):
@@ -384,7 +382,7 @@ def with_nodes(problem: Posable, order: int) -> Posable | None:
 def _unit_mistakes(units: Mapping[str, Any], model: Model, parameters: Mapping[str, Any]) -> list[str]:
     """Find units of what does not exist, and units that are no text."""
     known = dict.fromkeys(("time", *model.output_names, *model.parameters, *parameters, *model.inputs))
-    unknown = [f"units names '{name}', which is unknown: {suggest(name, known)}" for name in units if name not in known]
+    unknown = unknown_names("units names '{}', which is unknown", units, known)
     wrong = [
         f"the unit of '{name}' is {text(unit)}; give text such as 'mmol/L'"
         for name, unit in units.items()

@@ -7,22 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import casadi as ca
-import numpy as np
 
 from castfit._support.reprs import brief
+from castfit.densities.priors import Belief
 from castfit.experiment.events import symbols_of
 from castfit.experiment.experiment import Experiment, Free
-from castfit.densities.priors import Belief
 from castfit.model.scaled_outputs import measured_with
 from castfit.problem.parameters import Parameter, Statement, estimated_inputs, initial_values
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit.model.model import Model
     from castfit.densities.priors import PriorDistribution
-
-    Array = NDArray[np.float64]
+    from castfit.model.model import Model
 
 
 @brief
@@ -53,12 +48,6 @@ def within_support(lower: float, upper: float, prior: PriorDistribution | None) 
         return lower, upper
     low, high = prior.support
     return max(lower, low), min(upper, high)
-
-
-def natural_value(theta: Array, log: NDArray[np.bool_]) -> Array:
-    """Convert search scale to natural values; what is too large for a number becomes infinite."""
-    with np.errstate(over="ignore"):
-        return np.where(log, np.exp(np.where(log, theta, 0.0)), theta)
 
 
 def every_parameter(model: Model, parameters: Iterable[str]) -> tuple[str, ...]:

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
 
-from castfit._support.bounds import bound_mistakes
-from castfit.problem.validation_events import event_guess_mistakes, event_mistakes
-from castfit.model.dae_index import unmatched_parts
-from castfit.problem.validation_inputs import input_mistakes
 from castfit._support.arguments import is_one_of, named, text
-from castfit.problem.constraints import repeated_names
-from castfit.experiment.experiment import Consistent, Experiment, Free
-from castfit.problem.constraint_compilation import shape_mistakes, symbol_mistakes
-from castfit.model.model import Model
-from castfit.problem.observables import unknowns
+from castfit._support.bounds import bound_mistakes
+from castfit._support.status import suggest, unknown_names
 from castfit.densities.priors import Belief, contradictions, prior_mistakes
 from castfit.densities.priors.distributions import start_mistakes
-from castfit.problem.quantities import every_parameter, names_used, noise_names
-from castfit.experiment.steady import SteadyStart
+from castfit.experiment.events import Doses, Event, Occurrence, ParameterSwitch, occurrences, symbols_of
+from castfit.experiment.experiment import Consistent, Experiment, Free, SteadyStart
+from castfit.model.dae_index import unmatched_parts
+from castfit.model.expressions import pattern
+from castfit.model.model import Model
 from castfit.model.scaled_outputs import measured_with
-from castfit.problem.parameters import Parameter, Statement, initial_values
-from castfit._support.status import suggest
+from castfit.problem.constraint_compilation import shape_mistakes, symbol_mistakes
+from castfit.problem.constraints import repeated_names
+from castfit.problem.observables import unknowns
+from castfit.problem.parameters import Parameter, Statement, estimated_inputs, initial_values, measured_times
+from castfit.problem.quantities import every_parameter, names_used, noise_names
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from castfit._support.arrays import Array, Mask
+    from castfit.experiment.estimated_inputs import EstimatedInput
     from castfit.model.model import System
     from castfit.problem.compiled_problem import Posed
-
-    Array = NDArray[np.float64]
 
 
 def statement_mistakes(said: Statement) -> list[str]:
@@ -67,11 +64,7 @@ def statement_mistakes(said: Statement) -> list[str]:
         if users and not needing:
             mistakes.append(f"every experiment has its own value of '{name}'; leave it out of the problem's parameters")
         mistakes += _parameter_mistakes(name, said.parameters[name], names, needing)
-    mistakes += [
-        f"state_bounds names '{name}', which is no state: {suggest(name, model.own_states)}"
-        for name in said.state_bounds
-        if name not in model.own_states
-    ]
+    mistakes += unknown_names("state_bounds names '{}', which is no state", said.state_bounds, model.own_states)
     mistakes += repeated_names(said.constraints)
     for constraint in said.constraints:
         mistakes += shape_mistakes(constraint)
@@ -79,7 +72,7 @@ def statement_mistakes(said: Statement) -> list[str]:
         inside = ca.symvar(given) if isinstance(given, ca.SX) else []
         generated = [s.name() for s in inside if s.name().endswith((")", "]"))]  # names of quantities: looked up later
         mistakes += symbol_mistakes(constraint, model, (*said.parameters, *generated))
-    mistakes += input_mistakes(said)
+    mistakes += _input_mistakes(said)
     for entry in said.priors:
         mistakes += prior_mistakes(entry.label, entry.prior) if isinstance(entry, Belief) else []
     for experiment in said.experiments:
@@ -137,7 +130,7 @@ def _parameter_mistakes(
         if not is_one_of(parameter.local, True, np.True_):
             return [*mistakes, f"{what} has a value per experiment but is not local; add local=True"]
         given = named(what, value, mistakes)
-        mistakes += [f"{what} has a value for '{e}': {suggest(e, experiments)}" for e in given if e not in experiments]
+        mistakes += unknown_names(f"{what} has a value for '{{}}'", given, experiments)
         mistakes += [f"local {what} has no value for '{e}'" for e in needing if e not in given]
         mistakes += [
             f"{what} has a value for '{e}', which has its own or does not use it; leave one of them out"
@@ -159,31 +152,20 @@ def _parameter_mistakes(
 
 def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
     model, start, end = said.model, experiment.start, experiment.end
-    mistakes = [
-        f"'{n}' is measured but is neither a state nor an output: {suggest(n, model.output_names)}"
-        for n in experiment.measured
-        if n not in model.output_names
-    ]
+    neither = "'{}' is measured but is neither a state nor an output"
+    mistakes = unknown_names(neither, experiment.measured, model.output_names)
     within_lines = {*model.states} - {*model.own_states}
     initial = {n: v for n, v in initial_values(model, experiment).items() if n not in within_lines}
     parameters = every_parameter(model, said.parameters)
-    mistakes += [
-        f"'{n}' has its own value but is no parameter: {suggest(n, parameters)}"
-        for n in experiment.parameters
-        if n not in parameters
-    ]
+    mistakes += unknown_names("'{}' has its own value but is no parameter", experiment.parameters, parameters)
     own = {n: v for n, v in experiment.parameters.items() if isinstance(v, ca.SX)}
     for name, value in own.items():
         mistakes += _unknown(f"parameter '{name}'", value, parameters)
-    mistakes += [
-        f"sigma contains '{n}', which is neither in the model nor among the problem's parameters: "
-        f"{suggest(n, parameters)}"
-        for n in dict.fromkeys(noise_names(model, experiment))
-        if n not in parameters
-    ]
+    neither = "sigma contains '{}', which is neither in the model nor among the problem's parameters"
+    mistakes += unknown_names(neither, dict.fromkeys(noise_names(model, experiment)), parameters)
     mistakes += _circles(own)
     known = (*model.own_states, *model.algebraic_states)
-    mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in initial if n not in known]
+    mistakes += unknown_names("initial names '{}', which is no state", initial, known)
     mistakes += _consistency_mistakes(model, experiment, initial)
     mistakes += [
         f"state '{n}' has no initial value; give a number, free(guess) or an expression"
@@ -199,11 +181,7 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
                 mistakes.append(
                     f"the initial value {value:g} of '{name}' lies outside its state_bounds [{lower:g}, {upper:g}]"
                 )
-    mistakes += [
-        f"'{n}' is no input of the model: {suggest(n, model.inputs)}"
-        for n in experiment.inputs
-        if n not in model.inputs
-    ]
+    mistakes += unknown_names("'{}' is no input of the model", experiment.inputs, model.inputs)
     rounding = 1e-9 * abs(end - start)
     for name in model.inputs:
         if name not in experiment.inputs:
@@ -215,7 +193,7 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
                 f"input '{name}' is given on [{first:g}, {last:g}] but the experiment runs over "
                 f"[{start:g}, {end:g}]; extend it"
             )
-    mistakes += event_mistakes(said, experiment, parameters)
+    mistakes += _event_mistakes(said, experiment, parameters)
     mistakes += [] if experiment.steady is None else _steady_mistakes(model, experiment, parameters)
     if end <= start and all(e.end <= e.start for e in said.experiments):
         mistakes.append(f"nothing is measured after the start {start:g}; estimation needs later times")
@@ -247,7 +225,7 @@ def _consistency_mistakes(model: Model, experiment: Experiment, initial: Mapping
     system = model.system
     unknown = [s for s in ca.vertsplit(system.x) if s.name() in follow]
     unknown += [s for s in ca.vertsplit(system.z) if s.name() not in given]
-    parts = unmatched_parts(_pattern(system.alg, ca.vertcat(*unknown)))
+    parts = unmatched_parts(_dependence(system.alg, ca.vertcat(*unknown)))
     if not parts.over_equations:
         return []
     which = ", ".join(model.algebraic_states[i] for i in parts.over_equations)
@@ -267,19 +245,9 @@ def _steady_mistakes(model: Model, experiment: Experiment, parameters: Sequence[
     if ca.depends_on(ca.vertcat(switched.ode, switched.alg), switched.t):
         mistakes.append("there is no steady state: the model's equations contain the time")
     known = (*model.own_states, *model.algebraic_states)
-    mistakes += [
-        f"steady_state: initial names '{n}', which is no state: {suggest(n, known)}"
-        for n in said.initial
-        if n not in known
-    ]
-    mistakes += [
-        f"steady_state: '{n}' is no input of the model: {suggest(n, model.inputs)}"
-        for n in said.inputs
-        if n not in model.inputs
-    ]
-    mistakes += [
-        f"steady_state: '{n}' is no parameter: {suggest(n, parameters)}" for n in said.parameters if n not in parameters
-    ]
+    mistakes += unknown_names("steady_state: initial names '{}', which is no state", said.initial, known)
+    mistakes += unknown_names("steady_state: '{}' is no input of the model", said.inputs, model.inputs)
+    mistakes += unknown_names("steady_state: '{}' is no parameter", said.parameters, parameters)
     for name, value in said.parameters.items():
         if isinstance(value, ca.SX):
             mistakes += _unknown(f"steady_state: parameter '{name}'", value, parameters)
@@ -306,9 +274,7 @@ def _steady_mistakes(model: Model, experiment: Experiment, parameters: Sequence[
 def _unknown(what: str, expression: ca.SX, parameters: Sequence[str]) -> list[str]:
     """Find the symbols of an expression that are no parameters."""
     names = dict.fromkeys(symbol.name() for symbol in ca.symvar(expression))
-    return [
-        f"{what} contains '{n}', which is no parameter: {suggest(n, parameters)}" for n in names if n not in parameters
-    ]
+    return unknown_names(f"{what} contains '{{}}', which is no parameter", names, parameters)
 
 
 def _circles(own: Mapping[str, ca.SX]) -> list[str]:
@@ -333,6 +299,184 @@ def _circles(own: Mapping[str, ca.SX]) -> list[str]:
     ]
 
 
+# Inputs that are estimated, and what happens
+
+
+def reset_mistakes(model: Model, experiment: Experiment) -> list[str]:
+    """Find values of an interval without length."""
+    return [
+        f"'{m.output}' is measured at the start, where its first interval has no length; leave that row out, or give "
+        "another start"
+        for m in model.memories
+        if m.kind != "relative" and m.output in experiment.measured
+        if measured_times(experiment, m.output)[0] <= experiment.start
+    ]
+
+
+def _input_mistakes(said: Statement) -> list[str]:
+    """Find every mistake in what is said of inputs that are estimated."""
+    mistakes: list[str] = []
+    meant: dict[str, list[tuple[str, EstimatedInput, Experiment]]] = {}
+    for e in said.experiments:
+        for called, u in estimated_inputs(e).items():
+            meant.setdefault(u.label(called), []).append((called, u, e))
+            mistakes += [f"{e.name}: {m}" for m in _elsewhere(called, e)]
+    taken = {*said.model.parameters, *said.model.states, *said.model.algebraic_states}
+    for label, uses in meant.items():
+        if len({u.said for _, u, _ in uses}) > 1:
+            mistakes.append(
+                f"the estimated input '{label}' is given in different ways; say the same wherever it is named, or give "
+                "names, name=, or per_experiment=True with the same knots"
+            )
+            continue
+        called, u, _ = uses[0]
+        mistakes += [
+            f"'{n}' is a value of the estimated input '{label}' and a name in the model; rename one of them"
+            for n in u.names(called)
+            if n in taken
+        ]
+        groups = [[e] for *_, e in uses] if u.per_experiment else [[e for *_, e in uses]]
+        mistakes += [m for group in groups for m in _useless(label, u, group)]
+    return mistakes
+
+
+def local_mistakes(model: Model, experiments: Iterable[Experiment], given: Mapping[str, Parameter]) -> list[str]:
+    """Find values of an input that differs between experiments of which the parameters say otherwise."""
+    return [
+        f"'{n}' differs between experiments by Input.estimated(per_experiment=True); add local=True"
+        for e in experiments
+        for called, u in estimated_inputs(e).items()
+        if u.per_experiment and called in model.inputs
+        for n in u.names(called)
+        if n in given and not is_one_of(given[n].local, True, np.True_)
+    ]
+
+
+def _useless(label: str, u: EstimatedInput, experiments: list[Experiment]) -> list[str]:
+    """Find knots on whose values nothing that was measured depends."""
+    start, end = min(e.start for e in experiments), max(e.end for e in experiments)
+    t = u.knots
+    steps = u.kind == "piecewise_constant"
+    late = t >= end if steps else np.append(False, t[:-1] >= end)
+    early = np.append(t[1:] <= start, False)
+    found: list[str] = []
+    if late.any():
+        found.append(
+            f"the knot {t[late][-1]:g} of '{label}' lies behind the last measurement at {end:g}"
+            f"{', and a value holds from its knot on' if steps else ''}; nothing depends on it, leave it out"
+        )
+    if early.any():
+        found.append(
+            f"the knot {t[early][0]:g} of '{label}' lies before the start {start:g}, and so does the next one; "
+            "nothing depends on it, leave it out"
+        )
+    return found
+
+
+def _elsewhere(called: str, experiment: Experiment) -> list[str]:
+    """Find where an estimated input cannot stand."""
+    found = [
+        f"'{n}', a value of the input '{called}', is given by the experiment; fix it in the problem's parameters"
+        for n in estimated_inputs(experiment)[called].names(called)
+        if n in experiment.parameters
+    ]
+    for i, event in enumerate(experiment.events):
+        simple = isinstance(event, Event) and not isinstance(event.time, ca.SX) and event.when is None
+        if not simple and called in symbols_of([event]):
+            found.append(
+                f"event {i + 1} contains the input '{called}', which is estimated; that is possible for an Event at a "
+                "known time only"
+            )
+    for output, noise in experiment.noise.items():
+        graphs: list[Any] = [*noise.symbols, noise.sigma]
+        if any(s.name() == called for g in graphs if isinstance(g, ca.SX) for s in ca.symvar(g)):
+            found.append(
+                f"sigma of '{output}' contains the input '{called}', which is estimated; add an output of the model "
+                "that equals it, and write sigma with the output's name"
+            )
+    return found
+
+
+def _event_mistakes(said: Statement, experiment: Experiment, parameters: Sequence[str]) -> list[str]:
+    """Find every mistake in the events of an experiment; `parameters` are the names of all that there are."""
+    model, start, end = said.model, experiment.start, experiment.end
+    mistakes: list[str] = []
+    given = (event for event in experiment.events if not isinstance(event, ParameterSwitch))
+    for i, event in enumerate(given):
+        what = f"event {i + 1}"
+        mistakes += _name_mistakes(what, event, model, parameters)
+        happens = occurrences([event], end)
+        times = [o.time for o in happens if isinstance(o.time, float) and o.when is None]
+        early = [t for t in times if t < start]
+        if early:
+            mistakes.append(f"{what} happens at t = {early[0]:g}, before the start {start:g}; events come after it")
+        elif times and len(times) == len(happens) and min(times) > end:
+            mistakes.append(
+                f"{what} happens at t = {min(times):g}, after the last measurement at {end:g}; no data can show it"
+            )
+    return mistakes + _side_mistakes(occurrences(experiment.events, end))
+
+
+def _name_mistakes(what: str, event: Event | Doses, model: Model, parameters: Sequence[str]) -> list[str]:
+    """Find names that an event must not use."""
+    mistakes: list[str] = []
+    changed = tuple(event.changes) if isinstance(event, Event) else (event.into,)
+    for name in changed:
+        if name in model.algebraic_states:
+            mistakes.append(
+                f"{what} changes the algebraic state '{name}', which follows from the equations; change states"
+            )
+        elif name not in model.own_states:
+            mistakes.append(f"{what} changes '{name}', which is no state: {suggest(name, model.own_states)}")
+        elif name in model.delayed_states and not (isinstance(event, Doses) and event.duration is not None):
+            mistakes.append(
+                f"{what} changes '{name}', whose past the model needs: no delay line holds a jump; give an infusion"
+            )
+    anything = {*parameters, *model.own_states, *model.inputs, model.system.t.name()}
+    if isinstance(event, Event):
+        free, fixed = [*event.changes.values(), event.when], [("its time", event.time)]
+    else:
+        given = [*event.amount, event.bioavailability]
+        free = [] if event.duration is not None else given
+        fixed = [("the amount of an infusion", v) for v in given] if event.duration is not None else []
+        fixed += [("its times", v) for v in event.times]
+        fixed += [("its duration", event.duration), ("its lag", event.lag)]
+    for name in _names(free):
+        if name in model.algebraic_states:
+            mistakes.append(f"{what} contains the algebraic state '{name}'; write it in terms of states")
+        elif name not in anything:
+            mistakes.append(f"{what} contains '{name}', which is not in the model: {suggest(name, sorted(anything))}")
+    for where, value in fixed:
+        for name in _names([value]):
+            if name in anything and name not in parameters:
+                mistakes.append(f"{what}: {where} contains '{name}'; only parameters may appear there")
+            elif name not in parameters:
+                mistakes.append(
+                    f"{what}: {where} contains '{name}', which is no parameter: {suggest(name, parameters)}"
+                )
+    return list(dict.fromkeys(mistakes))
+
+
+def _names(values: Iterable[object]) -> list[str]:
+    return list(dict.fromkeys(s.name() for v in values if isinstance(v, ca.SX) for s in ca.symvar(v)))
+
+
+def _side_mistakes(happens: Sequence[Occurrence]) -> list[str]:
+    """Find times at which something is to be measured before and after."""
+    sides: dict[float, set[str]] = {}
+    for o in happens:
+        if o.until is None and o.when is None and isinstance(o.time, float):
+            sides.setdefault(o.time, set()).add(o.measured)
+    return [
+        f"at t = {t:g} one event is measured 'before' and another 'after'; give all events of one time the same"
+        for t, of in sides.items()
+        if len(of) > 1
+    ]
+
+
+# What can be told only of the problem that follows
+
+
 def name_mistakes(posed: Posed) -> list[str]:
     """Find quantities of one name: a parameter may be called as castfit calls an initial state or a local value."""
     meant: dict[str, list[str]] = {}
@@ -352,9 +496,9 @@ def support_mistakes(posed: Posed) -> list[str]:
     x, z, p = system.x, system.z, system.p
     unknown = ca.vertcat(x, z)
     equations = ca.vertcat(system.ode, _matched(system))
-    flow = _pattern(equations, unknown)  # flow[i, j]: equation i contains unknown j
-    by_parameter = _pattern(equations, p)
-    observe, observe_p = _pattern(posed.observed, unknown), _pattern(posed.observed, p)
+    flow = _dependence(equations, unknown)  # flow[i, j]: equation i contains unknown j
+    by_parameter = _dependence(equations, p)
+    observe, observe_p = _dependence(posed.observed, unknown), _dependence(posed.observed, p)
     supported: set[int] = set()
     for condition in posed.conditions:
         seen = (*posed.outputs, *posed.spreads)
@@ -393,7 +537,26 @@ def guess_mistakes(posed: Posed) -> list[str]:
     """Find initial values and parameters that cannot be computed at the guess."""
     wrong = posed.priors(posed.guess).failure
     mistakes = [f"{wrong}, the guess; change prior or guess"] if wrong else []
-    return mistakes + point_mistakes(posed, posed.guess, "the guess") + event_guess_mistakes(posed)
+    return mistakes + point_mistakes(posed, posed.guess, "the guess") + _event_guess_mistakes(posed)
+
+
+def _event_guess_mistakes(posed: Posed) -> list[str]:
+    """Find events that cannot happen at the guess."""
+    mistakes: list[str] = []
+    for condition in posed.conditions:
+        schedule, at = condition.schedule, condition.link.natural(posed.guess[condition.theta])
+        if not schedule.instants or not np.isfinite(at.e).all():  # reported with the other expressions
+            continue
+        reason = schedule.impossible(at.e, condition.start)
+        if reason:
+            mistakes.append(f"{condition.name}: {reason}, at the guess; change the guess or the expression")
+        late = [i for i in schedule.instants if i.moves and at.e[i.time] < condition.end]
+        if any(i.moves and i.trigger is None for i in schedule.instants) and not late:
+            mistakes.append(
+                f"{condition.name}: at the guess all estimated times lie after the last measurement at "
+                f"{condition.end:g}, where no data show them; change the guess"
+            )
+    return mistakes
 
 
 def point_mistakes(posed: Posed, theta: Array, called: str = "") -> list[str]:
@@ -432,15 +595,11 @@ def tau_mistakes(model: Model, p: Array) -> list[str]:
     ]
 
 
-def _any(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _any(rows: Mask) -> Mask:
     """Return which columns are True in any row."""
     return np.logical_or.reduce(rows, axis=0)
 
 
-def _pattern(rows: ca.SX, columns: ca.SX) -> NDArray[np.bool_]:
-    """Return which row depends on which column, a boolean array of shape (n_rows, n_columns)."""
-    sparsity = ca.jacobian_sparsity(rows, columns)
-    out: NDArray[np.bool_] = np.zeros(sparsity.shape, dtype=np.bool_)
-    i, j = sparsity.get_triplet()
-    out[i, j] = True
-    return out
+def _dependence(rows: ca.SX, columns: ca.SX) -> Mask:
+    """Return which row depends on which column, (n_rows, n_columns)."""
+    return pattern(ca.jacobian_sparsity(rows, columns))

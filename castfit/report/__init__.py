@@ -1,10 +1,12 @@
 """Pages that tell the story of a fit, a multistart, a comparison: one file each, read without a network.
 
-Everything that is text is escaped; formulas are MathML, figures SVG, and a short script sorts tables, switches curves
-and enlarges figures.
+In flows what a fit or a driver found; out come a page in a file, and the card that a notebook shows.  Everything that
+is text is escaped; formulas are MathML, figures SVG, and a short script sorts tables, switches curves and enlarges
+figures.  `markup` and `tables` make elements, `page` puts sections together.  Read `report` first, which says what
+sections a page has, then `result_sections`.
 """
 
 from castfit.report.cards import card
-from castfit.report.story import report
+from castfit.report.report import report
 
 __all__ = ["card", "report"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from castfit._support.text_tables import rounded
+from castfit.drive.run.run_result import SearchResult
 from castfit.drive.search.compare.result import ComparisonResult
 from castfit.drive.search.multistart.result import MultistartResult
-from castfit.drive.run.found import Found
 from castfit.model.model import Model
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import Problem
-from castfit.report import answer, many, question
+from castfit.report import problem_sections, result_sections, run_sections
 from castfit.report.markup import Content, Markup, joined, tag
 from castfit.report.tables import table
 from castfit.result.result import Result
@@ -26,7 +26,7 @@ _STYLE = Markup(
 )
 
 
-def card(thing: Result | Found | Problem | Posed | Model) -> str:
+def card(thing: Result | SearchResult | Problem | Posed | Model) -> str:
     """Return HTML for a notebook.
 
     Parameters
@@ -37,14 +37,14 @@ def card(thing: Result | Found | Problem | Posed | Model) -> str:
     return tag("div", tag("style", _STYLE), content, class_="castfit")
 
 
-def _content(thing: Result | Found | Problem | Posed | Model) -> Markup:
+def _content(thing: Result | SearchResult | Problem | Posed | Model) -> Markup:
     if isinstance(thing, Result):
         return _result(thing)
     if isinstance(thing, MultistartResult):
         return _multistart(thing)
     if isinstance(thing, ComparisonResult):
         return _comparison(thing)
-    if isinstance(thing, Found):
+    if isinstance(thing, SearchResult):
         return _found(thing)
     return _model(thing) if isinstance(thing, Model) else _problem(thing)
 
@@ -55,42 +55,42 @@ def _headline(bold: str, *rest: Content) -> Markup:
 
 def _result(found: Result) -> Markup:
     level = f"{100 * found.confidence_level:g} %"
-    units = any(found[name].unit for name in found)
-    heads = ["", *(["unit"] if units else []), ">value", ">std. error", f"{level} interval", "remark"]
+    heads = ("", "?unit", ">value", ">std. error", f"{level} interval", "remark")
     rows: list[list[Content]] = []
-    for name in (*found.names, *(n for n in found.sigmas if n not in found.names and n != "sigma")):
-        one = found[name]
-        error, (low, high) = one.standard_error, one.interval
-        known = bool(np.isfinite(error))
-        cells = (f"{error:.2g}", f"[{rounded(low, error)}, {rounded(high, error)}]") if known else ("–", "–")
-        rows.append([name, *([one.unit] if units else []), rounded(one.value, error), *cells, one.verdict])
+    for name, one in result_sections.estimated(found):
+        error = one.standard_error
+        cells = (f"{error:.2g}", result_sections.interval(one)) if np.isfinite(error) else ("–", "–")
+        rows.append([name, one.unit, rounded(one.value, error), *cells, one.verdict])
     how = f"{found.transcription}, {found.solver}: {found.iterations} iterations, {found.time:.2f} s"
     facts = f": χ² = {found.chi2:.6g} from {found.n_data} data, {found.dof} degrees of freedom"
     kind = "Result" if found.success else "No solution"
     return joined(
-        _headline(kind, facts), table(heads, rows), tag("p", answer.verdict(found)), tag("p", tag("small", how))
+        _headline(kind, facts),
+        table(heads, rows),
+        tag("p", result_sections.verdict(found)),
+        tag("p", tag("small", how)),
     )
 
 
-def _best(found: Found) -> Markup | None:
+def _best(found: SearchResult) -> Markup | None:
     if found.best is None:
         return None
     return joined(tag("h3", "The best fit" if found.success else "The best point"), _result(found.best))
 
 
 def _multistart(found: MultistartResult) -> Markup:
-    above = many.multistart_lead(found, "", "")
+    above = run_sections.multistart_lead(found, "", "")
     return joined(
         _headline("Multistart", f": {len(found.starts)} starts"),
         tag("p", above.verdict),
-        many.optima(found.optima, len(found.starts), many.symbol(found.measure)),
+        run_sections.optima(found.optima, len(found.starts), run_sections.symbol(found.measure)),
         _best(found),
     )
 
 
 def _comparison(found: ComparisonResult) -> Markup:
-    above, rows = many.comparison_lead(found, "", ""), found.sheet()
-    best = f"{many.symbol(found.measure)} = {found.best_chi2:.6g}"
+    above, rows = run_sections.comparison_lead(found, "", ""), found.sheet()
+    best = f"{run_sections.symbol(found.measure)} = {found.best_chi2:.6g}"
     return joined(
         _headline("Comparison", f": {len(found.rows)} methods from {len(found.drawn)} starts, {best}"),
         tag("p", above.verdict),
@@ -98,20 +98,16 @@ def _comparison(found: ComparisonResult) -> Markup:
     )
 
 
-def _found(found: Found) -> Markup:
-    return joined(tag("p", repr(found)), *map(_paragraph, found.misfit()), _best(found))
-
-
-def _paragraph(text: str) -> Markup:
-    return tag("p", text)
+def _found(found: SearchResult) -> Markup:
+    return joined(tag("p", repr(found)), (tag("p", text) for text in found.misfit()), _best(found))
 
 
 def _model(asked: Model) -> Markup:
     kind = "Differential-algebraic equations" if asked.algebraic_states else "Ordinary differential equations"
     named = f" with the parameters {', '.join(asked.parameters)}" if asked.parameters else " without parameters"
     inputs = f" and the inputs {', '.join(asked.inputs)}" if asked.inputs else ""
-    return joined(_headline(kind, named, inputs), question.model(asked))
+    return joined(_headline(kind, named, inputs), problem_sections.model(asked))
 
 
 def _problem(asked: Problem | Posed) -> Markup:
-    return joined(_headline("Problem"), question.question(asked))
+    return joined(_headline("Problem"), problem_sections.question(asked))

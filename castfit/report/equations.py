@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import casadi as ca
 
-from castfit.model.powers import TINY
-from castfit.report.letters import Spelling, is_letter, look, name, number
+from castfit.model.graph_rewriting import TINY
 from castfit.report.markup import Markup, joined, tag
+from castfit.report.mathml_names import Spelling, is_letter, look, name, number
 
 # How firmly the parts of a formula hold together; a weaker one gets brackets.
 _SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
@@ -274,7 +274,7 @@ def _braces(cases: Iterable[tuple[Markup, Markup]]) -> Markup:
 
 
 def _exponential(nodes: Sequence[_Node], i: int) -> tuple[int, int] | None:
-    """Return the base and the exponent of a power that is written as castfit.powers does; None if it is none."""
+    """Return the base and the exponent of a power as castfit.model.graph_rewriting writes it; None if it is none."""
 
     def part(j: int, op: int) -> tuple[int, ...]:
         return nodes[j].arguments if nodes[j].op == op else ()

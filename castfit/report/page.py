@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-import castfit
+from castfit._support.version import __version__
 from castfit.report.markup import Content, Markup, joined, tag
 
 
@@ -42,7 +42,7 @@ def page(lead: Lead, sections: Sequence[Section]) -> str:
     head = [
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="generator", content=f"castfit {castfit.__version__}"),
+        tag("meta", name="generator", content=f"castfit {__version__}"),
         tag("title", f"{lead.title}: {lead.kind}"),
         tag("style", _asset("page.css")),
         tag("link", rel="icon", href="data:,"),  # so that a browser asks nobody for one
@@ -50,7 +50,7 @@ def page(lead: Lead, sections: Sequence[Section]) -> str:
     main = [
         tag("header", _top(lead), id="top"),
         *(tag("section", tag("h2", s.title), s.content, id=s.mark) for s in sections),
-        tag("footer", f"Written by castfit {castfit.__version__}. This file needs nothing else to be read."),
+        tag("footer", f"Written by castfit {__version__}. This file needs nothing else to be read."),
     ]
     navigation = tag(
         "nav", tag("a", lead.title, href="#top", class_="title"), tag("ul", contents), aria_label="Contents"

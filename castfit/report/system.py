@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import casadi as ca
 
 from castfit.report.equations import Equation, Typesetter
-from castfit.report.letters import Spelling, name, spelling
 from castfit.report.markup import Markup, tag
+from castfit.report.mathml_names import Spelling, name, spelling
 
 if TYPE_CHECKING:
     from castfit.model.delay import Delayed
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class System:
+class SystemEquations:
     """The equations of a model by kind; `definitions` are of what they share."""
 
     rates: tuple[Equation, ...]
@@ -28,7 +28,7 @@ class System:
     definitions: tuple[Equation, ...]
 
 
-def system(model: Model) -> System:
+def system(model: Model) -> SystemEquations:
     """Typeset a model."""
     said, time = model.said, model.system.t.name()
     held = {state for memory in model.memories for state in memory.states}
@@ -49,7 +49,7 @@ def system(model: Model) -> System:
     terms = iter([typeset.terms(k) for k in range(sum(map(len, groups)))])
     rates, algebraic, measured, initial = ([(n, next(terms)) for n in group] for group in groups)
     kinds = {n: memory.kind for n, memory in gathered.items()}
-    return System(
+    return SystemEquations(
         tuple(Equation(_rate(spell(n), time), found) for n, found in rates),
         tuple(Equation(tag("mn", "0"), found) for _, found in algebraic),
         tuple(Equation(spell(n), _remembered(kinds.get(n), found, time)) for n, found in measured),

@@ -21,17 +21,20 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Content]], *, caption: C
     Parameters
     ----------
     heads : sequence of str
-        Of columns; one that begins with > is of numbers.
+        Of columns; one that begins with > is of numbers, one with ? is left out where no cell says anything.
     rows : iterable of sequences of str or Markup
     caption : str or Markup, optional
     """
+    body = [list(row) for row in rows]
+    shown = [k for k, head in enumerate(heads) if not head.startswith("?") or any(row[k] for row in body)]
+    heads = [heads[k].removeprefix("?") for k in shown]
     numeric = [head.startswith(">") for head in heads]
     top = [
         tag("th", tag("button", head.removeprefix(">"), type="button"), class_="number" if right else None, scope="col")
         for head, right in zip(heads, numeric, strict=True)
     ]
-    body = [tag("tr", (_cell(c, right) for c, right in zip(row, numeric, strict=True))) for row in rows]
-    inside = [tag("caption", caption) if caption else None, tag("thead", tag("tr", top)), tag("tbody", body)]
+    lines = [tag("tr", (_cell(row[k], right) for k, right in zip(shown, numeric, strict=True))) for row in body]
+    inside = [tag("caption", caption) if caption else None, tag("thead", tag("tr", top)), tag("tbody", lines)]
     return tag("div", tag("table", inside, class_="sortable"), class_="scroll")
 
 

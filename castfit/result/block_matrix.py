@@ -21,12 +21,9 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
-from castfit._support.arrays import Array
+from castfit._support.arrays import Array, Index, Mask
 from castfit._support.reprs import one_line
 from castfit._support.status import InputError, check, suggest
-
-Index = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 
 LARGEST = 3000
 """Quantities up to which a matrix is written out: 72 megabytes."""

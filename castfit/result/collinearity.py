@@ -22,10 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from castfit._support.arrays import Array, Index
 
-    Array = NDArray[np.float64]
-    Index = NDArray[np.intp]
 
 POOR = 10.0  # gamma above which a subset counts as not identifiable together; Brun et al. say 5 to 20
 _MANY = 20_000  # subsets that are worth trying all
@@ -64,20 +62,10 @@ def most_collinear(information: Array, size: int, count: int) -> list[tuple[Inde
 
 
 def largest_subset(information: Array, magnitudes: Array, limit: float = POOR) -> Index:
-    """Return the largest subset with gamma <= limit, of several the one that moves the data most (rho_K).
+    """Return the largest subset (k,) with gamma <= limit, of several the one that moves the data most (rho_K).
 
-    Parameters
-    ----------
-    information : (n, n) array
-    magnitudes : (n,) array
-        In what units rho_K counts changes.
-    limit : float
-
-    Returns
-    -------
-    (k,) int array
-        Increasing.  Among more than 20,000 subsets of a size not all are tried: quantities are then added one by one,
-        the one that is farthest from what the others do first.
+    rho_K counts changes in units of `magnitudes` (n,).  Among more than 20,000 subsets of a size not all are tried:
+    quantities are then added one by one, the one that is farthest from what the others do first.
     """
     moving = np.flatnonzero(np.diag(information) > 0.0)
     S = normalised(information)

@@ -25,19 +25,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special
 
+from castfit._support.renamed import renamed_attribute
 from castfit._support.reprs import brief
+from castfit._support.status import check, suggest
 from castfit._support.text_tables import Sheet, rounded
-from castfit.result.parameter_combinations import mixture, rounded_direction, written
 from castfit.result.covariance import quantile
-from castfit._support.status import InputError, check, suggest
+from castfit.result.parameter_combinations import mixture, rounded_direction, written
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.result.parts import Estimates, Uncertainty
+    from castfit._support.arrays import Array, Mask
 
-    Array = NDArray[np.float64]
-    Mask = NDArray[np.bool_]
 
 KINDS = ("marginal", "independent", "dependent")
 _FLAT = 10.0  # times better known if the others were, of a valley worth a word
@@ -111,7 +110,7 @@ class ConfidenceRegion:
         Estimates, natural scale.
     log : (n,) bool array
         Which of them were searched for as logarithms: their half-widths are those of the logarithms.
-    level : float
+    confidence_level : float
         Confidence level.
     dof : float
         Degrees of freedom of the noise; inf where standard deviations are known.
@@ -166,7 +165,7 @@ class ConfidenceRegion:
     names: tuple[str, ...]
     values: Array
     log: Mask
-    level: float
+    confidence_level: float
     dof: float
     rank: int
     radius: float
@@ -183,6 +182,7 @@ class ConfidenceRegion:
     unbounded: Array
     root: Array
     undetermined: Array
+    level = renamed_attribute("level", "confidence_level")
 
     def intervals(self, kind: str = "independent") -> dict[str, tuple[float, float]]:
         """Return an interval for each quantity, natural scale.
@@ -245,7 +245,7 @@ class ConfidenceRegion:
 
     def radius_of(self, rank: int) -> float:
         """Return the radius of a region of fewer directions at the same level, in standard errors."""
-        return _radius(self.level, rank, self.dof)
+        return _radius(self.confidence_level, rank, self.dof)
 
     def _in(self, at: NDArray[np.intp]) -> tuple[Array, Mask]:
         return self.magnitudes[at], self.logarithmic[at]
@@ -301,7 +301,7 @@ class ConfidenceRegion:
     @property
     def limits(self) -> Sheet:
         """The table of intervals: name, estimate, standard error, one by itself, all together, others known."""
-        level = f"{100 * self.level:g} %"
+        level = f"{100 * self.confidence_level:g} %"
         each = {kind: self.intervals(kind) for kind in KINDS}
         errors = np.where(self.log, np.abs(self.values) * self.standard_errors, self.standard_errors)
 
@@ -324,7 +324,8 @@ class ConfidenceRegion:
         pairs = [f"{self.names[i]}, {self.names[j]}: {_three_digits(v)}" for i, j, v in self._pairs(_LISTED)[:10]]
         listed = ["", "correlations: " + "; ".join(pairs)] if pairs else []
         count = f"{self.rank} direction{'' if self.rank == 1 else 's'}"
-        head = f"{100 * self.level:g} % confidence region (linear): {count}, radius {self.radius:.3g} standard errors"
+        level = f"{100 * self.confidence_level:g} %"
+        head = f"{level} confidence region (linear): {count}, radius {self.radius:.3g} standard errors"
         axes = self.combinations.lines
         if len(axes) - 2 > _ENDS[0] + _ENDS[1] + 1:
             first, last = 2 + _ENDS[0], len(axes) - _ENDS[1]
@@ -332,52 +333,53 @@ class ConfidenceRegion:
         return "\n".join([head, *self.limits.lines, "", *axes, *listed, *self.sentences])
 
 
-def confidence_region(found: Estimates, known: Uncertainty, level: float) -> ConfidenceRegion:
-    """Work out the confidence region of a fit.
+def confidence_region(
+    names: tuple[str, ...],
+    values: Array,
+    log: Mask,
+    bounds: Array,
+    held: Mask,
+    covariance: Array,
+    correlation: Array,
+    information: Array,
+    root: Array,
+    undetermined: Array,
+    rank: int,
+    numerical_errors: Array,
+    confidence_level: float,
+    dof: float,
+) -> ConfidenceRegion:
+    """Work out the confidence region of a fit that succeeded.
 
-    Parameters
-    ----------
-    found : Estimates
-    known : Uncertainty
-    level : float
-
-    Raises
-    ------
-    InputError
-        If the fit failed: there is no covariance.
+    The arguments are those of a `Result`; `held` (n,) tells which quantities a bound holds, dof is inf where standard
+    deviations are known.
     """
-    if not found.status.success:
-        raise InputError("confidence_region", ["a fit that failed has no covariance, and so no confidence region"])
-    values = np.array([{**found.parameters, **found.initial_states}[n] for n in found.names])
-    slope = np.where(found.log, values, 1.0)
-    dof = np.inf if known.absolute_sigma else known.dof
-    held = np.array([name in found.active for name in found.names])
-    root, undetermined = known.root, known.undetermined
-    if root.size == 0 and found.theta.size:  # of many experiments, or saved by an earlier version
-        root, undetermined = _from_covariance(np.asarray(known.covariance), slope)
-    rank = int(np.count_nonzero(~held)) - undetermined.shape[0] if known.rank < 0 else known.rank
-    radius, factor = _radius(level, rank, dof), quantile(level, dof)
+    slope = np.where(log, values, 1.0)
+    if root.size == 0 and values.size:  # of many experiments, or saved by an earlier version
+        root, undetermined = _from_covariance(np.asarray(covariance), slope)
+    rank = int(np.count_nonzero(~held)) - undetermined.shape[0] if rank < 0 else rank
+    radius, factor = _radius(confidence_level, rank, dof), quantile(confidence_level, dof)
     errors = np.sqrt(np.sum(root**2, axis=1))
-    open_ = np.isinf(known.covariance.diagonal())
+    open_ = np.isinf(covariance.diagonal())
     errors = np.where(held, np.nan, np.where(open_, np.inf, errors))
     with np.errstate(divide="ignore"):
-        alone = 1.0 / np.sqrt(np.maximum(known.information.diagonal(), 0.0))  # errors if all others were known ...
-        numerical = np.array([known.numerical_errors[n] for n in found.names]) / np.abs(slope)
+        alone = 1.0 / np.sqrt(np.maximum(information.diagonal(), 0.0))  # errors if all others were known ...
+        numerical = numerical_errors / np.abs(slope)
     numerical = np.where(np.isfinite(numerical), numerical, 0.0)  # ... the integration's stay
     alone = np.fmin(np.hypot(alone, numerical), np.where(errors > 0.0, errors, np.inf))
     either = np.zeros(values.size, dtype=np.bool_)  # whether bounds say that a quantity may have either sign
-    if found.bounds.shape[0] == values.size:
-        low, high = found.bounds.T
+    if bounds.shape[0] == values.size:
+        low, high = bounds.T
         either = np.isfinite(low) & (low < 0.0) & (high > 0.0)
-    magnitudes, logarithmic = _magnitudes(values, slope, found.log, errors, alone, factor, either)
+    magnitudes, logarithmic = _magnitudes(values, slope, log, errors, alone, factor, either)
     weight = slope / magnitudes
     free = ~held & (slope != 0.0)
-    axes = _axes(found.names, root * weight[:, None], undetermined * weight, free, magnitudes, logarithmic, rank)
+    axes = _axes(names, root * weight[:, None], undetermined * weight, free, magnitudes, logarithmic, rank)
     return ConfidenceRegion(
-        names=found.names,
+        names=names,
         values=values,
-        log=found.log,
-        level=level,
+        log=log,
+        confidence_level=confidence_level,
         dof=float(dof),
         rank=rank,
         radius=radius,
@@ -389,9 +391,9 @@ def confidence_region(found: Estimates, known: Uncertainty, level: float) -> Con
         magnitudes=magnitudes,
         logarithmic=logarithmic,
         axes=tuple(axis(radius, factor) for axis in axes),
-        correlation=np.asarray(known.correlation),
-        freed=_freed(found.names, np.asarray(known.information), held),
-        unbounded=_unbounded(np.asarray(known.information)),
+        correlation=np.asarray(correlation),
+        freed=_freed(names, np.asarray(information), held),
+        unbounded=_unbounded(np.asarray(information)),
         root=root * weight[:, None],
         undetermined=undetermined * weight,
     )
@@ -432,7 +434,7 @@ def _magnitudes(
 
 
 @dataclass(frozen=True)
-class _Found:
+class _RawAxis:
     """An axis before it is measured: direction g, error along it, what is written (h), its error and unit."""
 
     names: Sequence[str]
@@ -459,7 +461,7 @@ class _Found:
 
 def _axes(
     names: Sequence[str], root: Array, N: Array, free: Mask, magnitudes: Array, logarithmic: Mask, rank: int
-) -> list[_Found]:
+) -> list[_RawAxis]:
     """Find the axes in relative changes, from root (n, n) and open directions N (k, n) there."""
     n = len(names)
     basis = np.eye(n)[:, free]
@@ -476,7 +478,7 @@ def _axes(
 
     V, S, _ = np.linalg.svd(basis.T @ root, full_matrices=False)
     determined = [basis @ V[:, i] for i in range(min(rank, S.size))]
-    found: list[_Found] = []
+    found: list[_RawAxis] = []
     for g in [*reversed(determined), *along]:
         clean = np.where(np.abs(g) > _ZERO, g, 0.0)
         own = error(clean)
@@ -484,12 +486,12 @@ def _axes(
         h = rounded_direction(clean, error, magnitudes if linear else np.ones(n))
         if h is None:
             positive = clean * np.sign(clean[np.argmax(np.abs(clean))])
-            found.append(_Found(names, positive, own, mixture(names, clean), positive, 1.0, own, True))
+            found.append(_RawAxis(names, positive, own, mixture(names, clean), positive, 1.0, own, True))
             continue
         text, unit = written(names, h, logarithmic, magnitudes)
         known = own if np.isinf(own) else error(h) * unit
         positive = clean * np.sign(clean @ h)
-        found.append(_Found(names, positive, own, text, h, unit, known, bool(logarithmic[h != 0.0].all())))
+        found.append(_RawAxis(names, positive, own, text, h, unit, known, bool(logarithmic[h != 0.0].all())))
     return found
 
 

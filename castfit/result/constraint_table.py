@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.reprs import brief
-from castfit._support.text_tables import aligned
-from castfit.solve.local import LocalProblem
-from castfit.solve.staged import Linearization, StagedProblem
 from castfit._support.status import InputError, suggest
+from castfit._support.text_tables import aligned
+from castfit.solve.staged import Linearization, StagedProblem
+from castfit.solve.subproblem import LocalProblem
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -36,23 +36,13 @@ _MUCH = 1.0  # of -2 log likelihood: a sentence speaks of smaller changes, which
 class HeldConstraint:
     """One constraint at the end of a fit, in the user's units.
 
-    Attributes
-    ----------
-    name : str
-    value : float
-        What is bounded; along a path the value that is closest to its bound, or farthest beyond.
-    lower, upper : float
-    slack : float
-        Distance to the nearer bound, negative beyond it; 0 or less in an equation.
-    active : str
-        ``"lower"``, ``"upper"`` or ``"equal"`` where it holds the estimate back; else empty.
-    multiplier : float
-        By how much -2 log likelihood (chi2 where all sigmas are known) rises when the bound that holds is raised by
-        one unit, all others kept; 0 where none holds, NaN where the fit did not succeed.
-    times : tuple of float
-        The times at which it is active, or, where it is not, that of `value`; empty for a relation of quantities.
-    sentence : str
-        What that means.
+    value : what is bounded; along a path the value that is closest to its bound, or farthest beyond
+    slack : distance to the nearer bound, negative beyond it; 0 or less in an equation
+    active : ``"lower"``, ``"upper"`` or ``"equal"`` where it holds the estimate back; else empty
+    multiplier : by how much -2 log likelihood (chi2 where all sigmas are known) rises when the bound that holds is
+        raised by one unit, all others kept; 0 where none holds, NaN where the fit did not succeed
+    times : the times at which it is active, or, where it is not, that of `value`; empty for a relation of quantities
+    sentence : what that means
     """
 
     name: str
@@ -114,7 +104,7 @@ class ConstraintTable:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _ConstraintRows:
     """The rows of one constraint in one place: values c, bounds, times, multipliers mu and active sides, (n,)."""
 
     name: str
@@ -130,10 +120,7 @@ class _Rows:
 
 def constraint_table(posed: Posed, staged: StagedProblem, at: Linearization, *, success: bool) -> ConstraintTable:
     """Work out what constraints cost at the end of a fit."""
-    layout = staged.layout
-    if not posed.path and not posed.relations and not posed.implied:
-        return ConstraintTable()
-    n_c = layout.path_limits[0].size
+    n_c = staged.layout.path_limits[0].size
     mu, sides = np.full(n_c, np.nan), np.zeros(n_c)
     if success:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -146,7 +133,9 @@ def constraint_table(posed: Posed, staged: StagedProblem, at: Linearization, *, 
     return ConstraintTable(tuple(_held(rows, what) for rows in _gathered(posed, staged, at, mu, sides)), what)
 
 
-def _gathered(posed: Posed, staged: StagedProblem, at: Linearization, mu: Array, sides: Array) -> Iterator[_Rows]:
+def _gathered(
+    posed: Posed, staged: StagedProblem, at: Linearization, mu: Array, sides: Array
+) -> Iterator[_ConstraintRows]:
     """Yield the rows of every constraint, in every experiment that it is about."""
     layout, first = staged.layout, 0
     several = len(layout.chains) > 1
@@ -166,7 +155,7 @@ def _gathered(posed: Posed, staged: StagedProblem, at: Linearization, mu: Array,
             if here.size:
                 name = f"{constraint.name} ({chain.name})" if several else constraint.name
                 at_rows = (here, np.full(here.size, j))
-                yield _Rows(
+                yield _ConstraintRows(
                     name,
                     c[at_rows],
                     constraint.lower,
@@ -182,14 +171,16 @@ def _gathered(posed: Posed, staged: StagedProblem, at: Linearization, mu: Array,
         k = slice(first + i, first + i + 1)
         unit = float(layout.relations.unit[i])
         value = at.related[i : i + 1]
-        yield _Rows(relation.name, value, relation.lower, relation.upper, np.empty(0), mu[k], sides[k], unit)
+        yield _ConstraintRows(relation.name, value, relation.lower, relation.upper, np.empty(0), mu[k], sides[k], unit)
     natural = posed.to_natural(layout.theta(at.v))
     for relation in known.values():
         value, none = relation.expression.values(natural)[0], np.zeros(1)
-        yield _Rows(relation.name, value, relation.lower, relation.upper, np.empty(0), none, none, 1.0, implied=True)
+        yield _ConstraintRows(
+            relation.name, value, relation.lower, relation.upper, np.empty(0), none, none, 1.0, implied=True
+        )
 
 
-def _held(rows: _Rows, what: str) -> HeldConstraint:
+def _held(rows: _ConstraintRows, what: str) -> HeldConstraint:
     slack = np.minimum(rows.c - rows.lower, rows.upper - rows.c)
     worst = int(np.argmin(slack))
     equation, pressing = rows.lower == rows.upper, rows.sides != 0.0
@@ -214,7 +205,7 @@ def _held(rows: _Rows, what: str) -> HeldConstraint:
     )
 
 
-def _sentence(rows: _Rows, side: str, multiplier: float, slack: float, what: str) -> str:
+def _sentence(rows: _ConstraintRows, side: str, multiplier: float, slack: float, what: str) -> str:
     """Say what a multiplier means, of a change that is so small that it is about linear."""
     if np.isnan(multiplier):
         return f"What '{rows.name}' costs is not known: the fit did not succeed."

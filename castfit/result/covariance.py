@@ -3,8 +3,9 @@
 Everything follows from the reduced Jacobian E: nodes and inner variables are eliminated by the linearised
 constraints, so that the figures depend neither on the transcription nor on the solver that found the solution.
 
-Rank, inverse and leverages are those of `castfit.information`, whose notation is used here; of many experiments with
-own quantities those of `castfit.own_information`, which has no matrix over all of theta.
+Rank, inverse and leverages are those of `castfit.result.fisher_information`, whose notation is used here; of many
+experiments with own quantities those of `castfit.result.fisher_information_arrow`, which has no matrix over all of
+theta.
 
 Rows have variance 1.  Those of an unknown sigma are divided by its unbiased estimate,  s2 = SSE / (n - tr H),  where
 tr H is what the n data of the group contribute to the estimates, the sum of their leverages |U_i|^2: the number of
@@ -15,75 +16,65 @@ same factor, n / (n - tr H), so that it makes no difference whether a sigma is e
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from scipy import linalg, optimize, sparse, special
 
-from castfit.result.block_matrix import BlockMatrix
-from castfit.result.fisher_information import NEGLIGIBLE, RANK_TOLERANCE, ROUNDING, Information, free_basis, information, positive
+from castfit.result.fisher_information import (
+    NEGLIGIBLE,
+    RANK_TOLERANCE,
+    ROUNDING,
+    Information,
+    free_basis,
+    information,
+    positive,
+)
 from castfit.result.fisher_information_arrow import OwnInformation, of_squares, own_information
+from castfit.solve.arrow import FEW, Arrow, arrow
 from castfit.solve.condensing import Condensed, adjoint, condense
-from castfit.solve.elimination import choose
-from castfit.solve.own import Arrow, arrow
-from castfit.solve.rows import BlockRows
+from castfit.solve.matrices import BlockRows
 from castfit.solve.staged import Evaluation, Layout, Linearization, gaps, rows_in_units
+from castfit.solve.subproblem import choose
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
-    Mask = NDArray[np.bool_]
+    from castfit._support.arrays import Array, Mask
+
 
 DERIVATIVE_ERROR = 30.0  # singular values below this times the integrator's tolerance are none (measured: 1 times)
 WRITTEN_OUT = 500  # quantities up to which matrices are written out where own quantities are eliminated
 NEAR = 1e-6  # relative distance from its bound at which an inequality is examined
-
-_Kind = TypeVar("_Kind", Information, OwnInformation)
 
 
 @dataclass(frozen=True)
 class Statistics:
     """Statistics of a solution, in search scale; n = n_theta.
 
-    Attributes
-    ----------
-    jacobian : (m, n) array
-        Derivative of weighted residuals with all nodes eliminated, in units of unknown sigmas' data; rows of priors
-        last.
-    gradient : (n,) array
-        E^T r, the derivative of the cost.
-    noise, noise_errors : (n_groups,) arrays
-        Unbiased estimates of the unknown sigmas; standard errors of their most likely values.
-    dof : int
-        Rows minus the number of directions that they determine.
-    covariance, correlation : (n, n) arrays
-        NaN where a bound holds a quantity; the diagonal is inf, the rest of the row NaN, where the data leave it open.
-    standard_errors : (n,) array
-        Square roots of the covariance's diagonal, which adds statistical and numerical variance.
-    numerical_errors : (n,) array
-        Part of the standard errors that comes from the finite accuracy of the integration.
-    condition : float
-        Condition number of the column-scaled Jacobian on the free subspace.
-    directions : (k, n) array
-        Undetermined directions scale * dtheta, each of length 1.
-    scale : (n,) array
-        Effect of each quantity on the data.
-    used : float
-        The degrees of freedom that the estimates take from data and priors: the sum of the leverages of their rows.
-    held_back : (n_penalties,) array
-        The leverage of each penalty.
-    inflation : float
-        The unbiased variance of an unknown sigma that all data share, in units of the most likely one; else 1.
-    information : (n, n) array
-        Fisher's information of data and priors on theta, bounds and other active constraints left aside.
-    rank : int
-        Number of directions that data and priors determine.
-    root : (n, n) array
-        root root^T is the covariance of what is determined, whatever is not; 0 in rows of quantities at a bound.
-    leverage : (n_data,) array
-        How much of each value's own error the fit follows, from 0 to 1; their sum is the number of directions that the
-        data determine, less what priors do.
+    jacobian (m, n) : derivative of weighted residuals with all nodes eliminated, in units of unknown sigmas' data; rows
+        of priors last
+    gradient (n,) : E^T r, the derivative of the cost
+    noise, noise_errors (n_groups,) : unbiased estimates of the unknown sigmas; standard errors of their most likely
+        values
+    dof : rows minus the number of directions that they determine
+    covariance, correlation (n, n) : NaN where a bound holds a quantity; the diagonal is inf, the rest of the row NaN,
+        where the data leave it open
+    standard_errors (n,) : square roots of the covariance's diagonal, which adds statistical and numerical variance
+    numerical_errors (n,) : part of the standard errors that comes from the finite accuracy of the integration
+    condition : condition number of the column-scaled Jacobian on the free subspace
+    directions (k, n) : undetermined directions scale * dtheta, each of length 1
+    scale (n,) : effect of each quantity on the data
+    used : the degrees of freedom that the estimates take from data and priors: the sum of the leverages of their rows
+    held_back (n_penalties,) : the leverage of each penalty
+    inflation : the unbiased variance of an unknown sigma that all data share, in units of the most likely one; else 1
+    information (n, n) : Fisher's information of data and priors on theta, bounds and other active constraints left
+        aside
+    rank : number of directions that data and priors determine
+    root (n, n) : root root^T is the covariance of what is determined, whatever is not; 0 in rows of quantities at a
+        bound
+    leverage (n_data,) : how much of each value's own error the fit follows, from 0 to 1; their sum is the number of
+        directions that the data determine, less what priors do
     """
 
     jacobian: Array
@@ -121,24 +112,15 @@ def statistics(
 ) -> Statistics:
     """Compute the statistics of a solution from its linearization.
 
-    Parameters
-    ----------
-    layout : Layout
-    linearization : Linearization
-        At the solution.
-    active : (n_v,) int array
-        -1 where the lower bound of a variable is active, +1 the upper, 0 neither.
-    scale : (n_v,) array, optional
-        Typical magnitudes of all variables.
-    relative_tolerance, absolute_tolerance : float
-        To which the states at the ends of stages, and their derivatives, are accurate; the latter in units of `scale`.
-    row_errors : (m,) array, optional
-        Known errors of the `weighted_residuals`, by which the estimates are off.
-    penalty : (n_prior,) bool array, optional
-        Which rows of priors are penalties, which count as no degrees of freedom.  Where one unknown sigma is common to
-        all data its bias is theirs too: they are chosen in its units.
-    defects : tuple of (K, n_s) arrays, optional
-        Known gaps before the nodes, where the linearization's own are not those of the model.
+    linearization : at the solution
+    active (n_v,) : -1 where the lower bound of a variable is active, +1 the upper, 0 neither
+    scale (n_v,) : typical magnitudes of all variables
+    relative_tolerance, absolute_tolerance : to which the states at the ends of stages, and their derivatives, are
+        accurate; the latter in units of `scale`
+    row_errors (m,) : known errors of the `weighted_residuals`, by which the estimates are off
+    penalty (n_prior,) : which rows of priors are penalties, which count as no degrees of freedom.  Where one unknown
+        sigma is common to all data its bias is theirs too: they are chosen in its units.
+    defects (K, n_s) : known gaps before the nodes, where the linearization's own are not those of the model
     """
     n = layout.n_theta
     condensed = choose(layout, linearization, scale)
@@ -151,14 +133,17 @@ def statistics(
     if straight.any():
         informing = replace(condensed, rows=condensed.rows.scaled(np.where(straight, 0.0, 1.0)))
     information_of = _information(layout, linearization)
-    finder = _Finder.of_solution(condensed, informing, _times(information_of, informing.rows), active)
+    finder = _RankFinder.of_solution(condensed, informing, _times(information_of, informing.rows), active)
     tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * relative_tolerance)
     found = finder.found(tolerance)
-    kinds = _Kinds.of(layout, linearization)
+    kinds = _RowKinds.of(layout, linearization)
     penalised = np.zeros(rows.size, dtype=np.bool_)
     if penalty is not None:
         penalised[rows.size - penalty.size :] = penalty
-    free = kinds.sizes - np.bincount(kinds.kind + 1, found.leverage * kinds.datum, minlength=kinds.sizes.size + 1)[1:]
+    free = (
+        kinds.sizes
+        - np.bincount(kinds.kind + 1, found.known.leverage * kinds.datum, minlength=kinds.sizes.size + 1)[1:]
+    )
     ratio = kinds.unbiased(rows, free)
     weighed = bool(np.isfinite(ratio).all()) and np.unique(kinds.kind).size > 1
     unit = np.append(ratio, 1.0)[kinds.kind]
@@ -175,13 +160,12 @@ def statistics(
     if row_errors is not None and np.isfinite(row_errors).all():
         units = kinds.sigma * (unit if weighed else 1.0)
         shift = found.response(_of_rows(information_of, row_errors / units))
-    numerical = found.numerical(errors_of_gaps, shift)
     n_straight = int(straight.sum())
-    dof = rows.size - n_straight - found.rank
+    dof = rows.size - n_straight - found.known.rank
     counted = kinds.datum & ~penalised
     if not counted.all():  # rows of computed spreads, and penalties, are no data
-        dof = round(float(np.sum((1.0 - found.leverage)[counted]))) - n_straight
-    whole = found.combined(spread, numerical, finder.held[:n])
+        dof = round(float(np.sum((1.0 - found.known.leverage)[counted]))) - n_straight
+    whole = found.combined(spread, errors_of_gaps, shift, finder.held[:n])
     unit = unit if weighed else np.full(rows.size, spread)
     rate = np.where(np.isfinite(unit) & (unit > 0.0), 1.0 / np.where(unit > 0.0, unit, 1.0), 1.0) * ~straight
     return Statistics(
@@ -195,14 +179,14 @@ def statistics(
         correlation=whole.correlation,
         standard_errors=whole.errors,
         numerical_errors=np.where(np.isfinite(whole.errors), np.sqrt(whole.numerical), whole.errors),
-        condition=found.condition,
-        directions=found.directions,
-        scale=found.scale,
-        rank=found.rank,
+        condition=found.known.condition,
+        directions=found.known.directions,
+        scale=found.known.scale,
+        rank=found.known.rank,
         root=whole.root,
-        leverage=found.leverage[kinds.datum & (np.arange(rows.size) < rows.size - linearization.prior.size)],
-        used=float(np.sum(found.leverage[counted])),
-        held_back=found.leverage[penalised],
+        leverage=found.known.leverage[kinds.datum & (np.arange(rows.size) < rows.size - linearization.prior.size)],
+        used=float(np.sum(found.known.leverage[counted])),
+        held_back=found.known.leverage[penalised],
         inflation=float(ratio[0]) ** 2 if ratio.size == 1 and np.isfinite(ratio[0]) else 1.0,
     )
 
@@ -221,95 +205,23 @@ class _Whole:
     root: Array
 
 
-class _Found(Protocol):
-    """What data determine, by one matrix or in blocks; m rows, n quantities."""
+@dataclass(frozen=True)
+class _Dense:
+    """What data determine, by dense matrices."""
 
-    @property
-    def rank(self) -> int:
-        """Number of directions that are determined."""
-        ...
-
-    @property
-    def condition(self) -> float:
-        """Condition number."""
-        ...
-
-    @property
-    def leverage(self) -> Array:
-        """How much of each row's own error the fit follows, (m,)."""
-        ...
-
-    @property
-    def directions(self) -> Array:
-        """Undetermined directions, (k, n)."""
-        ...
-
-    @property
-    def scale(self) -> Array:
-        """Effect of each quantity on the data, (n,)."""
-        ...
+    finder: _RankFinder
+    known: Information
 
     def response(self, du: Array) -> Array:
         """Return how theta answers to errors (m,) of the rows, (n,)."""
-        ...
-
-    def numerical(self, errors: tuple[Array, ...], shift: Array | None) -> Any:
-        """Return the covariance that errors of matching conditions cause, and a known error of theta."""
-        ...
-
-    def combined(self, spread: float, numerical: Any, held: Mask) -> _Whole:
-        """Add the covariance that the noise causes, of a standard deviation `spread`, and the numerical one."""
-        ...
-
-    def squares(self, rows: BlockRows) -> Array:
-        """Return E^T E of some rows."""
-        ...
-
-    def written(self, rows: BlockRows, chosen: Mask) -> Array:
-        """Return some of the rows as a matrix."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Known(Generic[_Kind]):
-    """What data determine."""
-
-    finder: _Finder
-    known: _Kind
-
-    @property
-    def rank(self) -> int:
-        return self.known.rank
-
-    @property
-    def condition(self) -> float:
-        return self.known.condition
-
-    @property
-    def leverage(self) -> Array:
-        return self.known.leverage
-
-    @property
-    def directions(self) -> Array:
-        return self.known.directions
-
-    @property
-    def scale(self) -> Array:
-        return self.known.scale
-
-
-class _Dense(_Known[Information]):
-    """What data determine, by dense matrices."""
-
-    def response(self, du: Array) -> Array:
         return self.known.response @ du
 
-    def numerical(self, errors: tuple[Array, ...], shift: Array | None) -> Array:
+    def combined(self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, held: Mask) -> _Whole:
+        """Add what the noise causes, of a standard deviation `spread`, and the integration: gaps and a known error."""
         of = self.finder
-        out = numerical_error(response_to_gaps(of.condensed, self.known, of.bounded, of.path), errors)
-        return out if shift is None else out + shift[:, None] * shift
-
-    def combined(self, spread: float, numerical: Array, held: Mask) -> _Whole:
+        numerical = numerical_error(response_to_gaps(of.condensed, self.known, of.bounded, of.path), errors_of_gaps)
+        if shift is not None:
+            numerical = numerical + shift[:, None] * shift
         covariance = spread**2 * self.known.inverse + numerical
         open_ = self.known.undetermined
         compact = _compact(spread * self.known.root, numerical)
@@ -323,14 +235,20 @@ class _Dense(_Known[Information]):
         return _Whole(covariance, correlation, errors, np.diag(numerical), compact)
 
     def squares(self, rows: BlockRows) -> Array:
+        """Return E^T E of some rows."""
         return rows.dense.T @ rows.dense
 
     def written(self, rows: BlockRows, chosen: Mask) -> Array:
+        """Return some of the rows as a matrix."""
         return rows.dense[chosen]
 
 
-class _Blocks(_Known[OwnInformation]):
-    """What data determine, in blocks of experiments; matrices are written out for few quantities only."""
+@dataclass(frozen=True)
+class _Blocks:
+    """The same in blocks of experiments; matrices are written out for few quantities only."""
+
+    finder: _RankFinder
+    known: OwnInformation
 
     @property
     def _few(self) -> bool:
@@ -339,10 +257,9 @@ class _Blocks(_Known[OwnInformation]):
     def response(self, du: Array) -> Array:
         return self.known.response(du)
 
-    def numerical(self, errors: tuple[Array, ...], shift: Array | None) -> BlockMatrix:
-        return self.known.numerical(self.finder.condensed, errors, self.finder.bounded, self.finder.path, shift)
-
-    def combined(self, spread: float, numerical: BlockMatrix, held: Mask) -> _Whole:
+    def combined(self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, held: Mask) -> _Whole:
+        of = self.finder
+        numerical = self.known.numerical(of.condensed, errors_of_gaps, of.bounded, of.path, shift)
         open_ = self.known.undetermined
         covariance = replace(self.known.inverse.plus(numerical, spread**2), held=held & ~open_, open=open_)
         errors = np.sqrt(covariance.diagonal())
@@ -370,7 +287,7 @@ class _Blocks(_Known[OwnInformation]):
 
 
 @dataclass(frozen=True)
-class _Finder:
+class _RankFinder:
     """What is needed to decide the rank: rows, equations, what bounds hold.
 
     held : (n_x,) unknowns that a bound holds
@@ -392,7 +309,7 @@ class _Finder:
     @classmethod
     def of_solution(
         cls, condensed: Condensed, informing: Condensed, rows: BlockRows, active: NDArray[np.int8]
-    ) -> _Finder:
+    ) -> _RankFinder:
         """Find out what holds as equations; own quantities of chains with such are not eliminated."""
         d = _effects(informing)
         held = active[condensed.positions] != 0
@@ -400,21 +317,22 @@ class _Finder:
         lower, upper = condensed.layout.path_limits
         near = np.flatnonzero(_near(condensed)[0] | _near(condensed)[1] | (lower == upper))
         tied = _tied(condensed, bounds.positions, near)
-        of = arrow(rows, 1.0 / d, tied)
-        border = None if of.trivial else of.border
+        of = arrow(rows, 1.0 / d, tied) if rows.own_count > FEW else None
+        of = None if of is None or of.trivial else of
+        border = None if of is None else of.border
         every = slice(None) if border is None else border
         closure = np.vstack([condensed.closure.dense, bounds.rows])[:, every]
         path = _path_rows(condensed, held[every], closure, d[every], border)
         equations = np.vstack([closure, condensed.path.taken(path)[:, every]])
-        return cls(condensed, rows, held, bounds.positions, path, None if border is None else of, equations, d)
+        return cls(condensed, rows, held, bounds.positions, path, of, equations, d)
 
-    def weighed(self, factors: Array) -> _Finder:
+    def weighed(self, factors: Array) -> _RankFinder:
         """Return the same with rows times factors."""
         rows = self.rows.scaled(factors)
         of = None if self.of is None else arrow(rows, self.of.scale, ~self.of.free)
         return replace(self, rows=rows, of=of)
 
-    def found(self, tolerance: float) -> _Found:
+    def found(self, tolerance: float) -> _Dense | _Blocks:
         """Decide the rank, and invert what can be."""
         n = self.condensed.layout.n_theta
         if self.of is None:
@@ -491,7 +409,7 @@ def _of_rows(blocks: list[Array], u: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class _Kinds:
+class _RowKinds:
     """What rows (m,) have in common: an unknown sigma, or a computed spread.
 
     kind : (m,) which of them, -1 where sigma is known
@@ -508,7 +426,7 @@ class _Kinds:
     datum: Mask
 
     @classmethod
-    def of(cls, layout: Layout, linearization: Linearization) -> _Kinds:
+    def of(cls, layout: Layout, linearization: Linearization) -> _RowKinds:
         priors = np.full(linearization.prior.size, -1)
         group = np.concatenate([*(c.group[c.row_mask] for c in layout.chains), priors])
         spread = np.concatenate([*(c.spread[c.row_mask] for c in layout.chains), priors])
@@ -553,12 +471,8 @@ def numerical_error(response: tuple[Array, ...], errors: tuple[Array, ...]) -> A
     The estimate solves the discretised equations only: to the tolerance of the integration and up to the remaining
     gaps.  In an unstable system the data may seem to fix theta to far more digits than that.
 
-    Parameters
-    ----------
-    response : tuple of (K, n_s, n) arrays
-        d theta / d(initial and matching condition of each stage), per chain.
-    errors : tuple of (K, n_s) arrays
-        Size of the errors of these conditions.
+    response (K, n_s, n) : d theta / d(initial and matching condition of each stage), per chain
+    errors (K, n_s) : size of the errors of these conditions
     """
     scaled = [
         (rows * size[:, :, None]).reshape(size.size, rows.shape[2]) for rows, size in zip(response, errors, strict=True)
@@ -713,13 +627,8 @@ def quantile(level: float, dof: float) -> float:
 def neg2loglik(cost: float, constant: float, *, n_unknown: int = 0) -> float:
     """Return -2 log likelihood, with all constants.
 
-    Parameters
-    ----------
-    cost : float
-        What was minimised.
-    constant : float
-        What it lacks for -log of the density of data and priors, with unknown sigmas at 1.
-    n_unknown : int
-        How many of the data have an unknown factor on their standard deviation; it takes its most likely value.
+    cost : what was minimised
+    constant : what it lacks for -log of the density of data and priors, with unknown sigmas at 1
+    n_unknown : how many of the data have an unknown factor on their standard deviation; it takes its most likely value
     """
     return float(2 * (cost + constant) + n_unknown)

@@ -1,8 +1,8 @@
 """Whether residuals look like noise: per output and experiment, in figures and in sentences.
 
-Five tests (castfit.checks), and outliers by name.  Outliers are set aside before the tests: one value far away would
-hide everything else.  A finding is one only if chance alone gives it in a few fits of a thousand, so that the
-probability is divided among the tests of all outputs.
+Five tests (castfit.result.residuals), and outliers by name.  Outliers are set aside before the tests: one value
+far away would hide everything else.  A finding is one only if chance alone gives it in a few fits of a thousand, so
+that the probability is divided among the tests of all outputs.
 """
 
 from __future__ import annotations
@@ -15,23 +15,59 @@ import numpy as np
 
 from castfit._support.reprs import brief, one_line
 from castfit._support.text_tables import aligned
-from castfit.result.residual_tests import UNTESTED, Figure, autocorrelation, normality, outliers, runs, trend
+from castfit.result.residuals import UNTESTED, Figure, autocorrelation, normality, outliers, runs, trend
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit._support.arrays import Array, Index
     from castfit.result.goodness_of_fit import Goodness
     from castfit.result.influence import Influential
 
-    Array = NDArray[np.float64]
-    Index = NDArray[np.intp]
 
 _SURE = 1e-3  # probability of an outlier, and of a finding by any test, in a fit where nothing is wrong
-_TESTS = ("autocorrelation", "runs", "normality", "with_prediction", "with_time")
 _TINY = 1e-2  # mean square of residuals, in standard deviations, of data that are no measurements
 _NAMED = 3  # outliers in a summary
 _HUNG = 2  # influential values in a summary ...
 _FAR = 2.0  # ... which move an estimate by so many standard errors
+
+
+@dataclass(frozen=True)
+class _TestWords:
+    """How a test is put in words: of what, its number, what is said if nothing or something is found, in summaries.
+
+    wrong : two if the number has a sign, for positive and negative ones
+    """
+
+    subject: str
+    number: str
+    right: str
+    wrong: tuple[str, ...]
+    short: str
+
+
+_TESTS = {
+    "autocorrelation": _TestWords(
+        "Residuals of {} that are neighbours in time", "correlation", "look independent",
+        ("are correlated", "alternate"), "are correlated in time, as where the model misses something",
+    ),
+    "runs": _TestWords(
+        "The signs of residuals of {}", "changes per pair of neighbours", "change as often as those of noise",
+        ("change too rarely",), "keep their sign for long, as where the model misses something",
+    ),
+    "normality": _TestWords(
+        "The residuals of {}", "A² =", "look normal",
+        ("are not normal",), "are not normal, even without outliers",
+    ),
+    "with_prediction": _TestWords(
+        "With the prediction, the residuals of {}", "rank correlation", "do not change in size",
+        ("grow", "shrink"), "change in size with the prediction, so sigma should depend on it",
+    ),
+    "with_time": _TestWords(
+        "With time, the residuals of {}", "rank correlation", "do not change in size",
+        ("grow", "shrink"), "change in size with time",
+    ),
+}  # fmt: skip
 
 
 @brief
@@ -39,16 +75,9 @@ _FAR = 2.0  # ... which move an estimate by so many standard errors
 class Outlier:
     """A measured value that does not belong with the others.
 
-    Attributes
-    ----------
-    experiment, output : str
-    time : float
-    replicate : int
-        Counted from 0 among equal times.
-    value, prediction : float
-        In the unit of the output.
-    residual : float
-        Prediction minus value, in standard deviations (those of the noise model, where it has another scale).
+    replicate : counted from 0 among equal times
+    value, prediction : in the unit of the output
+    residual : prediction minus value, in standard deviations (those of the noise model, where it has another scale)
     """
 
     experiment: str
@@ -72,16 +101,10 @@ class Outlier:
 class Check:
     """One test of residuals.
 
-    Attributes
-    ----------
-    number : float
-        What was measured; NaN where there is too little to test.
-    p_value : float
-        Probability of a number so far from what is expected if the residuals are noise.
-    found : bool
-        Whether that is too little for chance.
-    sentence : str
-        All that in words.
+    number : what was measured; NaN where there is too little to test
+    p_value : probability of a number so far from what is expected if the residuals are noise
+    found : whether that is too little for chance
+    sentence : all that in words
     """
 
     number: float
@@ -104,21 +127,14 @@ _UNSIZED = Check(np.nan, np.nan, False, "The size of the residuals: not tested, 
 class Checks:
     """The tests of one output, in one experiment or in all.
 
-    Attributes
-    ----------
-    output, experiment : str
-        No experiment means all of them.
-    n : int
-        Number of residuals: of measured values, without those beyond a limit of detection.
-    autocorrelation : Check
-        Correlation of residuals that are neighbours in time; the test is Ljung and Box's, of up to ten lags.
-    runs : Check
-        Fraction of neighbours whose signs differ.
-    normality : Check
-        Anderson and Darling's A^2.
-    with_prediction, with_time : Check
-        Rank correlation of the residuals' sizes with the size of the prediction, and with time: whether all values are
-        equally accurate.
+    output, experiment : no experiment means all of them
+    n : number of residuals: of measured values, without those beyond a limit of detection
+    autocorrelation : correlation of residuals that are neighbours in time; the test is Ljung and Box's, of up to ten
+        lags
+    runs : fraction of neighbours whose signs differ
+    normality : Anderson and Darling's A^2
+    with_prediction, with_time : rank correlation of the residuals' sizes with the size of the prediction, and with
+        time: whether all values are equally accurate
     """
 
     output: str
@@ -146,26 +162,15 @@ class Checks:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """What the residuals of a fit look like.
+    """What the residuals of a fit look like; ``print`` shows a table.
 
-    Attributes
-    ----------
-    outputs : dict
-        `Checks` by output, of all experiments together.
-    series : dict
-        `Checks` by (experiment, output).
-    outliers : tuple of Outlier
-        The farthest first.
-    several : bool
-        Whether there are several experiments.
-    heavy : frozenset of str
-        Outputs whose noise model expects values far away, so that these count little.
-    influential : tuple of Influential
-        Values that the estimates hang on, the most influential first.
-    chi2 : Check
-        Of the size of all residuals: chi2 per degree of freedom, where standard deviations are known.
-
-    ``print`` shows a table.
+    outputs : `Checks` by output, of all experiments together
+    series : `Checks` by (experiment, output)
+    outliers : the farthest first
+    several : whether there are several experiments
+    heavy : outputs whose noise model expects values far away, so that these count little
+    influential : values that the estimates hang on, the most influential first
+    chi2 : of the size of all residuals: chi2 per degree of freedom, where standard deviations are known
     """
 
     outputs: Mapping[str, Checks]
@@ -193,7 +198,7 @@ class Diagnostics:
         kinds = {name: [n for n, c in self.outputs.items() if c.checks[name].found] for name in _TESTS}
         if kinds["autocorrelation"]:  # which says what the runs say
             kinds["runs"] = [n for n in kinds["runs"] if n not in kinds["autocorrelation"]]
-        found = [f"{_SHORT[name]} ({', '.join(who)})" for name, who in kinds.items() if who]
+        found = [f"{_TESTS[name].short} ({', '.join(who)})" for name, who in kinds.items() if who]
         said = f"The residuals {'; '.join(found)}." if found else ""
         return tuple(s for s in (first, said, self._hangs) if s)
 
@@ -225,15 +230,6 @@ class Diagnostics:
         return "\n".join([*aligned([head, *rows], "<<>>>>>>"), "", *sized, *said, *hung])
 
 
-_SHORT = {
-    "autocorrelation": "are correlated in time, as where the model misses something",
-    "runs": "keep their sign for long, as where the model misses something",
-    "normality": "are not normal, even without outliers",
-    "with_prediction": "change in size with the prediction, so sigma should depend on it",
-    "with_time": "change in size with time",
-}
-
-
 def diagnose(
     table: Mapping[str, NDArray[Any]],
     *,
@@ -249,27 +245,16 @@ def diagnose(
 ) -> Diagnostics:
     """Examine the residuals of a fit.
 
-    Parameters
-    ----------
-    table : mapping
-        Columns ``experiment``, ``output``, ``time``, ``replicate``, ``value``, ``prediction`` and ``normalised``, (n,)
-        each, in the order of time within an experiment and output; `normalised` is NaN where there is none.
-    dof : float
-        Degrees of freedom of the fit.
-    known : bool
-        Whether standard deviations are known, so that `normalised` has the deviation 1 if the model is right.
-    exact : collection of str
-        Outputs that are fitted to rounding, which is no noise.
-    not_normal : collection of str
-        Outputs whose noise model is not normal.
-    heavy : collection of str
-        Outputs whose noise model expects values far away.
-    by_experiment : bool
-        Whether every experiment is tested for itself, too.
+    table : columns ``experiment``, ``output``, ``time``, ``replicate``, ``value``, ``prediction`` and ``normalised``,
+        (n,) each, in the order of time within an experiment and output; `normalised` is NaN where there is none
+    dof : degrees of freedom of the fit
+    known : whether standard deviations are known, so that `normalised` has the deviation 1 if the model is right
+    exact : outputs that are fitted to rounding, which is no noise
+    not_normal : outputs whose noise model is not normal
+    heavy : outputs whose noise model expects values far away
+    by_experiment : whether every experiment is tested for itself, too
     influential : tuple of Influential
-    goodness : Goodness, optional
-        What is said of chi2.
-    chi2 : float
+    goodness : what is said of chi2
     """
     usable = np.isfinite(table["normalised"])
     parts = _parts(table)
@@ -351,43 +336,13 @@ def _per_time(times: Array, r: Array) -> Array:
 
 def _check(test: str, figure: Figure, what: str, level: float) -> Check:
     """Put a figure in words."""
-    found = bool(figure.p_value < level)
+    words, found = _TESTS[test], bool(figure.p_value < level)
+    subject = words.subject.format(what)
     if np.isnan(figure.p_value):
-        return Check(figure.number, figure.p_value, False, f"{_SUBJECT[test].format(what)}: not tested.")
-    said = _WRONG[test] if found else _RIGHT[test]
-    said = said[figure.number < 0] if isinstance(said, tuple) else said
-    figures = f"({_QUANTITY[test]} {figure.number:.2g}, p = {figure.p_value:.1g})"
-    return Check(figure.number, figure.p_value, found, f"{_SUBJECT[test].format(what)} {said} {figures}.")
-
-
-_SUBJECT = {
-    "autocorrelation": "Residuals of {} that are neighbours in time",
-    "runs": "The signs of residuals of {}",
-    "normality": "The residuals of {}",
-    "with_prediction": "With the prediction, the residuals of {}",
-    "with_time": "With time, the residuals of {}",
-}
-_QUANTITY = {
-    "autocorrelation": "correlation",
-    "runs": "changes per pair of neighbours",
-    "normality": "A² =",
-    "with_prediction": "rank correlation",
-    "with_time": "rank correlation",
-}
-_RIGHT: dict[str, str] = {
-    "autocorrelation": "look independent",
-    "runs": "change as often as those of noise",
-    "normality": "look normal",
-    "with_prediction": "do not change in size",
-    "with_time": "do not change in size",
-}
-_WRONG: dict[str, str | tuple[str, str]] = {
-    "autocorrelation": ("are correlated", "alternate"),
-    "runs": "change too rarely",
-    "normality": "are not normal",
-    "with_prediction": ("grow", "shrink"),
-    "with_time": ("grow", "shrink"),
-}
+        return Check(figure.number, figure.p_value, False, f"{subject}: not tested.")
+    said = words.wrong[-1 if figure.number < 0 else 0] if found else words.right
+    figures = f"({words.number} {figure.number:.2g}, p = {figure.p_value:.1g})"
+    return Check(figure.number, figure.p_value, found, f"{subject} {said} {figures}.")
 
 
 def _cell(check: Check) -> str:

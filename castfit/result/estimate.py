@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.renamed import renamed_attribute
 from castfit._support.reprs import one_line
 from castfit._support.text_tables import rounded
 
@@ -24,8 +25,8 @@ class Estimate(float):
     standard_error : float
         NaN where there is none, as at a bound; infinite where the data do not determine the value.
     interval : (lower, upper)
-        Confidence interval at `level`; see `Result.confidence_intervals`.
-    level : float
+        Confidence interval at `confidence_level`; see `Result.confidence_intervals`.
+    confidence_level : float
     verdict : str
         What the data say about it, in words.
     unit : str
@@ -44,9 +45,10 @@ class Estimate(float):
     name: str
     standard_error: float
     interval: tuple[float, float]
-    level: float
+    confidence_level: float
     verdict: str
     unit: str
+    level = renamed_attribute("level", "confidence_level")
 
     def __new__(
         cls,
@@ -55,14 +57,14 @@ class Estimate(float):
         name: str,
         standard_error: float,
         interval: tuple[float, float],
-        level: float,
+        confidence_level: float,
         verdict: str,
         unit: str = "",
     ) -> Estimate:
         """Make an estimate from a value and what is known about it."""
         made = super().__new__(cls, value)
         made.name, made.standard_error, made.interval = name, standard_error, interval
-        made.level, made.verdict, made.unit = level, verdict, unit
+        made.confidence_level, made.verdict, made.unit = confidence_level, verdict, unit
         return made
 
     @property
@@ -76,7 +78,8 @@ class Estimate(float):
         if not np.isfinite(error):
             return one_line(f"{self.name} = {value:.6g}{unit} ({self.verdict})")
         low, high = (rounded(end, error) for end in self.interval)
-        spread = f"{rounded(value, error)} ± {error:.2g}{unit}, {100 * self.level:g} % interval [{low}, {high}]"
+        level = f"{100 * self.confidence_level:g} %"
+        spread = f"{rounded(value, error)} ± {error:.2g}{unit}, {level} interval [{low}, {high}]"
         return one_line(f"{self.name} = {spread} ({self.verdict})")
 
     __str__ = float.__repr__  # as a number, where it is put into text

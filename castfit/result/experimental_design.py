@@ -18,8 +18,8 @@ import numpy as np
 
 from castfit._support.reprs import brief
 from castfit.result.confidence_region import Axis, ConfidenceRegion, half_width
-from castfit.simulate.output_sensitivities import Responses, responses
 from castfit.result.structural_identifiability import dense_times
+from castfit.simulate.output_sensitivities import Responses, responses
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -37,18 +37,10 @@ _NOISE = 0.05  # relative error of outputs that nobody has measured, where nothi
 class Suggestion:
     """One more value that would help most.
 
-    Attributes
-    ----------
-    combination : str
-        What it would help to know.
-    output, experiment : str
-    time : float
-    measured : bool
-        Whether this output is measured in this experiment already.
-    before, after : float
-        To what the combination is known, in half-widths as those of `Axis.known_to`; inf for not at all.
-    sentence : str
-        All that in words.
+    combination : what it would help to know
+    measured : whether this output is measured in this experiment already
+    before, after : to what the combination is known, in half-widths as those of `Axis.known_to`; inf for not at all.
+    sentence : all that in words
     """
 
     combination: str
@@ -86,20 +78,8 @@ def suggestions(
 ) -> tuple[Suggestion, ...]:
     """Say what one more value would do for the combination that is known worst.
 
-    Parameters
-    ----------
-    posed : Posed
-    theta : (n_theta,) array
-    region : ConfidenceRegion
-    table : mapping
-        Columns ``experiment``, ``output``, ``time``, ``prediction``, ``deviation``, (n_data,) each.
-    options : IntegratorOptions
-
-    Returns
-    -------
-    tuple of Suggestion
-        The best value of what is measured already, and the best of all if another output is better; none where
-        nothing helps.
+    That is the best value of what is measured already, and the best of all if another output is better; none where
+    nothing helps.  The table has columns ``experiment``, ``output``, ``time``, ``prediction`` and ``deviation``.
     """
     if not region.axes:
         return ()

@@ -21,10 +21,8 @@ import numpy as np
 from scipy import linalg
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from castfit._support.arrays import Array, Mask
 
-    Array = NDArray[np.float64]
-    Mask = NDArray[np.bool_]
 
 RANK_TOLERANCE = 1e-7  # scaled singular values below this fraction of the largest are no information
 ROUNDING = 1e-14  # rows that small beside others are zero
@@ -36,30 +34,17 @@ PARTICIPATION = 1e-3  # a quantity takes part in an undetermined direction if it
 class Information:
     """What a condensed problem determines, for noise of variance 1; n = n_theta, f free directions.
 
-    Attributes
-    ----------
-    inverse : (n, n) array
-        Inverse of E^T E along the constraints, on the determined subspace; 0 for quantities at a bound.
-    root : (n, rank) array
-        inverse = root root^T.
-    response : (n, m) array
-        How the estimate answers to errors of the residuals, d theta / d u.
-    closure_response : (n, n_f) array
-        How it answers to errors of the equations, d theta / d e.
-    rank : int
-        Number of free directions that the data determine.
-    singular_values : (f,) array
-        Of E diag(1/d) Z, decreasing.
-    directions : (f - rank, n) array
-        Undetermined directions d * dtheta, each of length 1 and on as few quantities as possible.
-    scale : (n,) array
-        d, the effect of each quantity on the data.
-    undetermined : (n,) bool array
-        Quantities that take part in an undetermined direction.
-    null : (n, f - rank) array
-        N: undetermined directions d * dtheta, each of length 1 with what follows from it.
-    leverage : (m,) array
-        How much of each row's own error the fit follows, from 0 to 1.
+    inverse (n, n) : inverse of E^T E along the constraints, on the determined subspace; 0 for quantities at a bound
+    root (n, rank) : inverse = root root^T
+    response (n, m) : how the estimate answers to errors of the residuals, d theta / d u
+    closure_response (n, n_f) : how it answers to errors of the equations, d theta / d e
+    rank : number of free directions that the data determine
+    singular_values (f,) : of E diag(1/d) Z, decreasing
+    directions (f - rank, n) : undetermined directions d * dtheta, each of length 1 and on as few quantities as possible
+    scale (n,) : d, the effect of each quantity on the data
+    undetermined (n,) : quantities that take part in an undetermined direction
+    null (n, f - rank) : N: undetermined directions d * dtheta, each of length 1 with what follows from it
+    leverage (m,) : how much of each row's own error the fit follows, from 0 to 1
     """
 
     inverse: Array
@@ -96,24 +81,15 @@ def information(
 ) -> Information:
     """Decide the rank of a condensed least-squares problem, and invert it where it can be inverted.
 
-    Parameters
-    ----------
-    E : (m, n_x) array
-        Derivative of the residuals.
-    F : (n_f, n_x) array
-        Derivative of the equations.
-    held : (n_x,) bool array
-        Unknowns that a bound holds; they are excluded.
-    n_theta : int, optional
-        Only the first n_theta unknowns are reported; by default all.
-    scale : (n_x,) array, optional
-        d; by default the column norms of E.
-    rank_tolerance : float
-        Singular values of the column-scaled Jacobian below this fraction of the largest count as zero.
-    metric : (n_x, n_x) array, optional
-        y^T metric y is the square length of a direction y, where others follow from it; by default y^T y.
-    largest : float
-        A singular value of a larger matrix, of which these are the rest.
+    E (m, n_x) : derivative of the residuals
+    F (n_f, n_x) : derivative of the equations
+    held (n_x,) : unknowns that a bound holds; they are excluded
+    n_theta : only the first n_theta unknowns are reported; by default all
+    scale (n_x,) : d; by default the column norms of E
+    rank_tolerance : singular values of the column-scaled Jacobian below this fraction of the largest count as zero
+    metric (n_x, n_x) : y^T metric y is the square length of a direction y, where others follow from it; by default y^T
+        y
+    largest : a singular value of a larger matrix, of which these are the rest
     """
     m = E.shape[0]
     d = positive(np.linalg.norm(E, axis=0) if scale is None else scale)

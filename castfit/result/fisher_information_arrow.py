@@ -1,14 +1,14 @@
 """What a condensed problem determines where own quantities of many experiments are eliminated chain by chain.
 
-The same figures as those of `castfit.information`, without any matrix over all of theta.  In scaled unknowns
-(castfit.solve.own has the arrow and its notation), with the pseudo-inverse R^+ of a chain's triangle,
+The same figures as those of `castfit.result.fisher_information`, without any matrix over all of theta.  In scaled
+unknowns (castfit.solve.arrow has the arrow and its notation), with the pseudo-inverse R^+ of a chain's triangle,
 
     L_i = -R_i^+ B_i                               how own unknowns answer to the border
     T   = rows of the border, those that chains leave to it, and (1 - R_i R_i^+) B_i
     M   = I + sum_i L_i^T L_i                      square lengths of the border's directions, with what follows
 
     information on the border = T^T T, directions in the metric M;   C its inverse
-    covariance of own_i       = R_i^+ R_i^+T + L_i C L_i^T            (castfit.block_matrix)
+    covariance of own_i       = R_i^+ R_i^+T + L_i C L_i^T            (castfit.result.block_matrix)
 
 What the data leave open is either a direction of one chain's own quantities (a zero singular value of R_i), or one of
 the border.
@@ -24,18 +24,14 @@ import numpy as np
 
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.fisher_information import PARTICIPATION, RANK_TOLERANCE, Information, information, sparse_basis
-from castfit.solve.bounded_lsq import triangle
+from castfit.solve.arrow import Arrow, at_border
 from castfit.solve.condensing import Condensed, chain_adjoint
-from castfit.solve.own import Arrow, at_border
+from castfit.solve.matrices import triangle
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from castfit._support.arrays import Array, Index, Mask
+    from castfit.solve.matrices import BlockRows
 
-    from castfit.solve.rows import BlockRows
-
-    Array = NDArray[np.float64]
-    Index = NDArray[np.intp]
-    Mask = NDArray[np.bool_]
 
 MOST = 100
 """Undetermined directions that are listed; all quantities that take part in any are marked."""
@@ -55,27 +51,14 @@ class _Part:
 class OwnInformation:
     """As `Information`, in blocks; n = n_theta, m rows.
 
-    Attributes
-    ----------
-    arrow : Arrow
-    border : Information
-        Of the border, in scaled unknowns.
-    raw : BlockMatrix
-        The inverse in scaled unknowns, nothing left out.
-    inverse : BlockMatrix
-        Of theta.
-    rank : int
-    condition : float
-        An estimate: the largest singular value over the smallest of a chain's triangle, or of the border.
-    directions : (k, n) array
-        At most `MOST`.
-    scale : (n,) array
-    undetermined : (n,) bool array
-    leverage : (m,) array
-    rows : BlockRows
-        Derivatives of the residuals.
-    roots : tuple of (N, o, o) arrays
-        Per batch, of the inverse of own unknowns, shared ones known; scaled.
+    border : of the border, in scaled unknowns
+    raw : the inverse in scaled unknowns, nothing left out
+    inverse : of theta
+    condition : an estimate: the largest singular value over the smallest of a chain's triangle, or of the border
+    directions (k, n) : at most `MOST`
+    scale (n,), undetermined (n,), leverage (m,)
+    rows : derivatives of the residuals
+    roots (N, o, o) : per batch, of the inverse of own unknowns, shared ones known; scaled
     """
 
     arrow: Arrow
@@ -120,14 +103,9 @@ class OwnInformation:
     ) -> BlockMatrix:
         """Return the covariance of theta that independent errors of the matching conditions cause.
 
-        Parameters
-        ----------
-        condensed : Condensed
-        errors : (K, n_s) array per chain
-        bounded, path : int arrays
-            Active bounds of eliminated variables (positions in v), and active path constraints.
-        shift : (n,) array, optional
-            A known error of theta.
+        errors (K, n_s) per chain
+        bounded, path : active bounds of eliminated variables (positions in v), and active path constraints
+        shift (n,) : a known error of theta
         """
         of, raw = self.arrow, self.raw
         n_b, theta = of.n_b, self.scale.size
@@ -182,18 +160,10 @@ def own_information(
 ) -> OwnInformation:
     """Decide the rank chain by chain and of the border, and invert what can be inverted.
 
-    Parameters
-    ----------
-    rows : BlockRows
-        Derivatives of the residuals.
-    of : Arrow
-        The same, in unknowns scaled by 1/d.
-    equations : (k, n_b) array
-        Derivatives of equations by the scaled border.
-    held : (n_x,) bool array
-        Unknowns that a bound holds.
-    names : tuple of n_theta str
-    rank_tolerance : float
+    rows : derivatives of the residuals
+    of : the same, in unknowns scaled by 1/d
+    equations (k, n_b) : derivatives of equations by the scaled border
+    held (n_x,) : unknowns that a bound holds
     """
     largest, n_b, n_x = of.largest, of.n_b, of.scale.size
     limit = rank_tolerance * largest

@@ -4,6 +4,17 @@ Where standard deviations are known, chi2 has a distribution of its own.  Where 
 much of the data's variance the model leaves, and whether what it leaves looks like noise.  For that the signs of
 successive residuals are compared: of m pairs of neighbours half have unequal signs, by the binomial distribution, and
 far fewer where the model misses something (a runs test, Wald and Wolfowitz 1940).
+
+Information criteria say what a better fit is worth, given what the model estimates.  With
+
+L   likelihood of the data alone, with all constants: priors are left out
+n   number of measured values
+k   number of what is estimated: directions of theta that the data determine, unknown deviations of the noise included
+
+    AIC = -2 log L + 2 k,   AICc = AIC + 2 k (k + 1) / (n - k - 1),   BIC = -2 log L + k log n
+
+A quantity at its bound is not counted, nor is one that the data leave open.  Where priors share in determining theta,
+k is the sum of the leverages of the data, between 0 and n_theta: the effective number of parameters (Moody 1992).
 """
 
 from __future__ import annotations
@@ -15,14 +26,12 @@ import numpy as np
 from scipy import special
 
 from castfit._support.reprs import one_line
-from castfit.result.residual_tests import runs as signs
+from castfit.result.residuals import ResidualSeries
+from castfit.result.residuals import runs as signs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
 
 _SURE = 1e-3  # probability below which something is no chance
 _RARE = 0.05  # and below which it deserves a word
@@ -33,37 +42,16 @@ EXACT = 1e-12  # unexplained variance of an exact fit: what is left is rounding
 
 
 @dataclass(frozen=True)
-class Series:
-    """The residuals of one output in one experiment, in the order of time.
-
-    residuals (n,) weighted by 1 / sigma; values (n,) the data; sigma (n,).
-    """
-
-    experiment: str
-    output: str
-    residuals: Array
-    values: Array
-    sigma: Array
-
-
-@dataclass(frozen=True)
 class Goodness:
     """How well the model describes the data.
 
-    Attributes
-    ----------
-    described : bool
-        False where the residuals are far larger than the noise can be, or large and not like noise.
-    p_value : float
-        Probability of a chi2 at least as large if the model is right; NaN where standard deviations are unknown.
-    chi2_per_datum : dict
-        Mean squared weighted residual by output; about 1 where standard deviations are known and right.
-    unexplained : dict
-        By output, the sum of squared residuals divided by that of the data about their mean; NaN for constant data.
-    runs : dict
-        By output, the probability of as few changes of sign if residuals are independent; NaN for few data.
-    sentence : str
-        All that in words.
+    described : False where the residuals are far larger than the noise can be, or large and not like noise
+    p_value : probability of a chi2 at least as large if the model is right; NaN where standard deviations are unknown
+    chi2_per_datum : mean squared weighted residual by output; about 1 where standard deviations are known and right
+    unexplained : by output, the sum of squared residuals divided by that of the data about their mean; NaN for constant
+        data
+    runs : by output, the probability of as few changes of sign if residuals are independent; NaN for few data
+    sentence : all that in words
     """
 
     described: bool
@@ -84,18 +72,10 @@ UNKNOWN = Goodness(True, np.nan, {}, {}, {}, "")
 """Nothing is known, as of a fit that could not be evaluated."""
 
 
-def goodness(series: Sequence[Series], chi2: float, dof: int, *, absolute_sigma: bool) -> Goodness:
+def goodness(series: Sequence[ResidualSeries], chi2: float, dof: int, *, absolute_sigma: bool) -> Goodness:
     """Judge the residuals of a fit.
 
-    Parameters
-    ----------
-    series : sequence of Series
-    chi2 : float
-        Sum of squared weighted residuals, priors included.
-    dof : int
-        Degrees of freedom.
-    absolute_sigma : bool
-        Whether the residuals' standard deviations are known to be 1.
+    chi2 holds what priors cost; with `absolute_sigma` the residuals' standard deviations are known to be 1.
     """
     if not np.isfinite(chi2) or not series:
         return UNKNOWN
@@ -116,7 +96,7 @@ def goodness(series: Sequence[Series], chi2: float, dof: int, *, absolute_sigma:
 
 
 def _by_chi2(
-    series: Sequence[Series], chi2: float, dof: int, p_value: float, runs: dict[str, float]
+    series: Sequence[ResidualSeries], chi2: float, dof: int, p_value: float, runs: dict[str, float]
 ) -> tuple[bool, str]:
     """Judge by the distribution of chi2."""
     ratio = f"chi2/n = {chi2 / sum(s.residuals.size for s in series):.3g}"
@@ -166,11 +146,11 @@ def _in_runs(runs: dict[str, float]) -> str:
     return f" The residuals of {', '.join(found)} keep their sign for long: the model misses something there."
 
 
-def _mean_square(group: Sequence[Series]) -> float:
+def _mean_square(group: Sequence[ResidualSeries]) -> float:
     return float(np.mean(np.concatenate([s.residuals for s in group]) ** 2))
 
 
-def _unexplained(group: Sequence[Series]) -> float:
+def _unexplained(group: Sequence[ResidualSeries]) -> float:
     """Return the sum of squared residuals relative to that of the data about their mean."""
     values = np.concatenate([s.values for s in group])
     weight = np.concatenate([1.0 / s.sigma for s in group])
@@ -179,3 +159,39 @@ def _unexplained(group: Sequence[Series]) -> float:
     total = float(np.sum((weight * (values - mean)) ** 2))
     rounding = float(np.sum((weight * np.finfo(float).eps * values) ** 2))
     return float(residuals @ residuals) / total if total > rounding else np.nan
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """Information criteria of a fit; only differences between fits of the same data mean something.
+
+    neg2loglik : -2 log likelihood of the data, without priors
+    n, k : numbers of data and of what is estimated; k is whole where there are no priors
+    """
+
+    neg2loglik: float
+    n: int
+    k: float
+
+    @property
+    def aic(self) -> float:
+        """Akaike's information criterion."""
+        return self.neg2loglik + 2 * self.k
+
+    @property
+    def aicc(self) -> float:
+        """Akaike's criterion, corrected for few data (Hurvich and Tsai 1989); inf where n <= k + 1."""
+        rest = self.n - self.k - 1
+        return self.aic + 2 * self.k * (self.k + 1) / rest if rest > 0 else np.inf
+
+    @property
+    def bic(self) -> float:
+        """Schwarz's (Bayesian) information criterion."""
+        return self.neg2loglik + self.k * float(np.log(self.n))
+
+    def __str__(self) -> str:
+        k = f"{self.k:.3g}" if self.k != round(self.k) else f"{self.k:.0f}"
+        return (
+            f"-2 log L = {self.neg2loglik:.6g} of {self.n} data, {k} estimated: "
+            f"AIC {self.aic:.6g}, AICc {self.aicc:.6g}, BIC {self.bic:.6g}"
+        )

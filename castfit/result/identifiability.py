@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from castfit._support.arrays import Array
     from castfit.result.covariance import Statistics
 
-    Array = NDArray[np.float64]
 
 POOR = 1.0  # poorly determined: the standard error exceeds this fraction of the value
 CORRELATED = 0.99  # correlations at least this large are reported
@@ -59,13 +59,9 @@ class Verdict:
 class Combination:
     """Quantities that the data do not tell apart.
 
-    Attributes
-    ----------
     names : tuple of str
-    directions : tuple of dict
-        Changes that leave the data alone: weight by name, each quantity in units of its own effect on the data.
-    sentence : str
-        Such as ``only k1*k2 enters``.
+    directions : changes that leave the data alone: weight by name, each quantity in units of its own effect on the data
+    sentence : such as ``only k1*k2 enters``
     """
 
     names: tuple[str, ...]
@@ -115,19 +111,12 @@ def judge(
 ) -> Identifiability:
     """Put statistics into words.
 
-    Parameters
-    ----------
     names : sequence of str
-    values : (n_theta,) array
-        Estimates, natural scale.
-    slopes : (n_theta,) array
-        d value / d theta.
-    at_bound : dict
-        ``"lower"`` or ``"upper"`` for each quantity that a bound holds.
-    statistics : Statistics
-        In search scale.
-    unknown : str
-        Why standard errors mean nothing here, if they do; what is not identifiable is so at any point.
+    values (n_theta,) : estimates, natural scale
+    slopes (n_theta,) : d value / d theta
+    at_bound : ``"lower"`` or ``"upper"`` for each quantity that a bound holds
+    statistics : in search scale
+    unknown : why standard errors mean nothing here, if they do; what is not identifiable is so at any point
     """
     combinations = combinations_of(names, values, slopes, statistics.directions, statistics.scale)
     if not unknown and statistics.dof <= 0 and np.isnan(statistics.noise).any():
@@ -219,16 +208,11 @@ def combinations_of(
 ) -> tuple[Combination, ...]:
     """Group the undetermined directions and name what each group leaves determined.
 
-    Parameters
-    ----------
     names : sequence of str
-    values : (n_theta,) array
-        Natural scale.
-    slopes : (n_theta,) array
-        d value / d theta.
-    directions : (k, n_theta) array
-        Changes scale * dtheta that leave the data alone.
-    scale : (n_theta,) array
+    values (n_theta,) : natural scale
+    slopes (n_theta,) : d value / d theta
+    directions (k, n_theta) : changes scale * dtheta that leave the data alone
+    scale (n_theta,)
     """
     natural = directions / scale * slopes  # changes of the natural values
     found: list[Combination] = []

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
+    from castfit._support.arrays import Array
+
 
 _ALONE = 1.0 - 1e-6  # leverage of a value that nothing checks
 
@@ -35,20 +36,11 @@ _ALONE = 1.0 - 1e-6  # leverage of a value that nothing checks
 class Influential:
     """A measured value that the estimates hang on.
 
-    Attributes
-    ----------
-    experiment, output : str
-    time : float
-    replicate : int
-        Counted from 0 among equal times.
-    leverage : float
-        Which part of its error the fit follows, from 0 to 1.
-    distance : float
-        Cook's: how far the estimates move without it; inf where it alone determines something.
-    quantity : str
-        What would move most.
-    shift : float
-        By how many standard errors it would; NaN where the value alone determines it.
+    replicate : counted from 0 among equal times
+    leverage : which part of its error the fit follows, from 0 to 1
+    distance : Cook's: how far the estimates move without it; inf where it alone determines something
+    quantity : what would move most
+    shift : by how many standard errors it would; NaN where the value alone determines it
     """
 
     experiment: str
@@ -77,12 +69,9 @@ class Influential:
 class Influence:
     """What each measured value does to the estimates, (n_data,) each, in the order of the residuals.
 
-    leverage, distance : arrays
-        Leverages and Cook's distances.
-    shifts : (n_data, n_theta) array
-        By how many standard errors the estimates would move without a value, to first order.
-    limit : float
-        Distance above which a value is influential.
+    leverage, distance : leverages and Cook's distances
+    shifts (n_data, n_theta) : by how many standard errors the estimates would move without a value, to first order
+    limit : distance above which a value is influential
     """
 
     leverage: Array
@@ -100,19 +89,12 @@ class Influence:
 def influence(residuals: Array, jacobian: Array, root: Array, leverage: Array, rank: int, dof: float) -> Influence:
     """Find what each value does.
 
-    Parameters
-    ----------
-    residuals : (m,) array
-        Of variance 1; NaN where sigma is not known.
-    jacobian : (m, n_theta) array
-        Of these residuals.
-    root : (n_theta, n_theta) array
-        root root^T is the covariance of theta.
-    leverage : (m,) array
-    rank : int
-        p.
-    dof : float
-        Degrees of freedom of the noise, inf where it is known.
+    residuals (m,) : of variance 1; NaN where sigma is not known
+    jacobian (m, n_theta) : of these residuals
+    root (n_theta, n_theta) : root root^T is the covariance of theta
+    leverage (m,)
+    rank : p
+    dof : degrees of freedom of the noise, inf where it is known
     """
     h = np.clip(leverage, 0.0, 1.0)
     rest = np.where(h < _ALONE, 1.0 - h, np.nan)

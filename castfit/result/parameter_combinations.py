@@ -19,7 +19,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
+    from castfit._support.arrays import Array
+
 
 _CLOSE = 1.25  # how much the error of a rounded combination may differ from that of the direction, as a factor
 _ALIGNED = 0.95  # cosine between a direction and what is written for it, at least
@@ -32,19 +33,11 @@ _DIGITS = (1, 2, 3)
 def rounded_direction(g: Array, error: Callable[[Array], float], units: Array) -> Array | None:
     """Return the simplest combination h (n,) that says what a direction g does; None if that takes too many terms.
 
-    Parameters
-    ----------
-    g : (n,) array
-        Of length 1.
-    error : callable
-        The standard error of a combination; infinite, too.
-    units : (n,) array
-        What is rounded are the weights of what is written, h / units.
+    Its first entry that is not zero is positive.
 
-    Returns
-    -------
-    (n,) array
-        Its first entry that is not zero is positive.
+    g (n,) : of length 1
+    error : returns the standard error of a combination; infinite, too
+    units (n,) : what is rounded are the weights of what is written, h / units
     """
     wanted = error(g)
     weights = g * units if np.isinf(wanted) else g / units  # what is moved along the direction, or what is known
@@ -118,19 +111,11 @@ def weighted_sum(terms: Sequence[str], weights: Array) -> str:
 def written(names: Sequence[str], h: Array, logarithmic: NDArray[np.bool_], magnitudes: Array) -> tuple[str, float]:
     """Write a combination, and return by what its change in u is multiplied to be the change of what is written.
 
-    Parameters
-    ----------
-    names : sequence of str
-    h : (n,) array
-    logarithmic : (n,) bool array
-        Whose logarithms, that is relative changes, are meant; the others are linear.
-    magnitudes : (n,) array
-        In whose units u counts: d p = magnitude * u.
+    A product of powers has the unit 1: its error is relative.  That of a sum is in the unit of its first term.
 
-    Returns
-    -------
-    text, unit : str, float
-        A product of powers has the unit 1: its error is relative.  That of a sum is in the unit of its first term.
+    h (n,)
+    logarithmic (n,) : whose logarithms, that is relative changes, are meant; the others are linear
+    magnitudes (n,) : in whose units u counts, d p = magnitude * u
     """
     taking = h != 0.0
     if logarithmic[taking].all():

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.arguments import items, name_of, text
+from castfit._support.status import check, suggest
 from castfit.densities.priors import JointNormal
 from castfit.result.result import Result
-from castfit._support.status import check, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +95,7 @@ def _chosen(result: Result, names: Any) -> tuple[str, ...]:
 
 def _information(result: Result) -> tuple[Array, Array]:
     """Return rows whose squares are the information on theta, and an offset whose slope is that at bounds."""
-    known = np.asarray(result.statistics.information)
+    known = np.asarray(result.information)
     if known.shape != (len(result.names),) * 2 or not np.isfinite(known).all():
         check("Prior", ["the result holds no information on its quantities; fit again with this version of castfit"])
     held = np.array([name in result.active for name in result.names], dtype=np.bool_)

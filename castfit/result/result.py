@@ -1,4 +1,4 @@
-"""The result of a fit: its parts, its table, prediction, and saving; `castfit.concluded` builds it."""
+"""The result of a fit: what it holds, its table, prediction, and saving; `castfit.fit.build_result` builds it."""
 
 from __future__ import annotations
 
@@ -7,72 +7,176 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.reprs import listed, one_line
-from castfit._support.json_codec import plain, rebuilt, restored
-from castfit._support.lazy_imports import made, page, picture
 from castfit._support.arguments import is_count, is_one_of, option_mistakes, real, rng_mistakes, text
+from castfit._support.arrays import Array, Mask
+from castfit._support.json_codec import plain, rebuilt_fields, restored
+from castfit._support.renamed import renamed
+from castfit._support.reprs import listed, one_line
+from castfit._support.status import InputError, Status, check, suggest
 from castfit._support.text_tables import aligned, rounded
-from castfit.result.bands_linear import bands_mistakes, read_outputs, with_bands
-from castfit.result.information_criteria import Criteria
-from castfit.result.diagnostics import Diagnostics, diagnose
-from castfit.result.bands_from_draws import Ensemble, with_ensemble
-from castfit.result.estimate import Estimate
-from castfit.problem.fingerprint import changed, question
-from castfit.result.goodness_of_fit import EXACT, UNKNOWN, Goodness
-from castfit.result.identifiability import NUMERICAL, Identifiability
-from castfit.result.bands_inputs import input_bands
+from castfit._support.views import views
 from castfit.integrate import IntegratorOptions
-from castfit.result.influence import Influence, influence, named_influential
-from castfit.result.parts import Estimates, Provenance, Uncertainty
-from castfit.problem.problem import kind_mistakes, with_nodes, with_smoothness
+from castfit.problem import fingerprint
+from castfit.problem.problem import Posable, kind_mistakes, with_nodes, with_smoothness
+from castfit.result.bands import (
+    ParameterDraws,
+    bands_from_draws,
+    bands_mistakes,
+    deviation,
+    input_bands,
+    linear_bands,
+    read_outputs,
+)
 from castfit.result.confidence_region import ConfidenceRegion, confidence_region
+from castfit.result.constraint_table import ConstraintTable
+from castfit.result.covariance import quantile
+from castfit.result.diagnostics import Diagnostics, diagnose
+from castfit.result.estimate import Estimate
+from castfit.result.goodness_of_fit import EXACT, UNKNOWN, Criteria, Goodness
+from castfit.result.identifiability import NUMERICAL, Identifiability
+from castfit.result.influence import Influence, influence, named_influential
 from castfit.result.residuals import Seen, residual_table, scores
 from castfit.simulate.simulate import Nodes, Prediction, Times, predict
-from castfit.result.covariance import quantile
-from castfit._support.status import InputError, Status, check, suggest
 
 if TYPE_CHECKING:
     import casadi as ca
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from castfit.result.constraint_table import ConstraintTable
     from castfit.problem.compiled_problem import Posed
-    from castfit.problem.problem import Posable
 
-    Array = NDArray[np.float64]
 
-_PARTS = (Estimates, Uncertainty, Provenance)
 _MANY = 12  # experiments up to which each has a row of its own in tables
 FORMAT = 2  # of saved results; those of format 1, without goodness of fit, are read too
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Result:
     """What a fit found; the same from every transcription and solver.
 
     Values are in natural scale unless said otherwise.  In arrays over the estimated quantities they stand in the order
-    of `names`.
+    of `names`, in arrays over the data by experiment, time, output.
 
     Attributes
     ----------
-    solution : Estimates
-        Where the search ended.
-    statistics : Uncertainty
-        What the data say about the estimates.
+    status : Status
+        How the solve ended.
+    message : str
+        How the solve ended, in words.
+    names : tuple of str
+        The estimated quantities.
+    theta : (n_theta,) array
+        Estimates in search scale.
+    log : (n_theta,) array of bool
+        Which entries of theta are logarithms.
+    parameters, initial_states : dict
+        Estimates by name.
+    bounds : (n_theta, 2) array
+        Lower and upper bounds of the estimated quantities.
+    active : dict
+        ``"lower"`` or ``"upper"`` for each variable that a bound holds, nodes included.
+    cost : float
+        What was minimised: ``chi2 / 2`` where standard deviations are known; where they share an unknown factor
+        ``n_data / 2 * log(chi2 / n_data)`` plus half the squares of the priors' residuals.
+    chi2 : float
+        Sum of squared weighted residuals, priors included; of the data alone where the weights' factor is unknown.
+    n_data : int
+        Number of measured values.
+    residuals : (n_data,) array
+        (model - data) / sigma, with sigma as it was given, 1 if it was not.
+    normalised_residuals : (n_data,) array
+        Residuals of variance 1 if the model is right; NaN where sigma could not be estimated.
+    predictions : (n_data,) array
+        What the model says of every measured value.
+    spreads : (n_data,) array
+        Sigma, scale or dispersion of every measured value, as given or computed; 1 where unknown and eliminated.
+    deviations : (n_data,) array
+        Standard deviation of every measured value by its noise model, in the unit of the output.
+    gaps : float
+        Largest continuity defect of the trajectory, in units of the state's typical magnitude.
+    trajectories : dict
+        Per experiment the `Nodes`: times (K,) and states (K, n_x) at the start of every stage.
     goodness : Goodness
         Whether the model describes the data.
-    provenance : Provenance
-        How the result came about.
+    identifiability : Identifiability
+        A verdict on every quantity.
+    constraints : ConstraintTable
+        What constraints did to the estimates, and what each costs: ``print(result.constraints)``.
+    dof : int
+        Number of values and priors minus the number of directions that they determine.
+    neg2loglik : float
+        -2 log likelihood with all constants; with unknown noise at its maximum likelihood.
+    neg2logprior : float
+        The part of `neg2loglik` that is the priors'.
+    n_estimated : float
+        How many numbers the data determine, unknown deviations of the noise included; see `criteria`.
+    aic, bic : float
+        Akaike's and Schwarz's (Bayesian) information criteria, of the data.
+    standard_errors : dict
+        Square roots of the covariance's diagonal, numerical errors included.
+    numerical_errors : dict
+        The part of the standard errors that is due to the finite accuracy of the integration.
+    covariance, correlation : (n_theta, n_theta) array
+        NaN where a bound holds an estimate, inf on the diagonal of what is not identifiable.  Of more than 500
+        quantities in many experiments a `BlockMatrix`, as is `information`.
+    information : (n_theta, n_theta) array
+        Fisher's information of data and priors on theta, search scale, active bounds left aside.
+    jacobian : (n_data + n_prior, n_theta) array
+        Derivative of the residuals with respect to theta along the model's equations, rows of priors last.  Of more
+        than 500 quantities in many experiments a sparse array of SciPy.
+    gradient : (n_theta,) array
+        Derivative of the cost with respect to theta.
+    rank : int
+        Number of directions of theta that data and priors determine; -1 if it is not known.
+    root : (n_theta, n_theta) array
+        root @ root.T is the covariance of what is determined, search scale; see `confidence_region`.
+    undetermined : (k, n_theta) array
+        Directions of theta that data and priors leave open, search scale.
+    leverage : (n_data,) array
+        How much of each measured value's own error the fit follows, from 0 to 1.
+    noise : float
+        Estimated factor on the standard deviations of the data (their value where none was given); 1 if they are
+        taken as they are; NaN where data do not share one factor, see `sigmas`.
+    sigmas, sigma_errors : dict
+        The most likely values of unknown standard deviations that were eliminated, as ``sigma(y)``, and their standard
+        errors; others are parameters.
+    absolute_sigma : bool
+        Whether standard deviations are taken as they are.
+    inflation : float
+        The unbiased variance of an unknown sigma that all data share, in units of the most likely one; else 1.
+    smoothness : dict
+        The weight of the roughness of each smooth estimated input, as given or chosen.
+    effective : dict
+        Effective degrees of freedom of each smooth estimated input, in all experiments together: how many of its
+        values the data determine.
+    confidence_level : float
+        Confidence level of the intervals in the table.
+    transcription, solver : str
+        Their labels.
+    integrator : IntegratorOptions
+        Options with which `predict` integrates.
+    iterations : int
+        Number of iterations, those of all attempts.
+    evaluations, failures : dict
+        Number of evaluations by kind, and of failed ones by cause.
+    time : float
+        Seconds that the fit took.
+    history : tuple of dict
+        One entry per iteration.
+    versions : mapping
+        Of castfit, CasADi, NumPy and Python.
+    question : mapping
+        Hashes of model and data, by what they are of, in a result that was loaded.
+    strategies : tuple of str
+        What was tried, in this order, until something described the data; the first search is "the start".
     problem : Problem or None
         None in a result that was loaded; see `with_problem`.
-
-    What the parts hold is also to be had from the result itself, for instance ``result.parameters``.
 
     Examples
     --------
@@ -90,129 +194,85 @@ class Result:
     array([47.43, 48.64])
     """
 
-    solution: Estimates
-    statistics: Uncertainty
+    status: Status
+    message: str
+    names: tuple[str, ...]
+    theta: Array
+    log: Mask
+    parameters: dict[str, float]
+    initial_states: dict[str, float]
+    bounds: Array = field(default_factory=lambda: np.empty((0, 2)))
+    active: dict[str, str]
+    cost: float
+    chi2: float
+    n_data: int
+    residuals: Array
+    normalised_residuals: Array = field(default_factory=lambda: np.empty(0))
+    predictions: Array = field(default_factory=lambda: np.empty(0))
+    spreads: Array = field(default_factory=lambda: np.empty(0))
+    deviations: Array = field(default_factory=lambda: np.empty(0))
+    gaps: float
+    trajectories: dict[str, Nodes]
     goodness: Goodness
-    provenance: Provenance
-    problem: Posable | None = field(default=None)
+    identifiability: Identifiability
+    constraints: ConstraintTable = field(default_factory=ConstraintTable)
+    dof: int
+    neg2loglik: float
+    neg2logprior: float = 0.0
+    n_estimated: float = np.nan
+    aic: float
+    bic: float
+    standard_errors: dict[str, float]
+    numerical_errors: dict[str, float]
+    covariance: Array
+    correlation: Array
+    information: Array = field(default_factory=lambda: np.empty((0, 0)))
+    jacobian: Array
+    gradient: Array
+    rank: int = -1
+    root: Array = field(default_factory=lambda: np.empty((0, 0)))
+    undetermined: Array = field(default_factory=lambda: np.empty((0, 0)))
+    leverage: Array = field(default_factory=lambda: np.empty(0))
+    noise: float
+    sigmas: dict[str, float] = field(default_factory=dict[str, float])
+    sigma_errors: dict[str, float] = field(default_factory=dict[str, float])
+    absolute_sigma: bool
+    inflation: float = 1.0
+    smoothness: dict[str, float] = field(default_factory=dict[str, float])
+    effective: dict[str, float] = field(default_factory=dict[str, float])
+    confidence_level: float
+    transcription: str
+    solver: str
+    integrator: IntegratorOptions
+    iterations: int
+    evaluations: dict[str, int]
+    failures: dict[str, int]
+    time: float
+    history: tuple[dict[str, float], ...]
+    versions: Mapping[str, str]
+    question: Mapping[str, str] = field(default_factory=dict[str, str])
+    strategies: tuple[str, ...] = ()
+    problem: Posable | None = None
+
+    @property
+    def solution(self) -> Result:
+        """The result itself; castfit 0.2 kept where the search ended here."""
+        return self
+
+    @property
+    def statistics(self) -> Result:
+        """The result itself; castfit 0.2 kept what the data say about the estimates here."""
+        return self
+
+    @property
+    def provenance(self) -> Result:
+        """The result itself; castfit 0.2 kept how it came about here."""
+        return self
 
     @property
     def success(self) -> bool:
         """Whether this is a solution; if not it is the best point so far, and there are no standard errors."""
         return self.status.success
-
-    @property
-    def status(self) -> Status:
-        """How the solve ended."""
-        return self.solution.status
-
-    @property
-    def message(self) -> str:
-        """How the solve ended, in words."""
-        return self.solution.message
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The estimated quantities."""
-        return self.solution.names
-
-    @property
-    def theta(self) -> Array:
-        """Estimates in search scale."""
-        return self.solution.theta
-
-    @property
-    def log(self) -> NDArray[np.bool_]:
-        """Which entries of theta are logarithms."""
-        return self.solution.log
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        """Estimated parameters by name."""
-        return self.solution.parameters
-
-    @property
-    def initial_states(self) -> dict[str, float]:
-        """Estimated initial states by name."""
-        return self.solution.initial_states
-
-    @property
-    def cost(self) -> float:
-        """What was minimised."""
-        return self.solution.cost
-
-    @property
-    def chi2(self) -> float:
-        """Sum of squared weighted residuals, priors included."""
-        return self.solution.chi2
-
-    @property
-    def n_data(self) -> int:
-        """Number of measured values."""
-        return self.solution.n_data
-
-    @property
-    def residuals(self) -> Array:
-        """(model - data) / sigma by experiment, time, output, with sigma as it was given, 1 if it was not."""
-        return self.solution.residuals
-
-    @property
-    def active(self) -> dict[str, str]:
-        """``"lower"`` or ``"upper"`` for each variable that a bound holds, nodes included."""
-        return self.solution.active
-
-    @property
-    def gaps(self) -> float:
-        """Largest continuity defect of the trajectory, in units of the state's typical magnitude."""
-        return self.solution.gaps
-
-    @property
-    def trajectories(self) -> dict[str, Nodes]:
-        """Per experiment the `Nodes`: times (K,) and states (K, n_x) at the start of every stage."""
-        return self.solution.trajectories
-
-    @property
-    def dof(self) -> int:
-        """Number of values and priors minus the number of directions that they determine."""
-        return self.statistics.dof
-
-    @property
-    def neg2loglik(self) -> float:
-        """-2 log likelihood with all constants."""
-        return self.statistics.neg2loglik
-
-    @property
-    def aic(self) -> float:
-        """Akaike's information criterion."""
-        return self.statistics.aic
-
-    @property
-    def bic(self) -> float:
-        """Schwarz's (Bayesian) information criterion."""
-        return self.statistics.bic
-
-    @property
-    def jacobian(self) -> Array:
-        """Derivative of the residuals with respect to theta along the model's equations, rows of priors last.
-
-        Of more than 500 quantities in many experiments a sparse array of SciPy.
-        """
-        return self.statistics.jacobian
-
-    @property
-    def gradient(self) -> Array:
-        """Derivative of the cost with respect to theta."""
-        return self.statistics.gradient
-
-    @property
-    def neg2logprior(self) -> float:
-        """The part of `neg2loglik` that is the priors'."""
-        return self.statistics.neg2logprior
-
-    @property
-    def n_estimated(self) -> float:
-        """How many numbers the data determine, unknown deviations of the noise included."""
-        return self.statistics.n_estimated
 
     @property
     def criteria(self) -> Criteria:
@@ -226,176 +286,6 @@ class Result:
     def aicc(self) -> float:
         """Akaike's information criterion, corrected for few data."""
         return self.criteria.aicc
-
-    @property
-    def covariance(self) -> Array:
-        """Covariance of the estimates: NaN where a bound holds one, inf on the diagonal of what is not identifiable.
-
-        Of more than 500 quantities in many experiments a `BlockMatrix`, as are correlation and information.
-        """
-        return self.statistics.covariance
-
-    @property
-    def information(self) -> Array:
-        """Fisher's information of data and priors on theta, search scale, active bounds left aside."""
-        return self.statistics.information
-
-    @property
-    def rank(self) -> int:
-        """Number of directions of theta that data and priors determine; -1 if it is not known."""
-        return self.statistics.rank
-
-    @property
-    def root(self) -> Array:
-        """Square root of the covariance of what is determined, search scale; see `confidence_region`."""
-        return self.statistics.root
-
-    @property
-    def undetermined(self) -> Array:
-        """Directions of theta that data and priors leave open, (k, n_theta), search scale."""
-        return self.statistics.undetermined
-
-    @property
-    def leverage(self) -> Array:
-        """How much of each measured value's own error the fit follows, from 0 to 1, in the order of `residuals`."""
-        return self.statistics.leverage
-
-    @property
-    def bounds(self) -> Array:
-        """Lower and upper bounds of the estimated quantities, (n_theta, 2)."""
-        return self.solution.bounds
-
-    @property
-    def correlation(self) -> Array:
-        """Correlation of the estimates, (n_theta, n_theta)."""
-        return self.statistics.correlation
-
-    @property
-    def standard_errors(self) -> dict[str, float]:
-        """Square roots of the covariance's diagonal, numerical errors included."""
-        return self.statistics.standard_errors
-
-    @property
-    def numerical_errors(self) -> dict[str, float]:
-        """The part of the standard errors that is due to the finite accuracy of the integration."""
-        return self.statistics.numerical_errors
-
-    @property
-    def smoothness(self) -> dict[str, float]:
-        """The weight of the roughness of each smooth estimated input, as given or chosen."""
-        return self.statistics.smoothness
-
-    @property
-    def effective(self) -> dict[str, float]:
-        """Effective degrees of freedom of each smooth estimated input: how many of its values the data determine."""
-        return self.statistics.effective
-
-    @property
-    def inflation(self) -> float:
-        """The unbiased variance of an unknown sigma that all data share, in units of the most likely one; else 1."""
-        return self.statistics.inflation
-
-    @property
-    def noise(self) -> float:
-        """Estimated factor on the standard deviations of the data (their value where none was given)."""
-        return self.statistics.noise
-
-    @property
-    def sigmas(self) -> dict[str, float]:
-        """The most likely values of unknown standard deviations that were eliminated; others are parameters."""
-        return self.statistics.sigmas
-
-    @property
-    def sigma_errors(self) -> dict[str, float]:
-        """Standard errors of `sigmas`."""
-        return self.statistics.sigma_errors
-
-    @property
-    def normalised_residuals(self) -> Array:
-        """Residuals of variance 1 if the model is right, in the order of `residuals`; NaN where sigma is not known."""
-        if self.solution.normalised_residuals.size < self.n_data:  # saved by an earlier version
-            return self.residuals / (1.0 if self.absolute_sigma else self.noise)
-        return self.solution.normalised_residuals
-
-    @property
-    def predictions(self) -> Array:
-        """What the model says of every measured value, in the order of `residuals`."""
-        return self.solution.predictions
-
-    @property
-    def spreads(self) -> Array:
-        """Sigma, scale or dispersion of every measured value, as given or computed; 1 where unknown and eliminated."""
-        return self.solution.spreads
-
-    @property
-    def deviations(self) -> Array:
-        """Standard deviation of every measured value by its noise model, in the unit of the output."""
-        return self.solution.deviations
-
-    @property
-    def absolute_sigma(self) -> bool:
-        """Whether standard deviations are taken as they are."""
-        return self.statistics.absolute_sigma
-
-    @property
-    def confidence_level(self) -> float:
-        """Confidence level of the intervals in the table."""
-        return self.statistics.confidence_level
-
-    @property
-    def constraints(self) -> ConstraintTable:
-        """What constraints did to the estimates, and what each costs: ``print(result.constraints)``."""
-        return self.statistics.constraints
-
-    @property
-    def identifiability(self) -> Identifiability:
-        """A verdict on every quantity."""
-        return self.statistics.identifiability
-
-    @property
-    def transcription(self) -> str:
-        """Label of the transcription."""
-        return self.provenance.transcription
-
-    @property
-    def solver(self) -> str:
-        """Label of the solver."""
-        return self.provenance.solver
-
-    @property
-    def integrator(self) -> IntegratorOptions:
-        """Options with which `predict` integrates."""
-        return self.provenance.integrator
-
-    @property
-    def iterations(self) -> int:
-        """Number of iterations, those of all attempts."""
-        return self.provenance.iterations
-
-    @property
-    def evaluations(self) -> dict[str, int]:
-        """Number of evaluations by kind."""
-        return self.provenance.evaluations
-
-    @property
-    def failures(self) -> dict[str, int]:
-        """Number of failed evaluations by cause."""
-        return self.provenance.failures
-
-    @property
-    def time(self) -> float:
-        """Seconds that the fit took."""
-        return self.provenance.time
-
-    @property
-    def history(self) -> tuple[dict[str, float], ...]:
-        """One entry per iteration."""
-        return self.provenance.history
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """Of castfit, CasADi, NumPy and Python."""
-        return self.provenance.versions
 
     @property
     def values(self) -> dict[str, float]:
@@ -432,7 +322,7 @@ class Result:
             name=name,
             standard_error=error,
             interval=interval,
-            level=self.confidence_level,
+            confidence_level=self.confidence_level,
             verdict=said,
             unit=unit,
         )
@@ -445,7 +335,8 @@ class Result:
         """Iterate over the names of the estimates."""
         return iter(self.names)
 
-    def confidence_intervals(self, level: float | None = None) -> dict[str, tuple[float, float]]:
+    @renamed(level="confidence_level")
+    def confidence_intervals(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
         """Return the interval of each estimate.
 
         Intervals are symmetric in search scale, so that those of a quantity on a logarithmic scale stay positive; they
@@ -454,14 +345,11 @@ class Result:
 
         Parameters
         ----------
-        level : float, optional
+        confidence_level : float, optional
             By default the result's `confidence_level`.
         """
-        chosen = self.confidence_level if level is None else real(level)
-        wrong = chosen is None or not 0 < chosen < 1
-        check("confidence_intervals", [f"level is {text(level)}; it lies between 0 and 1"] if wrong else [])
-        assert chosen is not None
-        factor = quantile(chosen, np.inf if self.absolute_sigma else self.dof)
+        chosen = self._level("confidence_intervals", confidence_level)
+        factor = self._quantile(chosen)
         out: dict[str, tuple[float, float]] = {}
         for (name, value), log in zip(self.values.items(), self.log, strict=True):
             reach = factor * self.standard_errors[name]
@@ -474,12 +362,13 @@ class Result:
                 out[name] = (value - reach, value + reach)
         return out
 
-    def confidence_region(self, level: float | None = None) -> ConfidenceRegion:
+    @renamed(level="confidence_level")
+    def confidence_region(self, confidence_level: float | None = None) -> ConfidenceRegion:
         """Return the ellipsoid in which the quantities lie together: its axes, the boxes about it, in words.
 
         Parameters
         ----------
-        level : float, optional
+        confidence_level : float, optional
             By default the result's `confidence_level`.
 
         Returns
@@ -493,20 +382,35 @@ class Result:
         InputError
             For a fit that failed.
         """
-        chosen = self.confidence_level if level is None else real(level)
-        wrong = chosen is None or not 0 < chosen < 1
-        check("confidence_region", [f"level is {text(level)}; it lies between 0 and 1"] if wrong else [])
-        assert chosen is not None
-        return confidence_region(self.solution, self.statistics, chosen)
+        chosen = self._level("confidence_region", confidence_level)
+        if not self.success:
+            raise InputError("confidence_region", ["a fit that failed has no covariance, and so no confidence region"])
+        return confidence_region(
+            names=self.names,
+            values=np.array(list(self.values.values())),
+            log=self.log,
+            bounds=self.bounds,
+            held=np.array([name in self.active for name in self.names]),
+            covariance=self.covariance,
+            correlation=self.correlation,
+            information=self.information,
+            root=self.root,
+            undetermined=self.undetermined,
+            rank=self.rank,
+            numerical_errors=np.array([self.numerical_errors[name] for name in self.names]),
+            confidence_level=chosen,
+            dof=np.inf if self.absolute_sigma else self.dof,
+        )
 
+    @renamed(level="confidence_level")
     def predict(
         self,
         times: Times = None,
         *,
         outputs: Mapping[str, ca.SX] | None = None,
-        bands: str | Ensemble | None = None,
+        bands: str | ParameterDraws | None = None,
         noise: bool = False,
-        level: float | None = None,
+        confidence_level: float | None = None,
         rng: int | np.random.Generator = 0,
         workers: int | Executor = 1,
     ) -> Prediction:
@@ -524,7 +428,7 @@ class Result:
             of the predictions of all draws of a bootstrap or a sampler.
         noise : bool
             Whether the limits are those of a new measured value, its noise included.
-        level : float, optional
+        confidence_level : float, optional
             Probability that the limits enclose, by default the result's `confidence_level`.
         rng : int or numpy.random.Generator
             For the noise about the predictions of draws.
@@ -546,10 +450,16 @@ class Result:
         SimulationError
             If the integration stops, as it may after a fit that failed.
         """
-        problem, chosen = self._owner("predict"), self.confidence_level if level is None else real(level)
+        problem = self._owner("predict")
+        chosen = self.confidence_level if confidence_level is None else real(confidence_level)
         mistakes = option_mistakes(
             ("noise", noise, is_one_of(noise, True, False), "give True or False"),
-            ("level", level, chosen is not None and 0.0 < chosen < 1.0, "it lies between 0 and 1"),
+            (
+                "confidence_level",
+                confidence_level,
+                chosen is not None and 0.0 < chosen < 1.0,
+                "it lies between 0 and 1",
+            ),
         )
         mistakes += [*bands_mistakes(bands, self.names), *rng_mistakes(rng)]
         profiled, alone = is_one_of(bands, "profile"), is_one_of(workers, 1)
@@ -572,15 +482,18 @@ class Result:
         if bands is None:
             return found
         if isinstance(bands, str):
-            parts = (self.solution, self.statistics, posed, found, self.integrator)
-            linear = with_bands(*parts, chosen, noise=noise and not profiled)
+            of_values = partial(deviation, self.sigmas, self.noise, posed) if noise and not profiled else None
+            basis = (self.theta, self.covariance, posed, found, self.integrator)
+            linear = linear_bands(*basis, self._quantile(chosen), of_values)
             if not profiled:
                 return linear
-            return made("profile.bands.prediction_bands")(self, posed, linear, chosen, noise=noise, workers=workers)
-        drawn = (bands, self.statistics, posed, self.theta, found, self.integrator)
-        return with_ensemble(*drawn, chosen, np.random.default_rng(rng), noise=noise)
+            return views().profile_bands(self, posed, linear, chosen, noise=noise, workers=workers)
+        unbiased = self.noise / self.sigmas["sigma"] if "sigma" in self.sigmas else 1.0
+        drawn = (bands, self.theta, posed, found, self.integrator)
+        return bands_from_draws(*drawn, chosen, np.random.default_rng(rng), unbiased if noise else None)
 
-    def estimated_inputs(self, times: Times = None, *, level: float | None = None) -> Prediction:
+    @renamed(level="confidence_level")
+    def estimated_inputs(self, times: Times = None, *, confidence_level: float | None = None) -> Prediction:
         """Return every estimated input as a function of time, with its band.
 
         Parameters
@@ -588,7 +501,7 @@ class Result:
         times : (n,) array, or mapping from experiment to array, optional
             Between the first and the last knot; by default evenly from the start of each experiment to its end, and the
             knots.
-        level : float, optional
+        confidence_level : float, optional
             Probability that the band covers the input, at each time by itself; by default the result's
             `confidence_level`.
 
@@ -604,11 +517,9 @@ class Result:
         InputError
             If no input is estimated, for times beyond the knots, and for a loaded result without its problem.
         """
-        problem, chosen = self._owner("estimated_inputs"), self.confidence_level if level is None else real(level)
-        wrong = chosen is None or not 0 < chosen < 1
-        check("estimated_inputs", [f"level is {text(level)}; it lies between 0 and 1"] if wrong else [])
-        assert chosen is not None
-        return input_bands(self.solution, self.statistics, problem.posed, times, chosen)
+        problem, chosen = self._owner("estimated_inputs"), self._level("estimated_inputs", confidence_level)
+        factor = self._quantile(chosen) if self.success else np.nan
+        return input_bands(self.theta, self.log.astype(float), self.covariance, problem.posed, times, factor)
 
     def residual_table(self) -> dict[str, NDArray[Any]]:
         """Return one row per measured value, as columns: ``pandas.DataFrame(result.residual_table())`` is a frame.
@@ -623,8 +534,7 @@ class Result:
         InputError
             For a loaded result without its problem.
         """
-        found = self.solution
-        seen = Seen(found.predictions, found.spreads, found.residuals, self.normalised_residuals, found.deviations)
+        seen = Seen(self.predictions, self.spreads, self.residuals, self.normalised_residuals, self.deviations)
         return residual_table(self._owner("residual_table"), seen)
 
     @property
@@ -655,7 +565,7 @@ class Result:
 
     def ended(self, status: Status, message: str) -> Result:
         """Return the result with another status and message."""
-        return replace(self, solution=replace(self.solution, status=status, message=message))
+        return replace(self, status=status, message=message)
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Figure:
         """Plot data, model and residuals; also write the figure to `path` if it is given.
@@ -664,11 +574,11 @@ class Result:
         ----------
         path : str or Path, optional
         **options
-            Of `castfit.plots.fit`: `bands`, `noise`, `level` and `rng` are those of `predict` and shade where the curve
-            lies; ``log=False`` keeps axes linear, ``share=False`` gives every panel its own scale.
+            Of `castfit.plots.fit`: `bands`, `noise`, `confidence_level` and `rng` are those of `predict` and shade
+            where the curve lies; ``log=False`` keeps axes linear, ``share=False`` gives every panel its own scale.
         """
         self._owner("plot")
-        return picture("fit")(self, path, **options)
+        return views().plots.fit(self, path, **options)
 
     def report(self, path: str | Path, **options: Any) -> Path:
         """Write a page that tells the story of this fit: question, data, estimates, verdicts, residuals, the way there.
@@ -688,7 +598,7 @@ class Result:
         Path
             Of the file.
         """
-        return page("report")(self, path, **options)
+        return views().reports.report(self, path, **options)
 
     def with_problem(self, problem: Posable) -> Result:
         """Return the result together with the problem that it answers, after loading.
@@ -708,8 +618,8 @@ class Result:
             for name, have, want in zip(what, found, expected, strict=True)
             if have != want
         ]
-        if self.provenance.question and not mistakes:
-            other = changed(self.provenance.question, question(problem))
+        if self.question and not mistakes:
+            other = fingerprint.changed(self.question, fingerprint.question(problem))
             mistakes = [
                 f"the {what} differs from that of the result; give the problem that was fitted" for what in other
             ]
@@ -732,6 +642,17 @@ class Result:
             return problem
         return with_nodes(problem, order) or problem
 
+    def _level(self, what: str, given: Any) -> float:
+        """Return the level of intervals that is asked for, by default the result's own."""
+        level = self.confidence_level if given is None else real(given)
+        if level is None or not 0 < level < 1:
+            raise InputError(what, [f"confidence_level is {text(given)}; it lies between 0 and 1"])
+        return level
+
+    def _quantile(self, level: float) -> float:
+        """Return half the width of an interval, in standard errors."""
+        return quantile(level, np.inf if self.absolute_sigma else self.dof)
+
     def _owner(self, what: str) -> Posable:
         if self.problem is None:
             raise InputError(what, ["a loaded result does not know its model; use result.with_problem(problem) first"])
@@ -748,12 +669,12 @@ class Result:
 
     def to_plain(self) -> dict[str, Any]:
         """Return what JSON gets: everything but the problem."""
-        content: dict[str, Any] = {"castfit_result": FORMAT, "goodness": plain(self.goodness)}
-        for part in (self.solution, _written_out(self.statistics), self.provenance):
-            content |= plain(part)
+        matrices = ("covariance", "correlation", "information", "jacobian")  # in blocks no file should hold them whole
+        held = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "problem"}
+        held |= {name: np.empty((0, 0)) for name in matrices if not isinstance(held[name], np.ndarray)}
         if self.problem is not None:
-            content["question"] = question(self.problem)
-        return content
+            held["question"] = fingerprint.question(self.problem)
+        return {"castfit_result": FORMAT, **plain(held)}
 
     @classmethod
     def load(cls, path: str | Path) -> Result:
@@ -774,7 +695,7 @@ class Result:
 
     @classmethod
     def from_plain(cls, entry: Any, where: str = "the record") -> Result:
-        """Read what `to_plain` returned and `castfit._json.restored` left of it; `where` it was, for messages."""
+        """Read what `to_plain` returned and `restored` left of it; `where` it was, for messages."""
         content = dict(cast("dict[str, Any]", entry if isinstance(entry, dict) else {}))
         version = content.pop("castfit_result", None)
         if version not in (1, FORMAT):
@@ -782,9 +703,8 @@ class Result:
             raise InputError("Result.load", [f"{where} is {found}"])
         if version == 1:
             content |= {"goodness": plain(UNKNOWN), "question": {}}
-        absent = [
-            f.name for part in _PARTS for f in fields(part) if f.name not in content and f.default_factory is MISSING
-        ]
+        needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+        absent = [name for name in needed if name not in content]
         check("Result.load", [f"{where} lacks {', '.join(absent)}; it is damaged"] if absent else [])
         try:
             result = _read(content)
@@ -810,19 +730,12 @@ class Result:
         return self.summary()
 
     def _repr_html_(self) -> str:
-        return page("card")(self)
+        return views().reports.card(self)
 
     def __repr__(self) -> str:
         shown = listed((f"{name} = {value:.4g}" for name, value in self.values.items()), 60)
         how = self.transcription.partition(" (")[0]
         return one_line(f"Result({self.status.value}: chi2 = {self.chi2:.6g}, {shown}; {how})")
-
-
-def _written_out(statistics: Uncertainty) -> Uncertainty:
-    """Leave out matrices that stand in blocks, which no file should hold as a whole."""
-    none = np.empty((0, 0))
-    matrices = {name: getattr(statistics, name) for name in ("covariance", "correlation", "information", "jacobian")}
-    return replace(statistics, **{n: none for n, m in matrices.items() if not isinstance(m, np.ndarray)})
 
 
 def _read(content: dict[str, Any]) -> Result:
@@ -831,8 +744,11 @@ def _read(content: dict[str, Any]) -> Result:
     for key in ("theta", "log"):
         if np.shape(content[key]) != (len(names),):
             raise ValueError(f"{key} is {text(content[key])}")
-    solution, statistics, provenance = (rebuilt(part, content) for part in _PARTS)
-    return Result(solution, statistics, rebuilt(Goodness, content["goodness"]), provenance)
+    found = Result(**rebuilt_fields(Result, content))
+    if found.normalised_residuals.size < found.n_data:  # saved by an earlier version
+        normalised = found.residuals / (1.0 if found.absolute_sigma else found.noise)
+        return replace(found, normalised_residuals=normalised)
+    return found
 
 
 def _families(names: Sequence[str]) -> dict[str, list[str]]:

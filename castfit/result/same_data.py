@@ -9,7 +9,7 @@ import numpy as np
 from castfit.problem.fingerprint import question
 
 if TYPE_CHECKING:
-    from castfit.problem.conditions import Condition
+    from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
     from castfit.result.result import Result
 
@@ -37,7 +37,7 @@ def data_mistakes(first: Result, second: Result, names: tuple[str, str]) -> list
 
 
 def _by_hashes(first: Result, second: Result, names: tuple[str, str]) -> list[str]:
-    hashes = [r.provenance.question if r.problem is None else question(r.problem) for r in (first, second)]
+    hashes = [r.question if r.problem is None else question(r.problem) for r in (first, second)]
     data = [{k: v for k, v in h.items() if k.startswith("data of ")} for h in hashes]
     if not all(data):
         return [f"it is not known whether {names[0]} and {names[1]} are of the same data; use result.with_problem"]

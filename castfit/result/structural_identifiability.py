@@ -23,21 +23,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.reprs import brief
-from castfit.result.identifiability import Combination, combinations_of
 from castfit.integrate import IntegratorOptions
-from castfit.simulate.output_sensitivities import responses
 from castfit.result.covariance import information
+from castfit.result.identifiability import Combination, combinations_of
+from castfit.simulate.output_sensitivities import responses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
-    from castfit.problem.conditions import Condition
+    from castfit._support.arrays import Array, Mask
+    from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
 
-    Mask = NDArray[np.bool_]
 
 DRAWS = 3  # points at which the rank is found
 _EARLIEST = 1e-6  # of an experiment: the first time after its start
@@ -54,22 +51,13 @@ _TOLERANCE = 1e-9  # of the integration
 class Structure:
     """What the measured outputs, known densely and without errors, determine.
 
-    Attributes
-    ----------
-    names : tuple of str
-        Quantities that were examined: all but those that appear in the noise only.
-    rank : int
-        Number of directions that are determined; -1 if no draw could be integrated.
-    combinations : tuple of Combination
-        What is not, and what remains of it, such as ``only k1*k2 enters``.
-    margin : float
-        How many times the smallest singular value that counts exceeds the errors of the integration.
-    draws : int
-        At how many random points.
-    resolution : float
-        What is smaller than this part of the largest effect counts as none.
-    sentence : str
-        All that in words.
+    names : quantities that were examined: all but those that appear in the noise only
+    rank : number of directions that are determined; -1 if no draw could be integrated
+    combinations : what is not, and what remains of it, such as ``only k1*k2 enters``
+    margin : how many times the smallest singular value that counts exceeds the errors of the integration
+    draws : at how many random points
+    resolution : what is smaller than this part of the largest effect counts as none
+    sentence : all that in words
     """
 
     names: tuple[str, ...]
@@ -113,15 +101,9 @@ def structure(
 ) -> Structure:
     """Find the rank at random quantities around theta (n_theta,), within the bounds.
 
-    Parameters
-    ----------
-    posed : Posed
-    theta : (n_theta,) array
-    rng : Generator
-    options : IntegratorOptions
-        Their method is used, with tolerances of this test.
-    wanted : callable
-        Asked before each further draw; False ends the test with what is known.
+    theta (n_theta,)
+    options : their method is used, with tolerances of this test
+    wanted : asked before each further draw; False ends the test with what is known
     """
     kept = np.array([q.of not in posed.noise_parameters for q in posed.quantities], dtype=np.bool_)
     names = tuple(q.name for q, keep in zip(posed.quantities, kept, strict=True) if keep)

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.experiment.experiment import Points
 from castfit.densities.noise.gaussian import Gaussian
-from castfit.problem.observables import Observed
+from castfit.experiment.experiment import Points
+from castfit.problem.observables import ObservedOutput
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from castfit._support.arrays import Array
-    from castfit.problem.conditions import Condition
     from castfit.integrate import IntegratorOptions
+    from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
     from castfit.solve.staged import Linearization, StagedProblem
 
@@ -50,16 +50,9 @@ def responses(
 ) -> Responses | None:
     """Integrate one experiment with its forward sensitivities; None where that fails.
 
-    Parameters
-    ----------
-    posed : Posed
-    condition : Condition
-    times : (n,) array
-        Increasing, from the experiment's start on.
-    theta : (n_theta,) array
-    options : IntegratorOptions
-    outputs : sequence of str, optional
-        By default all that the model has, its states included.
+    times (n,) : increasing, from the experiment's start on
+    theta (n_theta,)
+    outputs : by default all that the model has, its states included
     """
     names = posed.model.output_names if outputs is None else tuple(outputs)
     staged = simulated(posed, condition, times, theta, options, names)
@@ -81,7 +74,7 @@ def simulated(
     names: Sequence[str],
 ) -> StagedProblem:
     """Pose one experiment by single shooting as if outputs were measured at times, to be zero with errors of 1."""
-    plain = Observed(Gaussian(), -1, ("",))
+    plain = ObservedOutput(Gaussian(), -1, ("",))
     unmeasured = Points(times, np.zeros((times.size, len(names))), np.ones((times.size, len(names))))
     asked = replace(
         posed,

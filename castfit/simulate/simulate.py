@@ -7,45 +7,43 @@ where the system is unstable.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Union, cast, overload
 
 import casadi as ca
 import numpy as np
-from numpy.typing import NDArray
 
-from castfit._support.reprs import brief
-from castfit._support.casadi_functions import Built
-from castfit.problem.validation import point_mistakes, tau_mistakes
 from castfit._support.arguments import named, real, reals, text
-from castfit.model.delay import LADDER, Line
+from castfit._support.arrays import Array
+from castfit._support.casadi_functions import Built
+from castfit._support.reprs import brief
+from castfit._support.status import CastfitError, InputError, check, suggest
 from castfit.experiment.events import read_events, up_to
 from castfit.experiment.experiment import Consistent, Experiment, as_input
+from castfit.experiment.measurements import time_mistakes
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.grids import merge, snap
-from castfit.integrate.march import Course, Stretch, march
+from castfit.integrate.lanes import merge, snap
+from castfit.integrate.trajectories import IntegrationCase, Stretch, march, mean_magnitude, units_of
 from castfit.integrate.triggers import triggered
-from castfit.integrate.units import mean_magnitude, units_of
+from castfit.model.delay import LADDER, DelayLine
 from castfit.model.model import Model
 from castfit.problem.compiled_problem import Posed
-from castfit.problem.problem import Problem, with_nodes
 from castfit.problem.imported_model import Loaded
-from castfit.experiment.time_series import time_mistakes
 from castfit.problem.parameters import Parameter, at_start
-from castfit._support.status import CastfitError, InputError, check, suggest
+from castfit.problem.problem import Problem, with_nodes
+from castfit.problem.validation import point_mistakes, tau_mistakes
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from castfit.problem.conditions import Condition
     from castfit.experiment.events import Doses, Event, Happening
     from castfit.experiment.inputs import Input
-    from castfit.problem.problem import Posable
+    from castfit.problem.compiled_experiments import Condition
     from castfit.problem.event_schedule import Timetable
+    from castfit.problem.problem import Posable
 
-Array = NDArray[np.float64]
 
 _SUBDIVISIONS = 12  # table entries between measured times or nodes, so that interpolation errs little
 _OBSERVE: Built[Model, Any] = Built()
@@ -207,7 +205,12 @@ def simulate(
 
 
 def _eventful(
-    model: Model, case: Case, nodes: Nodes, times: Array, events: Sequence[Happening], options: IntegratorOptions
+    model: Model,
+    case: SimulationCase,
+    nodes: Nodes,
+    times: Array,
+    events: Sequence[Happening],
+    options: IntegratorOptions,
 ) -> dict[str, Any]:
     """Return all outputs of a model in which something happens at times: of a problem that has this one experiment."""
     begin, end = float(nodes.times[0]), float(times[-1])
@@ -228,7 +231,7 @@ def _eventful(
     except InputError as error:
         raise InputError("simulate", error.problems) from error
     (condition,) = posed.conditions
-    case = Case.until(posed.model, condition, posed.guess, float(times[-1]), options)
+    case = SimulationCase.until(posed.model, condition, posed.guess, float(times[-1]), options)
     x, z, p = _states(posed.model, case, first_nodes(posed, posed.guess)[0], times, options)
     return _observed(model, case.inputs, times, x, z, p[:, : len(model.parameters)])
 
@@ -240,7 +243,7 @@ def _is_dae(problem: Any) -> bool:
 
 
 def _with_enough_nodes(
-    evaluate: Callable[[Any], Any], asked: Any, with_order: Callable[[int], Any], lines: Sequence[Line]
+    evaluate: Callable[[Any], Any], asked: Any, with_order: Callable[[int], Any], lines: Sequence[DelayLine]
 ) -> Any:
     """Evaluate a model or problem with more and more nodes in its delay lines, until no output moves any more."""
     found, order = evaluate(asked), max((line.order for line in lines if line.adaptive), default=LADDER[-1])
@@ -292,7 +295,7 @@ def first_nodes(problem: Posable, theta: Array) -> list[Nodes]:
 
 
 @dataclass(frozen=True)
-class Path:
+class SimulatedPath:
     """What was integrated in one experiment.
 
     times (n,), states x (n, n_x), algebraic states z (n, n_z), inputs u (n, n_u), parameters p (n, n_p)
@@ -317,25 +320,32 @@ def paths(
     start: Any,
     integrator: IntegratorOptions,
     mistakes: list[str],
-) -> tuple[Model, list[Path]]:
+) -> tuple[Model, list[SimulatedPath]]:
     """Integrate as `simulate` does, and return all states; `where` is what messages call the caller."""
     if isinstance(problem, Model):
         case, nodes, at = _model_case(where, problem, parameters, times, initial, inputs, start, mistakes)
         return problem, [_path(problem, case, nodes, at, integrator)]
     posed, theta = _read(where, problem, parameters, times, initial, inputs, start, mistakes)
     chosen, _ = _output_times(posed, times)
-    found: list[Path] = []
-    for condition, nodes in zip(posed.conditions, first_nodes(posed, theta), strict=True):
+    cases = _cases(posed, theta, first_nodes(posed, theta), chosen, integrator)
+    return posed.posed.model, [_path(posed.posed.model, *case, integrator) for case in cases]
+
+
+def _cases(
+    problem: Posable, theta: Array, nodes: list[Nodes], chosen: Mapping[str, Array], options: IntegratorOptions
+) -> Iterator[tuple[SimulationCase, Nodes, Array]]:
+    """Go through the experiments whose output times are chosen: case, nodes, times."""
+    for condition, known in zip(problem.conditions, nodes, strict=True):
         if condition.name in chosen:
-            case = Case.until(posed.posed.model, condition, theta, float(chosen[condition.name][-1]), integrator)
-            found.append(_path(posed.posed.model, case, nodes, chosen[condition.name], integrator))
-    return posed.posed.model, found
+            times = chosen[condition.name]
+            case = SimulationCase.until(problem.posed.model, condition, theta, float(times[-1]), options)
+            yield case, known, times
 
 
-def _path(model: Model, case: Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> Path:
+def _path(model: Model, case: SimulationCase, nodes: Nodes, times: Array, options: IntegratorOptions) -> SimulatedPath:
     x, z, p = _states(model, case, nodes, times, options)
     u = np.array([signal(times) for signal in case.inputs]).reshape(-1, times.size).T
-    return Path(case.name, times, x, z, u, p)
+    return SimulatedPath(case.name, times, x, z, u, p)
 
 
 def _model_case(
@@ -347,7 +357,7 @@ def _model_case(
     inputs: Any,
     start: Any,
     mistakes: list[str],
-) -> tuple[Case, Nodes, Array]:
+) -> tuple[SimulationCase, Nodes, Array]:
     """Read what is needed to integrate a model without data; also return the output times (n,)."""
     begin = 0.0 if start is None else real(start)
     if begin is None or not np.isfinite(begin):
@@ -366,7 +376,7 @@ def _model_case(
     end = at[-1] if times is not None and at is not None and at.ndim == 1 and at.size else None
     signals, p, x0, z0 = read_model(where, model, parameters, initial, inputs, begin, mistakes, end=end)
     assert at is not None
-    return Case("the model", signals, p, z0), Nodes(np.array([begin]), x0[None]), at
+    return SimulationCase("the model", signals, p, z0), Nodes(np.array([begin]), x0[None]), at
 
 
 def read_model(
@@ -382,10 +392,7 @@ def read_model(
 ) -> tuple[tuple[Input, ...], Array, Array, Array]:
     """Return a model's inputs, parameters p (n_p,), initial states (n_x,) and guess of algebraic states (n_z,).
 
-    Raises
-    ------
-    InputError
-        Listing these mistakes, after those that were found before.
+    Raises InputError: listing these mistakes, after those that were found before.
     """
     values = named("parameters", parameters, mistakes)
     mistakes += [f"'{n}' is no parameter: {suggest(n, model.parameters)}" for n in values if n not in model.parameters]
@@ -450,19 +457,15 @@ def predict(
     chosen, mistakes = _output_times(problem, times)
     check("predict", mistakes)
     options = integrator or IntegratorOptions()
-    out: Prediction = {}
-    for condition, known in zip(problem.conditions, nodes, strict=True):
-        if condition.name in chosen:
-            case = Case.until(problem.posed.model, condition, theta, float(chosen[condition.name][-1]), options)
-            out[condition.name] = _outputs(problem.posed.model, case, known, chosen[condition.name], options)
-    return out
+    model, cases = problem.posed.model, _cases(problem, theta, nodes, chosen, options)
+    return {case.name: _outputs(model, case, known, at, options) for case, known, at in cases}
 
 
 def trace(problem: Posed, theta: Array, nodes: list[Nodes], integrator: IntegratorOptions) -> Trajectory:
     """Tabulate the states, integrating from one node to the next; where that stops, the nodes themselves are held."""
     tables: list[tuple[Array, Array, Array]] = []
     for condition, known in zip(problem.conditions, nodes, strict=True):
-        case = Case.until(problem.posed.model, condition, theta, condition.end, integrator)
+        case = SimulationCase.until(problem.posed.model, condition, theta, condition.end, integrator)
         happens = np.empty(0) if case.timetable is None else case.timetable.times
         inside = happens[(happens > condition.start) & (happens < condition.end)]
         ends = np.array([condition.start, condition.end])
@@ -485,7 +488,7 @@ def trace(problem: Posed, theta: Array, nodes: list[Nodes], integrator: Integrat
 
 
 @dataclass(frozen=True)
-class Case:
+class SimulationCase:
     """One experiment's inputs, parameters p (n_p,), guess of the algebraic states (n_z,) and what happens in it."""
 
     name: str
@@ -495,19 +498,18 @@ class Case:
     timetable: Timetable | None = None
 
     @classmethod
-    def of(cls, condition: Condition, theta: Array) -> Case:
+    def of(cls, condition: Condition, theta: Array) -> SimulationCase:
         """Return the case of an experiment at theta (n_theta,)."""
         at = condition.link.natural(theta[condition.theta])
         return cls(condition.name, condition.inputs, at.p, condition.z_guess, condition.timetable(at))
 
     @classmethod
-    def until(cls, model: Model, condition: Condition, theta: Array, end: float, options: IntegratorOptions) -> Case:
+    def until(
+        cls, model: Model, condition: Condition, theta: Array, end: float, options: IntegratorOptions
+    ) -> SimulationCase:
         """Return the case of an experiment with what its states trigger up to a time.
 
-        Raises
-        ------
-        SimulationError
-            If that happens more often than it may.
+        Raises SimulationError: if that happens more often than it may.
         """
         at = condition.link.natural(theta[condition.theta])
         if not condition.schedule.triggers:
@@ -521,7 +523,9 @@ class Case:
         return cls(condition.name, condition.inputs, at.p, condition.z_guess, condition.timetable(at))
 
 
-def _outputs(model: Model, case: Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> dict[str, Any]:
+def _outputs(
+    model: Model, case: SimulationCase, nodes: Nodes, times: Array, options: IntegratorOptions
+) -> dict[str, Any]:
     """Return all outputs at times (n,)."""
     x, z, p = _states(model, case, nodes, times, options)
     return _observed(model, case.inputs, times, x, z, p)
@@ -539,17 +543,14 @@ def states_at(
 ) -> tuple[Array, Array, Array]:
     """Return the states (n, n_x), (n, n_z) and parameters (n, n_p) of an experiment at times, from node to node.
 
-    Raises
-    ------
-    SimulationError
-        If the integration stops.
+    Raises SimulationError: if the integration stops.
     """
-    case = Case.until(problem.model, condition, theta, float(times[-1]), options)
+    case = SimulationCase.until(problem.model, condition, theta, float(times[-1]), options)
     return _states(problem.model, case, nodes, times, options)
 
 
 def _states(
-    model: Model, case: Case, nodes: Nodes, times: Array, options: IntegratorOptions
+    model: Model, case: SimulationCase, nodes: Nodes, times: Array, options: IntegratorOptions
 ) -> tuple[Array, Array, Array]:
     """Return the states (n, n_x) and (n, n_z) at times, integrated from the last node before each, and p (n, n_p).
 
@@ -566,31 +567,26 @@ def _states(
     return np.concatenate([s.x for s in stretches])[at], np.concatenate([s.z for s in stretches])[at], p[at]
 
 
-def _settled(model: Model, case: Case, nodes: Nodes, times: Array, options: IntegratorOptions) -> list[Stretch]:
+def _settled(
+    model: Model, case: SimulationCase, nodes: Nodes, times: Array, options: IntegratorOptions
+) -> list[Stretch]:
     """Integrate from node to node up to the last of times (n,), until the units of states are known."""
     keep = np.append(True, nodes.times[1:] <= times[-1])
     begins, states = nodes.times[keep], nodes.states[keep]
     z_held = np.repeat(case.z_guess[None], begins.size, axis=0)
     horizon = float(times[-1] - begins[0])
     unit = units_of(model, case.inputs, case.p, horizon, (begins, states, z_held))
-    stretches = _march(model, case, begins, states, times, unit, options)
-    for _ in range(_SETTLING):
+    stretches: list[Stretch] = []
+    for _ in range(1 + _SETTLING):
+        course = IntegrationCase(model, case.inputs, case.p, case.z_guess, unit, options, case.timetable)
+        stretches = march(course, begins, states, times)
+        stop = next(filter(None, (stretch.stop() for stretch in stretches)), None)
+        if stop is not None:
+            raise SimulationError(case.name, stop.time, stop.sentence)
         found = mean_magnitude(np.concatenate([np.hstack([s.x, s.z]) for s in stretches]))
         if not ((found > 0.0) & (found * _TOO_LARGE < unit)).any():
             break
         unit = np.where(found > 0.0, found, unit)  # a state that begins at zero was taken for too large a one
-        stretches = _march(model, case, begins, states, times, unit, options)
-    return stretches
-
-
-def _march(
-    model: Model, case: Case, begins: Array, states: Array, times: Array, unit: Array, options: IntegratorOptions
-) -> list[Stretch]:
-    course = Course(model, case.inputs, case.p, case.z_guess, unit, options, case.timetable)
-    stretches = march(course, begins, states, times)
-    stop = next(filter(None, (stretch.stop() for stretch in stretches)), None)
-    if stop is not None:
-        raise SimulationError(case.name, stop.time, stop.sentence)
     return stretches
 
 

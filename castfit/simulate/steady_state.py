@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING, Any, overload
 import casadi as ca
 import numpy as np
 
-from castfit._support.blas_threads import one_blas_thread
 from castfit._support.arguments import named, real, text
-from castfit._support.text_tables import aligned
-from castfit.experiment.experiment import Free, as_input, own_parameter
-from castfit.model.model import Model
-from castfit.experiment.steady import Rest, SteadyStart
-from castfit.simulate.simulate import read_model
+from castfit._support.blas_threads import one_blas_thread
 from castfit._support.status import CastfitError, check
+from castfit._support.text_tables import aligned
+from castfit.experiment.experiment import Free, SteadyStart, as_input, own_parameter
+from castfit.experiment.steady import Rest
+from castfit.model.model import Model
+from castfit.simulate.simulate import read_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit._support.arrays import Array
     from castfit.experiment.inputs import Input
-
-    Array = NDArray[np.float64]
 
 
 class SteadyStateError(CastfitError):

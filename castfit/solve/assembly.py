@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit.solve.staged import Chain, Evaluation, Jacobians, Layout, Linearization, Multipliers, Values, gaps
+from castfit.solve.staged import Chain, ChainValues, Evaluation, Jacobians, Layout, Linearization, Multipliers, gaps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
-    Index = NDArray[np.intp]
+    from castfit._support.arrays import Array, Index
 
 
 class ConstraintRows:
@@ -66,7 +65,7 @@ class ConstraintRows:
         self.unit = np.concatenate(unit)
         self.lower, self.upper = np.concatenate(lower) / self.unit, np.concatenate(upper) / self.unit
 
-    def values(self, values: Sequence[Values], v: Array, related: Array) -> Array:
+    def values(self, values: Sequence[ChainValues], v: Array, related: Array) -> Array:
         """Evaluate g from the chains' values and the relations (n_h,)."""
         g = np.empty(self.count)
         g[self.related] = related

@@ -1,6 +1,6 @@
 """Condensing: the linearized staged problem as a small dense least-squares problem in the estimated quantities.
 
-One chain of K = 3 stages, linearized (`castfit.staged` has the notation), and the dense problem that is left:
+One chain of K = 3 stages, linearized (`castfit.solve.staged` has the notation), and the dense problem that is left:
 
       dq   ds_0 dw_0  ds_1 dw_1  ds_2 dw_2                                           dq
     | A    -I                              |  a - s_0         ds_0 = g_0 + G_0 dq   | I |
@@ -38,29 +38,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.solve.factors import Factors
-from castfit.solve.rows import BlockRows, block_rows
-from castfit.solve.staged import Chain, Evaluation, Jacobians, Layout, Linearization, Multipliers, Values, rows_in_units
 from castfit._support.status import check
+from castfit.solve.matrices import BlockRows, Factors, block_rows
+from castfit.solve.staged import (
+    Chain,
+    ChainValues,
+    Evaluation,
+    Jacobians,
+    Layout,
+    Linearization,
+    Multipliers,
+    rows_in_units,
+)
 
 if TYPE_CHECKING:
-    from castfit.solve.staged import Array, Index
+    from castfit._support.arrays import Array, Index
 
 
 class NodeElimination(ABC):
     """A way to solve the linearized initial and matching conditions of one chain for its node steps.
 
     The conditions are  b_0 - ds_0 = 0  and  X_k ds_k - ds_{k+1} + b_{k+1} = 0  (k = 0 ... K-2).  Some nodes may stay
-    unknown; then the others depend on them too, and as many closure rows are left as there are unknowns.
-
-    Attributes
-    ----------
-    kept : (n_k,) int array
-        Nodes that stay unknown; y (n_e,) are their steps, n_e = n_k n_s.
-    basis : (K, n_s, n_e) array
-        Derivative of the node steps with respect to y.
-    closure : (n_e, n_e) array
-        Derivative of the closure rows with respect to y.
+    unknown, `kept` (n_k,), with steps y (n_e,), n_e = n_k n_s.  Then the others depend on them too, by `basis`
+    (K, n_s, n_e), and as many closure rows are left, whose derivatives by y are `closure` (n_e, n_e).
     """
 
     kept: Index
@@ -178,6 +178,19 @@ class CondensedChain:
         stages = self.stages
         return self.h + _apply(stages.W_s, self.g), self.follow(stages.W_s, stages.W_q)
 
+    def growth(self, scale: Array | None = None) -> float:
+        """Return how much larger node sensitivities become than what single stages contribute.
+
+        The largest over columns of  max_k |G_k| / max_k |contribution_k|,  where the contributions are A and the P_k;
+        infinite if G overflows.
+        """
+        magnitude = 1.0 if scale is None else scale[self.chain.nodes][:, :, None]
+        own = np.concatenate([self.jacobians.A[None], self.stages.P]) / magnitude
+        summed = np.abs(self.G[:, :, : self.chain.n_q] / magnitude).max(axis=(0, 1), initial=0.0)
+        alone = np.abs(own).max(axis=(0, 1), initial=0.0)
+        ratio = np.divide(summed, alone, out=np.zeros_like(summed), where=alone > 0)
+        return float(np.where(np.isfinite(ratio), ratio, np.inf).max(initial=0.0))
+
     def follow(self, M_s: Array, M_q: Array) -> Array:
         """Return the derivative (K, rows, n_x') of rows  M_s ds_k + M_q dq."""
         derivative = M_s @ self.G
@@ -191,26 +204,13 @@ class Condensed:
 
     minimise 1/2 |u + E x|^2  subject to  e + F x = 0,  bounds of c + C x  and bounds of all variables.
 
-    Attributes
-    ----------
-    layout : Layout
-    v : (n_v,) array
-        The point from which steps are counted.
-    chains : tuple of CondensedChain
-    positions : (n_x,) int array
-        Where the unknowns lie in v.
-    u : (m,) array
-        Residuals: the measured rows chain by chain and stage by stage, then the prior.
-    e : (n_e,) array
-        Closure rows of the nodes that stay unknown; none after plain `condense`.
-    c : (n_c,) array
-        Path constraints, padding included, chain by chain and stage by stage; relations of quantities last.
-    rows, closure, path : BlockRows
-        Their derivatives by the unknowns, (m, n_x), (n_e, n_x), (n_c, n_x), as blocks; dense as `E`, `F`, `C`.
-    sigma : (n_groups,) array
-        The unknown sigmas that the rows are divided by: those of the linearization.
-    scale : (n_x,) array, optional
-        Typical magnitudes of the unknowns, known where nodes stay unknown: data alone may not show theirs.
+    v (n_v,) : the point from which steps are counted;  positions (n_x,) : where the unknowns lie in v
+    u (m,) : residuals: the measured rows chain by chain and stage by stage, then the prior
+    e (n_e,) : closure rows of the nodes that stay unknown; none after plain `condense`
+    c (n_c,) : path constraints, padding included, chain by chain and stage by stage; relations of quantities last
+    rows, closure, path : their derivatives by the unknowns as blocks; dense as E (m, n_x), F (n_e, n_x), C (n_c, n_x)
+    sigma (n_groups,) : the unknown sigmas that the rows are divided by: those of the linearization
+    scale (n_x,) : magnitudes of the unknowns, known where nodes stay unknown: data alone may not show theirs
     """
 
     layout: Layout
@@ -258,19 +258,9 @@ def condense(
     *,
     node_elimination: Callable[[Chain, Array], NodeElimination] = lambda _, X: Substitution(X),
 ) -> Condensed:
-    """Eliminate inner variables and nodes from a linearized staged problem.
+    """Eliminate inner variables and nodes from a linearized staged problem, of which no stage may have failed.
 
-    Parameters
-    ----------
-    layout : Layout
-    linearization : Linearization
-    node_elimination : callable, optional
-        Given a chain and its X (K - 1, n_s, n_s), returns the `NodeElimination` to use; by default `Substitution`.
-
-    Raises
-    ------
-    InputError
-        If a stage of the linearization failed.
+    `node_elimination` makes, from a chain and its X (K - 1, n_s, n_s), the `NodeElimination` to use.
     """
     _require_values("condense", linearization)
     parts: list[CondensedChain] = []
@@ -307,11 +297,6 @@ def recondense(condensed: Condensed, evaluation: Evaluation) -> Condensed:
     """Put the values of another point into a condensed problem; matrices and sigmas stay those of the linearization.
 
     Solving it gives the simplified correction of the natural level function (Peifer and Timmer 2007, Eq. 15).
-
-    Raises
-    ------
-    InputError
-        If a stage of the evaluation failed.
     """
     _require_values("recondense", evaluation)
     parts: list[CondensedChain] = []
@@ -347,17 +332,8 @@ def multipliers(
     """Return the multipliers of all equations, given those of the condensed problem.
 
     They make the gradient of  1/2 |r|^2 + multipliers . constraints + bounds . v  vanish in every node and inner
-    variable; in theta it vanishes if x is optimal.
-
-    Parameters
-    ----------
-    condensed : Condensed
-    residuals : (m,) array
-        The residuals that the gradient is of, usually the predicted ones, u + E x.
-    bounds : (n_v,) array, optional
-        Multipliers of the bounds of variables, positive at an upper bound.
-    path, closure : (n_c,), (n_e,) arrays, optional
-        Multipliers of path constraints and of closure rows.
+    variable; in theta it vanishes if x is optimal.  Residuals (m,) are usually the predicted ones, u + E x; bounds
+    (n_v,), path (n_c,) and closure (n_e,) are multipliers of what these say, positive at an upper bound.
     """
     columns = (
         np.zeros((count, 1)) if given is None else given[:, None]
@@ -421,35 +397,7 @@ def chain_adjoint(
     return np.concatenate([found.initial[None], found.matching])
 
 
-def lagrangian_gradient(
-    layout: Layout,
-    linearization: Linearization,
-    found: tuple[Multipliers, ...],
-    bounds: Array,
-    related: Array | None = None,
-) -> Array:
-    """Return the gradient (n_v,) of  1/2 |r|^2 + multipliers . constraints + bounds . v  at the linearization.
-
-    related (n_h,) are the multipliers of relations.
-    """
-    gradient = bounds.copy()
-    if related is not None and related.size:
-        gradient[: layout.n_theta] += related @ linearization.related_jacobian
-    gradient[: layout.n_theta] += linearization.prior @ linearization.prior_jacobian
-    for chain, j, values, m in zip(layout.chains, linearization.jacobians, linearization.values, found, strict=True):
-        matching = np.concatenate([m.matching, np.zeros((1, chain.n_s))])  # nothing matches the end of the last stage
-        factors = np.concatenate([values.r, m.inner, matching, m.path], axis=1)
-        in_q, in_s, in_w = (
-            _apply(_t(np.concatenate(blocks, axis=1)), factors)
-            for blocks in ((j.R_q, j.D_q, j.X_q, j.C_q), (j.R_s, j.D_s, j.X_s, j.C_s), (j.R_w, j.D_w, j.X_w, j.C_w))
-        )
-        gradient[chain.theta] += in_q.sum(axis=0) + j.A.T @ m.initial
-        gradient[chain.nodes] += in_s - np.concatenate([m.initial[None], m.matching])
-        gradient[chain.inner] += in_w
-    return gradient
-
-
-def _gaps(chain: Chain, jacobians: Jacobians, values: Values, h: Array, v: Array) -> Array:
+def _gaps(chain: Chain, jacobians: Jacobians, values: ChainValues, h: Array, v: Array) -> Array:
     """Return what initial and matching conditions lack once inner variables have moved by h, (K, n_s, 1)."""
     ends = (values.x + _apply(jacobians.X_w, h))[:-1]
     return (np.concatenate([values.a[None], ends]) - v[chain.nodes])[:, :, None]

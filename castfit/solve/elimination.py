@@ -32,55 +32,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.solve.condensing import Condensed, CondensedChain, NodeElimination, Substitution, condense
+from castfit.solve.condensing import Condensed, NodeElimination, Substitution, condense
 
 if TYPE_CHECKING:
-    from castfit.solve.staged import Array, Chain, Index, Layout, Linearization, Mask
-
-GROWTH_LIMIT = 1e6
-"""Growth of the nodes over a horizon above which `choose` leaves condensing."""
+    from castfit._support.arrays import Array, Index, Mask
+    from castfit.solve.staged import Chain, Layout, Linearization
 
 DEPENDENCE_LIMIT = 1e4
 """Sensitivity of a node to its neighbours, in scaled states, above which it stays unknown."""
-
-
-def choose(layout: Layout, linearization: Linearization, scale: Array | None = None) -> Condensed:
-    """Condense, or eliminate by orthogonal factors the chains whose nodes grow too much over the horizon.
-
-    The relative error of a condensed step is 1e-16 times the growth (measured for x'' = mu^2 x with mu = 2 ... 24,
-    growth 3 ... 4e9: between 4e-17 and 3e-16 times), so ten digits are left at the limit of 1e6.  Below it condensing
-    is the better choice at any size: two to six times faster, and without further unknowns.
-
-    Parameters
-    ----------
-    layout : Layout
-    linearization : Linearization
-    scale : (n_v,) array, optional
-        Typical magnitudes of all variables.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        condensed = condense(layout, linearization)
-        unsafe = [i for i, part in enumerate(condensed.chains) if not growth_of(part, scale) <= GROWTH_LIMIT]
-    return eliminate(layout, linearization, scale, chains=unsafe) if unsafe else condensed
-
-
-def growth(condensed: Condensed, scale: Array | None = None) -> float:
-    """Return how much larger node sensitivities become than what single stages contribute, at most over all chains."""
-    return max((growth_of(part, scale) for part in condensed.chains), default=0.0)
-
-
-def growth_of(part: CondensedChain, scale: Array | None = None) -> float:
-    """Return the same of one chain.
-
-    The largest over columns of  max_k |G_k| / max_k |contribution_k|,  where the contributions are A and the P_k;
-    infinite if G overflows.
-    """
-    magnitude = 1.0 if scale is None else scale[part.chain.nodes][:, :, None]
-    own = np.concatenate([part.jacobians.A[None], part.stages.P]) / magnitude
-    summed = np.abs(part.G[:, :, : part.chain.n_q] / magnitude).max(axis=(0, 1), initial=0.0)
-    alone = np.abs(own).max(axis=(0, 1), initial=0.0)
-    ratio = np.divide(summed, alone, out=np.zeros_like(summed), where=alone > 0)
-    return float(np.where(np.isfinite(ratio), ratio, np.inf).max(initial=0.0))
 
 
 def eliminate(
@@ -88,21 +47,10 @@ def eliminate(
 ) -> Condensed:
     """Eliminate inner variables and nodes without ever forming the product of all X_k.
 
-    Parameters
-    ----------
-    layout : Layout
-    linearization : Linearization
-    scale : (n_v,) array, optional
-        Typical magnitudes of all variables; by default 1.
-    chains : sequence of int, optional
-        Which chains are treated so, by default all; the others are condensed, and have no further unknowns.
-
-    Returns
-    -------
-    Condensed
-        Its unknowns are the step of theta, then for every chain those of its last node and of further nodes that
-        neither neighbour determines; its closure rows  e + F x = 0  are constraints of the dense problem, to be solved
-        with its `scale`.
+    `scale` (n_v,) are typical magnitudes, by default 1; `chains` says which chains are treated so, by default all: the
+    others are condensed.  The unknowns are the step of theta, then for every chain those of its last node and of
+    further nodes that neither neighbour determines; the closure rows  e + F x = 0  are constraints of the dense
+    problem, to be solved with its `scale`.
     """
     magnitudes = np.ones(layout.n_v) if scale is None else scale
 
@@ -168,12 +116,8 @@ def _merge(before: _Conditions, pairs: Index, Y: Array, N: Array) -> tuple[_Merg
 class OrthogonalReduction(NodeElimination):
     """Cyclic reduction of one chain's matching conditions by orthogonal factors.
 
-    Parameters
-    ----------
-    X : (K - 1, n_s, n_s) array
-        Derivatives of stage ends with respect to stage starts; K > 1, n_s > 0.
-    scale : (n_s,) array
-        Typical magnitudes of the states, so that orthogonality compares like with like.
+    X (K - 1, n_s, n_s) are derivatives of stage ends by stage starts, K > 1, n_s > 0; scale (n_s,) typical magnitudes
+    of the states, so that orthogonality compares like with like.
     """
 
     def __init__(self, X: Array, scale: Array) -> None:

@@ -1,22 +1,9 @@
-"""The generalized Gauss-Newton method, one iteration at a time over an explicit, frozen state.
+"""The generalized Gauss-Newton method: direction, step control, termination.
 
 Each iteration linearizes the staged problem, condenses it to a small bounded least-squares problem, and lets a step
-control choose how far to go along the solution (Bock 1981; Peifer and Timmer 2007).  Where that stalls, or ends at a
-suspicious point, `castfit.solve.homotopy` knows what to try next, by the policy of `castfit.solve.rescue`:
-
-    straight --converged, plausible--> done
-        |  stalls, or ends at a suspicious point
-        v
-    straight from the second start, if the problem has one
-        |  stalls, or ends at a suspicious point
-        v
-    station 1 -> station 2 -> ... -> exact problem --> done
-        |  stalls, or ends at a suspicious point
-        v
-    the same with more and smaller stations, from the first start
-        |  stalls
-        v
-    Levenberg and Marquardt's steps from the best point
+control choose how far to go along the solution (Bock 1981; Peifer and Timmer 2007).  It ends where a full step promises
+nothing more, and nothing that was held on the way would change that.  What is tried where it gets nowhere, or ends at a
+suspicious point, says `castfit.solve.homotopy`, where its state is.
 
 A class can run it by hand:
 
@@ -32,33 +19,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.reprs import brief
 from castfit._support.arguments import is_count, is_one_of, real, text
+from castfit._support.reprs import brief
+from castfit._support.status import Status, check, suggest
 from castfit._support.time_limit import Stopped, Watch, watched
-from castfit.solve.homotopy import enter, hold_back, let_go, next_try, soft_step, start_point
-from castfit.solve.local import GAP, LocalProblem, Step, active_bounds, small
-from castfit.solve.plausible import sizes_in_units, suspicious
-from castfit.solve.rescue import RESCUE
+from castfit.solve.fallback_thresholds import RESCUE
+from castfit.solve.homotopy import HELD_BACK, Course, GaussNewtonState, Progress, unevaluable, within_bounds
+from castfit.solve.residual_plausibility import sizes_in_units
 from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
-from castfit.solve.state import GaussNewtonState
+from castfit.solve.staged import COARSE, Linearization, MatchingProducts, StagedProblem, weighted_squares
 from castfit.solve.step_control import (
     STEP_CONTROLS,
     Advance,
     Box,
     LevenbergMarquardt,
+    LineSearch,
     NaturalLevel,
-    Search,
     StepControl,
 )
-from castfit.solve.staged import COARSE, Linearization, StagedProblem, weighted_squares
-from castfit._support.status import Status, check, suggest
+from castfit.solve.subproblem import GAP, LocalProblem, Step, active_bounds, small
 
 if TYPE_CHECKING:
     from castfit.solve.staged import Evaluation
 
 __all__ = ["GaussNewton", "GaussNewtonState"]
 
-_CUT_SHORT = "Its residuals are suspiciously large, but the search for a better one was cut short."
 _SCORING = 1e-3  # Fisher scoring converges linearly: behind a step there are others, hardly smaller
 _AMPLIFIED = 10.0  # times a relative tolerance: errors of the states
 _SHORTEST = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
@@ -146,28 +131,30 @@ class GaussNewton:
         solver = replace(self, homotopy="never", accuracy="full") if warm else self
         ledger = Ledger(staged, control)
         history: list[dict[str, float]] = []
-        state: GaussNewtonState | None = None
+        state, course = None, None
         with watched(control.max_time) as watch:
             try:
-                state = solver.init(ledger)
-                while True:
+                course = solver.course(ledger)
+                for state in course:
                     now = _iteration(ledger, state)
                     history.append({"iteration": now.iteration, "cost": now.cost, "infeasibility": now.infeasibility,
                                     "time": now.seconds, "damping": state.damping, "station": state.station + 1.0,
                                     **state.report})  # fmt: skip
-                    if state.status is None:
-                        state = _interrupted(state, control, now, watch)
-                    if state.status is not None:
+                    cause = _cause(control, now, watch) if state.status is None else None
+                    if cause is not None:
+                        state = _cut_off(course, state, cause)
                         break
-                    state = solver.step(ledger, state)
             except Stopped as stopped:  # within an iteration
-                if state is None:
-                    return ledger.solution(start_point(staged), stopped.status, history=tuple(history))
-                state = _cut_off(state, stopped.status)
+                if course is None or state is None:
+                    start = within_bounds(staged, staged.start)
+                    return ledger.solution(start, stopped.status, history=tuple(history))
+                state = _cut_off(course, state, stopped.status)
+        assert state is not None
         assert state.status is not None
         v, active = state.v, np.zeros(state.v.size, dtype=np.int8)
         if state.status.success:
-            active = active_bounds(staged, v, np.zeros(v.size) if state.bounds is None else state.bounds)
+            bounds = np.zeros(v.size) if state.local is None else state.local.bound_multipliers
+            active = active_bounds(staged, v, bounds)
             v = np.where(active < 0, staged.lower, np.where(active > 0, staged.upper, v))
         elif ledger.best is not None and state.status is not Status.START_FAILED:
             v = ledger.best
@@ -193,12 +180,19 @@ class GaussNewton:
                 check("GaussNewton.iterate", ["give a transcription, for instance MultipleShooting(17)"])
             else:
                 problem = transcription.transcribe(problem, problem.guess)
-        ledger = Ledger(problem, control)
-        state = self.init(ledger)
-        yield state
-        while state.status is None:
-            state = self.step(ledger, state)
-            yield state
+        yield from self.course(Ledger(problem, control))
+
+    def course(self, ledger: Ledger) -> Course:
+        """Return all states of a solve, those of other tries included where this way leads nowhere."""
+        return Course(
+            ledger,
+            self.init(ledger),
+            self.step,
+            self.max_iter,
+            rescued=self.homotopy != "never" and self._control.rescued,
+            always=self.homotopy == "always",
+            roughly=self._searches(ledger),
+        )
 
     def init(self, ledger: Ledger) -> GaussNewtonState:
         """Return the state at the start.
@@ -209,11 +203,11 @@ class GaussNewton:
             If the step control cannot deal with this kind of problem.
         """
         staged = ledger.staged
-        scalar = staged.matching == "scalar"
+        scalar = MatchingProducts in staged.gives
         remedy = "matching conditions are scalars, from which no nodes can be eliminated; use Sqp() or Ipopt()"
         check("GaussNewton", [remedy] if scalar else [])
         check(f"GaussNewton({self.step_control!r})", self._control.mistakes(staged.layout))
-        start = start_point(staged)
+        start = within_bounds(staged, staged.start)
         if self._searches(ledger) and self.homotopy != "always":
             at = ledger.search.evaluate(start)
             if at.ok and ledger.search.linearize(start).ok:
@@ -221,171 +215,138 @@ class GaussNewton:
         at = ledger.evaluate(start)
         if not at.ok or not ledger.linearize(start).ok:
             return GaussNewtonState(0, "straight", at, status=Status.START_FAILED, detail=staged.explain(start))
-        state = GaussNewtonState(0, "straight", at)
-        return enter(ledger, state, RESCUE.stations, start) if self.homotopy == "always" else state
+        return GaussNewtonState(0, "straight", at)
 
     def step(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
-        """Do one iteration."""
-        if state.iteration >= self.max_iter:
-            return _end(state, Status.MAX_ITERATIONS)
-        # What overflows is noticed where it matters.
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._step(ledger, state)
-
-    def _step(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
-        linear = (ledger.coarse if state.soft else ledger.search if state.rough else ledger).linearize(state.v)
-        if not linear.ok:
-            if state.rough:
-                return self._closely(ledger, state)
-            failure = linear.failures[0]
-            return self._otherwise(ledger, state, Status.EVALUATION_FAILED, f"{failure.chain}: {failure.detail}")
-        return soft_step(ledger, linear, state) if state.soft else self._exact_step(ledger, linear, state)
-
-    def _exact_step(self, ledger: Ledger, linear: Linearization, state: GaussNewtonState) -> GaussNewtonState:
+        """Do one iteration; where values of full accuracy are needed for it, only these are returned."""
         staged = ledger.staged
         rule = self._rule(staged, state)
+        linear = (ledger.search if state.rough else ledger).linearize(state.v)
+        if not linear.ok:
+            return self._closely(ledger, state) if state.rough else unevaluable(state, linear)
         held = self.regularisation if rule.holds else 0.0
         local = LocalProblem(staged, linear, warm=state.active, regularisation=held)
         if not local.finite:
             if state.rough:
                 return self._closely(ledger, state)
-            return self._otherwise(ledger, state, Status.LINEAR_ALGEBRA_FAILED, "Derivatives overflow.")
-        step = rule.step(local, state.memory)
+            return replace(state, status=Status.LINEAR_ALGEBRA_FAILED, detail="Derivatives overflow.")
+        step = rule.step(local, state.progress.memory)
         gap = infeasibility(staged.layout, staged.scale, linear)
         if state.rough and _deserves_accuracy(staged, linear, step, gap):
             return self._closely(ledger, state)
-        report = {
-            "gap": gap,
-            "residual": float(np.sqrt(weighted_squares(staged.layout, linear))),
-            "condition": local.condition,
-            "held_directions": float(local.held_directions),
-            "active": float(np.count_nonzero(step.active.variables) + np.count_nonzero(step.active.path)),
-        }
-        several = staged.layout.n_groups > 1 or (staged.layout.n_groups > 0 and linear.prior.size > 0)
-        scoring = several or not staged.least_squares
-        tolerance = max(self.tolerance * (_SCORING if scoring else 1.0), ledger.control.rough)
-        flickers = small(staged, linear, state.closest[1], tolerance)
+        report = _figures(local, step, gap)
+        tolerance = max(self.tolerance * (_SCORING if _scores(linear, staged) else 1.0), ledger.control.rough)
+        flickers = small(staged, linear, state.progress.closest[1], tolerance)
         near = RESCUE.near_decrease if rule.holds else RESCUE.noisy_decrease
-        state = replace(
-            _closing_in(state, step, gap, linear.informing_square, near, flickers=flickers),
-            active=step.active,
-            bounds=step.bound_multipliers,
-        )
+        progress = _closing_in(state.progress, step, gap, linear.informing_square, near, flickers=flickers)
+        state = replace(state, local=step, progress=progress)
         # Judge by the decrease that a full step promises within the constraints, and by the gaps.
         arrived = gap <= GAP and small(staged, linear, step.decrease, tolerance)
-        if arrived or state.idle > RESCUE.idle:
+        if arrived or progress.idle > RESCUE.idle:
             good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.informing_square
             status = Status.CONVERGED if arrived or good else Status.ACCEPTABLE
             return self._arrive(ledger, replace(state, report=report), local, status)
-        search = Search(ledger.search if state.rough else ledger, local, step, linear, state.memory)
-        close = rule.holds and staged.least_squares and state.near and not state.astray
-        advance = (_full_step(search) if close else None) or _evaluable(search, rule.advance(search))
+        search = LineSearch(ledger.search if state.rough else ledger, local, step, linear, progress.memory)
+        close = rule.holds and staged.least_squares and progress.near and not progress.astray
+        # This close, level functions see little but integration errors.
+        full = search.trial(step.dv) if close else None
+        if full is not None and search.ledger.linearize(full.v).ok:
+            advance = Advance(full, 1.0, search.memory)
+        else:
+            advance = rule.advance(search)
+            if advance.to is not None and not search.ledger.linearize(advance.to.v).ok:
+                advance = _shortened(search, advance)
         length = search.norm(step.dv)
         circling = (
             advance.damping == 1.0 and abs(length - state.report.get("step", np.inf)) <= RESCUE.same_length * length
         )
+        stuck = advance.to is None or np.array_equal(advance.to.v, linear.v)
+        if stuck and state.rough:
+            return self._closely(ledger, state)
+        damped = not stuck and advance.damping < RESCUE.damped and not progress.near
         after = replace(
             state,
             iteration=state.iteration + 1,
             damping=advance.damping,
-            memory=advance.memory,
             report={**report, **advance.report, "step": length},
-            within=state.within + 1,
-            circling=state.circling + 1 if circling else 0,
+            progress=replace(
+                progress,
+                memory=advance.memory,
+                steps=progress.steps + 1,
+                stalled=progress.stalled + damped,
+                circling=progress.circling + 1 if circling else 0,
+            ),
         )
-        if advance.to is None or np.array_equal(advance.to.v, linear.v):
-            return self._closely(ledger, state) if state.rough else self._give_up(ledger, after, search)
-        damped = advance.damping < RESCUE.damped and not state.near
-        after = replace(after, evaluation=advance.to, stalled=state.stalled + damped)
-        if not rule.rescued:
-            return after
-        if self._circles(staged, after):
-            return self._closely(ledger, after) if state.rough else hold_back(after, after.evaluation)
-        straight = not after.stations
-        slow = after.within >= (RESCUE.straight_iterations if straight else RESCUE.exact_iterations)
-        lost = not after.near and (slow or (straight and after.stalled >= RESCUE.stalled))
-        return self._next_try(ledger, after) or after if lost else after
+        if advance.to is None or stuck:
+            return self._give_up(ledger, after, search)
+        return replace(after, evaluation=advance.to)
 
     def _searches(self, ledger: Ledger) -> bool:
         """Whether stages may be integrated less accurately far from the solution."""
         return self.accuracy == "deserved" and ledger.search is not ledger
 
     def _closely(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
-        """Go on from the same point at full accuracy; nothing is concluded, and no values compared, across the two."""
-        memory = self._rule(ledger.staged, state).carried(state.memory)
-        at = ledger.evaluate(state.v)
-        return self._step(ledger, replace(state, rough=False, evaluation=at, memory=memory, circling=0))
+        """Return the same point at full accuracy."""
+        memory = self._rule(ledger.staged, state).carried(state.progress.memory)
+        return state.at_full_accuracy(ledger.evaluate(state.v), memory)
 
     def _rule(self, staged: StagedProblem, state: GaussNewtonState) -> StepControl:
         """Return the step control of this try."""
-        if state.unheld:
+        if state.progress.unheld:
             return Box()
         # The natural level function measures rows with the derivatives of other points, which those of densities defy.
-        if state.phase == "held back" or (isinstance(self._control, NaturalLevel) and not staged.least_squares):
+        if state.phase == HELD_BACK or (isinstance(self._control, NaturalLevel) and not staged.least_squares):
             return LevenbergMarquardt()
         return self._control
-
-    def _circles(self, staged: StagedProblem, state: GaussNewtonState) -> bool:
-        """Tell whether full steps lead round and round an optimum to which they do not converge."""
-        rescued = self.homotopy != "never" and state.phase != "held back"
-        return rescued and state.circling >= RESCUE.circling and not suspicious(staged, state.evaluation)
 
     def _arrive(self, ledger: Ledger, state: GaussNewtonState, local: LocalProblem, status: Status) -> GaussNewtonState:
         """Accept an optimum only if the cost falls no more although nothing is held, and no point before was lower."""
         staged, here = ledger.staged, state.evaluation
         holds = self._rule(staged, state).holds
         if not small(staged, here, local.promise, RESCUE.stationary):
-            return let_go(state) if holds else self._otherwise(ledger, state, Status.STEP_TOO_SMALL)
-        if not holds and "back" not in state.memory:
+            return _let_go(state) if holds else replace(state, status=Status.STEP_TOO_SMALL)
+        if not holds and "back" not in state.progress.memory:
             best = _lowest(ledger, state)
             connected = infeasibility(staged.layout, staged.scale, best) <= GAP
             if connected and best.cost < here.cost and not small(staged, here, here.cost - best.cost, self.tolerance):
-                return replace(let_go(state), evaluation=best, unheld=state.unheld, memory={"back": 1.0})
-        return self._settle(ledger, state, status)
+                return _gone_back(_let_go(state, unheld=state.progress.unheld), best)
+        return replace(state, status=status)
 
-    def _settle(self, ledger: Ledger, state: GaussNewtonState, status: Status) -> GaussNewtonState:
-        """Accept an optimum, unless it is suspicious and something is left to try."""
-        best = replace(state, status=status, optimum=None)
-        if state.optimum is not None and state.optimum.evaluation.cost <= state.evaluation.cost:
-            best = replace(state.optimum, iteration=state.iteration)
-        if suspicious(ledger.staged, best.evaluation):
-            passed = self._passed_by(ledger, state)
-            return passed or self._next_try(ledger, replace(state, optimum=best)) or best
-        return best
-
-    def _passed_by(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState | None:
-        """Go back to a point that describes the data, such as the start, if full steps led away from there."""
-        if self.homotopy == "never" or state.phase == "held back" or ledger.best is None:
-            return None
-        at = ledger.evaluate(ledger.best)
-        connected = at.ok and infeasibility(ledger.staged.layout, ledger.staged.scale, at) <= GAP
-        return hold_back(state, at) if connected and not suspicious(ledger.staged, at) else None
-
-    def _give_up(self, ledger: Ledger, state: GaussNewtonState, search: Search) -> GaussNewtonState:
+    def _give_up(self, ledger: Ledger, state: GaussNewtonState, search: LineSearch) -> GaussNewtonState:
         """Say why no step helps, and try something else."""
         staged, step = ledger.staged, search.step
         if "back" in search.memory:  # once is enough, or this would go on for ever
-            state = replace(state, memory={**state.memory, "back": 1.0})
+            memory = {**state.progress.memory, "back": 1.0}
+            state = replace(state, progress=replace(state.progress, memory=memory))
         rule, square = self._rule(staged, state), search.at.informing_square
         if state.report["gap"] <= GAP and step.decrease <= (1e-6 if rule.holds else RESCUE.stationary) * square:
             good = not rule.holds and step.decrease <= RESCUE.noisy_decrease * square
             return self._arrive(ledger, state, search.local, Status.CONVERGED if good else Status.ACCEPTABLE)
-        if not rule.holds and not search.local.staged.layout.chains[0].n_s and "back" not in state.memory:
+        if not rule.holds and not search.local.staged.layout.chains[0].n_s and "back" not in state.progress.memory:
             lowest = _lowest(ledger, state)
             if not np.array_equal(lowest.v, state.v):
-                return replace(state, memory={"back": 1.0}, evaluation=lowest)
+                return _gone_back(state, lowest)
         probe = search.trial(_SHORTEST * step.dv)
         if not probe.ok:
-            return self._otherwise(ledger, state, Status.EVALUATION_FAILED, staged.explain(probe.v))
-        return self._otherwise(ledger, state, Status.STEP_TOO_SMALL if step.feasible else Status.INFEASIBLE)
+            return replace(state, status=Status.EVALUATION_FAILED, detail=staged.explain(probe.v))
+        return replace(state, status=Status.STEP_TOO_SMALL if step.feasible else Status.INFEASIBLE)
 
-    def _otherwise(self, ledger: Ledger, state: GaussNewtonState, status: Status, detail: str = "") -> GaussNewtonState:
-        """Try something else, or end."""
-        return self._next_try(ledger, state) or _end(state, status, detail)
 
-    def _next_try(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState | None:
-        rescued = self.homotopy != "never" and self._control.rescued
-        return next_try(ledger, state, rough=self._searches(ledger)) if rescued else None
+def _figures(local: LocalProblem, step: Step, gap: float) -> dict[str, float]:
+    """Return figures of a point and of the full step from there."""
+    return {
+        "gap": gap,
+        "residual": float(np.sqrt(weighted_squares(local.staged.layout, local.linearization))),
+        "condition": local.condition,
+        "held_directions": float(local.held_directions),
+        "active": float(np.count_nonzero(step.active.variables) + np.count_nonzero(step.active.path)),
+    }
+
+
+def _scores(linear: Linearization, staged: StagedProblem) -> bool:
+    """Whether this is Fisher scoring: of densities that are no squares, or with several sigmas eliminated."""
+    several = staged.layout.n_groups > 1 or (staged.layout.n_groups > 0 and linear.prior.size > 0)
+    return several or not staged.least_squares
 
 
 def _deserves_accuracy(staged: StagedProblem, linear: Linearization, step: Step, gap: float) -> bool:
@@ -401,34 +362,33 @@ def _lowest(ledger: Ledger, state: GaussNewtonState) -> Evaluation:
     return ledger.evaluate(ledger.best)
 
 
-def _end(state: GaussNewtonState, status: Status, detail: str = "") -> GaussNewtonState:
-    """End, at the optimum found before the search went on if there is one."""
-    if state.optimum is None:
-        return replace(state, status=status, detail=detail)
-    cut_short = status in (Status.MAX_ITERATIONS, Status.MAX_TIME)
-    return replace(state.optimum, iteration=state.iteration, detail=_CUT_SHORT if cut_short else "")
+def _let_go(state: GaussNewtonState, *, unheld: bool = True) -> GaussNewtonState:
+    """Go on in a box, holding nothing, from where held directions kept the others from the optimum."""
+    progress = replace(
+        state.progress, unheld=unheld, memory={}, idle=0, closest=(np.inf, np.inf), astray=False, circling=0
+    )
+    return replace(state, local=None, progress=progress)
+
+
+def _gone_back(state: GaussNewtonState, lowest: Evaluation) -> GaussNewtonState:
+    """Go on from the lowest point so far, which is done once."""
+    return replace(state, evaluation=lowest, progress=replace(state.progress, memory={"back": 1.0}))
 
 
 def _closing_in(
-    state: GaussNewtonState, step: Step, gap: float, half_square: float, near: float, *, flickers: bool
-) -> GaussNewtonState:
+    progress: Progress, step: Step, gap: float, half_square: float, near: float, *, flickers: bool
+) -> Progress:
     """Count the steps near the solution that bring it no closer; a promise that is small enough only flickers."""
     if not (gap <= RESCUE.near_gap and step.decrease <= near * half_square):
-        return replace(state, idle=0, closest=(np.inf, np.inf))
-    least_gap, least_decrease = state.closest
+        return replace(progress, idle=0, closest=(np.inf, np.inf))
+    least_gap, least_decrease = progress.closest
     closer = GAP < gap < RESCUE.closer * least_gap or (step.decrease < RESCUE.closer * least_decrease and not flickers)
-    closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if closer else state.closest
-    astray = state.astray or step.decrease > max(RESCUE.away * least_decrease, RESCUE.noisy_decrease * half_square)
-    return replace(state, idle=0 if closer else state.idle + 1, closest=closest, astray=astray)
+    closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if closer else progress.closest
+    astray = progress.astray or step.decrease > max(RESCUE.away * least_decrease, RESCUE.noisy_decrease * half_square)
+    return replace(progress, idle=0 if closer else progress.idle + 1, closest=closest, astray=astray)
 
 
-def _full_step(search: Search) -> Advance | None:
-    """Take the full step: this close, level functions see little but integration errors."""
-    trial = search.trial(search.step.dv)
-    return Advance(trial, 1.0, search.memory) if search.ledger.linearize(trial.v).ok else None
-
-
-def _evaluable(search: Search, advance: Advance) -> Advance:
+def _shortened(search: LineSearch, advance: Advance) -> Advance:
     """Shorten a step to a point whose sensitivities cannot be integrated; it would be a dead end."""
     for _ in range(6):
         if advance.to is None or search.ledger.linearize(advance.to.v).ok:
@@ -445,15 +405,13 @@ def _iteration(ledger: Ledger, state: GaussNewtonState) -> Iteration:
     return Iteration(state.iteration, at.cost, weighted_squares(staged.layout, at), worst, state.v, ledger.seconds)
 
 
-def _interrupted(state: GaussNewtonState, control: Control, now: Iteration, watch: Watch) -> GaussNewtonState:
-    """Stop when the callback, the user or the clock says so."""
+def _cause(control: Control, now: Iteration, watch: Watch) -> Status | None:
+    """Return why to stop, if the callback, the user or the clock says so."""
     asked = control.callback is not None and control.callback(now)
     cause = watch.cause
-    if asked and cause is not Status.INTERRUPTED:
-        return replace(state, status=Status.STOPPED_BY_CALLBACK)
-    return state if cause is None else _cut_off(state, cause)
+    return Status.STOPPED_BY_CALLBACK if asked and cause is not Status.INTERRUPTED else cause
 
 
-def _cut_off(state: GaussNewtonState, cause: Status) -> GaussNewtonState:
-    """End because the time is over, at an optimum that was found before if there is one, or because of Ctrl-C."""
-    return _end(state, cause) if cause is Status.MAX_TIME else replace(state, status=cause)
+def _cut_off(course: Course, state: GaussNewtonState, cause: Status) -> GaussNewtonState:
+    """End; because the time is over, at an optimum that was found before if there is one."""
+    return course.ended(state, cause) if cause is Status.MAX_TIME else replace(state, status=cause)

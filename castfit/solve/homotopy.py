@@ -1,4 +1,4 @@
-"""What a Gauss-Newton solve tries next when it gets nowhere, and how it walks through softened problems.
+"""The course of a Gauss-Newton solve: its state, and what is tried next where the method gets nowhere.
 
     straight --> second start, if there is one --> stations 1, 2, ... --> exact problem
                                                         |
@@ -8,123 +8,288 @@
                                                         v
             from the best point so far: steps held back by Levenberg and Marquardt's rule
 
-The last try is for models that do not fit.  Gauss and Newton leave out the curvature of the residuals; where these are
+A try is left where it ends without a solution, or at a suspicious one, and where most of its steps are damped.  The
+last one is for models that do not fit.  Gauss and Newton leave out the curvature of the residuals; where these are
 large, full steps lead away from the optimum, and the natural level function, which measures with the same matrices,
 does not notice.  Where steps go round in circles about a plausible point, this comes at once.
 
-When a try counts as lost, and all other thresholds, say castfit.solve.rescue and castfit.solve.plausible.
+Stations are softened problems (castfit.solve.penalty_homotopy).  When a try counts as lost, and all other thresholds,
+say castfit.solve.fallback_thresholds and castfit.solve.residual_plausibility.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.solve.plausible import expected_noise
-from castfit.solve.rescue import RESCUE
-from castfit.solve.softened import SoftenedProblem, Softening
-from castfit.solve.solution import Ledger, infeasibility
-from castfit.solve.state import GaussNewtonState
+from castfit._support.status import Status
+from castfit.solve.fallback_thresholds import RESCUE
+from castfit.solve.penalty_homotopy import SoftenedProblem, Softening
+from castfit.solve.residual_plausibility import expected_noise, suspicious
+from castfit.solve.solution import infeasibility
 from castfit.solve.staged import weighted_squares
 
 if TYPE_CHECKING:
+    from castfit.solve.solution import Ledger
     from castfit.solve.staged import Array, Evaluation, Linearization, StagedProblem
+    from castfit.solve.subproblem import ActiveSet, Step
+
+HELD_BACK = "held back"
+"""The try whose steps are Levenberg and Marquardt's."""
+
+_CUT_SHORT = "Its residuals are suspiciously large, but the search for a better one was cut short."
 
 
-def next_try(ledger: Ledger, state: GaussNewtonState, *, rough: bool = False) -> GaussNewtonState | None:
-    """Return the beginning of the next try, or None if there is none; `rough` says how the search goes on."""
-    staged = ledger.staged
-    straight = state.phase == "straight"
-    second = ledger.control.second_start
-    if straight and second is not None:
-        at = (ledger.search if rough else ledger).evaluate(within_bounds(staged, second()))
-        if at.ok:
-            return replace(_afresh(state), phase="second start", evaluation=at, origin=at.v, rough=rough)
-    if straight or state.phase == "second start":
-        return enter(ledger, state, RESCUE.stations, start_point(staged) if state.origin is None else state.origin)
-    if state.stations == RESCUE.stations:
-        return enter(ledger, state, RESCUE.slow_stations, start_point(staged))
-    if state.phase != "held back" and state.optimum is None and ledger.best is not None:
-        return hold_back(state, ledger.evaluate(ledger.best))
-    return None
+@dataclass(frozen=True)
+class Progress:
+    """How one try gets on; forgotten when the next one begins.
 
-
-def hold_back(state: GaussNewtonState, at: Evaluation) -> GaussNewtonState:
-    """Go on from a point by steps after Levenberg and Marquardt."""
-    return replace(_afresh(state), phase="held back", evaluation=at)
-
-
-def let_go(state: GaussNewtonState) -> GaussNewtonState:
-    """Go on in a box, holding nothing, from where held directions kept the others from the optimum."""
-    return replace(
-        state, unheld=True, memory={}, idle=0, closest=(np.inf, np.inf), astray=False, circling=0, active=None
-    )
-
-
-def enter(ledger: Ledger, state: GaussNewtonState, stations: tuple[Softening, ...], start: Array) -> GaussNewtonState:
-    """Go to the first station of a homotopy."""
-    at = ledger.coarse.evaluate(start)
-    afresh = _afresh(state)
-    return replace(
-        afresh, phase="station 1", evaluation=at, station=0, stations=stations, memory={"mu": RESCUE.first_mu}
-    )
-
-
-def soft_step(ledger: Ledger, linear: Linearization, state: GaussNewtonState) -> GaussNewtonState:
-    """Do one Levenberg-Marquardt step at a station, and go on to the next one when it has done its work.
-
-    Parameters
-    ----------
-    ledger : Ledger
-        At full accuracy; stations use its coarse one.
-    linear : Linearization
-        The coarse problem at the current point.
-    state : GaussNewtonState
+    memory : what the step control, or the softened problem, remembers of the last step
+    station : position in the homotopy: -1 before the first station, their number behind the last one
+    steps : of this try, or within the station
+    stalled : steps that were damped much
+    idle : steps close to the solution since one came much closer
+    closest : the smallest gap and promised decrease until then; infinite far from the solution
+    astray : whether a full step close to the solution led away from it
+    circling : full steps in a row that were as long as the one before
+    unheld : whether singular directions are held no more, and steps kept in a box instead
     """
-    staged = ledger.staged
-    soft = SoftenedProblem(staged, state.stations[state.station], expected_noise(staged))
-    taken = soft.step(ledger.coarse, linear, state.memory["mu"])
-    after = replace(
-        state,
-        iteration=state.iteration + 1,
-        evaluation=linear if taken.to is None else taken.to,
-        damping=1.0 / (1.0 + taken.held_back),
-        memory={"mu": taken.damping},
-        within=state.within + 1,
-        report={
-            "level": taken.value,
-            "mu": taken.held_back,
-            "gap": infeasibility(staged.layout, staged.scale, linear),
-            "residual": float(np.sqrt(weighted_squares(staged.layout, linear))),
-        },
-    )
-    free = taken.held_back < RESCUE.free_step
-    done = taken.decrease < (RESCUE.drop if free else RESCUE.no_drop) or after.within >= RESCUE.station_iterations
-    return _next_station(ledger, after) if done else after
+
+    memory: Mapping[str, float] = field(default_factory=dict[str, float])
+    station: int = -1
+    steps: int = 0
+    stalled: int = 0
+    idle: int = 0
+    closest: tuple[float, float] = (np.inf, np.inf)
+    astray: bool = False
+    circling: int = 0
+    unheld: bool = False
+
+    @property
+    def near(self) -> bool:
+        """Whether the last local problem said that the solution is close."""
+        return self.closest[0] < np.inf
+
+    @property
+    def lost(self) -> bool:
+        """Whether there were too many steps, or damped ones, on the way to a solution that is not in sight."""
+        straight = self.station < 0
+        slow = self.steps >= (RESCUE.straight_iterations if straight else RESCUE.exact_iterations)
+        return not (self.near or self.unheld) and (slow or (straight and self.stalled >= RESCUE.stalled))
 
 
-def _next_station(ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
-    """Go on to the next station; behind the last one lies the exact problem, at full accuracy."""
-    after = replace(state, station=state.station + 1, within=0)
-    if after.soft:
-        return replace(
-            after, phase=f"station {after.station + 1}", memory={"mu": min(state.memory["mu"], RESCUE.first_mu)}
+@dataclass(frozen=True)
+class GaussNewtonState:
+    """Everything that one iteration hands to the next: explicit and frozen, so that it can be looked at in between.
+
+    iteration: steps so far, those of softened problems included.
+    phase: "straight", "second start", "station 1", "station 2" ..., "exact", "held back".
+    evaluation: the current point and the values there; at a station they are of low accuracy.
+    damping: the factor lambda of the last step; 1 / (1 + mu) where steps are held back instead of shortened.
+    report: figures of the last step and of the point that it started from (at the end: of the last point): gap,
+        residual (root of the sum of squares), condition and held_directions of the condensed Jacobian, number of
+        active constraints, relative size of the full step, and what the step control adds: level, omega or mu.
+    status: how the solve ended, None while it goes on.
+    detail: what is to be added to the status's sentence.
+    local: the solution of the last local problem, with its active constraints and multipliers.
+    rough: whether values are those of a search far from the solution, where stages are integrated less accurately.
+    progress: how the present try gets on.
+    """
+
+    iteration: int
+    phase: str
+    evaluation: Evaluation
+    damping: float = 1.0
+    report: Mapping[str, float] = field(default_factory=dict[str, float])
+    status: Status | None = None
+    detail: str = ""
+    local: Step | None = None
+    rough: bool = False
+    progress: Progress = field(default_factory=Progress)
+
+    @property
+    def v(self) -> Array:
+        """All variables."""
+        return self.evaluation.v
+
+    @property
+    def active(self) -> ActiveSet | None:
+        """Active bounds and path constraints of the last local problem."""
+        return None if self.local is None else self.local.active
+
+    @property
+    def station(self) -> int:
+        """Position in the homotopy that is under way; -1 before the first station."""
+        return self.progress.station
+
+    @property
+    def soft(self) -> bool:
+        """Whether the problem at hand is a softened one."""
+        return self.phase.startswith("station")
+
+    def at_full_accuracy(self, evaluation: Evaluation, memory: Mapping[str, float]) -> GaussNewtonState:
+        """Return the same point at full accuracy; nothing is concluded, and no values compared, across the two."""
+        progress = replace(self.progress, memory=memory, circling=0)
+        return replace(self, rough=False, evaluation=evaluation, progress=progress)
+
+
+class Course:
+    """The states of a solve, one try after the other until one is done.
+
+    first : where the method begins
+    step : the method, one iteration of it; a state that it ends with is the end of a try, not yet of the solve
+    max_iter : iterations of all tries
+    rescued : whether other tries follow where one is lost
+    always : whether softened problems come first
+    roughly : whether a second start is made at the accuracy of a search
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        first: GaussNewtonState,
+        step: Callable[[Ledger, GaussNewtonState], GaussNewtonState],
+        max_iter: int,
+        *,
+        rescued: bool,
+        always: bool,
+        roughly: bool,
+    ) -> None:
+        self.ledger, self.first, self.step, self.max_iter = ledger, first, step, max_iter
+        self.rescued, self.always, self.roughly = rescued, always, roughly
+        self.optimum: GaussNewtonState | None = None  # the best so far, if it was suspicious and the search went on
+        self._others = self._tries()
+        self._stations: tuple[Softening, ...] = ()
+
+    def __iter__(self) -> Iterator[GaussNewtonState]:
+        """Yield the state at the start and after every iteration; the last one says how it ended."""
+        state = self.first
+        if self.always and state.status is None:
+            state = next(self._others)
+        yield state
+        while state.status is None:
+            if state.iteration >= self.max_iter:
+                state = self.ended(state, Status.MAX_ITERATIONS)
+            else:
+                with np.errstate(over="ignore", invalid="ignore"):  # what overflows is noticed where it matters
+                    while True:  # the method may ask for values of full accuracy before it moves
+                        after = self._soft_step(state) if state.soft else self.step(self.ledger, state)
+                        if after.rough and self._circles(after):
+                            state = after.at_full_accuracy(self.ledger.evaluate(after.v), after.progress.memory)
+                        elif state.rough and not after.rough:
+                            state = after
+                        else:
+                            break
+                    state = self._following(state, after)
+            yield state
+
+    def ended(self, state: GaussNewtonState, status: Status, detail: str = "") -> GaussNewtonState:
+        """End, at the optimum found before the search went on if there is one."""
+        if self.optimum is None:
+            return replace(state, status=status, detail=detail)
+        cut_short = status in (Status.MAX_ITERATIONS, Status.MAX_TIME)
+        return replace(self.optimum, iteration=state.iteration, detail=_CUT_SHORT if cut_short else "")
+
+    def _following(self, state: GaussNewtonState, after: GaussNewtonState) -> GaussNewtonState:
+        """Return what comes after a step: the same try, unless it is over."""
+        if after.status is None:
+            if state.soft or after.iteration == state.iteration:
+                return after
+            if self._circles(after):
+                return _begun(after, HELD_BACK, after.evaluation)
+            return (self._next(after) if after.progress.lost else None) or after
+        if after.status.success:
+            return self._settled(after)
+        return self._next(after) or self.ended(after, after.status, after.detail)
+
+    def _circles(self, state: GaussNewtonState) -> bool:
+        """Tell whether full steps lead round and round an optimum to which they do not converge."""
+        round_ = state.progress.circling >= RESCUE.circling and not state.progress.unheld
+        free = self.rescued and state.phase != HELD_BACK
+        return round_ and free and not suspicious(self.ledger.staged, state.evaluation)
+
+    def _settled(self, state: GaussNewtonState) -> GaussNewtonState:
+        """Accept an optimum, unless it is suspicious and something is left to try."""
+        best = state
+        if self.optimum is not None and self.optimum.evaluation.cost <= state.evaluation.cost:
+            best = replace(self.optimum, iteration=state.iteration)
+        if not suspicious(self.ledger.staged, best.evaluation):
+            return best
+        self.optimum = best
+        return self._next(state) or best
+
+    def _next(self, state: GaussNewtonState) -> GaussNewtonState | None:
+        """Return the beginning of the next try, or None if there is none."""
+        if not self.rescued or state.phase == HELD_BACK:
+            return None
+        following = next(self._others, None)
+        if following is not None:
+            return replace(following, iteration=state.iteration, damping=state.damping)
+        if self.optimum is None and self.ledger.best is not None:
+            return _begun(state, HELD_BACK, self.ledger.evaluate(self.ledger.best))
+        return None
+
+    def _tries(self) -> Iterator[GaussNewtonState]:
+        """Yield the beginnings of all tries but the first and the last, each when it is asked for."""
+        staged, second = self.ledger.staged, self.ledger.control.second_start
+        start = origin = within_bounds(staged, staged.start)
+        if second is not None and not self.always:
+            at = (self.ledger.search if self.roughly else self.ledger).evaluate(within_bounds(staged, second()))
+            if at.ok:
+                origin = at.v
+                yield GaussNewtonState(0, "second start", at, rough=self.roughly)
+        for stations, begin in ((RESCUE.stations, origin), (RESCUE.slow_stations, start)):
+            self._stations = stations
+            at = self.ledger.coarse.evaluate(begin)
+            yield GaussNewtonState(0, "station 1", at, progress=Progress({"mu": RESCUE.first_mu}, station=0))
+
+    def _soft_step(self, state: GaussNewtonState) -> GaussNewtonState:
+        """Do one Levenberg-Marquardt step at a station, and go on to the next one when it has done its work."""
+        staged, coarse, progress = self.ledger.staged, self.ledger.coarse, state.progress
+        linear = coarse.linearize(state.v)
+        if not linear.ok:
+            return unevaluable(state, linear)
+        soft = SoftenedProblem(staged, self._stations[progress.station], expected_noise(staged))
+        taken = soft.step(coarse, linear, progress.memory["mu"])
+        after = replace(
+            state,
+            iteration=state.iteration + 1,
+            evaluation=linear if taken.to is None else taken.to,
+            damping=1.0 / (1.0 + taken.held_back),
+            progress=replace(progress, memory={"mu": taken.damping}, steps=progress.steps + 1),
+            report={
+                "level": taken.value,
+                "mu": taken.held_back,
+                "gap": infeasibility(staged.layout, staged.scale, linear),
+                "residual": float(np.sqrt(weighted_squares(staged.layout, linear))),
+            },
         )
-    return replace(after, phase="exact", memory={}, evaluation=ledger.evaluate(state.v))
+        free = taken.held_back < RESCUE.free_step
+        done = taken.decrease < (RESCUE.drop if free else RESCUE.no_drop)
+        return self._next_station(after) if done or after.progress.steps >= RESCUE.station_iterations else after
+
+    def _next_station(self, state: GaussNewtonState) -> GaussNewtonState:
+        """Go on to the next station; behind the last one lies the exact problem, at full accuracy."""
+        station = state.progress.station + 1
+        if station < len(self._stations):
+            memory = {"mu": min(state.progress.memory["mu"], RESCUE.first_mu)}
+            return replace(state, phase=f"station {station + 1}", progress=Progress(memory, station))
+        exact = self.ledger.evaluate(state.v)
+        return replace(state, phase="exact", evaluation=exact, progress=Progress(station=station))
 
 
-def _afresh(state: GaussNewtonState) -> GaussNewtonState:
-    """Forget what only concerned the last try."""
-    return GaussNewtonState(
-        state.iteration, state.phase, state.evaluation, state.damping, origin=state.origin, optimum=state.optimum
-    )
+def _begun(state: GaussNewtonState, phase: str, at: Evaluation) -> GaussNewtonState:
+    """Begin another try, and forget what only concerned the last one."""
+    return GaussNewtonState(state.iteration, phase, at, state.damping)
 
 
-def start_point(staged: StagedProblem) -> Array:
-    """Return the problem's own start."""
-    return within_bounds(staged, staged.start)
+def unevaluable(state: GaussNewtonState, linear: Linearization) -> GaussNewtonState:
+    """End a try at a point that cannot be linearized."""
+    failure = linear.failures[0]
+    return replace(state, status=Status.EVALUATION_FAILED, detail=f"{failure.chain}: {failure.detail}")
 
 
 def within_bounds(staged: StagedProblem, v: Array) -> Array:

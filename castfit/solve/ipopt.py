@@ -29,10 +29,11 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
+from castfit._support.arguments import is_count, is_one_of, named, text
 from castfit._support.reprs import brief
 from castfit._support.silence import Capture, captured, released
-from castfit._support.arguments import is_count, is_one_of, named, text
 from castfit._support.sparse_rows import sparse_rows
+from castfit._support.status import InputError, Status, check
 from castfit._support.time_limit import Stopped, Watch, watched
 from castfit.solve.assembly import (
     ConstraintRows,
@@ -42,28 +43,30 @@ from castfit.solve.assembly import (
     gauss_newton_blocks,
     squares_blocks,
 )
-from castfit.solve.collected import from_gradients
 from castfit.solve.condensing import condense
-from castfit.solve.local import GAP, LocalProblem, active_bounds, small
-from castfit.solve.plausible import assumed_sigma
-from castfit.solve.rescue import RESCUE
+from castfit.solve.fallback_thresholds import RESCUE
+from castfit.solve.matching_jacobian_update import from_gradients
+from castfit.solve.residual_plausibility import assumed_sigma
 from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
 from castfit.solve.staged import (
     Evaluation,
+    GradientEvaluation,
+    HessianBlocks,
     Jacobians,
     Layout,
     Linearization,
+    MatchingProducts,
     StagedProblem,
     half_square_in_units,
     weighted_squares,
 )
-from castfit._support.status import InputError, Status, check
+from castfit.solve.subproblem import GAP, LocalProblem, active_bounds, small
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
-    Index = NDArray[np.intp]
+    from castfit._support.arrays import Array, Index
+
 
 _STATUS = {
     "Solve_Succeeded": Status.CONVERGED,
@@ -169,10 +172,14 @@ class Ipopt:
         check("Ipopt", mistakes)
 
     @property
-    def meets(self) -> tuple[str, ...]:
-        """Which demands of transcriptions it meets; see castfit.methods."""
-        demands = {"auto": ("scalar matching", "gradients"), "gauss-newton": ("scalar matching",)}
-        return demands.get(self.hessian, ("gradients",) if self.hessian == "limited-memory" else ())
+    def takes(self) -> tuple[type, ...]:
+        """What it can make use of, of what transcriptions give."""
+        more: dict[str, tuple[type, ...]] = {
+            "auto": (MatchingProducts, GradientEvaluation, HessianBlocks),
+            "gauss-newton": (MatchingProducts,),
+            "limited-memory": (GradientEvaluation,),
+        }
+        return Linearization, *more.get(self.hessian, (HessianBlocks,))
 
     @property
     def label(self) -> str:
@@ -181,13 +188,12 @@ class Ipopt:
 
     def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
         """Solve; never raises for a fit that fails.  `warm` starts with a small barrier, close to the start."""
-        if self.hessian == "exact" and not staged.exact_hessian:
+        exact = HessianBlocks in staged.gives and HessianBlocks in self.takes
+        if self.hessian == "exact" and not exact:
             check("Ipopt", ["this transcription has no exact Hessian; choose hessian='gauss-newton' or Collocation"])
-        exact = staged.exact_hessian if self.hessian == "auto" else self.hessian == "exact"
-        may = self.hessian in ("auto", "limited-memory")
-        if staged.by_gradient == "only" and not may:
+        graded = GradientEvaluation in staged.gives and GradientEvaluation in self.takes
+        if staged.gives == (GradientEvaluation,) and not graded:
             check("Ipopt", ["this transcription gives only the gradient of the cost; choose hessian='limited-memory'"])
-        graded = staged.by_gradient != "no" and may
         ledger = Ledger(staged, control)
         start = np.clip(staged.start, staged.lower, staged.upper)
         history: list[dict[str, float]] = []
@@ -196,7 +202,7 @@ class Ipopt:
                 linearizable = (ledger.gradient if graded else ledger.linearize)(start).ok
                 if not (ledger.evaluate(start).ok and linearizable):
                     return ledger.solution(start, Status.START_FAILED, detail=staged.explain(start))
-                run = _Run(self, staged, ledger, watch, exact, history, graded=graded)
+                run = _IpoptRun(self, staged, ledger, watch, exact, history, graded=graded)
                 found = run.solve(start, warm=warm)
                 return run.finish(found) if graded else found
             except Stopped as stopped:  # within an iteration
@@ -248,7 +254,7 @@ def _constant(staged: StagedProblem, sigma: Array) -> float:
 _DENSE = 200  # quantities up to which the Hessian over theta may be full
 
 
-class _Run:
+class _IpoptRun:
     """One solve: the functions that IPOPT calls, and what they record."""
 
     def __init__(
@@ -273,7 +279,7 @@ class _Run:
         self.by_promise = not staged.least_squares or ledger.control.rough > 0.0
         self.end: tuple[Array, Array] | None = None  # where a step promises nothing more: v, multipliers of bounds
         self.objective = _Objective()
-        self.scalar = staged.matching == "scalar"
+        self.scalar = MatchingProducts in staged.gives
         self.rows = ConstraintRows(staged.layout, staged.scale, scalar=self.scalar)
         self.jacobian = JacobianMap(staged.layout, self.rows, staged.scale)
         self.of_theta = _pattern(staged, ledger)
@@ -552,22 +558,23 @@ class _Run:
         v = x * self.staged.scale
         linear = self._linearize(v)
         weight = float(lam_f[0]) * self.objective.weight(linear)
+        theta = self._of_priors(linear, float(weight[-1]))
         if self.exact:
             self.ledger.evaluations["hessians"] += 1
-            blocks = self.staged.hessian(v, self.rows.multipliers(lam_g), weight)
+            of_related = (lam_g / self.rows.unit)[self.rows.related]
+            found = self.staged.hessian(v, self.rows.multipliers(lam_g), weight, of_related)
+            blocks: Sequence[tuple[Array, Array]] = found.chains
+            if of_related.size:
+                theta += found.relations
         else:
             blocks = gauss_newton_blocks(self.staged.layout, linear.jacobians, weight)
-        theta = self._of_priors(linear, float(weight[-1]))
-        if self.exact and linear.related.size:
-            of_related = (lam_g / self.rows.unit)[self.rows.related]
-            theta += self.staged.related_hessian(v, of_related)
         if self.objective.sigma is None and self.staged.layout.n_groups:
             full = replace(linear, jacobians=tuple(self._known)) if self._known is not None else linear
             theta += float(lam_f[0]) * self.objective.factor * _profile_curvature(self.staged.layout, full)
         squares: Sequence[Array] = ()
         if self._known is not None:
-            layout, found = self.staged.layout, self.rows.multipliers(lam_g)
-            squares = squares_blocks(layout, self.staged.scale, self._known, found)
+            layout, of = self.staged.layout, self.rows.multipliers(lam_g)
+            squares = squares_blocks(layout, self.staged.scale, self._known, of)
         return [self.hessian.nonzeros(blocks, theta, squares)]
 
     def _of_priors(self, linear: Linearization, weight: float) -> Array:

@@ -14,14 +14,21 @@ import numpy as np
 
 from castfit._support.reprs import brief
 from castfit._support.time_limit import Stopped, look, unwatched
-from castfit.solve.staged import Evaluation, Graded, Layout, Linearization, StagedProblem, gaps
+from castfit.solve.staged import (
+    Evaluation,
+    GradientEvaluation,
+    Layout,
+    Linearization,
+    MatchingProducts,
+    StagedProblem,
+    gaps,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit._support.arrays import Array
     from castfit._support.status import Status
-
-    Array = NDArray[np.float64]
 
 
 _NOTHING = (np.inf, np.inf)
@@ -83,23 +90,11 @@ class Control:
 class Solution:
     """Where a solver ended, whether or not it converged.
 
-    Attributes
-    ----------
-    v : (n_v,) array
-        The solution, or the best point so far.
-    status : Status
-    detail : str
-        What is to be added to the status's sentence.
-    active : (n_v,) int array
-        -1 where the lower bound is active, +1 the upper, 0 neither.
-    iterations : int
-    evaluations : dict
-        Number of evaluations of "values" and "jacobians" (and "hessians", "gradients" of the cost, "products" of
-        Jacobians, one per stage).
-    failures : dict
-        Causes of failed evaluations and their counts.
-    history : tuple of dict
-        One entry per iteration.
+    v (n_v,) : the solution, or the best point so far;  detail : what is to be added to the status's sentence
+    active (n_v,) : -1 where the lower bound is active, +1 the upper, 0 neither
+    evaluations : numbers of "values" and "jacobians" (and "hessians", "gradients" of the cost, "products" of Jacobians,
+        one per stage);  failures : causes of failed ones and their counts
+    history : one entry per iteration
     """
 
     v: Array
@@ -134,12 +129,8 @@ def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float
 class Ledger:
     """A staged problem that counts its evaluations and their failures and remembers the best point.
 
-    Solvers evaluate through a ledger, so that nothing is lost when they fail or are interrupted.
-
-    Raises
-    ------
-    Stopped
-        From `evaluate` and `linearize`, when the time is over or Ctrl-C was pressed.
+    Solvers evaluate through a ledger, so that nothing is lost when they fail or are interrupted: what evaluates raises
+    Stopped when the time is over or Ctrl-C was pressed.
     """
 
     def __init__(
@@ -212,7 +203,7 @@ class Ledger:
             self._record(self._linear)
         return self._linear
 
-    def linearize_along(self, v: Array, directions: Sequence[Array]) -> Linearization:
+    def linearize_along(self, v: Array, directions: Sequence[Array]) -> MatchingProducts:
         """Linearize with one product per stage of the states at its end, see `StagedProblem.linearize_along`."""
         look()
         linear = self.staged.linearize_along(v, directions)
@@ -220,7 +211,7 @@ class Ledger:
         self._record(linear)
         return linear
 
-    def gradient(self, v: Array, weight: Array | None = None) -> Graded:
+    def gradient(self, v: Array, weight: Array | None = None) -> GradientEvaluation:
         """Return the values at v with the gradient of the cost, see `StagedProblem.gradient`."""
         look()
         graded = self.staged.gradient(v, weight)

@@ -2,21 +2,17 @@
 
     minimise cost(v)   subject to   a - s_0 = 0,  d_k = 0,  x_k - s_{k+1} = 0,  c_k and v within bounds
 
-Each step minimises  1/2 |r + R dv|^2  subject to the linearized constraints and the bounds (castfit.solve.local), and
-is halved until the exact penalty function falls (castfit.solve.step_control.exact_penalty).
+Each step minimises  1/2 |r + R dv|^2  subject to the linearized constraints and the bounds (castfit.solve.subproblem),
+and is halved until the exact penalty function falls (castfit.solve.step_control.exact_penalty).
 
 Where matching conditions are scalars, h_k = |x_k - s_{k+1}|^2, of which one backward integration per stage gives the
-gradient, there are two ways on:
+gradient, these gradients, divided by their vanishing length, are collected into the Jacobian of the vector
+(castfit.solve.matching_jacobian_update).  Where a step promises nothing more, all rows are computed anew to confirm it.
 
-rows     the gradients, divided by their vanishing length, are collected into the Jacobian of the vector
-         (castfit.solve.collected).  Where a step promises nothing more, all rows are computed anew to confirm it.
-squares  the h_k are constraints as they stand (Aydogmus and Tor 2018), and the Hessian of the Lagrangian is
-         approximated by updates (castfit.solve.squares).
-
-How it was chosen.  On the paper's problem, ten draws of noise: CasADi's `sqpmethod` with each of the six QP solvers of
-its wheel stops at the first trial point that cannot be integrated; its line search knows no NaN.  A BFGS method of our
-own on the squares stays at gaps of 3e-4, where multipliers of 1e5 drown the cost in the penalty; SciPy's SLSQP gets
-through after about 240 iterations; rows take about 12.
+How it was chosen.  The squares as they stand (Aydogmus and Tor 2018) on the paper's problem, ten draws of noise:
+CasADi's `sqpmethod` with each of the six QP solvers of its wheel stops at the first trial point that cannot be
+integrated; its line search knows no NaN.  A BFGS method of our own stays at gaps of 3e-4, where multipliers of 1e5
+drown the cost in the penalty; SciPy's SLSQP gets through after about 240 iterations; collected rows take about 12.
 """
 
 from __future__ import annotations
@@ -27,23 +23,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.reprs import brief
 from castfit._support.arguments import is_count, is_one_of, real, text
-from castfit._support.time_limit import Stopped, watched
-from castfit.solve.collected import collected, products_along, unit_directions
-from castfit.solve.local import GAP, ActiveSet, LocalProblem, Step, active_bounds, small
-from castfit.solve.rescue import RESCUE
-from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
-from castfit.solve.squares import solve_squares
-from castfit.solve.step_control.common import Advance, Search
-from castfit.solve.step_control.exact_penalty import ExactPenalty
-from castfit.solve.staged import Jacobians, Linearization, StagedProblem, weighted_squares
+from castfit._support.reprs import brief
 from castfit._support.status import Status, check
+from castfit._support.time_limit import Stopped, watched
+from castfit.solve.fallback_thresholds import RESCUE
+from castfit.solve.matching_jacobian_update import collected, products_along, unit_directions
+from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
+from castfit.solve.staged import Jacobians, Linearization, MatchingProducts, StagedProblem, weighted_squares
+from castfit.solve.step_control.common import Advance, LineSearch
+from castfit.solve.step_control.exact_penalty import ExactPenalty
+from castfit.solve.subproblem import GAP, ActiveSet, LocalProblem, Step, active_bounds, small
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from castfit._support.arrays import Array
 
-    Array = NDArray[np.float64]
 
 _REGULARISATION = 1e-9
 """As `GaussNewton.regularisation`."""
@@ -56,12 +50,10 @@ class Sqp:
 
     Parameters
     ----------
-    scalar : {"rows", "squares"}
+    scalar : {"rows"}
         What is made of matching conditions that are scalars (``MultipleShooting("data", derivatives="adjoint",
-        matching="scalar")``), whose gradients vanish at the solution.  "rows" collects the gradients, divided by their
-        length, into the Jacobian of the vector and converges fast; "squares" takes them as they are, as the paper of
-        Aydogmus and Tor does, and is for comparison: it halves the gaps at best, and its matrices are dense.
-        Vectors are what they are.
+        matching="scalar")``), whose gradients vanish at the solution: divided by their length they are collected into
+        the Jacobian of the vector.  Vectors are what they are.
     max_iter : int
     tolerance : float
         Converged when a full step promises to lower the cost by less than this fraction of half the squares of all
@@ -82,8 +74,10 @@ class Sqp:
 
     def __post_init__(self) -> None:
         mistakes: list[str] = []
-        if not is_one_of(self.scalar, "rows", "squares"):
-            mistakes.append(f"scalar is {text(self.scalar)}; choose 'rows' or 'squares'")
+        if is_one_of(self.scalar, "squares"):
+            mistakes.append("scalar='squares' is gone, as it hardly converged; write Sqp(), which collects rows")
+        elif not is_one_of(self.scalar, "rows"):
+            mistakes.append(f"scalar is {text(self.scalar)}; leave it out")
         if not is_count(self.max_iter):
             mistakes.append(f"max_iter is {text(self.max_iter)}; give an integer that is not negative")
         tolerance = real(self.tolerance)
@@ -92,19 +86,14 @@ class Sqp:
         check("Sqp", mistakes)
 
     @property
-    def meets(self) -> tuple[str, ...]:
-        """Which demands of transcriptions it meets; see castfit.methods."""
-        return ("scalar matching",)
-
-    @property
-    def needs(self) -> str:
-        """What it is only good for; see castfit.methods."""
-        return "scalar matching" if self.scalar == "squares" else ""
+    def takes(self) -> tuple[type, ...]:
+        """What it can make use of, of what transcriptions give."""
+        return Linearization, MatchingProducts
 
     @property
     def label(self) -> str:
         """Name in tables."""
-        return "SQP" if self.scalar == "rows" else "SQP (squares)"
+        return "SQP"
 
     def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
         """Solve; never raises for a fit that fails.  A `warm` start needs nothing of its own."""
@@ -115,8 +104,6 @@ class Sqp:
                 start = np.clip(staged.start, staged.lower, staged.upper)
                 if not (ledger.evaluate(start).ok and ledger.linearize(start).ok):
                     return ledger.solution(start, Status.START_FAILED, detail=staged.explain(start))
-                if self.scalar == "squares" and staged.matching == "scalar":
-                    return solve_squares(ledger, watch, start, history, self.max_iter, self.tolerance)
                 state = _State(ledger.linearize(start))
                 while state.status is None:
                     state = self._step(ledger, state, history)
@@ -160,7 +147,7 @@ class Sqp:
         if state.iteration >= self.max_iter:
             return replace(state, status=Status.MAX_ITERATIONS)
         state = replace(state, **_progress(state, step, gap))
-        search = Search(ledger, local, step, linear, {})
+        search = LineSearch(ledger, local, step, linear, {})
         near = gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * linear.informing_square
         advance = _full(search) if near else None
         advance = advance or ExactPenalty().advance(search)
@@ -217,7 +204,7 @@ def _progress(state: _State, step: Step, gap: float) -> dict[str, Any]:
     return {"idle": state.idle + 1 if near and not closer else 0, "least": least}
 
 
-def _full(search: Search) -> Advance | None:
+def _full(search: LineSearch) -> Advance | None:
     """Take the full step: this close, penalties see little but errors of integration."""
     trial = search.trial(search.step.dv)
     return Advance(trial, 1.0) if trial.ok else None
@@ -240,7 +227,7 @@ def _relinearized(ledger: Ledger, state: _State, advance: Advance) -> _State | N
 def _linearized(ledger: Ledger, state: _State, v: Array) -> _State:
     """Linearize at v: with all derivatives of the matching conditions, or with one more row of each."""
     staged = ledger.staged
-    if staged.matching != "scalar" or state.idle > RESCUE.idle:
+    if MatchingProducts not in staged.gives or state.idle > RESCUE.idle:
         return replace(state, linear=ledger.linearize(v), exact=True, confirming=False)
     layout, scale = staged.layout, staged.scale
     units = unit_directions(layout, ledger.evaluate(v), scale, state.units, state.iteration)
@@ -260,7 +247,7 @@ def _confirmed(ledger: Ledger, state: _State) -> _State:
     return replace(state, linear=linear, exact=True, confirming=True, idle=0)
 
 
-def _stuck(ledger: Ledger, search: Search, gap: float) -> dict[str, Any]:
+def _stuck(ledger: Ledger, search: LineSearch, gap: float) -> dict[str, Any]:
     """Say why no step helps."""
     step = search.step
     if gap <= GAP and step.decrease <= 1e-6 * search.at.informing_square:

@@ -51,6 +51,15 @@ not.
 An unknown sigma is common to a *group* of n rows.  It is eliminated in closed form at every point, so that priors weigh
 the same in every unit of the data.  Where sigma^ falls below a floor, the data's resolution, the cost goes on as the
 parabola that touches there, with sigma at the floor: nothing runs away where data are reproduced exactly.
+
+What a solver may ask for at a point, one class each; it says what it `takes`, a problem what it `gives`:
+
+    Evaluation          values of all functions                                 evaluate
+    Linearization       and rows with their Jacobian, in blocks                 linearize
+    MatchingProducts    and one product per stage of the matching conditions    linearize_along
+    GradientEvaluation  and the gradient of the cost                            gradient
+    HessianBlocks       the exact Hessian of cost and constraints               hessian
+    DenseRows           rows with their Jacobian where theta alone moves        steep
 """
 
 from __future__ import annotations
@@ -58,21 +67,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from castfit._support.arrays import Array, Index, Mask
     from castfit._support.sparse_rows import SparseRows
 
-    Array = NDArray[np.float64]
-    Index = NDArray[np.intp]
-    Mask = NDArray[np.bool_]
 
+_E = TypeVar("_E", bound="Evaluation")
 
 COARSE = 1e-4
 """Relative accuracy of functions far from a solution.
@@ -90,56 +96,62 @@ def locked(array: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Chain:
-    """Where one experiment's variables lie in v, and how large its blocks are.
+class ChainShape:
+    """What one chain is made of: one experiment's stages, rows and constraints.
 
-    Attributes
-    ----------
-    name : str
-        The experiment.
-    theta : (n_q,) int array
-        Positions in theta (and so in v) of the quantities that this chain depends on.
-    nodes : (K, n_s) int array
-        Positions of the node states in v.
-    inner : (K, n_w) int array
-        Positions of the inner variables in v.
-    row_mask : (K, n_r) bool array
-        True where a residual row belongs to a measurement, False where it is padding.
-    datum_mask : (K, n_r) bool array
-        True at one row of each measured value; a value whose spread is computed has a second row.
-    group : (K, n_r) int array
-        Which unknown sigma a row is divided by; -1 where sigma is known.
-    spread : (K, n_r) int array
-        Which computed spread a row belongs to, by any numbering; -1 where the spread is a number.
-    constraint_lower, constraint_upper : (K, n_c) arrays
-        Bounds of the path constraints; a padded row has (-inf, inf), an equality has equal bounds.
-    constraint_unit : (K, n_c) array
-        By what violations of them are measured.
-    kinds : tuple of str
-        Names of the path constraints, which come by point and kind: row i of a stage is of kind i % len(kinds).
-    point_times : (K, M) array
-        Times of the points.
-    times : (K + 1,) array
-        Stage boundaries, in the experiment's time.
-    state_names : tuple of str
-        Names of the node components, for messages.
+    theta (n_q,) : positions in theta (and so in v) of the quantities that it depends on
+    n_s, n_w : number of node states per stage, 0 in single shooting, and of inner variables, 0 in shooting
+    row_mask (K, n_r) : True where a residual row belongs to a measurement, False where it is padding
+    constraint_lower, constraint_upper (K, n_c) : bounds of the path constraints; a padded row has (-inf, inf), an
+        equality has equal bounds
+    times (K + 1,) : stage boundaries, in the experiment's time;  state_names : of the node components, for messages
+    kinds : names of the path constraints, which come by point and kind: row i of a stage is of kind i % len(kinds)
+    point_times (K, M) : times of the points
     """
 
     name: str
     theta: Index
-    nodes: Index
-    inner: Index
+    n_s: int
+    n_w: int
     row_mask: Mask
-    datum_mask: Mask
-    group: Index
-    spread: Index
     constraint_lower: Array
     constraint_upper: Array
     times: Array
     state_names: tuple[str, ...]
-    constraint_unit: Array
     kinds: tuple[str, ...] = ()
     point_times: Array = field(default_factory=lambda: np.empty((0, 0)))
+
+
+@dataclass(frozen=True)
+class Specification(ChainShape):
+    """A chain before `lay_out` places its variables; the further fields are those of `Chain`.
+
+    `group` is None if all sigmas are known, `datum_mask` if every row is a measured value of its own, `spread` if none
+    is computed.
+    """
+
+    group: Index | None = None
+    datum_mask: Mask | None = None
+    spread: Index | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain(ChainShape):
+    """Where one experiment's variables lie in v, and what its rows are.
+
+    group (K, n_r) : which unknown sigma a row is divided by; -1 where sigma is known
+    datum_mask (K, n_r) : True at one row of each measured value; a value whose spread is computed has a second row
+    spread (K, n_r) : which computed spread a row belongs to, by any numbering; -1 where the spread is a number
+    nodes (K, n_s), inner (K, n_w) : positions of the node states and of the inner variables in v
+    constraint_unit (K, n_c) : by what violations of path constraints are measured
+    """
+
+    group: Index
+    datum_mask: Mask
+    spread: Index
+    nodes: Index
+    inner: Index
+    constraint_unit: Array
 
     @property
     def n_kinds(self) -> int:
@@ -157,16 +169,6 @@ class Chain:
     def n_stages(self) -> int:
         """Number of stages K."""
         return self.nodes.shape[0]
-
-    @property
-    def n_s(self) -> int:
-        """Number of node states per stage; 0 in single shooting."""
-        return self.nodes.shape[1]
-
-    @property
-    def n_w(self) -> int:
-        """Number of inner variables per stage; 0 in shooting."""
-        return self.inner.shape[1]
 
     @property
     def n_r(self) -> int:
@@ -200,18 +202,9 @@ class Relations:
 
 @dataclass(frozen=True)
 class Layout:
-    """The variables of a staged problem: theta first, then the chains.
+    """The variables of a staged problem, n_v in all: theta first, with the names of its entries, then the chains.
 
-    Attributes
-    ----------
-    names : tuple of str
-        Names of the entries of theta, for tables and messages.
-    chains : tuple of Chain
-    n_v : int
-        Number of variables in all.
-    group_sizes : (n_groups,) int array
-        Number of rows that share each unknown sigma.
-    relations : Relations
+    group_sizes (n_groups,) : number of rows that share each unknown sigma
     """
 
     names: tuple[str, ...]
@@ -286,30 +279,6 @@ class Layout:
         raise IndexError(f"variable {i} of {self.n_v} does not exist")
 
 
-@dataclass(frozen=True)
-class Specification:
-    """Sizes from which `lay_out` places one chain; the fields are those of `Chain`.
-
-    `group` is None if all sigmas are known, `datum_mask` if every row is a measured value of its own, `spread` if
-    none is computed.
-    """
-
-    name: str
-    theta: Index
-    n_s: int
-    n_w: int
-    row_mask: Mask
-    constraint_lower: Array
-    constraint_upper: Array
-    times: Array
-    state_names: tuple[str, ...]
-    group: Index | None = None
-    datum_mask: Mask | None = None
-    spread: Index | None = None
-    kinds: tuple[str, ...] = ()
-    point_times: Array = field(default_factory=lambda: np.empty((0, 0)))
-
-
 def lay_out(
     names: tuple[str, ...],
     specifications: tuple[Specification, ...],
@@ -325,32 +294,22 @@ def lay_out(
         positions = offset + np.arange(stages * width, dtype=np.intp).reshape(stages, width)
         offset += stages * width
         known = np.full(spec.row_mask.shape, -1, dtype=np.intp)
-        chains.append(
-            Chain(
-                spec.name,
-                np.asarray(spec.theta, dtype=np.intp),
-                positions[:, : spec.n_s],
-                positions[:, spec.n_s :],
-                spec.row_mask,
-                spec.row_mask if spec.datum_mask is None else spec.datum_mask,
-                known if spec.group is None else np.where(spec.row_mask, spec.group, -1),
-                known if spec.spread is None else np.where(spec.row_mask, spec.spread, -1),
-                spec.constraint_lower,
-                spec.constraint_upper,
-                spec.times,
-                spec.state_names,
-                np.ones(spec.constraint_lower.shape),
-                spec.kinds,
-                spec.point_times,
-            )
-        )
+        given: dict[str, Any] = {
+            **vars(spec),
+            "theta": np.asarray(spec.theta, dtype=np.intp),
+            "group": known if spec.group is None else np.where(spec.row_mask, spec.group, -1),
+            "datum_mask": spec.row_mask if spec.datum_mask is None else spec.datum_mask,
+            "spread": known if spec.spread is None else np.where(spec.row_mask, spec.spread, -1),
+            "constraint_unit": np.ones(spec.constraint_lower.shape),
+        }
+        chains.append(Chain(**given, nodes=positions[:, : spec.n_s], inner=positions[:, spec.n_s :]))
     groups = np.concatenate([np.empty(0, dtype=np.intp), *(chain.group.ravel() for chain in chains)])
     sizes = np.bincount(groups[groups >= 0], minlength=n_groups)
     return Layout(names, tuple(chains), offset, sizes, Relations() if relations is None else relations)
 
 
 @dataclass(frozen=True)
-class Values:
+class ChainValues:
     """What one chain's functions are worth at a point; the first axis is the stage.
 
     r : (K, n_r)    rows, 0 where padded
@@ -431,7 +390,7 @@ class Evaluation:
     """
 
     v: Array
-    values: tuple[Values, ...]
+    values: tuple[ChainValues, ...]
     prior: Array
     prior_jacobian: Array | SparseRows
     failures: tuple[Failure, ...] = ()
@@ -469,6 +428,10 @@ class Evaluation:
         """What is minimised, priors included; inf where a stage failed."""
         return self.half_square + self.excess if self.ok else np.inf
 
+    def extended(self, kind: type[_E], **more: Any) -> _E:
+        """Return the same values in an evaluation of another kind, with what that has besides."""
+        return kind(**{**{f.name: getattr(self, f.name) for f in fields(Evaluation)}, **more})
+
 
 @dataclass(frozen=True)
 class Linearization(Evaluation):
@@ -483,14 +446,38 @@ class Linearization(Evaluation):
 
 
 @dataclass(frozen=True)
-class Graded(Evaluation):
+class MatchingProducts(Linearization):
+    """The same, but of the states at the ends of stages only products with one direction d (K, n_s) per chain.
+
+    X_s (K, 1, n_s), X_w (K, 1, n_w) and X_q (K, 1, n_q) are the derivatives of  d . x:  of the scalar condition
+    h_k = |x_k - s_{k+1}|^2  with  d = 2 (x_k - s_{k+1}).
+    """
+
+
+@dataclass(frozen=True)
+class GradientEvaluation(Evaluation):
     """An evaluation with the gradient of the cost, (n_v,); NaN where `ok` is False."""
 
     gradient: Array = field(default_factory=lambda: np.empty(0), kw_only=True)
 
 
 @dataclass(frozen=True)
-class Rows:
+class HessianBlocks:
+    """The Hessian of  sum_g weight_g 1/2 |r_g|^2 + multipliers . constraints,  without priors; all symmetric.
+
+    Unknown sigmas stay what they are at the point.
+
+    chains : per chain (K, m, m) with m = n_s + n_w + n_q and the variables of a stage in the order (s, w, q); and
+        (n_q, n_q), the part of the initial state
+    relations : (n_theta, n_theta)
+    """
+
+    chains: tuple[tuple[Array, Array], ...]
+    relations: Array
+
+
+@dataclass(frozen=True)
+class DenseRows:
     """All rows of a problem whose only variables are theta.
 
     v (n_theta,) where;  cost, half_square as of an `Evaluation`;  u (m,) priors and measured rows;  E (m, n_theta)
@@ -504,14 +491,14 @@ class Rows:
     E: Array
 
 
-class Steep(Protocol):
+class DenseEvaluator(Protocol):
     """What a search looks at where nothing but theta moves."""
 
     def cost(self, v: Array) -> float | None:
         """Return the cost at v (n_theta,), None where something cannot be computed."""
         ...
 
-    def rows(self, v: Array) -> Rows | None:
+    def rows(self, v: Array) -> DenseRows | None:
         """Return the rows and their derivatives at v (n_theta,), None where something cannot be computed."""
         ...
 
@@ -519,39 +506,22 @@ class Steep(Protocol):
 class StagedProblem(ABC):
     """A staged estimation problem: layout, bounds, start, and its functions at a point.
 
-    Attributes
-    ----------
-    layout : Layout
-    lower, upper, scale, start : (n_v,) arrays
-        Bounds, typical magnitudes (from data, positive) and starting point of all variables.
-    signal : tuple of (K, n_r) arrays
-        Per chain the typical magnitude of what each row measures, in units of what it is weighted by (its standard
-        deviation where that is known); 0 in padded rows.
-    exact_hessian : bool
-        Whether `hessian` is available.
-    least_squares : bool
-        Whether rows are residuals, of which R is the derivative; of other densities only the gradient is exact.
-    forgiving : bool
-        Whether some residuals may be large without the model being wrong.
-    least_sigma : (n_groups,) array
-        The floors of the unknown sigmas.
-    matching : {"vector", "scalar"}
-        As what solvers are to see matching conditions: "vector", n_s equations per stage, of which `linearize` gives
-        the derivatives; or "scalar", where only the derivatives of one product per stage are to be asked for, by
-        `linearize_along`, for instance of  h_k = |x_k - s_{k+1}|^2.
-    by_gradient : {"no", "better", "only"}
-        Whether `gradient` gives that of the cost by a few integrations, whatever the number of quantities: then solvers
-        should prefer it to Jacobians, or are to ask for nothing else.
-    integrated : bool
-        Whether stages are integrated: then what decays within a stage leaves no trace in any derivative.
-    jitter : float
-        Relative error of the states that is no smooth function of v: the tolerance of an integrator that chooses its
-        steps.
-    logarithmic : (n_theta,) bool array
-        Which entries of theta are logarithms; empty if none is.
-    eliminated : int array
-        Entries of theta that are eliminated: `evaluate` and `linearize` answer with these at their optimum, given all
-        others, which ``Evaluation.v`` says.  Derivatives are those at that point, by all variables.
+    lower, upper, scale, start (n_v,) : bounds, typical magnitudes (from data, positive) and starting point
+    signal (K, n_r) per chain : the typical magnitude of what each row measures, in units of what it is weighted by (its
+        standard deviation where that is known); 0 in padded rows
+    least_sigma (n_groups,) : the floors of the unknown sigmas
+    gives : what solvers are to ask for, the best first, of the classes above: `Linearization` alone by default;
+        `GradientEvaluation` where a few integrations give that, whatever the number of quantities; `MatchingProducts`
+        where matching conditions are to be seen as scalars; `HessianBlocks` as well where these can be had
+    least_squares : whether rows are residuals, of which R is the derivative; of other densities only the gradient is
+        exact
+    forgiving : whether some residuals may be large without the model being wrong
+    integrated : whether stages are integrated: then what decays within a stage leaves no trace in any derivative
+    jitter : relative error of the states that is no smooth function of v: the tolerance of an integrator that chooses
+        its steps
+    logarithmic (n_theta,) : which entries of theta are logarithms; empty if none is
+    eliminated : entries of theta that are eliminated: `evaluate` and `linearize` answer with these at their optimum,
+        given all others, which ``Evaluation.v`` says; derivatives are those at that point, by all variables
 
     A staged problem is frozen: `restricted` makes another one.
     """
@@ -563,9 +533,7 @@ class StagedProblem(ABC):
     start: Array
     signal: tuple[Array, ...]
     least_sigma: Array
-    exact_hessian: bool = False
-    matching: str = "vector"
-    by_gradient: str = "no"
+    gives: tuple[type, ...] = (Linearization,)
     least_squares: bool = True
     forgiving: bool = False
     integrated: bool = False
@@ -582,27 +550,21 @@ class StagedProblem(ABC):
         """Return values and Jacobian blocks at v (n_v,)."""
 
     @property
-    def steep(self) -> Steep | None:
+    def steep(self) -> DenseEvaluator | None:
         """A faster way to the cost, and to rows with their derivatives, where there is one; the same numbers."""
         return None
 
-    def linearize_along(self, v: Array, directions: Sequence[Array]) -> Linearization:
-        """Return what `linearize` does, but of the states at the ends of stages only products with one direction.
-
-        X_s (K, 1, n_s) and X_q (K, 1, n_q) are the derivatives of  direction . x  with directions (K, n_s) per chain.
-        """
+    def linearize_along(self, v: Array, directions: Sequence[Array]) -> MatchingProducts:
+        """Return what `linearize` does, but of the states at the ends of stages only products with directions."""
         full = self.linearize(v)
         products = [
             replace(j, X_s=d[:, None] @ j.X_s, X_w=d[:, None] @ j.X_w, X_q=d[:, None] @ j.X_q)
             for j, d in zip(full.jacobians, directions, strict=True)
         ]
-        return replace(full, jacobians=tuple(products))
+        return full.extended(MatchingProducts, jacobians=tuple(products), information=full.information)
 
-    def gradient(self, v: Array, weight: Array | None = None) -> Graded:
-        """Return the values at v with the gradient of  sum_g weight_g 1/2 |r_g|^2, unknown sigmas held; as `hessian`.
-
-        Only where `by_gradient` says so.
-        """
+    def gradient(self, v: Array, weight: Array | None = None) -> GradientEvaluation:
+        """Return the values at v with the gradient of  sum_g weight_g 1/2 |r_g|^2, unknown sigmas held."""
         raise NotImplementedError(f"{type(self).__name__} has no gradients but those of its Jacobians")
 
     def restricted(
@@ -651,29 +613,21 @@ class StagedProblem(ABC):
     def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
         """Return per chain prediction, spread (1 where unknown), and residual of each measured value, (n,) each.
 
-        Values come by stage, point and output.  Residuals are normalised by spreads, not by sigmas that are eliminated.
+        They come by stage, point and output.  Residuals are normalised by spreads, not by sigmas that are eliminated.
         """
         raise NotImplementedError(f"{type(self).__name__} has no measured values")
 
     def hessian(
-        self, v: Array, multipliers: tuple[Multipliers, ...], weight: Array | None = None
-    ) -> tuple[tuple[Array, Array], ...]:
-        """Return the Hessian of  sum_g weight_g 1/2 |r_g|^2 + multipliers . constraints  in blocks, without the prior.
+        self,
+        v: Array,
+        multipliers: tuple[Multipliers, ...],
+        weight: Array | None = None,
+        related: Array | None = None,
+    ) -> HessianBlocks:
+        """Return the exact Hessian at v; `related` (n_h,) multiplies the relations, by default nothing.
 
-        Unknown sigmas stay what they are at v.  Per chain: (K, m, m) with m = n_s + n_w + n_q and the variables of a
-        stage in the order (s, w, q); and (n_q, n_q), the part of the initial state.  Both symmetric.
-
-        Parameters
-        ----------
-        v : (n_v,) array
-        multipliers : tuple of Multipliers
-        weight : (n_groups + 1,) array, optional
-            Of the rows of each group, and of those of known sigma; 1 by default.
+        weight (n_groups + 1,) is that of the rows of each group, and of those of known sigma; 1 by default.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no exact Hessian; use the Gauss-Newton Hessian")
-
-    def related_hessian(self, v: Array, multipliers: Array) -> Array:
-        """Return the Hessian by theta of  multipliers (n_h,) . relations,  (n_theta, n_theta)."""
         raise NotImplementedError(f"{type(self).__name__} has no exact Hessian; use the Gauss-Newton Hessian")
 
     def in_units(self) -> StagedProblem:

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.reprs import brief
 from castfit._support.arguments import is_count, is_one_of, real, text
-from castfit.integrate import IntegratorOptions
-from castfit.solve.staged import locked
+from castfit._support.reprs import brief
 from castfit._support.status import check
+from castfit.integrate import IntegratorOptions
+from castfit.integrate.lanes import merge
+from castfit.solve.staged import locked
 from castfit.transcribe.collocation_problem import CollocationProblem, collocation_problem
-from castfit.transcribe.division import check_triggers
-from castfit.transcribe.grid import interval_mistakes, merge, uniform_or_given
-from castfit.transcribe.lagrange import SCHEMES
+from castfit.transcribe.elements import SCHEMES
 from castfit.transcribe.refinement import estimated_errors, inner_integrated, refine
+from castfit.transcribe.stage_division import check_triggers, interval_mistakes, uniform_or_given
 from castfit.transcribe.trajectory import States, Trajectory, start_trajectory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit._support.arrays import Array
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.problem import Posable
     from castfit.solve.staged import StagedProblem
 
-    Array = NDArray[np.float64]
 
 _FINEST = 1e-10  # errors below it cannot be seen: the integrator that shows them is a thousand times as accurate
 _FAST = 1e-6  # elements that are a smaller part of the horizon tell of decades of time constants

@@ -24,39 +24,33 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Built
+from castfit.integrate.lanes import merge, snap
 from castfit.problem.lie_derivatives import graph_of
 from castfit.solve.staged import (
+    ChainValues,
     Evaluation,
     Failure,
+    HessianBlocks,
     Jacobians,
     Layout,
     Linearization,
     Multipliers,
     Specification,
-    StagedProblem,
-    Values,
     lay_out,
     locked,
 )
-from castfit.transcribe.division import Division, divided
-from castfit.transcribe.elements import Elements, Equations, Slopes, signals
-from castfit.transcribe.grid import Staging, arrange, merge, snap
-from castfit.transcribe.lagrange import Table, table
-from castfit.transcribe.measure import constrained, profiled, relations_of, sigma_limits, standardised, unrelated
-from castfit.transcribe.measured import Measured, measured_by
-from castfit.transcribe.pointwise import Expressions
-from castfit.transcribe.projection import NOTHING, projection_of
-from castfit.transcribe.shooting_problem import parameter_scale
+from castfit.transcribe.elements import Elements, Equations, LocalDerivatives, Table, signals, table
+from castfit.transcribe.observation import Measured, PointwiseExpressions, constrained, measured_by
+from castfit.transcribe.stage_division import Division, Staging, arrange, divided
+from castfit.transcribe.transcribed_problem import TranscribedProblem, parameter_scale, relations_of, variable_bounds
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit.problem.conditions import Condition
-    from castfit.problem.parameter_map import Natural
+    from castfit._support.arrays import Array
     from castfit.model.model import System
+    from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
+    from castfit.problem.parameter_map import Natural
 
-    Array = NDArray[np.float64]
     Trajectory = Callable[..., tuple[Array, Array]]
 
 _EQUATIONS: Built[Posed, Equations] = Built()
@@ -73,28 +67,12 @@ def collocation_problem(
     degree: int = 3,
     scheme: str = "radau",
 ) -> CollocationProblem:
-    """Lay a problem out on elements.
+    """Lay a problem out on elements, with boundaries (K + 1,) per experiment; the search starts at theta (n_theta,).
 
-    Parameters
-    ----------
-    problem : Posed
-    edges : per experiment a (K + 1,) array
-        Element boundaries; breakpoints of inputs are added, so that no element contains one.
-    theta : (n_theta,) array
-        Where the search starts, in search scale.
-    trajectories : per experiment a callable
-        From times (n,), not decreasing, to states (n, n_x) and algebraic states (n, n_z): where states start.  Where
-        events change states, it takes ``after=True`` too, for the states after them.
-    unit : (n_x + n_z,) array, optional
-        Typical magnitudes of states that stand at zero in the trajectories, by default 1.
-    degree : int
-        Number of collocation points per element, 1 to 9.
-    scheme : {"radau", "legendre"}
-
-    Raises
-    ------
-    InputError
-        For an unknown scheme or degree.
+    Breakpoints of inputs are added to the boundaries, so that no element contains one.  States start where trajectories
+    say, one per experiment, from times (n,), not decreasing, to states (n, n_x) and algebraic states (n, n_z); where
+    events change states they take ``after=True`` too, for the states after them.  `unit` (n_x + n_z,) are typical
+    magnitudes of states that stand at zero there, by default 1.
     """
     problem, chosen = problem.posed, table(scheme, degree)
     equations = _EQUATIONS.get(problem, _equations)
@@ -114,24 +92,19 @@ def collocation_problem(
     layout = _layout(problem, elements, chosen)
 
     n_x, d = elements[0].n_x, chosen.degree
-    lower, upper, scale = np.full(layout.n_v, -np.inf), np.full(layout.n_v, np.inf), np.empty(layout.n_v)
-    lower[: theta.size], upper[: theta.size] = problem.bounds
+    (lower, upper), scale = variable_bounds(problem, layout), np.empty(layout.n_v)
     scale[: theta.size] = parameter_scale(problem, theta)
-    for chain, condition in zip(layout.chains, problem.conditions, strict=True):
+    for chain in layout.chains:
         scale[chain.nodes], scale[chain.inner] = magnitude[:n_x], np.tile(magnitude, d)
         inner = chain.inner.reshape(chain.n_stages, d, -1)
         for name, (low, high) in problem.state_bounds.items():
-            i = problem.model.states.index(name)
-            given = condition.link.given[i]
-            # A given initial state is no unknown; a bound at its value would only leave the bounds no interior.
-            nodes = chain.nodes[int(given) :, i]
-            lower[nodes], upper[nodes] = low, high
-            lower[inner[:, :, i]], upper[inner[:, :, i]] = low, high
+            at = inner[:, :, problem.model.states.index(name)]
+            lower[at], upper[at] = low, high
     nodes = tuple(y[:, 0, :n_x] for y in starts)
     inners = tuple(y[:, 1:].reshape(y.shape[0], -1) for y in starts)
     start = np.clip(layout.pack(theta, nodes, inners), lower, upper)
     signal = tuple(e.measured.signal for e in elements)
-    return CollocationProblem(problem, equations, tuple(elements), layout, lower, upper, scale, start, signal).begun()
+    return CollocationProblem(problem, equations, tuple(elements), layout, lower, upper, scale, start, signal)
 
 
 @dataclass
@@ -142,14 +115,14 @@ class _Memory:
     v: Array = field(default_factory=lambda: np.empty(0))
     evaluation: Evaluation | None = None
     linearization: Linearization | None = None
-    slopes: tuple[Slopes, ...] = ()
+    slopes: tuple[LocalDerivatives, ...] = ()
     naturals: tuple[Natural, ...] = ()
 
 
-class CollocationProblem(StagedProblem):
+class CollocationProblem(TranscribedProblem):
     """A staged problem of collocation elements; build it with `collocation_problem`."""
 
-    exact_hessian = True
+    gives = (Linearization, HessianBlocks)
 
     def __init__(
         self,
@@ -163,44 +136,25 @@ class CollocationProblem(StagedProblem):
         start: Array,
         signal: tuple[Array, ...],
     ) -> None:
-        self.problem, self.equations, self.elements, self.layout = problem, equations, elements, layout
+        self._pose(problem, layout, signal, layout.theta(start))
+        self.equations, self.elements = equations, elements
         self.lower, self.upper, self.scale, self.start = locked(lower), locked(upper), locked(scale), locked(start)
-        self.signal = signal
-        self.least_sigma, self._most_sigma = sigma_limits(problem, layout, signal)
-        self.least_squares, self.forgiving = problem.least_squares, problem.forgiving
-        self.logarithmic = problem.log
-        self._projection = projection_of(problem, layout.theta(start))
-        self.eliminated = self._projection.entries
-        self._memory = _Memory()
         self._bent = False  # whether Hessians are asked for, which go on from slopes at points
+        self._forget()
+        self._start_eliminated()
 
-    def begun(self) -> CollocationProblem:
-        """Return the problem with what is eliminated started where the states at the start put it."""
-        if not self.eliminated.size:
-            return self
+    def _forget(self) -> None:
+        self._memory = _Memory()
+
+    def _apart(self) -> CollocationProblem:
         other = copy(self)
-        with np.errstate(all="ignore"):
-            other._projection = self._projection.noticing(self._worth(self.start))
-            other._memory = _Memory()
-            found = other.evaluate(self.start).v
-        scale = self.scale.copy()
-        scale[: self.layout.n_theta] = parameter_scale(self.problem, self.layout.theta(found))
-        other.start, other.scale = locked(found), locked(scale)
+        other._forget()
         return other
 
     def _worth(self, v: Array) -> Iterator[tuple[Measured, Array]]:
-        """Yield how what is observed at v moves with the states, times their magnitudes, per experiment."""
-        for e, chain, at in zip(self.elements, self.layout.chains, self._neutral(v), strict=True):
+        for e, chain, at in zip(self.elements, self.layout.chains, self._neutral(self._naturals(v)), strict=True):
             observed = e.slopes(self.equations, at, *chain.local(v)[1:]).observed
             yield e.measured, observed[..., : e.n_e] * self.magnitude
-
-    def explicit(self) -> CollocationProblem:
-        """Return the problem in which nothing is eliminated."""
-        if not self.eliminated.size:
-            return self
-        other = copy(self)
-        other._projection, other.eliminated, other._memory = NOTHING, NOTHING.entries, _Memory()
-        return other
 
     @property
     def table(self) -> Table:
@@ -243,27 +197,13 @@ class CollocationProblem(StagedProblem):
         memory = self._recall(v)
         v = memory.v
         if memory.evaluation is None:
-            with np.errstate(all="ignore"):
-                found = [self._values(i, v) for i in range(len(self.elements))]
-                prior = self.problem.priors(self.layout.theta(v))
-                related, related_slopes = self.problem.related(self.layout.theta(v))
-            failures = (*(failure for _, group in found for failure in group), *unrelated(self.layout, related))
-            failures += (Failure("prior", 0, "not_finite", prior.failure),) if prior.failure else ()
-            rows = profiled(self.layout, tuple(values for values, _ in found), self.least_sigma, self._most_sigma)
-            memory.evaluation = Evaluation(
-                np.array(v),
-                rows.values,
-                prior.rows,
-                prior.jacobian,
-                failures,
-                sigma=rows.sigma,
-                excess=rows.excess + prior.excess,
-                surplus=rows.surplus,
-                prior_excess=prior.excess,
-                related=related,
-                related_jacobian=related_slopes,
-                prior_curved=prior.curved,
-            )
+            every, failures = list[ChainValues](), list[Failure]()
+            for i in range(len(self.elements)):
+                with np.errstate(all="ignore"):
+                    values, failed = self._values(i, v)
+                every.append(values)
+                failures += failed
+            memory.evaluation = self._evaluation(v, every, failures)
         return memory.evaluation
 
     def linearize(self, v: Array) -> Linearization:
@@ -271,11 +211,12 @@ class CollocationProblem(StagedProblem):
         evaluation, memory = self.evaluate(v), self._memory
         v = memory.v
         if memory.linearization is None:
-            with np.errstate(all="ignore"):
-                found = [self._jacobians(i, v) for i in range(len(self.elements))]
+            found: list[tuple[LocalDerivatives, Jacobians]] = []
+            for i in range(len(self.elements)):
+                with np.errstate(all="ignore"):
+                    found.append(self._jacobians(i, v))
             every = tuple(slopes for slopes, _ in found)
             memory.slopes = every if self._bent else ()
-            blocks = self._projection.silenced(self.layout, tuple(jacobians for _, jacobians in found))
             failed = {(failure.chain, failure.stage) for failure in evaluation.failures}
             failures = [
                 failure
@@ -283,46 +224,23 @@ class CollocationProblem(StagedProblem):
                 for failure in self._explain(i, *_pieces(every[i]), "the derivative of ")
                 if (failure.chain, failure.stage) not in failed
             ]
-            failures += [] if evaluation.failures else self._unlinked(v)
-            memory.linearization = Linearization(
-                evaluation.v,
-                evaluation.values,
-                evaluation.prior,
-                evaluation.prior_jacobian,
-                (*evaluation.failures, *failures),
-                standardised(self.layout, blocks, evaluation.sigma),
-                self._information(v),
-                sigma=evaluation.sigma,
-                excess=evaluation.excess,
-                surplus=evaluation.surplus,
-                prior_excess=evaluation.prior_excess,
-                related=evaluation.related,
-                related_jacobian=evaluation.related_jacobian,
-                prior_curved=evaluation.prior_curved,
-            )
+            failures += [] if evaluation.failures else self._unlinked(v, memory.naturals, slopes=True)
+            blocks, measured = (jacobians for _, jacobians in found), (e.measured for e in self.elements)
+            memory.linearization = self._linearization(evaluation, blocks, failures, measured, lambda: self._seen(v))
         return memory.linearization
 
-    def _information(self, v: Array) -> Callable[[], tuple[Array, ...]] | None:
-        """Tell by what rows are multiplied for statistics, when asked; None if by 1."""
-        if not any(e.measured.reweighted for e in self.elements):
-            return None
-        return lambda: tuple(e.measured.information(g) for e, g in self._seen(v))
-
-    def _seen(self, v: Array) -> Iterator[tuple[Elements, Array]]:
-        """Yield the elements of every experiment with what is observed at their points, (K, M, n_g)."""
+    def _seen(self, v: Array) -> Iterator[tuple[Measured, Array]]:
         naturals = self._recall(v).naturals
         for elements, chain, at in zip(self.elements, self.layout.chains, naturals, strict=True):
-            yield elements, elements.seen(self.equations, elements.parameters(at), *chain.local(v)[1:])
-
-    def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
-        """Return per chain predictions, spreads and normalised residuals of the measured values."""
-        return tuple(
-            tuple(part[e.measured.values_mask] for part in e.measured.standardised(g)) for e, g in self._seen(v)
-        )
+            yield elements.measured, elements.seen(self.equations, elements.parameters(at), *chain.local(v)[1:])
 
     def hessian(
-        self, v: Array, multipliers: tuple[Multipliers, ...], weight: Array | None = None
-    ) -> tuple[tuple[Array, Array], ...]:
+        self,
+        v: Array,
+        multipliers: tuple[Multipliers, ...],
+        weight: Array | None = None,
+        related: Array | None = None,
+    ) -> HessianBlocks:
         """Return the Hessian of weighted squares and constraints in blocks (see `StagedProblem.hessian`)."""
         at = self.linearize(v)
         v = at.v
@@ -332,17 +250,8 @@ class CollocationProblem(StagedProblem):
             if not memory.slopes:
                 known = zip(self.elements, self.layout.chains, memory.naturals, strict=True)
                 memory.slopes = tuple(e.slopes(self.equations, n, *c.local(v)[1:]) for e, c, n in known)
-            return tuple(self._hessian(i, v, at, of, of_group) for i, of in enumerate(multipliers))
-
-    def related_hessian(self, v: Array, multipliers: Array) -> Array:
-        """Return the Hessian of the relations of quantities (see `StagedProblem.related_hessian`)."""
-        return self.problem.related_hessian(self.layout.theta(v), multipliers)
-
-    def _unlinked(self, v: Array) -> list[Failure]:
-        """Report parameters and initial states whose derivatives cannot be computed."""
-        known = zip(self.problem.conditions, self._memory.naturals, strict=True)
-        reasons = ((c.name, c.link.failure(v[c.theta], at, slopes=True)) for c, at in known)
-        return [Failure(name, 0, "not_finite", reason) for name, reason in reasons if reason]
+            blocks = tuple(self._hessian(i, v, at, of, of_group) for i, of in enumerate(multipliers))
+        return HessianBlocks(blocks, self._relations_bent(v, related))
 
     def interpolants(self, v: Array) -> tuple[Trajectory, ...]:
         """Return per experiment the polynomials at v, from times (n,) to states (n, n_x) and (n, n_z)."""
@@ -361,21 +270,17 @@ class CollocationProblem(StagedProblem):
     def _naturals(self, v: Array) -> tuple[Natural, ...]:
         return tuple(c.link.natural(v[c.theta]) for c in self.problem.conditions)
 
-    def _neutral(self, v: Array) -> Iterator[Natural]:
-        """Yield parameters and initial states with the scale 1 and the offset 0 of what is eliminated."""
-        for i, at in enumerate(self._naturals(v)):
-            yield replace(at, p=self._projection.neutral(i, at.p))
-
     def _projected(self, v: Array) -> Array:
         """Return v with what is eliminated at its optimum."""
+        naturals = self._naturals(v)
         with np.errstate(all="ignore"):
             seen = (
                 (e.measured, e.seen(self.equations, e.parameters(at), *chain.local(v)[1:]).copy())
-                for e, chain, at in zip(self.elements, self.layout.chains, self._neutral(v), strict=True)
+                for e, chain, at in zip(self.elements, self.layout.chains, self._neutral(naturals), strict=True)
             )
-            return self._projection.projected(v, [at.p for at in self._naturals(v)], seen)
+            return self._projection.projected(v, [at.p for at in naturals], seen)
 
-    def _values(self, i: int, v: Array) -> tuple[Values, list[Failure]]:
+    def _values(self, i: int, v: Array) -> tuple[ChainValues, list[Failure]]:
         elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
         condition = self.problem.conditions[i]
         at = self._memory.naturals[i]
@@ -384,7 +289,7 @@ class CollocationProblem(StagedProblem):
         flow = values.d.reshape(stages, -1, elements.n_e)
         observed = np.concatenate([b.reshape(*elements.tau.shape, -1) for b in (values.r, values.c)], axis=2)
         failures = self._explain(i, flow, observed, "")
-        reason = condition.link.failure(q, at) or condition.schedule.impossible(at.e, condition.start)
+        reason = condition.failure(q, at)
         if reason:
             failures.insert(0, Failure(condition.name, 0, "not_finite", reason))
         for j in np.flatnonzero(~np.isfinite(values.a) & (not reason)):
@@ -395,7 +300,7 @@ class CollocationProblem(StagedProblem):
                 block[failure.stage] = np.nan
         return values, failures
 
-    def _jacobians(self, i: int, v: Array) -> tuple[Slopes, Jacobians]:
+    def _jacobians(self, i: int, v: Array) -> tuple[LocalDerivatives, Jacobians]:
         elements, (_, s, w) = self.elements[i], self.layout.chains[i].local(v)
         at = self._memory.naturals[i]
         dp = elements.parameter_slopes(at, self.equations.free)
@@ -450,7 +355,9 @@ def _equations(problem: Posed) -> Equations:
         system, observed = _in_relative_time(system, observed)
         free = np.append(free, [n_p, n_p + 1])
     flow = ca.vertcat(system.ode, system.alg)
-    return Equations(Expressions(system, flow, free), Expressions(system, observed, free), free, relative)
+    return Equations(
+        PointwiseExpressions(system, flow, free), PointwiseExpressions(system, observed, free), free, relative
+    )
 
 
 def _in_relative_time(system: System, observed: ca.SX) -> tuple[System, ca.SX]:
@@ -584,7 +491,7 @@ def _layout(problem: Posed, elements: Sequence[Elements], chosen: Table) -> Layo
     return lay_out(problem.names, tuple(specifications), len(problem.groups), relations_of(problem))
 
 
-def _pieces(slopes: Slopes) -> tuple[Array, Array]:
+def _pieces(slopes: LocalDerivatives) -> tuple[Array, Array]:
     """Return the derivatives of the model's equations, and those of rows and constraints, to be looked through."""
     return slopes.flow, np.concatenate([slopes.rows, slopes.constraints], axis=2)
 

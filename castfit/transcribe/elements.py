@@ -11,28 +11,125 @@ n_e            n_x + n_z, the length of y_i
 n_g, n_h       outputs and spreads observed at a measured point; path constraints there
 n_r            rows of a measured point
 n_l            local variables (x, z, p_free) of a point
+
+Tables of polynomials on [0, 1]: differential states are polynomials of degree d through the nodes 0, c_1 ... c_d,
+algebraic states polynomials of degree d - 1 through the collocation points, 0 < c_1 < ... < c_d <= 1.  Both schemes
+are implicit Runge-Kutta methods (Hairer and Wanner 1996, section IV.5):
+
+    radau      Radau IIA: c_d = 1, order 2d - 1, damps stiff components completely
+    legendre   Gauss: symmetric, order 2d, does not damp stiff components
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import roots_jacobi
 
+from castfit._support.status import check, suggest
 from castfit.integrate import shift_cubics
-from castfit.solve.staged import Values
+from castfit.solve.staged import ChainValues
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike
 
+    from castfit._support.arrays import Array, Index
     from castfit.problem.parameter_map import Natural
-    from castfit.transcribe.division import Division
-    from castfit.transcribe.lagrange import Table
-    from castfit.transcribe.measure import Measured
-    from castfit.transcribe.pointwise import Expressions
+    from castfit.transcribe.observation import Measured, PointwiseExpressions
+    from castfit.transcribe.stage_division import Division
 
-    Array = NDArray[np.float64]
+
+SCHEMES = ("radau", "legendre")
+MAX_DEGREE = 11  # two more than elements may have: their errors are seen by that
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """One collocation scheme of one degree, with its points c (d,) in units of the element; get it from `table`."""
+
+    scheme: str
+    degree: int
+    points: Array
+
+    @cached_property
+    def nodes(self) -> Array:
+        """Nodes of the state's polynomial: 0, then the collocation points, (d + 1,)."""
+        return np.concatenate([[0.0], self.points])
+
+    @cached_property
+    def derivative(self) -> Array:
+        """Differentiation matrix (d, d + 1): element (i, j) is d l_j / d tau at collocation point i."""
+        return _differentiation(self.nodes)[1:]
+
+    @cached_property
+    def end(self) -> Array:
+        """The state's basis polynomials at tau = 1, (d + 1,)."""
+        return self.state_basis(1.0)
+
+    @cached_property
+    def weights(self) -> Array:
+        """Quadrature weights (d,): sum_i weights[i] f(c_i) is the integral of f over [0, 1]."""
+        tau, weight = _gauss(self.degree)
+        return weight @ self.algebraic_basis(tau)
+
+    @property
+    def order(self) -> int:
+        """Order of the method at the element ends."""
+        return 2 * self.degree - (self.scheme == "radau")
+
+    def state_basis(self, tau: ArrayLike) -> Array:
+        """Evaluate the basis through 0, c_1 ... c_d at tau (...): shape (..., d + 1)."""
+        return _basis(self.nodes, tau)
+
+    def algebraic_basis(self, tau: ArrayLike) -> Array:
+        """Evaluate the basis through c_1 ... c_d at tau (...): shape (..., d)."""
+        return _basis(self.points, tau)
+
+
+@cache
+def table(scheme: str, degree: int) -> Table:
+    """Return the table of a scheme, "radau" or "legendre", with 1 to 11 collocation points."""
+    mistakes: list[str] = []
+    if scheme not in SCHEMES:
+        mistakes.append(f"scheme '{scheme}' is not known: {suggest(scheme, SCHEMES)}")
+    if degree not in range(1, MAX_DEGREE + 1):
+        mistakes.append(f"degree is {degree}; give an integer from 1 to {MAX_DEGREE}")
+    check("Collocation", mistakes)
+    points = _gauss(degree)[0] if scheme == "legendre" else _radau_points(degree)
+    return Table(scheme, degree, points)
+
+
+def _gauss(n: int) -> tuple[Array, Array]:
+    """Gauss-Legendre points and weights on [0, 1]."""
+    x, weight = np.polynomial.legendre.leggauss(n)
+    return 0.5 * (1.0 + x), 0.5 * weight
+
+
+def _radau_points(n: int) -> Array:
+    """Right Radau points on [0, 1]: 1, and the zeros of the polynomial orthogonal under the weight 1 - tau."""
+    inner = roots_jacobi(n - 1, 1.0, 0.0)[0] if n > 1 else np.empty(0)
+    return np.concatenate([0.5 * (1.0 + inner), [1.0]])
+
+
+def _basis(nodes: Array, tau: ArrayLike) -> Array:
+    """Lagrange's product formula; at a node it is exactly 0 or 1."""
+    tau = np.asarray(tau, dtype=float)[..., None, None]
+    others = ~np.eye(nodes.size, dtype=bool)
+    apart = np.where(others, nodes[:, None] - nodes, 1.0)
+    return np.prod(np.where(others, tau - nodes, 1.0) / apart, axis=-1)
+
+
+def _differentiation(nodes: Array) -> Array:
+    """Element (i, j) is d l_j / d tau at node i (Berrut and Trefethen 2004, Eqs. 9.4 and 9.5)."""
+    apart = nodes[:, None] - nodes + np.eye(nodes.size)
+    weight = 1.0 / np.prod(apart, axis=1)
+    out = weight / weight[:, None] / apart
+    np.fill_diagonal(out, 0.0)
+    np.fill_diagonal(out, -out.sum(axis=1))  # the derivative of a constant vanishes
+    return out
 
 
 @dataclass(frozen=True)
@@ -43,14 +140,14 @@ class Equations:
     two more parameters, inputs are (the time that they count from, their cubics), the ode is multiplied by the length.
     """
 
-    flow: Expressions
-    observed: Expressions
-    free: NDArray[np.intp]
+    flow: PointwiseExpressions
+    observed: PointwiseExpressions
+    free: Index
     relative: bool = False
 
 
 @dataclass(frozen=True)
-class Slopes:
+class LocalDerivatives:
     """Derivatives at points by their local variables.
 
     flow (K, d, n_e, n_l); observed (K, M, n_g, n_l); rows (K, M, n_r, n_l); constraints (K, M, n_h, n_l).
@@ -73,32 +170,16 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Elements:
-    """What is constant about the elements of one experiment.
+    """What is constant about the elements of one experiment, with boundaries `edges` (K + 1,).
 
-    Attributes
-    ----------
-    table : Table
-    n_x : int
-        Number of differential states.
-    edges : (K + 1,) array
-    cubics : (K, n_u, 4) array
-        The inputs on each element, by powers of the time since its start.
-    factor : (K, 1, n_e) array
-        What (ode, alg) is multiplied by: the element's length, and a scale of the algebraic equations.
-    times : (K, d, 1), inputs : (K, d, n_u)
-        The collocation points.
-    tau : (K, M), point_times : (K, M, 1), point_inputs : (K, M, n_u)
-        The measured points; tau is relative to the element.
-    basis : (K, M, d + 1, n_e) array
-        Element (k, m, j, e): what y_j[e] contributes to state e at measured point m.
-    measured : Measured
-        How what is observed at the measured points becomes rows.
-    applies : (K, M, n_h) array
-        1 where a path constraint applies, 0 elsewhere.
-    division : Division
-        How parameters and boundaries of the elements vary, and what happens at their ends.
-    relative : bool
-        Whether elements move, as `Equations.relative`.
+    cubics (K, n_u, 4) : the inputs on each element, by powers of the time since its start
+    factor (K, 1, n_e) : what (ode, alg) is multiplied by: the element's length, and a scale of the algebraic equations
+    times (K, d, 1), inputs (K, d, n_u) : the collocation points
+    tau (K, M), point_times (K, M, 1), point_inputs (K, M, n_u) : the measured points; tau is relative to the element
+    basis (K, M, d + 1, n_e) : element (k, m, j, e) is what y_j[e] contributes to state e at measured point m
+    applies (K, M, n_h) : 1 where a path constraint applies, 0 elsewhere
+    division : how parameters and boundaries of the elements vary, and what happens at their ends
+    relative : whether elements move, as `Equations.relative`
     """
 
     table: Table
@@ -125,7 +206,7 @@ class Elements:
             return np.hstack([self.division.stage_parameters(at.p, at.e), span])[:, None]
         return self.division.stage_parameters(at.p, at.e)[:, None] if any(self.division.levels) else at.p
 
-    def parameter_slopes(self, at: Natural, free: NDArray[np.intp]) -> Array:
+    def parameter_slopes(self, at: Natural, free: Index) -> Array:
         """Return the derivatives of the free parameters, (1 | K, n_free, n_q)."""
         if self.relative:
             edges = self.division.weight @ at.de
@@ -135,7 +216,7 @@ class Elements:
             return self.division.stage_slopes(at.dp, at.de)[:, free]
         return at.dp[free][None]
 
-    def parameter_weights(self, by_free: Array, free: NDArray[np.intp], n_p: int, n_e: int) -> tuple[Array, Array]:
+    def parameter_weights(self, by_free: Array, free: Index, n_p: int, n_e: int) -> tuple[Array, Array]:
         """Return what multiplies the second derivatives of p (n_p,) and e (n_e,), from that of free parameters.
 
         by_free (K, n_free): the derivative of a sum over elements by the free parameters of each.
@@ -177,7 +258,7 @@ class Elements:
         y[:, 1:] = w.reshape(s.shape[0], -1, self.n_e)
         return y
 
-    def values(self, equations: Equations, at: Natural, s: Array, w: Array) -> Values:
+    def values(self, equations: Equations, at: Natural, s: Array, w: Array) -> ChainValues:
         """Evaluate all functions at nodes s, inner variables w."""
         y, stages, p = self.states(s, w), s.shape[0], self.parameters(at)
         d = self.defects(equations, y, p)
@@ -191,7 +272,7 @@ class Elements:
             for k, crossing in enumerate(self.division.crossings):
                 if crossing is not None:
                     ends[k] = crossing.values(ends[k], at.e, u[k])
-        return Values(
+        return ChainValues(
             r=r.reshape(stages, -1),
             a=at.a,
             d=d.reshape(stages, -1),
@@ -214,16 +295,16 @@ class Elements:
         """Evaluate outputs and spreads at the measured points, (K, M, n_g)."""
         return equations.observed.values(*self._measured(self.states(s, w), p))[..., : self.measured.n_g]
 
-    def slopes(self, equations: Equations, at: Natural, s: Array, w: Array) -> Slopes:
+    def slopes(self, equations: Equations, at: Natural, s: Array, w: Array) -> LocalDerivatives:
         """Evaluate the derivatives at all points, factors and weights included."""
         y, n_g, p = self.states(s, w), self.measured.n_g, self.parameters(at)
         observed = equations.observed.jacobian(*self._measured(y, p))
         of_g = np.where(self.measured.used[..., None], observed[:, :, :n_g], 0.0)
         constraints = np.where(self.applies[..., None] > 0, observed[:, :, n_g:], 0.0)
         g = self.seen(equations, p, s, w) if self.measured.slots else np.empty(0)
-        return Slopes(self.flow(equations, y, p), of_g, self.measured.slopes(g, of_g), constraints)
+        return LocalDerivatives(self.flow(equations, y, p), of_g, self.measured.slopes(g, of_g), constraints)
 
-    def inner_blocks(self, slopes: Slopes, dp: Array) -> Blocks:
+    def inner_blocks(self, slopes: LocalDerivatives, dp: Array) -> Blocks:
         """Assemble the derivatives of d; dp (1 | K, n_free, n_q) is the derivative of the free parameters."""
         stages, degree, n_e, _ = slopes.flow.shape
         rows = degree * n_e
@@ -296,7 +377,7 @@ class Elements:
                 out[k] = inner.T @ bend @ inner
         return out, by_e
 
-    def observed_blocks(self, slopes: Slopes, dp: Array) -> tuple[Blocks, Blocks]:
+    def observed_blocks(self, slopes: LocalDerivatives, dp: Array) -> tuple[Blocks, Blocks]:
         """Assemble the derivatives of the residuals and of the path constraints."""
         found: list[Blocks] = []
         for rows in (slopes.rows, slopes.constraints):
@@ -309,7 +390,7 @@ class Elements:
     def hessian(
         self,
         equations: Equations,
-        slopes: Slopes,
+        slopes: LocalDerivatives,
         at: Natural,
         s: Array,
         w: Array,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.reprs import brief
 from castfit._support.arguments import is_one_of, text
-from castfit.integrate import IntegratorOptions
-from castfit.integrate.grids import merge
+from castfit._support.reprs import brief
 from castfit._support.status import check
-from castfit.transcribe.derivatives import adjoint_pays, derivative_mistakes
-from castfit.transcribe.division import check_triggers, divided
-from castfit.transcribe.grid import interval_mistakes, uniform_or_given
-from castfit.transcribe.shooting_problem import ShootingProblem
+from castfit.integrate import IntegratorOptions
+from castfit.integrate.lanes import merge
+from castfit.solve.staged import Linearization, MatchingProducts
+from castfit.transcribe.shooting_problem import ShootingProblem, adjoint_pays, derivative_mistakes
+from castfit.transcribe.stage_division import check_triggers, divided, interval_mistakes, uniform_or_given
 from castfit.transcribe.trajectory import States, start_trajectory
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class MultipleShooting:
     algebraic : {"consistent", "relaxed"}
         What algebraic states are at nodes: "consistent" with the differential ones, sought by Newton's method in every
         evaluation; or "relaxed", variables that satisfy their equations in the end only, so that nodes may be where
-        there are no consistent values yet (see castfit.transcribe.relaxed).  Models without algebraic states have
+        there are no consistent values yet (see castfit.transcribe.relaxed_dae).  Models without algebraic states have
         nothing to relax.
 
     Raises
@@ -105,9 +104,9 @@ class MultipleShooting:
         return f"multiple shooting ({count} intervals{relaxed})"
 
     @property
-    def demand(self) -> str:
-        """What not every solver can do that this needs; see castfit.methods."""
-        return "scalar matching" if self.matching == "scalar" else ""
+    def gives(self) -> tuple[type, ...]:
+        """What solvers are to ask for; see castfit.solve.staged."""
+        return (MatchingProducts,) if self.matching == "scalar" else (Linearization,)
 
     @property
     def accuracy(self) -> float:
@@ -118,15 +117,12 @@ class MultipleShooting:
         """Lay the problem out as stages, starting from theta (n_theta,)."""
         posed = problem.posed
         check_triggers("MultipleShooting", posed)
-        return self._problem(posed, theta, self.states)
-
-    def _problem(self, posed: Posed, theta: NDArray[np.float64], states: States) -> ShootingProblem:
         backward = self._backward(posed)
         edges = [uniform_or_given(c, self.intervals, what="intervals") for c in posed.conditions]
         if backward:  # what is constrained is read at nodes, too
             edges = [merge(of, c.watched) for of, c in zip(edges, posed.conditions, strict=True)]
         stages = divided(posed, edges, theta, starts=backward)
-        trajectory = start_trajectory(posed, theta, states, self.integrator)
+        trajectory = start_trajectory(posed, theta, self.states, self.integrator)
         return ShootingProblem(
             posed,
             stages,
@@ -135,7 +131,7 @@ class MultipleShooting:
             trajectory=trajectory,
             options=self.integrator,
             backward=backward,
-            matching=self.matching,
+            gives=self.gives,
             relaxed=self.algebraic == "relaxed",
         )
 
@@ -154,5 +150,5 @@ class MultipleShooting:
         if not isinstance(staged, ShootingProblem):
             return None
         if staged.disarranged(v):
-            return self._problem(problem.posed, staged.layout.theta(v), "simulation")
+            return replace(self, states="simulation").transcribe(problem, staged.layout.theta(v))
         return staged.rescaled(v)

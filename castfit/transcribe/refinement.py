@@ -19,7 +19,7 @@ degree, so that what the search left of its equations is no error of the element
     A delta = d(y),    A = d d / d w,    error = delta_{d+2} - delta_d.
 
 That is a tenth of the work of an integrator with error control, which does what remains: elements whose equations
-cannot be evaluated there, and, once the search has ended, the verification (see castfit.verification).
+cannot be evaluated there, and, once the search has ended, the verification (see castfit.fit.verification).
 """
 
 from __future__ import annotations
@@ -32,18 +32,17 @@ import casadi as ca
 import numpy as np
 
 from castfit.integrate import IntegratorOptions, Lanes, shift_cubics
-from castfit.integrate.integrators import integrator_of
-from castfit.transcribe.lagrange import table
+from castfit.integrate.integrator import integrator_of
+from castfit.transcribe.elements import table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit._support.arrays import Array
     from castfit.integrate import Integrator
     from castfit.transcribe.collocation_problem import CollocationProblem
-    from castfit.transcribe.elements import Elements, Equations
-    from castfit.transcribe.lagrange import Table
+    from castfit.transcribe.elements import Elements, Equations, Table
 
-    Array = NDArray[np.float64]
 
 _LARGEST_SPLIT = 8  # parts per round: far from the solution's mesh the orders do not hold yet
 _TIGHT = IntegratorOptions(relative_tolerance=1e-10, absolute_tolerance=1e-12)

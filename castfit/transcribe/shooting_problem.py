@@ -3,9 +3,9 @@
 Every stage is integrated from its node to its end, with output at its measured times; residuals and their
 derivatives follow from the states and forward sensitivities there.  Stages whose relative output grids agree share
 one integrator.  Single shooting is the case of one stage per experiment whose start is a(q): no nodes, no matching.
-Where events happen inside a stage it is integrated in pieces (castfit.transcribe.pieces).
+Where events happen inside a stage it is integrated in pieces (castfit.transcribe.segments).
 
-Where algebraic equations are relaxed, algebraic states at nodes are inner variables w (castfit.transcribe.relaxed).
+Where algebraic equations are relaxed, algebraic states at nodes are inner variables w (castfit.transcribe.relaxed_dae).
 
 Notation: K stages, M points per stage, n_y outputs, m grid times of an integrator, n_d sensitivity directions: those of
 the node (n_s), of relaxed algebraic states there (n_w), and of q.
@@ -14,7 +14,7 @@ the node (n_s), of relaxed algebraic states there (n_w), and of q.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
 from dataclasses import replace
@@ -23,55 +23,59 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.silence import captured
+from castfit._support.arguments import is_one_of, text
 from castfit._support.casadi_functions import Built
+from castfit._support.silence import captured
 from castfit._support.time_limit import Stopped
 from castfit.integrate import IntegratorOptions, Lanes, method_of, shift_cubics, sundials
-from castfit.integrate.grids import rounding
+from castfit.integrate.lanes import rounding
+from castfit.integrate.trajectories import mean_magnitude
 from castfit.integrate.triggers import triggered
-from castfit.integrate.units import mean_magnitude
 from castfit.solve.staged import (
     COARSE,
+    ChainValues,
     Evaluation,
     Failure,
-    Graded,
+    GradientEvaluation,
     Jacobians,
     Linearization,
+    MatchingProducts,
     Specification,
     StagedProblem,
-    Values,
     lay_out,
     locked,
 )
-from castfit.transcribe.backward import by_adjoint, gradient_by_adjoint
-from castfit.transcribe.division import Division, divide
-from castfit.transcribe.lean import Given, Lean
-from castfit.transcribe.measure import (
-    Observation,
-    Observer,
-    profiled,
-    relations_of,
-    sigma_limits,
-    standardised,
-    unrelated,
+from castfit.transcribe.adjoint import by_adjoint, gradient_by_adjoint
+from castfit.transcribe.dense_single_shooting import Given, Lean
+from castfit.transcribe.observation import Measured, Observation, Observer
+from castfit.transcribe.relaxed_dae import Relaxed, gains
+from castfit.transcribe.segments import (
+    Arranged,
+    DirectionalDerivatives,
+    Group,
+    Integration,
+    LaneGroup,
+    Seeds,
+    Segments,
+    SensitivityRequest,
+    Sweep,
+    arranged,
+    cut,
+    parts_of,
 )
-from castfit.transcribe.measured import Measured
-from castfit.transcribe.pieces import Arranged, Group, Part, Pieces, arranged, cut, parts_of
-from castfit.transcribe.projection import NOTHING, projection_of
-from castfit.transcribe.relaxed import Relaxed, gains
-from castfit.transcribe.sweep import Asked, Run, Seeds, Slopes, Sweep
+from castfit.transcribe.stage_division import Division, divide
 from castfit.transcribe.trajectory import every_state_measured, known_states, still_trajectory
+from castfit.transcribe.transcribed_problem import TranscribedProblem, parameter_scale, relations_of, variable_bounds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem.parameter_map import Natural
+    from castfit._support.arrays import Array, Mask
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.event_schedule import Crossing
+    from castfit.problem.parameter_map import Natural
     from castfit.transcribe.trajectory import Trajectory
 
-    Array = NDArray[np.float64]
-    Mask = NDArray[np.bool_]
 
 _SETTLING = 3  # simulations at the start, at most
 _ALIKE = 100.0  # magnitudes that differ by less need no other tolerance
@@ -81,33 +85,39 @@ _GONE = 1e-6
 
 _REMEMBERED = 4  # evaluations kept: a line search returns to its best point; and arrangements of data
 
+_MANY = 500
+"""Quantities from which gradients of the cost pay for the slower convergence of a Hessian that is only approximated.
 
-_ARRANGED: Built[Posed, OrderedDict[tuple[Any, ...], Pieces]] = Built()
+One gradient takes about 3 simulations and pays from five to ten quantities (castfit bench adjoint-scaling).  CPU
+seconds of whole fits of networks, by gradients (iterations) / by IPOPT with Jacobians / by Gauss-Newton:
+
+    20 states, 100 parameters   3.2 (104) / 0.4 (8) / 0.3 (4)
+    20 states, 300 parameters   3.6 (56)  / 2.3 (7) / 1.6 (4)
+    20 states, 600 parameters   5.4 (36)  / 6.0 (6) / 4.5 (3)
+     5 states, 600 parameters   3.3 (18)  / 3.9 (5) / 3.3 (3)
+"""
+
+_PER_STATE, _AT_ALL = 1.5, 15.0
+"""Adjoint states cost about as much as so many forward directions per state, and as so many to begin with.
+
+Parameters from which a Jacobian takes less time backwards: 14 for 2 and 5 states, 20 for 20, above 50 for 100.
+"""
+
+_MEASURED = ("auto", "cvodes")  # methods of integration
+
+
+_ARRANGED: Built[Posed, OrderedDict[tuple[Any, ...], Segments]] = Built()
 """How each experiment's data lie on the last few divisions into stages."""
 
 
-class ShootingProblem(StagedProblem):
+class ShootingProblem(TranscribedProblem):
     """A staged problem whose stages are integrated.
 
-    Parameters
-    ----------
-    problem : Posed
-    divisions : sequence of Division
-        Stages of each experiment; without nodes its pieces, arranged anew where estimated times of events move.
-    nodes : bool
-        Whether the states at the stage boundaries are variables.
-    theta : (n_theta,) array
-        Where the search starts, in search scale.
-    trajectory : Trajectory
-        The states from which nodes start.
-    options : IntegratorOptions
-    backward : bool
-        Whether data are read from the nodes, as divisions with `starts` have it, so that matching conditions alone are
-        differentiated, by adjoint states.
-    matching, by_gradient : str
-        What these of a staged problem say.
-    relaxed : bool
-        Whether algebraic states at nodes are variables, by which the algebraic equations are relaxed.
+    The divisions are stages of each experiment, whose boundaries are variables with `nodes`; without they are its
+    pieces, arranged anew where estimated times of events move.  The search starts at theta (n_theta,), the nodes on a
+    trajectory.  `backward`: data are read from the nodes, as divisions with `starts` have it, so that matching
+    conditions alone are differentiated, by adjoint states.  `relaxed`: algebraic states at nodes are variables, by
+    which the algebraic equations are relaxed.  `gives` is as of any staged problem.
     """
 
     integrated = True
@@ -122,15 +132,15 @@ class ShootingProblem(StagedProblem):
         trajectory: Trajectory,
         options: IntegratorOptions,
         backward: bool = False,
-        matching: str = "vector",
         relaxed: bool = False,
-        by_gradient: str = "no",
+        gives: tuple[type, ...] = (Linearization,),
     ) -> None:
         self.problem = problem = problem.posed
-        if options.method == "auto" and (backward or by_gradient != "no"):  # the methods that have adjoint states
+        adjoint = backward or GradientEvaluation in gives
+        if options.method == "auto" and adjoint:  # the methods that have adjoint states
             options = replace(options, method=sundials(len(problem.model.algebraic_states)))
         self._choose(options)
-        self._nodes, self._backward, self.matching, self.by_gradient = nodes, backward, matching, by_gradient
+        self._nodes, self._backward, self.gives = nodes, backward, gives
         system = problem.model.system
         self._n_x, self._n_z, self._n_p = system.x.numel(), system.z.numel(), system.p.numel()
         self._n_s = self._n_x if nodes else 0
@@ -143,54 +153,33 @@ class ShootingProblem(StagedProblem):
         self._here = [self._cut(i, division) for i, division in enumerate(divisions)]
         self._memory: OrderedDict[bytes, tuple[Evaluation, Sweep]] = OrderedDict()
         self._linear: Linearization | None = None
-        self.layout = lay_out(
+        layout = lay_out(
             problem.names,
             tuple(self._specify(i) for i in range(len(self._here))),
             len(problem.groups),
             relations_of(problem),
         )
-        self.signal = tuple(chain.measured.signal for chain in self._here)
-        self.least_sigma, self._most_sigma = sigma_limits(problem, self.layout, self.signal)
-        self.least_squares, self.forgiving = problem.least_squares, problem.forgiving
+        self._pose(problem, layout, tuple(chain.measured.signal for chain in self._here), theta)
         self._taken_over = 0  # stages that another integrator took over at the last linearization
-        self._projection = projection_of(problem, theta)
-        self.eliminated = self._projection.entries
         self._place(theta, trajectory)
-        self.groups: tuple[Group, ...] = self._group()
+        self.groups: tuple[Group, ...] = _groups(self._arrange(self._naturals(self.start)))
         """The pieces that share an integrator, as they are at the start."""
         with suppress(Stopped):  # no time to integrate: the solver will notice
-            self._begin()
+            self._start_eliminated()
 
-    def _group(self) -> tuple[Group, ...]:
-        return tuple(group for round_ in self._arrange(self._naturals(self.start)).rounds for group in round_)
-
-    def _begin(self) -> None:
-        """Start what is eliminated where the states at the start put it."""
-        if not self.eliminated.size:
-            return
-        with np.errstate(all="ignore"):
-            self._projection = self._projection.noticing(self._worth(self.start))
-            self._memory.clear()
-            found = self.evaluate(self.start).v
-        scale = self.scale.copy()
-        scale[: self.layout.n_theta] = parameter_scale(self.problem, self.layout.theta(found))
-        self.start, self.scale = locked(found), locked(scale)
+    def _forget(self) -> None:
+        self._memory.clear()
 
     def _worth(self, v: Array) -> Iterator[tuple[Measured, Array]]:
-        """Yield how what is observed at v moves with the states, times their magnitudes, per condition."""
-        _, sweep = self._evaluate(v)
+        _, sweep = self._swept(v)
         for i, (c, natural) in enumerate(zip(sweep.laid.chains, self._naturals(v), strict=True)):
             p = self._projection.neutral(i, _at_points(c, natural.p, natural.e))
             by = self._observer.slopes(c.staging.times, sweep.x[i], sweep.z[i], p, c.inputs)
             yield c.measured, by[..., : self._n_x + self._n_z] * self._units[i]
 
-    def explicit(self) -> ShootingProblem:
-        """Return the problem in which nothing is eliminated."""
-        if not self.eliminated.size:
-            return self
+    def _apart(self) -> ShootingProblem:
         other = copy(self)
-        other._projection, other.eliminated = NOTHING, NOTHING.entries
-        other._laid, other._here = dict(self._laid), list(self._here)
+        other._laid, other._here, other._happened = dict(self._laid), list(self._here), OrderedDict()
         other._memory, other._linear = OrderedDict(), None
         return other
 
@@ -210,7 +199,7 @@ class ShootingProblem(StagedProblem):
 
     def _make_lean(self) -> Lean | None:
         odd = self._nodes or self._backward or self.eliminated.size or self._observer.constraint_names
-        if odd or self.by_gradient == "only":
+        if odd or Linearization not in self.gives:
             return None
         laid = self._arrange(self._naturals(self.start))
         return Lean.of(
@@ -226,7 +215,7 @@ class ShootingProblem(StagedProblem):
         self._coarser: tuple[ShootingProblem | None, ShootingProblem | None] = None, None
         self.jitter = 0.0 if options.method == "collocation" else options.relative_tolerance
 
-    def _cut(self, i: int, division: Division) -> Pieces:
+    def _cut(self, i: int, division: Division) -> Segments:
         """Arrange one experiment on its pieces, as for the fits before where these have the same boundaries."""
         known = _ARRANGED.get(self.problem, lambda _: OrderedDict())
         fixed = division.edges if self._nodes else division.edges[~division.moving]
@@ -287,11 +276,9 @@ class ShootingProblem(StagedProblem):
 
         For problems in which nothing is eliminated and nothing happens on the way.
         """
-        other = copy(self)
+        other = self._apart()
         other.start = locked(theta.copy())
         other._units = list(still_trajectory(self.problem, theta).units)
-        other._laid, other._here, other._happened = dict(self._laid), list(self._here), OrderedDict()
-        other._memory, other._linear = OrderedDict(), None
         other.settle_units()
         return other.units
 
@@ -310,7 +297,7 @@ class ShootingProblem(StagedProblem):
 
     def _magnitudes(self, v: Array) -> list[Array]:
         """Return the mean magnitudes of states and algebraic states at v, per condition; 0 where unknown."""
-        _, sweep = self._evaluate(v)
+        _, sweep = self._swept(v)
         found = [
             mean_magnitude(np.concatenate([x, z], axis=2).reshape(-1, x.shape[2] + z.shape[2]))
             for x, z in zip(sweep.x, sweep.z, strict=True)
@@ -335,15 +322,13 @@ class ShootingProblem(StagedProblem):
 
     def with_units(self, units: Sequence[Array]) -> ShootingProblem:
         """Return the problem with other typical magnitudes of states, per condition (n_x + n_z,)."""
-        other = copy(self)
+        other = self._apart()
         other._units = list(units)
         scale = self.scale.copy()
         for chain, unit in zip(self.layout.chains, other._units, strict=True):
             if self._nodes:
                 scale[chain.nodes], scale[chain.inner] = unit[: self._n_x], unit[self._n_x :][: self._n_w]
         other.scale = locked(scale)
-        other._laid, other._here, other._happened = dict(self._laid), list(self._here), OrderedDict()
-        other._memory, other._linear = OrderedDict(), None
         return other
 
     def _specify(self, i: int) -> Specification:
@@ -369,12 +354,9 @@ class ShootingProblem(StagedProblem):
     def _place(self, theta: Array, trajectory: Trajectory) -> None:
         """Set start, bounds and scale of all variables."""
         problem, layout = self.problem, self.layout
-        n_theta = layout.n_theta
-        self.lower, self.upper = np.full(layout.n_v, -np.inf), np.full(layout.n_v, np.inf)
-        self.lower[:n_theta], self.upper[:n_theta] = problem.bounds
+        self.lower, self.upper = variable_bounds(problem, layout)
         self.scale = np.ones(layout.n_v)
-        self.scale[:n_theta] = parameter_scale(problem, theta)
-        self.logarithmic = problem.log
+        self.scale[: layout.n_theta] = parameter_scale(problem, theta)
         starts: list[Array] = []
         self._z_start: list[Array] = []
         self._units = list(trajectory.units)
@@ -385,11 +367,6 @@ class ShootingProblem(StagedProblem):
                 continue
             x = trajectory.differential(i, chain.times[:-1], after=True)
             x[0] = condition.link.natural(theta[condition.theta]).a
-            for name, (low, high) in problem.state_bounds.items():
-                j = problem.model.states.index(name)
-                # A given initial state is no unknown; a bound at its value would only leave the bounds no interior.
-                nodes = chain.nodes[int(condition.link.given[j]) :, j]
-                self.lower[nodes], self.upper[nodes] = low, high
             self.scale[chain.nodes] = self._units[i][: self._n_x]
             self.scale[chain.inner] = self._units[i][self._n_x :][: self._n_w]
             starts.append(np.clip(x, self.lower[chain.nodes], self.upper[chain.nodes]))
@@ -428,32 +405,20 @@ class ShootingProblem(StagedProblem):
                 self._happened.popitem(last=False)
         return [replace(at, e=e) for at, e in zip(found, self._happened[key], strict=True)]
 
-    def _unlinked(self, v: Array, naturals: list[Natural], *, slopes: bool = False) -> list[Failure]:
-        """Report parameters and initial states that cannot be computed from theta, or whose derivatives cannot."""
-        reasons = [
-            (c.name, c.link.failure(v[c.theta], at, slopes=slopes) or c.schedule.impossible(at.e, c.start))
-            for c, at in zip(self.problem.conditions, naturals, strict=True)
-        ]
-        return [Failure(name, 0, "not_finite", reason) for name, reason in reasons if reason]
-
     def evaluate(self, v: Array) -> Evaluation:
         """Integrate all stages."""
-        return self._evaluate(v)[0]
-
-    def _evaluate(self, v: Array) -> tuple[Evaluation, Sweep]:
         key = self._projection.key(v)
         if key in self._memory:
             self._memory.move_to_end(key)
-            return self._memory[key]
+            return self._memory[key][0]
         naturals = self._naturals(v)
         with self._silently():
             sweep = self._integrate(v, naturals)
         if self.eliminated.size:
-            neutral = [replace(n, p=self._projection.neutral(i, n.p)) for i, n in enumerate(naturals)]
-            seen_there = ((c.measured, g) for c, g in self._seen(sweep, neutral))
+            seen_there = self._observed(sweep, self._neutral(naturals))
             v = self._projection.projected(v, [n.p for n in naturals], seen_there)
             naturals = self._naturals(v)
-        values: list[Values] = []
+        values: list[ChainValues] = []
         failures = [*self._unlinked(v, naturals), *sweep.failures]
         for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
             p = _at_points(chain, natural.p, natural.e)
@@ -461,7 +426,7 @@ class ShootingProblem(StagedProblem):
             failures += self._unobservable(i, failures, np.isfinite(seen.r), np.isfinite(seen.c), "")
             stages = chain.staging.duration.size
             values.append(
-                Values(
+                ChainValues(
                     seen.r,
                     natural.a if self._nodes else np.empty(0),
                     np.empty((stages, 0)) if self._relaxed is None else self._defects(i, v, natural),
@@ -470,30 +435,16 @@ class ShootingProblem(StagedProblem):
                     seen.excess,
                 )
             )
-        prior = self.problem.priors(self.layout.theta(v))
-        with np.errstate(all="ignore"):
-            related, related_slopes = self.problem.related(self.layout.theta(v))
-        failures += unrelated(self.layout, related)
-        failures += [Failure("prior", 0, "not_finite", prior.failure)] if prior.failure else []
-        found = profiled(self.layout, tuple(values), self.least_sigma, self._most_sigma)
-        evaluation = Evaluation(
-            v.copy(),
-            found.values,
-            prior.rows,
-            prior.jacobian,
-            tuple(failures),
-            sigma=found.sigma,
-            excess=found.excess + prior.excess,
-            surplus=found.surplus,
-            prior_excess=prior.excess,
-            related=related,
-            related_jacobian=related_slopes,
-            prior_curved=prior.curved,
-        )
+        evaluation = self._evaluation(v, values, failures)
         self._memory[key] = (evaluation, sweep)
         while len(self._memory) > _REMEMBERED:
             self._memory.popitem(last=False)
-        return evaluation, sweep
+        return evaluation
+
+    def _swept(self, v: Array) -> tuple[Evaluation, Sweep]:
+        """Return the evaluation at v with what integration found there."""
+        self.evaluate(v)
+        return self._memory[self._projection.key(v)]
 
     def linearize(self, v: Array) -> Linearization:
         """Integrate all stages with their sensitivities."""
@@ -502,16 +453,17 @@ class ShootingProblem(StagedProblem):
             self._linear = self._linearize(v)
         return self._linear
 
-    def linearize_along(self, v: Array, directions: Sequence[Array]) -> Linearization:
+    def linearize_along(self, v: Array, directions: Sequence[Array]) -> MatchingProducts:
         """Integrate all stages, and one adjoint state back from the end of each."""
         if not self._backward:
             return super().linearize_along(v, directions)
-        return self._linearize(self.evaluate(v).v if self.eliminated.size else v, directions)
+        found = self._linearize(self.evaluate(v).v if self.eliminated.size else v, directions)
+        return found.extended(MatchingProducts, jacobians=found.jacobians, information=found.information)
 
-    def gradient(self, v: Array, weight: Array | None = None) -> Graded:
+    def gradient(self, v: Array, weight: Array | None = None) -> GradientEvaluation:
         """Integrate all experiments, and one adjoint state of each back from its last datum to its start."""
         v = self.evaluate(v).v if self.eliminated.size else v
-        evaluation, sweep = self._evaluate(v)
+        evaluation, sweep = self._swept(v)
         naturals = self._naturals(v)
         factor = np.ones(self.layout.n_groups + 1) if weight is None else weight
         unlinked = [] if evaluation.failures else self._unlinked(v, naturals, slopes=True)
@@ -538,28 +490,17 @@ class ShootingProblem(StagedProblem):
             gradient[self.eliminated] = 0.0
         if not failures and not np.isfinite(gradient).all():
             failures.append(Failure(self.layout.chains[0].name, 0, "not_finite", "the gradient is not finite"))
-        return Graded(
-            evaluation.v,
-            evaluation.values,
-            evaluation.prior,
-            evaluation.prior_jacobian,
-            tuple(failures),
-            gradient=np.full(self.layout.n_v, np.nan) if failures else gradient,
-            sigma=evaluation.sigma,
-            excess=evaluation.excess,
-            surplus=evaluation.surplus,
-            prior_excess=evaluation.prior_excess,
-            prior_curved=evaluation.prior_curved,
-        )
+        found = np.full(self.layout.n_v, np.nan) if failures else gradient
+        return evaluation.extended(GradientEvaluation, failures=tuple(failures), gradient=found)
 
     def _linearize(self, v: Array, directions: Sequence[Array] | None = None) -> Linearization:
-        evaluation, sweep = self._evaluate(v)
+        evaluation, sweep = self._swept(v)
         naturals = self._naturals(v)
         with self._silently():
             slopes = self._slopes(sweep, naturals, directions)
         dx, dz, end = slopes.x, slopes.z, slopes.end
         unlinked = [] if evaluation.failures else self._unlinked(v, naturals, slopes=True)
-        failures = [*evaluation.failures, *unlinked, *slopes.failures]
+        failures = [*unlinked, *slopes.failures]
         jacobians: list[Jacobians] = []
         for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
             p, dp = _at_points(chain, natural.p, natural.e), _at_points(chain, natural.dp, natural.de)
@@ -571,48 +512,20 @@ class ShootingProblem(StagedProblem):
                 j = self._with_defects(i, evaluation.v, natural, j)
             rows = (np.concatenate(b, axis=2) for b in ((j.R_s, j.R_q), (j.C_s, j.C_q)))
             r, c = (np.logical_and.reduce(np.isfinite(b), axis=2) for b in rows)
-            failures += self._unobservable(i, failures, r, c, "a derivative of ")
+            failures += self._unobservable(i, [*evaluation.failures, *failures], r, c, "a derivative of ")
             jacobians.append(j)
-        return Linearization(
-            evaluation.v,
-            evaluation.values,
-            evaluation.prior,
-            evaluation.prior_jacobian,
-            tuple(failures),
-            standardised(self.layout, self._projection.silenced(self.layout, tuple(jacobians)), evaluation.sigma),
-            self._information(sweep, naturals),
-            sigma=evaluation.sigma,
-            excess=evaluation.excess,
-            surplus=evaluation.surplus,
-            prior_excess=evaluation.prior_excess,
-            related=evaluation.related,
-            related_jacobian=evaluation.related_jacobian,
-            prior_curved=evaluation.prior_curved,
-        )
+        measured = (chain.measured for chain in self._here)
+        return self._linearization(evaluation, jacobians, failures, measured, lambda: self._observed(sweep, naturals))
 
-    def related_hessian(self, v: Array, multipliers: Array) -> Array:
-        """Return the Hessian of the relations of quantities (see `StagedProblem.related_hessian`)."""
-        return self.problem.related_hessian(self.layout.theta(v), multipliers)
+    def _seen(self, v: Array) -> Iterator[tuple[Measured, Array]]:
+        at, sweep = self._swept(v)
+        return self._observed(sweep, self._naturals(at.v))
 
-    def _information(self, sweep: Sweep, naturals: list[Natural]) -> Callable[[], tuple[Array, ...]] | None:
-        """Tell by what rows are multiplied for statistics, when asked; None if by 1."""
-        if not any(chain.measured.reweighted for chain in self._here):
-            return None
-        return lambda: tuple(c.measured.information(g) for c, g in self._seen(sweep, naturals))
-
-    def _seen(self, sweep: Sweep, naturals: list[Natural]) -> Iterator[tuple[Pieces, Array]]:
-        """Yield every chain with what is observed at its points, (K, M, n_g)."""
+    def _observed(self, sweep: Sweep, naturals: list[Natural]) -> Iterator[tuple[Measured, Array]]:
+        """Yield what is observed at the points of a sweep, (K, M, n_g) per condition."""
         for i, (c, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
             p = _at_points(c, natural.p, natural.e)
-            yield c, self._observer.values(c.measured, c.staging.times, sweep.x[i], sweep.z[i], p, c.inputs).g
-
-    def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
-        """Return per chain predictions, spreads and normalised residuals of the measured values."""
-        at, sweep = self._evaluate(v)
-        return tuple(
-            tuple(part[c.measured.values_mask] for part in c.measured.standardised(g))
-            for c, g in self._seen(sweep, self._naturals(at.v))
-        )
+            yield c.measured, self._observer.values(c.measured, c.staging.times, sweep.x[i], sweep.z[i], p, c.inputs).g
 
     def _jacobians(
         self, i: int, natural: Natural, dp: Array, seen: Observation, dx: Array, dz: Array, end: Array
@@ -734,7 +647,7 @@ class ShootingProblem(StagedProblem):
         begun = [s.copy() for s in starts]  # per condition and stage, where the next piece begins
         of_nodes = zip(self.layout.chains, self._z_start, strict=True)
         z_begun = [v[of.inner].copy() if self._n_w else z.copy() for of, z in of_nodes]
-        runs: list[Run] = []
+        runs: list[Integration] = []
         failures: list[Failure] = []
         lost: set[tuple[int, int]] = set()
         for groups in laid.rounds:
@@ -749,7 +662,7 @@ class ShootingProblem(StagedProblem):
                 if self._relaxed is not None:
                     lanes = self._relaxed.lanes(lanes, int(group.integrator.grid[0] == 0.0))
                 found = group.integrator.values(lanes)
-                runs.append(Run(group.integrator, member, parts, lanes, found))
+                runs.append(Integration(group.integrator, member, parts, lanes, found))
                 for part in parts:
                     i, own = part.condition, part.lanes
                     x[i][part.stage, part.point] = found.x[part.lane, part.at]
@@ -772,8 +685,8 @@ class ShootingProblem(StagedProblem):
 
     def _lanes(
         self,
-        chains: Sequence[Pieces],
-        parts: Sequence[Part],
+        chains: Sequence[Segments],
+        parts: Sequence[LaneGroup],
         edges: list[Array],
         parameters: list[Array],
         begun: list[Array],
@@ -790,14 +703,16 @@ class ShootingProblem(StagedProblem):
             unit=np.concatenate([np.repeat(self._units[i][None], stages.size, axis=0) for i, _, stages in where]),
         )
 
-    def _slopes(self, sweep: Sweep, naturals: list[Natural], directions: Sequence[Array] | None) -> Slopes:
+    def _slopes(
+        self, sweep: Sweep, naturals: list[Natural], directions: Sequence[Array] | None
+    ) -> DirectionalDerivatives:
         """Differentiate what a sweep found, forwards or backwards."""
         if not self._backward:
             return self._sensitivities(sweep, naturals)
         seeds = [self._seeds(c, at, m) for c, at, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]
         return by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving, directions)
 
-    def _sensitivities(self, sweep: Sweep, naturals: list[Natural]) -> Slopes:
+    def _sensitivities(self, sweep: Sweep, naturals: list[Natural]) -> DirectionalDerivatives:
         """Differentiate what a sweep found, by forward sensitivities."""
         n_s, own, chains = self._n_s, self._n_s + self._n_w, sweep.laid.chains
         widths = [own + columns.size for columns in self._moving]
@@ -808,7 +723,7 @@ class ShootingProblem(StagedProblem):
         seeds = [self._seeds(chains[i], natural, self._moving[i]) for i, natural in enumerate(naturals)]
         failures: list[Failure] = []
         broken: set[tuple[int, int]] = set()
-        asked: list[Asked] = []
+        asked: list[SensitivityRequest] = []
         self._taken_over = 0
         for run in sweep.runs:
             count, width = len(run.members), max(widths[i] for i, _ in run.members)
@@ -835,7 +750,7 @@ class ShootingProblem(StagedProblem):
                 skip = int(run.integrator.grid[0] == 0.0)
                 dp = self._relaxed.parameter_slopes(run.lanes, skip, dx0, dz0, dp, spans[0])
             moved = (spans * size[None, :, 0]) if spans.any() else None
-            task = Asked(run.integrator, run.lanes, dx0 * size, dp * size, moved)
+            task = SensitivityRequest(run.integrator, run.lanes, dx0 * size, dp * size, moved)
             asked.append(task)
             found = run.integrator.sensitivities(run.lanes, run.found, task.dx0, task.dp, moved)
             found = replace(found, dx=found.dx / size[:, None], dz=found.dz / size[:, None])
@@ -871,11 +786,11 @@ class ShootingProblem(StagedProblem):
                 broken.add((i, k))
         for i, k in broken:
             dx[i][k], dz[i][k], end[i][k] = np.nan, np.nan, np.nan
-        return Slopes(dx, dz, end, tuple(failures), tuple(asked))
+        return DirectionalDerivatives(dx, dz, end, tuple(failures), tuple(asked))
 
     def _at_trigger(
-        self, run: Run, lane: int, crossing: Crossing, before: Crossing | None, dx: Array, at: Natural, u: Array,
-        du: Array,
+        self, run: Integration, lane: int, crossing: Crossing, before: Crossing | None, dx: Array, at: Natural,
+        u: Array, du: Array,
     ) -> Array:  # fmt: skip
         """Move the end of a piece with the time that states trigger; dx (n_x, n) is that at fixed time.
 
@@ -901,7 +816,7 @@ class ShootingProblem(StagedProblem):
         """Return the columns of q that have a direction in single shooting: all."""
         return slice(0, at.de.shape[1])
 
-    def _seeds(self, chain: Pieces, natural: Natural, moving: NDArray[np.intp]) -> Seeds:
+    def _seeds(self, chain: Segments, natural: Natural, moving: NDArray[np.intp]) -> Seeds:
         """Return how an experiment's pieces move with its directions."""
         stages, n_s = chain.staging.duration.size, self._n_s
         x = np.zeros((stages, self._n_x, n_s + self._n_w + moving.size))
@@ -919,7 +834,7 @@ class ShootingProblem(StagedProblem):
 
         Zero at the other stages; None if the sensitivities could not be integrated.
         """
-        _, sweep = self._evaluate(v)
+        _, sweep = self._swept(v)
         naturals, chains = self._naturals(v), sweep.laid.chains
         out = tuple(np.zeros((which.size, self._n_x, self._n_x)) for which in stages)
         for run in sweep.runs:
@@ -941,9 +856,9 @@ class ShootingProblem(StagedProblem):
                     out[i][k] = crossing.slopes(run.found.x[lane, -1], naturals[i].e, u, du)[1] @ out[i][k]
         return out
 
-    def asked(self, v: Array) -> tuple[Asked, ...]:
+    def asked(self, v: Array) -> tuple[SensitivityRequest, ...]:
         """Return what integrators are asked for a linearization at v, for benchmarks."""
-        _, sweep = self._evaluate(v)
+        _, sweep = self._swept(v)
         with captured():
             return self._slopes(sweep, self._naturals(v), None).asked
 
@@ -972,16 +887,15 @@ class ShootingProblem(StagedProblem):
 
     def integrated_by(self, options: IntegratorOptions) -> ShootingProblem:
         """Return the problem with other integrators."""
-        other = copy(self)
+        other = self._apart()
         other._choose(options)
-        other._laid, other._here, other._happened = {}, list(self._here), OrderedDict()
-        other.groups = other._group()
-        other._memory, other._linear = OrderedDict(), None
+        other._laid = {}
+        other.groups = _groups(other._arrange(other._naturals(other.start)))
         return other
 
     def explain(self, v: Array) -> str:
         """Say where and why the integration stopped at v; empty if it did not."""
-        _, sweep = self._evaluate(v)
+        _, sweep = self._swept(v)
         for run in sweep.runs:
             for failure in run.found.failures:
                 i, _ = run.members[failure.lane]
@@ -990,13 +904,7 @@ class ShootingProblem(StagedProblem):
         return "; ".join(f"{f.chain}: {f.detail}" for f in self.linearize(v).failures[:3])
 
 
-def parameter_scale(problem: Posed, theta: Array) -> Array:
-    """Return typical magnitudes of theta: of a linear parameter its starting value, 1 of a logarithm or a zero."""
-    magnitude = np.abs(theta)
-    return np.where(problem.log | (magnitude == 0.0), 1.0, magnitude)
-
-
-def _at_points(chain: Pieces, of_p: Array, of_e: Array) -> Array:
+def _at_points(chain: Segments, of_p: Array, of_e: Array) -> Array:
     """Return the parameters (n_p,), or their derivatives (n_p, n_q), that hold at an experiment's points.
 
     Where rates change they are those of each point, (K, M, ...); else one for all.
@@ -1006,9 +914,50 @@ def _at_points(chain: Pieces, of_p: Array, of_e: Array) -> Array:
     return chain.division.stage_parameters(of_p, of_e)[chain.of_point]
 
 
-def _shifted(chain: Pieces, part: Part, edges: Array) -> Array:
+def _shifted(chain: Segments, part: LaneGroup, edges: Array) -> Array:
     """Return the inputs on some pieces, about the beginnings of intervals where the boundaries are now (K + 1,)."""
     moved = (edges - chain.division.edges)[part.pieces]
     if not moved.any():
         return part.cubics
     return shift_cubics(part.cubics, np.broadcast_to(moved[:, None, None], part.cubics.shape[:3]))
+
+
+def derivative_mistakes(given: Any) -> list[str]:
+    """Check the option `derivatives` of a transcription."""
+    if is_one_of(given, "auto", "forward", "adjoint"):
+        return []
+    return [f"derivatives is {text(given)}; choose 'auto', 'forward' or 'adjoint'"]
+
+
+def adjoint_pays(problem: Posed, options: IntegratorOptions) -> bool:
+    """Whether the Jacobian of an interval takes less time by adjoint states than by forward sensitivities.
+
+    Never for a DAE: the backward integrals of IDAS take many small steps.
+    """
+    n_x = len(problem.model.states)
+    if options.method not in _MEASURED or method_of(options, n_x, 0) == "esdirk":
+        return False  # whose forward directions are cheap
+    directions = max(int(c.link.moving.sum()) for c in problem.conditions) + n_x
+    return not problem.model.algebraic_states and directions > _AT_ALL + _PER_STATE * n_x
+
+
+def gradient_pays(problem: Posed, options: IntegratorOptions) -> bool:
+    """Whether a fit by gradients of the cost takes less time than one by the derivatives of all residuals.
+
+    Never for a DAE, as above.
+    """
+    return options.method in _MEASURED and not problem.model.algebraic_states and len(problem.names) >= _MANY
+
+
+def adjoint_obstacle(problem: Posed) -> str:
+    """Say what about a problem the gradient of its cost does not tell; empty if it is all there is."""
+    triggered = [c.name for c in problem.conditions if c.schedule.triggers]
+    if triggered:
+        return f"states trigger events in '{triggered[0]}', which adjoint states cannot follow"
+    if problem.constraints or problem.relations or problem.state_bounds:
+        return "constraints and bounds of states have derivatives of their own, which the gradient of the cost has not"
+    return ""
+
+
+def _groups(laid: Arranged) -> tuple[Group, ...]:
+    return tuple(group for round_ in laid.rounds for group in round_)

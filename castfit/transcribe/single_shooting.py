@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.reprs import brief
 from castfit._support.arguments import text
-from castfit.integrate import IntegratorOptions
+from castfit._support.reprs import brief
 from castfit._support.status import check
-from castfit.transcribe.derivatives import adjoint_obstacle, derivative_mistakes, gradient_pays
-from castfit.transcribe.division import divided
-from castfit.transcribe.shooting_problem import ShootingProblem
+from castfit.integrate import IntegratorOptions
+from castfit.solve.staged import GradientEvaluation, Linearization
+from castfit.transcribe.shooting_problem import ShootingProblem, adjoint_obstacle, derivative_mistakes, gradient_pays
+from castfit.transcribe.stage_division import divided
 from castfit.transcribe.trajectory import States, still_trajectory
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ class SingleShooting:
         return "single shooting (adjoint)" if self.derivatives == "adjoint" else "single shooting"
 
     @property
-    def demand(self) -> str:
-        """What not every solver can do that this needs; see castfit.methods."""
-        return "gradients" if self.derivatives == "adjoint" else ""
+    def gives(self) -> tuple[type, ...]:
+        """What solvers are to ask for; see castfit.solve.staged."""
+        return (GradientEvaluation,) if self.derivatives == "adjoint" else (Linearization,)
 
     @property
     def accuracy(self) -> float:
@@ -99,11 +99,7 @@ class SingleShooting:
         if self.derivatives == "adjoint":
             remedy = "give derivatives='forward'"
             check("SingleShooting(derivatives='adjoint')", [f"{obstacle}; {remedy}"] if obstacle else [])
-        by_gradient = {
-            "adjoint": "only",
-            "forward": "no",
-            "auto": "better" if not obstacle and gradient_pays(posed, self.integrator) else "no",
-        }[self.derivatives]
+        better = self.derivatives == "auto" and not obstacle and gradient_pays(posed, self.integrator)
         edges = [np.array([c.start, c.end]) for c in posed.conditions]
         staged = ShootingProblem(
             posed,
@@ -112,7 +108,7 @@ class SingleShooting:
             theta=theta,
             trajectory=still_trajectory(posed, theta, units),
             options=self.integrator,
-            by_gradient=by_gradient,
+            gives=(GradientEvaluation, Linearization) if better else self.gives,
         )
         if units is None:
             staged.settle_units()

@@ -17,25 +17,22 @@ import casadi as ca
 import numpy as np
 from scipy.interpolate import PchipInterpolator, make_smoothing_spline
 
-from castfit._support.casadi_functions import Built
 from castfit._support.arguments import is_one_of, named, reals, text
+from castfit._support.casadi_functions import Built
+from castfit._support.status import check, suggest
 from castfit._support.time_limit import Stopped
 from castfit.experiment.inputs import Input
 from castfit.integrate import IntegratorOptions, rounding
-from castfit.integrate.march import Course, march
-from castfit.integrate.units import units_of
+from castfit.integrate.lanes import merge
+from castfit.integrate.trajectories import IntegrationCase, march, units_of
 from castfit.solve.staged import locked
-from castfit._support.status import check, suggest
-from castfit.transcribe.grid import merge
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit.problem.conditions import Condition
-    from castfit.problem.parameter_map import Natural
+    from castfit._support.arrays import Array
+    from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
+    from castfit.problem.parameter_map import Natural
 
-    Array = NDArray[np.float64]
 
 _INVERSIONS: Built[Posed, tuple[tuple[tuple[int, int, ca.Function], ...], bool]] = Built()
 """What each problem's outputs show, built once however many fits ask."""
@@ -84,21 +81,11 @@ States = str | Trajectory | Mapping[str, Any]
 
 
 def start_trajectory(problem: Posed, theta: Array, states: States, options: IntegratorOptions) -> Trajectory:
-    """Make the trajectory from which nodes and collocation points start.
+    """Make the trajectory from which nodes and collocation points start, at theta (n_theta,).
 
-    Parameters
-    ----------
-    problem : Posed
-    theta : (n_theta,) array
-        Search scale.
-    states : {"data", "smoothed", "simulation"}, mapping or Trajectory
-        "data" interpolates measured states, "smoothed" smooths them first, "simulation" ignores the data.  A mapping
-        ``{state: (times, values)}`` gives states by hand, per experiment if nested as ``{experiment: {...}}``.
-
-    Raises
-    ------
-    InputError
-        If `states` is none of these, or names something that does not exist.
+    States are "data", which interpolates measured states, "smoothed", which smooths them first, "simulation", which
+    ignores the data, or a mapping ``{state: (times, values)}``, by hand, per experiment if nested as
+    ``{experiment: {...}}``; an InputError says that they are none of these, or name something that does not exist.
     """
     if isinstance(states, Trajectory):
         return states
@@ -380,7 +367,7 @@ def _fill(
     own = np.concatenate([unit[rest], unit[len(names) :]])
     if rest.size:
         model, inputs = problem.model.with_measured(tuple(known)), (*condition.inputs, *signals.values())
-        course = Course(model, inputs, p, condition.z_guess, own, options)
+        course = IntegrationCase(model, inputs, p, condition.z_guess, own, options)
         (stretch,) = march(course, times[:1], x[:1, rest], times[1:])
         reached = np.isin(times, stretch.times[: stretch.reached])
         rows = np.searchsorted(stretch.times, times[reached])
@@ -389,7 +376,7 @@ def _fill(
             last = int(reached.sum()) - 1 if reached.any() else 0
             x[np.ix_(~reached, rest)], z[~reached] = x[last, rest], z[last]
         return times, x, z
-    course = Course(problem.model, condition.inputs, p, condition.z_guess, unit, options)
+    course = IntegrationCase(problem.model, condition.inputs, p, condition.z_guess, unit, options)
     for row, stretch in enumerate(march(course, times, x, times[:0])):
         z[row] = stretch.z[0] if stretch.reached else condition.z_guess
     return times, x, z

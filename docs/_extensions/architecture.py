@@ -1,9 +1,10 @@
-"""The architecture in one drawing, made from the layers that the import linter checks."""
+"""The map of the house on one screen, drawn from the layers that the import linter checks."""
 
 from __future__ import annotations
 
 import ast
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +31,23 @@ def sentence(module: str) -> str:
     return " ".join(text.split("\n\n")[0].split())
 
 
+def first(module: str) -> str:
+    """Return the first sentence of a module, without its full stop."""
+    return re.split(r"(?<=[.:;])\s", sentence(module), maxsplit=1)[0].rstrip(".:;")
+
+
 class Architecture(SphinxDirective):
-    """A table with a row for each layer."""
+    """The house on one screen: a floor for each layer, a room for each package, with what it is for."""
 
     def run(self) -> list[nodes.Node]:
         """Draw layers as boxes, one below the other."""
-        rows = "".join(
+        floors = "".join(
             '<div class="layer">'
-            + "".join(f'<span class="room" title="{sentence(m)}">{m}</span>' for m in layer if not m.startswith("_"))
+            + "".join(f'<span class="room"><b>{room}</b> {escape(first(room))}</span>' for room in layer)
             + "</div>"
             for layer in layers()
-            if not all(m.startswith("_") for m in layer)
         )
-        return [nodes.raw("", f'<div class="architecture">{rows}</div>', format="html")]
+        return [nodes.raw("", f'<div class="architecture">{floors}</div>', format="html")]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

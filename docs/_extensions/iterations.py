@@ -16,9 +16,9 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 import castfit as cf
-from castfit.solve.local import LocalProblem
 from castfit.solve.solution import Ledger, infeasibility
-from castfit.solve.step_control.common import Search
+from castfit.solve.step_control.common import LineSearch
+from castfit.solve.subproblem import LocalProblem
 
 TEMPLATE = Path(__file__).parents[1] / "course" / "iterations.html"
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0, 1.15)  # of the way from the optimum to the start with a pole
@@ -93,7 +93,7 @@ def levels(staged: Any, solver: cf.GaussNewton, state: Any) -> list[float | None
         return []
     local = LocalProblem(staged, linear, warm=state.active, regularisation=solver.regularisation)
     step = local.direction()
-    search = Search(Ledger(staged), local, step, linear, {})
+    search = LineSearch(Ledger(staged), local, step, linear, {})
     out: list[float | None] = []
     for damping in LAMBDA:
         trial = search.trial(damping * step.dv)

@@ -7,8 +7,8 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-from castfit.integrate.locate import REASONS
 from castfit._support.status import Status
+from castfit.integrate.failure_diagnosis import REASONS
 
 TEXT = """# Outcomes and messages
 

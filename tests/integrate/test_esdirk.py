@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
-from castfit.integrate import Integrator, IntegratorOptions, LaneFailure, Lanes, library
-from castfit.integrate.native import Control, NativeModel, obstacle
-from castfit.integrate.reference import Reference
-from castfit.integrate.stepping import Stepping
-from castfit.integrate.tableau import ESDIRK4, ESDIRK5
-from castfit.model.model import Model, symbols
+from castfit._bench.esdirk_reference import ReferenceMethod
 from castfit._support.status import InputError
+from castfit.integrate import Integrator, IntegratorOptions, LaneFailure, Lanes, compilation
+from castfit.integrate.esdirk import ESDIRK4, ESDIRK5
+from castfit.integrate.esdirk_binding import NativeModel, Stepping, StepSizes, obstacle
+from castfit.model.model import Model, symbols
 from tests.integrate.test_integrator import identity_seeds, lotka_volterra, make_lanes
 
 pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
@@ -100,7 +99,7 @@ def test_equal_steps_converge_with_the_order_of_the_method(method):
     steps = np.array([40, 160])  # so that the first output lies a third into a step of both
 
     def at(count):
-        control = Control(1e-6, 1e-8, 10_000, newton=1e-13, replay=np.full(count, 1 / count))
+        control = StepSizes(1e-6, 1e-8, 10_000, newton=1e-13, replay=np.full(count, 1 / count))
         found = model.integrate(lanes, np.array([0.5 + 1 / 120, 1.0]), method, control, directions=(dx0, dp, None))
         assert found.code[0] == 0
         return found.x[0], found.dx[0]
@@ -135,7 +134,7 @@ def robertson(scale=1.0) -> Model:
 
 def _frozen_slope(model, lanes, grid, method, steps, lane_of):
     """Differentiate numbers of the same steps by differences of order 6."""
-    control = Control(1e-6, 1e-8, 10_000, newton=1e-14, replay=steps)
+    control = StepSizes(1e-6, 1e-8, 10_000, newton=1e-14, replay=steps)
 
     def values(delta):
         return model.integrate(lane_of(lanes, delta), grid, method, control).x
@@ -160,9 +159,9 @@ def test_sensitivities_are_those_of_the_steps_taken(method, name):
     dx0, dp = dx0 * 0, dp * lanes.p[:, :, None]  # relative changes of parameters
     moved = np.zeros((2, 1, n_d))
     moved[0, 0, 0], moved[1, 0, 1] = 0.5, lanes.duration[0]  # two directions in which start and duration move
-    taken = model.integrate(lanes, grid, method, Control(1e-5, 1e-7, 10_000, newton=1e-14, watch=0.0))
+    taken = model.integrate(lanes, grid, method, StepSizes(1e-5, 1e-7, 10_000, newton=1e-14, watch=0.0))
     assert taken.counts[0, 0] > 8
-    control = Control(1e-5, 1e-7, 10_000, newton=1e-14, replay=taken.steps)
+    control = StepSizes(1e-5, 1e-7, 10_000, newton=1e-14, replay=taken.steps)
     found = model.integrate(lanes, grid, method, control, directions=(dx0, dp, moved))
     np.testing.assert_allclose(found.x, taken.x, rtol=1e-13)
     for d in range(n_d):
@@ -194,11 +193,11 @@ def test_the_reference_gives_the_same_numbers(method, name):
         system, lanes = robertson(), one([1.0, 0.0], [0.04, 3e7, 1e4], 40.0, m=3, z0=(0.0,))
     else:
         system, lanes = lotka_volterra(), one([0.4, 1.0], np.ones(4), 8.0, m=3)
-    graph, grid, control = graph_of(system), np.array([0.3, 0.6, 1.0]), Control(1e-6, 1e-8, 10_000)
+    graph, grid, control = graph_of(system), np.array([0.3, 0.6, 1.0]), StepSizes(1e-6, 1e-8, 10_000)
     dx0, dp = (np.array(part) for part in identity_seeds(lanes))
     found = NativeModel(graph, compiled=False).integrate(lanes, grid, method, control, directions=(dx0, dp, None))
     y = np.concatenate([lanes.x0[0], lanes.z0[0]])
-    reference = Reference(graph, method, control)
+    reference = ReferenceMethod(graph, method, control)
     path = reference.integrate(0.0, lanes.duration[0], y, lanes.p[0], np.ones(y.size), grid, dx0[0], dp[0])
     np.testing.assert_allclose(path.steps, found.steps, rtol=1e-4)
     np.testing.assert_allclose(path.x, found.x[0], rtol=1e-8)
@@ -295,7 +294,7 @@ def test_stiff_problems_are_solved_within_ten_tolerances(name, tolerance):
 
 
 def test_compiled_functions_give_the_same_bits():
-    graph, grid, control = graph_of(lotka_volterra()), np.linspace(0.1, 1, 10), Control(1e-6, 1e-8, 10_000)
+    graph, grid, control = graph_of(lotka_volterra()), np.linspace(0.1, 1, 10), StepSizes(1e-6, 1e-8, 10_000)
     lanes = one([0.4, 1.0], [[0.9, 1.1, 1.0, 0.8], np.ones(4)], 8.0, m=10)
     found = [
         NativeModel(graph, compiled=compiled).integrate(
@@ -343,13 +342,10 @@ def test_a_failure_says_where_and_why():
 
 
 def test_what_it_gives_up_is_integrated_by_another_method(monkeypatch):
-    run = Stepping.run
-
-    def gives_up(self, lanes, grid, failures, *more):
+    def gives_up(self, found, skip, failures):
         failures[0] = LaneFailure(0, "too_many_steps", "gives up")
-        return run(self, lanes, grid, failures, *more)
 
-    monkeypatch.setattr(Stepping, "run", gives_up)
+    monkeypatch.setattr(Stepping, "explain", gives_up)
     lanes = one([0.4, 1.0], np.ones(4), 20.0)
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
     found = integrator.values(lanes)
@@ -410,15 +406,15 @@ def test_the_limit_of_steps_holds_for_the_methods_that_try_again():
 def test_compiled_libraries_are_kept_and_processes_share_them(tmp_path, monkeypatch):
     monkeypatch.setenv("CASTFIT_CACHE", str(tmp_path / "cache"))
     source = "double twice(double x) { return 2 * x; }"
-    program = f"from castfit.integrate.library import load; load({source!r}, ('-O1',))"
+    program = f"from castfit.integrate.compilation import load; load({source!r}, ('-O1',))"
     running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
     assert [p.wait() for p in running] == [0, 0]
     (kept,) = (tmp_path / "cache").iterdir()
     before = kept.stat().st_mtime_ns
-    library.load(source, ("-O1",))
+    compilation.load(source, ("-O1",))
     assert [p.name for p in (tmp_path / "cache").iterdir()] == [kept.name]
     assert kept.stat().st_mtime_ns == before
-    library.load(source, ("-O2",))
+    compilation.load(source, ("-O2",))
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
@@ -426,7 +422,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("CASTFIT_CACHE", str(blocked / "cache"))
-    library.load("double thrice(double x) { return 3 * x; }", ("-O1",))
+    compilation.load("double thrice(double x) { return 3 * x; }", ("-O1",))
     assert not (blocked / "cache").exists()
 
 
@@ -436,8 +432,8 @@ def test_a_compiler_that_fails_is_reported(tmp_path, monkeypatch):
     compiler.write_text("#!/bin/sh\necho broken compiler >&2\nexit 1\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
-    with pytest.raises(library.CompilationError, match="broken compiler"):
-        library.load("double four(double x) { return 4 * x; }", ("-O1",))
+    with pytest.raises(compilation.CompilationError, match="broken compiler"):
+        compilation.load("double four(double x) { return 4 * x; }", ("-O1",))
     with pytest.raises(InputError, match=r"compile='always', but compiling failed: .*broken compiler"):
         Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk", compile="always"))
 
@@ -471,7 +467,7 @@ def test_a_state_that_dies_away_does_not_hold_up_the_others():
     model = Model({x: -1000 * k * x, y: -k * y}, parameters=[k])
     lanes = replace(one([1.0, 1.0], [1.0], 1.0), unit=np.array([[1e-300, 1.0]]))
     native = NativeModel(graph_of(model), compiled=False)
-    found = native.integrate(lanes, np.array([1.0]), ESDIRK5, Control(1e-6, 1e-8, 10_000))
+    found = native.integrate(lanes, np.array([1.0]), ESDIRK5, StepSizes(1e-6, 1e-8, 10_000))
     assert found.counts[0, 0] < 150
     assert found.x[0, -1, 1] == pytest.approx(np.exp(-1.0), rel=1e-6)
     assert abs(found.x[0, -1, 0]) < 1e-13

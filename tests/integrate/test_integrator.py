@@ -21,9 +21,9 @@ from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
 from castfit._support.casadi_functions import Buffered, find_compiler
-from castfit.integrate import Integrator, IntegratorOptions, Lanes, native
-from castfit.model.model import Model, symbols
 from castfit._support.status import InputError
+from castfit.integrate import Integrator, IntegratorOptions, Lanes, esdirk_binding
+from castfit.model.model import Model, symbols
 
 METHODS = ["cvodes", "idas", "esdirk", "rosenbrock", "collocation"]
 DAE_METHODS = ["idas", "esdirk", "rosenbrock", "collocation"]
@@ -661,10 +661,10 @@ def no_compiler(monkeypatch):
     """No C compiler, nor a compiled integrator of an earlier use."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
-    for known in (native.obstacle, native.integrator):
+    for known in (esdirk_binding.obstacle, esdirk_binding.integrator):
         known.cache_clear()
     yield
-    for known in (native.obstacle, native.integrator):
+    for known in (esdirk_binding.obstacle, esdirk_binding.integrator):
         known.cache_clear()
 
 
@@ -720,7 +720,7 @@ def test_cvodes_refuses_a_dae():
 
 
 def test_auto_chooses_by_the_system():
-    compiled = native.obstacle() == ""
+    compiled = esdirk_binding.obstacle() == ""
     assert Integrator(lotka_volterra().system, [1.0]).method == ("esdirk" if compiled else "cvodes")
     assert Integrator(robertson().system, [1.0]).method == ("esdirk" if compiled else "idas")
     states = symbols(f"x{i}" for i in range(30))

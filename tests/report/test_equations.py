@@ -11,8 +11,8 @@ import pytest
 import castfit as cf
 from castfit import problems
 from castfit.report.equations import Typesetter, formula
-from castfit.report.letters import name, number
 from castfit.report.markup import Markup, escaped, joined, tag
+from castfit.report.mathml_names import name, number
 from castfit.report.system import system
 
 X, K1, K_CAT, TAU, T = (ca.SX.sym(n) for n in ("x", "k1", "k_cat", "tau", "t"))
@@ -78,7 +78,7 @@ def test_a_graph_that_unfolds_to_a_huge_tree_stays_small():
 
 
 def test_powers_of_states_are_shown_as_they_were_said():
-    """Not as castfit.powers writes them, nor squares of squares."""
+    """Not as castfit.model.graph_rewriting writes them, nor squares of squares."""
     x, n, k = cf.symbols("x n k")
     model = cf.Model({x: -k * x**n / (k**n + x**n)}, parameters=[n, k], initial={x: 1})
     found = system(model)

@@ -7,9 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from castfit.solve.bounded_lsq import Rows, Solution, bounded_lsq
+from castfit.solve.bounded_lsq import BoundedLsqSolution, LinearConstraints, bounded_lsq
 from castfit.solve.condensing import Condensed, expand, multipliers
-from castfit.solve.staged import Chain, Jacobians, Layout, Linearization, Multipliers, Specification, Values, lay_out
+from castfit.solve.staged import (
+    Chain,
+    ChainValues,
+    Jacobians,
+    Layout,
+    Linearization,
+    Multipliers,
+    Specification,
+    lay_out,
+)
 
 
 def random_problem(
@@ -77,7 +86,7 @@ def random_problem(
                 blocks[name][:, :, extra] = blocks[name][:, :, 0]
         jacobians.append(Jacobians(**blocks))
         values.append(
-            Values(
+            ChainValues(
                 r=block(K, n_r) * chain.row_mask,
                 a=block(n_s, size=0.1),
                 d=block(K, n_w, size=0.1),
@@ -222,7 +231,7 @@ class BoundedStep:
     equations: tuple[Multipliers, ...]
     bounds: np.ndarray
     path: np.ndarray
-    solution: Solution
+    solution: BoundedLsqSolution
 
 
 def bounded_step(layout: Layout, condensed: Condensed, lower: np.ndarray, upper: np.ndarray) -> BoundedStep:
@@ -238,7 +247,7 @@ def bounded_step(layout: Layout, condensed: Condensed, lower: np.ndarray, upper:
     path_lower, path_upper = path_bounds(layout)
     zero = np.zeros(condensed.e.size)
     blocks += [(condensed.c, condensed.C, path_lower, path_upper), (condensed.e, condensed.F, zero, zero)]
-    rows = Rows(*(np.concatenate([block[i] for block in blocks]) for i in range(4)))
+    rows = LinearConstraints(*(np.concatenate([block[i] for block in blocks]) for i in range(4)))
     unknowns = condensed.positions
     found = bounded_lsq(
         condensed.u, condensed.E, lower=low[unknowns], upper=high[unknowns], rows=rows, scale=condensed.scale
@@ -278,3 +287,20 @@ def optimality_errors(
         "stationarity": np.abs(gradient).max(initial=0.0) / max(1.0, np.abs(forces).max(initial=0.0)),
         "complementarity": np.abs(to_bound[~idle]).max(initial=0.0),
     }
+
+
+def lagrangian_gradient(layout, linearization, found: tuple[Multipliers, ...], bounds: np.ndarray) -> np.ndarray:
+    """Return the gradient (n_v,) of  1/2 |r|^2 + multipliers . constraints + bounds . v  at the linearization."""
+    gradient = bounds.copy()
+    gradient[: layout.n_theta] += linearization.prior @ linearization.prior_jacobian
+    for chain, j, values, m in zip(layout.chains, linearization.jacobians, linearization.values, found, strict=True):
+        matching = np.concatenate([m.matching, np.zeros((1, chain.n_s))])  # nothing matches the end of the last stage
+        factors = np.concatenate([values.r, m.inner, matching, m.path], axis=1)
+        in_q, in_s, in_w = (
+            np.einsum("kij,ki->kj", np.concatenate(blocks, axis=1), factors)
+            for blocks in ((j.R_q, j.D_q, j.X_q, j.C_q), (j.R_s, j.D_s, j.X_s, j.C_s), (j.R_w, j.D_w, j.X_w, j.C_w))
+        )
+        gradient[chain.theta] += in_q.sum(axis=0) + j.A.T @ m.initial
+        gradient[chain.nodes] += in_s - np.concatenate([m.initial[None], m.matching])
+        gradient[chain.inner] += in_w
+    return gradient

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.solve.solution import Ledger
-from castfit.solve.step_control import Box, NaturalLevel
-from castfit.solve.staged import Evaluation
 from castfit._support.status import InputError
+from castfit.solve.solution import Ledger
+from castfit.solve.staged import Evaluation
+from castfit.solve.step_control import Box, NaturalLevel
 from tests.builders import LOTKA_VOLTERRA_POLE, lotka_volterra
 from tests.solve.toys import Formula
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog, lsq_linear
 
-from castfit.solve.bounded_lsq import Rows, bounded_lsq, column_scale, regularise, triangle
 from castfit._support.status import InputError
+from castfit.solve.bounded_lsq import LinearConstraints, bounded_lsq, column_scale, regularise
+from castfit.solve.matrices import triangle
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -23,7 +24,7 @@ def rows_of(rng, p, n, *, equalities=0):
     lower = np.where(rng.random(p) < 0.7, -rng.exponential(1, p), -np.inf)
     upper = np.where(rng.random(p) < 0.7, rng.exponential(1, p), np.inf)
     lower[:equalities] = upper[:equalities] = 0.3
-    return Rows(0.3 * rng.standard_normal(p), rng.standard_normal((p, n)), lower, upper)
+    return LinearConstraints(0.3 * rng.standard_normal(p), rng.standard_normal((p, n)), lower, upper)
 
 
 def optimality_error(u, E, lower, upper, rows, units, found):
@@ -77,9 +78,11 @@ def test_optimality_or_proven_contradiction(seed, n, m, p, equalities, integer):
     upper = np.where(rng.random(n) < 0.5, rng.exponential(1, n), np.inf)
     if integer:
         E, u = np.round(E), np.round(u)
-        rows = Rows(np.round(rows.g), np.round(rows.G), *(np.round(2 * b) / 2 for b in (rows.lower, rows.upper)))
+        rows = LinearConstraints(
+            np.round(rows.g), np.round(rows.G), *(np.round(2 * b) / 2 for b in (rows.lower, rows.upper))
+        )
         lower, upper = np.round(lower), np.round(upper)
-    E, rows = E / units, Rows(rows.g, rows.G / units, rows.lower, rows.upper)
+    E, rows = E / units, LinearConstraints(rows.g, rows.G / units, rows.lower, rows.upper)
     lower, upper = lower * units, upper * units
     found = bounded_lsq(u, E, lower=lower, upper=upper, rows=rows, scale=units)
     assert found.optimal
@@ -93,7 +96,7 @@ def test_no_feasible_neighbour_is_better(seed):
     rng = np.random.default_rng(seed)
     n, m, p = 5, 9, 8
     E, u, rows = rng.standard_normal((m, n)), 3 * rng.standard_normal(m), rows_of(rng, p, n)
-    inside = Rows(rows.g - rows.g, rows.G, rows.lower, rows.upper)  # x = 0 is feasible
+    inside = LinearConstraints(rows.g - rows.g, rows.G, rows.lower, rows.upper)  # x = 0 is feasible
     bounds = {"lower": -0.4 * np.ones(n), "upper": 0.5 * np.ones(n)}
     x = bounded_lsq(u, E, rows=inside, **bounds).x
     for _ in range(200):
@@ -137,7 +140,7 @@ def test_units_of_a_variable_do_not_matter(seed, power):
         E / unit,
         lower=-bounds[0] * unit,
         upper=bounds[1] * unit,
-        rows=Rows(rows.g, rows.G / unit, rows.lower, rows.upper),
+        rows=LinearConstraints(rows.g, rows.G / unit, rows.lower, rows.upper),
     )
     assert plain.feasible == other.feasible
     if plain.feasible:
@@ -163,7 +166,7 @@ def test_ill_conditioned_problems_meet_their_constraints(seed):
     G[:20] = G[20:40] * rng.uniform(0.5, 2, (20, 1))
     G[40:50] = np.eye(n)[:10] / units[:10, None]
     lower = G @ inside - rng.exponential(0.3, p)
-    rows = Rows(np.zeros(p), G, lower, lower + rng.exponential(2, p) + 1)
+    rows = LinearConstraints(np.zeros(p), G, lower, lower + rng.exponential(2, p) + 1)
     low, high = inside - units * rng.exponential(1, n), inside + units * rng.exponential(1, n)
     found = bounded_lsq(u, E, lower=low, upper=high, rows=rows)
     assert found.optimal
@@ -178,9 +181,11 @@ def test_thousands_of_rows_cost_no_iterations_unless_active():
     E, u = rng.standard_normal((100, n)), rng.standard_normal(100)
     G = rng.standard_normal((p, n))
     x = bounded_lsq(u, E).x
-    idle = Rows(np.zeros(p), G, G @ x - 1.0, np.full(p, np.inf))
+    idle = LinearConstraints(np.zeros(p), G, G @ x - 1.0, np.full(p, np.inf))
     assert bounded_lsq(u, E, rows=idle).iterations == 0
-    tight = Rows(np.zeros(p), G, np.where(np.arange(p) % 4000 == 7, G @ x + 0.1, G @ x - 3.0), np.full(p, np.inf))
+    tight = LinearConstraints(
+        np.zeros(p), G, np.where(np.arange(p) % 4000 == 7, G @ x + 0.1, G @ x - 3.0), np.full(p, np.inf)
+    )
     found = bounded_lsq(u, E, rows=tight)
     assert np.flatnonzero(found.rows_active).tolist() == [7, 4007, 8007]
     assert found.iterations < 10
@@ -191,7 +196,7 @@ def test_warm_start_from_the_answer_takes_no_iterations_and_from_elsewhere_gives
     rng = np.random.default_rng(seed)
     n, p = 6, 30
     E, u, rows = rng.standard_normal((12, n)), 3 * rng.standard_normal(12), rows_of(rng, p, n)
-    rows = Rows(0 * rows.g, rows.G, rows.lower, rows.upper)
+    rows = LinearConstraints(0 * rows.g, rows.G, rows.lower, rows.upper)
     bounds = {"lower": -np.ones(n), "upper": 0.7 * np.ones(n)}
     cold = bounded_lsq(u, E, rows=rows, **bounds)
     warm = bounded_lsq(u, E, rows=rows, bounds_active=cold.bounds_active, rows_active=cold.rows_active, **bounds)
@@ -208,7 +213,7 @@ def test_warm_start_from_the_answer_takes_no_iterations_and_from_elsewhere_gives
 
 def test_equalities_and_fixed_variables_hold():
     E, u = np.eye(3), np.array([-1.0, -2.0, -3.0])
-    rows = Rows(np.array([0.5]), np.array([[1.0, 1.0, 0.0]]), np.zeros(1), np.zeros(1))
+    rows = LinearConstraints(np.array([0.5]), np.array([[1.0, 1.0, 0.0]]), np.zeros(1), np.zeros(1))
     fixed = np.array([-np.inf, -np.inf, 1.5])
     found = bounded_lsq(u, E, lower=fixed, upper=np.array([np.inf, np.inf, 1.5]), rows=rows)
     assert np.allclose(found.x, [-0.75, 0.25, 1.5])
@@ -219,7 +224,7 @@ def test_equalities_and_fixed_variables_hold():
 
 
 def test_repeated_equalities_are_one():
-    rows = Rows(
+    rows = LinearConstraints(
         np.zeros(3),
         np.array([[1.0, 1.0], [2.0, 2.0], [1.0, 1.0]]),
         np.array([1.0, 2.0, 1.0]),
@@ -234,7 +239,7 @@ def test_repeated_equalities_are_one():
 def test_contradictory_rows_are_violated_as_little_as_possible_within_the_bounds():
     """x_0 <= 1 is a bound, so x_0 >= 3 is violated by 2; all rows then give way by 2, and x_1 = 0 costs nothing."""
     G = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    rows = Rows(np.zeros(3), G, np.array([3.0, 2.0, -np.inf]), np.array([np.inf, np.inf, 1.0]))
+    rows = LinearConstraints(np.zeros(3), G, np.array([3.0, 2.0, -np.inf]), np.array([np.inf, np.inf, 1.0]))
     found = bounded_lsq(np.zeros(2), np.eye(2), upper=np.array([1.0, np.inf]), rows=rows)
     assert not found.feasible
     assert found.optimal
@@ -250,7 +255,7 @@ def test_contradictions_beside_undetermined_directions_do_not_cycle(seed, n):
     E, G = rng.standard_normal((2, n)), rng.standard_normal((3, n))
     E[:, -1], G[1] = E[:, 0], G[0]
     bounds = np.sort(rng.standard_normal((2, n)), axis=0)
-    rows = Rows(np.zeros(3), G, np.array([-np.inf, 0.3, -np.inf]), np.array([0.0, np.inf, 0.6]))
+    rows = LinearConstraints(np.zeros(3), G, np.array([-np.inf, 0.3, -np.inf]), np.array([0.0, np.inf, 0.6]))
     found = bounded_lsq(rng.standard_normal(2), E, lower=bounds[0], upper=bounds[1], rows=rows)
     assert found.optimal
     assert not found.feasible
@@ -265,7 +270,7 @@ def test_what_only_rounding_would_determine_is_undetermined(seed, n):
     units = 10 ** rng.uniform(-3, 3, n)
     G = rng.standard_normal((n - 1, n))
     E, values = rng.standard_normal((5, n - 1)) @ G / units, rng.standard_normal(n - 1)
-    rows = Rows(np.zeros(n - 1), G / units, values, values)
+    rows = LinearConstraints(np.zeros(n - 1), G / units, values, values)
     found = bounded_lsq(rng.standard_normal(5), E, rows=rows, scale=units)
     assert found.rank == 0
     assert found.feasible
@@ -273,14 +278,16 @@ def test_what_only_rounding_would_determine_is_undetermined(seed, n):
 
 
 def test_equalities_against_bounds_give_up_the_bounds_at_last():
-    rows = Rows(np.zeros(1), np.array([[1.0, 0.0]]), np.array([5.0]), np.array([5.0]))
+    rows = LinearConstraints(np.zeros(1), np.array([[1.0, 0.0]]), np.array([5.0]), np.array([5.0]))
     found = bounded_lsq(np.zeros(2), np.eye(2), upper=np.array([3.0, 1.0]), rows=rows)
     assert not found.feasible
     assert np.allclose(found.x, [5, 0], atol=1e-4)
 
 
 def test_contradictory_equalities_are_solved_in_the_least_squares_sense():
-    rows = Rows(np.zeros(2), np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([1.0, 2.0]), np.array([1.0, 2.0]))
+    rows = LinearConstraints(
+        np.zeros(2), np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([1.0, 2.0]), np.array([1.0, 2.0])
+    )
     found = bounded_lsq(np.array([0.0, -4.0]), np.eye(2), rows=rows)
     assert not found.feasible
     assert np.allclose(found.x, [1.5, 4])
@@ -288,7 +295,7 @@ def test_contradictory_equalities_are_solved_in_the_least_squares_sense():
 
 def test_a_row_that_nothing_moves_is_reported():
     """A node whose initial state is fixed outside its bounds."""
-    rows = Rows(np.array([2.0]), np.zeros((1, 2)), np.array([-np.inf]), np.array([1.0]))
+    rows = LinearConstraints(np.array([2.0]), np.zeros((1, 2)), np.array([-np.inf]), np.array([1.0]))
     found = bounded_lsq(np.array([-1.0, 1.0]), np.eye(2), rows=rows)
     assert not found.feasible
     assert np.allclose(found.x, [1, -1])
@@ -357,7 +364,7 @@ def test_no_data_and_no_unknowns():
         ({"scale": np.array([1.0, 0.0])}, "scale must be positive"),
         ({"lower": np.array([0.0, 2.0]), "upper": np.ones(2)}, r"lower\[1\] = 2 exceeds upper\[1\] = 1"),
         (
-            {"rows": Rows(np.zeros(1), np.zeros((1, 3)), np.zeros(1), np.zeros(1))},
+            {"rows": LinearConstraints(np.zeros(1), np.zeros((1, 3)), np.zeros(1), np.zeros(1))},
             r"rows.G has shape \(1, 3\); give \(1, 2\)",
         ),
     ],
@@ -381,8 +388,8 @@ def test_equations_that_are_combinations_of_others_change_nothing(seed, independ
     G, g = rng.standard_normal((independent, 5)), rng.standard_normal(independent)
     mix = rng.standard_normal((copies, independent))
     zero = np.zeros(independent + copies)
-    alone = bounded_lsq(u, E, rows=Rows(g, G, zero[:independent], zero[:independent]))
-    every = bounded_lsq(u, E, rows=Rows(np.append(g, mix @ g), np.vstack([G, mix @ G]), zero, zero))
+    alone = bounded_lsq(u, E, rows=LinearConstraints(g, G, zero[:independent], zero[:independent]))
+    every = bounded_lsq(u, E, rows=LinearConstraints(np.append(g, mix @ g), np.vstack([G, mix @ G]), zero, zero))
     assert every.feasible
     np.testing.assert_allclose(every.x, alone.x, rtol=1e-7, atol=1e-9)
     force = np.vstack([G, mix @ G]).T @ every.row_multipliers

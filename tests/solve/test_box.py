@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from scipy.optimize import lsq_linear, minimize
 
 import castfit as cf
-from castfit.solve.active_guess import held_in_box
-from castfit.solve.local import RIDGE, LocalProblem, units_of_search
-from castfit.solve.solution import Control
-from castfit.solve.stationary import finished, still_falls
-from castfit.solve.step_control import Box
-from castfit.fit.start.descent import descend, settle
-from castfit.fit.start.scene import scene_of
 from castfit._support.status import Status
+from castfit.fit.start.local_search import descend, settle
+from castfit.fit.start.search_problem import scene_of
+from castfit.solve.block_pivoting import ends_of, lowest_in_box
+from castfit.solve.solution import Control
+from castfit.solve.stationarity import finished, still_falls
+from castfit.solve.step_control import Box
+from castfit.solve.subproblem import RIDGE, LocalProblem, units_of_search
 from tests.solve.toys import Formula
 from tests.wild import wild
 
@@ -69,7 +69,7 @@ def test_the_guess_of_a_well_conditioned_quadratic_is_its_active_set(seed, n):
     root = rng.standard_normal((2 * n, n))
     H, c = root.T @ root + np.eye(n), 10 * rng.standard_normal(n)
     lower, upper = -rng.exponential(1.0, n), rng.exponential(1.0, n)
-    signs = held_in_box(H, c, lower, upper)
+    signs = ends_of(lowest_in_box(H, c, lower, upper), lower, upper)
     found = minimize(
         lambda x: c @ x + 0.5 * x @ H @ x, np.zeros(n), jac=lambda x: c + H @ x, method="L-BFGS-B",
         bounds=list(zip(lower, upper, strict=True)), options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 1000},
@@ -309,7 +309,7 @@ def test_sensitivities_of_a_power_exist_where_its_state_is_zero_or_a_little_belo
 
 @given(st.floats(-5, 5), st.floats(-4, 4))
 def test_powers_are_what_they_were_wherever_they_are_numbers(x, n):
-    from castfit.model.powers import power
+    from castfit.model.graph_rewriting import power
 
     s, e = ca.SX.sym("s"), ca.SX.sym("e")
     ours = ca.Function("power", [s, e], [power(s, e)])
@@ -324,7 +324,7 @@ def test_powers_are_what_they_were_wherever_they_are_numbers(x, n):
 
 
 def test_only_powers_of_states_with_estimated_exponents_change():
-    from castfit.model.powers import with_powers
+    from castfit.model.graph_rewriting import with_powers
 
     x, y, n, K = (ca.SX.sym(name) for name in ("x", "y", "n", "K"))
     kept = ca.vertcat(x**2, x**2.5, K**n, (K / x) ** n, (x + y) ** n, (x + 1) ** n)

@@ -9,24 +9,24 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from castfit._support.status import InputError
 from castfit.solve.condensing import (
     Substitution,
     condense,
     eliminate_inner,
     expand,
-    lagrangian_gradient,
     multipliers,
     recondense,
 )
-from castfit.solve.factors import Factors
+from castfit.solve.matrices import Factors
 from castfit.solve.staged import Failure, Multipliers
-from castfit._support.status import InputError
 from tests.solve.blocks import (
     bounded_step,
     dense,
     draw_bounds,
     flat_multipliers,
     kkt_solution,
+    lagrangian_gradient,
     optimality_errors,
     predicted,
     problems,

@@ -12,10 +12,10 @@ import pytest
 
 import castfit as cf
 from castfit import problems
+from castfit._support.status import InputError, Status
 from castfit.problems import exact_trajectory
 from castfit.solve.solution import Control, infeasibility
 from castfit.solve.staged import gaps, weighted_squares
-from castfit._support.status import InputError, Status
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import LOTKA_VOLTERRA_POLE, decay_model, everything, lotka_volterra
@@ -311,9 +311,11 @@ def test_a_suspicious_optimum_is_left_for_a_better_one():
     assert [s.phase for s in states][-1] == "second start"
     assert np.isclose(states[-1].v[0], -1.602, atol=0.02)
     assert states[-1].status is Status.CONVERGED
-    found = next(state for state in states if state.optimum is not None)
-    assert found.optimum.status is Status.CONVERGED
-    assert found.optimum.evaluation.cost > 3 * states[-1].evaluation.cost
+    alone = cf.GaussNewton(homotopy="never").solve(ellipse(1.3), Control())
+    assert alone.status is Status.CONVERGED
+    first = [state for state in states if state.phase == "straight"][-1]
+    assert np.isclose(first.v[0], alone.v[0], atol=1e-2)
+    assert first.evaluation.cost > 3 * states[-1].evaluation.cost
 
 
 def test_the_first_optimum_is_returned_if_nothing_better_is_found():
@@ -322,7 +324,7 @@ def test_the_first_optimum_is_returned_if_nothing_better_is_found():
     states = list(cf.GaussNewton().iterate(toy, control=control))
     phases = list(dict.fromkeys(state.phase for state in states))
     assert phases[:3] == ["straight", "second start", "station 1"]
-    assert max(len(state.stations) for state in states) == 11  # the slow ladder was tried, too
+    assert max(state.station for state in states) == 11  # the slow ladder was tried, too
     assert states[-1].status is Status.CONVERGED
     alone = cf.GaussNewton(homotopy="never").solve(ellipse(1.3), Control())
     assert alone.status is Status.CONVERGED

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import castfit.solve.ipopt as module
 from castfit import problems
+from castfit._support.status import Status
 from castfit._support.time_limit import Interrupt, Watch
 from castfit.experiment.experiment import Experiment, free
 from castfit.fit.fit import fit
@@ -22,8 +23,15 @@ from castfit.model.model import Model, symbols
 from castfit.problem.problem import Constraint, Normal, Parameter, Problem
 from castfit.solve.ipopt import Ipopt
 from castfit.solve.solution import Control, Iteration, Ledger, infeasibility
-from castfit.solve.staged import Evaluation, Failure, Linearization, StagedProblem, Values, rows_in_units, weighted_squares
-from castfit._support.status import Status
+from castfit.solve.staged import (
+    ChainValues,
+    Evaluation,
+    Failure,
+    Linearization,
+    StagedProblem,
+    rows_in_units,
+    weighted_squares,
+)
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.collocation_problem import collocation_problem
 from castfit.transcribe.multiple_shooting import MultipleShooting
@@ -62,7 +70,7 @@ class Affine(StagedProblem):
 
             moves = (moved(name, value) for name, value in (("R", c.r), ("D", c.d), ("X", c.x), ("C", c.c)))
             r, d, x, path = moves
-            values.append(Values(r, c.a + j.A @ q, d, x, path))
+            values.append(ChainValues(r, c.a + j.A @ q, d, x, path))
         prior = at.prior + at.prior_jacobian @ self.layout.theta(dv)
         return Evaluation(v.copy(), tuple(values), prior, at.prior_jacobian)
 
@@ -75,8 +83,8 @@ def label(transcription) -> str:
     return transcription.label
 
 
-def assemble(staged: StagedProblem, exact: bool) -> module._Run:
-    return module._Run(Ipopt(), staged, Ledger(staged), Watch(np.inf, Interrupt()), exact, [])
+def assemble(staged: StagedProblem, exact: bool) -> module._IpoptRun:
+    return module._IpoptRun(Ipopt(), staged, Ledger(staged), Watch(np.inf, Interrupt()), exact, [])
 
 
 def full(sparsity: ca.Sparsity, nonzeros: np.ndarray) -> np.ndarray:
@@ -580,7 +588,7 @@ def test_the_ledger_remembers_the_best_point():
         values = linear.values[0]
         v = linear.v.copy()
         v[layout.chains[0].nodes[:, 0]] = [values.a[0], values.x[0, 0] - gap]
-        part = Values(np.array([[np.sqrt(2 * cost)], [0.0]]), values.a, values.d, values.x, values.c)
+        part = ChainValues(np.array([[np.sqrt(2 * cost)], [0.0]]), values.a, values.d, values.x, values.c)
         return Evaluation(v, (part,), np.zeros(0), np.zeros((0, layout.n_theta)))
 
     staged = SimpleNamespace(layout=layout, scale=np.ones(layout.n_v), eliminated=np.empty(0))

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from castfit.solve.solution import Ledger, infeasibility
 from castfit._support.status import Status
+from castfit.solve.solution import Ledger, infeasibility
 from tests.solve.blocks import dense, random_problem
 from tests.solve.toys import Affine, Faulty, Formula
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import castfit as cf
+from castfit._support.status import Status
 from castfit.solve.assembly import ConstraintRows, JacobianMap
-from castfit.solve.collected import collected, products_along
+from castfit.solve.matching_jacobian_update import collected, products_along
 from castfit.solve.solution import Control, Ledger
 from castfit.solve.staged import gaps
-from castfit._support.status import Status
 from tests.builders import decay_model, decay_problem, everything, lotka_volterra, refused
 
 VECTOR = cf.MultipleShooting("data", derivatives="adjoint")
@@ -42,25 +42,6 @@ def test_scalars_have_the_solution_of_vectors(solver):
     for name, value in theirs.values.items():
         assert ours.values[name] == pytest.approx(value, abs=1e-4 * theirs.standard_errors[name])
         assert ours.standard_errors[name] == pytest.approx(theirs.standard_errors[name], rel=1e-3)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_squares_as_they_stand_never_claim_what_is_wrong(seed):
-    """Their gradients vanish, and with them what SLSQP knows of the solution."""
-    ours = cf.fit(draw(seed), SCALAR, cf.Sqp("squares"), retry=False)
-    theirs = cf.fit(draw(seed), VECTOR, cf.GaussNewton())
-    close = all(abs(ours.values[n] - v) < 0.1 * theirs.standard_errors[n] for n, v in theirs.values.items())
-    assert close or not ours.success
-
-
-@pytest.mark.slow
-def test_squares_as_they_stand_from_the_pole():
-    ours = cf.fit(lotka_volterra(POLE), SCALAR, cf.Sqp("squares"), retry=False)
-    theirs = cf.fit(lotka_volterra(POLE), VECTOR, cf.GaussNewton())
-    assert ours.success
-    assert ours.iterations > 10 * theirs.iterations
-    for name, value in theirs.parameters.items():
-        assert ours.parameters[name] == pytest.approx(value, rel=1e-5)
 
 
 def test_collected_rows_take_one_backward_integration_per_iteration_and_converge_fast():
@@ -157,7 +138,7 @@ def test_orthogonal_rows_make_the_jacobian(seed):
     np.testing.assert_allclose(known[0].X_q[:-1], exact.jacobians[0].X_q[:-1], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("solver", [cf.Sqp(), cf.Sqp("squares"), cf.Ipopt()], ids=lambda s: s.label)
+@pytest.mark.parametrize("solver", [cf.Sqp(), cf.Ipopt()], ids=lambda s: s.label)
 def test_active_bounds(solver):
     problem = cf.Problem(decay_model(), draw().experiments, parameters={"k": cf.Parameter(0.2, upper=0.5)})
     result = cf.fit(problem, SCALAR, solver, retry=False)
@@ -166,11 +147,10 @@ def test_active_bounds(solver):
     assert result.parameters["k"] == 0.5
 
 
-@pytest.mark.parametrize("name", ["rows", "squares"])
-def test_limits(name):
-    few = cf.fit(draw(), SCALAR, cf.Sqp(name, max_iter=2), retry=False)
+def test_limits():
+    few = cf.fit(draw(), SCALAR, cf.Sqp(max_iter=2), retry=False)
     assert (few.success, few.status, few.iterations) == (False, Status.MAX_ITERATIONS, 2)
-    late = cf.fit(draw(), SCALAR, cf.Sqp(name), max_time=1e-9)
+    late = cf.fit(draw(), SCALAR, cf.Sqp(), max_time=1e-9)
     assert (late.success, late.status) == (False, Status.MAX_TIME)
     seen: list[int] = []
 
@@ -178,30 +158,28 @@ def test_limits(name):
         seen.append(now.iteration)
         return len(seen) == 3
 
-    stopped = cf.fit(draw(), SCALAR, cf.Sqp(name), callback=stop)
+    stopped = cf.fit(draw(), SCALAR, cf.Sqp(), callback=stop)
     assert stopped.status is Status.STOPPED_BY_CALLBACK
     assert len(seen) == 3
 
 
-@pytest.mark.parametrize("name", ["rows", "squares"])
-def test_an_interrupt_returns_the_best_point(name):
+def test_an_interrupt_returns_the_best_point():
     staged = SCALAR.transcribe(draw(), draw().guess)
 
     def press(_: cf.Iteration) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    found = cf.Sqp(name).solve(staged, Control(callback=press))
+    found = cf.Sqp().solve(staged, Control(callback=press))
     assert found.status is Status.INTERRUPTED
     assert np.isfinite(found.v).all()
 
 
-@pytest.mark.parametrize("name", ["rows", "squares"])
-def test_an_exception_in_the_callback_propagates(name):
+def test_an_exception_in_the_callback_propagates():
     def fail(_: cf.Iteration) -> None:
         raise ZeroDivisionError("mine")
 
     with pytest.raises(ZeroDivisionError, match="mine"):
-        cf.fit(draw(), SCALAR, cf.Sqp(name), callback=fail)
+        cf.fit(draw(), SCALAR, cf.Sqp(), callback=fail)
 
 
 def test_a_start_that_cannot_be_integrated():
@@ -212,7 +190,6 @@ def test_a_start_that_cannot_be_integrated():
 
 def test_silence(capfd):
     cf.fit(lotka_volterra(POLE), SCALAR, cf.Sqp())
-    cf.fit(draw(), SCALAR, cf.Sqp("squares"))
     assert capfd.readouterr() == ("", "")
 
 
@@ -223,8 +200,6 @@ def test_what_does_not_go_together_is_refused_before_solving():
         cf.multistart(lotka_volterra(), SCALAR, cf.GaussNewton(), starts=2, rng=0)
     with refused("the method 'a': matching='scalar' gives one"):
         cf.compare(lotka_volterra(), {"a": (SCALAR, cf.GaussNewton())}, starts=1, rng=0)
-    with refused("for scalar matching, which MultipleShooting does not have here"):
-        cf.fit(decay_problem(), VECTOR, cf.Sqp("squares"))
     staged = SCALAR.transcribe(draw(), draw().guess)
     with refused("matching conditions are scalars"):
         cf.GaussNewton().init(Ledger(staged))
@@ -233,3 +208,5 @@ def test_what_does_not_go_together_is_refused_before_solving():
 def test_wrong_options():
     with refused("scalar is 'root'", "max_iter is -1", "tolerance is 0"):
         cf.Sqp("root", max_iter=-1, tolerance=0)
+    with refused("scalar='squares' is gone, as it hardly converged; write Sqp(), which collects rows"):
+        cf.Sqp("squares")

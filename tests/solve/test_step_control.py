@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from castfit._support.status import InputError
 from castfit.experiment.experiment import Experiment
 from castfit.problem.problem import Problem
 from castfit.solve.condensing import multipliers
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Control
+from castfit.solve.staged import gaps
 from castfit.solve.step_control import (
     STEP_CONTROLS,
     Box,
@@ -21,8 +23,6 @@ from castfit.solve.step_control import (
 )
 from castfit.solve.step_control.common import outer, violation
 from castfit.solve.step_control.exact_penalty import penalty
-from castfit.solve.staged import gaps
-from castfit._support.status import InputError
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from castfit.solve.local import LocalProblem
 from castfit.solve.solution import Control, Ledger
-from castfit.solve.step_control import Search
 from castfit.solve.staged import (
+    ChainValues,
     Evaluation,
     Failure,
     Jacobians,
@@ -18,9 +17,10 @@ from castfit.solve.staged import (
     Linearization,
     Specification,
     StagedProblem,
-    Values,
     lay_out,
 )
+from castfit.solve.step_control import LineSearch
+from castfit.solve.subproblem import LocalProblem
 from tests.solve.blocks import predicted
 
 
@@ -43,7 +43,7 @@ class Affine(StagedProblem):
                 )
                 for name in ("r", "d", "x", "c")
             }
-            values.append(Values(a=there.a + j.A @ dv[chain.theta], **moved))
+            values.append(ChainValues(a=there.a + j.A @ dv[chain.theta], **moved))
         prior = at.prior + at.prior_jacobian @ self.layout.theta(dv)
         return Evaluation(v.copy(), tuple(values), prior, at.prior_jacobian)
 
@@ -73,7 +73,9 @@ class Formula(StagedProblem):
     def evaluate(self, v):
         none = np.empty((1, 0))
         r = np.asarray(self.residuals(v), dtype=float)[None]
-        return Evaluation(v.copy(), (Values(r, np.empty(0), none, none, none),), np.empty(0), np.empty((0, v.size)))
+        return Evaluation(
+            v.copy(), (ChainValues(r, np.empty(0), none, none, none),), np.empty(0), np.empty((0, v.size))
+        )
 
     def linearize(self, v):
         n = v.size
@@ -115,17 +117,17 @@ class Faulty(StagedProblem):
     def _broken(self, at, fails):
         if not fails:
             return at
-        nan = tuple(Values(*(np.full_like(getattr(c, name), np.nan) for name in "radxc")) for c in at.values)
+        nan = tuple(ChainValues(*(np.full_like(getattr(c, name), np.nan) for name in "radxc")) for c in at.values)
         failure = Failure(self.layout.chains[0].name, 0, "step_size", "stopped at t = 0.3")
         return replace(at, failures=(failure,), values=at.values if self.sensitivities_only else nan)
 
 
-def search(staged: StagedProblem, v: np.ndarray | None = None, memory=None) -> Search:
+def search(staged: StagedProblem, v: np.ndarray | None = None, memory=None) -> LineSearch:
     """Return what a step control is given at v."""
     ledger = Ledger(staged)
     linear = ledger.linearize(staged.start if v is None else v)
     local = LocalProblem(staged, linear)
-    return Search(ledger, local, local.direction(), linear, {} if memory is None else memory)
+    return LineSearch(ledger, local, local.direction(), linear, {} if memory is None else memory)
 
 
 def solve(solver, staged: StagedProblem, **control):

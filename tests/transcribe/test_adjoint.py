@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import castfit as cf
-from bench.adjoint_scaling import network
+from castfit._bench.adjoint_scaling import network
 from castfit.integrate import Integrator, IntegratorOptions
-from castfit.integrate.native import obstacle
+from castfit.integrate.esdirk_binding import obstacle
 from castfit.solve.assembly import cost_gradient
 from castfit.solve.solution import Control
-from castfit.solve.staged import gaps, rows_in_units
+from castfit.solve.staged import GradientEvaluation, Linearization, gaps, rows_in_units
 from tests.builders import LOTKA_VOLTERRA_SSE, everything, lotka_volterra, refused
-from tests.test_events import eventful, oral
+from tests.experiment.test_events import eventful, oral
 
 TIGHT = IntegratorOptions(relative_tolerance=1e-11, absolute_tolerance=1e-13)
 ADJOINT = cf.MultipleShooting("data", derivatives="adjoint", integrator=TIGHT)
@@ -289,8 +289,8 @@ def network_problem(n_x: int, n_p: int) -> cf.Problem:
 
 def test_auto_takes_what_is_faster():
     few, many = network_problem(2, 3), network_problem(2, 500)
-    for problem, expected in ((few, "no"), (many, "better")):
-        assert cf.SingleShooting().transcribe(problem, problem.guess).by_gradient == expected
+    for problem, expected in ((few, (Linearization,)), (many, (GradientEvaluation, Linearization))):
+        assert cf.SingleShooting().transcribe(problem, problem.guess).gives == expected
     some, cvodes = network_problem(2, 30), cf.IntegratorOptions(method="cvodes")
     fast = cf.IntegratorOptions()  # one factorization for all directions, where it is compiled
     quick = 9 if obstacle() else 8

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import castfit as cf
+from castfit._support.status import InputError, Status
 from castfit.integrate import IntegratorOptions
 from castfit.solve.staged import gaps
-from castfit._support.status import InputError, Status
 from castfit.transcribe.refinement import element_errors
 from tests.builders import everything, lotka_volterra, refused
 
@@ -178,7 +178,7 @@ def test_checking_integrator_is_more_accurate_than_what_it_checks():
 
 
 def test_elements_without_end_are_admitted(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("castfit.fit.fallbacks"), "_MAX_REFINEMENTS", 1)
+    monkeypatch.setattr(importlib.import_module("castfit.fit.attempt"), "_MAX_REFINEMENTS", 1)
     still = "After 1 refinements it still differs from the integrator; give more elements."
     result = cf.fit(lotka_volterra(), cf.Collocation(degree=2, tolerance=1e-9))
     assert result.status is Status.ACCEPTABLE

@@ -8,12 +8,12 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import castfit.transcribe.collocation_problem as module
+from castfit._support.status import InputError
 from castfit.experiment.experiment import Experiment, free
 from castfit.experiment.inputs import Input
 from castfit.model.model import Model, symbols
 from castfit.problem.problem import Constraint, Normal, Parameter, Problem
 from castfit.solve.staged import Linearization, Multipliers, rows_in_units
-from castfit._support.status import InputError
 from castfit.transcribe.collocation_problem import CollocationProblem, collocation_problem
 from tests.solve.blocks import dense
 from tests.transcribe.newton import simulate
@@ -145,7 +145,7 @@ def test_hessian_blocks_are_the_derivatives_of_the_lagrangian_gradient(scheme, d
         return at.J[data].T @ at.r[data] + at.C.T @ np.concatenate(equalities) + at.P.T @ np.concatenate(paths)
 
     total = np.zeros((v.size, v.size))
-    for chain, (stages, initial) in zip(staged.layout.chains, staged.hessian(v, multipliers), strict=True):
+    for chain, (stages, initial) in zip(staged.layout.chains, staged.hessian(v, multipliers).chains, strict=True):
         total[np.ix_(chain.theta, chain.theta)] += initial
         for k, block in enumerate(stages):
             where = np.concatenate([chain.nodes[k], chain.inner[k], chain.theta])
@@ -474,7 +474,7 @@ def test_outputs_that_were_not_measured_may_be_infinite():
     assert not staged.equations.observed.linear
     found = staged.linearize(staged.start)
     assert found.ok
-    ((stages, _),) = staged.hessian(staged.start, draw_multipliers(staged, np.random.default_rng(0)))
+    ((stages, _),) = staged.hessian(staged.start, draw_multipliers(staged, np.random.default_rng(0))).chains
     assert np.isfinite(stages).all()
 
 

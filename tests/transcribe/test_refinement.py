@@ -15,7 +15,7 @@ from castfit.integrate import IntegratorOptions
 from castfit.model.model import Model, symbols
 from castfit.problem.problem import Problem
 from castfit.transcribe.collocation_problem import collocation_problem
-from castfit.transcribe.lagrange import table
+from castfit.transcribe.elements import table
 from castfit.transcribe.refinement import ElementErrors, element_errors, estimated_errors, refine
 from tests.builders import everything
 from tests.transcribe.newton import simulate

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -20,11 +20,10 @@ from castfit._support.reprs import brief
 
 if TYPE_CHECKING:
     import casadi as ca
-    from numpy.typing import NDArray
 
+    from castfit._support.arrays import Array
     from castfit.densities.noise.density import Density
 
-    Array = NDArray[np.float64]
 
 _RESOLUTION = 1e-10  # a starting spread is not smaller than this part of the data
 _ACCURACY = 1e-6  # an estimated one not than this, to which models are integrated
@@ -42,6 +41,13 @@ class Noise(ABC):
     """
 
     sigma: Any = None
+
+    has_spread: ClassVar[bool] = True
+    """Whether the density has a spread, so that `sigma` means something."""
+    heavy: ClassVar[bool] = False
+    """Whether values far away are to be expected, so that the sum of squared residuals says little."""
+    in_unit_of_output: ClassVar[bool] = True
+    """Whether the spread has the unit of the output."""
 
     @abstractmethod
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
@@ -92,19 +98,9 @@ class Noise(ABC):
         return np.broadcast_to(s, np.shape(mu)).astype(float)
 
     @property
-    def has_spread(self) -> bool:
-        """Whether the density has a spread, so that `sigma` means something."""
-        return True
-
-    @property
     def symbols(self) -> tuple[ca.SX, ...]:
         """Symbols in the density besides prediction, spread and datum."""
         return ()
-
-    @property
-    def in_unit_of_output(self) -> bool:
-        """Whether the spread has the unit of the output."""
-        return True
 
     def scores(self, residual: Array, mu: Array, s: Array, m: Array) -> Array:
         """Return residuals for tests, (n,) as all arguments: those of counts as probable as standard normal ones.
@@ -116,11 +112,6 @@ class Noise(ABC):
     @property
     def normal(self) -> bool:
         """Whether the residuals for tests have a normal distribution if the model is right."""
-        return False
-
-    @property
-    def heavy(self) -> bool:
-        """Whether values far away are to be expected, so that the sum of squared residuals says little."""
         return False
 
     @property
@@ -149,14 +140,9 @@ class Noise(ABC):
 def positive(spread: float, m: Array, otherwise: float | None = None) -> float:
     """Return a spread, or what the data resolve where it is smaller; their own scatter where there is none.
 
-    Parameters
-    ----------
-    spread : float
-        May be NaN.
-    m : (n,) array
-        Measured values, in the unit of the spread.
-    otherwise : float, optional
-        Instead of the scatter of the data, for a spread of another unit.
+    spread: may be NaN.
+    m (n,): measured values, in the unit of the spread.
+    otherwise: instead of the scatter of the data, for a spread of another unit.
     """
     known = m[np.isfinite(m)]
     size = float(np.sqrt(np.mean(known**2))) if known.size else 0.0

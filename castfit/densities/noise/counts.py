@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import casadi as ca
 import numpy as np
@@ -14,9 +14,8 @@ from castfit.densities.noise.density import Density, lower_triangular
 from castfit.densities.noise.special import log1p_ratio, log_gamma, log_rising
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from castfit._support.arrays import Array
 
-    Array = NDArray[np.float64]
 
 _NONE = (
     1e-8  # expected counts below it are as good as none: integrators miss 0 by as much, and the information is finite
@@ -44,6 +43,9 @@ class Poisson(Noise):
     0.454 0.05
     """
 
+    has_spread: ClassVar[bool] = False
+    in_unit_of_output: ClassVar[bool] = False
+
     def option_mistakes(self) -> list[str]:
         """Say which options are out of range."""
         return [] if self.sigma is None else ["Poisson has no sigma: the variance is the expectation; leave it out"]
@@ -66,11 +68,6 @@ class Poisson(Noise):
         """Return 1, for form's sake."""
         return 1.0
 
-    @property
-    def has_spread(self) -> bool:
-        """Whether there is a spread: no, the expectation says it."""
-        return False
-
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return the standard deviations: the root of the expectation."""
         return np.sqrt(np.maximum(mu, 0.0))
@@ -88,11 +85,6 @@ class Poisson(Noise):
         fewer = np.where(m > 0, special.gammaincc(np.maximum(m, 1), mean), 0.0)
         more = np.where(m > 0, special.gammainc(np.maximum(m, 1), mean), 1.0)
         return _scores(special.gammaincc(m + 1, mean), special.gammainc(m + 1, mean), fewer, more)
-
-    @property
-    def in_unit_of_output(self) -> bool:
-        """Whether the spread has the unit of the output: there is none."""
-        return False
 
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw counts."""
@@ -121,6 +113,8 @@ class NegativeBinomial(Noise):
     >>> print(round(result.parameters["k"], 3), round(result.standard_errors["k"], 3))
     0.454 0.055
     """
+
+    in_unit_of_output: ClassVar[bool] = False
 
     def value_mistakes(self, values: Array) -> list[str]:
         """Refuse what is no count."""
@@ -177,11 +171,6 @@ class NegativeBinomial(Noise):
         up_to, beyond = special.betainc(1 / s, m + 1, p), special.betainc(m + 1, 1 / s, q)
         return _scores(np.asarray(up_to, dtype=float), np.asarray(beyond, dtype=float), fewer, more)
 
-    @property
-    def in_unit_of_output(self) -> bool:
-        """Whether the spread has the unit of the output: no, the dispersion has none."""
-        return False
-
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw counts: Poisson's, of expectations that have a Gamma distribution."""
         mean, dispersion = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
@@ -216,10 +205,7 @@ def _scores(up_to: Array, beyond: Array, fewer: Array, at_least: Array) -> Array
     They are those of a probability between P(M < m) and P(M <= m), spread evenly, because counts have steps and the
     normal distribution has none; always the same ones, so that the same fit has the same residuals.
 
-    Parameters
-    ----------
-    up_to, beyond, fewer, at_least : (n,) arrays
-        Probabilities of M <= m, M > m, M < m and M >= m.
+    up_to, beyond, fewer, at_least (n,) : probabilities of M <= m, M > m, M < m and M >= m
     """
     from scipy import special
 

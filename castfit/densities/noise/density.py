@@ -38,7 +38,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
+    from castfit._support.arrays import Array
+
 
 _SINGULAR = 1e-10  # least eigenvalue of a user's curvature, relative to the largest
 _EXACT = 0.03  # residuals below count as this large in the secant, whose logarithm is not to be infinite
@@ -50,25 +51,18 @@ _FAR = 1e4  # largest row of a user's likelihood, in standard deviations
 class Density:
     """One datum's cost as graphs of eta and the datum.
 
-    Attributes
-    ----------
-    eta : (n_eta, 1) casadi.SX
-        Symbols of the predicted quantities: the prediction mu, then the spread s if there is one, then, of a user's own
-        likelihood, other symbols that it contains.
-    datum : casadi.SX
-        Symbol of the measured value.
-    cost : casadi.SX
-        -log p(datum | eta), in natural logarithms; infinite or NaN where eta is impossible.
-    residual : casadi.SX
-        The normalised residual, prediction minus value: of mean 0 and variance 1, or nearly so, if the model is right.
-    factor : (n_eta, n_rows) casadi.SX, or None
-        L; None if the curvature may have any sign, then `factor_of` makes it from numbers.
-    rows : (n_rows, 1) casadi.SX, or None
-        r, of which L r is the score.
-    information : (n_rows, 1) casadi.SX, or None
-        What each row of J is to be multiplied by, so that J^T J is the expected curvature; 1 where it is so already.
-    curvature : (n_eta, n_eta) casadi.SX, or None
-        What takes the place of the second derivatives in Newton's method where these say nothing, as beside a kink.
+    eta (n_eta, 1) : symbols of the predicted quantities: the prediction mu, then the spread s if there is one, then, of
+        a user's own likelihood, other symbols that it contains
+    datum : symbol of the measured value
+    cost : -log p(datum | eta), in natural logarithms; infinite or NaN where eta is impossible
+    residual : the normalised residual, prediction minus value: of mean 0 and variance 1, or nearly so, if the model is
+        right
+    factor (n_eta, n_rows) : L; None if the curvature may have any sign, then `factor_of` makes it from numbers
+    rows (n_rows, 1) : r, of which L r is the score
+    information (n_rows, 1) : what each row of J is to be multiplied by, so that J^T J is the expected curvature; 1
+        where it is so already
+    curvature (n_eta, n_eta) : what takes the place of the second derivatives in Newton's method where these say
+        nothing, as beside a kink
     """
 
     eta: ca.SX
@@ -123,14 +117,9 @@ def lower_triangular(
 def secant(surplus: ca.SX, size: ca.SX, mode: float, slope: float) -> ca.SX:
     """Return the curvature c of a cost in log s, by the secant to the spread that the datum alone would have.
 
-    Parameters
-    ----------
-    surplus : casadi.SX
-        r psi - 1.
-    size : casadi.SX
-        |r|.
-    mode, slope : float
-        Where the surplus is zero, and there its derivative by log |r|.
+    surplus : r psi - 1
+    size : |r|
+    mode, slope : where the surplus is zero, and there its derivative by log |r|
     """
     away = ca.log(ca.fmax(size / mode, _EXACT))
     near = ca.fabs(away) < _NEAR
@@ -144,10 +133,7 @@ def factor_of(hessian: Array, score: Array) -> tuple[Array, Array]:
     methods, of the Hessian scaled by its diagonal, so that nothing depends on units.  Eigenvalues are not less than a
     tiny part of the largest, and so large that no row exceeds 1e4: a cost without curvature has finite steps, too.
 
-    Parameters
-    ----------
-    hessian : (..., n, n) array
-    score : (..., n) array
+    hessian (..., n, n), score (..., n)
     """
     with np.errstate(all="ignore"):
         diagonal = np.sqrt(np.abs(np.diagonal(hessian, axis1=-2, axis2=-1)))

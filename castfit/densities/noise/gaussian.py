@@ -24,21 +24,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import casadi as ca
 import numpy as np
 
-from castfit._support.reprs import brief
 from castfit._support.arguments import is_one_of, real, text
+from castfit._support.reprs import brief
 from castfit.densities.noise.base import Noise, pairs, positive
 from castfit.densities.noise.density import Density, lower_triangular, secant
 from castfit.densities.noise.special import normal_tail
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from castfit._support.arrays import Array
 
-    Array = NDArray[np.float64]
 
 _HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
 _FEW = 0.5  # of the values must be between the limits for their scatter to say something
@@ -228,6 +227,8 @@ class LogNormal(_Normal):
     0.36
     """
 
+    in_unit_of_output: ClassVar[bool] = False
+
     base: Any = field(default="e", kw_only=True)
 
     @property
@@ -237,11 +238,6 @@ class LogNormal(_Normal):
     @property
     def _otherwise(self) -> float | None:
         return 1.0
-
-    @property
-    def in_unit_of_output(self) -> bool:
-        """Whether the spread has the unit of the output: no, it is that of a logarithm."""
-        return False
 
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return the standard deviations of log-normal values whose median is mu."""

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import casadi as ca
 import numpy as np
 
-from castfit._support.reprs import brief
 from castfit._support.arguments import text
+from castfit._support.reprs import brief
+from castfit._support.status import check
 from castfit.densities.noise.base import Noise
 from castfit.densities.noise.density import Density
-from castfit._support.status import check
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
+    from castfit._support.arrays import Array
 
 
 @dataclass(frozen=True)
-class _Graph:
+class _CostGraph:
     """A pickled cost: a function of prediction, datum and other symbols, and the names of these."""
 
     function: ca.Function
@@ -57,6 +55,9 @@ class Likelihood(Noise):
     >>> cf.fit(problem, loss="linear").neg2loglik < 0
     True
     """
+
+    has_spread: ClassVar[bool] = False
+    heavy: ClassVar[bool] = True
 
     sigma: None = None
     cost: Callable[[Any, Any], Any] | None = None
@@ -115,11 +116,6 @@ class Likelihood(Noise):
         return ["Likelihood has no sigma to be estimated; write the spread into its cost"]
 
     @property
-    def has_spread(self) -> bool:
-        """Whether there is a spread: no, it stands in the cost."""
-        return False
-
-    @property
     def symbols(self) -> tuple[ca.SX, ...]:
         """Symbols in the cost besides prediction and datum."""
         return tuple(self._others(ca.SX.sym("prediction"), ca.SX.sym("datum"))[1])
@@ -127,11 +123,6 @@ class Likelihood(Noise):
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return NaN: a cost does not say."""
         return np.full(np.shape(mu), np.nan)
-
-    @property
-    def heavy(self) -> bool:
-        """Whether values far away are to be expected, so that the sum of squared residuals says little."""
-        return True
 
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return 1, for form's sake."""
@@ -152,4 +143,4 @@ class Likelihood(Noise):
         mu, m = ca.SX.sym("prediction"), ca.SX.sym("datum")
         graph, others = self._others(mu, m)
         names = tuple(symbol.name() for symbol in others)
-        return Likelihood, (_Graph(ca.Function("cost", [mu, m, *others], [graph]), names),)
+        return Likelihood, (_CostGraph(ca.Function("cost", [mu, m, *others], [graph]), names),)

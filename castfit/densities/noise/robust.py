@@ -16,21 +16,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import casadi as ca
 import numpy as np
 
-from castfit._support.reprs import brief
 from castfit._support.arguments import real, text
+from castfit._support.reprs import brief
+from castfit._support.status import check
 from castfit.densities.noise.base import Noise, pairs, positive
 from castfit.densities.noise.density import Density, lower_triangular, secant
-from castfit._support.status import check
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from castfit._support.arrays import Array
 
-    Array = NDArray[np.float64]
 
 _HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
 _QUARTILE = 0.6744897501960817  # of the normal distribution
@@ -43,16 +42,11 @@ _KINK = 1e-3  # Laplace's |r| is a parabola of this half width at 0
 class _Numbers:
     """What a density p(r) = exp(-cost(r)) is known by.
 
-    Attributes
-    ----------
-    constant : float
-        Of the cost, so that the integral of p is 1.
-    location, scale : float
-        The informations kappa of mu / s and lambda of log s.
-    mode, slope : float
-        Where r psi(r) = 1, and there the derivative of r psi by log r; no mode if p has no integral.
-    deviation : float
-        By which residuals are divided, about the standard deviation of p.
+    constant : of the cost, so that the integral of p is 1
+    location, scale : the informations kappa of mu / s and lambda of log s
+    mode, slope : where r psi(r) = 1, and there the derivative of r psi by log r; no mode if p has no integral
+    quartile : the residual that is larger than half of all, in absolute values
+    deviation : by which residuals are divided, about the standard deviation of p
     """
 
     constant: float
@@ -60,29 +54,56 @@ class _Numbers:
     scale: float
     mode: float
     slope: float
+    quartile: float
     deviation: float = 1.0
 
 
-def _reweighted(mu: ca.SX, s: ca.SX, m: ca.SX, cost: ca.SX, weight: ca.SX, numbers: _Numbers) -> Density:
-    """Build the density of  cost(r) + log s + constant  from the weight psi / r."""
-    r = (mu - m) / s
-    scale = numbers.scale
-    c = (
-        secant(weight * r**2 - 1, ca.fabs(r), numbers.mode, numbers.slope)
-        if np.isfinite(numbers.mode)
-        else ca.SX(scale)
-    )
-    factor = ca.diag(ca.vertcat(ca.sqrt(weight), ca.sqrt(c))) / s
-    information = ca.vertcat(ca.sqrt(numbers.location / weight), ca.sqrt(scale / c))
-    full = cost + numbers.constant + ca.log(s)
-    return lower_triangular(ca.vertcat(mu, s), m, full, r / numbers.deviation, factor, information)
+@dataclass(frozen=True, eq=False)
+class HeavyTailed(Noise):
+    """A density  exp(-cost(r)) / s  of a residual r, from its cost, its weight psi / r and a few numbers."""
 
+    heavy: ClassVar[bool] = True
 
-def _median_spread(mu: Array, m: Array, quartile: float) -> float:
-    """Return the spread by which half of the residuals are within the quartiles of the density."""
-    prediction, value = pairs(mu, m)
-    size = float(np.median(np.abs(prediction - value))) if value.size else np.nan
-    return positive(size / quartile, value)
+    @abstractmethod
+    def _loss(self, r: ca.SX) -> tuple[ca.SX, ca.SX]:
+        """Return the cost without its constant, and the weight."""
+
+    @property
+    @abstractmethod
+    def _numbers(self) -> _Numbers:
+        """What the density is known by."""
+
+    @abstractmethod
+    def _errors(self, rng: np.random.Generator, scale: Array) -> Array:
+        """Draw errors of scales of any shape."""
+
+    def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
+        """Return  cost(r) + log s + constant  with rows that are reweighted."""
+        r, numbers = (mu - m) / s, self._numbers
+        cost, weight = self._loss(r)
+        c = ca.SX(numbers.scale)
+        if np.isfinite(numbers.mode):
+            c = secant(weight * r**2 - 1, ca.fabs(r), numbers.mode, numbers.slope)
+        factor = ca.diag(ca.vertcat(ca.sqrt(weight), ca.sqrt(c))) / s
+        information = ca.vertcat(ca.sqrt(numbers.location / weight), ca.sqrt(numbers.scale / c))
+        full = cost + numbers.constant + ca.log(s)
+        return lower_triangular(ca.vertcat(mu, s), m, full, r / numbers.deviation, factor, information)
+
+    @property
+    def additive(self) -> bool:
+        """Whether a value is its prediction plus an error."""
+        return True
+
+    def starting_spread(self, mu: Array, m: Array) -> float:
+        """Return the spread at which half of the residuals are within the quartiles."""
+        prediction, value = pairs(mu, m)
+        size = float(np.median(np.abs(prediction - value))) if value.size else np.nan
+        return positive(size / self._numbers.quartile, value)
+
+    def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
+        """Draw measured values."""
+        mean, scale = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
+        return mean + self._errors(rng, scale)
 
 
 def _line(f: float, end: float) -> tuple[Array, Array]:
@@ -93,7 +114,7 @@ def _line(f: float, end: float) -> tuple[Array, Array]:
 
 @brief
 @dataclass(frozen=True, eq=False)
-class StudentT(Noise):
+class StudentT(HeavyTailed):
     """Student's t: heavy tails, so that outliers pull less the farther they are.
 
     Parameters
@@ -123,55 +144,38 @@ class StudentT(Noise):
         df = real(self.df)
         return [] if df is not None and 0 < df < np.inf else [f"df is {text(self.df)}; give a positive number"]
 
-    def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
-        """Return (nu + 1)/2 log(1 + r^2/nu) + log s + const, with its information (Lange, Little and Taylor 1989)."""
+    def _loss(self, r: ca.SX) -> tuple[ca.SX, ca.SX]:
+        nu = float(self.df)
+        return 0.5 * (nu + 1) * ca.log1p(r**2 / nu), (nu + 1) / (nu + r**2)
+
+    @property
+    def _numbers(self) -> _Numbers:
+        """The informations are those of Lange, Little and Taylor 1989."""
         from scipy import special
 
         nu = float(self.df)
-        r = (mu - m) / s
-        numbers = _Numbers(
+        quartile = float(special.stdtrit(nu, 0.75))
+        return _Numbers(
             constant=0.5 * float(np.log(nu)) + float(special.betaln(0.5, 0.5 * nu)),
             location=(nu + 1) / (nu + 3),
             scale=2 * nu / (nu + 3),
             mode=1.0,
             slope=2 * nu / (nu + 1),
-            deviation=float(np.sqrt(nu / (nu - 2))) if nu > 2 else self._quartile / _QUARTILE,
+            quartile=quartile,
+            deviation=float(np.sqrt(nu / (nu - 2))) if nu > 2 else quartile / _QUARTILE,
         )
-        return _reweighted(mu, s, m, 0.5 * (nu + 1) * ca.log1p(r**2 / nu), (nu + 1) / (nu + r**2), numbers)
 
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return the standard deviations; NaN for df <= 2, where there is none."""
         return s * (np.sqrt(self.df / (self.df - 2)) if self.df > 2 else np.nan)
 
-    @property
-    def _quartile(self) -> float:
-        from scipy import special
-
-        return float(special.stdtrit(float(self.df), 0.75))
-
-    @property
-    def additive(self) -> bool:
-        """Whether a value is its prediction plus an error."""
-        return True
-
-    @property
-    def heavy(self) -> bool:
-        """Whether values far away are to be expected, so that the sum of squared residuals says little."""
-        return True
-
-    def starting_spread(self, mu: Array, m: Array) -> float:
-        """Return the scale at which half of the residuals are within the quartiles."""
-        return _median_spread(mu, m, self._quartile)
-
-    def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
-        """Draw measured values."""
-        mean, scale = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
-        return mean + scale * rng.standard_t(self.df, mean.shape)
+    def _errors(self, rng: np.random.Generator, scale: Array) -> Array:
+        return scale * rng.standard_t(self.df, scale.shape)
 
 
 @brief
 @dataclass(frozen=True, eq=False)
-class Laplace(Noise):
+class Laplace(HeavyTailed):
     """Double exponential errors: the sum of absolute deviations is minimised.
 
     Within 1e-3 `sigma` of the datum the absolute value is a parabola of the same value and slope at the ends, so that
@@ -198,43 +202,35 @@ class Laplace(Noise):
     0.525
     """
 
-    def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
-        """Return ``|r| + log 2 s``."""
-        r = (mu - m) / s
+    def _loss(self, r: ca.SX) -> tuple[ca.SX, ca.SX]:
         size = ca.fabs(r)
-        value = ca.if_else(size > _KINK, size, 0.5 * r**2 / _KINK + 0.5 * _KINK)
-        weight = 1 / ca.fmax(size, _KINK)
-        numbers = _Numbers(float(np.log(2)), 1.0, 1.0, 1.0, 1.0, float(np.sqrt(2)))
-        found = _reweighted(mu, s, m, value, weight, numbers)
+        return ca.if_else(size > _KINK, size, 0.5 * r**2 / _KINK + 0.5 * _KINK), 1 / ca.fmax(size, _KINK)
+
+    @property
+    def _numbers(self) -> _Numbers:
+        return _Numbers(float(np.log(2)), 1.0, 1.0, 1.0, 1.0, float(np.log(2)), float(np.sqrt(2)))
+
+    def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
+        """Return ``|r| + log 2 s``; a line has no curvature, so that of the rows takes its place."""
+        found = super().density(mu, s, m)
         assert found.factor is not None
-        return replace(found, curvature=found.factor @ found.factor.T)  # a line has none
+        return replace(found, curvature=found.factor @ found.factor.T)
 
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return the standard deviations."""
         return np.sqrt(2) * s
-
-    @property
-    def additive(self) -> bool:
-        """Whether a value is its prediction plus an error."""
-        return True
-
-    @property
-    def heavy(self) -> bool:
-        """Whether values far away are to be expected, so that the sum of squared residuals says little."""
-        return True
 
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return the mean absolute deviation."""
         prediction, value = pairs(mu, m)
         return positive(float(np.mean(np.abs(prediction - value))) if value.size else np.nan, value)
 
-    def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
-        """Draw measured values."""
-        return rng.laplace(mu, s)
+    def _errors(self, rng: np.random.Generator, scale: Array) -> Array:
+        return rng.laplace(0.0, scale)
 
 
 @dataclass(frozen=True, eq=False)
-class _Loss(Noise):
+class _Loss(HeavyTailed):
     """A robust loss of the residual r, as in ``scipy.optimize.least_squares``:  1/2 f^2 rho((r/f)^2) + log s + const.
 
     The constant makes exp(-cost) a density in m.
@@ -243,53 +239,19 @@ class _Loss(Noise):
     f_scale: float = field(default=1.0, kw_only=True)
 
     @abstractmethod
-    def _rho(self, z: ca.SX) -> ca.SX:
-        """Return rho(z)."""
+    def _rho(self, z: ca.SX) -> tuple[ca.SX, ca.SX]:
+        """Return rho(z) and rho'(z)."""
 
-    @abstractmethod
-    def _slope(self, z: ca.SX) -> ca.SX:
-        """Return rho'(z)."""
+    def _loss(self, r: ca.SX) -> tuple[ca.SX, ca.SX]:
+        f = float(self.f_scale)
+        rho, weight = self._rho((r / f) ** 2)
+        return 0.5 * f**2 * rho, weight
 
     def option_mistakes(self) -> list[str]:
         """Say which options are out of range."""
         f = real(self.f_scale)
         ok = f is not None and 0 < f < np.inf
         return [] if ok else [f"f_scale is {text(self.f_scale)}; give a positive number of standard deviations"]
-
-    @property
-    def normalisable(self) -> bool:
-        """Whether exp(-cost) has a finite integral, so that sigma can be estimated."""
-        return True
-
-    @property
-    @abstractmethod
-    def _quartile(self) -> float:
-        """The residual that is larger than half of all, in absolute values."""
-
-    @abstractmethod
-    def _numbers(self) -> _Numbers:
-        """Work out what the density is known by."""
-
-    def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
-        """Return the loss with its constant."""
-        r = (mu - m) / s
-        f = float(self.f_scale)
-        z = (r / f) ** 2
-        return _reweighted(mu, s, m, 0.5 * f**2 * self._rho(z), self._slope(z), self._numbers())
-
-    @property
-    def additive(self) -> bool:
-        """Whether a value is its prediction plus an error."""
-        return True
-
-    @property
-    def heavy(self) -> bool:
-        """Whether values far away are to be expected, so that the sum of squared residuals says little."""
-        return True
-
-    def starting_spread(self, mu: Array, m: Array) -> float:
-        """Return the sigma at which half of the residuals are within the quartiles."""
-        return _median_spread(mu, m, self._quartile)
 
 
 @brief
@@ -317,28 +279,24 @@ class Huber(_Loss):
     0.502
     """
 
-    def _rho(self, z: ca.SX) -> ca.SX:
-        return ca.if_else(z > 1, 2 * ca.sqrt(ca.fmax(z, 1)) - 1, z)
+    def _rho(self, z: ca.SX) -> tuple[ca.SX, ca.SX]:
+        root = ca.sqrt(ca.fmax(z, 1))
+        return ca.if_else(z > 1, 2 * root - 1, z), 1 / root
 
-    def _slope(self, z: ca.SX) -> ca.SX:
-        return 1 / ca.sqrt(ca.fmax(z, 1))
-
+    @property
     def _numbers(self) -> _Numbers:
+        from scipy import special
+
         middle, tails = self._parts
         total, f = middle + tails, float(self.f_scale)
         # integrals by parts of r^4 in the middle, f^2 r^2 in the tails
         scale = (3 * middle + tails * (2 - f**2)) / total - 1
         mode, slope = (1.0, 2.0) if f >= 1 else (1 / f, 1.0)
-        return _Numbers(float(np.log(total)), middle / total, scale, mode, slope)
-
-    @property
-    def _quartile(self) -> float:
-        from scipy import special
-
-        f, (middle, tails) = float(self.f_scale), self._parts
         if tails > middle:
-            return f + float(np.log(2 * tails / (middle + tails))) / f
-        return float(special.ndtri(float(0.5 + 0.25 * (middle + tails) / np.sqrt(2 * np.pi))))
+            quartile = f + float(np.log(2 * tails / total)) / f
+        else:
+            quartile = float(special.ndtri(float(0.5 + 0.25 * total / np.sqrt(2 * np.pi))))
+        return _Numbers(float(np.log(total)), middle / total, scale, mode, slope, quartile)
 
     @property
     def _parts(self) -> tuple[float, float]:
@@ -348,17 +306,16 @@ class Huber(_Loss):
         f = float(self.f_scale)
         return float(np.sqrt(2 * np.pi) * (1 - 2 * special.ndtr(-f))), float(2 / f * np.exp(-0.5 * f**2))
 
-    def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
-        """Draw measured values: from the normal middle, or an exponential tail."""
+    def _errors(self, rng: np.random.Generator, scale: Array) -> Array:
+        """Draw from the normal middle, or an exponential tail."""
         from scipy import special
 
-        mean, deviation = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
         f = float(self.f_scale)
         middle, tails = self._parts
-        inside = rng.random(mean.shape) * (middle + tails) < middle
-        within = special.ndtri(special.ndtr(-f) + (1 - 2 * special.ndtr(-f)) * rng.random(mean.shape))
-        beyond = rng.choice([-1.0, 1.0], mean.shape) * (f + rng.exponential(1 / f, mean.shape))
-        return mean + deviation * np.where(inside, within, beyond)
+        inside = rng.random(scale.shape) * (middle + tails) < middle
+        within = special.ndtri(special.ndtr(-f) + (1 - 2 * special.ndtr(-f)) * rng.random(scale.shape))
+        beyond = rng.choice([-1.0, 1.0], scale.shape) * (f + rng.exponential(1 / f, scale.shape))
+        return scale * np.where(inside, within, beyond)
 
 
 @brief
@@ -385,44 +342,34 @@ class SoftL1(_Loss):
     0.501
     """
 
-    def _rho(self, z: ca.SX) -> ca.SX:
-        return 2 * z / (1 + ca.sqrt(1 + z))
-
-    def _slope(self, z: ca.SX) -> ca.SX:
-        return 1 / ca.sqrt(1 + z)
+    def _rho(self, z: ca.SX) -> tuple[ca.SX, ca.SX]:
+        root = ca.sqrt(1 + z)
+        return 2 * z / (1 + root), 1 / root
 
     @property
-    def _quartile(self) -> float:
-        r, weight = self._nodes()
-        return float(np.interp(0.75, np.cumsum(weight) / np.sum(weight), r))
-
-    def _nodes(self) -> tuple[Array, Array]:
-        """Return nodes r and weights of integrals with exp(-cost)."""
-        f = float(self.f_scale)
-        r, step = _line(f, f * np.sqrt((1 + _NOTHING / f**2) ** 2 - 1))
-        return r, step * np.exp(-(r**2) / (1 + np.hypot(1, r / f)))
-
     def _numbers(self) -> _Numbers:
         f = float(self.f_scale)
-        r, weight = self._nodes()
+        r, step = _line(f, f * np.sqrt((1 + _NOTHING / f**2) ** 2 - 1))
         root = np.hypot(1, r / f)
+        weight = step * np.exp(-(r**2) / (1 + root))
         total = float(np.sum(weight))
         location, scale = float(weight @ (r / root) ** 2) / total, float(weight @ (r**2 / root) ** 2) / total - 1
         square = 0.5 / f**2 + float(np.hypot(0.5 / f**2, 1))  # of the mode: q^2 = 1 + q / f^2
-        return _Numbers(float(np.log(total)), location, scale, float(np.sqrt(square)), 2 - 1 / (f**2 * square))
+        mode, slope = float(np.sqrt(square)), 2 - 1 / (f**2 * square)
+        quartile = float(np.interp(0.75, np.cumsum(weight) / np.sum(weight), r))
+        return _Numbers(float(np.log(total)), location, scale, mode, slope, quartile)
 
-    def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
-        """Draw measured values, of a hyperbolic distribution: normal ones of random variance.
+    def _errors(self, rng: np.random.Generator, scale: Array) -> Array:
+        """Draw from a hyperbolic distribution: normal errors of random variance.
 
         The density  exp(-f sqrt(f^2 + r^2))  is a normal one whose variance has a generalised inverse Gaussian
         distribution with p = 1 (Barndorff-Nielsen 1977).
         """
         from scipy import stats
 
-        mean, deviation = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
         f = float(self.f_scale)
-        variance = np.asarray(stats.geninvgauss.rvs(1.0, f**2, size=mean.shape, random_state=rng))
-        return mean + deviation * np.sqrt(variance) * rng.standard_normal(mean.shape)
+        variance = np.asarray(stats.geninvgauss.rvs(1.0, f**2, size=scale.shape, random_state=rng))
+        return scale * np.sqrt(variance) * rng.standard_normal(scale.shape)
 
 
 @brief
@@ -451,35 +398,25 @@ class Cauchy(_Loss):
     0.521
     """
 
-    def _rho(self, z: ca.SX) -> ca.SX:
-        return ca.log1p(z)
-
-    def _slope(self, z: ca.SX) -> ca.SX:
-        return 1 / (1 + z)
+    def _rho(self, z: ca.SX) -> tuple[ca.SX, ca.SX]:
+        return ca.log1p(z), 1 / (1 + z)
 
     @property
-    def _quartile(self) -> float:
-        from scipy import special
-
-        if not self.normalisable:
-            return _QUARTILE
-        f, nu = float(self.f_scale), float(self.f_scale) ** 2 - 1
-        return f / np.sqrt(nu) * float(special.stdtrit(nu, 0.75))
-
     def _numbers(self) -> _Numbers:
-        """Return those of Student's t; without an integral, kappa for normal errors: a way to estimate, no density."""
+        """Those of Student's t; without an integral, kappa for normal errors: a way to estimate, no density."""
         from scipy import special
 
         f = float(self.f_scale)
         if self.normalisable:
             nu = f**2 - 1
             constant = float(np.log(f)) + float(special.betaln(0.5, 0.5 * nu))
-            return _Numbers(constant, nu / (nu + 3), 2 * nu / (nu + 3), f / float(np.sqrt(nu)), 2 * nu / f**2)
+            quartile = f / np.sqrt(nu) * float(special.stdtrit(nu, 0.75))
+            return _Numbers(constant, nu / (nu + 3), 2 * nu / (nu + 3), f / float(np.sqrt(nu)), 2 * nu / f**2, quartile)
         r, step = _line(f, np.sqrt(2 * _NOTHING))
         weight = step * np.exp(-0.5 * r**2)
         psi = r / (1 + (r / f) ** 2)
         location = float(weight @ (r * psi)) ** 2 / float(weight @ psi**2) / float(np.sum(weight))
-        return _Numbers(_HALF_LOG_2PI, location, 2.0, np.inf, 2.0)
+        return _Numbers(_HALF_LOG_2PI, location, 2.0, np.inf, 2.0, _QUARTILE)
 
     @property
     def normalisable(self) -> bool:
@@ -491,15 +428,7 @@ class Cauchy(_Loss):
         remedy = "give sigma, or f_scale above 1 (or StudentT)"
         return [] if self.normalisable else [f"with f_scale={self.f_scale:g} sigma cannot be estimated; {remedy}"]
 
-    def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
-        """Draw measured values.
-
-        Raises
-        ------
-        InputError
-            If there is no density, for f_scale <= 1.
-        """
+    def _errors(self, rng: np.random.Generator, scale: Array) -> Array:
         check("Cauchy.sample", [] if self.normalisable else ["the loss with f_scale <= 1 is no density; raise it"])
-        mean, deviation = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
         f, nu = float(self.f_scale), float(self.f_scale) ** 2 - 1
-        return mean + deviation * f / np.sqrt(nu) * rng.standard_t(nu, mean.shape)
+        return scale * f / np.sqrt(nu) * rng.standard_t(nu, scale.shape)

@@ -82,14 +82,9 @@ def _stirling(y: ca.SX) -> ca.SX:
 class Tail:
     """Of the standard normal distribution below z, as graphs accurate in both tails.
 
-    Attributes
-    ----------
-    log : casadi.SX
-        log Phi(z).
-    hazard : casadi.SX
-        h = phi(z) / Phi(z), the derivative of log Phi.
-    above : casadi.SX
-        z + h, which is positive;  -h (z + h)  is the second derivative of log Phi.
+    log : log Phi(z)
+    hazard : h = phi(z) / Phi(z), the derivative of log Phi
+    above : z + h, which is positive;  -h (z + h)  is the second derivative of log Phi
     """
 
     log: ca.SX

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from castfit._support.arguments import real, text
 from castfit._support.bounds import both_bounds
 from castfit._support.reprs import brief
-from castfit._support.arguments import real, text
 
 
 @brief

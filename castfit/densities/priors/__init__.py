@@ -3,11 +3,11 @@
 from castfit.densities.priors.distributions import (
     Beta,
     Gamma,
-    LogNormal,
+    LogNormalPrior,
     Normal,
     PriorDistribution,
     Truncated,
-    Uniform,
+    UniformPrior,
     contradictions,
     prior_mistakes,
 )
@@ -22,7 +22,7 @@ from castfit.densities.priors.joint import (
     read_entries,
     tikhonov,
 )
-from castfit.densities.priors.laplace import Laplace
+from castfit.densities.priors.laplace import LaplacePrior
 
 __all__ = [
     "Belief",
@@ -30,14 +30,14 @@ __all__ = [
     "Entry",
     "Gamma",
     "JointNormal",
-    "Laplace",
-    "LogNormal",
+    "LaplacePrior",
+    "LogNormalPrior",
     "Normal",
     "Penalty",
     "PriorDistribution",
     "Priors",
     "Truncated",
-    "Uniform",
+    "UniformPrior",
     "contradictions",
     "lasso",
     "multivariate_normal",

@@ -1,17 +1,17 @@
 """Prior distributions of one number: what is known of a quantity before the data are seen.
 
 A prior adds  -log p(x)  to what is minimised.  Less its least value, that is its cost; the rest is a constant, which
-only -2 log L counts.  For the solvers it is one more row r with slope j = "dr/dx" (see castfit.staged):
+only -2 log L counts.  For the solvers it is one more row r with slope j = "dr/dx" (see castfit.solve.staged):
 
     r j = cost'(x)  exactly,    j^2 > 0 its curvature,    cost = 1/2 r^2 + excess
 
 p is the density of the natural value x, whatever the scale on which x is searched: the best point does not depend on
 that scale.  ``on="log"`` says that p is the density of log x instead (PEtab's ``parameterScaleNormal``), without the
-factor dlog x/dx; ``on="log10"`` likewise.  `LogNormal` is a density of x.
+factor dlog x/dx; ``on="log10"`` likewise.  `LogNormalPrior` is a density of x.
 
 Where the cost is no parabola in x it nearly is one in another coordinate z, whose second derivative gives j:
 
-    LogNormal   z = log x              an exact parabola about the mode  exp(mean - deviation^2)
+    LogNormal        z = log x              an exact parabola about the mode  exp(mean - deviation^2)
     Gamma       z = x^(1/3)            cost'' > 0 for all x (Wilson and Hilferty 1931)
     Beta        z = arcsin sqrt(x)     cost'' > 0 for all x
 """
@@ -27,7 +27,7 @@ from scipy import special
 
 from castfit._support.arguments import is_one_of, real, text
 
-__all__ = ["Beta", "Gamma", "LogNormal", "Normal", "PriorDistribution", "Truncated", "Uniform"]
+__all__ = ["Beta", "Gamma", "LogNormalPrior", "Normal", "PriorDistribution", "Truncated", "UniformPrior"]
 
 _LN10 = log(10.0)
 
@@ -37,7 +37,7 @@ STRAIGHT = 10.0
 
 
 @dataclass(frozen=True)
-class Row:
+class PriorRow:
     """A prior's local model at a value x: r and j with r j = cost'(x); cost is inf where the density is 0."""
 
     r: float
@@ -45,7 +45,7 @@ class Row:
     cost: float
 
 
-_IMPOSSIBLE = Row(inf, inf, inf)
+_IMPOSSIBLE = PriorRow(inf, inf, inf)
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,7 +56,7 @@ class PriorDistribution(ABC):
     """
 
     @abstractmethod
-    def row(self, x: float) -> Row:
+    def row(self, x: float) -> PriorRow:
         """Return the local model of the cost at a natural value."""
 
     @property
@@ -87,19 +87,24 @@ class PriorDistribution(ABC):
         """How many rows the prior adds: none if it consists of bounds."""
         return 1
 
+    @property
+    def kind(self) -> str:
+        """Its name in `castfit.priors`, where there are no noise models to be told apart from."""
+        return type(self).__name__.removesuffix("Prior")
+
     def mistakes(self) -> list[str]:
         """Say what is wrong with the arguments; empty if nothing is."""
         return []
 
     def to_plain(self) -> dict[str, Any]:
         """Return what JSON and fingerprints get."""
-        return {"prior": type(self).__name__, **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}
+        return {"prior": self.kind, **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}
 
     def __repr__(self) -> str:
         """Show the arguments that are not the default."""
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         shown = [f"{name}={_shown(value)}" for name, value in given.items() if not is_one_of(value, "value")]
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return f"{self.kind}({', '.join(shown)})"
 
 
 def _shown(value: Any) -> str:
@@ -115,13 +120,13 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True, repr=False)
-class Scaled(PriorDistribution):
+class ScaledPrior(PriorDistribution):
     """A prior of x, of log x or of log10 x, by the field `on`."""
 
     on: str = field(default="value", kw_only=True)
 
     @abstractmethod
-    def _row(self, z: float) -> Row: ...
+    def _row(self, z: float) -> PriorRow: ...
 
     @abstractmethod
     def _cdf(self, z: float) -> float: ...
@@ -129,7 +134,7 @@ class Scaled(PriorDistribution):
     @abstractmethod
     def _ppf(self, u: float) -> float: ...
 
-    def row(self, x: float) -> Row:
+    def row(self, x: float) -> PriorRow:
         """Return the local model of the cost at a natural value."""
         if self.on == "value":
             return self._row(x)
@@ -137,7 +142,7 @@ class Scaled(PriorDistribution):
             return _IMPOSSIBLE
         unit = _LN10 if self.on == "log10" else 1.0
         found = self._row(log(x) / unit)
-        return Row(found.r, found.j / (unit * x), found.cost)
+        return PriorRow(found.r, found.j / (unit * x), found.cost)
 
     def cdf(self, x: float) -> float:
         """Return the probability of a value below x."""
@@ -184,7 +189,7 @@ def is_positive(given: Any) -> bool:
 
 
 @dataclass(frozen=True, repr=False)
-class Normal(Scaled):
+class Normal(ScaledPrior):
     """A normal prior; it adds the residual (x - mean) / deviation.
 
     Parameters
@@ -193,7 +198,7 @@ class Normal(Scaled):
         In the unit of the quantity, or of its logarithm.
     on : {"value", "log", "log10"}
         Whether the value itself or its logarithm is normally distributed.  The density of the logarithm is largest at
-        `mean`; that of the value, `LogNormal`, at a smaller value.
+        `mean`; that of the value, `LogNormalPrior`, at a smaller value.
 
     Examples
     --------
@@ -208,9 +213,9 @@ class Normal(Scaled):
     mean: float
     deviation: float
 
-    def _row(self, z: float) -> Row:
+    def _row(self, z: float) -> PriorRow:
         r = (z - self.mean) / self.deviation
-        return Row(r, 1.0 / self.deviation, 0.5 * r * r)
+        return PriorRow(r, 1.0 / self.deviation, 0.5 * r * r)
 
     def _cdf(self, z: float) -> float:
         return special.ndtr((z - self.mean) / self.deviation)
@@ -230,7 +235,7 @@ class Normal(Scaled):
 
 
 @dataclass(frozen=True, repr=False)
-class LogNormal(PriorDistribution):
+class LogNormalPrior(PriorDistribution):
     """The prior of a positive value whose natural logarithm is normally distributed; a density of the value.
 
     Parameters
@@ -251,12 +256,12 @@ class LogNormal(PriorDistribution):
     mean: float
     deviation: float
 
-    def row(self, x: float) -> Row:
+    def row(self, x: float) -> PriorRow:
         """Return the local model of the cost at a natural value."""
         if not x > 0.0:
             return _IMPOSSIBLE
         r = (log(x) - self.mean) / self.deviation + self.deviation
-        return Row(r, 1.0 / (self.deviation * x), 0.5 * r * r)
+        return PriorRow(r, 1.0 / (self.deviation * x), 0.5 * r * r)
 
     def cdf(self, x: float) -> float:
         """Return the probability of a value below x."""
@@ -283,7 +288,7 @@ class LogNormal(PriorDistribution):
 
 
 @dataclass(frozen=True, repr=False)
-class Uniform(Scaled):
+class UniformPrior(ScaledPrior):
     """All values between two are equally probable, others impossible: bounds of the quantity.
 
     Parameters
@@ -305,8 +310,8 @@ class Uniform(Scaled):
     lower: float
     upper: float
 
-    def _row(self, z: float) -> Row:
-        return Row(0.0, 0.0, 0.0)
+    def _row(self, z: float) -> PriorRow:
+        return PriorRow(0.0, 0.0, 0.0)
 
     def _cdf(self, z: float) -> float:
         return min(max((z - self.lower) / (self.upper - self.lower), 0.0), 1.0)
@@ -337,7 +342,10 @@ class Uniform(Scaled):
     def mistakes(self) -> list[str]:
         """Say what is wrong with the arguments."""
         right = is_finite(self.lower) and is_finite(self.upper) and self.lower < self.upper
-        return [*([] if right else ["give Uniform(lower, upper), lower < upper, both finite"]), *self.on_mistakes()]
+        return [
+            *([] if right else ["give Uniform(lower, upper), lower < upper, both finite"]),
+            *self.on_mistakes(),
+        ]
 
 
 @dataclass(frozen=True, repr=False)
@@ -365,16 +373,16 @@ class Gamma(PriorDistribution):
     shape: float
     scale: float
 
-    def row(self, x: float) -> Row:
+    def row(self, x: float) -> PriorRow:
         """Return the local model of the cost at a natural value."""
         a, s = self.shape - 1.0, self.scale
         if a == 0.0:
-            return Row(STRAIGHT, 1.0 / (STRAIGHT * s), x / s) if x >= 0.0 else _IMPOSSIBLE
+            return PriorRow(STRAIGHT, 1.0 / (STRAIGHT * s), x / s) if x >= 0.0 else _IMPOSSIBLE
         if not x > 0.0:
             return _IMPOSSIBLE
         w = sqrt(3.0 * a + 6.0 * x / s)
         ratio = x / (a * s)
-        return Row(3.0 * (x / s - a) / w, w / (3.0 * x), a * (ratio - 1.0 - log(ratio)))
+        return PriorRow(3.0 * (x / s - a) / w, w / (3.0 * x), a * (ratio - 1.0 - log(ratio)))
 
     def cdf(self, x: float) -> float:
         """Return the probability of a value below x."""
@@ -433,7 +441,7 @@ class Beta(PriorDistribution):
     lower: float = 0.0
     upper: float = 1.0
 
-    def row(self, x: float) -> Row:
+    def row(self, x: float) -> PriorRow:
         """Return the local model of the cost at a natural value."""
         width, a, b = self.upper - self.lower, self.a - 1.0, self.b - 1.0
         u, v = (x - self.lower) / width, (self.upper - x) / width
@@ -441,11 +449,11 @@ class Beta(PriorDistribution):
             return _IMPOSSIBLE
         cost = _below(a, u, a + b) + _below(b, v, a + b)
         if a == 0.0:
-            return Row(sqrt(b), sqrt(b) / (v * width) if b > 0.0 else 0.0, cost)
+            return PriorRow(sqrt(b), sqrt(b) / (v * width) if b > 0.0 else 0.0, cost)
         if b == 0.0:
-            return Row(-sqrt(a), sqrt(a) / (u * width), cost)
+            return PriorRow(-sqrt(a), sqrt(a) / (u * width), cost)
         root = sqrt(2.0 * (a * v + b * u))
-        return Row(2.0 * (b * u - a * v) / root, root / (2.0 * u * v * width), cost)
+        return PriorRow(2.0 * (b * u - a * v) / root, root / (2.0 * u * v * width), cost)
 
     def cdf(self, x: float) -> float:
         """Return the probability of a value below x."""
@@ -508,7 +516,7 @@ class Truncated(PriorDistribution):
     lower: float = -inf
     upper: float = inf
 
-    def row(self, x: float) -> Row:
+    def row(self, x: float) -> PriorRow:
         """Return the local model of the cost at a natural value."""
         return self.prior.row(x)
 

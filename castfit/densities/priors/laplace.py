@@ -2,9 +2,9 @@
 
     cost = |z - mean| / scale        z = x, log x or log10 x
 
-Its slope jumps at the mean, where neither Gauss-Newton nor IPOPT converge.  `castfit.kinks` finds out on which side of
-the kink a quantity ends, or that it ends there, with the smooth costs of this file.  Away from the kink the cost is
-straight and holds no information; at the kink the quantity is held, like one at a bound.
+Its slope jumps at the mean, where neither Gauss-Newton nor IPOPT converge.  `castfit.fit.laplace_kinks` finds out on
+which side of the kink a quantity ends, or that it ends there, with the smooth costs of this file.  Away from the kink
+the cost is straight and holds no information; at the kink the quantity is held, like one at a bound.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.densities.priors.distributions import STRAIGHT, Normal, PriorDistribution, Row, Scaled, is_finite, is_positive
+from castfit.densities.priors.distributions import (
+    STRAIGHT,
+    Normal,
+    PriorDistribution,
+    PriorRow,
+    ScaledPrior,
+    is_finite,
+    is_positive,
+)
 
 if TYPE_CHECKING:
     pass
@@ -25,7 +33,7 @@ _BLUNT = 0.3  # of a quantity: a narrower parabola would hold what the data pull
 
 
 @dataclass(frozen=True, repr=False)
-class _AboutMean(Scaled):
+class _AboutMean(ScaledPrior):
     """A cost of the distance of z from the mean of a Laplace prior."""
 
     mean: float
@@ -45,7 +53,7 @@ class _AboutMean(Scaled):
 
 
 @dataclass(frozen=True, repr=False)
-class Laplace(_AboutMean):
+class LaplacePrior(_AboutMean):
     """The double exponential distribution: a quantity stays exactly at the mean unless the data pull hard enough.
 
     Parameters
@@ -66,9 +74,9 @@ class Laplace(_AboutMean):
     Parameter(value=1, prior=Laplace(mean=1, scale=0.5))
     """
 
-    def _row(self, z: float) -> Row:
+    def _row(self, z: float) -> PriorRow:
         u = (z - self.mean) / self.scale
-        return Row(copysign(STRAIGHT, u), 1.0 / (STRAIGHT * self.scale), abs(u)) if u else Row(0.0, 0.0, 0.0)
+        return PriorRow(copysign(STRAIGHT, u), 1.0 / (STRAIGHT * self.scale), abs(u)) if u else PriorRow(0.0, 0.0, 0.0)
 
     @property
     def curved(self) -> bool:
@@ -93,10 +101,10 @@ class OneSided(_AboutMean):
     sign: float = 1.0
     curvature: float = 0.0
 
-    def _row(self, z: float) -> Row:
+    def _row(self, z: float) -> PriorRow:
         u = self.sign * (z - self.mean) / self.scale
         j = sqrt(self.curvature) if self.curvature > 0.0 else 1.0 / (STRAIGHT * self.scale)
-        return Row(self.sign / (self.scale * j), j, u)
+        return PriorRow(self.sign / (self.scale * j), j, u)
 
     @property
     def curved(self) -> bool:
@@ -111,17 +119,17 @@ class Pinned(_AboutMean):
     multiplier: float = 0.0
     curvature: float = 1.0
 
-    def _row(self, z: float) -> Row:
+    def _row(self, z: float) -> PriorRow:
         u, root = z - self.mean, sqrt(self.curvature)
-        return Row(root * u + self.multiplier / root, root, self.multiplier * u + 0.5 * self.curvature * u * u)
+        return PriorRow(root * u + self.multiplier / root, root, self.multiplier * u + 0.5 * self.curvature * u * u)
 
 
 @dataclass(frozen=True, repr=False)
 class AtKink(_AboutMean):
     """The mean itself, held by bounds: no row."""
 
-    def _row(self, z: float) -> Row:
-        return Row(0.0, 0.0, 0.0)
+    def _row(self, z: float) -> PriorRow:
+        return PriorRow(0.0, 0.0, 0.0)
 
     @property
     def rows(self) -> int:
@@ -129,12 +137,12 @@ class AtKink(_AboutMean):
         return 0
 
 
-def distance_of(prior: Laplace) -> Normal:
+def distance_of(prior: LaplacePrior) -> Normal:
     """Return the normal prior whose row is z - mean, with its slope dz/dx."""
     return Normal(prior.mean, 1.0, on=prior.on)
 
 
-def rounded_off(prior: Laplace, guess: float) -> Normal:
+def rounded_off(prior: LaplacePrior, guess: float) -> Normal:
     """Return a parabola about the mean, as steep as the prior at a guess but wide enough to let data speak."""
     z = prior.scaled(guess)
     unit = max(abs(z), abs(prior.mean)) if prior.on == "value" else 1.0
@@ -142,7 +150,7 @@ def rounded_off(prior: Laplace, guess: float) -> Normal:
     return Normal(prior.mean, max(sqrt(prior.scale * distance), _BLUNT * unit), on=prior.on)
 
 
-def laplace_of(prior: PriorDistribution) -> Laplace | None:
+def laplace_of(prior: PriorDistribution) -> LaplacePrior | None:
     """Return the Laplace prior in a prior, which may be truncated; None if there is none."""
     inner = getattr(prior, "prior", prior)
-    return inner if isinstance(inner, Laplace) else None
+    return inner if isinstance(inner, LaplacePrior) else None

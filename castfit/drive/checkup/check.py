@@ -1,4 +1,4 @@
-"""`check`: what a careful person would try before believing a fit, in under a minute, each line fine or what to do."""
+"""`doctor`: what a careful person would try before believing a fit, in under a minute, each line fine or what to do."""
 
 from __future__ import annotations
 
@@ -9,49 +9,47 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.arguments import is_count, option_mistakes, real, rng_mistakes
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.reprs import brief
-from castfit._support.arguments import is_count, option_mistakes, real, rng_mistakes, text
-from castfit.drive.checkup.examinations import (
-    Line,
-    Patient,
-    gradient,
-    other_starts,
-    other_transcriptions,
-    practical,
-    redundant,
-    residuals,
-    scale,
-    stiff,
-    symmetric,
-    the_fit,
-    tolerances,
-    unused_data,
-)
+from castfit._support.status import InputError, check
+from castfit.drive.checkup.examinations import EXAMINATIONS, Patient, unknown
+from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.fit.fit import fit
-from castfit.integrate import IntegratorOptions
 from castfit.fit.methods import parts_from
-from castfit.problem.problem import kind_mistakes
+from castfit.integrate import IntegratorOptions
 from castfit.result.result import Result
-from castfit._support.status import InputError
-from castfit._support.status import check as refuse
 
 if TYPE_CHECKING:
     from castfit.fit.methods import Solver, Transcription
     from castfit.problem.problem import Posable
 
-_SHARES = {"fit": 0.3, "gradient": 0.4, "redundant": 0.5, "symmetric": 0.6, "transcriptions": 0.85, "starts": 1.0}
-"""Which part of the time may be gone when each of these ends."""
+_FIT = 0.3  # of the time, at most
+
+
+@brief
+@dataclass(frozen=True, repr=False)
+class CheckLine:
+    """One check by its name: fine, None if it could not be made; what was found, and what to do, empty if nothing."""
+
+    name: str
+    fine: bool | None
+    sentence: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        mark = {True: "fine", False: "LOOK", None: "-"}[self.fine]
+        return f"{mark:>4}  {self.name}: {self.sentence}{f' {self.advice}' if self.advice else ''}"
 
 
 @brief
 @dataclass(frozen=True, eq=False, repr=False)
 class Checkup:
-    """What `check` found; ``print`` shows a line per check.
+    """What `doctor` found; ``print`` shows a line per check.
 
     Attributes
     ----------
-    lines : tuple of Line
+    lines : tuple of CheckLine
     result : Result or None
         The fit that was examined.
     time : float
@@ -64,14 +62,14 @@ class Checkup:
     >>> model = cf.Model({x: -k1 * k2 * x}, parameters=[k1, k2])
     >>> experiment = cf.Experiment({"x": [0.55, 0.3, 0.17]}, time=[1, 2, 3], sigma=0.02, initial={"x": 1})
     >>> problem = cf.Problem(model, experiment, parameters={"k1": 0.5, "k2": 1.0})
-    >>> found = cf.check(problem, starts=0)
+    >>> found = cf.doctor(problem, starts=0)
     >>> found.fine
     False
     >>> found.advice[0]
     'redundant parameters: Fix one of them, write the model with the combination, or measure another output.'
     """
 
-    lines: tuple[Line, ...]
+    lines: tuple[CheckLine, ...]
     result: Result | None
     time: float
 
@@ -85,7 +83,7 @@ class Checkup:
         """What to do, in the order of the lines."""
         return tuple(f"{line.name}: {line.advice or line.sentence}" for line in self.lines if line.fine is False)
 
-    def __getitem__(self, name: str) -> Line:
+    def __getitem__(self, name: str) -> CheckLine:
         """Return the line of a check."""
         return next(line for line in self.lines if line.name == name)
 
@@ -97,7 +95,7 @@ class Checkup:
 
 @one_blas_thread
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
-def check(
+def doctor(
     problem: Result | Posable,
     transcription: Transcription | str | None = None,
     solver: Solver | str | None = None,
@@ -143,7 +141,7 @@ def check(
     --------
     >>> import castfit as cf
     >>> problem = cf.problems.load("bellman").problem
-    >>> found = cf.check(problem, starts=0)
+    >>> found = cf.doctor(problem, starts=0)
     >>> found.fine
     True
     >>> print(found["redundant parameters"])
@@ -152,7 +150,6 @@ def check(
     began, limit = time.perf_counter(), real(max_time)
     given: Any = problem
     begun: Any = start
-    asked: Any = given.problem if isinstance(given, Result) else given
     mistakes = rng_mistakes(rng)
     mistakes += option_mistakes(
         ("max_time", max_time, limit is not None and limit > 0.0, "give a positive number of seconds"),
@@ -161,15 +158,9 @@ def check(
         ("start", start, begun is None or isinstance(begun, Mapping), "give a mapping from names to values"),
     )
     method = parts_from(transcription, solver, mistakes)
-    if isinstance(given, Result) and asked is None:
-        mistakes.append("a loaded result does not know its model; use result.with_problem(problem) first")
-    elif not isinstance(given, Result) and not hasattr(given, "posed"):
-        mistakes.append(f"the first argument is {text(given)}; give a Problem or a Result")
-    else:
-        mistakes += kind_mistakes(asked)
-    refuse("check", mistakes)
+    mistakes += problem_mistakes(given, "give a Problem or a Result")
+    check("doctor", mistakes)
     assert limit is not None
-    assert asked is not None
 
     def until(share: float) -> Callable[[], float]:
         return lambda: began + share * limit - time.perf_counter()
@@ -179,46 +170,28 @@ def check(
             callback(name)
 
     say("fit")
-    found = given if isinstance(given, Result) else fit(asked, *method, start=start, max_time=_SHARES["fit"] * limit)
-    asked = found.problem or asked  # with as many nodes in delay lines as the fit needed
-    posed = asked.posed
-    good = found.success
+    found = given if isinstance(given, Result) else fit(given, *method, start=start, max_time=_FIT * limit)
+    asked: Any = found.problem or given  # with as many nodes in delay lines as the fit needed
+    posed, good = asked.posed, found.success
     patient = Patient(
         problem=asked,
         posed=posed,
         theta=found.theta if good else posed.guess if start is None else posed.theta_from(start),
         result=found,
         options=found.integrator if good else IntegratorOptions(),
+        method=method,
+        starts=starts,
         rng=np.random.default_rng(rng),
         left=until(1.0),
     )
-
-    def solve(values: Mapping[str, float], seconds: float) -> Result:
-        return fit(asked, *method, start=values, retry=False, max_time=seconds)
-
-    steps: tuple[tuple[str, float, Callable[[Patient], Line]], ...] = (
-        ("fit", 1.0, the_fit),
-        ("gradient", _SHARES["gradient"], gradient),
-        ("data", 1.0, unused_data),
-        ("scale", 1.0, scale),
-        ("stiffness", 1.0, stiff),
-        ("redundant parameters", _SHARES["redundant"], redundant),
-        ("symmetric parameters", _SHARES["symmetric"], symmetric),
-        ("identifiability", 1.0, practical),
-        ("residuals", 1.0, residuals),
-        ("tolerances", _SHARES["transcriptions"], tolerances),
-        ("other transcriptions", _SHARES["transcriptions"], other_transcriptions),
-        ("other starts", 1.0, lambda p: other_starts(p, solve, starts)),
-    )
-    lines: list[Line] = []
-    for name, share, examine in steps:
+    lines: list[CheckLine] = []
+    for name, share, examine in EXAMINATIONS:
         say(name)
         left = until(share)
-        if left() <= 0.0 and share < 1.0:
-            lines.append(Line(name, None, "not examined: no time was left."))
-            continue
         try:
-            lines.append(examine(replace(patient, left=left)))
+            some = left() > 0.0 or share == 1.0
+            finding = examine(replace(patient, left=left)) if some else unknown("not examined: no time was left.")
         except InputError as error:  # a check that does not take such a problem
-            lines.append(Line(name, None, f"not examined: {error.problems[0]}."))
+            finding = unknown(f"not examined: {error.problems[0]}.")
+        lines.append(CheckLine(name, *finding))
     return Checkup(tuple(lines), found, time.perf_counter() - began)

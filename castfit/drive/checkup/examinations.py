@@ -1,40 +1,40 @@
-"""What a careful person tries before believing a fit, one function each; `castfit.checkup` puts them in order.
+"""What a careful person tries before believing a fit, one function each; `EXAMINATIONS` at the end gives their order.
 
-Each returns a `Line`: fine, or what to do.  What a check cannot be applied to says why, and is neither.
+Each returns a `Finding`: fine, or what to look at and to do.  Where a check cannot be applied it says why (`unknown`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.reprs import brief, listed
-from castfit.fit.fit import fit
-from castfit.result.identifiability import CORRELATED_WITH, NOT_IDENTIFIABLE, POORLY_DETERMINED
-from castfit.integrate import SUNDIALS
-from castfit.fit.methods import TRANSCRIPTIONS
-from castfit.simulate.output_sensitivities import responses
-from castfit.simulate.simulate import SimulationError, predict
-from castfit.result.covariance import statistics
+from castfit._support.reprs import listed
 from castfit._support.status import InputError
 from castfit.drive.checkup.stiffness import stiffness
+from castfit.fit.fit import fit
+from castfit.fit.methods import TRANSCRIPTIONS
+from castfit.integrate import SUNDIALS
+from castfit.result.covariance import statistics
+from castfit.result.identifiability import CORRELATED_WITH, NOT_IDENTIFIABLE, POORLY_DETERMINED
 from castfit.result.structural_identifiability import magnitudes_of, random_values, structure
+from castfit.simulate.output_sensitivities import Responses, responses
+from castfit.simulate.simulate import SimulationError, predict
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from castfit._support.arrays import Array
+    from castfit.fit.methods import Solver, Transcription
     from castfit.integrate import IntegratorOptions
+    from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.problem import Posable
     from castfit.result.result import Result
 
-    Array = NDArray[np.float64]
 
 _GRADIENT = 1e-3  # relative error of a derivative that deserves a word
 _STEP = 1e-3  # of differences, relative to each quantity's size
@@ -49,113 +49,127 @@ _SAME_OUTPUT = 1e-6  # relative difference of outputs that are the same
 _MANY = 7  # quantities up to which pairs of exchanges are tried, too
 _LONGER, _LEAST, _MOMENT = 5.0, 2.0, 1e-2  # of another fit than the first; seconds
 _SPREAD = float(np.log(10.0))  # starts are drawn within a factor of ten
+_TINY = np.finfo(float).tiny
+
+Finding = tuple[bool | None, str, str]
+"""Whether it is fine, None if that is not known; what was found; what to do, empty if nothing."""
 
 
-@brief
-@dataclass(frozen=True, repr=False)
-class Line:
-    """One check.
+def fine(sentence: str) -> Finding:
+    """Find nothing to do."""
+    return True, sentence, ""
 
-    Attributes
-    ----------
-    name : str
-    fine : bool or None
-        None if it could not be made.
-    sentence : str
-        What was found.
-    advice : str
-        What to do; empty if nothing.
-    """
 
-    name: str
-    fine: bool | None
-    sentence: str
-    advice: str = ""
+def look(sentence: str, advice: str = "") -> Finding:
+    """Find what needs a look."""
+    return False, sentence, advice
 
-    def __str__(self) -> str:
-        mark = {True: "fine", False: "LOOK", None: "-"}[self.fine]
-        return f"{mark:>4}  {self.name}: {self.sentence}{f' {self.advice}' if self.advice else ''}"
+
+def unknown(sentence: str) -> Finding:
+    """Say why nothing was found."""
+    return None, sentence, ""
 
 
 @dataclass(frozen=True, eq=False)
 class Patient:
-    """What is examined: a problem at theta, the fit if there is one, and how to fit again."""
+    """What is examined: a problem at theta, how its fit ended, how to fit again, and the seconds that are left."""
 
     problem: Posable
     posed: Posed
     theta: Array
-    result: Result | None
+    result: Result
     options: IntegratorOptions
+    method: tuple[Transcription, Solver]
+    starts: int
     rng: np.random.Generator
     left: Callable[[], float]
 
-    @property
-    def values(self) -> dict[str, float]:
-        """Natural values by name."""
-        return dict(zip(self.posed.names, self.posed.to_natural(self.theta).tolist(), strict=True))
-
-    @property
-    def patience(self) -> float:
-        """Seconds for one more fit: many times what the first one took, if so much is left."""
-        first = np.inf if self.result is None else max(_LEAST, _LONGER * self.result.time)
-        return float(max(min(self.left(), first), _MOMENT))
+    def values(self, theta: Array) -> dict[str, float]:
+        """Return natural values by name."""
+        return dict(zip(self.posed.names, self.posed.to_natural(theta).tolist(), strict=True))
 
     @property
     def where(self) -> str:
         """Where things are evaluated, in words."""
-        return "at the estimate" if self.result is not None and self.result.success else "at the guess"
+        return "at the estimate" if self.result.success else "at the guess"
+
+    @property
+    def magnitudes(self) -> Array:
+        """The size of each quantity, natural scale."""
+        return magnitudes_of(self.posed, self.theta, self.options)
+
+    def measured(self, condition: Condition, theta: Array, options: IntegratorOptions) -> Responses | None:
+        """Return what one experiment measures, when it does, with sensitivities; None where integration fails."""
+        outputs = [n for n, of in zip(self.posed.outputs, condition.observed, strict=True) if of is not None]
+        return responses(self.posed, condition, np.unique(condition.points.times), theta, options, outputs=outputs)
+
+    def fit_from(
+        self, start: Result | Mapping[str, float], transcription: Transcription | str, solver: Solver | None = None
+    ) -> Result:
+        """Fit once more, for many times as long as the first fit took if so much is left."""
+        patience = max(min(self.left(), max(_LEAST, _LONGER * self.result.time)), _MOMENT)
+        return fit(self.problem, transcription, solver, start=start, retry=False, max_time=float(patience))
 
 
-def gradient(patient: Patient) -> Line:
+def the_fit(patient: Patient) -> Finding:
+    """Report how the fit ended."""
+    found = patient.result
+    if not found.success:
+        return look(f"it failed: {found.message}", "Try other starts (cf.multistart), or tighter bounds.")
+    if not found.goodness.described:
+        return look(found.goodness.sentence)
+    held = [n for n in found.names if n in found.active]
+    if held:
+        how = ", ".join(f"{n} ({found.active[n]})" for n in held)
+        return look(f"an optimum, with estimates at their bounds: {how}.", "Widen them if they are guesses.")
+    return fine(f"an optimum; {found.goodness.sentence or 'no test of its size is possible.'}")
+
+
+def gradient(patient: Patient) -> Finding:
     """Compare sensitivities with differences, and gradients by forward and adjoint sensitivities."""
-    name, posed, theta = "gradient", patient.posed, patient.theta
+    posed, theta = patient.posed, patient.theta
     options = replace(patient.options, relative_tolerance=1e-9, absolute_tolerance=1e-11)
-    sizes = magnitudes_of(posed, theta, options)
-    steps = _STEP * np.where(posed.log, 1.0, sizes)
-    worst, which, compared = 0.0, "", set[int]()
+    steps = _STEP * np.where(posed.log, 1.0, patient.magnitudes)
+    errors: dict[int, float] = {}
     for condition in posed.conditions:
-        outputs = [n for n, of in zip(posed.outputs, condition.observed, strict=True) if of is not None]
-        times = np.unique(condition.points.times)
-
-        def at(moved: Array, c: Any = condition, t: Array = times, o: Sequence[str] = outputs) -> Any:
-            return responses(posed, c, t, moved, options, outputs=o)
-
-        here = at(theta)
+        here = patient.measured(condition, theta, options)
         if here is None:
-            return Line(name, False, f"the model cannot be integrated {patient.where}.", "Give another guess.")
-        scale = np.maximum(np.abs(here.values).max(axis=0), np.finfo(float).tiny)
-        for j in condition.theta:
+            return look(f"the model cannot be integrated {patient.where}.", "Give another guess.")
+        height = np.maximum(np.abs(here.values).max(axis=0), _TINY)
+        for j in map(int, condition.theta):
             if patient.left() <= 0:
                 break
-            compared.add(int(j))
-            near = [at(theta + m * steps[j] * np.eye(theta.size)[j]) for m in (-2, -1, 1, 2)]
-            if any(r is None for r in near):
+            errors.setdefault(j, 0.0)
+            step = steps[j] * np.eye(theta.size)[j]
+            near = [patient.measured(condition, theta + m * step, options) for m in (-2, -1, 1, 2)]
+            y = [r.values for r in near if r is not None]
+            if len(y) < len(near):
                 continue
-            y = [r.values for r in near]
-            slope = (y[0] - 8 * y[1] + 8 * y[2] - y[3]) / (12 * steps[j]) / scale
-            exact = here.slopes[:, :, j] / scale
+            slope = (y[0] - 8 * y[1] + 8 * y[2] - y[3]) / (12 * steps[j]) / height
+            exact = here.slopes[:, :, j] / height
             size = float(np.linalg.norm(exact))
             blur = _NOISE * options.relative_tolerance * np.sqrt(exact.size) / steps[j]
             error = max(float(np.linalg.norm(slope - exact)) - blur, 0.0) / max(size, blur)
-            if error > worst:
-                worst, which = error, posed.names[int(j)]
+            errors[j] = max(errors[j], error)
+    worst = max(errors, key=lambda j: errors[j], default=None)
+    much = 0.0 if worst is None else errors[worst]
+    if worst is not None and much > _GRADIENT:
+        return look(
+            f"the derivative with respect to {posed.names[worst]} differs from differences by {much:.1g}.",
+            "An input, event or if_else may jump with it: "
+            "use cf.Event or cf.if_else with a time, not a steep function.",
+        )
     backward = _adjoint_error(patient) if patient.left() > 0 else None
-    both = "" if backward is None else f"; by adjoint states to {max(backward, 1e-9):.0e}"
-    if worst > _GRADIENT:
-        what = (
-            "An input, event or if_else may jump with it: use cf.Event or cf.if_else with a time, not a steep function."
-        )
-        return Line(
-            name, False, f"the derivative with respect to {which} differs from differences by {worst:.1g}.", what
-        )
     if backward is not None and backward > _GRADIENT:
-        advice = (
-            "Tighten the tolerances; where the model amplifies errors, divide time (multiple shooting, collocation)."
+        return look(
+            f"adjoint and forward gradients differ by {backward:.1g}.",
+            "Tighten the tolerances; where the model amplifies errors, divide time (multiple shooting, collocation).",
         )
-        return Line(name, False, f"adjoint and forward gradients differ by {backward:.1g}.", advice)
+    both = "" if backward is None else f"; by adjoint states to {max(backward, 1e-9):.0e}"
     every = {int(j) for condition in posed.conditions for j in condition.theta}
-    some = "" if compared == every else f" ({len(compared)} of {len(every)} quantities in the time given)"
-    return Line(name, True if compared else None, f"agrees with differences to {max(worst, 1e-9):.0e}{some}{both}.")
+    some = "" if every == set(errors) else f" ({len(errors)} of {len(every)} quantities in the time given)"
+    said = f"agrees with differences to {max(much, 1e-9):.0e}{some}{both}."
+    return fine(said) if errors else unknown(said)
 
 
 def _adjoint_error(patient: Patient) -> float | None:
@@ -176,120 +190,85 @@ def _adjoint_error(patient: Patient) -> float | None:
     return float(np.linalg.norm(forward - backward)) / max(float(np.linalg.norm(forward)), 1.0)
 
 
-def scale(patient: Patient) -> Line:
+def unused_data(patient: Patient) -> Finding:
+    """Look for measured values that nothing estimated moves."""
+    sizes = np.where(patient.posed.log, 1.0, np.maximum(np.abs(patient.theta), _TINY))
+    silent: list[str] = []
+    at_start = 0
+    for condition in patient.posed.conditions:
+        found = patient.measured(condition, patient.theta, patient.options)
+        if found is None:
+            return unknown(f"not examined: the model cannot be integrated {patient.where}.")
+        effect = np.abs(found.slopes * sizes).max(axis=2)
+        dead = effect <= _DEAD * max(float(effect.max(initial=0.0)), _TINY)
+        nothing = dead.all(axis=0)
+        silent += [f"{name} in {condition.name}" for name, none in zip(found.names, nothing, strict=True) if none]
+        at_start += int(np.count_nonzero(dead[:, ~nothing]))
+    if silent:
+        advice = "They say nothing of the estimates: leave them out, or estimate what they depend on."
+        return look(f"no estimate moves {listed(silent)}.", advice)
+    some = f" ({at_start} values, as those of known initial states, do not)" if at_start else ""
+    return fine(f"every output says something of the estimates{some}.")
+
+
+def scale(patient: Patient) -> Finding:
     """Look for quantities that should be searched as logarithms, and guesses that are far away."""
-    posed = patient.posed
-    wide = [
-        q.name
-        for q in posed.quantities
-        if q.scale != "log" and q.lower > 0.0 and np.isfinite(q.upper) and q.upper / q.lower > 10**_DECADES
-    ]
+    linear = [q for q in patient.posed.quantities if q.scale != "log"]
+    wide = [q.name for q in linear if q.lower > 0.0 and np.isfinite(q.upper) and q.upper / q.lower > 10**_DECADES]
     if wide:
         advice = "Give cf.Parameter(..., scale='log') where only the order of magnitude is known."
-        return Line("scale", False, f"the bounds of {listed(wide)} span more than {_DECADES:.0f} decades.", advice)
-    if patient.result is not None and patient.result.success:
-        ratios = {
-            n: _ratio(v, g) for (n, v), g in zip(patient.values.items(), posed.to_natural(posed.guess), strict=True)
-        }
-        far = [n for n, r in ratios.items() if r > _FAR]
-        linear = [n for n, q in zip(posed.names, posed.quantities, strict=True) if n in far and q.scale != "log"]
-        if linear:
+        return look(f"the bounds of {listed(wide)} span more than {_DECADES:.0f} decades.", advice)
+    if patient.result.success:
+        found, guess = patient.values(patient.theta), patient.values(patient.posed.guess)
+        far = [q.name for q in linear if _ratio(found[q.name], guess[q.name]) > _FAR]
+        if far:
             advice = "Guesses nearer by, or scale='log', make the fit surer."
-            return Line("scale", False, f"estimates of {listed(linear)} are over {_FAR:.0f} times the guess.", advice)
-    return Line("scale", True, "guesses and bounds suit the search.")
+            return look(f"estimates of {listed(far)} are over {_FAR:.0f} times the guess.", advice)
+    return fine("guesses and bounds suit the search.")
 
 
 def _ratio(value: float, guess: float) -> float:
-    if value == 0.0 or guess == 0.0 or value * guess < 0.0:
-        return 1.0
-    return max(value / guess, guess / value)
+    return max(value / guess, guess / value) if value * guess > 0.0 else 1.0
 
 
-def unused_data(patient: Patient) -> Line:
-    """Look for measured values that nothing estimated moves."""
-    posed, theta = patient.posed, patient.theta
-    silent: list[str] = []
-    at_start = 0
-    for condition in posed.conditions:
-        outputs = [n for n, of in zip(posed.outputs, condition.observed, strict=True) if of is not None]
-        found = responses(posed, condition, np.unique(condition.points.times), theta, patient.options, outputs=outputs)
-        if found is None:
-            return Line("data", None, f"not examined: the model cannot be integrated {patient.where}.")
-        sizes = np.where(posed.log, 1.0, np.maximum(np.abs(theta), np.finfo(float).tiny))
-        effect = np.abs(found.slopes * sizes).max(axis=2)
-        dead = effect <= _DEAD * max(float(effect.max(initial=0.0)), np.finfo(float).tiny)
-        for j, output in enumerate(outputs):
-            if dead[:, j].all():
-                silent.append(f"{output} in {condition.name}")
-            else:
-                at_start += int(np.count_nonzero(dead[:, j]))
-    if silent:
-        advice = "They say nothing of the estimates: leave them out, or estimate what they depend on."
-        return Line("data", False, f"no estimate moves {listed(silent)}.", advice)
-    some = f" ({at_start} values, as those of known initial states, do not)" if at_start else ""
-    return Line("data", True, f"every output says something of the estimates{some}.")
-
-
-def stiff(patient: Patient) -> Line:
+def stiff(patient: Patient) -> Finding:
     """Ask how stiff the model is, and whether it grows."""
     try:
-        found = stiffness(patient.problem, patient.theta)
+        found = stiffness(patient.problem, patient.theta).values()
     except (SimulationError, InputError, np.linalg.LinAlgError, ValueError) as error:
-        return Line("stiffness", None, f"not known: {str(error).splitlines()[0]}.")
-    worst = max(found.values(), key=lambda s: s.steps)
-    grows = max(s.growth for s in found.values())
-    method = patient.options.method
-    suggested = {s.suggested for s in found.values()}
+        return unknown(f"not known: {str(error).splitlines()[0]}.")
+    worst = max(found, key=lambda s: s.steps)
+    suggested = {s.suggested for s in found}
     suits = {"esdirk", *suggested}
-    if not any(s.oscillating for s in found.values()):
+    if not any(s.oscillating for s in found):
         suits |= {"auto", *SUNDIALS}
     if "rosenbrock" not in suggested:
         suits.add("auto")
-    if method not in suits:
-        advice = f"Try IntegratorOptions(method='{sorted(suggested)[-1]}')."
-        return Line("stiffness", False, worst.sentence, advice)
-    if grows > 10.0:
-        return Line("stiffness", False, worst.sentence, "Do not use single shooting.")
-    return Line("stiffness", True, worst.sentence.partition(";")[0] + ".")
+    if patient.options.method not in suits:
+        return look(worst.sentence, f"Try IntegratorOptions(method='{sorted(suggested)[-1]}').")
+    if max(s.growth for s in found) > 10.0:
+        return look(worst.sentence, "Do not use single shooting.")
+    return fine(worst.sentence.partition(";")[0] + ".")
 
 
-def the_fit(patient: Patient) -> Line:
-    """Report how the fit ended."""
-    found = patient.result
-    if found is None:
-        return Line("fit", None, "not made: no time was left.")
-    if not found.success:
-        return Line("fit", False, f"it failed: {found.message}", "Try other starts (cf.multistart), or tighter bounds.")
-    if not found.goodness.described:
-        return Line("fit", False, found.goodness.sentence)
-    held = [n for n in found.names if n in found.active]
-    if held:
-        how = ", ".join(f"{n} ({found.active[n]})" for n in held)
-        return Line(
-            "fit", False, f"an optimum, with estimates at their bounds: {how}.", "Widen them if they are guesses."
-        )
-    return Line("fit", True, f"an optimum; {found.goodness.sentence or 'no test of its size is possible.'}")
-
-
-def redundant(patient: Patient) -> Line:
+def redundant(patient: Patient) -> Finding:
     """Find what no data of these outputs could tell."""
     bare = structure(patient.posed, patient.theta, patient.rng, patient.options, wanted=lambda: patient.left() > 0)
     if bare.rank < 0:
-        return Line("redundant parameters", None, bare.sentence)
+        return unknown(bare.sentence)
     if bare.combinations:
         advice = "Fix one of them, write the model with the combination, or measure another output."
-        return Line("redundant parameters", False, bare.sentence, advice)
-    return Line("redundant parameters", True, f"none (rank {bare.rank} of {len(bare.names)} at random values).")
+        return look(bare.sentence, advice)
+    return fine(f"none (rank {bare.rank} of {len(bare.names)} at random values).")
 
 
-def symmetric(patient: Patient) -> Line:
+def symmetric(patient: Patient) -> Finding:
     """Exchange quantities, in pairs and in pairs of pairs, and see whether the outputs notice."""
-    posed, name = patient.posed, "symmetric parameters"
-    sizes = magnitudes_of(posed, patient.theta, patient.options)
+    posed, sizes = patient.posed, patient.magnitudes
     theta = random_values(posed, patient.theta, sizes, patient.rng, 0.3)
     here = _outputs(patient, theta)
     if here is None:
-        return Line(name, None, "not examined: the model could not be integrated at random values.")
+        return unknown("not examined: the model could not be integrated at random values.")
     kinds = [(q.kind, q.experiment, q.scale) for q in posed.quantities]
     another = random_values(posed, patient.theta, sizes, patient.rng, 0.3)
     seen = [j for j in range(theta.size) if patient.left() > 0 and _enters(patient, theta, another, j, here)]
@@ -309,13 +288,13 @@ def symmetric(patient: Patient) -> Line:
         for i, j in swaps:
             moved[[i, j]] = theta[[j, i]]
         other = _outputs(patient, moved)
-        if other is not None and float(np.abs(other - here).max(initial=0.0)) <= _SAME_OUTPUT:
+        if other is not None and _same(other, here):
             found.append(swaps)
     if found:
         said = "; ".join(" with ".join(f"{posed.names[i]} and {posed.names[j]}" for i, j in s) for s in found)
         advice = "Every optimum has a twin: order them by bounds, or by cf.Constraint."
-        return Line(name, False, f"the data do not notice when these are exchanged: {said}.", advice)
-    return Line(name, True, f"none among {tried} exchanges of quantities.")
+        return look(f"the data do not notice when these are exchanged: {said}.", advice)
+    return fine(f"none among {tried} exchanges of quantities.")
 
 
 def _enters(patient: Patient, theta: Array, another: Array, j: int, here: Array) -> bool:
@@ -323,7 +302,11 @@ def _enters(patient: Patient, theta: Array, another: Array, j: int, here: Array)
     moved = theta.copy()
     moved[j] = another[j]
     other = _outputs(patient, moved)
-    return other is None or float(np.abs(other - here).max(initial=0.0)) > _SAME_OUTPUT
+    return other is None or not _same(other, here)
+
+
+def _same(one: Array, other: Array) -> bool:
+    return float(np.abs(one - other).max(initial=0.0)) <= _SAME_OUTPUT
 
 
 def _outputs(patient: Patient, theta: Array) -> Array | None:
@@ -333,39 +316,38 @@ def _outputs(patient: Patient, theta: Array) -> Array | None:
     if not staged.evaluate(theta).ok:
         return None
     y = np.concatenate([part[0] for part in staged.standardised(theta)])
-    return y / max(float(np.abs(y).max(initial=0.0)), np.finfo(float).tiny)
+    return y / max(float(np.abs(y).max(initial=0.0)), _TINY)
 
 
-def practical(patient: Patient) -> Line:
+def practical(patient: Patient) -> Finding:
     """Say what these data leave open."""
     found = patient.result
-    if found is None or not found.success:
-        return Line("identifiability", None, "not known without a fit.")
+    if not found.success:
+        return unknown("not known without a fit.")
     bad = (NOT_IDENTIFIABLE, POORLY_DETERMINED, CORRELATED_WITH)
-    weak = [v for v in found.identifiability.verdicts if v.kind in bad]
+    weak = any(v.kind in bad for v in found.identifiability.verdicts)
     valley = [s for s in found.confidence_region().sentences if "flat valley" in s]
     if weak or valley:
         said = found.identifiability.sentence if weak else valley[0]
-        return Line("identifiability", False, said, "See cf.identifiability(result): it says what to measure next.")
-    return Line("identifiability", True, found.identifiability.sentence)
+        return look(said, "See cf.identifiability(result): it says what to measure next.")
+    return fine(found.identifiability.sentence)
 
 
-def residuals(patient: Patient) -> Line:
+def residuals(patient: Patient) -> Finding:
     """Say whether the residuals look like noise, and whether single values decide."""
-    found = patient.result
-    if found is None or not found.success:
-        return Line("residuals", None, "not known without a fit.")
-    said = found.diagnostics
-    return Line("residuals", not said.suspicious, said.sentence, "See result.diagnostics." if said.suspicious else "")
+    if not patient.result.success:
+        return unknown("not known without a fit.")
+    said = patient.result.diagnostics
+    return look(said.sentence, "See result.diagnostics.") if said.suspicious else fine(said.sentence)
 
 
-def tolerances(patient: Patient) -> Line:
+def tolerances(patient: Patient) -> Finding:
     """Integrate a hundred times more accurately, from the nodes of the trajectory, and compare the predictions."""
-    found, name = patient.result, "tolerances"
-    if found is None or not found.success:
-        return Line(name, None, "not known without a fit.")
+    found = patient.result
+    if not found.success:
+        return unknown("not known without a fit.")
     used = found.integrator
-    fine = replace(
+    finer = replace(
         used,
         method="auto" if used.method == "collocation" else used.method,
         relative_tolerance=max(1e-2 * used.relative_tolerance, 1e-12),
@@ -373,9 +355,9 @@ def tolerances(patient: Patient) -> Line:
     )
     nodes = [found.trajectories[c.name] for c in patient.posed.conditions]
     try:
-        exact = predict(patient.problem, found.theta, nodes, integrator=fine)
+        exact = predict(patient.problem, found.theta, nodes, integrator=finer)
     except SimulationError as error:
-        return Line(name, False, f"the model cannot be integrated more accurately: {error.sentence}", "Relax them.")
+        return look(f"the model cannot be integrated more accurately: {error.sentence}", "Relax them.")
     table = found.residual_table()
     finite = np.isfinite(table["time"]) & (found.deviations > 0.0)
     off = np.array([
@@ -386,44 +368,38 @@ def tolerances(patient: Patient) -> Line:
         )
     ], dtype=float)  # fmt: skip
     if off.size == 0:
-        return Line(name, None, "not examined: there are no deviations to compare with.")
+        return unknown("not examined: there are no deviations to compare with.")
     much = float(np.abs(off).max())
     if much > _MOVES:
         advice = "Tighten IntegratorOptions, or take more elements."
-        return Line(name, False, f"predictions move by up to {much:.2g} sigma at finer tolerances.", advice)
-    return Line(
-        name, True, f"predictions move by at most {max(much, 1e-9):.0e} sigma at tolerances a hundred times finer."
-    )
+        return look(f"predictions move by up to {much:.2g} sigma at finer tolerances.", advice)
+    return fine(f"predictions move by at most {max(much, 1e-9):.0e} sigma at tolerances a hundred times finer.")
 
 
-def other_transcriptions(patient: Patient) -> Line:
+def other_transcriptions(patient: Patient) -> Finding:
     """Fit from the estimate by the other transcriptions, and compare estimates."""
-    found, name = patient.result, "other transcriptions"
-    if found is None or not found.success:
-        return Line(name, None, "not tried without a fit.")
-    own = {"single shooting": "single", "multiple shooting": "multiple", "collocation": "collocation"}
-    mine = next((kind for label, kind in own.items() if found.transcription.startswith(label)), "")
+    found = patient.result
+    if not found.success:
+        return unknown("not tried without a fit.")
     agreed: list[str] = []
-    for kind in [k for k in TRANSCRIPTIONS if k != mine]:
+    for kind in TRANSCRIPTIONS:
+        if found.transcription.startswith(kind):  # labels begin with these names
+            continue
         if patient.left() <= 0:
             break
         try:
-            other = fit(patient.problem, kind, start=found, retry=False, max_time=patient.patience)
+            other = patient.fit_from(found, kind)
         except InputError:  # this transcription does not take such a problem
             continue
         if not other.success:
             continue
         off = _distance(found, other)
         if off > _AGREE:
-            said = f"by {kind} the estimates differ by {off:.2g} standard errors"
-            lower = _lower(other, found)
-            return Line(
-                name, False, f"{said}{', at a lower chi2' if lower else ''}.", "Tighten the tolerances; compare."
-            )
+            lower = ", at a lower chi2" if _lower(other, found) else ""
+            said = f"by {kind} the estimates differ by {off:.2g} standard errors{lower}."
+            return look(said, "Tighten the tolerances; compare.")
         agreed.append(kind)
-    if not agreed:
-        return Line(name, None, "none could be compared.")
-    return Line(name, True, f"{' and '.join(agreed)} end at the same estimates.")
+    return fine(f"{' and '.join(agreed)} end at the same estimates.") if agreed else unknown("none could be compared.")
 
 
 def _distance(one: Result, other: Result) -> float:
@@ -439,15 +415,13 @@ def _lower(other: Result, found: Result) -> bool:
     return bool(found.cost - other.cost > _BETTER * max(found.n_data, 1) * 0.5)
 
 
-def other_starts(patient: Patient, solve: Callable[[Mapping[str, float], float], Result], starts: int) -> Line:
+def other_starts(patient: Patient) -> Finding:
     """Fit from random starts within a factor of ten, as many as the time allows."""
-    found, name = patient.result, "other starts"
-    sizes = magnitudes_of(patient.posed, patient.theta, patient.options)
-    tried, same, best = 0, 0, found if found is not None and found.success else None
-    while patient.left() > 0 and tried < starts:
+    found, sizes = patient.result, patient.magnitudes
+    tried, same, best = 0, 0, found if found.success else None
+    while patient.left() > 0 and tried < patient.starts:
         theta = random_values(patient.posed, patient.theta, sizes, patient.rng, _SPREAD)
-        values = dict(zip(patient.posed.names, patient.posed.to_natural(theta).tolist(), strict=True))
-        other = solve(values, patient.patience)
+        other = patient.fit_from(patient.values(theta), *patient.method)
         if patient.left() <= 0 and not other.success:
             break  # cut off
         tried += 1
@@ -455,13 +429,30 @@ def other_starts(patient: Patient, solve: Callable[[Mapping[str, float], float],
             continue
         if best is None or _lower(other, best):
             best = other
-        same += found is not None and found.success and not _lower(other, found) and not _lower(found, other)
+        same += found.success and not _lower(other, found) and not _lower(found, other)
     if tried == 0:
-        return Line(name, None, "none tried: no time was left." if starts else "none were asked for.")
-    if best is not None and best is not found:
+        return unknown("none tried: no time was left." if patient.starts else "none were asked for.")
+    if best is None:
+        return look(f"none of {tried} led to an optimum.", "Look at the model and at the guesses.")
+    if best is not found:
         values = ", ".join(f"{n} = {v:.4g}" for n, v in list(best.values.items())[:6])
         said = f"{tried} tried, and one leads to a better optimum (chi2 = {best.chi2:.6g}, at {values})."
-        return Line(name, False, said, "Begin there, and run cf.multistart.")
-    if best is None:
-        return Line(name, False, f"none of {tried} led to an optimum.", "Look at the model and at the guesses.")
-    return Line(name, True, f"{tried} tried within a factor of ten, {same} end at this optimum, none at a better one.")
+        return look(said, "Begin there, and run cf.multistart.")
+    return fine(f"{tried} tried within a factor of ten, {same} end at this optimum, none at a better one.")
+
+
+EXAMINATIONS: tuple[tuple[str, float, Callable[[Patient], Finding]], ...] = (
+    ("fit", 1.0, the_fit),
+    ("gradient", 0.4, gradient),
+    ("data", 1.0, unused_data),
+    ("scale", 1.0, scale),
+    ("stiffness", 1.0, stiff),
+    ("redundant parameters", 0.5, redundant),
+    ("symmetric parameters", 0.6, symmetric),
+    ("identifiability", 1.0, practical),
+    ("residuals", 1.0, residuals),
+    ("tolerances", 0.85, tolerances),
+    ("other transcriptions", 0.85, other_transcriptions),
+    ("other starts", 1.0, other_starts),
+)
+"""Their names, in order, and which part of the time may be gone when each ends."""

@@ -17,22 +17,23 @@ states; ratio, steps and growth are of that of time, too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 import casadi as ca
 import numpy as np
 
-from castfit._support.reprs import brief
-from castfit._support.lazy_imports import picture
 from castfit._support.arguments import text
-from castfit._support.text_tables import aligned
+from castfit._support.reprs import brief
+from castfit._support.status import check
+from castfit._support.text_tables import Sheet
+from castfit._support.views import views
+from castfit.drive.uncertainty.inputs import UNKNOWN_MODEL
 from castfit.integrate import IntegratorOptions, method_of
 from castfit.model.model import Model
 from castfit.result.result import Result
-from castfit.simulate.simulate import Path, paths
-from castfit._support.status import check
+from castfit.simulate.simulate import SimulatedPath, paths
 
 if TYPE_CHECKING:
     import pathlib
@@ -40,10 +41,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike, NDArray
 
+    from castfit._support.arrays import Array
     from castfit.problem.problem import Posable
     from castfit.simulate.simulate import Times
 
-    Array = NDArray[np.float64]
     Complex = NDArray[np.complex128]
 
 RUNGE_KUTTA = 2.785  # where the stability region of the classical Runge-Kutta method cuts the real axis
@@ -96,7 +97,10 @@ class Stiffness:
     @cached_property
     def ratios(self) -> Array:
         """Ratio of the fastest to the slowest rate of decay at each time, (n,); 1 where fewer than two decay."""
-        return _ratios(self.eigenvalues)
+        rate = -self.eigenvalues.real
+        fast = np.where(rate > 0.0, rate, 0.0).max(axis=1)
+        slow = np.where(rate > _ZERO * fast[:, None], rate, np.inf).min(axis=1)
+        return np.where(fast > 0.0, fast / np.minimum(slow, np.where(fast > 0.0, fast, 1.0)), 1.0)
 
     @property
     def ratio(self) -> float:
@@ -122,16 +126,19 @@ class Stiffness:
         return _integral(np.where(ringing, size, 0.0).max(axis=1), self.times) / RUNGE_KUTTA > _MILD
 
     def __str__(self) -> str:
-        rows = [["time", "fastest", "slowest", "ratio"]]
-        for i in np.unique(np.linspace(0, self.times.size - 1, 6).astype(int)):
-            finite = self.time_constants[i][np.isfinite(self.time_constants[i])]
-            ends = [f"{finite.min():.3g}", f"{finite.max():.3g}"] if finite.size else ["none", "none"]
-            rows.append([f"{self.times[i]:.4g}", *ends, f"{self.ratios[i]:.3g}"])
-        return "\n".join(["time constants", *aligned(rows, ">>>>"), "", self.sentence])
+        finite = [constants[np.isfinite(constants)] for constants in self.time_constants]
+        shown = Sheet.of(
+            np.unique(np.linspace(0, self.times.size - 1, 6).astype(int)).tolist(),
+            (">time", lambda i: f"{self.times[i]:.4g}"),
+            (">fastest", lambda i: f"{finite[i].min():.3g}" if finite[i].size else "none"),
+            (">slowest", lambda i: f"{finite[i].max():.3g}" if finite[i].size else "none"),
+            (">ratio", lambda i: f"{self.ratios[i]:.3g}"),
+        )
+        return "\n".join(["time constants", *shown.lines, "", self.sentence])
 
     def plot(self, path: str | pathlib.Path | None = None) -> Figure:
         """Plot time constants over time, and the eigenvalues; also write the figure to `path` if it is given."""
-        return picture("stiffness")(self, path)
+        return views().plots.stiffness(self, path)
 
 
 @overload
@@ -204,38 +211,30 @@ def stiffness(
         if values is not None:
             mistakes.append("a result has its own parameters; leave them out, or give its problem")
         if asked.problem is None:
-            mistakes.append("a loaded result does not know its model; use result.with_problem(problem) first")
-            check("stiffness", mistakes)
+            check("stiffness", [*mistakes, UNKNOWN_MODEL])
         asked, values = asked.problem, asked.theta
+    options = integrator or IntegratorOptions()
     model, found = paths(
-        "stiffness",
-        asked,
-        values,
-        times,
-        initial=initial,
-        inputs=inputs,
-        start=start,
-        integrator=integrator or IntegratorOptions(),
-        mistakes=mistakes,
-    )
+        "stiffness", asked, values, times,
+        initial=initial, inputs=inputs, start=start, integrator=options, mistakes=mistakes,
+    )  # fmt: skip
     every = {path.name: _judged(model, path) for path in found}
     return next(iter(every.values())) if isinstance(asked, Model) else every
 
 
-def jacobians(model: Model, path: Path) -> Array:
+def jacobians(model: Model, path: SimulatedPath) -> Array:
     """Return df/dx along a path, algebraic states eliminated, (n, n_x, n_x)."""
     system, n = model.system, path.times.size
     n_x, n_z = path.x.shape[1], path.z.shape[1]
     both = ca.jacobian(ca.vertcat(system.ode, system.alg), ca.vertcat(system.x, system.z))
     function: Any = system.function("blocks", ca.densify(both)).map(n)
-    p = path.p.T
-    wide = np.asarray(function(path.times[None], path.x.T, path.z.T, p, path.u.T), dtype=float)
+    wide = np.asarray(function(path.times[None], path.x.T, path.z.T, path.p.T, path.u.T), dtype=float)
     every = wide.reshape(n_x + n_z, n, n_x + n_z).transpose(1, 0, 2)
     f_x, f_z, g_x, g_z = every[:, :n_x, :n_x], every[:, :n_x, n_x:], every[:, n_x:, :n_x], every[:, n_x:, n_x:]
     return f_x - f_z @ np.linalg.solve(g_z, g_x) if n_z else f_x
 
 
-def _judged(model: Model, path: Path) -> Stiffness:
+def _judged(model: Model, path: SimulatedPath) -> Stiffness:
     eigenvalues = np.linalg.eigvals(jacobians(model, path)).astype(complex)
     order = np.argsort(-np.abs(eigenvalues), axis=1, kind="stable")
     eigenvalues = np.take_along_axis(eigenvalues, order, axis=1)
@@ -243,22 +242,14 @@ def _judged(model: Model, path: Path) -> Stiffness:
     eigenvalues = np.where(size > _ZERO * size.max(axis=1, keepdims=True), eigenvalues, 0.0)
     bare = Stiffness(path.name, path.times, eigenvalues, "", "")
     suggested, sentence = _verdict(model, bare)
-    return Stiffness(path.name, path.times, eigenvalues, suggested, sentence)
-
-
-def _ratios(eigenvalues: Complex) -> Array:
-    rate = -eigenvalues.real
-    fast = np.where(rate > 0.0, rate, 0.0).max(axis=1)
-    slow = np.where(rate > _ZERO * fast[:, None], rate, np.inf).min(axis=1)
-    return np.where(fast > 0.0, fast / np.minimum(slow, np.where(fast > 0.0, fast, 1.0)), 1.0)
+    return replace(bare, suggested=suggested, sentence=sentence)
 
 
 def _verdict(model: Model, found: Stiffness) -> tuple[str, str]:
     """Return an integrator and the sentence that recommends it."""
     system = model.system
-    usual = method_of(
-        IntegratorOptions(), system.x.numel(), system.z.numel(), system.function("system", system.ode, system.alg)
-    )
+    function = system.function("system", system.ode, system.alg)
+    suggested = usual = method_of(IntegratorOptions(), system.x.numel(), system.z.numel(), function)
     figures = f"rates of decay differ by a factor of up to {found.ratio:.3g}"
     need = f"an explicit method would need {_count(found.steps)} steps for stability alone"
     stiff = found.steps > _STIFF and found.ratio > _STIFF
@@ -268,12 +259,10 @@ def _verdict(model: Model, found: Stiffness) -> tuple[str, str]:
         kind = "Stiff and oscillating" if stiff or mild else "Oscillating"
         why = "it is L-stable, while BDF of orders 4 and 5 (CVODES, IDAS) damps oscillations with short steps only"
     elif stiff or mild:
-        suggested = usual
         kind = "Stiff" if stiff else "Mildly stiff"
         by = "it is L-stable" if usual == "esdirk" else "BDF is implicit and stable for all rates of decay"
         why = f"{by}, so that steps follow the solution"
     else:
-        suggested = usual
         kind = "Not stiff"
         why = "nothing keeps its steps short but the solution itself"
     said = f"{kind}: {figures}; {need}. Use '{suggested}': {why}."

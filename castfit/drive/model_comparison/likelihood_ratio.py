@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import special
 
-from castfit._support.reprs import brief
 from castfit._support.arguments import is_one_of, text
+from castfit._support.reprs import brief
+from castfit._support.status import check
 from castfit.fit.fit import fit
 from castfit.problem.problem import Problem
 from castfit.result.result import Result
 from castfit.result.same_data import data_mistakes
-from castfit._support.status import check
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
+    from castfit._support.arrays import Array
+
 
 _SAME = 1e-2  # standard deviations, in root mean square: predictions that differ by less are the same
 _ROUNDING = 1e-3  # of T, that errors of two fits may make
@@ -123,7 +124,7 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
         f"the fit of the {n} model failed; a test needs both optima" for n, r in given.items() if not r.success
     ]
     mistakes += [
-        f"the {n} model has priors, which are no data; fit it without, or compare by cf.table"
+        f"the {n} model has priors, which are no data; fit it without, or compare by cf.compare_models"
         for n, r in given.items()
         if r.neg2logprior != 0.0 or (r.problem is not None and r.problem.posed.every_prior)
     ]
@@ -132,7 +133,7 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
     d = _dimension(larger) - _dimension(smaller)
     if d <= 0:
         said = f"the larger model determines {_dimension(larger)} numbers, the smaller one {_dimension(smaller)}"
-        check("likelihood_ratio", [f"{said}; give the one with fewer first, or compare by cf.table"])
+        check("likelihood_ratio", [f"{said}; give the one with fewer first, or compare by cf.compare_models"])
     at_bound: tuple[str, ...] = ()
     point = _within(smaller, larger)
     if point is None and nested is None:
@@ -140,7 +141,10 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
         if point is None:
             check(
                 "likelihood_ratio",
-                ["the larger model does not seem to contain the smaller one; compare by cf.table, or say nested=True"],
+                [
+                    "the larger model does not seem to contain the smaller one; "
+                    "compare by cf.compare_models, or say nested=True"
+                ],
             )
     if point is not None:
         at_bound = tuple(n for n in _held(larger, point) if n not in smaller.names)

@@ -1,4 +1,4 @@
-"""`table`: several fits of the same data in one table, by what their models explain and what they estimate."""
+"""`compare_models`: several fits of the same data in one table, by what their models explain and what they estimate."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from castfit._support.reprs import brief
 from castfit._support.arguments import items, text
+from castfit._support.reprs import brief
+from castfit._support.status import InputError, check
 from castfit._support.text_tables import Sheet
 from castfit.drive.model_comparison.likelihood_ratio import LikelihoodRatio, contains, likelihood_ratio
 from castfit.result.result import Result
 from castfit.result.same_data import data_mistakes
-from castfit._support.status import InputError, check
 
 _SUBSTANTIAL = 2.0  # difference of AICc up to which a model is as good as the best (Burnham and Anderson 2002) ...
 _NONE = 10.0  # ... and from which nothing speaks for it
@@ -47,7 +47,7 @@ class ModelTable:
     >>> order = cf.Model({x: -k * x**n}, parameters=[k, n])
     >>> one = cf.fit(cf.Problem(first, data, parameters={"k": 0.3}))
     >>> two = cf.fit(cf.Problem(order, data, parameters={"k": 0.3, "n": cf.Parameter(1.0, lower=0)}))
-    >>> cf.table({"first order": one, "any order": two}).best
+    >>> cf.compare_models({"first order": one, "any order": two}).best
     'any order'
     """
 
@@ -106,11 +106,11 @@ class ModelTable:
         return "\n".join([*self.sheet.lines, "", *self.sentences])
 
 
-def table(results: Mapping[str, Result] | Iterable[Result]) -> ModelTable:
+def compare_models(results: Mapping[str, Result] | Iterable[Result]) -> ModelTable:
     """Compare models that were fitted to the same data.
 
     Noise models may differ, for all likelihoods have their constants.  Priors are left out of the likelihood, and count
-    by as much as they leave to be estimated (see castfit.criteria).
+    by as much as they leave to be estimated (see castfit.result.goodness_of_fit).
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def table(results: Mapping[str, Result] | Iterable[Result]) -> ModelTable:
     >>> order = cf.Model({x: -k * x**n}, parameters=[k, n])
     >>> one = cf.fit(cf.Problem(first, data, parameters={"k": 0.3}))
     >>> two = cf.fit(cf.Problem(order, data, parameters={"k": 0.3, "n": cf.Parameter(1.0, lower=0)}))
-    >>> print(cf.table({"first order": one, "any order": two}))
+    >>> print(cf.compare_models({"first order": one, "any order": two}))
     model        -2 log L  k  p of chi2    AICc  difference   weight     BIC
     ----------------------------------------------------------------------------------------------------
     any order      -36.53  2       0.95  -26.53        0.00        1  -33.31
@@ -152,11 +152,11 @@ def table(results: Mapping[str, Result] | Iterable[Result]) -> ModelTable:
     mistakes += [f"'{n}' is {text(r)}; give the result of a fit" for n, r in named.items() if not isinstance(r, Result)]
     if not mistakes and len(named) < 2:
         mistakes.append("there are fewer than two results; give those that are to be compared")
-    check("table", mistakes)
+    check("compare_models", mistakes)
     first = next(iter(named))
     for name in [n for n in named if n != first]:
         mistakes += data_mistakes(named[first], named[name], (f"'{first}'", f"'{name}'"))
-    check("table", mistakes)
+    check("compare_models", mistakes)
     good = {n: r.aicc for n, r in named.items() if r.success and np.isfinite(r.neg2loglik)}
     least = min(good.values(), default=np.nan)
     delta = {n: float(a - least) if a != least else 0.0 for n, a in good.items()}

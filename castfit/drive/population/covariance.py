@@ -20,21 +20,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-    Index = NDArray[np.intp]
+    from castfit._support.arrays import Array, Index
 
 
 @dataclass(frozen=True)
 class Covariance:
     """Which own parameters are correlated.
 
-    Attributes
-    ----------
-    names : tuple of m str
-    blocks : tuple of tuples of int
-        Positions of the parameters of each block; together all of them, each once.
+    Blocks hold the positions of their parameters; together all of them, each once.
     """
 
     names: tuple[str, ...]
@@ -86,10 +79,7 @@ class Covariance:
     def coordinates(self, matrix: Array) -> Array:
         """Return x of a covariance (m, m), of which what lies outside the blocks is left out.
 
-        Raises
-        ------
-        numpy.linalg.LinAlgError
-            If it is not positive definite.
+        Raises LinAlgError if it is not positive definite.
         """
         mask = np.zeros((self.m, self.m), dtype=np.bool_)
         for block in self.blocks:

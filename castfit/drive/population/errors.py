@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.drive.population.laplace import Laplace, Marginal, Scores
+from castfit.drive.population.laplace import LaplaceApproximation, Marginal, Scores
 from castfit.drive.population.search import definite
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from castfit._support.arrays import Array
 
-    Array = NDArray[np.float64]
-    Mask = NDArray[np.bool_]
 
 _MANY = 200  # individuals
 _WIDTH = 0.05  # of a standard error, as far as it is known
@@ -45,7 +43,10 @@ def nothing(size: int, remark: str) -> Errors:
 
 
 def errors_at(
-    laplace: Laplace, at: Marginal, scores: Scores, tell: Callable[[int, int], None] = lambda done, total: None
+    laplace: LaplaceApproximation,
+    at: Marginal,
+    scores: Scores,
+    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Errors:
     """Return the errors at the optimum; takes one or two gradients for each entry of y, and tells how many are done."""
     lower, upper = laplace.question.bounds

@@ -24,16 +24,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.drive.population.cohort import Cohort
-from castfit.drive.population.individuals import Modes, Prior, find_modes
+from castfit.drive.population.likelihoods import Cohort
+from castfit.drive.population.modes import Modes, OwnPrior, find_modes
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from castfit._support.arrays import Array
+    from castfit.drive.population.compiled import Question
 
-    from castfit.drive.population.question import Question
-
-    Array = NDArray[np.float64]
-    Mask = NDArray[np.bool_]
 
 _LONGEST = 1.0  # step of a parameter towards the maximum of an expectation; most are logarithms
 _STEP = 1e-3  # of differences: truncation 1e-6, and integration errors of 1e-9 become as large
@@ -43,16 +40,9 @@ _STEP = 1e-3  # of differences: truncation 1e-6, and integration errors of 1e-9 
 class Marginal:
     """The approximate likelihood at y.
 
-    Attributes
-    ----------
-    y : (n_y,) array
-    parts : (n,) array
-        L_i; inf where an individual could not be fitted.
-    prior : float
-        -log of priors of population and shared parameters, without constants.
-    modes : Modes
-    precise : (n, m, m) array
-        A_i^-1, the covariance of own parameters given their data.
+    parts (n,) : L_i; inf where an individual could not be fitted
+    prior : -log of priors of population and shared parameters, without constants
+    precise (n, m, m) : A_i^-1, the covariance of own parameters given their data
     """
 
     y: Array
@@ -87,20 +77,14 @@ class Scores:
         return self.parts.sum(axis=0) + self.prior
 
 
-class Laplace:
-    """Laplace's approximation of one question.
-
-    Parameters
-    ----------
-    question : Question
-    cohort : Cohort
-    """
+class LaplaceApproximation:
+    """Laplace's approximation of one question, by its cohort."""
 
     def __init__(self, question: Question, cohort: Cohort) -> None:
         self.question, self.cohort = question, cohort
         self.sweeps = 0
 
-    def prior(self, y: Array) -> tuple[Prior, Array] | None:
+    def prior(self, y: Array) -> tuple[OwnPrior, Array] | None:
         """Return where own parameters are expected, and Omega; None where that cannot be said."""
         with np.errstate(all="ignore"):
             mu, _ = self.question.means(y)
@@ -108,7 +92,7 @@ class Laplace:
         if not (np.isfinite(mu).all() and np.isfinite(omega).all()):
             return None
         try:
-            return Prior(mu, np.asarray(np.linalg.inv(omega), dtype=float)), omega
+            return OwnPrior(mu, np.asarray(np.linalg.inv(omega), dtype=float)), omega
         except np.linalg.LinAlgError:
             return None
 
@@ -139,16 +123,13 @@ class Laplace:
         """
         question, modes, y = self.question, at.modes, at.y
         m, n_y = question.m, question.n_y
-        _, mu_y = question.means(y)
+        mu, mu_y = question.means(y)
         omega = question.omega_at(y)
         precision = np.linalg.inv(omega)
         d_omega = np.zeros((m, m, n_y))
         d_omega[..., question.of_omega] = question.covariance.slopes(y[question.of_omega])
         d_precision = -np.einsum("ij,jky,kl->ily", precision, d_omega, precision)
-        eta = modes.phi - question.means(y)[0]
-        ds = np.zeros((question.shared.size, n_y))
-        ds[np.arange(question.shared.size), question.of_shared] = 1.0
-
+        eta, ds = modes.phi - mu, question.shared_slopes
         second, third = self._bends(
             at, forward=forward
         )  # of c, (n, m + n_s, m + n_s);  dH_oo along each direction, (n, m, m, m + n_s)
@@ -178,11 +159,9 @@ class Laplace:
         1/2 sum_i tr(M_i dOmega M_i dOmega)  with  M_i = (Omega + H_i^-1)^-1.
         """
         question, y = self.question, at.y
-        m, n_y = question.m, question.n_y
-        _, mu_y = question.means(y)
+        m, (_, mu_y) = question.m, question.means(y)
         precision = np.linalg.inv(question.omega_at(y))
-        ds = np.zeros((question.shared.size, n_y))
-        ds[np.arange(question.shared.size), question.of_shared] = 1.0
+        ds = question.shared_slopes
         h, gain = at.modes.at.curvature, precision @ at.precise  # Omega^-1 A^-1
         within = precision - gain @ precision
         alone = h[:, m:, m:] - h[:, m:, :m] @ at.precise @ h[:, :m, m:]
@@ -233,31 +212,27 @@ class Laplace:
         """Differentiate gradients and curvatures along own and shared parameters, or some of these."""
         signs = (1.0, 0.0) if forward else (1.0, -1.0)
         here = at.modes.at.gradient, at.modes.at.curvature[:, : self.question.m, : self.question.m]
-        question, phi = self.question, at.modes.phi
-        n, m = question.n, question.m
-        s: Array = at.y[question.of_shared]
-        directions = range(m + s.size) if along is None else along
-        second, third = np.empty((n, m + s.size, len(directions))), np.empty((n, m, m, len(directions)))
-        everybody = np.arange(n, dtype=np.intp)
+        n, m, n_s = self.question.n, self.question.m, self.question.shared.size
+        directions = range(m + n_s) if along is None else along
+        second, third = np.empty((n, m + n_s, len(directions))), np.empty((n, m, m, len(directions)))
         width = self.widths(at)
         for place, k in enumerate(directions):
-            ends: list[tuple[Array, Array]] = []
-            for sign in signs:
-                if sign == 0.0:
-                    ends.append(here)
-                    continue
-                self.sweeps += 1
-                phi_k, s_k = phi.copy(), s.copy()
-                if k < m:
-                    phi_k[:, k] += sign * width[k]
-                else:
-                    s_k[k - m] += sign * width[k]
-                found = self.cohort.curved(phi_k, s_k, everybody)
-                ends.append((found.gradient, found.curvature[:, :m, :m]))
+            ends = [self._beside(at, k, sign * width[k]) if sign else here for sign in signs]
             apart = (signs[0] - signs[1]) * width[k]
             second[..., place] = (ends[0][0] - ends[1][0]) / apart
             third[..., place] = (ends[0][1] - ends[1][1]) / apart
         return second, third
+
+    def _beside(self, at: Marginal, k: int, step: float) -> tuple[Array, Array]:
+        """Return gradients and curvatures by own parameters with own or shared parameter k moved."""
+        self.sweeps += 1
+        m, phi, s = self.question.m, at.modes.phi.copy(), at.y[self.question.of_shared]
+        if k < m:
+            phi[:, k] += step
+        else:
+            s[k - m] += step
+        found = self.cohort.curved(phi, s, np.arange(self.question.n, dtype=np.intp))
+        return found.gradient, found.curvature[:, :m, :m]
 
     def widths(self, at: Marginal) -> Array:
         """Return steps of differences along own and shared parameters, (m + n_s,)."""

@@ -8,36 +8,31 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from castfit._support.arguments import flag_mistakes, is_count, named, option_mistakes, real, text
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.json_codec import rebuilt
 from castfit._support.progress_line import duration, time_left
-from castfit._support.arguments import flag_mistakes, is_count, named, option_mistakes, real, text
+from castfit._support.status import check, suggest
 from castfit._support.time_limit import Stopped, heeding_interrupts, unwatched, watched
-from castfit.drive.population.cohort import Cohort
-from castfit.drive.population.cohorts import cohort_of, usual
+from castfit.drive.population.compiled import Question, ask
+from castfit.drive.population.distributed import cohort_of, usual
 from castfit.drive.population.errors import Errors, errors_at, nothing
-from castfit.drive.population.laplace import Laplace, Marginal
-from castfit.drive.population.question import Question, ask
+from castfit.drive.population.laplace import LaplaceApproximation, Marginal
+from castfit.drive.population.likelihoods import Cohort
 from castfit.drive.population.result import MixedEffectsResult
-from castfit.drive.population.said import Population
-from castfit.drive.population.search import Found, Here, minimise
+from castfit.drive.population.search import Here, PopulationOptimum, minimise
+from castfit.drive.population.spec import Population
 from castfit.drive.run.checkpoint import Checkpoint, described, run_header
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.reporting import reporter
-from castfit.problem.fingerprint import digest, fingerprint
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.crew import lanes_divided
+from castfit.integrate.distributed import lanes_divided
+from castfit.problem.fingerprint import digest, fingerprint
 from castfit.problem.problem import Problem
-from castfit._support.status import check, suggest
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
 
 _WHERE = "mixed_effects"
 _NAMED = 5  # individuals in a message
@@ -167,13 +162,13 @@ def mixed_effects(
     chosen = integrator or usual()
     question = ask(problem, population)
     begun = _start(question, start)
-    search = _Search(run.cleaned(), chosen, int(max_iter), standard_errors, level)
+    search = _PopulationSearch(run.cleaned(), chosen, int(max_iter), standard_errors, level)
     with watched(search.run.max_time), lanes_divided(workers):
         return search.carry_out(problem, population, question, begun)
 
 
 @dataclass
-class _Search:
+class _PopulationSearch:
     """A run of the driver."""
 
     run: RunOptions
@@ -209,20 +204,24 @@ class _Search:
                 )
                 begun = replace(begun, phi=begun.phi[kept])
                 cohort = cohort_of(question, self.integrator)
-            laplace = Laplace(question, cohort)
+            laplace = LaplaceApproximation(question, cohort)
             if book is not None and book.records:
                 begun = rebuilt(Here, book.records[-1]["here"])
 
             def tell(here: Here, at: Marginal) -> bool:
                 self.best = here, at
                 self.history.append(2.0 * float(at.parts.sum()))
-                _write(book, here)
+                if book is not None:
+                    book.append({"here": here})
                 values = dict(zip(question.names, question.natural(here.y).tolist(), strict=True))
                 now = MixedEffectsProgress(here.iteration, self.history[-1], values, time.perf_counter() - self.began)
                 report(now.sentence, now.sentence, milestone=here.iteration % 10 == 0)
                 return self.run.wants_end(now)
 
-            found = self._found(laplace, begun, tell)
+            try:
+                found = minimise(laplace, begun, max_iter=self.max_iter, tell=tell)
+            except Stopped as stopped:
+                found = stopped
             turned = time.perf_counter()
 
             def tell_errors(done: int, total: int) -> None:
@@ -241,32 +240,20 @@ class _Search:
             return {}
         return {i: found.failures.get(i, "not finite") for i in np.flatnonzero(~np.isfinite(found.cost)).tolist()}
 
-    def _found(self, laplace: Laplace, begun: Here, tell: Callable[[Here, Marginal], bool]) -> Found | Stopped:
-        try:
-            return minimise(laplace, begun, max_iter=self.max_iter, tell=tell)
-        except Stopped as stopped:
-            return stopped
-
     def _result(
         self,
         question: Question,
-        laplace: Laplace,
-        found: Found | Stopped,
+        laplace: LaplaceApproximation,
+        found: PopulationOptimum | Stopped,
         left_out: Mapping[str, str],
         book: Checkpoint | None,
         tell: Callable[[int, int], None],
     ) -> MixedEffectsResult:
         status = found.status
-        if isinstance(found, Found):
-            here, at = found.here, found.at
-        elif self.best is not None:
-            here, at = self.best
-        else:
-            here = None
-            at = None
+        here, at = (found.here, found.at) if isinstance(found, PopulationOptimum) else self.best or (None, None)
         remarks: list[str] = []
         errors = nothing(question.n_y, "")
-        if isinstance(found, Found) and self.standard_errors and status.success:
+        if isinstance(found, PopulationOptimum) and self.standard_errors and status.success:
             errors = self._errors(laplace, found, tell)
             remarks.append(errors.remark)
         elif self.standard_errors:
@@ -307,17 +294,14 @@ class _Search:
             confidence_level=self.level,
         )
 
-    def _errors(self, laplace: Laplace, found: Found, tell: Callable[[int, int], None]) -> Errors:
+    def _errors(
+        self, laplace: LaplaceApproximation, found: PopulationOptimum, tell: Callable[[int, int], None]
+    ) -> Errors:
         assert found.at is not None
         assert found.scores is not None
         with suppress(Stopped):
             return errors_at(laplace, found.at, found.scores, tell)
         return nothing(laplace.question.n_y, "The time ended before standard errors were known.")
-
-
-def _write(book: Checkpoint | None, here: Here) -> None:
-    if book is not None:
-        book.append({"here": here})
 
 
 def _said_of(left_out: Mapping[str, str], unfinished: Mapping[str, str], total: int) -> list[str]:

@@ -12,24 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from castfit._support.reprs import listed, one_line
-from castfit._support.lazy_imports import picture
 from castfit._support.arguments import items, real, text
+from castfit._support.renamed import renamed
+from castfit._support.reprs import listed, one_line
+from castfit._support.status import InputError, Status, check, suggest
 from castfit._support.text_tables import aligned, rounded
-from castfit.problem.quantities import natural_value
+from castfit._support.views import views
+from castfit.drive.run.run_result import RunResult
+from castfit.problem.parameter_map import natural_value
 from castfit.result.residuals import replicates
 from castfit.simulate.simulate import simulate
-from castfit._support.status import InputError, Status, check, suggest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from castfit._support.arrays import Array
+    from castfit.drive.population.compiled import Question
     from castfit.drive.population.errors import Errors
-    from castfit.drive.population.question import Question
     from castfit.integrate import IntegratorOptions
     from castfit.simulate.simulate import Prediction, Times
 
-    Array = NDArray[np.float64]
 
 _SHOWN = 12  # individuals in a summary
 _MUCH = 0.3  # of shrinkage: then plots and correlations of individual values mislead  [Savic, Karlsson 2009]
@@ -58,20 +60,12 @@ class Estimated:
 class IndividualFit:
     """What is known of one individual.
 
-    Attributes
-    ----------
-    name : str
-    parameters : dict
-        The most probable own parameters given its data and the population (empirical Bayes estimates), natural scale.
-    eta : dict
-        By how much they exceed the typical ones, on the scale of their distribution.
-    deviations : dict
-        Standard deviations of eta given its data, for the estimated population.
-    neg2loglik : float
-        Its part of -2 log L.
-    success : bool
-    message : str
-        Why not.
+    parameters: the most probable own parameters given its data and the population (empirical Bayes estimates),
+        natural scale.
+    eta: by how much they exceed the typical ones, on the scale of their distribution.
+    deviations: standard deviations of eta given its data, for the estimated population.
+    neg2loglik: its part of -2 log L.
+    message: why not.
     """
 
     name: str
@@ -88,7 +82,7 @@ class IndividualFit:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MixedEffectsResult:
+class MixedEffectsResult(RunResult):
     """What `mixed_effects` found.
 
     Attributes
@@ -206,17 +200,19 @@ class MixedEffectsResult:
         """The same from curvature and scores ("sandwich"): right for models that are not, but for many individuals."""
         return dict(zip(self.names, np.sqrt(np.diag(self._natural(self.errors.robust))).tolist(), strict=True))
 
-    def confidence_intervals(self, level: float | None = None) -> dict[str, tuple[float, float]]:
+    @renamed(level="confidence_level")
+    def confidence_intervals(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
         """Return intervals by name: normal ones of logarithms for what is positive, of atanh for correlations.
 
         Parameters
         ----------
-        level : float, optional
+        confidence_level : float, optional
             By default that of the result.
         """
-        chosen = self.confidence_level if level is None else real(level)
+        chosen = self.confidence_level if confidence_level is None else real(confidence_level)
         if chosen is None or not 0.0 < chosen < 1.0:
-            raise InputError("confidence_intervals", [f"level is {text(level)}; it lies between 0 and 1"])
+            said = f"confidence_level is {text(confidence_level)}; it lies between 0 and 1"
+            raise InputError("confidence_intervals", [said])
         z = float(special.ndtri(0.5 + 0.5 * chosen))
         k, m = len(self.question.upper), self.question.m
         out: dict[str, tuple[float, float]] = {}
@@ -406,7 +402,7 @@ class MixedEffectsResult:
 
     def plot(self, path: str | Path | None = None, *, individuals: Sequence[str] | None = None) -> Figure:
         """Plot data with individual and population predictions, a panel for each individual (the first 12)."""
-        return picture("individuals")(self, path, individuals=individuals)
+        return views().plots.individuals(self, path, individuals=individuals)
 
     # Text
 
@@ -456,5 +452,3 @@ class MixedEffectsResult:
                 "little of them, and plots of them against anything mislead."
             )
         return "\n".join(lines)
-
-    __str__ = summary

@@ -14,12 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from castfit.drive.population.laplace import Laplace, Marginal, Scores
+from castfit._support.arrays import Array
 from castfit._support.status import Status
-
-Array = NDArray[np.float64]
+from castfit.drive.population.laplace import LaplaceApproximation, Marginal, Scores
 
 _WORTH = 0.5  # of -log p: steps that gain less are left to the quasi-Newton method
 _PROMISE = 1e-7  # of -log p: then y is right to less than a thousandth of its standard errors
@@ -46,7 +44,7 @@ class Here:
 
 
 @dataclass(frozen=True)
-class Found:
+class PopulationOptimum:
     """Where the search ended, and how; without scores if it could not begin."""
 
     here: Here
@@ -56,36 +54,27 @@ class Found:
 
 
 def minimise(
-    laplace: Laplace,
+    laplace: LaplaceApproximation,
     here: Here,
     *,
     max_iter: int,
     tell: Callable[[Here, Marginal], bool],
-) -> Found:
+) -> PopulationOptimum:
     """Go on from `here` until the gradient vanishes.
 
-    Parameters
-    ----------
-    laplace : Laplace
-    here : Here
-        Of a search that begins, with an empty curvature.
-    max_iter : int
-    tell : callable
-        Called with every place that is reached; the search ends where it returns True.
+    A search that begins has an empty curvature.  `tell` is called with every place that is reached; the search ends
+    where it returns True.
 
-    Raises
-    ------
-    castfit._watch.Stopped
-        When the time is over.
+    Raises Stopped when the time is over.
     """
     lower, upper = laplace.question.bounds
     at = laplace.value(here.y, here.phi, roughly=not here.curvature.size)
     if at is None or not np.isfinite(at.value):
-        return Found(here, at, None, Status.START_FAILED)
+        return PopulationOptimum(here, at, None, Status.START_FAILED)
     if not here.curvature.size:
         here, at, stopped = _approached(laplace, replace(here, phi=at.modes.phi, value=at.value), at, max_iter, tell)
         if stopped:
-            return Found(here, at, laplace.scores(at), Status.STOPPED_BY_CALLBACK)
+            return PopulationOptimum(here, at, laplace.scores(at), Status.STOPPED_BY_CALLBACK)
         at = laplace.value(here.y, here.phi) or at  # exactly
     scores = laplace.scores(at)
     curvature = here.curvature if here.curvature.size else definite(laplace.expected(at))
@@ -96,11 +85,11 @@ def minimise(
         promise = -float(gradient @ free + 0.5 * free @ here.curvature @ free)
         here = replace(here, promise=promise)
         if tell(here, at):
-            return Found(here, at, scores, Status.STOPPED_BY_CALLBACK)
+            return PopulationOptimum(here, at, scores, Status.STOPPED_BY_CALLBACK)
         if promise <= _PROMISE:
-            return Found(here, at, scores, Status.CONVERGED)
+            return PopulationOptimum(here, at, scores, Status.CONVERGED)
         if here.iteration >= max_iter:
-            return Found(here, at, scores, Status.MAX_ITERATIONS)
+            return PopulationOptimum(here, at, scores, Status.MAX_ITERATIONS)
         taken: Marginal | None = None
         radius = here.radius
         while taken is None:
@@ -116,7 +105,7 @@ def minimise(
                 radius = 0.3 * min(radius, float(np.abs(step).max()))
                 if radius < _SMALLEST:
                     status = Status.ACCEPTABLE if promise < 1e-3 else Status.STEP_TOO_SMALL
-                    return Found(here, at, scores, status)
+                    return PopulationOptimum(here, at, scores, status)
         after = laplace.scores(taken)
         curvature = updated(here.curvature, taken.y - here.y, after.gradient - gradient)
         at, scores = taken, after
@@ -124,7 +113,7 @@ def minimise(
 
 
 def _approached(
-    laplace: Laplace, here: Here, at: Marginal, max_iter: int, tell: Callable[[Here, Marginal], bool]
+    laplace: LaplaceApproximation, here: Here, at: Marginal, max_iter: int, tell: Callable[[Here, Marginal], bool]
 ) -> tuple[Here, Marginal, bool]:
     """Go on by expectation and maximisation as long as that gains; tell whether that was stopped."""
     while here.iteration < max_iter:
@@ -147,7 +136,7 @@ def definite(information: Array) -> Array:
     return information + _RIDGE * np.diag(np.maximum(diagonal, least))
 
 
-def moved(laplace: Laplace, at: Marginal, step: Array) -> Array:
+def moved(laplace: LaplaceApproximation, at: Marginal, step: Array) -> Array:
     """Return from where modes are sought after a step of y: typical values take their individuals along."""
     before, _ = laplace.question.means(at.y)
     after, _ = laplace.question.means(at.y + step)

@@ -1,1 +1,7 @@
-"""What all runs of many fits share: executors, jobs, checkpoints, reporting."""
+"""What all runs of many fits share: where they run, how they are told of, what is kept of them on the disk.
+
+In flow tasks (a function, arguments) and `RunOptions`.  Out come their outcomes one by one, each entered as a row by
+the driver, reported, shown to the callback, and appended to the checkpoint; a run ends early by keyboard, callback or
+time, with what it has.  `run_result` is the base of all results, `optima` says what many fits mean together.  Read
+`loop` first.
+"""

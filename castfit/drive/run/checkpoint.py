@@ -19,46 +19,31 @@ from typing import Any, cast
 
 import numpy as np
 
-from castfit._support.json_codec import plain, restored
 from castfit._support.arguments import text
+from castfit._support.json_codec import plain, restored
+from castfit._support.status import InputError, check
 from castfit.fit.build_result import versions
 from castfit.problem.fingerprint import digest, fingerprint
 from castfit.problem.problem import Posable
-from castfit._support.status import InputError, check
 
 Header = Mapping[str, Any]
 Record = dict[str, Any]
 
 FORMAT = 1
 _KIND = "castfit_checkpoint"
+_RENAMED = {"level": "confidence_level", "levels": "confidence_levels", "start_max_time": "fit_max_time"}
+"""What castfit 0.2 called entries of headers."""
 _FOREIGN = "is no checkpoint of castfit; choose another file"
 
 
 class Checkpoint:
     """A file that grows by one record at a time.
 
-    Parameters
-    ----------
-    path : str or Path
-    header : mapping
-        What the records belong to: entries in words, compared one by one, and ``"versions"``, which are not.
-    resume : bool
-        Whether to continue a file that exists; a file that does not is begun.
-    verbose : int
-        Whether to say on standard error, once, that the file cannot be written.
-
-    Attributes
-    ----------
-    records : tuple of dict
-        What the file held when it was opened; `castfit._json.rebuilt` makes dataclasses of it.
-    trouble : str
-        What is missing in the file and why; empty if nothing is.
-
-    Raises
-    ------
-    InputError
-        If the file exists and is not to be continued, is damaged, or belongs to another problem; every difference is
-        named.
+    Its header says what the records belong to: entries in words, compared one by one, and ``"versions"``, which are
+    not.  A file that exists is continued if `resume` says so; InputError names every difference of one that belongs to
+    something else.  `records` is what it held then, of which `castfit._support.json_codec.rebuilt` makes dataclasses;
+    `trouble` says what is missing in it and why.  A verbose one says once, on standard error, that it cannot be
+    written.
     """
 
     def __init__(self, path: str | os.PathLike[str], header: Header, *, resume: bool, verbose: int = 0) -> None:
@@ -84,7 +69,7 @@ class Checkpoint:
             _sync_folder(self.path.parent)
 
     def append(self, record: Mapping[str, Any]) -> bool:
-        """Write a record, names of whatever `castfit._json.plain` knows; tell whether it is on the disk afterwards."""
+        """Write a record, names of whatever `plain` knows; tell whether it is on the disk afterwards."""
         return self._write(_line(record))
 
     def _write(self, line: bytes) -> bool:
@@ -142,12 +127,8 @@ def seed_of(rng: int | np.random.Generator) -> int | str:
 def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
     """Read a checkpoint as far as its lines are complete: header, records, and the number of bytes that this takes.
 
-    The header is None if a run was killed before it was written.
-
-    Raises
-    ------
-    InputError
-        If the file is no checkpoint, damaged in the middle, or of a later version of castfit.
+    The header is None if a run was killed before it was written.  A file that is no checkpoint, damaged in the middle,
+    or of a later version of castfit is refused.
     """
     try:
         content = Path(path).read_bytes()
@@ -172,7 +153,7 @@ def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
     version = header.pop(_KIND)
     if version != FORMAT:
         raise InputError("checkpoint", [f"'{path}' has format {version}; this castfit reads format {FORMAT}"])
-    return header, tuple(records), whole
+    return {_RENAMED.get(key, key): value for key, value in header.items()}, tuple(records), whole
 
 
 def write(path: str | Path, header: Header, records: Iterable[Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Tasks of a run: what they share, as bytes that every process thaws once, and how they end."""
+"""Tasks of a run: what they share, bytes of `RunOptions.freeze` that every process thaws once, and how they end."""
 
 from __future__ import annotations
 
@@ -36,33 +36,6 @@ def task(function: Callable[P, T]) -> Callable[P, T | InputError | str]:
             return f"{type(error).__name__}: {error}"
 
     return run
-
-
-def freeze(where: str, what: str, parts: Parts, *, needed: bool) -> bytes | Parts:
-    """Pickle what tasks share, so that it is built in the same way everywhere, here too.
-
-    Parameters
-    ----------
-    where, what : str
-        The function that the user called, and the parts in words, for the message.
-    parts : tuple
-    needed : bool
-        Whether it must reach other processes; otherwise what cannot be pickled is returned as it is.
-
-    Raises
-    ------
-    InputError
-        If it is needed and cannot be pickled.
-    """
-    try:
-        job = pickle.dumps(parts)
-        pickle.loads(job)
-    except Exception as error:  # whatever a user's class raises
-        if not needed:
-            return parts
-        reason = f"{what} cannot be sent to other processes ({type(error).__name__}: {error})"
-        raise InputError(where, [f"{reason}; define their classes in a module, or use workers=1"]) from error
-    return job
 
 
 _thawed = threading.local()  # CasADi's functions are not shared between threads

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from castfit._support.progress_line import time_left
-from castfit._support.process_pool import Pool, Task
+import numpy as np
+
 from castfit._support.arguments import text
-from castfit.drive.run.found import Answer
-from castfit.drive.run.options import RunOptions
-from castfit.drive.run.reporting import is_tenth, reporter
-from castfit.result.result import Result
+from castfit._support.process_pool import Outcomes, Pool, Task
+from castfit._support.progress_line import time_left
 from castfit._support.status import Status
+from castfit.drive.run.options import RunOptions
+from castfit.drive.run.reporting import Reporter, is_tenth, reporter
+from castfit.drive.run.run_result import Answer
+from castfit.result.result import Result
 
 
 @dataclass(frozen=True)
-class Told:
+class ProgressReport:
     """What a fit that ended leaves to tell: what a callback gets, the state of the run, the fit, how many ended.
 
     Of a run that has `enough` nothing more is wanted: what is still running is given up.  To a state that does not say
@@ -35,32 +38,62 @@ class Told:
     timed: bool = False
 
 
+@dataclass(frozen=True)
+class RunSession:
+    """A run that is under way: its workers, and who is told how far it is."""
+
+    run: RunOptions
+    pool: Pool
+    report: Reporter
+
+    def outcomes(self, function: Callable[..., Any], tasks: deque[Task], *, limit: float = np.inf) -> Outcomes:
+        """Yield key and outcome of tasks, as they end; see `castfit._support.process_pool.Pool.run`."""
+        return self.pool.run(function, tasks, limit=limit, deadline=self.run.deadline)
+
+    def answers(self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """Call a function with each of these arguments; return the outcomes in this order, whoever gave them."""
+        tasks = deque(enumerate(calls))
+        count = len(tasks)
+        found = dict(self.outcomes(function, tasks))
+        return [found[i] for i in range(count)]
+
+    def told(self, now: Any, state: str, last: str, *, milestone: bool) -> bool:
+        """Report, and tell the callback; return whether that asks to stop."""
+        self.report(state, last, milestone=milestone)
+        return self.run.wants_end(now)
+
+
+@contextmanager
+def session_of(run: RunOptions) -> Generator[RunSession, None, None]:
+    """Yield the session of a run for a ``with`` block, after which no process is left."""
+    with Pool(run.workers) as pool, reporter(run.verbose) as report:
+        yield RunSession(run, pool, report)
+
+
 def carry_out(
     run: RunOptions,
     function: Callable[..., Any],
     tasks: deque[Task],
-    enter: Callable[[int, Any], Told | None],
+    enter: Callable[[int, Any], ProgressReport | None],
     *,
     limit: float,
 ) -> Status | None:
     """Run tasks until all have ended, or the keyboard or the callback ends them; return which.
 
     `enter` takes the key of a task and its outcome; it may add tasks, and raise KeyboardInterrupt for one that was
-    interrupted.  Everything else is as for `castfit._pool.Pool.run`.
+    interrupted.  Everything else is as for `castfit._support.process_pool.Pool.run`.
     """
     began, ended = time.perf_counter(), 0
     try:
-        with Pool(run.workers) as pool, reporter(run.verbose) as report:
-            for key, outcome in pool.run(function, tasks, limit=limit, deadline=run.deadline):
+        with session_of(run) as session:
+            for key, outcome in session.outcomes(function, tasks, limit=limit):
                 told = enter(key, outcome)
                 if told is None:
                     continue
                 ended += 1
                 left = time_left(time.perf_counter() - began, ended, told.total - told.finished)
-                report(
-                    told.state + ("" if told.timed else left), told.last, milestone=is_tenth(told.finished, told.total)
-                )
-                if run.wants_end(told.now):
+                state, milestone = told.state + ("" if told.timed else left), is_tenth(told.finished, told.total)
+                if session.told(told.now, state, told.last, milestone=milestone):
                     return Status.STOPPED_BY_CALLBACK
                 if told.enough:
                     break
@@ -84,13 +117,7 @@ def in_time(method: Callable[[float], Any], limit: float, deadline: float) -> An
 
 
 def answered(answer: Any) -> Answer:
-    """Read an answer: a Result, a driver's result that holds one as ``result`` or ``best``, or an Answer.
-
-    Raises
-    ------
-    TypeError
-        If it is neither.
-    """
+    """Read an answer: a Result, a driver's result that holds one as ``result`` or ``best``, or an Answer."""
     if isinstance(answer, Answer):
         return answer
     inside = (getattr(answer, name, None) for name in ("result", "best"))

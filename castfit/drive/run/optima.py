@@ -25,15 +25,10 @@ _LARGEST = 300.0
 class Optimum:
     """An optimum and the starts that led to it.
 
-    Attributes
-    ----------
-    chi2 : float
-        The lowest that was found.
-    starts : tuple of int
-        Which starts found it, the best first.
-    varying : tuple of str
-        Quantities whose estimates differ although chi2 does not: several optima of equal height (a symmetry), or a
-        valley, as where something is not identifiable.
+    chi2 : the lowest that was found
+    starts : which starts found it, the best first
+    varying : quantities whose estimates differ although chi2 does not: several optima of equal height (a symmetry), or
+        a valley, as where something is not identifiable
     """
 
     chi2: float
@@ -51,15 +46,8 @@ class Merit:
         cost = n/2 log(chi2 / n)    <=>    chi2 = n exp(2 cost / n)
 
     with n data: lower for a lower cost, which may be negative, and relatively different where costs per datum differ,
-    whatever the units of the data add to them.
-
-    Attributes
-    ----------
-    n_data : int
-    equivalent : bool
-        Whether it is the equivalent chi2.
-    floor : float
-        Differences that may be rounding, as where a model fits its data exactly.
+    whatever the units of the data add to them.  `equivalent` tells whether it is that one; differences below `floor`
+    may be rounding, as where a model fits its data exactly.
     """
 
     n_data: int
@@ -99,12 +87,8 @@ class Merit:
 def optima(ends: Mapping[int, tuple[float, Mapping[str, float]]], *, floor: float = 0.0) -> tuple[Optimum, ...]:
     """Gather fits of equal chi2, the lowest first.
 
-    Parameters
-    ----------
-    ends : mapping from start to (chi2, estimates)
-        Of the fits that succeeded.
-    floor : float
-        Differences of chi2 below this one are rounding, as where a model fits its data exactly.
+    ends : by start (chi2, estimates) of the fits that succeeded
+    floor : differences of chi2 below this one are rounding, as where a model fits its data exactly
     """
     order = sorted(ends, key=lambda i: (ends[i][0], i))
     groups: list[list[int]] = []
@@ -141,20 +125,12 @@ class Outlook:
     exceeds w by at most one half, which is N >= 2 w^2 + 3 w + 2 (Boender and Rinnooy Kan 1987, Mathematical Programming
     37, 59-80).
 
-    Attributes
-    ----------
-    n_fits, n_optima : int
-        N, of successful fits, and w.
-    unseen : float
-        Expected probability that the next successful fit ends in an optimum not seen yet; 1 if it cannot be told.
-    expected_optima : float
-        Expected number of optima; infinite if it cannot be told.
-    more_starts : int
-        Number of starts after which looking on would no longer be worth it, if nothing new turned up.
-    success_rate : float
-        Share of all starts that found the best optimum.
-    starts_for_best : float
-        Number of starts needed to find the best optimum with probability 0.99, were the search begun anew.
+    n_fits, n_optima : N, of successful fits, and w
+    unseen : expected probability that the next successful fit ends in an optimum not seen yet; 1 if it cannot be told
+    expected_optima : expected number of optima; infinite if it cannot be told
+    more_starts : number of starts after which looking on would no longer be worth it, if nothing new turned up
+    success_rate : share of all starts that found the best optimum
+    starts_for_best : number of starts needed to find the best optimum with probability 0.99, were the search begun anew
     """
 
     n_fits: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -13,32 +14,22 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arguments import flag_mistakes, is_count, is_one_of, option_mistakes, real, text
+from castfit._support.status import InputError, Status, check
 from castfit.drive.run.checkpoint import Checkpoint
-from castfit.drive.run.jobs import Parts, freeze
+from castfit.drive.run.jobs import Parts
 from castfit.problem.problem import kind_mistakes
-from castfit._support.status import Status, check
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """Where a run takes place, how long it may take, how it reports, and what it leaves on the disk.
 
-    Attributes
-    ----------
-    workers : int or concurrent.futures.Executor
-    max_time, start_max_time : float
-        Seconds for everything, and for one fit.
-    callback : callable or None
-    verbose : int
-    checkpoint : path or None
-    resume : bool
-    began : float
-        As `time.time` gives it.
+    `max_time` and `fit_max_time` are seconds for everything and for one fit; `began` is as `time.time` gives it.
     """
 
     workers: int | Executor = 1
     max_time: float = np.inf
-    start_max_time: float = np.inf
+    fit_max_time: float = np.inf
     callback: Callable[[Any], Any] | None = None
     verbose: int = 0
     checkpoint: str | PathLike[str] | None = None
@@ -47,7 +38,7 @@ class RunOptions:
 
     def cleaned(self) -> RunOptions:
         """Return options that are known to be right with plain numbers."""
-        numbers: dict[str, Any] = {name: real(getattr(self, name)) for name in ("max_time", "start_max_time")}
+        numbers: dict[str, Any] = {name: real(getattr(self, name)) for name in ("max_time", "fit_max_time")}
         if not isinstance(self.workers, Executor):
             numbers["workers"] = int(self.workers)
         return replace(self, **numbers)
@@ -59,7 +50,7 @@ class RunOptions:
             ("workers", self.workers, executor or is_count(self.workers, 1),
              "give a number of processes or a concurrent.futures.Executor"),
             *((name, getattr(self, name), (real(getattr(self, name)) or 0.0) > 0.0, seconds)
-              for name in ("max_time", "start_max_time")),
+              for name in ("max_time", "fit_max_time")),
             ("callback", self.callback, self.callback is None or callable(self.callback),
              "give a function of one argument"),
             ("verbose", self.verbose, is_one_of(self.verbose, 0, 1, 2), "choose 0, 1 or 2"),
@@ -90,8 +81,20 @@ class RunOptions:
         return Status.MAX_TIME if by is None and unfinished and self.seconds >= self.max_time else by
 
     def freeze(self, where: str, what: str, parts: Parts) -> bytes | Parts:
-        """Pickle what tasks share; see `castfit.drive.run.jobs.freeze`."""
-        return freeze(where, what, parts, needed=self.workers != 1)
+        """Pickle what tasks share, so that it is built in the same way everywhere, here too.
+
+        What cannot be pickled is returned as it is, unless other processes need it: then it is misuse of the function
+        `where`, which the user called, with the parts called `what`.
+        """
+        try:
+            job = pickle.dumps(parts)
+            pickle.loads(job)
+        except Exception as error:  # whatever a user's class raises
+            if self.workers == 1:
+                return parts
+            reason = f"{what} cannot be sent to other processes ({type(error).__name__}: {error})"
+            raise InputError(where, [f"{reason}; define their classes in a module, or use workers=1"]) from error
+        return job
 
     def opened(self, header: Mapping[str, Any]) -> AbstractContextManager[Checkpoint] | AbstractContextManager[None]:
         """Open the checkpoint for a ``with`` block that closes it; None in the block if there is none."""

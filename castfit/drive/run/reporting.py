@@ -9,7 +9,7 @@ from typing import Protocol
 from castfit._support.progress_line import live
 
 
-class Report(Protocol):
+class Reporter(Protocol):
     """Told how far a run is."""
 
     def __call__(self, state: str, last: str = "", *, milestone: bool = False) -> None:
@@ -18,7 +18,7 @@ class Report(Protocol):
 
 
 @contextmanager
-def reporter(verbose: int) -> Generator[Report, None, None]:
+def reporter(verbose: int) -> Generator[Reporter, None, None]:
     """Yield a function that shows how far a run is: never (0), by its state (1), or by everything that was done (2).
 
     On a terminal the state is rewritten in place; elsewhere it is told at milestones.

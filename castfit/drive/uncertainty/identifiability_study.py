@@ -1,7 +1,8 @@
 """`identifiability`: what the data determine, what they could determine, and what to measure next, in one place.
 
-structural   what the measured outputs cannot tell, however often and well they are measured (castfit.structure)
-practical    what these data do not tell, although they could (castfit.identifiability, castfit.region)
+structural   what the measured outputs cannot tell, however often and well they are measured
+             (castfit.result.structural_identifiability)
+practical    what these data do not tell, although they could (castfit.result.identifiability, confidence_region)
 """
 
 from __future__ import annotations
@@ -13,28 +14,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.arguments import option_mistakes, real, rng_mistakes
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.reprs import brief, listed
-from castfit._support.arguments import option_mistakes, real, rng_mistakes, text
-from castfit._support.text_tables import Sheet
-from castfit.result.collinearity import POOR, collinearity, largest_subset, most_collinear, sensitivities
-from castfit.result.identifiability import NOT_IDENTIFIABLE, POORLY_DETERMINED, UNKNOWN, WELL_DETERMINED
-from castfit.integrate import IntegratorOptions
-from castfit.result.experimental_design import Suggestion, suggestions
-from castfit.problem.problem import Posable, kind_mistakes
-from castfit.result.confidence_region import ConfidenceRegion
-from castfit.result.result import Result
-from castfit.result.covariance import statistics
 from castfit._support.status import check, suggest
+from castfit._support.text_tables import Sheet
+from castfit.drive.uncertainty.inputs import problem_mistakes
+from castfit.integrate import IntegratorOptions
+from castfit.problem.problem import Posable
+from castfit.result.collinearity import POOR, collinearity, largest_subset, most_collinear, sensitivities
+from castfit.result.confidence_region import ConfidenceRegion
+from castfit.result.covariance import statistics
+from castfit.result.experimental_design import Suggestion, suggestions
+from castfit.result.identifiability import NOT_IDENTIFIABLE, POORLY_DETERMINED, UNKNOWN, WELL_DETERMINED
+from castfit.result.result import Result
 from castfit.result.structural_identifiability import Structure, structure
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit._support.arrays import Array
     from castfit.problem.compiled_problem import Posed
 
-    Array = NDArray[np.float64]
 
 STRUCTURAL = "structurally not identifiable"
 PRACTICAL = "practically not identifiable"
@@ -187,24 +189,17 @@ def identifiability(
     """
     began, limit = time.perf_counter(), real(max_time)
     given: Any = problem
-    asked: Any = given.problem if isinstance(given, Result) else given
     mistakes = rng_mistakes(rng)
     mistakes += option_mistakes(("max_time", max_time, limit is not None and limit > 0.0, "give a number of seconds"))
-    if isinstance(given, Result) and asked is None:
-        mistakes.append("a loaded result does not know its model; use result.with_problem(problem) first")
-    elif not isinstance(given, Result) and not hasattr(given, "posed"):
-        mistakes.append(f"the first argument is {text(given)}; give a Result or a Problem")
-    else:
-        mistakes += kind_mistakes(asked)
+    mistakes += problem_mistakes(given, "give a Result or a Problem")
     check("identifiability", mistakes)
     assert limit is not None
-    fitted = given if isinstance(given, Result) and given.success else None
-    assert asked is not None
-    posed: Posed = asked.posed
-    if isinstance(given, Result) and given.absolute_sigma != posed.absolute_sigma:
-        posed = posed.assuming(absolute_sigma=given.absolute_sigma)
-    theta = given.theta if isinstance(given, Result) else posed.guess
-    options = given.integrator if isinstance(given, Result) else IntegratorOptions()
+    if isinstance(given, Result):
+        assert given.problem is not None
+        fitted, theta, options = given if given.success else None, given.theta, given.integrator
+        posed = given.problem.posed.assuming(absolute_sigma=given.absolute_sigma)
+    else:
+        fitted, theta, options, posed = None, given.posed.guess, IntegratorOptions(), given.posed
     generator = np.random.default_rng(rng)
     bare = structure(posed, theta, generator, options, wanted=lambda: time.perf_counter() - began < 0.5 * limit)
     known = np.asarray(fitted.information) if fitted is not None else _design(posed, theta, options)

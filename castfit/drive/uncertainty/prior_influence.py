@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.arguments import text
+from castfit._support.status import check
 from castfit._support.text_tables import aligned, rounded
+from castfit.drive.uncertainty.inputs import UNKNOWN_MODEL
 from castfit.fit.fit import fit
 from castfit.result.identifiability import AT_BOUND, AT_KINK, NOT_IDENTIFIABLE
 from castfit.result.result import Result
-from castfit._support.status import check
 
 if TYPE_CHECKING:
     from castfit.fit.methods import Solver, Transcription
@@ -150,8 +151,8 @@ def prior_influence(
         check("prior_influence", [f"result is {text(given)}; give the result of a fit"])
     problem = result.problem
     if problem is None:
-        check("prior_influence", ["a loaded result does not know its model; use result.with_problem(problem) first"])
-        raise AssertionError
+        check("prior_influence", [UNKNOWN_MODEL])
+    assert problem is not None
     if len(problem.posed.every_prior) == len(problem.posed.smooth):
         said = " (how smooth an estimated input is, stays)" if problem.posed.smooth else ""
         check("prior_influence", [f"the problem has no priors{said}; there is nothing to compare"])

@@ -16,10 +16,9 @@ import numpy as np
 
 if TYPE_CHECKING:
     import casadi as ca
-    from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
-    Mask = NDArray[np.bool_]
+    from castfit._support.arrays import Array, Mask
+
 
 _NULL = 1e-11  # singular values below it, relative to the largest, are rounding
 _SIMPLE = 60.0  # coefficients that are multiples of 1 / 60 but for rounding are taken as such
@@ -48,16 +47,10 @@ class Laws:
 def conservation_laws(
     ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, vary: Mask, time: float = 0.0
 ) -> Laws:
-    """Find the linear conservation laws of a right-hand side.
+    """Find the linear conservation laws of a right-hand side  (t, x, z, p, u) -> (n_x,).
 
-    Parameters
-    ----------
-    ode : casadi.Function
-        (t, x, z, p, u) -> (n_x,).
-    x, z, p, u : arrays
-        A point, for orders of magnitude; u is held.
-    vary : (n_p,) bool array
-        Parameters for all of whose values a law must hold; the others are held.
+    x, z, p, u are a point, for orders of magnitude; u is held.  A law must hold for all values of the parameters that
+    `vary` (n_p,); the others are held.
     """
     n_x = x.size
     rng = np.random.default_rng(_SEED)

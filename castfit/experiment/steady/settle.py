@@ -20,9 +20,8 @@ import numpy as np
 from scipy.linalg import lapack
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from castfit._support.arrays import Array
 
-    Array = NDArray[np.float64]
 
 _D = 1.0 / (2.0 + np.sqrt(2.0))
 _E32 = 6.0 + np.sqrt(2.0)
@@ -35,7 +34,7 @@ _LARGEST_FACTOR, _SMALLEST_FACTOR = 5.0, 0.2
 
 
 @dataclass(frozen=True)
-class Moment:
+class SettlingPoint:
     """Where the integration is: time, variables w (n,), rates F (n,), Jacobian J (n, n), magnitudes so far (n,)."""
 
     time: float
@@ -46,7 +45,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Step:
+class SettlingStep:
     """Where a step leads: w⁺ (n,), its error (n,), and F (n,) and J (n, n) there."""
 
     w: Array
@@ -73,24 +72,17 @@ def step_graph(w: ca.SX, p: ca.SX, f: ca.SX, n_x: int) -> tuple[list[ca.SX], lis
 
 
 def march(
-    step: Callable[[Array, float, Array, Array], Step],
+    step: Callable[[Array, float, Array, Array], SettlingStep],
     both: Callable[[Array], tuple[Array, Array]],
     w: Array,
     n_x: int,
     steps: int,
-) -> Iterator[Moment]:
+) -> Iterator[SettlingPoint]:
     """Yield the start and what every accepted step leads to; ends where steps fail or their number is used up.
 
-    Parameters
-    ----------
-    step : callable
-        (w, h, F(w), W^-1) to what `step_graph` computes.
-    both : callable
-        w to F(w) with its Jacobian.
-    w : (n,) array
-        Consistent variables, the n_x differential ones first.
-    steps : int
-        Accepted or not.
+    step : (w, h, F(w), W^-1) to what `step_graph` computes;  both : w to F(w) with its Jacobian
+    w : (n,) consistent variables, the n_x differential ones first
+    steps : how many at most, accepted or not
     """
     mass = np.zeros(w.size)
     mass[:n_x] = 1.0
@@ -99,7 +91,7 @@ def march(
     fastest = _fastest(jacobian[:n_x, :n_x])
     h = _FIRST / fastest if fastest > 0.0 else 1.0
     size = _sizes(both, w, n_x, fastest)
-    yield Moment(time, w, f0, jacobian, size)
+    yield SettlingPoint(time, w, f0, jacobian, size)
     masses = np.diag(mass)
     for _ in range(steps):
         if not (math.isfinite(h) and _finite(f0) and _finite(jacobian)):
@@ -114,7 +106,7 @@ def march(
         if worst <= 1.0:
             time, w, f0, jacobian = time + h, new.w, new.rate, new.jacobian
             size = np.maximum(size, np.abs(w))
-            yield Moment(time, w, f0, jacobian, size)
+            yield SettlingPoint(time, w, f0, jacobian, size)
         factor = 0.8 * worst ** (-1.0 / 3.0) if worst > 0.0 else _LARGEST_FACTOR if worst == 0.0 else 0.0
         h *= min(max(factor, _SMALLEST_FACTOR), _LARGEST_FACTOR)
         if h < 1e-14 * time:

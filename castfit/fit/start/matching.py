@@ -12,67 +12,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.sparse_rows import sparse_rows
 from castfit._support.time_limit import Stopped
-from castfit.solve.plausible import signal_in_units
-from castfit.solve.softened import SoftenedProblem, Softening
+from castfit.solve.penalty_homotopy import SoftenedProblem, Softening
 from castfit.solve.solution import Ledger
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.trajectory import Trajectory, known_states
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from castfit._support.arrays import Array
     from castfit.integrate import IntegratorOptions
     from castfit.problem.compiled_problem import Posed
-    from castfit.solve.staged import Linearization, Mask, StagedProblem
+    from castfit.solve.staged import Mask
     from castfit.transcribe.trajectory import States
 
-    Array = NDArray[np.float64]
 
-_UNFELT = 1e-7  # response to a doubling of a parameter, of residuals relative to the signal, of gaps to the states
 _STATION = Softening(0.065, 1.0)
 _ITERATIONS = 30
 _FIRST_MU = 1e-6  # nearly linear least squares
 _DROP = 1e-6  # relative decrease below which the match is as good as it gets
 
 
-def unfelt(staged: StagedProblem, linear: Linearization) -> tuple[str, ...]:
-    """Name the quantities that neither residuals nor continuity respond to at a point; what has a prior responds.
-
-    Parameters
-    ----------
-    staged : StagedProblem
-    linear : Linearization
-    """
-    layout = staged.layout
-    response = np.sqrt(sparse_rows(linear.prior_jacobian).squares())
-    for chain, j, signal in zip(layout.chains, linear.jacobians, signal_in_units(staged, linear), strict=True):
-        unit = staged.scale[chain.nodes][:, :, None]
-        of_signal = (
-            j.R_q / np.where(signal > 0.0, signal, 1.0)[:, :, None]
-        )  # by row: their sigmas may differ by decades
-        felt = [of_signal, j.X_q / unit, j.A[None] / unit[:1], j.D_q / staged.scale[chain.inner][:, :, None]]
-        of_chain = np.max([np.abs(block).max(axis=(0, 1), initial=0.0) for block in felt], axis=0)
-        np.maximum.at(response, chain.theta, of_chain)
-    weak = response * staged.scale[: layout.n_theta] < _UNFELT
-    return tuple(name for name, is_weak in zip(layout.names, weak, strict=True) if is_weak)
-
-
 def matching(problem: Posed, theta: Array, states: States, integrator: IntegratorOptions) -> Array:
     """Return the theta (n_theta,) at which the model's equations fit the trajectories best, starting from theta.
 
-    Only equations of known states count: what is simulated agrees with the theta that it was simulated with.
-
-    Parameters
-    ----------
-    problem : Posed
-    theta : (n_theta,) array
-        Search scale.
-    states : {"data", "smoothed", "simulation"} or mapping
-        The trajectories, as in MultipleShooting.
-    integrator : IntegratorOptions
-        With which states that are not measured are simulated.
+    Only equations of known states count: what is simulated agrees with the theta that it was simulated with.  `states`
+    are as in MultipleShooting; the integrator simulates those that are not measured.
     """
     staged = Collocation(elements="data", states=states, integrator=integrator).transcribe(problem, theta)
     scale = staged.scale.copy()

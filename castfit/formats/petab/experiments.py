@@ -10,20 +10,18 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit.experiment.events import Event, Setting
-from castfit.experiment.experiment import Experiment
-from castfit.formats.petab.constants import Constants
-from castfit.formats.petab.entities import Entities
-from castfit.formats.petab.formulas import FormulaError, Graph, expression
-from castfit.formats.petab.naming import Naming
-from castfit.formats.petab.observing import Datum, Observing
-from castfit.formats.petab.stated import ExperimentRow, Period, Stated
 from castfit._support.status import InputError
+from castfit.experiment.events import Event, ParameterSwitch
+from castfit.experiment.experiment import Experiment
+from castfit.formats.petab.formulas import FormulaError, Graph, expression
+from castfit.formats.petab.identifiers import Constants, Entities, Naming
+from castfit.formats.petab.observing import Datum, Observing
+from castfit.formats.petab.problem_tables import ExperimentRow, Period, ProblemTables
 from castfit.simulate.steady_state import steady_state
 
 
 @dataclass(frozen=True)
-class Values:
+class PeriodValues:
     """What a period sets: constants of the model; initial values of its states by their own names; `set` says which.
 
     `where` is the table row of each target.
@@ -38,17 +36,17 @@ class Values:
 class Reader:
     """Makes experiments of rows; what is wrong is added to `mistakes`."""
 
-    stated: Stated
+    stated: ProblemTables
     entities: Entities
     naming: Naming
     mistakes: list[str]
 
-    def plan(self, row: ExperimentRow) -> dict[float, Values]:
+    def plan(self, row: ExperimentRow) -> dict[float, PeriodValues]:
         """Return what each period of an experiment sets."""
         later = row.during[0].time if row.during else 0.0
         return {p.time: self._values(p, row, moving=p.time > later) for p in row.periods}
 
-    def _values(self, period: Period, row: ExperimentRow, *, moving: bool) -> Values:
+    def _values(self, period: Period, row: ExperimentRow, *, moving: bool) -> PeriodValues:
         given = self._given(period, row)
         entities = self.entities
         if not moving and (row.before is None or period is row.before):
@@ -58,12 +56,12 @@ class Reader:
         self._refuse_states(given, period, row, moving=moving)
         if moving:
             constants = {n: v for n, v in given.items() if n not in states}
-            return Values(constants, {entities.state_of[n]: v for n, v in states.items()}, frozenset())
+            return PeriodValues(constants, {entities.state_of[n]: v for n, v in states.items()}, frozenset())
         try:
             start = entities.start(given)
         except InputError as error:
             self._add(f"{row.where}: {m}" for m in error.problems)
-            return Values({}, {}, frozenset())
+            return PeriodValues({}, {}, frozenset())
         chosen = frozenset(entities.state_of[n] for n in states)
         initial = {
             n: v
@@ -79,7 +77,7 @@ class Reader:
             f"{row.where}: '{n}' is computed from an initial value that a condition sets, which is not supported"
             for n in follow
         )
-        return Values({n: v for n, v in start.parameters.items() if n in self.naming.targets}, initial, chosen)
+        return PeriodValues({n: v for n, v in start.parameters.items() if n in self.naming.targets}, initial, chosen)
 
     def _at_begin(self, value: Graph, time: float) -> Graph:
         """Return a value with the model's own initial states, which are the current ones when an experiment begins."""
@@ -146,7 +144,7 @@ class Reader:
 
 def experiments_of(
     row: ExperimentRow,
-    plan: Mapping[float, Values],
+    plan: Mapping[float, PeriodValues],
     data: Sequence[Datum],
     observing: Observing,
     entities: Entities,
@@ -163,14 +161,14 @@ def experiments_of(
 def _experiment(
     row: ExperimentRow,
     label: str,
-    plan: Mapping[float, Values],
+    plan: Mapping[float, PeriodValues],
     data: Sequence[Datum],
     observing: Observing,
     entities: Entities,
     put: Constants,
 ) -> Experiment:
     first = row.during[0] if row.during else Period(0.0, ())
-    during = plan.get(first.time, Values({}, {}, frozenset()))
+    during = plan.get(first.time, PeriodValues({}, {}, frozenset()))
     initial: Any = {n: put(v) for n, v in during.states.items()}
     if row.before is not None:
         before = plan[row.before.time]
@@ -190,7 +188,7 @@ def _experiment(
     )
 
 
-def _constants(values: Values, put: Constants) -> dict[str, Graph]:
+def _constants(values: PeriodValues, put: Constants) -> dict[str, Graph]:
     """Return all constants that any condition sets: as these values say, else the model's own."""
     return {**put.defaults, **{n: put(v) for n, v in values.constants.items()}}
 
@@ -216,11 +214,11 @@ def _event(event: Event, put: Constants) -> Event:
     )
 
 
-def _changes(period: Period, values: Values, put: Constants) -> list[Any]:
+def _changes(period: Period, values: PeriodValues, put: Constants) -> list[Any]:
     """Return what a period changes when it begins; a value measured at its very beginning is measured after it."""
     found: list[Any] = []
     if values.constants:
-        found.append(Setting(period.time, {n: put(v) for n, v in values.constants.items()}, "after"))
+        found.append(ParameterSwitch(period.time, {n: put(v) for n, v in values.constants.items()}, "after"))
     if values.states:
         found.insert(0, Event(period.time, {n: put(v) for n, v in values.states.items()}, measured="after"))
     return found

@@ -8,29 +8,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import casadi as ca
 import numpy as np
 
-from castfit.experiment.experiment import Consistent, Experiment, Free
-from castfit.model.model import Model
+from castfit._support.status import check
 from castfit.densities.noise.base import Noise
 from castfit.densities.noise.models import Gaussian, Laplace, LogNormal
 from castfit.densities.noise.unknown import Unknown
+from castfit.densities.priors import (
+    Gamma,
+    LaplacePrior,
+    LogNormalPrior,
+    Normal,
+    PriorDistribution,
+    Truncated,
+    UniformPrior,
+)
+from castfit.experiment.experiment import Consistent, Experiment, Free, SteadyStart
 from castfit.formats.petab.infix import NotSayable, infix
-from castfit.formats.petab.needs import library
 from castfit.formats.petab.noise import LogLaplace
+from castfit.formats.petab.optional import library
 from castfit.formats.petab.saving import write_table
-from castfit.densities.priors import Gamma, Normal, PriorDistribution, Truncated, Uniform
-from castfit.densities.priors import Laplace as LaplacePrior
-from castfit.densities.priors import LogNormal as LogNormalPrior
-from castfit.problem.problem import Problem
-from castfit.experiment.steady import SteadyStart
+from castfit.model.model import Model
 from castfit.problem.parameters import Parameter
-from castfit._support.status import check
+from castfit.problem.problem import Problem
 
 _FIRST_SIGMA = 0.1  # of the data: the nominal value of a standard deviation of which nothing is known
 
@@ -191,22 +196,21 @@ def _parameter(name: str, value: float, given: Any, tables: _Tables) -> dict[str
     return row
 
 
+_PRIORS: dict[type[PriorDistribution], str] = {
+    Normal: "normal",
+    LogNormalPrior: "log-normal",
+    LaplacePrior: "laplace",
+    UniformPrior: "uniform",
+    Gamma: "gamma",
+}
+"""In PEtab's words; their numbers come in the same order."""
+
+
 def _prior(prior: PriorDistribution) -> tuple[str, tuple[float, ...]] | None:
     inner = prior.prior if isinstance(prior, Truncated) else prior
-    on = getattr(inner, "on", "value")
-    if on != "value":
+    if getattr(inner, "on", "value") != "value" or type(inner) not in _PRIORS:
         return None
-    if isinstance(inner, Normal):
-        return "normal", (inner.mean, inner.deviation)
-    if isinstance(inner, LogNormalPrior):
-        return "log-normal", (inner.mean, inner.deviation)
-    if isinstance(inner, LaplacePrior):
-        return "laplace", (inner.mean, inner.scale)
-    if isinstance(inner, Uniform):
-        return "uniform", (inner.lower, inner.upper)
-    if isinstance(inner, Gamma):
-        return "gamma", (inner.shape, inner.scale)
-    return None
+    return _PRIORS[type(inner)], tuple(getattr(inner, f.name) for f in fields(inner) if f.name != "on")
 
 
 def _add_experiment(problem: Problem, model: Model, experiment: Experiment, tables: _Tables) -> None:

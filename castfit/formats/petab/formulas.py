@@ -11,7 +11,8 @@ from typing import Any
 
 import casadi as ca
 
-from castfit.formats.petab.needs import library
+from castfit.formats.functions import circular_functions
+from castfit.formats.petab.optional import library
 
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 _NOT_NAMES = frozenset({"inf", "nan", "true", "false"})
@@ -40,10 +41,7 @@ def is_name(text: str) -> bool:
 def names_in(text: str) -> frozenset[str]:
     """Return the identifiers in a formula.
 
-    Raises
-    ------
-    FormulaError
-        If it cannot be read.
+    Raises FormulaError: if it cannot be read.
     """
     if is_name(text):
         return frozenset({text})
@@ -53,10 +51,7 @@ def names_in(text: str) -> frozenset[str]:
 def expression(text: str, known: Mapping[str, Graph]) -> Graph:
     """Return a formula as a CasADi expression of what its identifiers are; a number where it holds none.
 
-    Raises
-    ------
-    FormulaError
-        If it cannot be read, holds an unknown identifier, or a function that CasADi has not.
+    Raises FormulaError: if it cannot be read, holds an unknown identifier, or a function that CasADi has not.
     """
     value = number(text)
     if value is not None:
@@ -147,24 +142,6 @@ _FOLDED: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _inverse(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function of 1 / x."""
-
-    def inverted(x: Any) -> Any:
-        return function(1.0 / x)
-
-    return inverted
-
-
-def _reciprocal(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return 1 / a function."""
-
-    def reciprocal(x: Any) -> Any:
-        return 1 / function(x)
-
-    return reciprocal
-
-
 def _log(x: ca.SX, base: ca.SX | None = None) -> ca.SX:
     return ca.log(x) if base is None else ca.log(x) / ca.log(base)
 
@@ -174,30 +151,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "log": _log,
     "Abs": ca.fabs,
     "sign": ca.sign,
-    "sin": ca.sin,
-    "cos": ca.cos,
-    "tan": ca.tan,
-    "sec": _reciprocal(ca.cos),
-    "csc": _reciprocal(ca.sin),
-    "cot": _reciprocal(ca.tan),
-    "sinh": ca.sinh,
-    "cosh": ca.cosh,
-    "tanh": ca.tanh,
-    "sech": _reciprocal(ca.cosh),
-    "csch": _reciprocal(ca.sinh),
-    "coth": _reciprocal(ca.tanh),
-    "asin": ca.asin,
-    "acos": ca.acos,
-    "atan": ca.atan,
-    "asec": _inverse(ca.acos),
-    "acsc": _inverse(ca.asin),
-    "acot": _inverse(ca.atan),
-    "asinh": ca.asinh,
-    "acosh": ca.acosh,
-    "atanh": ca.atanh,
-    "asech": _inverse(ca.acosh),
-    "acsch": _inverse(ca.asinh),
-    "acoth": _inverse(ca.atanh),
+    **circular_functions("a"),
     "Not": ca.logic_not,
     "StrictLessThan": operator.lt,
     "StrictGreaterThan": operator.gt,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import casadi as ca
 
@@ -14,10 +14,7 @@ class NotSayable(ValueError):
 def infix(expressions: Sequence[ca.SX], names: Mapping[str, str], *, of_model: bool = False) -> list[str]:
     """Return expressions as text, with other names for some symbols; formulas of a model may round.
 
-    Raises
-    ------
-    NotSayable
-        For operations without a counterpart.
+    Raises NotSayable: for operations without a counterpart.
     """
     column = ca.vertcat(*(ca.SX(e) for e in expressions))
     found = ca.symvar(column)
@@ -43,10 +40,10 @@ def infix(expressions: Sequence[ca.SX], names: Mapping[str, str], *, of_model: b
             value = float(graph.instruction_constant(k))
             said = repr(value) if value >= 0 else f"({value!r})"
         elif op == ca.OP_IF_ELSE_ZERO:
-            said = _if(truth(taken[0]), number(taken[1]))
+            said = f"piecewise({number(taken[1])}, {truth(taken[0])}, 0)"
         elif op in _WORDS:
             read = truth if op in _LOGICAL else number
-            said = _WORDS[op](*(read(i) for i in taken))
+            said = _WORDS[op].format(*(read(i) for i in taken))
         elif op in _ROUNDING and of_model:
             said = f"{_ROUNDING[op]}({number(taken[0])})"
         else:
@@ -59,100 +56,43 @@ def infix(expressions: Sequence[ca.SX], names: Mapping[str, str], *, of_model: b
     return out
 
 
-def _between(sign: str) -> Callable[..., str]:
-    def said(a: str, b: str) -> str:
-        return f"({a} {sign} {b})"
-
-    return said
-
-
-def _function(name: str) -> Callable[..., str]:
-    def said(*arguments: str) -> str:
-        return f"{name}({', '.join(arguments)})"
-
-    return said
-
-
-def _larger(sign: str) -> Callable[..., str]:
-    def said(a: str, b: str) -> str:
-        return f"piecewise({a}, {a} {sign} {b}, {b})"
-
-    return said
-
-
-def _square(a: str) -> str:
-    return f"({a}^2)"
-
-
-def _twice(a: str) -> str:
-    return f"(2 * {a})"
-
-
-def _negative(a: str) -> str:
-    return f"(-{a})"
-
-
-def _inverse(a: str) -> str:
-    return f"(1 / {a})"
-
-
-def _sign(a: str) -> str:
-    return f"piecewise(1, {a} > 0, -1, {a} < 0, 0)"
-
-
-def _if(condition: str, value: str) -> str:
-    return f"piecewise({value}, {condition}, 0)"
-
-
-def _not(a: str) -> str:
-    return f"(!{a})"
-
-
-def _expm1(a: str) -> str:
-    return f"(exp({a}) - 1)"
-
-
-def _log1p(a: str) -> str:
-    return f"ln(1 + {a})"
-
-
 _LOGICAL = frozenset({ca.OP_AND, ca.OP_OR, ca.OP_NOT})
 _TRUE = _LOGICAL | {ca.OP_LT, ca.OP_LE, ca.OP_EQ, ca.OP_NE}
 _ROUNDING = {ca.OP_FLOOR: "floor", ca.OP_CEIL: "ceil"}  # of SBML; PEtab's tables have not these
-_WORDS: dict[int, Callable[..., str]] = {
-    ca.OP_ADD: _between("+"),
-    ca.OP_SUB: _between("-"),
-    ca.OP_MUL: _between("*"),
-    ca.OP_DIV: _between("/"),
-    ca.OP_POW: _between("^"),
-    ca.OP_CONSTPOW: _between("^"),
-    ca.OP_LT: _between("<"),
-    ca.OP_LE: _between("<="),
-    ca.OP_EQ: _between("=="),
-    ca.OP_NE: _between("!="),
-    ca.OP_AND: _between("&&"),
-    ca.OP_OR: _between("||"),
-    ca.OP_NOT: _not,
-    ca.OP_NEG: _negative,
-    ca.OP_INV: _inverse,
-    ca.OP_SQ: _square,
-    ca.OP_TWICE: _twice,
-    ca.OP_SIGN: _sign,
-    ca.OP_FMAX: _larger(">"),
-    ca.OP_FMIN: _larger("<"),
-    ca.OP_EXPM1: _expm1,
-    ca.OP_LOG1P: _log1p,
-    ca.OP_EXP: _function("exp"),
-    ca.OP_LOG: _function("ln"),
-    ca.OP_SQRT: _function("sqrt"),
-    ca.OP_FABS: _function("abs"),
-    ca.OP_SIN: _function("sin"),
-    ca.OP_COS: _function("cos"),
-    ca.OP_TAN: _function("tan"),
-    ca.OP_SINH: _function("sinh"),
-    ca.OP_COSH: _function("cosh"),
-    ca.OP_TANH: _function("tanh"),
-    ca.OP_ASIN: _function("arcsin"),
-    ca.OP_ACOS: _function("arccos"),
-    ca.OP_ATAN: _function("arctan"),
+_WORDS = {
+    ca.OP_ADD: "({0} + {1})",
+    ca.OP_SUB: "({0} - {1})",
+    ca.OP_MUL: "({0} * {1})",
+    ca.OP_DIV: "({0} / {1})",
+    ca.OP_POW: "({0} ^ {1})",
+    ca.OP_CONSTPOW: "({0} ^ {1})",
+    ca.OP_LT: "({0} < {1})",
+    ca.OP_LE: "({0} <= {1})",
+    ca.OP_EQ: "({0} == {1})",
+    ca.OP_NE: "({0} != {1})",
+    ca.OP_AND: "({0} && {1})",
+    ca.OP_OR: "({0} || {1})",
+    ca.OP_NOT: "(!{0})",
+    ca.OP_NEG: "(-{0})",
+    ca.OP_INV: "(1 / {0})",
+    ca.OP_SQ: "({0}^2)",
+    ca.OP_TWICE: "(2 * {0})",
+    ca.OP_SIGN: "piecewise(1, {0} > 0, -1, {0} < 0, 0)",
+    ca.OP_FMAX: "piecewise({0}, {0} > {1}, {1})",
+    ca.OP_FMIN: "piecewise({0}, {0} < {1}, {1})",
+    ca.OP_EXPM1: "(exp({0}) - 1)",
+    ca.OP_LOG1P: "ln(1 + {0})",
+    ca.OP_EXP: "exp({0})",
+    ca.OP_LOG: "ln({0})",
+    ca.OP_SQRT: "sqrt({0})",
+    ca.OP_FABS: "abs({0})",
+    ca.OP_SIN: "sin({0})",
+    ca.OP_COS: "cos({0})",
+    ca.OP_TAN: "tan({0})",
+    ca.OP_SINH: "sinh({0})",
+    ca.OP_COSH: "cosh({0})",
+    ca.OP_TANH: "tanh({0})",
+    ca.OP_ASIN: "arcsin({0})",
+    ca.OP_ACOS: "arccos({0})",
+    ca.OP_ATAN: "arctan({0})",
 }

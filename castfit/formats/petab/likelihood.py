@@ -8,28 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.blas_threads import one_blas_thread
 from castfit._support.arguments import text
+from castfit._support.blas_threads import one_blas_thread
+from castfit._support.status import check
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.native import obstacle
+from castfit.integrate.esdirk_binding import obstacle
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import Problem, kind_mistakes
+from castfit.result.covariance import neg2loglik
 from castfit.result.residuals import Seen, residual_table
 from castfit.result.result import Result
 from castfit.simulate.simulate import SimulationError
 from castfit.solve.assembly import cost_gradient
-from castfit.result.covariance import neg2loglik
-from castfit._support.status import check
-from castfit.transcribe.measured import constant
+from castfit.transcribe.observation import constant
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit._support.arrays import Array
+    from castfit.formats.petab.loading import LoadedProblem
     from castfit.problem.problem import Posable
     from castfit.solve.staged import Evaluation, StagedProblem
 
-    Array = NDArray[np.float64]
 
 _STEPS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)  # of differences, in units of theta where that is not a logarithm near 0
 
@@ -63,14 +64,9 @@ class Evaluated:
 class Objective:
     """The negative log likelihood of a problem as a function of theta, (n_theta,), in search scale.
 
-    Parameters
-    ----------
-    problem : Problem or Posed
-        Its priors are left out.
-    theta : (n_theta,) array
-        Where magnitudes of states are taken.
-    integrator : IntegratorOptions, optional
-        By default one that is accurate.
+    problem : its priors are left out
+    theta (n_theta,) : where magnitudes of states are taken
+    integrator : by default one that is accurate
     """
 
     def __init__(self, problem: Posable, theta: Array, integrator: IntegratorOptions | None = None) -> None:
@@ -82,10 +78,7 @@ class Objective:
     def evaluate(self, theta: Array) -> Evaluated:
         """Integrate the model at theta.
 
-        Raises
-        ------
-        SimulationError
-            If that fails.
+        Raises SimulationError: if that fails.
         """
         at = self.staged.evaluate(self._v(theta))
         if not at.ok:
@@ -194,3 +187,24 @@ def negative_log_likelihood(
     check("negative_log_likelihood", [] if given.names else kind_mistakes(given))
     theta = given.posed.theta_from(parameters or {})
     return Objective(given, theta, integrator).evaluate(theta).negative_log_likelihood
+
+
+def simulated(
+    loaded: LoadedProblem, parameters: Mapping[str, float] | None = None, integrator: IntegratorOptions | None = None
+) -> Array:
+    """Return the prediction of each measured value (n,), in the order of the measurements table.
+
+    parameters : natural values; those that are left out stand at their guess
+    """
+    problem = loaded.problem
+    theta = problem.posed.theta_from(parameters or {})
+    table = Objective(problem, theta, integrator).evaluate(theta).table
+    keys = zip(table["experiment"], table["output"], table["time"].tolist(), strict=True)
+    found = dict(zip(keys, table["prediction"].tolist(), strict=True))
+    rest = {c.name for c in problem.conditions if c.settled}
+    out: list[float] = []
+    for datum in loaded.observing.data:
+        name = datum.row.experiment
+        label = f"{name} at rest" if np.isinf(datum.row.time) and f"{name} at rest" in rest else name
+        out.append(found[label, datum.output, datum.row.time])
+    return np.array(out)

@@ -1,29 +1,43 @@
-"""`load`: a PEtab problem, version 1 or 2 of the format, as a castfit problem."""
+"""`load`: a PEtab problem, version 1 or 2 of the format, as a castfit problem.
+
+Tables say what is meant by names, the model what its identifiers mean; both become experiments of one model.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import casadi as ca
 
 from castfit._support.arguments import text
-from castfit.formats.petab import version_1, version_2
-from castfit.formats.petab.build import build
-from castfit.formats.petab.entities import read_entities
-from castfit.formats.petab.overview import read_overview
 from castfit._support.status import check
+from castfit.experiment.events import symbols_of
+from castfit.experiment.experiment import Experiment, SteadyStart
+from castfit.formats.petab import version_1, version_2
+from castfit.formats.petab.experiments import Reader, experiments_of
+from castfit.formats.petab.formulas import FormulaError, names_in
+from castfit.formats.petab.identifiers import Constants, Entities, Naming, name_all, read_entities
+from castfit.formats.petab.observing import Observing, observe
+from castfit.formats.petab.priors import beginnings, distribution
+from castfit.formats.petab.problem_tables import LIN, ParameterRow, ProblemTables
+from castfit.formats.petab.yaml_file import read_overview
+from castfit.model.model import Model
+from castfit.problem.parameters import Parameter
+from castfit.problem.problem import Problem
 
-if TYPE_CHECKING:
-    from castfit.formats.petab.observing import Observing
-    from castfit.formats.petab.stated import Stated
-    from castfit.problem.problem import Problem
+_DECADE = 10.0  # bounds farther apart than this, both positive, are searched on a logarithmic scale in version 2
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedProblem:
     """A problem with the tables that it was made from, and which of its outputs each row measures."""
 
-    stated: Stated
+    stated: ProblemTables
     observing: Observing
     problem: Problem
 
@@ -70,7 +84,7 @@ def load(file: str | Path) -> Problem:
     return load_tables(file).problem
 
 
-def load_tables(file: Any) -> Loaded:
+def load_tables(file: Any) -> LoadedProblem:
     """Read a problem, and keep what its tables say."""
     given: Any = file
     if not isinstance(given, (str, Path)):
@@ -79,4 +93,110 @@ def load_tables(file: Any) -> Loaded:
     mistakes: list[str] = []
     stated = (version_1 if overview.version == 1 else version_2).read(overview, mistakes)
     observing, problem = build(stated, read_entities(stated.model_file, mistakes), mistakes)
-    return Loaded(stated, observing, problem)
+    return LoadedProblem(stated, observing, problem)
+
+
+def build(stated: ProblemTables, entities: Entities, mistakes: list[str]) -> tuple[Observing, Problem]:
+    """Return what is observed, and the problem; all mistakes, those found before too, are raised at once.
+
+    Raises InputError: listing every mistake with its file and line.
+    """
+    naming = name_all(stated, entities, mistakes)
+    observing = observe(stated.observables, stated.measurements, naming.known, mistakes)
+    reader = Reader(stated, entities, naming, mistakes)
+    plans = {row.name: reader.plan(row) for row in stated.experiments}
+    data = {row.name: [d for d in observing.data if d.row.experiment == row.name] for row in stated.experiments}
+    for row in stated.experiments:
+        reader.refuse(row, data[row.name])
+    put = Constants.of(entities, naming.kept, naming.targets)
+    model = _model(entities, naming, observing, put, mistakes)
+    mistakes += _unused(stated, entities, naming)
+    priors = [(row, distribution(row, truncated=False)) for row in stated.parameters]
+    mistakes += [
+        f"{row.where}: the prior of '{row.name}': {said}"
+        for row, prior in priors
+        if prior is not None
+        for said in prior.mistakes()
+    ]
+    check("petab.load", mistakes)
+    experiments = [
+        made
+        for row in stated.experiments
+        for made in experiments_of(row, plans[row.name], data[row.name], observing, entities, put)
+    ]
+    used = {*model.parameters, *_inside(experiments)} - {*naming.targets}
+    parameters = {n: _parameter(row, stated.version) for n, row in naming.table.items() if n in used}
+    return observing, Problem(model, experiments, parameters=parameters)
+
+
+def _model(entities: Entities, naming: Naming, observing: Observing, put: Constants, mistakes: list[str]) -> Model:
+    rates = {symbol: put.graph(rate) for symbol, rate in entities.rates.values()}
+    algebraic = {symbol: put.graph(residual) for symbol, residual in entities.algebraic.items()}
+    outputs = {n: put.graph(graph) for n, graph in observing.outputs.items()}
+    initial = {n: put(v) for n, v in entities.initial.items()}
+    graphs = [*rates.values(), *algebraic.values(), *outputs.values(), *map(ca.SX, initial.values())]
+    own = {s.name() for s in (*rates, *algebraic, entities.time)}
+    inside = {s.name(): s for s in ca.symvar(ca.vertcat(*graphs)) if s.name() not in own}
+    allowed = {*naming.table, *naming.targets, *(n for of in observing.placeholders.values() for n in of)}
+    mistakes += [
+        f"'{n}' of the model has no value: give one in the model, in the parameter table or in every condition"
+        for n in inside
+        if n not in allowed
+    ]
+    parameters = {n: entities.constants[n] for n in naming.kept} | inside
+    if mistakes:  # a graph may be made of what is wrong
+        return Model({ca.SX.sym("nothing"): 0.0})
+    return Model(
+        rates,
+        algebraic=algebraic,
+        parameters=parameters.values(),
+        outputs=outputs,
+        time=entities.time,
+        initial={entities.rates[n][0]: v for n, v in initial.items()},
+    )
+
+
+def _unused(stated: ProblemTables, entities: Entities, naming: Naming) -> list[str]:
+    """Find estimated parameters that neither the model nor any table contains."""
+    inside: set[str] = set(entities.meaning)
+    said = [c.value for group in stated.conditions.values() for c in group]
+    said += [formula for row in stated.observables for formula in (row.formula, row.noise)]
+    said += [text for m in stated.measurements for text in (*m.overrides, *m.noise_overrides)]
+    for formula in dict.fromkeys(said):
+        with suppress(FormulaError):  # said elsewhere
+            inside |= names_in(formula)
+    return [
+        f"{row.where}: '{row.name}' is estimated, but nothing depends on it"
+        for n, row in naming.table.items()
+        if row.estimated and n not in inside
+    ]
+
+
+def _inside(experiments: Iterable[Experiment]) -> set[str]:
+    """Return the names in expressions of experiments."""
+    found: set[str] = set()
+    for e in experiments:
+        found |= symbols_of(e.events)
+        before: list[Any] = []
+        rest = e.steady
+        while rest is not None:
+            before += [*rest.parameters.values(), *rest.initial.values()]
+            rest = rest.initial if isinstance(rest.initial, SteadyStart) else None
+        spreads = [model.sigma for model in e.noise.values()]
+        for value in (*e.parameters.values(), *e.initial.values(), *before, *spreads):
+            if isinstance(value, ca.SX):
+                found |= {s.name() for s in ca.symvar(value)}
+    return found
+
+
+def _parameter(row: ParameterRow, version: int) -> Parameter:
+    if not row.estimated:
+        assert row.nominal is not None
+        return Parameter(row.nominal, fixed=True)
+    log = row.scale != LIN or (version > 1 and row.lower > 0 and row.upper > _DECADE * row.lower)
+    value = row.nominal
+    if value is None:
+        value = sqrt(row.lower * row.upper) if log else 0.5 * (row.lower + row.upper)
+    value = min(max(value, row.lower), row.upper)
+    prior = distribution(row, truncated=version > 1)
+    return Parameter(value, row.lower, row.upper, "log" if log else "linear", prior=prior, starts=beginnings(row))

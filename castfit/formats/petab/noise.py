@@ -7,7 +7,7 @@ factor log 10 in each logarithm; rows are those of `Laplace`, with d log mu in t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import casadi as ca
 import numpy as np
@@ -17,9 +17,8 @@ from castfit.densities.noise.base import Noise, pairs, positive
 from castfit.densities.noise.density import Density, lower_triangular, secant
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from castfit._support.arrays import Array
 
-    Array = NDArray[np.float64]
 
 _KINK = 1e-3  # |r| is a parabola of this half width at 0, as in Laplace
 
@@ -29,14 +28,12 @@ _KINK = 1e-3  # |r| is a parabola of this half width at 0, as in Laplace
 class LogLaplace(Noise):
     """Double exponential errors of the logarithm; the density is that of the measured value itself.
 
-    Parameters
-    ----------
-    sigma : float, array, `unknown` or casadi.SX, optional
-        Scale of the logarithm's errors, without unit; nothing means unknown.
-    base : {"e", 10}
-        Which logarithm.
+    sigma : scale of the logarithm's errors, without unit; nothing means unknown
+    base {"e", 10} : which logarithm
     """
 
+    in_unit_of_output: ClassVar[bool] = False
+    heavy: ClassVar[bool] = True
     base: Any = field(default="e", kw_only=True)
 
     @property
@@ -77,16 +74,6 @@ class LogLaplace(Noise):
     def additive(self) -> bool:
         """Whether a value is its prediction plus an error, on the axis of the logarithm."""
         return True
-
-    @property
-    def heavy(self) -> bool:
-        """Whether values far away are to be expected."""
-        return True
-
-    @property
-    def in_unit_of_output(self) -> bool:
-        """Whether the spread has the unit of the output: no, it is that of a logarithm."""
-        return False
 
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return the mean absolute deviation of the logarithm."""

@@ -17,11 +17,11 @@ from typing import Any
 
 import casadi as ca
 
+from castfit._support.status import suggest
 from castfit.densities.noise.models import Gaussian, Laplace, LogNormal, Noise
 from castfit.formats.petab.formulas import FormulaError, Graph, expression, number
 from castfit.formats.petab.noise import LogLaplace
-from castfit.formats.petab.stated import LAPLACE, LIN, LOG10, MeasurementRow, ObservableRow
-from castfit._support.status import suggest
+from castfit.formats.petab.problem_tables import LAPLACE, LIN, LOG10, MeasurementRow, ObservableRow
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,9 @@ class Datum:
 class Observing:
     """All observables, worked out.
 
-    Attributes
-    ----------
     outputs : mapping from a name to its expression
     noise : mapping from an output to its noise model, without a spread
-    data : tuple of Datum
-        One for each row of the measurements.
+    data : one for each row of the measurements
     placeholders : mapping from an experiment to values of placeholders that became parameters
     shown : mapping from an output to the observable that it belongs to
     """

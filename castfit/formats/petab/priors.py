@@ -6,7 +6,7 @@
     Rayleigh       cost  x^2 / (2 s^2) - log x
 
 Where a cost is straight in log x, or bends the wrong way, its row has a small curvature of its own (see
-castfit.priors.distributions); its slope is exact everywhere.
+castfit.densities.priors.distributions); its slope is exact everywhere.
 """
 
 from __future__ import annotations
@@ -15,29 +15,37 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import atan, copysign, exp, inf, log, log1p, pi, sqrt, tan
 
-from castfit.formats.petab.stated import LIN, ParameterRow, Prior
-from castfit.densities.priors import Gamma, Laplace, LogNormal, Normal, PriorDistribution, Truncated, Uniform
-from castfit.densities.priors.distributions import STRAIGHT, Row, is_finite, is_positive
+from castfit.densities.priors import (
+    Gamma,
+    LaplacePrior,
+    LogNormalPrior,
+    Normal,
+    PriorDistribution,
+    Truncated,
+    UniformPrior,
+)
+from castfit.densities.priors.distributions import STRAIGHT, PriorRow, is_finite, is_positive
+from castfit.formats.petab.problem_tables import LIN, ParameterRow, PriorEntry
 
 _KNEE = 1e-3  # of its scale: half the width of the parabola that stands for the kink of a log-Laplace prior
 
 
 @dataclass(frozen=True, repr=False)
-class LogLaplace(PriorDistribution):
+class LogLaplacePrior(PriorDistribution):
     """The prior of a positive value whose natural logarithm has a Laplace distribution; a density of the value."""
 
     mean: float
     scale: float
 
-    def row(self, x: float) -> Row:
+    def row(self, x: float) -> PriorRow:
         """Return the local model of the cost at a natural value."""
         if not x > 0.0:
-            return Row(inf, inf, inf)
+            return PriorRow(inf, inf, inf)
         u = (log(x) - self.mean) / self.scale
         size, slope = (abs(u), copysign(1.0, u)) if abs(u) > _KNEE else (0.5 * u * u / _KNEE + 0.5 * _KNEE, u / _KNEE)
         z = slope / self.scale + 1.0  # d cost / d log x
         j = 1.0 / (STRAIGHT * self.scale)
-        return Row(z / j, j / x, size + log(x) - self._least)
+        return PriorRow(z / j, j / x, size + log(x) - self._least)
 
     @property
     def _least(self) -> float:
@@ -85,11 +93,11 @@ class LogUniform(PriorDistribution):
     lower: float
     upper: float
 
-    def row(self, x: float) -> Row:
+    def row(self, x: float) -> PriorRow:
         """Return the local model of the cost at a natural value."""
         if not x > 0.0:
-            return Row(inf, inf, inf)
-        return Row(STRAIGHT, 1.0 / (STRAIGHT * x), log(x / self.lower))
+            return PriorRow(inf, inf, inf)
+        return PriorRow(STRAIGHT, 1.0 / (STRAIGHT * x), log(x / self.lower))
 
     def cdf(self, x: float) -> float:
         """Return the probability of a value below x."""
@@ -123,17 +131,17 @@ class LogUniform(PriorDistribution):
 
 
 @dataclass(frozen=True, repr=False)
-class Cauchy(PriorDistribution):
+class CauchyPrior(PriorDistribution):
     """Cauchy's distribution."""
 
     location: float
     scale: float
 
-    def row(self, x: float) -> Row:
+    def row(self, x: float) -> PriorRow:
         """Return the local model of the cost: rows reweighted, since far away the cost bends the other way."""
         u = (x - self.location) / self.scale
         w = sqrt(2.0 / (1.0 + u * u))
-        return Row(u * w, w / self.scale, log1p(u * u))
+        return PriorRow(u * w, w / self.scale, log1p(u * u))
 
     def cdf(self, x: float) -> float:
         """Return the probability of a value below x."""
@@ -162,13 +170,13 @@ class Rayleigh(PriorDistribution):
 
     scale: float
 
-    def row(self, x: float) -> Row:
+    def row(self, x: float) -> PriorRow:
         """Return the local model of the cost at a natural value."""
         if not x > 0.0:
-            return Row(inf, inf, inf)
+            return PriorRow(inf, inf, inf)
         u = x / self.scale
         j = sqrt(1.0 + 1.0 / (u * u)) / self.scale  # cost'' = (1 + 1/u^2) / scale^2
-        return Row((u - 1.0 / u) / self.scale / j, j, 0.5 * u * u - log(u) - 0.5)
+        return PriorRow((u - 1.0 / u) / self.scale / j, j, 0.5 * u * u - log(u) - 0.5)
 
     def cdf(self, x: float) -> float:
         """Return the probability of a value below x."""
@@ -202,22 +210,22 @@ def _chi_square(dof: float) -> PriorDistribution:
 
 
 _NATURAL: dict[str, Callable[..., PriorDistribution]] = {
-    "uniform": Uniform,
+    "uniform": UniformPrior,
     "normal": Normal,
-    "laplace": Laplace,
-    "lognormal": LogNormal,
-    "loglaplace": LogLaplace,
+    "laplace": LaplacePrior,
+    "lognormal": LogNormalPrior,
+    "loglaplace": LogLaplacePrior,
     "loguniform": LogUniform,
-    "cauchy": Cauchy,
+    "cauchy": CauchyPrior,
     "rayleigh": Rayleigh,
     "gamma": Gamma,
     "exponential": _exponential,
     "chisquare": _chi_square,
 }
 _SCALED: dict[str, Callable[..., PriorDistribution]] = {
-    "parameterscaleuniform": Uniform,
+    "parameterscaleuniform": UniformPrior,
     "parameterscalenormal": Normal,
-    "parameterscalelaplace": Laplace,
+    "parameterscalelaplace": LaplacePrior,
 }
 
 
@@ -230,7 +238,7 @@ def distribution(row: ParameterRow, *, truncated: bool) -> PriorDistribution | N
     if row.prior is None:
         return None
     found = _distribution(row.prior, row.scale)
-    if truncated and not isinstance(found, Uniform) and not found.mistakes():
+    if truncated and not isinstance(found, UniformPrior) and not found.mistakes():
         return Truncated(found, row.lower, row.upper)
     return found
 
@@ -240,7 +248,7 @@ def beginnings(row: ParameterRow) -> PriorDistribution | None:
     return None if row.begins is None else _distribution(row.begins, row.scale)
 
 
-def _distribution(prior: Prior, scale: str) -> PriorDistribution:
+def _distribution(prior: PriorEntry, scale: str) -> PriorDistribution:
     kind = prior.kind.replace("-", "").lower()
     if kind in _SCALED:
         return _SCALED[kind](*prior.numbers, on="value" if scale == LIN else scale)

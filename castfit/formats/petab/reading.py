@@ -1,20 +1,111 @@
-"""What both versions of the format have in common: identifiers, lists of overrides, priors, bounds."""
+"""What both versions of the format have in common: rows, identifiers, lists of overrides, priors, bounds.
+
+A row of text knows its file and line, so that every mistake can name its place.
+"""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from math import inf, isfinite, isnan
+from pathlib import Path
 from typing import TypeVar
 
-from castfit.formats.petab.formulas import FormulaError, is_name, names_in, number
-from castfit.formats.petab.rows import Row
-from castfit.formats.petab.stated import LIN, MeasurementRow, ObservableRow, ParameterRow, Prior
 from castfit._support.status import suggest
+from castfit.formats.petab.formulas import FormulaError, is_name, names_in, number
+from castfit.formats.petab.problem_tables import LIN, MeasurementRow, ObservableRow, ParameterRow, PriorEntry
 
 _T = TypeVar("_T")
 
 
-def misplaced(rows: Iterable[Row], columns: Mapping[str, str], mistakes: list[str]) -> None:
+_EMPTY = frozenset({"", "nan", "na", "n/a", "null", "none", "#n/a", "<na>"})
+"""What stands for nothing in a table, in small letters; as pandas reads them."""
+
+
+@dataclass(frozen=True)
+class TsvRow:
+    """One line of a table: its cells by column, without those that are empty."""
+
+    file: str
+    line: int
+    cells: Mapping[str, str]
+
+    @property
+    def where(self) -> str:
+        """File and line, as messages begin."""
+        return f"{self.file}, line {self.line}"
+
+    def text(self, column: str, otherwise: str = "") -> str:
+        """Return a cell, or something else where it is empty."""
+        return self.cells.get(column, otherwise)
+
+    def number(self, column: str, mistakes: list[str], otherwise: float | None = None) -> float:
+        """Return a cell as a number; NaN, and a mistake, where it is none."""
+        given = self.cells.get(column)
+        if given is None and otherwise is not None:
+            return otherwise
+        try:
+            return float(given or "")
+        except ValueError:
+            said = "is empty" if given is None else f"is '{given}'"
+            mistakes.append(f"{self.where}: {column} {said}; give a number")
+            return float("nan")
+
+
+def read_rows(
+    folder: Path, files: Iterable[str], needed: Iterable[str], mistakes: list[str], *, what: str
+) -> tuple[TsvRow, ...]:
+    """Read the tables of one kind, one after the other.
+
+    folder : where the YAML file is, to which names of files are relative
+    files : names of files
+    needed : names of columns that must be there
+    mistakes : gets what is wrong: missing files and columns, lines that are too long
+    what : the kind of table, for messages
+    """
+    out: list[TsvRow] = []
+    for name in files:
+        path = folder / name
+        if not path.is_file():
+            mistakes.append(f"{name}: there is no such file of {what} in {folder}")
+            continue
+        out += _read(path, name, tuple(needed), mistakes)
+    return tuple(out)
+
+
+def _read(path: Path, name: str, needed: tuple[str, ...], mistakes: list[str]) -> list[TsvRow]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        mistakes.append(f"{name}: it is no text in UTF-8 ({error}); save it so")
+        return []
+    reader = csv.reader(text.splitlines(), delimiter="\t")
+    header = [cell.strip() for cell in next(reader, list[str]())]
+    mark = next((c for c in ",;" if len(header) == 1 and header[0].count(c) >= len(needed) - 1 > 0), None)
+    if mark is not None:
+        mistakes.append(f"{name}: its columns are separated by '{mark}'; a table of PEtab has tabs between them")
+        return []
+    missing = [column for column in needed if column not in header]
+    mistakes += [f"{name}: column '{c}' is missing; {suggest(c, [h for h in header if h])}" for c in missing]
+    mistakes += [f"{name}: column '{c}' is there twice" for c in dict.fromkeys(header) if c and header.count(c) > 1]
+    if missing:
+        return []
+    rows: list[TsvRow] = []
+    for cells in reader:
+        stripped = [cell.strip() for cell in cells]
+        if not any(stripped):
+            continue
+        if len(stripped) > len(header) and any(stripped[len(header) :]):
+            mistakes.append(
+                f"{name}, line {reader.line_num}: it has {len(stripped)} cells, but the table has {len(header)} columns"
+            )
+        known = {c: v for c, v in zip(header, stripped, strict=False) if c and v.lower() not in _EMPTY}
+        rows.append(TsvRow(name, reader.line_num, known))
+    return rows
+
+
+def misplaced(rows: Iterable[TsvRow], columns: Mapping[str, str], mistakes: list[str]) -> None:
     """Refuse columns of the format's other version, which would be passed over in silence; the first row of each."""
     seen: set[str] = set()
     for row in rows:
@@ -24,9 +115,9 @@ def misplaced(rows: Iterable[Row], columns: Mapping[str, str], mistakes: list[st
                 mistakes.append(f"{row.where}: {column} is not in this version of the format; {instead}")
 
 
-def by_name(rows: Iterable[Row], column: str, mistakes: list[str]) -> dict[str, Row]:
+def by_name(rows: Iterable[TsvRow], column: str, mistakes: list[str]) -> dict[str, TsvRow]:
     """Return rows by their identifier; those without one, with a wrong one, or one given before are mistakes."""
-    out: dict[str, Row] = {}
+    out: dict[str, TsvRow] = {}
     for row in rows:
         name = row.text(column)
         if not is_name(name):
@@ -39,7 +130,7 @@ def by_name(rows: Iterable[Row], column: str, mistakes: list[str]) -> dict[str, 
     return out
 
 
-def choice(row: Row, column: str, known: Mapping[str, _T], otherwise: str, mistakes: list[str]) -> _T:
+def choice(row: TsvRow, column: str, known: Mapping[str, _T], otherwise: str, mistakes: list[str]) -> _T:
     """Return what a cell stands for, one of a few words."""
     given = row.text(column, otherwise)
     if given not in known:
@@ -48,7 +139,7 @@ def choice(row: Row, column: str, known: Mapping[str, _T], otherwise: str, mista
     return known[given]
 
 
-def overrides(row: Row, column: str, mistakes: list[str]) -> tuple[str, ...]:
+def overrides(row: TsvRow, column: str, mistakes: list[str]) -> tuple[str, ...]:
     """Return what takes the place of placeholders: names and numbers."""
     given = row.text(column)
     found = tuple(part.strip() for part in given.split(";")) if given else ()
@@ -60,7 +151,7 @@ def overrides(row: Row, column: str, mistakes: list[str]) -> tuple[str, ...]:
     return found
 
 
-def measurement(row: Row, experiment: str, mistakes: list[str]) -> MeasurementRow:
+def measurement(row: TsvRow, experiment: str, mistakes: list[str]) -> MeasurementRow:
     """Return a row of the measurements table."""
     value, time = row.number("measurement", mistakes), row.number("time", mistakes)
     if row.text("measurement") and not isfinite(value) and not isnan(value):
@@ -80,7 +171,7 @@ def measurement(row: Row, experiment: str, mistakes: list[str]) -> MeasurementRo
 
 
 def parameter(
-    row: Row, name: str, scale: str, estimated: bool, prior: Prior | None, mistakes: list[str]
+    row: TsvRow, name: str, scale: str, estimated: bool, prior: PriorEntry | None, mistakes: list[str]
 ) -> ParameterRow:
     """Return a row of the parameter table, its bounds and nominal value checked."""
     lower = row.number("lowerBound", mistakes, -inf)
@@ -107,7 +198,7 @@ def _within(value: float, lower: float, upper: float) -> bool:
     return lower - slack <= value <= upper + slack
 
 
-def prior(row: Row, kind: str, column: str, allowed: Mapping[str, int], mistakes: list[str]) -> Prior | None:
+def prior(row: TsvRow, kind: str, column: str, allowed: Mapping[str, int], mistakes: list[str]) -> PriorEntry | None:
     """Return a prior of a kind that takes so many numbers, which stand in a column."""
     if kind not in allowed:
         mistakes.append(f"{row.where}: the prior '{kind}' is unknown: {suggest(kind, allowed)}")
@@ -121,11 +212,11 @@ def prior(row: Row, kind: str, column: str, allowed: Mapping[str, int], mistakes
             f"{row.where}: {column} is {shown}; the prior '{kind}' takes {wanted} number{'s' if wanted > 1 else ''}"
         )
         return None
-    return Prior(kind, tuple(v for v in found if v is not None))
+    return PriorEntry(kind, tuple(v for v in found if v is not None))
 
 
 def observable(
-    row: Row,
+    row: TsvRow,
     name: str,
     axis: str,
     distribution: str,

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from castfit._support.arguments import text
-from castfit.formats.petab.loading import load_tables
-from castfit.formats.petab.overview import read_overview
-from castfit.formats.petab.simulated import simulated
-from castfit.result.result import Result
 from castfit._support.status import check, suggest
+from castfit.formats.petab.likelihood import simulated
+from castfit.formats.petab.loading import load_tables
+from castfit.formats.petab.yaml_file import read_overview
+from castfit.result.result import Result
 
 if TYPE_CHECKING:
     from castfit.problem.quantities import Quantity

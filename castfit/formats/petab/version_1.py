@@ -6,28 +6,37 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from castfit._support.status import suggest
+from castfit.densities.priors.distributions import start_mistakes
 from castfit.formats.petab.formulas import is_name, number
-from castfit.formats.petab.overview import Overview
 from castfit.formats.petab.priors import beginnings
-from castfit.formats.petab.reading import by_name, choice, measurement, misplaced, observable, parameter, prior
-from castfit.formats.petab.rows import Row, read_rows
-from castfit.formats.petab.stated import (
+from castfit.formats.petab.problem_tables import (
     LAPLACE,
     LIN,
     LOG,
     LOG10,
     NORMAL,
-    Change,
+    ConditionChange,
     ExperimentRow,
     MeasurementRow,
     ObservableRow,
     ParameterRow,
     Period,
-    Prior,
-    Stated,
+    PriorEntry,
+    ProblemTables,
 )
-from castfit.densities.priors.distributions import start_mistakes
-from castfit._support.status import suggest
+from castfit.formats.petab.reading import (
+    TsvRow,
+    by_name,
+    choice,
+    measurement,
+    misplaced,
+    observable,
+    parameter,
+    prior,
+    read_rows,
+)
+from castfit.formats.petab.yaml_file import Overview
 
 _SCALES = {LIN: LIN, LOG: LOG, LOG10: LOG10}
 _DISTRIBUTIONS = {NORMAL: NORMAL, LAPLACE: LAPLACE}
@@ -58,10 +67,10 @@ _OBSERVABLES = ("observableId", "observableFormula", "noiseFormula")
 _MEASUREMENTS = ("observableId", "simulationConditionId", "measurement", "time")
 
 
-def read(overview: Overview, mistakes: list[str]) -> Stated:
+def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
     """Read the tables of a problem; what is wrong with them is added to the mistakes."""
 
-    def rows(kind: str, *needed: str) -> tuple[Row, ...]:
+    def rows(kind: str, *needed: str) -> tuple[TsvRow, ...]:
         return read_rows(overview.folder, overview.files[kind], needed, mistakes, what=f"the {kind} table")
 
     parameters = by_name(rows("parameter", *_PARAMETERS), "parameterId", mistakes)
@@ -72,7 +81,7 @@ def read(overview: Overview, mistakes: list[str]) -> Stated:
     measured = rows("measurement", *_MEASUREMENTS)
     experiments = _experiments(measured, conditions, mistakes)
     mapping = _mapping(rows("mapping", "petabEntityId", "modelEntityId"))
-    return Stated(
+    return ProblemTables(
         overview.file,
         1,
         overview.model,
@@ -85,7 +94,7 @@ def read(overview: Overview, mistakes: list[str]) -> Stated:
     )
 
 
-def _parameter(row: Row, name: str, mistakes: list[str]) -> ParameterRow:
+def _parameter(row: TsvRow, name: str, mistakes: list[str]) -> ParameterRow:
     scale = choice(row, "parameterScale", _SCALES, LIN, mistakes)
     if not row.text("parameterScale"):
         mistakes.append(f"{row.where}: parameterScale is empty; choose lin, log or log10")
@@ -100,7 +109,7 @@ def _parameter(row: Row, name: str, mistakes: list[str]) -> ParameterRow:
     return replace(found, begins=_begins(row, found, mistakes))
 
 
-def _begins(row: Row, found: ParameterRow, mistakes: list[str]) -> Prior | None:
+def _begins(row: TsvRow, found: ParameterRow, mistakes: list[str]) -> PriorEntry | None:
     """Return how starts are drawn; None for evenly between the bounds on the parameter's scale."""
     kind, numbers = row.text("initializationPriorType"), row.text("initializationPriorParameters")
     if numbers and not kind:
@@ -108,7 +117,7 @@ def _begins(row: Row, found: ParameterRow, mistakes: list[str]) -> Prior | None:
     if not kind or not found.estimated:
         return None
     if kind in _BETWEEN_BOUNDS and not numbers:
-        return Prior(kind, (found.lower, found.upper)) if kind == "uniform" and found.scale != LIN else None
+        return PriorEntry(kind, (found.lower, found.upper)) if kind == "uniform" and found.scale != LIN else None
     if kind not in _PRIORS:
         mistakes.append(f"{row.where}: initializationPriorType is '{kind}': {suggest(kind, _PRIORS)}")
         return None
@@ -121,7 +130,7 @@ def _begins(row: Row, found: ParameterRow, mistakes: list[str]) -> Prior | None:
     return None if wrong else known
 
 
-def _observable(row: Row, name: str, mistakes: list[str]) -> ObservableRow:
+def _observable(row: TsvRow, name: str, mistakes: list[str]) -> ObservableRow:
     axis = choice(row, "observableTransformation", _SCALES, LIN, mistakes)
     distribution = choice(row, "noiseDistribution", _DISTRIBUTIONS, NORMAL, mistakes)
     found = observable(row, name, axis, distribution, _placeholders, mistakes)
@@ -146,18 +155,18 @@ def _numbered(prefix: str, name: str, inside: frozenset[str]) -> tuple[str, ...]
     return tuple(f"{prefix}{k}_{name}" for k in range(1, max(found, default=0) + 1))
 
 
-def _changes(row: Row, mistakes: list[str]) -> tuple[Change, ...]:
+def _changes(row: TsvRow, mistakes: list[str]) -> tuple[ConditionChange, ...]:
     cells = {c: v for c, v in row.cells.items() if c not in ("conditionId", "conditionName")}
     mistakes += [
         f"{row.where}: '{column}' is '{value}', which is neither a number nor the name of a parameter"
         for column, value in cells.items()
         if number(value) is None and not is_name(value)
     ]
-    return tuple(Change(row.where, column, value) for column, value in cells.items())
+    return tuple(ConditionChange(row.where, column, value) for column, value in cells.items())
 
 
 def _experiments(
-    measured: tuple[Row, ...], conditions: dict[str, Row], mistakes: list[str]
+    measured: tuple[TsvRow, ...], conditions: dict[str, TsvRow], mistakes: list[str]
 ) -> tuple[ExperimentRow, ...]:
     """Return the experiment of each measurement: a condition, and another one before it or none."""
     pairs = [(row.text("preequilibrationConditionId"), row.text("simulationConditionId")) for row in measured]
@@ -177,12 +186,12 @@ def _experiments(
     return tuple(known[pair] for pair in pairs)
 
 
-def _measurement(row: Row, experiment: str, mistakes: list[str]) -> MeasurementRow:
+def _measurement(row: TsvRow, experiment: str, mistakes: list[str]) -> MeasurementRow:
     found = measurement(row, experiment, mistakes)
     if found.time < 0:
         mistakes.append(f"{row.where}: time is {found.time:g}, before the experiment begins at 0")
     return found
 
 
-def _mapping(rows: tuple[Row, ...]) -> dict[str, str]:
+def _mapping(rows: tuple[TsvRow, ...]) -> dict[str, str]:
     return {row.text("petabEntityId"): row.text("modelEntityId") for row in rows if row.text("modelEntityId")}

@@ -5,24 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf, isnan
 
+from castfit._support.status import suggest
 from castfit.formats.petab.formulas import FormulaError, is_name, names_in
-from castfit.formats.petab.overview import Overview
-from castfit.formats.petab.reading import by_name, choice, measurement, misplaced, observable, parameter, prior
-from castfit.formats.petab.rows import Row, read_rows
-from castfit.formats.petab.stated import (
+from castfit.formats.petab.problem_tables import (
     LAPLACE,
     LIN,
     LOG,
     NORMAL,
-    Change,
+    ConditionChange,
     ExperimentRow,
     MeasurementRow,
     ObservableRow,
     ParameterRow,
     Period,
-    Stated,
+    ProblemTables,
 )
-from castfit._support.status import suggest
+from castfit.formats.petab.reading import (
+    TsvRow,
+    by_name,
+    choice,
+    measurement,
+    misplaced,
+    observable,
+    parameter,
+    prior,
+    read_rows,
+)
+from castfit.formats.petab.yaml_file import Overview
 
 _DISTRIBUTIONS = {
     NORMAL: (LIN, NORMAL),
@@ -57,10 +66,10 @@ _OF_OBSERVABLES_1 = {
 _ALONE = "the experiment"  # of measurements that name none
 
 
-def read(overview: Overview, mistakes: list[str]) -> Stated:
+def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
     """Read the tables of a problem; what is wrong with them is added to the mistakes."""
 
-    def rows(kind: str, *needed: str) -> tuple[Row, ...]:
+    def rows(kind: str, *needed: str) -> tuple[TsvRow, ...]:
         return read_rows(overview.folder, overview.files[kind], needed, mistakes, what=f"the {kind} table")
 
     parameters = by_name(rows("parameter", "parameterId", "estimate"), "parameterId", mistakes)
@@ -82,7 +91,7 @@ def read(overview: Overview, mistakes: list[str]) -> Stated:
     if any(m.experiment == _ALONE for m in named):
         where = next(m.where for m in named if m.experiment == _ALONE)
         experiments[_ALONE] = ExperimentRow(where, _ALONE, (Period(0.0, ()),))
-    return Stated(
+    return ProblemTables(
         overview.file,
         2,
         overview.model,
@@ -95,7 +104,7 @@ def read(overview: Overview, mistakes: list[str]) -> Stated:
     )
 
 
-def _parameter(row: Row, name: str, mistakes: list[str]) -> ParameterRow:
+def _parameter(row: TsvRow, name: str, mistakes: list[str]) -> ParameterRow:
     estimated = choice(row, "estimate", _ESTIMATE, "false", mistakes)
     kind = row.text("priorDistribution")
     known = prior(row, kind, "priorParameters", _PRIORS, mistakes) if kind and estimated else None
@@ -104,7 +113,7 @@ def _parameter(row: Row, name: str, mistakes: list[str]) -> ParameterRow:
     return parameter(row, name, LIN, estimated, known, mistakes)
 
 
-def _observable(row: Row, name: str, mistakes: list[str]) -> ObservableRow:
+def _observable(row: TsvRow, name: str, mistakes: list[str]) -> ObservableRow:
     axis, distribution = choice(row, "noiseDistribution", _DISTRIBUTIONS, NORMAL, mistakes)
     said = tuple(_listed(row, column, mistakes) for column in ("observablePlaceholders", "noisePlaceholders"))
 
@@ -120,14 +129,14 @@ def _observable(row: Row, name: str, mistakes: list[str]) -> ObservableRow:
     return observable(row, name, axis, distribution, placeholders, mistakes)
 
 
-def _listed(row: Row, column: str, mistakes: list[str]) -> tuple[str, ...]:
+def _listed(row: TsvRow, column: str, mistakes: list[str]) -> tuple[str, ...]:
     found = tuple(part.strip() for part in row.text(column).split(";") if part.strip())
     mistakes += [f"{row.where}: {column} holds '{p}', which is no identifier" for p in found if not is_name(p)]
     return found
 
 
-def _conditions(rows: tuple[Row, ...], mistakes: list[str]) -> dict[str, tuple[Change, ...]]:
-    out: dict[str, tuple[Change, ...]] = {}
+def _conditions(rows: tuple[TsvRow, ...], mistakes: list[str]) -> dict[str, tuple[ConditionChange, ...]]:
+    out: dict[str, tuple[ConditionChange, ...]] = {}
     for row in rows:
         name, target, value = (row.text(c) for c in ("conditionId", "targetId", "targetValue"))
         wrong = [c for c, v in (("conditionId", name), ("targetId", target), ("targetValue", value)) if not v]
@@ -141,15 +150,15 @@ def _conditions(rows: tuple[Row, ...], mistakes: list[str]) -> dict[str, tuple[C
             continue
         earlier = [c for c in out.get(name, ()) if c.target == target]
         mistakes += [f"{row.where}: '{name}' sets '{target}' twice, first in {c.where}" for c in earlier]
-        out[name] = (*out.get(name, ()), Change(row.where, target, value))
+        out[name] = (*out.get(name, ()), ConditionChange(row.where, target, value))
     return out
 
 
 def _experiments(
-    rows: tuple[Row, ...], conditions: Mapping[str, tuple[Change, ...]], mistakes: list[str]
+    rows: tuple[TsvRow, ...], conditions: Mapping[str, tuple[ConditionChange, ...]], mistakes: list[str]
 ) -> dict[str, ExperimentRow]:
     periods: dict[str, dict[float, tuple[str, ...]]] = {}
-    first: dict[str, Row] = {}
+    first: dict[str, TsvRow] = {}
     for row in rows:
         name, condition, time = row.text("experimentId"), row.text("conditionId"), row.number("time", mistakes)
         if not is_name(name):
@@ -178,7 +187,7 @@ def _experiments(
     return out
 
 
-def _measurement(row: Row, experiments: Mapping[str, ExperimentRow], mistakes: list[str]) -> MeasurementRow:
+def _measurement(row: TsvRow, experiments: Mapping[str, ExperimentRow], mistakes: list[str]) -> MeasurementRow:
     name = row.text("experimentId")
     if name and name not in experiments:
         mistakes.append(

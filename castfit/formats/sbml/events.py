@@ -20,12 +20,12 @@ from typing import Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit.model.comparisons import Comparisons, is_condition
 from castfit.experiment.events import Event
-from castfit.formats.sbml.contents import Happening
+from castfit.formats.sbml.classification import Role
+from castfit.formats.sbml.document import Happening
 from castfit.formats.sbml.formulas import truth
-from castfit.formats.sbml.roles import Role
-from castfit.formats.sbml.values import Values
+from castfit.formats.sbml.values import SbmlValues
+from castfit.model.comparisons import Comparisons, is_condition
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class _When:
     at_start: bool
 
 
-def events_of(values: Values, count: int) -> tuple[Event, ...]:
+def events_of(values: SbmlValues, count: int) -> tuple[Event, ...]:
     """Return castfit's events for those of a file; what cannot be said is added to `values.mistakes`.
 
     `count` is how often a watched one may happen.
@@ -85,7 +85,7 @@ def events_of(values: Values, count: int) -> tuple[Event, ...]:
 
 
 def _times_of(
-    values: Values, trigger: ca.SX, changes: Mapping[ca.SX, ca.SX], *, initially: bool
+    values: SbmlValues, trigger: ca.SX, changes: Mapping[ca.SX, ca.SX], *, initially: bool
 ) -> Sequence[_At] | None:
     """Return when an event happens; None if its trigger must be watched."""
     if trigger.is_constant():
@@ -105,7 +105,7 @@ def _times_of(
     return None
 
 
-def _later(values: Values, happening: Happening, event: _At) -> _At:
+def _later(values: SbmlValues, happening: Happening, event: _At) -> _At:
     """Return an event with its priority, at the time to which its delay moves it."""
     what = f"event {happening.name}"
     priority: float | None = None
@@ -140,14 +140,14 @@ def _later(values: Values, happening: Happening, event: _At) -> _At:
     return replace(event, time=float(time) if time.is_constant() else time, changes=changes)
 
 
-def _number(values: Values, time: ca.SX) -> float:
+def _number(values: SbmlValues, time: ca.SX) -> float:
     """Return a time at the file's values of parameters; NaN if it gives none."""
     symbols = ca.symvar(time)
     at = [values.numbers.get(s.name(), np.nan) for s in symbols]
     return float(cast("Any", ca.Function("time", symbols, [time]).call(at)[0]))
 
 
-def _slope(values: Values, g: ca.SX) -> float | None:
+def _slope(values: SbmlValues, g: ca.SX) -> float | None:
     """Return how fast a difference changes that is linear in time, with a number as its slope; None for another one."""
     if any(ca.depends_on(g, s) for s in (*values.states.values(), *values.algebraic.values())):
         return None
@@ -155,7 +155,7 @@ def _slope(values: Values, g: ca.SX) -> float | None:
     return float(slope) if slope.is_constant() and float(slope) != 0.0 else None
 
 
-def _at_zero(values: Values, g: ca.SX) -> ca.SX:
+def _at_zero(values: SbmlValues, g: ca.SX) -> ca.SX:
     return ca.substitute([g], [values.time], [ca.SX(0)])[0]
 
 
@@ -210,7 +210,7 @@ def _same_time(one: float | ca.SX, other: float | ca.SX) -> bool:
     return ca.is_equal(one, other, 20)
 
 
-def _watched(values: Values, event: _When, count: int) -> Event:
+def _watched(values: SbmlValues, event: _When, count: int) -> Event:
     """Return an event that is watched; a value at its very time shows it where the trigger is true there."""
     condition = values.time >= 0 if event.condition.is_constant() else event.condition
     assert is_condition(condition)
@@ -224,7 +224,7 @@ def _watched(values: Values, event: _When, count: int) -> Event:
     )
 
 
-def _changes(values: Values, happening: Happening) -> dict[ca.SX, ca.SX]:
+def _changes(values: SbmlValues, happening: Happening) -> dict[ca.SX, ca.SX]:
     """Return the new value of each state that an event changes.
 
     A new concentration is an amount in the volume before the event: where the event changes the volume too, the
@@ -243,7 +243,7 @@ def _changes(values: Values, happening: Happening) -> dict[ca.SX, ca.SX]:
     return changes | _thinned(values, new)
 
 
-def _size_after(values: Values, species: str, new: Mapping[str, ca.SX]) -> ca.SX:
+def _size_after(values: SbmlValues, species: str, new: Mapping[str, ca.SX]) -> ca.SX:
     """Return the size of a species' compartment after an event's changes."""
     size = values.size(species)
     pairs = [(values.states[n], v) for n, v in new.items() if n in values.states and not values.holds_amount(n)]
@@ -252,7 +252,7 @@ def _size_after(values: Values, species: str, new: Mapping[str, ca.SX]) -> ca.SX
     return ca.substitute([size], [ca.vertcat(*(s for s, _ in pairs))], [ca.vertcat(*(v for _, v in pairs))])[0]
 
 
-def _thinned(values: Values, new: Mapping[str, ca.SX]) -> dict[ca.SX, ca.SX]:
+def _thinned(values: SbmlValues, new: Mapping[str, ca.SX]) -> dict[ca.SX, ca.SX]:
     """Return the concentrations that are states by rate rules, where an event changes their compartment's size."""
     out: dict[ca.SX, ca.SX] = {}
     for name, q in values.contents.quantities.items():

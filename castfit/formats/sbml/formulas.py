@@ -17,6 +17,8 @@ from typing import Any
 
 import casadi as ca
 
+from castfit.formats.functions import circular_functions
+
 Lookup = Callable[[str], ca.SX]
 
 AVOGADRO = 6.02214179e23  # as SBML Level 3 fixes it
@@ -50,13 +52,8 @@ class Definition:
 class Scope:
     """What names stand for.
 
-    Attributes
-    ----------
-    lookup : callable
-        The value of an identifier.
-    time : casadi.SX
-    rate : callable
-        The time derivative of an identifier's value.
+    lookup : the value of an identifier
+    rate : the time derivative of an identifier's value
     functions : mapping from str to Definition
     """
 
@@ -77,10 +74,7 @@ class Scope:
 def expression(tree: Any, scope: Scope) -> ca.SX:
     """Return a formula as an expression.
 
-    Raises
-    ------
-    NotExpressible
-        For delays, distributions and the like.
+    Raises NotExpressible: for delays, distributions and the like.
     """
     kind = _KINDS.of(tree.getType())
     if kind == "name":
@@ -126,7 +120,7 @@ def _called(name: str, arguments: Sequence[ca.SX], scope: Scope) -> ca.SX:
     return expression(definition.body, scope.inside(dict(zip(definition.arguments, arguments, strict=True))))
 
 
-class _Kinds:
+class _NodeKinds:
     """Names of libsbml's kinds of nodes, which are numbers."""
 
     def of(self, number: int) -> str:
@@ -139,6 +133,8 @@ class _Kinds:
         return {getattr(library, f"AST_{name}"): said for name, said in _SAID.items()}
 
 
+_CIRCULAR = circular_functions("arc")
+_PLAIN = ("abs", "ceiling", "exp", "factorial", "floor", "ln", "max", "min", "quotient", "rem")
 _SAID = {
     "NAME": "name",
     "NAME_TIME": "time",
@@ -175,47 +171,9 @@ _SAID = {
     "RELATIONAL_LT": "<",
     "RELATIONAL_LEQ": "<=",
     "LAMBDA": "lambda",
-    **{
-        f"FUNCTION_{name}": name.lower()
-        for name in [
-            "ABS",
-            "CEILING",
-            "EXP",
-            "FACTORIAL",
-            "FLOOR",
-            "LN",
-            "MAX",
-            "MIN",
-            "QUOTIENT",
-            "REM",
-            "SIN",
-            "COS",
-            "TAN",
-            "SEC",
-            "CSC",
-            "COT",
-            "SINH",
-            "COSH",
-            "TANH",
-            "SECH",
-            "CSCH",
-            "COTH",
-            "ARCSIN",
-            "ARCCOS",
-            "ARCTAN",
-            "ARCSEC",
-            "ARCCSC",
-            "ARCCOT",
-            "ARCSINH",
-            "ARCCOSH",
-            "ARCTANH",
-            "ARCSECH",
-            "ARCCSCH",
-            "ARCCOTH",
-        ]
-    },
+    **{f"FUNCTION_{name.upper()}": name for name in (*_PLAIN, *_CIRCULAR)},
 }
-_KINDS = _Kinds()
+_KINDS = _NodeKinds()
 
 _NUMBERS: dict[str, Callable[[Any], float]] = {
     "integer": lambda tree: float(tree.getInteger()),
@@ -234,16 +192,6 @@ def _binary(function: Any) -> Callable[[list[ca.SX]], ca.SX]:
 
 def _unary(function: Any) -> Callable[[list[ca.SX]], ca.SX]:
     return lambda given: function(given[0])
-
-
-def _inverse(function: Any) -> Callable[[list[ca.SX]], ca.SX]:
-    """Apply a function to the reciprocal, as in  arccot x = arctan 1/x."""
-    return lambda given: function(1 / given[0])
-
-
-def _reciprocal(function: Any) -> Callable[[list[ca.SX]], ca.SX]:
-    """Take the reciprocal of a function, as in  sec x = 1 / cos x."""
-    return lambda given: 1 / function(given[0])
 
 
 def _folded(function: Any, empty: float) -> Callable[[list[ca.SX]], ca.SX]:
@@ -356,30 +304,7 @@ _OPERATIONS: dict[str, Callable[[list[ca.SX]], ca.SX]] = {
     "min": _folded(ca.fmin, math.inf),
     "quotient": _quotient,
     "rem": _remainder,
-    "sin": _unary(ca.sin),
-    "cos": _unary(ca.cos),
-    "tan": _unary(ca.tan),
-    "sec": _reciprocal(ca.cos),
-    "csc": _reciprocal(ca.sin),
-    "cot": _reciprocal(ca.tan),
-    "sinh": _unary(ca.sinh),
-    "cosh": _unary(ca.cosh),
-    "tanh": _unary(ca.tanh),
-    "sech": _reciprocal(ca.cosh),
-    "csch": _reciprocal(ca.sinh),
-    "coth": _reciprocal(ca.tanh),
-    "arcsin": _unary(ca.asin),
-    "arccos": _unary(ca.acos),
-    "arctan": _unary(ca.atan),
-    "arcsec": _inverse(ca.acos),
-    "arccsc": _inverse(ca.asin),
-    "arccot": _inverse(ca.atan),
-    "arcsinh": _unary(ca.asinh),
-    "arccosh": _unary(ca.acosh),
-    "arctanh": _unary(ca.atanh),
-    "arcsech": _inverse(ca.acosh),
-    "arccsch": _inverse(ca.asinh),
-    "arccoth": _inverse(ca.atanh),
+    **{name: _unary(function) for name, function in _CIRCULAR.items()},
     "piecewise": _piecewise,
     "and": _and,
     "or": _or,

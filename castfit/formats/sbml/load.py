@@ -9,14 +9,15 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, items, named, real, text
-from castfit.model.model import Model, holds_nan
-from castfit.formats.sbml.contents import Contents, contents_of
-from castfit.formats.sbml.events import events_of
-from castfit.problem.imported_model import Loaded, Species, Start
-from castfit.formats.sbml.reading import document, from_antimony
-from castfit.formats.sbml.roles import Role
-from castfit.formats.sbml.values import Values
 from castfit._support.status import check, suggest
+from castfit.formats.sbml.classification import Role
+from castfit.formats.sbml.document import Contents, contents_of
+from castfit.formats.sbml.events import events_of
+from castfit.formats.sbml.reading import document, from_antimony
+from castfit.formats.sbml.values import SbmlValues
+from castfit.model.expressions import holds_nan
+from castfit.model.model import Model
+from castfit.problem.imported_model import Loaded, Species, Start
 
 
 def load(source: Any, *, parameters: Iterable[str] | str = (), count: int = 100) -> Loaded:
@@ -100,7 +101,7 @@ def _built(where: str, found: Any, parameters: Any, count: Any) -> Loaded:
         f"parameters names '{n}', which is not in the model: {suggest(n, known)}" for n in kept if n not in known
     ]
     mistakes += _unsupported(contents)
-    values = Values(contents, frozenset(known if every else kept), mistakes)
+    values = SbmlValues(contents, frozenset(known if every else kept), mistakes)
     mistakes += [
         f"parameters names '{n}', which changes, by {values.roles[n].value}; only constants are parameters"
         for n in kept
@@ -157,7 +158,7 @@ def _built(where: str, found: Any, parameters: Any, count: Any) -> Loaded:
     )
 
 
-def _without_sizes(values: Values, told: list[ca.SX]) -> list[ca.SX]:
+def _without_sizes(values: SbmlValues, told: list[ca.SX]) -> list[ca.SX]:
     """Take away the sizes of compartments that have none and need none; return their symbols."""
     found = ca.vertcat(*told)
     unset = [n for n, q in values.contents.quantities.items() if q.kind == "compartment" and n in values.parameters]
@@ -180,7 +181,7 @@ def _unsupported(contents: Contents) -> list[str]:
     return [f"reaction '{r.name}' is fast" for r in contents.reactions.values() if r.fast]
 
 
-def _started(values: Values, given: Mapping[str, Any]) -> Start:
+def _started(values: SbmlValues, given: Mapping[str, Any]) -> Start:
     """Work out the initial values where some are given."""
     mistakes: list[str] = []
     read: dict[str, ca.SX] = {}
@@ -218,7 +219,7 @@ def _started(values: Values, given: Mapping[str, Any]) -> Start:
     return Start(initial, own)
 
 
-def _follows(values: Values, name: str) -> bool:
+def _follows(values: SbmlValues, name: str) -> bool:
     """Tell whether a parameter is computed by the file."""
     return name in values.parameters and name in values.kept and not values.is_plain(name)
 

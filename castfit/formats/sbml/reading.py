@@ -23,10 +23,7 @@ _MOST = 20  # complaints of libsbml that are shown
 def library(name: str) -> Any:
     """Import a library of the extra `petab`.
 
-    Raises
-    ------
-    InputError
-        If it is not installed.
+    Raises InputError: if it is not installed.
     """
     try:
         return import_module(name)
@@ -37,10 +34,7 @@ def library(name: str) -> Any:
 def document(where: str, source: Any) -> Any:
     """Read SBML or Antimony, from a path or as text, and return libsbml's document, in Level 3.
 
-    Raises
-    ------
-    InputError
-        For a missing file, text that is neither, and what libsbml calls errors.
+    Raises InputError: for a missing file, text that is neither, and what libsbml calls errors.
     """
     libsbml = library("libsbml")
     found = _read(where, source, libsbml)
@@ -74,10 +68,7 @@ def _read(where: str, source: Any, libsbml: Any) -> Any:
 def from_antimony(where: str, said: Any) -> str:
     """Translate Antimony's text to SBML.
 
-    Raises
-    ------
-    InputError
-        With what its library says.
+    Raises InputError: with what its library says.
     """
     given: Any = said
     if not isinstance(given, str) or not given.strip():

@@ -9,6 +9,7 @@ Notation: A amount, V size of the compartment, [S] = A/V
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,23 +17,44 @@ from functools import cached_property
 import casadi as ca
 import numpy as np
 
-from castfit.formats.sbml.contents import Contents, Quantity
+from castfit.formats.sbml.classification import Role, matched, roles_of
+from castfit.formats.sbml.document import Contents, SbmlQuantity
 from castfit.formats.sbml.formulas import NotExpressible, Scope, expression
-from castfit.formats.sbml.memory import Memory
-from castfit.formats.sbml.roles import Role, matched, roles_of
 
 
 @dataclass
-class Values(Memory):
+class LazyValues(ABC):
+    """Remembers what identifiers mean, worked out once each, and notices what depends on itself."""
+
+    _known: dict[str, ca.SX] = field(default_factory=dict[str, ca.SX], kw_only=True)
+    _busy: list[str] = field(default_factory=list[str], kw_only=True)
+
+    def remembered(self, name: str) -> ca.SX:
+        """Return what an identifier means; zero, after a complaint, while that is being worked out."""
+        if name not in self._known:
+            if name in self._busy:
+                self._round(name)
+                return ca.SX(0)
+            self._busy.append(name)
+            self._known[name] = self._valued(name)
+            self._busy.pop()
+        return self._known[name]
+
+    @abstractmethod
+    def _valued(self, name: str) -> ca.SX:
+        """Work out what an identifier means."""
+
+    @abstractmethod
+    def _round(self, name: str) -> None:
+        """Complain that something depends on itself."""
+
+
+@dataclass
+class SbmlValues(LazyValues):
     """The values of quantities and reactions, over symbols of states, parameters and time.
 
-    Attributes
-    ----------
-    contents : Contents
-    kept : set of str
-        Constants that are parameters even where the file computes them.
-    mistakes : list of str
-        What cannot be expressed is added to them.
+    kept : constants that are parameters even where the file computes them
+    mistakes : what cannot be expressed is added to them
     """
 
     contents: Contents
@@ -179,12 +201,12 @@ class Values(Memory):
         """Tell whether a constant is a parameter."""
         return self.is_plain(name) or (name in self.kept and not self._thins(name))
 
-    def _constant(self, name: str, q: Quantity) -> ca.SX:
+    def _constant(self, name: str, q: SbmlQuantity) -> ca.SX:
         """Return a constant: a parameter, or an expression of parameters."""
         if self.is_parameter(name):
-            number = q.value if self.is_plain(name) else Start(self, {}).number(name)
+            number = q.value if self.is_plain(name) else StartValues(self, {}).number(name)
             return self._parameter(name, number) if number is None or np.isfinite(number) else ca.SX(number)
-        start = Start(self, {})
+        start = StartValues(self, {})
         found = start.value(name)
         self.computed_from[name] = start.touched - {name}
         return found * start.value(q.compartment) / self.value(q.compartment) if self._thins(name) else found
@@ -281,19 +303,19 @@ class Values(Memory):
             return ca.SX(0)
         return ca.SX(number)
 
-    def start(self, overrides: Mapping[str, ca.SX]) -> Start:
+    def start(self, overrides: Mapping[str, ca.SX]) -> StartValues:
         """Return the values at the start, some of them given."""
-        return Start(self, overrides)
+        return StartValues(self, overrides)
 
 
 @dataclass
-class Start(Memory):
+class StartValues(LazyValues):
     """The values of quantities at the start, over symbols of parameters; `overrides` replace what the file says.
 
     `touched` collects what was asked for.
     """
 
-    values: Values
+    values: SbmlValues
     overrides: Mapping[str, ca.SX]
     touched: set[str] = field(default_factory=set[str])
 

@@ -1,7 +1,7 @@
 """Step controls: how far to go along a Gauss-Newton direction, each in its own file behind `StepControl.advance`."""
 
 from castfit.solve.step_control.box import Box
-from castfit.solve.step_control.common import Advance, Search, StepControl
+from castfit.solve.step_control.common import Advance, LineSearch, StepControl
 from castfit.solve.step_control.exact_penalty import ExactPenalty
 from castfit.solve.step_control.hemker import Hemker
 from castfit.solve.step_control.levenberg_marquardt import LevenbergMarquardt
@@ -22,7 +22,7 @@ __all__ = [
     "ExactPenalty",
     "Hemker",
     "LevenbergMarquardt",
+    "LineSearch",
     "NaturalLevel",
-    "Search",
     "StepControl",
 ]

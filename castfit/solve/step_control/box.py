@@ -3,10 +3,10 @@
     minimise   1/2 |u + E x|^2 + 1/2 ridge |x / d|^2      within the bounds and  |x_j| <= Delta d_j
 
 d_j is one unit of the search: an e-fold of a quantity on logarithmic scale, else the width of its bounds or its
-magnitude (`castfit.solve.local.units_of_search`).  Where Gauss and Newton's step would carry a parameter over twenty
-decades along a direction that data hardly see, this one goes Delta units, and no farther; nothing has to be held, and
-no column is scaled up.  The minimum is found exactly: ends of inexact ones look like optima.  What is compared with the
-promised decrease is the cost itself, with unknown sigmas at their best in every trial.
+magnitude (`castfit.solve.subproblem.units_of_search`).  Where Gauss and Newton's step would carry a parameter over
+twenty decades along a direction that data hardly see, this one goes Delta units, and no farther; nothing has to be
+held, and no column is scaled up.  The minimum is found exactly: ends of inexact ones look like optima.  What is
+compared with the promised decrease is the cost itself, with unknown sigmas at their best in every trial.
 
 A step counts as good if it falls below the *worst* of the last accepted costs (Grippo, Lampariello and Lucidi 1986):
 floors of curved valleys are followed in longer steps than a cost that must always fall allows.
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from castfit.solve.local import LocalProblem, Step
-from castfit.solve.step_control.common import Advance, Search, StepControl
+from castfit.solve.step_control.common import Advance, LineSearch, StepControl
 from castfit.solve.step_control.exact_penalty import INTEGRATION_NOISE, penalty
+from castfit.solve.subproblem import LocalProblem, Step
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Box(StepControl):
         """Return the radius: costs are not compared with those of another accuracy."""
         return {name: value for name, value in memory.items() if name == "radius"}
 
-    def advance(self, search: Search) -> Advance:
+    def advance(self, search: LineSearch) -> Advance:
         """Shrink the box until the cost falls by a part of what is promised."""
         merit = penalty(search, margin=2.0)
         now = merit(search.at)

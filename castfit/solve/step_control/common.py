@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from castfit.solve.local import LocalProblem, Step
 from castfit.solve.staged import Evaluation, Layout, gaps
+from castfit.solve.subproblem import LocalProblem, Step
 
 if TYPE_CHECKING:
     from castfit.solve.solution import Ledger
@@ -18,21 +18,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Search:
+class LineSearch:
     """One iteration's surroundings.
 
-    Attributes
-    ----------
-    ledger : Ledger
-        Evaluates the staged problem.
-    local : LocalProblem
-        The problem linearized at the current point.
-    step : Step
-        The full Gauss-Newton step there.
-    at : Evaluation
-        The current point.
-    memory : mapping
-        What the step control remembered from the last iteration.
+    local, step : the problem linearized at the current point, and the full Gauss-Newton step there
+    at : the current point
+    memory : what the step control remembered from the last iteration
     """
 
     ledger: Ledger
@@ -82,7 +73,7 @@ class StepControl(ABC):
         return local.direction()
 
     @abstractmethod
-    def advance(self, search: Search) -> Advance:
+    def advance(self, search: LineSearch) -> Advance:
         """Choose the next point."""
 
     def carried(self, memory: Mapping[str, float]) -> Mapping[str, float]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.solve.condensing import multipliers
-from castfit.solve.step_control.common import Advance, Search, StepControl, violation
+from castfit.solve.step_control.common import Advance, LineSearch, StepControl, violation
 
 if TYPE_CHECKING:
     from castfit.solve.staged import Array, Evaluation
@@ -37,7 +37,7 @@ class ExactPenalty(StepControl):
     shortest: float = 1e-6
     margin: float = 2.0
 
-    def advance(self, search: Search) -> Advance:
+    def advance(self, search: LineSearch) -> Advance:
         """Halve the step until the penalty function falls."""
         merit = penalty(search, margin=self.margin)
         now = merit(search.at)
@@ -54,7 +54,7 @@ class ExactPenalty(StepControl):
         return Advance(None, factor)
 
 
-def penalty(search: Search, *, margin: float) -> Callable[[Evaluation], float]:
+def penalty(search: LineSearch, *, margin: float) -> Callable[[Evaluation], float]:
     """Return the penalty function whose weights exceed the multipliers of the linearized problem."""
     layout = search.ledger.staged.layout
     weights = [margin * np.abs(m) + 1e-8 for m in _multipliers(search)]
@@ -68,7 +68,7 @@ def penalty(search: Search, *, margin: float) -> Callable[[Evaluation], float]:
     return merit
 
 
-def _multipliers(search: Search) -> list[Array]:
+def _multipliers(search: LineSearch) -> list[Array]:
     """Return the multipliers of the linearized problem in the order of `violation`."""
     step = search.step
     found = multipliers(

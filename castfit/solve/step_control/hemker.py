@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.solve.condensing import expand
-from castfit.solve.step_control.common import Advance, Search, StepControl
 from castfit.solve.staged import half_square_in_units
+from castfit.solve.step_control.common import Advance, LineSearch, StepControl
 
 if TYPE_CHECKING:
     from castfit.solve.staged import Array, Layout
@@ -25,7 +25,7 @@ class Hemker(StepControl):
 
     shortest: float = 1e-10
 
-    def advance(self, search: Search) -> Advance:
+    def advance(self, search: LineSearch) -> Advance:
         """Try the Gauss-Newton step, then steepest descent, then shorter ones."""
         now = search.at.cost
         S = search.at.half_square
@@ -52,7 +52,7 @@ class Hemker(StepControl):
         return ["this rule knows neither continuity nor path constraints; use it with SingleShooting and bounds alone"]
 
 
-def _steepest_descent(search: Search) -> Array:
+def _steepest_descent(search: LineSearch) -> Array:
     """Return the step (n_v,) to the minimum of the linear model along -A^T r; variables at their bounds stay."""
     condensed, staged = search.local.condensed, search.ledger.staged
     at = condensed.positions

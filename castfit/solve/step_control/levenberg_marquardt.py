@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from castfit.solve.step_control.common import Advance, Search, StepControl
+from castfit.solve.step_control.common import Advance, LineSearch, StepControl
 from castfit.solve.step_control.exact_penalty import INTEGRATION_NOISE, penalty
 
 
@@ -29,7 +29,7 @@ class LevenbergMarquardt(StepControl):
     armijo: float = 1e-4
     margin: float = 2.0
 
-    def advance(self, search: Search) -> Advance:
+    def advance(self, search: LineSearch) -> Advance:
         """Raise mu until the penalty function falls as predicted."""
         mu, growth = search.memory.get("mu", self.first), 2.0
         merit = penalty(search, margin=self.margin)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from castfit.solve.step_control.common import Advance, Search, StepControl
+from castfit.solve.step_control.common import Advance, LineSearch, StepControl
 
 _SHORTEST = 1e-5  # shorter steps are tried only to escape points that cannot be integrated
 
@@ -32,7 +32,7 @@ class NaturalLevel(StepControl):
     tau: float = 0.5
     tau_min: float = 0.01
 
-    def advance(self, search: Search) -> Advance:
+    def advance(self, search: LineSearch) -> Advance:
         """Predict the damping from the last curvature, correct it from the present one."""
         dv = search.step.dv
         length = search.norm(dv)

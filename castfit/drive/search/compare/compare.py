@@ -16,21 +16,23 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arguments import real, text
-from castfit.drive.search.compare.methods import Method, methods_from
-from castfit.drive.search.compare.result import ComparisonResult, MethodTrial, Row
-from castfit.drive.search.multistart.sampling import draw
-from castfit.drive.run.optima import Merit
-from castfit.drive.run.found import Answer, ending
+from castfit._support.renamed import renamed
+from castfit._support.status import InputError, Status, check
 from castfit.drive.run.jobs import task, thaw
-from castfit.drive.run.loop import Told, carry_out, in_time
+from castfit.drive.run.loop import ProgressReport, carry_out, in_time
+from castfit.drive.run.optima import Merit
 from castfit.drive.run.options import RunOptions, require_problem
+from castfit.drive.run.run_result import Answer, ending
+from castfit.drive.search.compare.methods import Method, methods_from
+from castfit.drive.search.compare.result import ComparisonResult, MethodRow, MethodTrial
+from castfit.drive.search.multistart.sampling import draw
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
-from castfit._support.status import InputError, Status, check
 
 _WARM_UP_TIME = 10.0  # seconds
 
 
+@renamed(start_max_time="fit_max_time")
 def compare(
     problem: Posable,
     methods: Sequence[str] | Mapping[str, Any],
@@ -42,7 +44,7 @@ def compare(
     reference: float | None = None,
     workers: int | Executor = 1,
     max_time: float = np.inf,
-    start_max_time: float = np.inf,
+    fit_max_time: float = np.inf,
     callback: Callable[[MethodTrial], Any] | None = None,
     verbose: int = 0,
 ) -> ComparisonResult:
@@ -69,7 +71,7 @@ def compare(
         As for `multistart`.
     max_time : float
         Seconds for everything; trials that run then are cut off and, with those that did not begin, not counted.
-    start_max_time : float
+    fit_max_time : float
         Seconds for one method from one start.
     callback : callable, optional
         Called in this process with every `MethodTrial`; no more are run when it returns True.
@@ -96,9 +98,7 @@ def compare(
     """
     mistakes: list[str] = []
     chosen = methods_from(methods, mistakes)
-    run = RunOptions(
-        workers=workers, max_time=max_time, start_max_time=start_max_time, callback=callback, verbose=verbose
-    )
+    run = RunOptions(workers=workers, max_time=max_time, fit_max_time=fit_max_time, callback=callback, verbose=verbose)
     mistakes += run.mistakes()
     known = real(reference)
     if reference is not None and (known is None or not np.isfinite(known)):
@@ -111,14 +111,14 @@ def compare(
     job = run.freeze("compare", "problem and methods", (problem, chosen, set[str]()))
     pairs = [(i, name) for i in range(len(drawn)) for name in chosen]
     seeds = np.random.default_rng(rng).integers(2**32, size=len(drawn)).tolist()
-    shared = (job, run.start_max_time, run.deadline)
+    shared = (job, run.fit_max_time, run.deadline)
     tasks = deque((k, (*shared, name, drawn[i], seeds[i])) for k, (i, name) in enumerate(pairs))
     merit = Merit.of(problem)
     trials = [MethodTrial(name, i) for i, name in pairs]
     best: Result | None = None
     rank, finished = (np.inf, 0), 0
 
-    def enter(k: int, outcome: Any) -> Told | None:
+    def enter(k: int, outcome: Any) -> ProgressReport | None:
         nonlocal best, rank, finished
         try:
             trial = trials[k] = trials[k].ended(outcome, merit)
@@ -133,14 +133,14 @@ def compare(
         if not trial.finished:
             return None
         finished += 1
-        return Told(trial, f"{finished} of {len(pairs)} fits", trial.sentence, finished, len(pairs))
+        return ProgressReport(trial, f"{finished} of {len(pairs)} fits", trial.sentence, finished, len(pairs))
 
-    stopped = carry_out(run, _attempt, tasks, enter, limit=run.start_max_time + _WARM_UP_TIME)
+    stopped = carry_out(run, _attempt, tasks, enter, limit=run.fit_max_time + _WARM_UP_TIME)
     stopped = run.stopped(stopped, finished < len(trials))
     ends = [chi2 for chi2 in (known, None if best is None else rank[0]) if chi2 is not None]
     optimum = min(ends, default=np.nan)
     return ComparisonResult(
-        rows=tuple(Row.of(name, trials, optimum, floor=merit.floor) for name in chosen),
+        rows=tuple(MethodRow.of(name, trials, optimum, floor=merit.floor) for name in chosen),
         trials=tuple(trials),
         drawn=drawn,
         best=None if best is None else best.answering(problem),

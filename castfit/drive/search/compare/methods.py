@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, cast
 
 from castfit._support.arguments import items, named, text
+from castfit.drive.run.run_result import Answer
 from castfit.drive.search.incremental.incremental import incremental
 from castfit.drive.search.incremental.result import IncrementalResult
-from castfit.drive.run.found import Answer
 from castfit.drive.search.scatter.result import ScatterResult
 from castfit.drive.search.scatter.scatter_search import scatter_search
 from castfit.fit.fit import fit
@@ -140,16 +140,10 @@ def methods_from(
 ) -> dict[str, Method]:
     """Read methods as users give them; what is wrong is added to `mistakes`.
 
-    Parameters
-    ----------
-    given : sequence of str, or mapping from str
-        Names as above; the values of a mapping are such names, transcriptions, pairs (transcription, solver), or
-        functions that are called as ``function(problem, start=..., max_time=...)``.
-    mistakes : list of str
-    settings : mapping from a transcription's short name, optional
-        Keyword arguments that it is made with.
-    also : mapping, optional
-        Methods with names of their own, which come before those of the grammar.
+    given : names as above; the values of a mapping are such names, transcriptions, pairs (transcription, solver), or
+        functions that are called as ``function(problem, start=..., max_time=...)``
+    settings : keyword arguments that a transcription is made with, by its short name
+    also : methods with names of their own, which come before those of the grammar
     """
     listed = items(given)
     if isinstance(given, Mapping):

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.reprs import brief, listed, one_line
 from castfit._support.json_codec import finite
-from castfit._support.lazy_imports import picture
-from castfit._support.text_tables import Column, Sheet, or_never
-from castfit.drive.search.incremental.result import Horizon
-from castfit.drive.run.optima import CHI2
-from castfit.drive.run.found import UNFINISHED, Found, Trial, columns, measure_of
+from castfit._support.reprs import brief, listed, one_line
 from castfit._support.status import Status
+from castfit._support.text_tables import Column, Sheet, or_never
+from castfit._support.views import views
+from castfit.drive.run.optima import CHI2
+from castfit.drive.run.run_result import UNFINISHED, SearchResult, Trial, columns, measure_of
+from castfit.drive.search.incremental.result import Horizon
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,13 +45,8 @@ _CUT_SHORT = tuple(status for status in UNFINISHED if not status.startswith("wor
 class MethodTrial(Trial):
     """One method from one start; see `Trial` for how it ended.
 
-    Attributes
-    ----------
-    method : str
-    start : int
-        Number of the start.
-    horizons : tuple of Horizon
-        The course of an incremental fit.
+    start : number of the start
+    horizons : the course of an incremental fit
     """
 
     method: str
@@ -77,26 +72,16 @@ class MethodTrial(Trial):
 
 @brief
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """What one method did.
 
-    Attributes
-    ----------
-    method : str
-    case : mapping
-        What sets this row apart from others of the method, such as ``{"mu": 20}`` in a published table.
-    starts : int
-        How many were finished.
-    converged, correct, wrong, integration_error, optimization_error : int
-    success_rate : float
-        correct / starts
-    median_time, expected_time : float
-        Seconds per start; and until the global optimum is found, which is the mean time per start divided by the
-        success rate, inf if it never was.
-    iterations, evaluations : float
-        Medians per start; evaluations of any kind.
-    equivalent_iterations : float
-        Median of I_equiv of incremental fits (see `IncrementalResult`), NaN for other methods.
+    case : what sets this row apart from others of the method, such as ``{"mu": 20}`` in a published table
+    starts : how many were finished
+    success_rate : correct / starts
+    median_time, expected_time : seconds per start; and until the global optimum is found, which is the mean time per
+        start divided by the success rate, inf if it never was
+    iterations, evaluations : medians per start; evaluations of any kind
+    equivalent_iterations : median of I_equiv of incremental fits (see `IncrementalResult`), NaN for other methods
     """
 
     method: str
@@ -123,7 +108,7 @@ class Row:
         *,
         floor: float = 0.0,
         case: Mapping[str, Any] | None = None,
-    ) -> Row:
+    ) -> MethodRow:
         """Count the finished trials of a method."""
         own = [t for t in trials if t.method == method and t.finished]
         categories = [t.category(best, floor) for t in own]
@@ -154,12 +139,12 @@ def _median(values: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ComparisonResult(Found):
+class ComparisonResult(SearchResult):
     """What several methods found from the same starts.
 
     Attributes
     ----------
-    rows : tuple of Row
+    rows : tuple of MethodRow
         One per method, in the order in which the methods were given.
     trials : tuple of MethodTrial
         One per start and method, in the order of starts and then of methods; "not_run" where the run ended before.
@@ -189,7 +174,7 @@ class ComparisonResult(Found):
     [('single', 1.0), ('collocation', 1.0)]
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[MethodRow, ...]
     trials: tuple[MethodTrial, ...]
     drawn: tuple[dict[str, float], ...]
     best_chi2: float
@@ -245,7 +230,7 @@ class ComparisonResult(Found):
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Plot the success rate against time; see `castfit.plots.success`."""
-        return picture("success")(self, path)
+        return views().plots.success(self, path)
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
@@ -261,7 +246,7 @@ class ComparisonResult(Found):
         return one_line(f"ComparisonResult({self.measure} = {self.best_chi2:.6g}; correct: {rates})")
 
 
-Columns = Sequence[Column[Row]]
+Columns = Sequence[Column[MethodRow]]
 COUNTS: Columns = (
     (">starts", lambda row: f"{row.starts}"),
     (">converged", lambda row: f"{row.converged}"),

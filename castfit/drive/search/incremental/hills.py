@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
-from castfit.transcribe.shooting_problem import parameter_scale
+from castfit.transcribe.transcribed_problem import parameter_scale
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,13 +54,7 @@ def around(problem: Posed, result: Result) -> Iterator[Array]:
 def lower_point(problem: Posed, whole: StagedProblem, result: Result) -> Array | None:
     """Return the lowest (n_theta,) of the points around where a fit ended; None if it ended below all of them.
 
-    Parameters
-    ----------
-    problem : Posed
-        Gives the bounds.
-    whole : StagedProblem
-        What was fitted, as single shooting.
-    result : Result
+    The problem gives the bounds; `whole` is what was fitted, as single shooting.
     """
     points = [whole.evaluate(theta) for theta in (result.theta, *around(problem, result))]
     costs = [at.cost for at in points]  # infinite where it could not be evaluated

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from castfit._support.arrays import Array
+from castfit._support.status import InputError
 from castfit.integrate import IntegratorOptions
 from castfit.problem.problem import Posable
 from castfit.simulate.simulate import SimulationError, simulate
-from castfit._support.status import InputError
 
 
 def end(problem: Posable) -> float:

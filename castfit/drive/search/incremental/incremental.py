@@ -25,27 +25,27 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from castfit._support.arrays import Array
 from castfit._support.arguments import flag_mistakes, is_within, option_mistakes, reals, text
-from castfit.drive.search.incremental.coarsening import coarsened
+from castfit._support.arrays import Array
+from castfit._support.status import Status, check, suggest
+from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.search.incremental.hills import LOOKS, lower_point
 from castfit.drive.search.incremental.horizons import break_time, doubling, end, integrated_length, measured_times
-from castfit.drive.search.incremental.limits import Bounds, Estimate, confidence_limits, standard_deviations
+from castfit.drive.search.incremental.limits import Bounds, HorizonEstimate, confidence_limits, standard_deviations
 from castfit.drive.search.incremental.result import Horizon, IncrementalResult
-from castfit.drive.run.options import RunOptions, require_problem
 from castfit.fit.fit import fit
 from castfit.fit.methods import Solver, Transcription, parts_from
+from castfit.integrate import IntegratorOptions
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Iteration
-from castfit._support.status import Status, check, suggest
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 
@@ -57,8 +57,12 @@ _MOST_RELAXATIONS = 8  # after which the user's bounds are taken
 _MOST_SHORTER = 3  # fallbacks in a fit after which shorter steps are not tried any more
 _MOST_HILLS = 3  # beyond which the first horizon is searched
 _LOWEST_LOG = -700.0
+_COARSE_INTEGRATION = 1e-6  # relative tolerance; gradients then err by 1e-4 (Lotka-Volterra)
+_COARSE_SOLUTION = 1e-4  # tolerance of the solver
 _IMPLAUSIBLE = 4.0  # mean square of weighted residuals where standard deviations are known ...
 _UNEXPLAINED = 0.04  # ... otherwise their mean square relative to that of the data
+
+_Part = TypeVar("_Part", Transcription, Solver)
 
 
 def incremental(
@@ -174,7 +178,7 @@ def incremental(
         _say if verbose else None,
     )
     theta = problem.guess if start is None else problem.theta_from(start)
-    result, solved = driver.run(Estimate(theta, driver.user, -np.inf))
+    result, solved = driver.run(HorizonEstimate(theta, driver.user, -np.inf))
     return IncrementalResult(result, solved, run.seconds)
 
 
@@ -231,7 +235,7 @@ class _Driver:
         """The user's bounds."""
         return Bounds(*self.problem.bounds)
 
-    def run(self, known: Estimate) -> tuple[Result, tuple[Horizon, ...]]:
+    def run(self, known: HorizonEstimate) -> tuple[Result, tuple[Horizon, ...]]:
         """Follow the flow chart to the end of the last horizon."""
         horizons: tuple[Horizon, ...] = ()
         target = self.next_horizon(known)
@@ -259,7 +263,7 @@ class _Driver:
             known = self.learn(attempt, known)
             target = self.next_horizon(known)
 
-    def next_horizon(self, known: Estimate) -> float:
+    def next_horizon(self, known: HorizonEstimate) -> float:
         """Return the horizon that the rule wants next."""
         last = end(self.posed)
         times = doubling(self.posed) if isinstance(self.horizons, str) else self.horizons
@@ -273,7 +277,7 @@ class _Driver:
             return float(reached[-1]) if reached.size and reached[-1] > known.horizon else following
         return min(following, last)
 
-    def nearer_horizon(self, attempt: _Attempt, known: Estimate, horizons: Sequence[Horizon]) -> float | None:
+    def nearer_horizon(self, attempt: _Attempt, known: HorizonEstimate, horizons: Sequence[Horizon]) -> float | None:
         """Return a horizon halfway between the one that was reached and the one that failed; None to give up."""
         if attempt.result.status in _HOPELESS or sum(bool(h.fallback) for h in horizons) >= _MOST_SHORTER:
             return None
@@ -281,7 +285,7 @@ class _Driver:
         between = times[(times > known.horizon) & (times < attempt.horizon)]
         return float(between[(between.size - 1) // 2]) if between.size else None
 
-    def solve(self, horizon: float, known: Estimate) -> _Attempt:
+    def solve(self, horizon: float, known: HorizonEstimate) -> _Attempt:
         """Estimate on one horizon, relaxing updated bounds until none of them is active."""
         shorter = self.posed.until(horizon)
         transcription, solver = self.transcription, self.solver
@@ -309,7 +313,7 @@ class _Driver:
             enough = relaxations >= _MOST_RELAXATIONS
             bounds = self.user if enough else bounds.relaxed(updated, self.relaxation, self.user)
 
-    def elsewhere(self, attempt: _Attempt, known: Estimate) -> _Attempt:
+    def elsewhere(self, attempt: _Attempt, known: HorizonEstimate) -> _Attempt:
         """Search the first of several horizons from lower points around where a search ended."""
         if known.horizon > -np.inf or attempt.horizon >= end(self.posed):
             return attempt
@@ -329,7 +333,7 @@ class _Driver:
                 return replace(best, iterations=iterations, evaluations=evaluations, fallback="another start")
         return replace(attempt, iterations=iterations, evaluations=evaluations)
 
-    def rescue(self, attempt: _Attempt, known: Estimate) -> _Attempt:
+    def rescue(self, attempt: _Attempt, known: HorizonEstimate) -> _Attempt:
         """Try multiple shooting within the user's bounds; return the better of the two attempts."""
         other = self.in_pieces(attempt.horizon, known)
         ours, theirs = attempt.result, other.result
@@ -342,7 +346,7 @@ class _Driver:
             fallback=other.fallback,
         )
 
-    def in_pieces(self, horizon: float, known: Estimate) -> _Attempt:
+    def in_pieces(self, horizon: float, known: HorizonEstimate) -> _Attempt:
         """Estimate on one horizon by multiple shooting within the user's bounds."""
         transcription = MultipleShooting(integrator=self.transcription.integrator)
         if self.coarse and horizon < end(self.posed):
@@ -365,15 +369,15 @@ class _Driver:
         with np.errstate(over="ignore", invalid="ignore"):  # far from the solution trajectories may be huge
             return fit(bounded, transcription, solver, retry=False, verify=final, max_time=remaining, **self.options)
 
-    def learn(self, attempt: _Attempt, known: Estimate) -> Estimate:
+    def learn(self, attempt: _Attempt, known: HorizonEstimate) -> HorizonEstimate:
         """Return estimates and bounds for the next horizon; a horizon that failed leaves the estimates alone."""
         result = attempt.result
         if not result.success:
-            return Estimate(known.theta, self.user, attempt.horizon)
+            return HorizonEstimate(known.theta, self.user, attempt.horizon)
         if self.fallback and not attempt.plausible:
-            return Estimate(result.theta, self.user, attempt.horizon)
+            return HorizonEstimate(result.theta, self.user, attempt.horizon)
         limits = confidence_limits(result, self.confidence, attempt.accuracy, self.user)
-        return Estimate(result.theta, limits, attempt.horizon)
+        return HorizonEstimate(result.theta, limits, attempt.horizon)
 
     def unfinished(self, result: Result) -> Result:
         """Return the best point so far as a result of the whole problem, with the status of the fit that stopped."""
@@ -411,6 +415,25 @@ class _Driver:
                 f"chi2 = {record.chi2:.6g} from {record.n_data} data{then}"
             )
         return record
+
+
+def coarsened(part: _Part) -> _Part:
+    """Return a transcription or solver with tolerances that suffice where the estimates are not final."""
+    if not is_dataclass(part) or isinstance(part, type):
+        return part
+    changes: dict[str, Any] = {}
+    options: Any = getattr(part, "integrator", None)
+    if isinstance(options, IntegratorOptions) and options.relative_tolerance < _COARSE_INTEGRATION:
+        factor = _COARSE_INTEGRATION / options.relative_tolerance
+        changes["integrator"] = replace(
+            options,
+            relative_tolerance=_COARSE_INTEGRATION,
+            absolute_tolerance=factor * options.absolute_tolerance,
+        )
+    tolerance: Any = getattr(part, "tolerance", None)
+    if isinstance(tolerance, float):
+        changes["tolerance"] = max(_COARSE_SOLUTION, tolerance)
+    return cast("_Part", replace(cast("Any", part), **changes))
 
 
 def _say(line: str) -> None:

@@ -12,8 +12,8 @@ from scipy import sparse
 
 from castfit._support.arrays import Array
 from castfit.problem.linear_scales import entries_of
-from castfit.result.result import Result
 from castfit.result.covariance import DERIVATIVE_ERROR, RANK_TOLERANCE, information, quantile
+from castfit.result.result import Result
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,8 @@ class Bounds:
     def relaxed(self, active: dict[int, str], factor: float, user: Bounds) -> Bounds:
         """Move active bounds outwards, no further than the user's (Michalik et al. 2009, Eqs. 10-11).
 
-        Parameters
-        ----------
-        active : dict from int to {"lower", "upper"}
-            The bound that holds each of these entries of theta.
-        factor : float
-            BRF: the distance moved, in units of the distance between the bounds.
-        user : Bounds
+        active : the bound that holds each of these entries of theta
+        factor : BRF: the distance moved, in units of the distance between the bounds
         """
         lower, upper = self.lower.copy(), self.upper.copy()
         for j, side in active.items():
@@ -50,7 +45,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class HorizonEstimate:
     """What one horizon hands to the next: theta, the bounds on it, and the horizon that it was estimated on."""
 
     theta: Array
@@ -65,11 +60,7 @@ def standard_deviations(result: Result, accuracy: float) -> tuple[Array, float]:
 
     with S V_M^-1/2 the Jacobian of the weighted residuals; inf for what the data do not determine.
 
-    Parameters
-    ----------
-    result : Result
-    accuracy : float
-        Relative accuracy of the Jacobian.
+    `accuracy` is the relative one of the Jacobian.
     """
     n, jacobian = result.theta.size, result.jacobian
     unknown = np.full(n, np.inf), np.inf
@@ -95,15 +86,7 @@ def standard_deviations(result: Result, accuracy: float) -> tuple[Array, float]:
 def confidence_limits(result: Result, level: float, accuracy: float, user: Bounds) -> Bounds:
     """Return the confidence limits of the estimates within the user's bounds.
 
-    They are no closer than numerical errors of the estimates.
-
-    Parameters
-    ----------
-    result : Result
-    level : float
-    accuracy : float
-        Relative accuracy to which the model was solved.
-    user : Bounds
+    They are no closer than numerical errors of the estimates, with the relative accuracy to which the model was solved.
     """
     theta = result.theta
     deviations, dof = standard_deviations(result, accuracy)

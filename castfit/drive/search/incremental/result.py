@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 from castfit._support.reprs import brief, one_line
-from castfit._support.text_tables import Column, Sheet, rounded
-from castfit.drive.run.found import Found
-from castfit.result.result import Result
 from castfit._support.status import Status
+from castfit._support.text_tables import Column, Sheet, rounded
+from castfit.drive.run.run_result import SearchResult
+from castfit.result.result import Result
 
 
 @brief
@@ -17,31 +17,19 @@ from castfit._support.status import Status
 class Horizon:
     """What happened on one horizon.
 
-    Attributes
-    ----------
-    horizon : float
-        Measurements up to this time were used.
-    n_data : int
-        Number of measured values.
-    estimates, standard_errors : dict
-        Natural scale; inf where the data up to here do not determine a quantity (Michalik et al. 2009, Eq. 9).
-    bounds : dict
-        Per quantity (lower, upper), natural scale, after any relaxation.
-    relaxations : int
-        How often updated bounds were relaxed.
-    iterations : int
-        Of all solves on this horizon.
-    evaluations : dict
-        Number of evaluations by kind, of all solves on this horizon.
-    share : float
-        Length of integration relative to that of the whole problem.
-    chi2 : float
-        Sum of squared weighted residuals, priors included.
-    status : Status
-        How the last solve ended.
-    fallback : str
-        Empty, "shorter step" if a shorter horizon was tried next, "another start" if the first horizon was solved from
-        a lower point near a poor optimum, or "multiple shooting".
+    horizon : measurements up to this time were used
+    n_data : number of measured values
+    estimates, standard_errors : natural scale; inf where the data up to here do not determine a quantity (Michalik et
+        al. 2009, Eq. 9).
+    bounds : per quantity (lower, upper), natural scale, after any relaxation
+    relaxations : how often updated bounds were relaxed
+    iterations : of all solves on this horizon
+    evaluations : number of evaluations by kind, of all solves on this horizon
+    share : length of integration relative to that of the whole problem
+    chi2 : sum of squared weighted residuals, priors included
+    status : how the last solve ended
+    fallback : empty, "shorter step" if a shorter horizon was tried next, "another start" if the first horizon was
+        solved from a lower point near a poor optimum, or "multiple shooting"
     """
 
     horizon: float
@@ -59,7 +47,7 @@ class Horizon:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class IncrementalResult(Found):
+class IncrementalResult(SearchResult):
     """What an incremental fit found.
 
     Attributes

@@ -14,25 +14,26 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, option_mistakes, text
-from castfit.drive.search.multistart.book import Book
-from castfit.drive.search.multistart.result import End, MultistartResult, Progress
-from castfit.drive.search.multistart.sampling import draw
-from castfit.drive.search.multistart.screening import screened
-from castfit.drive.run.optima import Merit
+from castfit._support.renamed import renamed
+from castfit._support.status import Status, check
 from castfit.drive.run.checkpoint import described, run_header, seed_of
-from castfit.drive.run.found import UNFINISHED, Answer
 from castfit.drive.run.jobs import task, thaw
-from castfit.drive.run.loop import Told, carry_out, in_time
+from castfit.drive.run.loop import ProgressReport, carry_out, in_time
+from castfit.drive.run.optima import Merit
 from castfit.drive.run.options import RunOptions, require_problem
+from castfit.drive.run.run_result import Answer
+from castfit.drive.search.multistart.log import StartLog
+from castfit.drive.search.multistart.result import MultistartProgress, MultistartResult
+from castfit.drive.search.multistart.sampling import draw, screened
 from castfit.fit.fit import fit
 from castfit.fit.methods import Solver, Transcription, parts_from
-from castfit.problem.problem import Posable
-from castfit.fit.start.constant import SoftStart
 from castfit.fit.start.decomposition.blocks import decomposition_mistakes
 from castfit.fit.start.decomposition.search import Decomposed
-from castfit._support.status import Status, check
+from castfit.fit.start.soft_start import SoftStart
+from castfit.problem.problem import Posable
 
 
+@renamed(start_max_time="fit_max_time")
 def multistart(
     problem: Posable,
     transcription: Transcription | str | None = None,
@@ -47,10 +48,10 @@ def multistart(
     max_draws: int = 10,
     workers: int | Executor = 1,
     max_time: float = np.inf,
-    start_max_time: float = np.inf,
+    fit_max_time: float = np.inf,
     checkpoint: str | Path | None = None,
     resume: bool = False,
-    callback: Callable[[Progress], Any] | None = None,
+    callback: Callable[[MultistartProgress], Any] | None = None,
     verbose: int = 0,
 ) -> MultistartResult:
     """Fit from many starts.
@@ -89,7 +90,7 @@ def multistart(
         other machines: ``dask.distributed.Client(...).get_executor()``, ``mpi4py.futures.MPIPoolExecutor()``.
     max_time : float
         Seconds for all starts; those that are running then are cut off, the others are not run.
-    start_max_time : float
+    fit_max_time : float
         Seconds for one start.  Processes and executors that give no answer long after it are taken to hang; processes
         are then ended and replaced.  Within one process (workers=1) nothing can end a start between two iterations,
         and a cluster of which nothing was heard yet is waited for until `max_time`.
@@ -99,7 +100,7 @@ def multistart(
         Whether to continue the checkpoint if it exists: what is finished is not repeated, and starts that were lost
         or cut off are run again.  The number of starts may have grown.
     callback : callable, optional
-        Called in this process with a `Progress` after each start; no more are run when it returns True.
+        Called in this process with a `MultistartProgress` after each start; no more are run when it returns True.
     verbose : {0, 1, 2}
         Nothing, the state of the run (live on a terminal), one line per start.
 
@@ -123,7 +124,7 @@ def multistart(
     (True, 3)
     """
     run = RunOptions(
-        workers=workers, max_time=max_time, start_max_time=start_max_time, callback=callback,
+        workers=workers, max_time=max_time, fit_max_time=fit_max_time, callback=callback,
         verbose=verbose, checkpoint=checkpoint, resume=resume,
     )  # fmt: skip
     mistakes: list[str] = []
@@ -153,52 +154,52 @@ def multistart(
         problem,
         asked,
         chosen,
-        start_max_time=run.start_max_time,
+        fit_max_time=run.fit_max_time,
         max_draws=int(max_draws),
         seed=seed_of(rng),
         sampling=sampling if isinstance(sampling, str) else described(sampling),
         start_strategy=start_strategy,
         **({"screen": int(screen)} if screen > 1 else {}),
     )
-    book = Book(draws, max_draws, run.began, problem)
+    log = StartLog(draws, max_draws, run.began, problem)
     labels = {"transcription": asked.label, "solver": chosen.label}
     with run.opened(header) as file:
         if file is not None:
-            book.resume(file, labels)
+            log.resume(file, labels)
 
         def task(i: int, start: Mapping[str, float]) -> tuple[int, tuple[Any, ...]]:
             origin = {None: start, "decomposed": Decomposed(start, draws.seeds[i]), "soft": SoftStart(start)}
-            return i, (job, origin[start_strategy], run.start_max_time, run.deadline)
+            return i, (job, origin[start_strategy], run.fit_max_time, run.deadline)
 
-        def enter(i: int, outcome: Any) -> Told | None:
-            another = book.enter(i, outcome)
+        def enter(i: int, outcome: Any) -> ProgressReport | None:
+            another = log.enter(i, outcome)
             if another is not None:
                 tasks.appendleft(task(i, another))
                 return None
-            row = book.rows[i]
-            if file is not None and row.status not in UNFINISHED:
-                file.append({"row": row, **({"result": book.best} if book.best_row is row else {})})
+            row = log.rows[i]
+            if file is not None and row.finished:
+                file.append({"row": row, **({"result": log.best} if log.best_row is row else {})})
             if row.status == Status.INTERRUPTED.value:
                 raise KeyboardInterrupt
             if row.status == "not_run":
                 return None
-            now = book.progress(row)
-            return Told(now, now.sentence, row.sentence, now.finished, now.total, timed=True)
+            now = log.progress(row)
+            return ProgressReport(now, now.sentence, row.sentence, now.finished, now.total, timed=True)
 
-        tasks = deque(task(i, start) for i, start in enumerate(draws.first) if i not in book.rows)
-        stopped = carry_out(run, _attempt, tasks, enter, limit=run.start_max_time)
+        tasks = deque(task(i, row.start) for i, row in log.rows.items() if not row.finished)
+        stopped = carry_out(run, _attempt, tasks, enter, limit=run.fit_max_time)
         result = MultistartResult.of(
-            book.best,
-            book.all_rows,
+            log.best,
+            log.rows.values(),
             floor=Merit.of(problem).floor,
             drawn=draws.first,
-            message=book.message(run, stopped, file.trouble if file else ""),
+            message=log.message(run, stopped, file.trouble if file else ""),
             time=run.seconds,
             header=header,
             **labels,
         )
         if file is not None:
-            file.append({"end": End(result.message, result.time)})
+            file.append({"end": {"message": result.message, "time": result.time}})
     return result
 
 

@@ -11,15 +11,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.reprs import brief
 from castfit._support.json_codec import rebuilt
 from castfit._support.progress_line import duration
-from castfit._support.lazy_imports import picture
+from castfit._support.reprs import brief
+from castfit._support.status import SOLVED
+from castfit._support.views import views
 from castfit.drive.run.optima import Merit, Optimum, Outlook, optima
-from castfit.drive.run.checkpoint import read, write
-from castfit.drive.run.found import UNFINISHED, Answer, Found, Trial, columns, counted, measure_of, optima_lines
+from castfit.drive.run.run_result import (
+    Answer,
+    SavedResult,
+    SearchResult,
+    Trial,
+    columns,
+    counted,
+    measure_of,
+    optima_lines,
+)
 from castfit.result.result import Result
-from castfit._support.status import SOLVED, InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,20 +36,13 @@ _SMALL_GAP = 1e-6
 
 
 @dataclass(frozen=True, repr=False)
-class Start(Trial):
+class StartRow(Trial):
     """One start and where it led: a row of the table; see `Trial` for how it ended.
 
-    Attributes
-    ----------
-    index : int
-    start : dict
-        Where the fit began, by name, natural scale.
-    gap : float
-        Largest continuity defect.
-    draws : int
-        How many starts were drawn until one could be evaluated; evaluations, failures and time are those of all.
-    failures : mapping from str to int
-        Number of failed evaluations by cause.
+    start : where the fit began, by name, natural scale
+    gap : largest continuity defect
+    draws : how many starts were drawn until one could be evaluated; evaluations, failures and time are those of all
+    failures : number of failed evaluations by cause
     """
 
     index: int
@@ -62,7 +63,7 @@ class Start(Trial):
         chi2 = self.chi2 if np.isfinite(self.chi2) else np.inf
         return not self.success, not self.gap <= _SMALL_GAP, chi2, self.index
 
-    def drawn(self, outcome: Any, merit: Merit) -> Start:
+    def drawn(self, outcome: Any, merit: Merit) -> StartRow:
         """Return the row after another draw, with the outcome of its task added to those of earlier ones."""
         row = self.ended(outcome, merit)
         if not isinstance(outcome, Answer):
@@ -80,27 +81,19 @@ class Start(Trial):
 
 @brief
 @dataclass(frozen=True)
-class Progress:
+class MultistartProgress:
     """What a callback sees after every start.
 
-    Attributes
-    ----------
-    finished, total : int
-    last : Start
-    best : Start
-        The best so far.
-    found : int
-        How many starts ended there.
-    failed : int
-        How many starts did not succeed.
-    seconds, seconds_left : float
-        Since the run began; as many as the rest will take at this pace.
+    best : the best so far
+    found : how many starts ended there
+    failed : how many starts did not succeed
+    seconds, seconds_left : since the run began; as many as the rest will take at this pace
     """
 
     finished: int
     total: int
-    last: Start
-    best: Start
+    last: StartRow
+    best: StartRow
     found: int
     failed: int
     seconds: float
@@ -119,14 +112,14 @@ class Progress:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MultistartResult(Found):
+class MultistartResult(SearchResult, SavedResult):
     """What many starts found.
 
     Attributes
     ----------
     best : Result or None
         The best fit; if none succeeded, the best point of all.  None if no start came to any end.
-    starts : tuple of Start
+    starts : tuple of StartRow
         One row per start, in the order in which they were drawn.
     optima : tuple of Optimum
         The optima, the lowest first, and the starts that found them.
@@ -155,7 +148,9 @@ class MultistartResult(Found):
     [21.867, 21.867, 21.867]
     """
 
-    starts: tuple[Start, ...]
+    _driver = _contents = "multistart"
+
+    starts: tuple[StartRow, ...]
     optima: tuple[Optimum, ...]
     outlook: Outlook
     drawn: tuple[dict[str, float], ...]
@@ -167,11 +162,11 @@ class MultistartResult(Found):
     floor: float
 
     @classmethod
-    def of(cls, best: Result | None, starts: Iterable[Start], *, floor: float, **rest: Any) -> MultistartResult:
+    def of(cls, best: Result | None, starts: Iterable[StartRow], *, floor: float, **rest: Any) -> MultistartResult:
         """Gather the rows into optima, and judge."""
         rows = tuple(sorted(starts, key=lambda row: row.index))
         found = optima({row.index: (row.chi2, row.values) for row in rows if row.success}, floor=floor)
-        tried = sum(row.status not in UNFINISHED for row in rows)
+        tried = sum(row.finished for row in rows)
         return cls(best=best, starts=rows, optima=found, outlook=Outlook.of(found, tried), floor=floor, **rest)
 
     def plot(self, path: str | Path | None = None) -> Figure:
@@ -182,7 +177,7 @@ class MultistartResult(Found):
         path : str or Path, optional
             Where to write the figure; the ending decides on the format.
         """
-        return picture("waterfall")(self, path)
+        return views().plots.waterfall(self, path)
 
     @property
     def measure(self) -> str:
@@ -211,7 +206,7 @@ class MultistartResult(Found):
         ``start k``, and where it ended.
         """
         of = {i: k for k, optimum in enumerate(self.optima) for i in optimum.starts}
-        cells: dict[str, Callable[[Start], Any]] = {
+        cells: dict[str, Callable[[StartRow], Any]] = {
             "start": lambda row: row.index,
             "status": lambda row: row.status,
             self.measure: lambda row: row.chi2,
@@ -225,32 +220,23 @@ class MultistartResult(Found):
         absent = dict.fromkeys((name for row in self.starts for name in row.start), np.nan)
         return columns(self.starts, cells, start=lambda row: row.start, values=lambda row: {**absent, **row.values})
 
-    def save(self, path: str | Path) -> None:
-        """Write everything but the problem; the file is a checkpoint, from which a later run may go on."""
+    def _records(self) -> Iterable[Mapping[str, Any]]:
         best = None if self.best is None else min(self.starts, key=lambda row: row.rank)
-        plan = Plan.of(self.drawn, self.floor, self.transcription, self.solver)
+        plan = StartPlan.of(self.drawn, self.floor, self.transcription, self.solver)
         rows = ({"row": row, **({"result": self.best} if row is best else {})} for row in self.starts)
-        write(path, self.header, [{"plan": plan}, *rows, {"end": End(self.message, self.time)}])
+        return [{"plan": plan}, *rows, {"end": {"message": self.message, "time": self.time}}]
 
     @classmethod
-    def load(cls, path: str | Path) -> MultistartResult:
-        """Read what `save` wrote, or the checkpoint of a run, finished or not.
-
-        Raises
-        ------
-        InputError
-            If the file is no checkpoint of a multistart, or damaged.
-        """
-        header, records, _ = read(path)
-        kept = Kept.of(records)
-        if header is None or kept.plan is None or header.get("driver") != "multistart":
-            raise InputError("MultistartResult.load", [f"'{path}' holds no multistart; choose another file"])
+    def _restored(cls, header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> MultistartResult | None:
+        kept = CheckpointState.of(records)
+        if kept.plan is None:
+            return None
         plan, drawn = kept.plan, kept.plan.drawn
-        rows = {i: Start(i, start) for i, start in enumerate(drawn)} | kept.rows
-        ended = f"Read from a checkpoint: {sum(row.status not in UNFINISHED for row in rows.values())} starts finished."
-        end = kept.end or End(ended, np.nan)
+        rows = {i: StartRow(i, start) for i, start in enumerate(drawn)} | kept.rows
+        ended = f"Read from a checkpoint: {sum(row.finished for row in rows.values())} starts finished."
+        end = kept.end or {"message": ended, "time": np.nan}
         labels = {"transcription": plan.transcription, "solver": plan.solver}
-        return cls.of(kept.best, rows.values(), floor=plan.floor, drawn=drawn, header=header, **vars(end), **labels)
+        return cls.of(kept.best, rows.values(), floor=plan.floor, drawn=drawn, header=header, **end, **labels)
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
@@ -275,7 +261,7 @@ class MultistartResult(Found):
 
 
 @dataclass(frozen=True)
-class Plan:
+class StartPlan:
     """Which starts there are, value by value, and how they are fitted; a run that continues it has the same ones."""
 
     names: tuple[str, ...]
@@ -285,7 +271,7 @@ class Plan:
     solver: str
 
     @classmethod
-    def of(cls, drawn: Sequence[Mapping[str, float]], floor: float, transcription: str, solver: str) -> Plan:
+    def of(cls, drawn: Sequence[Mapping[str, float]], floor: float, transcription: str, solver: str) -> StartPlan:
         """Take the names of the first start for those of all."""
         names = tuple(drawn[0])
         return cls(names, tuple(tuple(start[name] for name in names) for start in drawn), floor, transcription, solver)
@@ -297,33 +283,25 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class End:
-    """How a run ended."""
-
-    message: str
-    time: float
-
-
-@dataclass(frozen=True)
-class Kept:
+class CheckpointState:
     """What the records of a checkpoint hold; the best result is the one of the best row."""
 
-    plan: Plan | None
-    rows: dict[int, Start]
+    plan: StartPlan | None
+    rows: dict[int, StartRow]
     best: Result | None
-    end: End | None
+    end: Mapping[str, Any] | None
 
     @classmethod
-    def of(cls, records: Iterable[Mapping[str, Any]]) -> Kept:
+    def of(cls, records: Iterable[Mapping[str, Any]]) -> CheckpointState:
         """Read records; of several about one thing the last counts."""
         last: dict[str, Any] = {}
-        rows: dict[int, Start] = {}
+        rows: dict[int, StartRow] = {}
         results: dict[int, Any] = {}
         for record in records:
             last |= record
             if "row" in record:
-                row = rebuilt(Start, record["row"])
+                row = rebuilt(StartRow, record["row"])
                 rows[row.index], results[row.index] = row, record.get("result")
         best = min(rows.values(), key=lambda row: row.rank, default=None)
         result = rebuilt(Result | None, None if best is None else results[best.index])
-        return cls(rebuilt(Plan | None, last.get("plan")), rows, result, rebuilt(End | None, last.get("end")))
+        return cls(rebuilt(StartPlan | None, last.get("plan")), rows, result, last.get("end"))

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from castfit._support.arrays import Array
 from castfit._support.arguments import is_count, is_one_of, items, named, reals, rng_mistakes, text
-from castfit.problem.linear_scales import entries_of
-from castfit.problem.compiled_problem import Posed
+from castfit._support.arrays import Array
+from castfit._support.status import InputError, check, suggest
 from castfit.densities.priors.distributions import cut_off
+from castfit.fit.start.gaussian_surrogate import surrogate
+from castfit.fit.start.local_search import best_of
+from castfit.fit.start.search_problem import scene_of
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.linear_scales import entries_of
 from castfit.problem.problem import Posable
 from castfit.problem.quantities import Quantity
-from castfit.fit.start.surrogate import surrogate
-from castfit._support.status import InputError, check, suggest
 
 SAMPLINGS = ("sobol", "latin_hypercube", "uniform", "log_uniform")
 
@@ -30,19 +32,13 @@ _EDGE = 2.0**-40  # distributions may be infinite at 0 and 1
 
 
 @dataclass(frozen=True)
-class Draws:
+class DrawnStarts:
     """The starts.
 
-    Attributes
-    ----------
-    first : tuple of dict
-        For each start its first candidate: a natural value for every quantity.
-    again : callable
-        ``again(i)`` draws the next candidate of start i; None if starts were given.
-    seeds : tuple of int
-        For each start a number from which what is random in its fit may be drawn.
-    wanted : int
-        How many starts were asked for; more than there are if the time did not suffice.
+    first : for each start its first candidate: a natural value for every quantity
+    again : ``again(i)`` draws the next candidate of start i; None if starts were given
+    seeds : for each start a number from which what is random in its fit may be drawn
+    wanted : how many starts were asked for; more than there are if the time did not suffice
     """
 
     first: tuple[dict[str, float], ...]
@@ -75,22 +71,13 @@ class _Axis:
 
 def draw(
     problem: Posable, starts: Any, sampling: Any, limits: Any, rng: Any, mistakes: list[str], deadline: float = np.inf
-) -> Draws:
+) -> DrawnStarts:
     """Draw the first candidate of every start; what is wrong is added to `mistakes`.
 
-    Parameters
-    ----------
-    problem : Problem or Posed
-    starts : int or sequence of mappings
-        How many, or the starts themselves.
-    sampling : str, callable or None
-        One of `SAMPLINGS`, or a function from a generator to ``{name: value}``; None is "sobol".
-    limits : mapping or None
-        Per quantity (lower, upper) or a distribution with ``cdf`` and ``ppf``; by default the quantity's bounds.
-    rng : int or numpy.random.Generator
-    mistakes : list of str
-    deadline : float
-        When to stop, as `time.time` gives it; at least one start is drawn.
+    starts : how many, or the starts themselves
+    sampling : one of `SAMPLINGS`, or a function from a generator to ``{name: value}``; None is "sobol"
+    limits : per quantity (lower, upper) or a distribution with ``cdf`` and ``ppf``; by default the quantity's bounds
+    deadline : when to stop, as `time.time` gives it; at least one start is drawn
     """
     before, listed = len(mistakes), items(starts)
     mistakes += rng_mistakes(rng)
@@ -113,7 +100,7 @@ def draw(
             mistakes.append(f"sampling is {text(kind)}: {nearest}, or give a function of a generator")
         axes = _axes(problem, limits, is_one_of(kind, "log_uniform"), mistakes)
     if len(mistakes) > before:
-        return Draws((), None)
+        return DrawnStarts((), None)
     own = _Streams(rng)
 
     def at(point: Array) -> dict[str, float]:
@@ -137,7 +124,29 @@ def draw(
             break
         first.append(given[i] if given else again(i) if cube is None else at(cube[i]))
         seeds.append(own.seed(i))
-    return Draws(tuple(first), None if given else again, tuple(seeds), count)
+    return DrawnStarts(tuple(first), None if given else again, tuple(seeds), count)
+
+
+def screened(problem: Posable, draws: DrawnStarts, count: int, deadline: float = np.inf) -> DrawnStarts:
+    """Return for each start the best of `count` draws, as simulations of low accuracy tell.
+
+    Each start draws from its own stream, as without screening.  What cannot be simulated is worse than anything else.
+    Starts that the time does not suffice for stay as drawn.
+    """
+    again = draws.again
+    if count < 2 or again is None:
+        return draws
+    scene = scene_of(problem.posed)
+    first: list[dict[str, float]] = []
+    with np.errstate(all="ignore"):
+        for i, drawn in enumerate(draws.first):
+            starts = [drawn, *(again(i) for _ in range(count - 1))]
+            if time.time() >= deadline:
+                first.append(drawn)
+                continue
+            k, _ = best_of(scene, [problem.theta_from(start)[scene.places] for start in starts])
+            first.append(starts[k])
+    return replace(draws, first=tuple(first))
 
 
 class _Streams:

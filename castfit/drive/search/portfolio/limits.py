@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.arguments import named, reals, text
-from castfit.drive.search.portfolio.moves import Field, Uneven
-from castfit.fit.start.scene import enclosed, frame_of
 from castfit._support.status import suggest
+from castfit.drive.search.portfolio.perturbation import Field, Uneven
+from castfit.fit.start.search_problem import enclosed, frame_of
 
 if TYPE_CHECKING:
     from castfit.problem.compiled_problem import Posed

@@ -2,7 +2,7 @@
 
 fit        as `castfit.fit` does it, from the guess
 doubt      other ways, from other starts: does any find a better optimum, or the same again?
-search     rounds of candidates, most of them by the ways that paid (castfit.drive.portfolio.plan)
+search     rounds of candidates, most of them by the ways that paid (castfit.drive.search.portfolio.allocation)
 confirm    what is best is fitted at full accuracy, verified, and found again from starts of its own
 """
 
@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arguments import flag_mistakes, is_count, is_one_of, items, option_mistakes, rng_mistakes, text
-from castfit.drive.search.portfolio.limits import limits_mistakes, search_field
-from castfit.drive.search.portfolio.plan import Options
-from castfit.drive.search.portfolio.race import Race
-from castfit.drive.search.portfolio.result import PortfolioProgress, PortfolioResult
-from castfit.drive.search.portfolio.search import searched
-from castfit.drive.search.portfolio.ways import WAYS
+from castfit._support.status import check, suggest
 from castfit.drive.run.checkpoint import run_header, seed_of
 from castfit.drive.run.options import RunOptions, require_problem
+from castfit.drive.search.portfolio.allocation import PortfolioOptions
+from castfit.drive.search.portfolio.limits import limits_mistakes, search_field
+from castfit.drive.search.portfolio.racing import Race
+from castfit.drive.search.portfolio.result import PortfolioProgress, PortfolioResult
+from castfit.drive.search.portfolio.search import searched
+from castfit.drive.search.portfolio.strategies import WAYS
+from castfit.fit.start.decomposition.blocks import decomposition_mistakes
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import Posable
 from castfit.solve.gauss_newton import GaussNewton
-from castfit.fit.start.decomposition.blocks import decomposition_mistakes
-from castfit._support.status import check, suggest
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.trajectory import every_state_measured
 
@@ -123,7 +123,7 @@ def estimate(
     run = run.cleaned()
     if ways is None:
         chosen = suiting(problem.posed)
-    options = Options(chosen, int(screen), race=Race() if race else None)
+    options = PortfolioOptions(chosen, int(screen), race=Race() if race else None)
     field = search_field(problem.posed, limits)
     header = run_header(
         "estimate", problem, Collocation(), GaussNewton(), seed=seed_of(rng), ways=list(chosen), screen=int(screen),
@@ -141,7 +141,9 @@ def suiting(posed: Posed) -> tuple[str, ...]:
     measured = every_state_measured(posed)
     useless = {
         "soft": measured or any(c.schedule.triggers for c in posed.conditions),
-        "incremental": not measured or any(c.schedule for c in posed.conditions) or bool(posed.model.algebraic_states),
+        "incremental": not measured
+        or any(c.schedule.instants for c in posed.conditions)
+        or bool(posed.model.algebraic_states),
         "decomposed": not measured or bool(decomposition_mistakes(posed)),
     }
     return tuple(way for way in WAYS if not useless.get(way, False))

@@ -11,8 +11,8 @@ import numpy as np
 from castfit._support.reprs import brief, one_line
 from castfit._support.text_tables import Column, Sheet
 from castfit.drive.run.optima import Merit, Optimum, optima
-from castfit.drive.search.portfolio.ways import WORDS
-from castfit.drive.run.found import Found
+from castfit.drive.run.run_result import SearchResult
+from castfit.drive.search.portfolio.strategies import WORDS
 
 
 @brief
@@ -86,7 +86,7 @@ class PortfolioProgress:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PortfolioResult(Found):
+class PortfolioResult(SearchResult):
     """What `castfit.estimate` found.
 
     Attributes

@@ -2,8 +2,8 @@
 
     plan --> candidates --> what looks better than every solution is confirmed --> enough? --> plan ...
 
-A search is a setting of its parts (castfit.drive.portfolio.plan.Options): ways with their draws and screening, local
-fits and their race, the pool.  What is better than every solution so far is fitted at full accuracy
+A search is a setting of its parts (castfit.drive.search.portfolio.allocation.Options): ways with their draws and
+screening, local fits and their race, the pool.  What is better than every solution so far is fitted at full accuracy
 between two rounds, one point at a time; what ends in the same valley counts without.  Before the end the best point is
 doubted.
 """
@@ -17,18 +17,25 @@ import numpy as np
 
 from castfit._support.json_codec import rebuilt
 from castfit._support.process_pool import LOST, Task, lost
-from castfit.drive.run.optima import Merit, fits_lacking
-from castfit.drive.search.portfolio.moves import Field
-from castfit.drive.search.portfolio.plan import Options, State, Tried, doubting, following, next_round
-from castfit.drive.search.portfolio.result import Candidate, PortfolioProgress, PortfolioResult, Way
-from castfit.drive.search.portfolio.ways import CONFIRM, EXCHANGED, FOLLOW, SAME, End, Order, candidate
+from castfit._support.status import InputError, Status
 from castfit.drive.run.checkpoint import Header
-from castfit.drive.run.found import STOPS
-from castfit.drive.run.loop import Told, carry_out
+from castfit.drive.run.loop import ProgressReport, carry_out
+from castfit.drive.run.optima import Merit, fits_lacking
 from castfit.drive.run.options import RunOptions
+from castfit.drive.run.run_result import STOPS
+from castfit.drive.search.portfolio.allocation import (
+    PortfolioOptions,
+    PortfolioState,
+    Tried,
+    doubting,
+    following,
+    next_round,
+)
+from castfit.drive.search.portfolio.perturbation import Field
+from castfit.drive.search.portfolio.result import Candidate, PortfolioProgress, PortfolioResult, Way
+from castfit.drive.search.portfolio.strategies import CONFIRM, EXCHANGED, FOLLOW, SAME, Order, Outcome, candidate
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
-from castfit._support.status import InputError, Status
 
 _PART = 0.5  # of the time, for one candidate
 _TROUBLED = 1000  # candidates, at least, where the best does not describe the data: wide valleys are soon found often
@@ -37,18 +44,18 @@ _RESERVE = 0.1, 10.0  # of the time, and seconds at most, kept for the confirmat
 
 
 def searched(
-    problem: Posable, options: Options, field: Field, run: RunOptions, header: Header, *,
+    problem: Posable, options: PortfolioOptions, field: Field, run: RunOptions, header: Header, *,
     rng: int | np.random.Generator, finds: int,
 ) -> PortfolioResult:  # fmt: skip
     """Carry out a search with given parts; `castfit.estimate` says what the arguments mean."""
     job = run.freeze("estimate", "the problem", (problem, field))
     with run.opened(header) as file:
-        search = _Search(problem, options, field, np.random.default_rng(rng), job, run, finds)
+        search = _PortfolioSearch(problem, options, field, np.random.default_rng(rng), job, run, finds)
         if file is not None:
             for record in file.records:
-                search.known[int(record["index"])] = rebuilt(End, record["end"])
+                search.known[int(record["index"])] = rebuilt(Outcome, record["end"])
 
-        def enter(i: int, outcome: Any) -> Told | None:
+        def enter(i: int, outcome: Any) -> ProgressReport | None:
             end = search.enter(i, outcome)
             if end is not None and file is not None and i not in search.known:
                 file.append({"index": i, "end": end})
@@ -56,7 +63,7 @@ def searched(
                 return None
             now = search.progress()
             enough = bool(search.reason)
-            return Told(now, now.sentence, now.sentence, now.candidates, now.candidates, enough)
+            return ProgressReport(now, now.sentence, now.sentence, now.candidates, now.candidates, enough)
 
         search.plan()
         stopped = carry_out(run, candidate, search.tasks, enter, limit=_PART * run.max_time)
@@ -64,23 +71,23 @@ def searched(
     return search.result(stopped, warnings)
 
 
-class _Search:
+class _PortfolioSearch:
     """A search that is under way."""
 
     def __init__(
-        self, problem: Posable, options: Options, field: Field, rng: np.random.Generator, job: Any, run: RunOptions,
-        finds: int,
+        self, problem: Posable, options: PortfolioOptions, field: Field, rng: np.random.Generator, job: Any,
+        run: RunOptions, finds: int,
     ) -> None:  # fmt: skip
         self.problem, self.options, self.field, self.run, self.finds = problem, options, field, run, finds
         self.tasks: deque[Task] = deque()
-        self.known: dict[int, End] = {}
-        self.state = State()
+        self.known: dict[int, Outcome] = {}
+        self.state = PortfolioState()
         self.reason = ""
         self.losses: list[str] = []
         self._rng, self._job = rng, job
         self._planned: deque[tuple[int, Order]] = deque()
         self._count = 0
-        self._ends: dict[int, End] = {}
+        self._ends: dict[int, Outcome] = {}
         self._confirming: int | None = None
         self._following: int | None = None
         self._best: Result | None = None
@@ -118,7 +125,7 @@ class _Search:
                 self.tasks.append((number, (self._job, order, limit, self.run.deadline - spared)))
             self._absorb()
 
-    def enter(self, i: int, outcome: Any) -> End | None:
+    def enter(self, i: int, outcome: Any) -> Outcome | None:
         """Enter an outcome; None if it does not count."""
         if isinstance(outcome, InputError):
             raise outcome
@@ -130,11 +137,11 @@ class _Search:
                 self.reason = STOPS[Status.MAX_TIME]
             self.plan()
             return None
-        if not isinstance(outcome, End):
+        if not isinstance(outcome, Outcome):
             status, message = lost(outcome)
             if status in LOST:
                 self.losses.append(f"Candidate {i}: {message}")
-            outcome = End()
+            outcome = Outcome()
         if outcome.result is not None and outcome.result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         self._ends[i] = outcome
@@ -254,7 +261,7 @@ def _row(t: Tried, merit: Merit, *, best: bool) -> Candidate:
     )  # fmt: skip
 
 
-def _rank(end: End) -> tuple[bool, float]:
+def _rank(end: Outcome) -> tuple[bool, float]:
     """Rank what was fitted: solutions, and floors of long valleys where these are clearly lower; then the others."""
     if end.result is None:
         return True, np.inf

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.reprs import brief
-from castfit._support.lazy_imports import picture
+from castfit._support.views import views
 from castfit.drive.run.optima import Merit, Optimum, optima
-from castfit.drive.run.found import Ended, Found, counted, optima_lines
+from castfit.drive.run.run_result import FitRecord, SearchResult, counted, optima_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @brief
 @dataclass(frozen=True)
-class Moment:
+class BestSoFar:
     """The best chi2 after so many simulations and seconds."""
 
     simulations: int
@@ -31,22 +31,15 @@ class Moment:
 
 @brief
 @dataclass(frozen=True)
-class LocalSearch(Ended):
+class LocalSearch(FitRecord):
     """A local search.
 
-    Attributes
-    ----------
-    start, end : float
-        chi2 where it began and where it ended.
-    values : dict
-        Where it ended, by name, natural scale.
-    simulations : int
-        Simulations and sensitivity sweeps that it took.
-    status : str
-        A value of `Status`; "joined" if it was broken off on the path of an earlier one, "error" if it was impossible.
-    message : str
-    seconds : float
-        When it ended.
+    start, end : chi2 where it began and where it ended
+    values : where it ended, by name, natural scale
+    simulations : simulations and sensitivity sweeps that it took
+    status : a value of `Status`; "joined" if it was broken off on the path of an earlier one, "error" if it was
+        impossible
+    seconds : when it ended
     """
 
     start: float
@@ -81,7 +74,7 @@ class Generation:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ScatterResult(Found):
+class ScatterResult(SearchResult):
     """What a scatter search found.
 
     Attributes
@@ -90,7 +83,7 @@ class ScatterResult(Found):
         The best fit, of the problem as it was given; None if nothing could be simulated.
     reason : str
         Why the search ended.
-    history : tuple of Moment
+    history : tuple of BestSoFar
         The best chi2 whenever it fell.  What a local search gained is entered at its end.
     searches : tuple of LocalSearch
     simulations, sweeps : int
@@ -126,7 +119,7 @@ class ScatterResult(Found):
     """
 
     reason: str
-    history: tuple[Moment, ...]
+    history: tuple[BestSoFar, ...]
     searches: tuple[LocalSearch, ...]
     simulations: int
     sweeps: int
@@ -183,7 +176,7 @@ class ScatterResult(Found):
         path : str or Path, optional
             Where to write the figure; the ending decides on the format.
         """
-        return picture("searches.curves")({"scatter search": [self]}, path)
+        return views().search_curves({"scatter search": [self]}, path)
 
     def summary(self) -> str:
         """Return the text that `print` shows."""

@@ -1,6 +1,6 @@
 """Scatter search: a global search for the optimum whose local searches are fits.
 
-problem --restated--> box --cube--> generations (castfit.drive.scatter.method) --book--> best point --fit--> result
+problem --restated--> box --cube--> generations (see `method`) --log--> best point --fit--> result
 """
 
 from __future__ import annotations
@@ -14,29 +14,28 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.json_codec import rebuilt
-from castfit._support.process_pool import Pool
 from castfit._support.arguments import flag_mistakes, is_one_of, is_within, option_mistakes, rng_mistakes
-from castfit.drive.run.optima import Merit
+from castfit._support.json_codec import rebuilt
+from castfit._support.status import Status, check, suggest
 from castfit.drive.run.checkpoint import described, run_header, seed_of
-from castfit.drive.run.found import STOPS
+from castfit.drive.run.loop import session_of
+from castfit.drive.run.optima import Merit
 from castfit.drive.run.options import RunOptions, require_problem
-from castfit.drive.run.reporting import is_round, reporter
-from castfit.drive.search.scatter.book import Book, Limits
-from castfit.drive.search.scatter.method.options import Options
-from castfit.drive.search.scatter.method.search import State, begin, step
+from castfit.drive.run.reporting import is_round
+from castfit.drive.run.run_result import STOPS
+from castfit.drive.search.scatter.bounds import SearchBounds, box_of, restated
+from castfit.drive.search.scatter.log import Halt, SearchLog
+from castfit.drive.search.scatter.method.options import ScatterOptions
+from castfit.drive.search.scatter.method.search import SearchState, begin, step
 from castfit.drive.search.scatter.result import Generation, ScatterResult
-from castfit.drive.search.scatter.scales import Box, box_of, restated
-from castfit.drive.search.scatter.staff import Halt, Staff
 from castfit.drive.search.scatter.tasks import Work
-from castfit.integrate import IntegratorOptions
 from castfit.fit.methods import Solver, Transcription, parts_from
+from castfit.fit.start.decomposition.blocks import decomposition_mistakes
+from castfit.integrate import IntegratorOptions
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
 from castfit.solve.gauss_newton import GaussNewton
-from castfit.fit.start.decomposition.blocks import decomposition_mistakes
-from castfit._support.status import Status, check, suggest
 from castfit.transcribe.single_shooting import SingleShooting
 
 INTEGRATOR = IntegratorOptions(relative_tolerance=1e-7, absolute_tolerance=1e-9)
@@ -209,42 +208,40 @@ def scatter_search(
     seed = int(np.random.default_rng(rng).integers(2**63, size=1)[0])
     guess = box.cube(searched.guess)[None] if include_guess else None
     most = _PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else float(max_eval)
-    limits = Limits(most, run.deadline, float(vtr))
-    with run.opened(header) as file, Pool(run.workers) as pool, reporter(verbose) as report:
-        book = Book(Staff(job, pool, limits.deadline), work, limits, seed)
-        state: State | None = None if file is None else _resumed(file.records, book)
+    with run.opened(header) as file, session_of(run) as session:
+        log = SearchLog(session, job, work, seed, max_eval=most, vtr=float(vtr))
+        state: SearchState | None = None if file is None else _resumed(file.records, log)
 
         def now() -> Generation:
-            return Generation(_generations(state), book.simulations, len(book.searches), book.best_f, book.elapsed)
+            return Generation(_generations(state), log.simulations, len(log.searches), log.best_f, log.elapsed)
 
-        book.told = lambda: report(now().sentence)
-        saved = book.result
+        log.told = lambda: session.report(now().sentence)
+        saved = log.result
         try:
-            book.check()
+            log.check()
             while True:
-                state = step(book, state, chosen) if state else begin(book, box.lower.size, seed, chosen, guess)
-                new = {} if book.result is saved else {"result": book.result}
-                if file is not None and file.append({"state": state, "book": book.record(), **new}):
-                    saved = book.result
-                report(now().sentence, now().sentence, milestone=is_round(now().generation))
-                if run.wants_end(now()):
+                state = step(log, state, chosen) if state else begin(log, box.lower.size, seed, chosen, guess)
+                new = {} if log.result is saved else {"result": log.result}
+                if file is not None and file.append({"state": state, "book": log.record(), **new}):
+                    saved = log.result
+                if session.told(now(), now().sentence, now().sentence, milestone=is_round(now().generation)):
                     raise Halt(STOPS[Status.STOPPED_BY_CALLBACK])
         except Halt as halt:
             reason = str(halt)
         except KeyboardInterrupt:
             reason = STOPS[Status.INTERRUPTED]
-            pool.dismiss()
-        best = _best(problem, searched, box, work, book, limits, stopped=reason == STOPS[Status.INTERRUPTED])
+            session.pool.dismiss()
+        best = _best(problem, searched, box, work, log, run.deadline, stopped=reason == STOPS[Status.INTERRUPTED])
     return ScatterResult(
         best=best,
         reason=reason,
-        history=tuple(book.moments),
-        searches=tuple(book.searches),
-        simulations=book.simulations,
-        sweeps=book.sweeps,
+        history=tuple(log.moments),
+        searches=tuple(log.searches),
+        simulations=log.simulations,
+        sweeps=log.sweeps,
         generations=_generations(state),
-        failures=dict(book.failures),
-        time=book.elapsed,
+        failures=dict(log.failures),
+        time=log.elapsed,
         transcription=method[0].label,
         solver=method[1].label,
         names=searched.names,
@@ -254,8 +251,8 @@ def scatter_search(
     )
 
 
-def _resumed(records: Iterable[Mapping[str, Any]], book: Book) -> State | None:
-    """Put the book where the records of a checkpoint end, and return the state then; None if there are none.
+def _resumed(records: Iterable[Mapping[str, Any]], log: SearchLog) -> SearchState | None:
+    """Put the log where the records of a checkpoint end, and return the state then; None if there are none.
 
     A result is in the record of the generation that found it, not in those that follow.
     """
@@ -264,41 +261,41 @@ def _resumed(records: Iterable[Mapping[str, Any]], book: Book) -> State | None:
         last |= record
     if not last:
         return None
-    book.restore(last["book"], rebuilt(Result | None, last.get("result")))
-    return rebuilt(State, last["state"])
+    log.restore(last["book"], rebuilt(Result | None, last.get("result")))
+    return rebuilt(SearchState, last["state"])
 
 
-def _generations(state: State | None) -> int:
+def _generations(state: SearchState | None) -> int:
     """Return how many generations are complete; the first reference set is generation 0."""
     return 0 if state is None else state.generation
 
 
 def _best(
-    problem: Posable, searched: Posed, box: Box, work: Work, book: Book, limits: Limits, *, stopped: bool
+    problem: Posable, searched: Posed, box: SearchBounds, work: Work, log: SearchLog, deadline: float, *, stopped: bool
 ) -> Result | None:
     """Return the fit of the problem as it was given from the best point; unfinished if the time is over."""
-    if book.best_x is None:
+    if log.best_x is None:
         return None
-    if book.result is not None and searched is problem.posed:
-        return book.result.with_problem(problem)
-    natural = dict(zip(searched.names, searched.to_natural(box.theta(book.best_x)).tolist(), strict=True))
+    if log.result is not None and searched is problem.posed:
+        return log.result.with_problem(problem)
+    natural = dict(zip(searched.names, searched.to_natural(box.theta(log.best_x)).tolist(), strict=True))
     own = [q for q in problem.quantities if q.name in natural]
     start = {q.name: float(np.clip(natural[q.name], q.lower, q.upper)) for q in own}
-    left = limits.deadline - time.time()
+    left = deadline - time.time()
     over = stopped or left <= 0.0
     with np.errstate(all="ignore"):
         result = work.fit(problem, start, np.inf if over else left, (lambda now: True) if over else None)
     if over:
         status = Status.INTERRUPTED if stopped else Status.MAX_TIME
         result = result.ended(status, status.sentence)
-    book.simulations += sum(result.evaluations.values())
-    book.sweeps += result.evaluations.get("jacobians", 0)
+    log.simulations += sum(result.evaluations.values())
+    log.sweeps += result.evaluations.get("jacobians", 0)
     return result
 
 
-def _options(given: dict[str, Any]) -> tuple[Options, list[str]]:
+def _options(given: dict[str, Any]) -> tuple[ScatterOptions, list[str]]:
     """Read the options of the method itself."""
-    known = [f.name for f in fields(Options)]
+    known = [f.name for f in fields(ScatterOptions)]
     unknown = [_GONE.get(n, f"there is no option '{n}': {suggest(n, known)}") for n in given if n not in known]
-    chosen = Options(**{n: v for n, v in given.items() if n in known})
+    chosen = ScatterOptions(**{n: v for n, v in given.items() if n in known})
     return chosen, unknown + chosen.mistakes()

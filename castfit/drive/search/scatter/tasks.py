@@ -13,18 +13,18 @@ import numpy as np
 
 from castfit._support.arrays import Array
 from castfit._support.blas_threads import one_blas_thread
-from castfit.drive.run.optima import Merit
+from castfit._support.status import Status
 from castfit.drive.run.jobs import task, thaw
-from castfit.drive.search.scatter.method.basins import path_distances, thinned
-from castfit.drive.search.scatter.scales import Box
+from castfit.drive.run.optima import Merit
+from castfit.drive.search.scatter.bounds import SearchBounds
+from castfit.drive.search.scatter.method.basin_filter import path_distances, thinned
 from castfit.fit.fit import Solver, Transcription, fit
+from castfit.fit.start.decomposition.search import Decomposed
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
 from castfit.solve.solution import Iteration, infeasibility
 from castfit.solve.staged import StagedProblem, weighted_squares
-from castfit.fit.start.decomposition.search import Decomposed
-from castfit._support.status import Status
 from castfit.transcribe.single_shooting import SingleShooting
 
 Job = bytes | tuple["Work"]
@@ -34,23 +34,16 @@ Job = bytes | tuple["Work"]
 class Work:
     """What all tasks of a search share.
 
-    Attributes
-    ----------
-    problem : Posed
-        The problem that is searched.
-    transcription, solver
-        Of local searches.
-    box : Box
-    start : str or None
-        How a local search starts from a member: its theta, or what `fit` makes of it.
-    join_reach : float
-        A local search that comes this close to an earlier one's path is broken off; 0 for never.
+    problem : the problem that is searched
+    transcription, solver : of local searches
+    start : how a local search starts from a member: its theta, or what `fit` makes of it
+    join_reach : a local search that comes this close to an earlier one's path is broken off; 0 for never
     """
 
     problem: Posed
     transcription: Transcription
     solver: Solver
-    box: Box
+    box: SearchBounds
     start: str | None
     join_reach: float
 
@@ -103,7 +96,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedBlock:
     """Values of a block of members, as far as there was time; and why others have none."""
 
     values: tuple[float, ...]
@@ -114,17 +107,10 @@ class Simulated:
 class Searched:
     """A local search.
 
-    Attributes
-    ----------
-    path : (k, n) array
-        Points of the cube, start and end included.
-    f : float
-        chi2 at the end.
-    evaluations, failures : Counter
-    result : Result
-        Of `fit`, without its problem.
-    joined : bool
-        Whether it was broken off because it had joined an earlier one's path.
+    path : (k, n) points of the cube, start and end included
+    f : chi2 at the end
+    result : of `fit`, without its problem
+    joined : whether it was broken off because it had joined an earlier one's path
     """
 
     path: Array
@@ -135,7 +121,7 @@ class Searched:
     joined: bool
 
 
-def simulate_block(job: Job, X: Array, deadline: float) -> Simulated:
+def simulate_block(job: Job, X: Array, deadline: float) -> SimulatedBlock:
     """Simulate members at the rows of X (k, n) until the deadline, as `time.time` gives it."""
     (work,) = thaw(job)
     values: list[float] = []
@@ -147,7 +133,7 @@ def simulate_block(job: Job, X: Array, deadline: float) -> Simulated:
             value, cause = value_at(work, work.box.theta(x))
             values.append(value)
             failures.update(cause)
-    return Simulated(tuple(values), failures)
+    return SimulatedBlock(tuple(values), failures)
 
 
 def value_at(work: Work, theta: Array) -> tuple[float, list[str]]:
@@ -164,7 +150,7 @@ def value_at(work: Work, theta: Array) -> tuple[float, list[str]]:
     return work.merit(found.cost, weighted_squares(staged.layout, found)) + penalty, []
 
 
-class _Watch:
+class _LocalSearchWatch:
     """A callback that notes the way of a local search, and ends it where it joins an earlier one."""
 
     def __init__(self, work: Work, paths: Sequence[Array], best: float) -> None:
@@ -187,20 +173,12 @@ class _Watch:
 def search_locally(job: Job, x: Array, paths: Sequence[Array], best: float, seed: int, deadline: float) -> Searched:
     """Fit from a member x (n,).
 
-    Parameters
-    ----------
-    job : Job
-    x : (n,) array
-    paths : sequence of (k, n) arrays
-        The ways of earlier searches.
-    best : float
-        The lowest chi2 so far; whatever is below it goes on, whose path it may have joined.
-    seed : int
-        With the number of earlier searches it makes the random numbers of a start by decomposition.
-    deadline : float
+    paths : (k, n) each, the ways of earlier searches
+    best : the lowest chi2 so far; whatever is below it goes on, whose path it may have joined
+    seed : with the number of earlier searches it makes the random numbers of a start by decomposition
     """
     (work,) = thaw(job)
-    watch = _Watch(work, paths if work.join_reach > 0.0 else (), best)
+    watch = _LocalSearchWatch(work, paths if work.join_reach > 0.0 else (), best)
     theta = work.box.theta(x)
     start: Any = dict(zip(work.problem.names, work.problem.to_natural(theta).tolist(), strict=True))
     problem = work.problem

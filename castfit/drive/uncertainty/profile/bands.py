@@ -14,32 +14,33 @@ the sum of squares in units of its estimate, as in an F test.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import optimize
 
 from castfit._support.blas_threads import one_blas_thread
-from castfit.result.bands_linear import deviation
-from castfit.drive.uncertainty.profile.limits import at, joined, threshold
-from castfit.drive.uncertainty.profile.path import follow
-from castfit.drive.uncertainty.profile.predicted import Asked, OfPrediction, augmented, units
-from castfit.drive.uncertainty.profile.setting import Setting, nodes_of, parts_along
-from castfit.drive.uncertainty.profile.spots import CROSSED, FAR, ZERO, Branch, Goal
-from castfit.drive.run.jobs import task, thaw
-from castfit.drive.run.loop import Told, carry_out
-from castfit.drive.run.options import RunOptions
-from castfit.fit.methods import Solver, Transcription
-from castfit.result.covariance import quantile
 from castfit._support.status import InputError, Status
+from castfit.drive.run.jobs import task, thaw
+from castfit.drive.run.loop import ProgressReport, carry_out
+from castfit.drive.run.options import RunOptions
+from castfit.drive.uncertainty.profile.continuation import follow
+from castfit.drive.uncertainty.profile.limits import at, joined, threshold
+from castfit.drive.uncertainty.profile.points import CROSSED, FAR, ZERO, Branch, Goal
+from castfit.drive.uncertainty.profile.predictions import OfPrediction, PredictedOutput, prediction
+from castfit.drive.uncertainty.profile.warm_start import ProfileSetting, as_fitted, parts_along
+from castfit.fit.methods import Solver, Transcription
+from castfit.result.bands import deviation
+from castfit.result.covariance import quantile
 
 if TYPE_CHECKING:
     from castfit.problem.compiled_problem import Posed
     from castfit.result.result import Result
 
-_Parts = tuple[Setting, tuple[Asked, ...], float]
+_Parts = tuple[ProfileSetting, tuple[OfPrediction, ...], float]
 
 _STEPS = 2  # in which the root of the objective comes to that of the threshold
 _NO_REACH = 1e-10  # relative: what moves by less does not depend on what is estimated
@@ -60,124 +61,109 @@ def prediction_bands(
 ) -> dict[str, dict[str, Any]]:
     """Return a prediction with entries ``y lower`` and ``y upper``, each by a profile of its own.
 
-    Parameters
-    ----------
-    result : Result
-    posed : Posed
-        Its problem, with everything that is predicted among its outputs.
-    linear : mapping
-        The prediction with linear bands, without noise: what has none of any width depends on no estimate.
-    level : float
-    noise : bool
-        Whether bands are those of new values.
-    transcription, solver : optional
-    workers : int or concurrent.futures.Executor
-        Every profile is a task.
+    The problem has everything that is predicted among its outputs.  `linear` is the prediction with linear bands,
+    without noise: what has none of any width depends on no estimate.  With `noise` bands are those of new values.
+    Every profile is a task.
 
-    Raises
-    ------
-    InputError
-        If the best fit cannot be repeated by the transcription.
+    Raises InputError if the best fit cannot be repeated by the transcription.
     """
     asked_transcription, chosen = parts_along(transcription, solver, [])
-    posed = posed if posed.noise_parameters else posed.assuming(absolute_sigma=result.absolute_sigma)
-    asked, keys = _asked(posed, linear)
+    posed = as_fitted(posed, result)
+    targets, keys = _asked(posed, linear)
     out = {name: {key: np.array(column, dtype=float) for key, column in columns.items()}
            for name, columns in linear.items()}  # fmt: skip
-    if noise or asked:
-        by = "chi2" if result.absolute_sigma else "F"
-        top = threshold(level, n_data=result.n_data, dof=result.dof, by=by)
-    else:
+    if not (noise or targets):
         return out
-    if asked:
-        setting = Setting(augmented(posed, asked), asked_transcription, chosen, result.theta,
-                          nodes_of(posed, result.trajectories), True, tuple(asked))  # fmt: skip
-        found = _all_followed(setting, asked, top, workers)
+    by = "chi2" if result.absolute_sigma else "F"
+    top = threshold(level, n_data=result.n_data, dof=result.dof, by=by)
+    factor = quantile(level, np.inf if result.absolute_sigma else result.dof)
+
+    def new(name: str, output: str, row: int) -> float:
+        """Return the standard deviation of a new value, NaN where nothing is known of it."""
+        condition = next(c for c in posed.conditions if c.name == name)
+        return float(deviation(result.sigmas, result.noise, posed, condition, output, linear[name])[row])
+
+    if targets:
+        setting = ProfileSetting.at(result, posed, asked_transcription, chosen, targets)
+        found = _all_followed(setting, targets, top, workers)
         for (name, output, row), (branch, ends) in zip(keys, found, strict=True):
-            sigma = _deviation(result, posed, name, output, linear[name], row) if noise else 0.0
-            factor = quantile(level, np.inf if result.absolute_sigma else result.dof)
+            sigma = new(name, output, row) if noise else 0.0
             for side, end in zip((-1, 1), ends, strict=True):
                 key = f"{output} {'lower' if side < 0 else 'upper'}"
                 out[name][key][row] = _limit(branch, side, end, top, sigma, result, factor)
     known = set(keys)
-    for name, columns in linear.items():
-        for output in (key for key in columns if f"{key} lower" in columns):
-            for row in range(np.size(columns["time"])):
-                if noise and (name, output, row) not in known:
-                    factor = quantile(level, np.inf if result.absolute_sigma else result.dof)
-                    reach = factor * _deviation(result, posed, name, output, columns, row)
-                    out[name][f"{output} lower"][row] -= reach
-                    out[name][f"{output} upper"][row] += reach
+    for name, output in _banded(linear) if noise else ():
+        for row in range(np.size(linear[name]["time"])):
+            if (name, output, row) not in known:
+                reach = factor * new(name, output, row)
+                out[name][f"{output} lower"][row] -= reach
+                out[name][f"{output} upper"][row] += reach
     return out
 
 
-def _asked(posed: Posed, linear: Mapping[str, Mapping[str, Any]]) -> tuple[list[Asked], list[tuple[str, str, int]]]:
+def _banded(linear: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """List the outputs that have bands, with their experiments."""
+    return [(name, key) for name, columns in linear.items() for key in columns if f"{key} lower" in columns]
+
+
+def _asked(
+    posed: Posed, linear: Mapping[str, Mapping[str, Any]]
+) -> tuple[tuple[OfPrediction, ...], list[tuple[str, str, int]]]:
     """Return every prediction that depends on an estimate, and where in the columns it stands."""
     names = [c.name for c in posed.conditions]
-    rows: list[tuple[int, str, float, float, float]] = []
+    targets: list[OfPrediction] = []
     keys: list[tuple[str, str, int]] = []
-    for name, columns in linear.items():
-        for output in (key for key in columns if f"{key} lower" in columns):
-            values = np.asarray(columns[output], dtype=float)
-            width = np.asarray(columns[f"{output} upper"], dtype=float) - np.asarray(columns[f"{output} lower"])
-            size = np.maximum(np.abs(values), 1e-3 * np.max(np.abs(values), initial=0.0))
-            for row, when in enumerate(np.asarray(columns["time"], dtype=float).tolist()):
-                if not width[row] > _NO_REACH * size[row] or size[row] == 0.0:
-                    continue
-                rows.append((names.index(name), output, when, float(values[row]), float(size[row])))
+    for name, output in _banded(linear):
+        columns = linear[name]
+        values = np.asarray(columns[output], dtype=float)
+        width = np.asarray(columns[f"{output} upper"], dtype=float) - np.asarray(columns[f"{output} lower"])
+        size = np.maximum(np.abs(values), 1e-3 * np.max(np.abs(values), initial=0.0))
+        for row, when in enumerate(np.asarray(columns["time"], dtype=float).tolist()):
+            if width[row] > _NO_REACH * size[row] and size[row] != 0.0:
+                one = PredictedOutput(names.index(name), output, when, float(values[row]), float(size[row]))
+                targets.append(prediction(output, one, len(targets)))
                 keys.append((name, output, row))
-    sizes = units(np.array([r[3] for r in rows]), np.array([r[4] for r in rows]))
-    return [Asked(*row[:4], unit) for row, unit in zip(rows, sizes.tolist(), strict=True)], keys
+    return tuple(targets), keys
 
 
 def _all_followed(
-    setting: Setting, asked: Sequence[Asked], top: float, workers: int | Executor
+    setting: ProfileSetting, targets: tuple[OfPrediction, ...], top: float, workers: int | Executor
 ) -> list[tuple[Branch, tuple[str, str]]]:
     """Follow every prediction, wherever there is room."""
     run = RunOptions(workers=workers).cleaned()
-    job = run.freeze("predict", "problem, transcription and solver", (setting, tuple(asked), top))
+    job = run.freeze("predict", "problem, transcription and solver", (setting, targets, top))
     found: dict[int, tuple[Branch, tuple[str, str]]] = {}
 
-    def enter(n: int, outcome: Any) -> Told | None:
+    def enter(n: int, outcome: Any) -> ProgressReport | None:
         if isinstance(outcome, InputError):
             raise outcome
         if not isinstance(outcome, tuple):
-            said = getattr(outcome, "message", outcome)
-            raise InputError("predict", [f"{asked[n].output} at {asked[n].time:g} was not followed ({said}); take "
+            said, asked = getattr(outcome, "message", outcome), targets[n].asked
+            assert asked is not None
+            raise InputError("predict", [f"{asked.output} at {asked.time:g} was not followed ({said}); take "
                                          "bands='linear'"])  # fmt: skip
         found[n] = outcome
         return None
 
-    stopped = carry_out(run, one_prediction, deque((n, (job, n)) for n in range(len(asked))), enter, limit=np.inf)
+    stopped = carry_out(run, one_prediction, deque((n, (job, n)) for n in range(len(targets))), enter, limit=np.inf)
     if stopped is not None:
         raise KeyboardInterrupt
-    return [found[n] for n in range(len(asked))]
+    return [found[n] for n in range(len(targets))]
 
 
 @task
 def one_prediction(job: bytes | _Parts, n: int) -> tuple[Branch, tuple[str, str]]:
     """Follow both sides of prediction n; return the branch of the best fit."""
-    setting, asked, top = thaw(job)
-    return _followed(setting, n, asked[n], top)
-
-
-def _followed(setting: Setting, n: int, asked: Asked, top: float) -> tuple[Branch, tuple[str, str]]:
-    """Follow both sides of one prediction; return the branch of the best fit."""
-    target = OfPrediction(asked.output, "prediction", False, -np.inf, np.inf, asked.unit, n=n)
-    first = setting.first(target)
-    tracer = setting.tracer(np.inf)
-    if isinstance(first, Status) or isinstance(tracer, Status):
-        status = first if isinstance(first, Status) else tracer
-        assert isinstance(status, Status)
-        raise InputError("predict", [f"the best fit could not be repeated ({status.value}); fit again, or take "
+    setting, targets, top = thaw(job)
+    begun = setting.begun(targets[n])
+    if isinstance(begun, Status):
+        raise InputError("predict", [f"the best fit could not be repeated ({begun.value}); fit again, or take "
                                      "bands='linear'"])  # fmt: skip
-    held, spot = first
+    tracer, held, spot = begun
     goal = Goal((top,), parts=_STEPS)
-    below = follow(tracer, held, spot, -1, goal)
-    again = setting.tracer(np.inf)  # elements that were refined below are not needed above
-    above = follow(tracer if isinstance(again, Status) else again, held, spot, 1, goal)
-    one, other = below.branches[0], above.branches[0]
-    return joined(one, other), (one.ends[0], other.ends[1])
+    # Elements that are refined below are not needed above.
+    below, above = (follow(replace(tracer), held, spot, side, goal).branches[0] for side in (-1, 1))
+    return joined(below, above), (below.ends[0], above.ends[1])
 
 
 def _limit(branch: Branch, side: int, end: str, top: float, sigma: float, result: Result, factor: float) -> float:
@@ -209,9 +195,3 @@ def _limit(branch: Branch, side: int, end: str, top: float, sigma: float, result
 
     found = float(optimize.brentq(rise_of_new, centre, last, xtol=1e-9 * max(abs(last - centre), 1e-300)))
     return found + 0.5 * sigma**2 * slope(found)
-
-
-def _deviation(result: Result, posed: Posed, name: str, output: str, columns: Mapping[str, Any], row: int) -> float:
-    """Return the standard deviation of a new value, NaN where nothing is known of it."""
-    condition = next(c for c in posed.conditions if c.name == name)
-    return float(deviation(result.statistics, posed, condition, output, columns)[row])

@@ -1,9 +1,10 @@
-"""From objectives along branches to limits: thresholds, the regions below them, and the lowest branch everywhere.
+"""From objectives along branches to limits: thresholds, the regions below them, the lowest branch everywhere.
 
     sigma known      delta <= chi2_1(level)
     sigma unknown    SSE <= SSE_min (1 + t^2 / dof),  t of Student's distribution:    delta <= n log(1 + t^2 / dof)
 
-so that where the model is linear, limits are those of the linear intervals.
+so that where the model is linear, limits are those of the linear intervals.  Every side of a region gets a verdict, in
+a word and in a sentence.
 """
 
 from __future__ import annotations
@@ -14,10 +15,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit.drive.uncertainty.profile.spots import Branch, crossing
+from castfit.drive.uncertainty.profile.points import (
+    BOUND,
+    CROSSED,
+    CUT,
+    FAR,
+    INTERRUPTED,
+    JUMP,
+    ZERO,
+    Branch,
+    crossing,
+)
 from castfit.result.covariance import quantile
 
-START = "start"  # the end of a half of a branch, where the other half begins
+LIMIT = "limit"  # the end of a region at a threshold
+
+BOUNDED = "bounded"
+OPEN = "open"
+FLAT = "flat"
+AT_BOUND = "at a bound"
+UNFINISHED = "unfinished"
+NOT_REPRODUCED = "not reproduced"
+
+_FLAT = 1e-3  # of the threshold: an objective that rises by less does not rise
 
 
 def threshold(level: float, *, n_data: int, dof: int, by: str) -> float:
@@ -44,14 +64,9 @@ class Region:
 def joined(below: Branch, above: Branch) -> Branch:
     """Return both sides of the branch of the best fit as one; they share its point."""
     first = 0 if below.c.size == 0 else 1
-    return Branch(
-        np.concatenate([below.c, above.c[first:]]),
-        np.concatenate([below.delta, above.delta[first:]]),
-        np.concatenate([below.slope, above.slope[first:]]),
-        np.concatenate([below.theta, above.theta[first:]]),
-        (below.ends[0], above.ends[1]),
-        np.concatenate([_errors(below), _errors(above)[first:]]),
-    )
+    halves = [(b.c, b.delta, b.slope, b.theta, _errors(b)) for b in (below, above)]
+    c, delta, slope, theta, error = (np.concatenate([one, other[first:]]) for one, other in zip(*halves, strict=True))
+    return Branch(c, delta, slope, theta, (below.ends[0], above.ends[1]), error)
 
 
 def _errors(branch: Branch) -> Array:
@@ -64,15 +79,12 @@ def merged(branches: Sequence[Branch]) -> tuple[Branch, ...]:
     out: list[Branch] = []
     while left:
         one = left.pop(0)
-        for other in left:
-            for below, above in ((one, other), (other, one)):
-                if below.c[-1] == above.c[0] and below.delta[-1] == above.delta[0] and below.c.size + above.c.size > 2:
-                    left = [b for b in left if b is not other]
-                    one = joined(below, above)
-                    break
-            else:
-                continue
-            break
+        ways = ((other, *both) for other in left for both in ((one, other), (other, one)))
+        for other, below, above in ways:
+            if below.c[-1] == above.c[0] and below.delta[-1] == above.delta[0] and below.c.size + above.c.size > 2:
+                left = [b for b in left if b is not other]
+                one = joined(below, above)
+                break
         out.append(one)
     return tuple(out)
 
@@ -100,7 +112,7 @@ def at(branch: Branch, c: Array) -> Array:
 
 def envelope(branches: Sequence[Branch]) -> tuple[Array, Array, Array, Array]:
     """Return the lowest branch everywhere: c (n,), delta (n,), theta (n, n_theta) and which branch (n,)."""
-    c, delta, theta, which = list[Array](), list[Array](), list[Array](), list[Array]()
+    lowest: list[tuple[Array, ...]] = []
     for i, branch in enumerate(branches):
         others = [at(other, branch.c) for k, other in enumerate(branches) if k != i]
         least = np.min(others, axis=0) if others else np.full(branch.c.size, np.inf)
@@ -109,17 +121,10 @@ def envelope(branches: Sequence[Branch]) -> tuple[Array, Array, Array, Array]:
         same = np.min(earlier, axis=0) if earlier else np.full(branch.c.size, np.inf)
         slack = 1e-6 * np.maximum(np.abs(branch.delta), 1.0)
         keep = (branch.delta <= least + slack) & ~(same <= branch.delta + slack)
-        c.append(branch.c[keep])
-        delta.append(branch.delta[keep])
-        theta.append(branch.theta[keep])
-        which.append(np.full(int(keep.sum()), float(i)))
-    order = np.argsort(np.concatenate(c), kind="stable")
-    return (
-        np.concatenate(c)[order],
-        np.concatenate(delta)[order],
-        np.concatenate(theta)[order],
-        np.concatenate(which)[order],
-    )
+        lowest.append((branch.c[keep], branch.delta[keep], branch.theta[keep], np.full(int(keep.sum()), float(i))))
+    c, delta, theta, which = (np.concatenate(column) for column in zip(*lowest, strict=True))
+    order = np.argsort(c, kind="stable")
+    return c[order], delta[order], theta[order], which[order]
 
 
 def regions(branches: Iterable[Branch], top: float) -> tuple[Region, ...]:
@@ -157,4 +162,68 @@ def _below(branch: Branch, top: float) -> Iterable[Region]:
         k += 1
 
 
-LIMIT = "limit"
+@dataclass(frozen=True)
+class Side:
+    """One side of a profile at one level.
+
+    kind : "bounded", "open", "flat", "at a bound", "unfinished" or "not reproduced".  "flat" is open where the
+        objective does not rise at all: nothing in data and model tells values apart.  "not reproduced" is a limit, or
+        a bound, where the model integrated with error control has another objective.
+    limit : the confidence limit; infinite where it is open or flat, the bound where that holds, NaN where it is unknown
+    followed : how far values were followed
+    """
+
+    kind: str
+    limit: float
+    followed: float
+    sentence: str
+
+
+def judge(
+    name: str,
+    *,
+    below: bool,
+    log: bool,
+    end: str,
+    value: float,
+    risen: float,
+    top: float,
+    level: float,
+    reproduced: bool = True,
+) -> Side:
+    """Put into words how a region below a threshold ends.
+
+    `below` is the lower side; `log` that nothing but positive values is possible; `end` why the region ends there,
+    "limit", or why the branch does, and `value` where, in natural scale; `risen` by how much the objective has risen at
+    the most on this side; `top` the threshold of the confidence level; `reproduced` whether the model, integrated with
+    error control, has this objective there.
+    """
+    percent, infinity = f"{100 * level:g} %", (0.0 if log else float("-inf")) if below else float("inf")
+    side, least = ("below", "at least") if below else ("above", "at most")
+    if not reproduced and end in (LIMIT, JUMP, CROSSED, BOUND):
+        sentence = (
+            f"{name} is not known {side}: integrated with error control the model has another objective at "
+            f"{value:.5g}; choose finer elements or a tighter integrator."
+        )
+        return Side(NOT_REPRODUCED, float("nan"), value, sentence)
+    if end in (LIMIT, JUMP, CROSSED):
+        how = " (where another optimum takes over)" if end == JUMP else ""
+        return Side(BOUNDED, value, value, f"{name} is {least} {value:.5g} ({percent}){how}.")
+    if end == BOUND:
+        told = "" if risen >= _FLAT * top else ", and say nothing about it on the way"
+        sentence = f"{name}: the data do not exclude values down to its bound {value:.5g}{told}."
+        return Side(AT_BOUND, value, value, sentence if below else sentence.replace("down to", "up to"))
+    infinity = 0.0 if end == ZERO else infinity
+    if end in (FAR, ZERO) and risen < _FLAT * top:
+        sentence = f"{name} is open {side}: the objective does not rise, as far as it was followed ({value:.3g})."
+        return Side(FLAT, infinity, value, sentence)
+    if end in (FAR, ZERO):
+        part = f"{risen:.2g} of the {top:.3g} that would exclude a value"
+        sentence = f"{name} is open {side}: followed to {value:.3g}, the objective has risen by {part}."
+        return Side(OPEN, infinity, value, sentence)
+    why = {
+        CUT: "the time was over",
+        INTERRUPTED: "it was interrupted",
+    }.get(end, "no fit with the value held succeeded beyond")
+    sentence = f"{name} is not known {side} {value:.5g}: {why}; the objective has risen by {risen:.2g} of {top:.3g}."
+    return Side(UNFINISHED, float("nan"), value, sentence)

@@ -24,31 +24,30 @@ from typing import Any
 
 import numpy as np
 
+from castfit._support.arguments import flag_mistakes, is_one_of, option_mistakes, real
 from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuilt
 from castfit._support.process_pool import Lost
-from castfit._support.arguments import flag_mistakes, is_one_of, items, option_mistakes, real, text
+from castfit._support.renamed import renamed
+from castfit._support.status import InputError, Status, check
+from castfit.drive.run.checkpoint import run_header
+from castfit.drive.run.loop import ProgressReport, carry_out
+from castfit.drive.run.options import RunOptions
+from castfit.drive.run.run_result import STOPS
+from castfit.drive.uncertainty.profile.continuation import BETTER
+from castfit.drive.uncertainty.profile.cross_check import patches
 from castfit.drive.uncertainty.profile.limits import joined, merged, threshold
-from castfit.drive.uncertainty.profile.patches import patches
-from castfit.drive.uncertainty.profile.predicted import OfPrediction, augmented
-from castfit.drive.uncertainty.profile.reading import read_targets
+from castfit.drive.uncertainty.profile.points import Branch, Goal
+from castfit.drive.uncertainty.profile.reading import owner, read_levels, read_targets
 from castfit.drive.uncertainty.profile.result import Other, Profile, Profiles
-from castfit.drive.uncertainty.profile.setting import Setting, nodes_of, parts_along
-from castfit.drive.uncertainty.profile.spots import Branch, Goal
 from castfit.drive.uncertainty.profile.targets import Target
 from castfit.drive.uncertainty.profile.tasks import Followed, from_there, one_side
-from castfit.drive.uncertainty.profile.walk import BETTER
-from castfit.drive.run.checkpoint import run_header
-from castfit.drive.run.found import STOPS
-from castfit.drive.run.loop import Told, carry_out
-from castfit.drive.run.options import RunOptions
+from castfit.drive.uncertainty.profile.warm_start import ProfileSetting, parts_along
 from castfit.fit.fit import fit
-from castfit.fit.laplace_kinks import kinks_of
 from castfit.fit.methods import Solver, Transcription
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
-from castfit._support.status import InputError, Status, check
 
 _RESTARTS = 5
 _PATCHES = 2  # rounds in which profiles are compared with points of the others
@@ -70,13 +69,14 @@ class ProfileProgress:
         return f"{self.finished} of {self.total} sides: {self.last}; {self.seconds:.0f} s"
 
 
+@renamed(levels="confidence_levels")
 def profile(
     result: Result,
     names: Any = None,
     transcription: Transcription | str | None = None,
     solver: Solver | str | None = None,
     *,
-    levels: float | Sequence[float] = 0.95,
+    confidence_levels: float | Sequence[float] = 0.95,
     limits: str = "auto",
     everywhere: bool = False,
     reach: float = 1e4,
@@ -100,7 +100,7 @@ def profile(
         By default every estimated quantity.
     transcription, solver : optional
         As for `fit`; by default collocation with elements that are accurate to 1e-6, which is enough for limits.
-    levels : float or sequence of float
+    confidence_levels : float or sequence of float
         Confidence levels; limits of all of them come from one run.
     limits : {"auto", "chi2", "F"}
         By which distribution: chi-square, as for known sigmas, or F, as for sigmas that are estimated from the same
@@ -154,7 +154,7 @@ def profile(
         ("limits", limits, is_one_of(limits, "auto", "chi2", "F"), "choose 'auto', 'chi2' or 'F'"),
         ("reach", reach, far is not None and 1.0 < far < np.inf, "give a factor above 1"),
     )
-    found_levels = _levels(levels, mistakes)
+    found_levels = read_levels(confidence_levels, mistakes)
     problem = owner(result, mistakes)
     usable = problem is not None and result.success
     by, thresholds = choose_thresholds(result, limits, found_levels, mistakes) if usable else ("", {})
@@ -166,17 +166,16 @@ def profile(
     run = run.cleaned()
     header = run_header(
         "profile", problem, asked, chosen, names=", ".join(t.name for t in targets), limits=by,
-        levels=", ".join(thresholds), everywhere=bool(everywhere), reach=far,
+        confidence_levels=", ".join(thresholds), everywhere=bool(everywhere), reach=far,
         start=", ".join(f"{value:.9g}" for value in result.theta),
     )  # fmt: skip
-    session = _Session(problem, asked, chosen, goal, run, [t.name for t in targets])
+    session = _Session(problem, asked, chosen, goal, run)
     with run.opened(header) as file:
         session.open(file)
         best, sides, stopped = session.best_of(result, names)
         trouble = file.trouble if file is not None else ""
-        finished = session.finished(
-            best, sides, targets if best is result else session.targets(best, names), thresholds
-        )
+        of_best = targets if best is result else read_targets(best, problem.posed, names, [])
+        finished = session.finished(best, sides, of_best, thresholds)
         complete = stopped is None and all(f is not None and not f.cut for f in sides.values())
         others = session.others(best, sides) if complete else ()
         message = _message(run.stopped(stopped, not complete), sides, len(targets), trouble)
@@ -187,7 +186,8 @@ def profile(
         )  # fmt: skip
 
 
-def profile_limits(result: Result, level: float = 0.95) -> dict[str, tuple[float, float]]:
+@renamed(level="confidence_level")
+def profile_limits(result: Result, confidence_level: float = 0.95) -> dict[str, tuple[float, float]]:
     """Return the confidence interval of every estimated quantity by its profile.
 
     For what asks for intervals by a function, as ``castfit.coverage(problem, intervals=castfit.profile_limits)``.
@@ -195,7 +195,7 @@ def profile_limits(result: Result, level: float = 0.95) -> dict[str, tuple[float
     Parameters
     ----------
     result : Result
-    level : float
+    confidence_level : float
 
     Raises
     ------
@@ -209,31 +209,7 @@ def profile_limits(result: Result, level: float = 0.95) -> dict[str, tuple[float
     >>> sorted(cf.profile_limits(result)) == sorted(result.names)
     True
     """
-    return profile(result, levels=level).limits()
-
-
-def owner(result: Any, mistakes: list[str]) -> Posable | None:
-    """Return the problem of a result that can be profiled."""
-    if not isinstance(result, Result):
-        mistakes.append(f"result is {text(result)}; give the Result of a fit")
-        return None
-    if result.problem is None:
-        mistakes.append("a loaded result does not know its model; use result.with_problem(problem) first")
-        return None
-    if not result.success:
-        mistakes.append(f"the fit did not succeed ({result.status.value}), so that there is nothing to start from")
-    if kinks_of(result.problem.posed):
-        mistakes.append("the problem has Laplace priors (lasso), whose kinks have no profile; fit it with other priors")
-    return result.problem
-
-
-def _levels(levels: Any, mistakes: list[str]) -> tuple[float, ...]:
-    given = [levels] if real(levels) is not None else (items(levels) or [])
-    numbers = [real(level) for level in given]
-    if not numbers or any(n is None or not 0.0 < n < 1.0 for n in numbers):
-        mistakes.append(f"levels is {text(levels)}; give numbers between 0 and 1, such as 0.95")
-        return (0.95,)
-    return tuple(sorted({n for n in numbers if n is not None}))
+    return profile(result, confidence_levels=confidence_level).limits()
 
 
 def choose_thresholds(
@@ -258,7 +234,6 @@ class _Session:
     solver: Solver
     goal: Goal
     run: RunOptions
-    labels: list[str]
     solves: int = 0
     evaluations: Counter[str] = field(default_factory=Counter[str])
     file: Any = None
@@ -271,10 +246,6 @@ class _Session:
         """The problem."""
         return self.problem.posed
 
-    def _as_fitted(self, best: Result) -> Posed:
-        """Return the problem with what the fit was told of its sigmas."""
-        return self.posed if self.posed.noise_parameters else self.posed.assuming(absolute_sigma=best.absolute_sigma)
-
     def open(self, file: Any) -> None:
         """Take over what an earlier run has written."""
         self.file = file
@@ -284,16 +255,13 @@ class _Session:
             elif "fit" in record:
                 self.fits[record["fit"]] = rebuilt(Result, record["result"]).answering(self.problem)
 
-    def targets(self, best: Result, names: Any) -> tuple[Target, ...]:
-        """Return what is profiled, with magnitudes of a fit."""
-        return read_targets(best, self.posed, names, [])
-
     def best_of(self, result: Result, names: Any) -> tuple[Result, dict[int, Followed | None], Status | None]:
         """Follow all sides, again from any better fit that they find; return it, the sides, and what stopped it."""
         best, sides, stopped = result, dict[int, Followed | None](), None
         for generation in range(_RESTARTS + 1):
-            targets = self.targets(best, names)
-            work = self._job(best, targets)
+            targets = read_targets(best, self.posed, names, [])
+            setting = ProfileSetting.at(best, self.posed, self.transcription, self.solver, targets)
+            work = self.run.freeze("profile", "problem, transcription and solver", (setting, targets, self.goal))
             total = 2 * len(targets)
             whole = {i: (one_side, (work, i // 2, 1 if i % 2 else -1, self.run.deadline)) for i in range(total)}
             sides, stopped = self._round(targets, whole, generation)
@@ -335,16 +303,6 @@ class _Session:
         found = self.fits[key]
         return found if found.success else None
 
-    def _job(self, best: Result, targets: Sequence[Target]) -> Any:
-        """Return what all tasks from one fit share."""
-        explicit = bool(frozenset[int]().union(*(t.needs_explicit for t in targets)))
-        asked = tuple(t.asked for t in targets if isinstance(t, OfPrediction) and t.asked is not None)
-        posed = self._as_fitted(best)
-        nodes = nodes_of(posed, best.trajectories)
-        posed = augmented(posed, asked) if asked else posed
-        setting = Setting(posed, self.transcription, self.solver, best.theta, nodes, explicit or bool(asked), asked)
-        return self.run.freeze("profile", "problem, transcription and solver", (setting, tuple(targets), self.goal))
-
     def _round(
         self, targets: Sequence[Target], work: Mapping[int, tuple[Any, tuple[Any, ...]]], generation: int
     ) -> tuple[dict[int, Followed | None], Status | None]:
@@ -352,7 +310,7 @@ class _Session:
         sides: dict[int, Followed | None] = dict.fromkeys(work)
         tasks: deque[tuple[int, tuple[Any, ...]]] = deque((i, arguments) for i, (_, arguments) in work.items())
 
-        def enter(i: int, outcome: Any) -> Told | None:
+        def enter(i: int, outcome: Any) -> ProgressReport | None:
             if isinstance(outcome, InputError):
                 raise outcome
             if outcome is None or isinstance(outcome, (Lost, str)):
@@ -367,14 +325,12 @@ class _Session:
             k = self.target_of.get(i, i // 2)
             last = f"{targets[k].name} {'beside' if i in self.target_of else 'above' if i % 2 else 'below'}"
             now = ProfileProgress(done, len(work), last, self.run.seconds)
-            return Told(now, now.sentence, last, done, len(work))
+            return ProgressReport(now, now.sentence, last, done, len(work))
 
         for i in work:
             known = self.known.get(f"{generation}/{i}")
             if known is not None and any(key == i for key, _ in tasks):
-                kept = [entry for entry in tasks if entry[0] != i]
-                tasks.clear()
-                tasks.extend(kept)
+                _drop(tasks, {i})
                 self._enter(i, known, sides, tasks)
         functions = {function for function, _ in work.values()}
         stopped = carry_out(self.run, functions.pop(), tasks, enter, limit=np.inf) if functions else None
@@ -388,9 +344,7 @@ class _Session:
         self.solves += outcome.solves
         self.evaluations.update({"values": outcome.evaluations, "jacobians": outcome.jacobians})
         if outcome.better is not None:
-            kept = [entry for entry in tasks if entry[0] < i]
-            tasks.clear()
-            tasks.extend(kept)
+            _drop(tasks, {key for key, _ in tasks if key >= i})
 
     def finished(
         self,
@@ -423,6 +377,13 @@ class _Session:
                 if not same and not (abs(rise) <= _SAME and _close(best.values, there.values)):
                     found.append(Other(there.values, rise))
         return tuple(sorted(found, key=lambda o: o.objective))
+
+
+def _drop(tasks: deque[Any], keys: set[int]) -> None:
+    """Leave out tasks, in place."""
+    kept = [entry for entry in tasks if entry[0] not in keys]
+    tasks.clear()
+    tasks.extend(kept)
 
 
 def _first_better(sides: Mapping[int, Followed | None]) -> Array | None:

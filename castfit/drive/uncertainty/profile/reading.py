@@ -1,4 +1,4 @@
-"""From what a user names to what is profiled: quantities, sigmas, expressions as text or as symbols."""
+"""From what a user says to what is profiled: a fit, levels, quantities, sigmas, expressions as text or as symbols."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit.model import functions as functions
 from castfit._support.arguments import is_one_of, items, real, text
-from castfit.problem.conditions import Graph
-from castfit.drive.uncertainty.profile.predicted import Asked, OfPrediction, OutputAt, numbered
-from castfit.drive.uncertainty.profile.targets import OfExpression, OfQuantity, OfSigma, Target
-from castfit.problem.quantities import fixed_value
 from castfit._support.status import suggest
+from castfit.drive.uncertainty.profile.predictions import OfPrediction, OutputAt, PredictedOutput, prediction
+from castfit.drive.uncertainty.profile.targets import ExpressionTarget, OfQuantity, OfSigma, Target
+from castfit.fit.laplace_kinks import kinks_of
+from castfit.model import functions as functions
+from castfit.problem.compiled_experiments import Graph
+from castfit.problem.quantities import fixed_value
+from castfit.result.result import Result
 
 if TYPE_CHECKING:
-    from castfit.problem.parameter_map import Expressions
     from castfit.problem.compiled_problem import Posed
-    from castfit.result.result import Result
+    from castfit.problem.parameter_map import MappedExpressions
+    from castfit.problem.problem import Posable
     from castfit.solve.staged import Array
 
 _OPERATORS: dict[type, str] = {
@@ -33,17 +35,36 @@ _OPERATORS: dict[type, str] = {
 _ABSENT = -1
 
 
+def owner(result: Any, mistakes: list[str]) -> Posable | None:
+    """Return the problem of a result that can be profiled."""
+    if not isinstance(result, Result):
+        mistakes.append(f"result is {text(result)}; give the Result of a fit")
+        return None
+    if result.problem is None:
+        mistakes.append("a loaded result does not know its model; use result.with_problem(problem) first")
+        return None
+    if not result.success:
+        mistakes.append(f"the fit did not succeed ({result.status.value}), so that there is nothing to start from")
+    if kinks_of(result.problem.posed):
+        mistakes.append("the problem has Laplace priors (lasso), whose kinks have no profile; fit it with other priors")
+    return result.problem
+
+
+def read_levels(levels: Any, mistakes: list[str]) -> tuple[float, ...]:
+    """Return confidence levels, ascending."""
+    given = [levels] if real(levels) is not None else (items(levels) or [])
+    numbers = [real(level) for level in given]
+    if not numbers or any(n is None or not 0.0 < n < 1.0 for n in numbers):
+        mistakes.append(f"confidence_levels is {text(levels)}; give numbers between 0 and 1, such as 0.95")
+        return (0.95,)
+    return tuple(sorted({n for n in numbers if n is not None}))
+
+
 def read_targets(result: Result, posed: Posed, names: Any, mistakes: list[str]) -> tuple[Target, ...]:
     """Return what is to be profiled; what is wrong is added to `mistakes`.
 
-    Parameters
-    ----------
-    result : Result
-        The best fit, for magnitudes.
-    posed : Posed
-    names : None, a name, an expression, a sequence of them, or a mapping from names to expressions
-        None means every estimated quantity.
-    mistakes : list of str
+    `names` is a name, an expression, an `OutputAt`, a sequence of them, or a mapping from names to expressions; None
+    means every estimated quantity.  The best fit tells magnitudes.
     """
     if names is None:
         return tuple(_of_quantity(posed, result, j) for j in range(len(posed.names)))
@@ -60,9 +81,8 @@ def read_targets(result: Result, posed: Posed, names: Any, mistakes: list[str]) 
         given = [(_label(entry), entry) for entry in listed]
     found: list[Target] = []
     for label, entry in given:
-        target = _read(result, posed, label, entry, mistakes)
-        if isinstance(target, OfPrediction):
-            target = numbered(target, sum(isinstance(other, OfPrediction) for other in found))
+        n = sum(isinstance(other, OfPrediction) for other in found)
+        target = _read(result, posed, label, entry, n, mistakes)
         if target is not None and any(target.name == other.name for other in found):
             mistakes.append(f"names holds '{target.name}' twice; leave one out")
         elif target is not None:
@@ -74,14 +94,14 @@ def _label(entry: Any) -> str:
     return entry.label if isinstance(entry, OutputAt) else entry if isinstance(entry, str) else str(entry)
 
 
-def _read(result: Result, posed: Posed, label: str, entry: Any, mistakes: list[str]) -> Target | None:
+def _read(result: Result, posed: Posed, label: str, entry: Any, n: int, mistakes: list[str]) -> Target | None:
     if isinstance(entry, str) and entry in posed.names:
         return _of_quantity(posed, result, posed.names.index(entry))
     if isinstance(entry, str) and entry in result.sigmas:
         return _of_sigma(result, entry)
     known = (*posed.names, *result.sigmas)
     if isinstance(entry, OutputAt):
-        return _of_prediction(result, posed, label, entry, mistakes)
+        return _of_prediction(result, posed, label, entry, n, mistakes)
     if isinstance(entry, str):
         graph = _parsed(entry, posed, mistakes, known)
         if graph is None:
@@ -106,7 +126,7 @@ def _of_quantity(posed: Posed, result: Result, j: int) -> OfQuantity:
 
 
 def _of_prediction(
-    result: Result, posed: Posed, label: str, entry: OutputAt, mistakes: list[str]
+    result: Result, posed: Posed, label: str, entry: OutputAt, n: int, mistakes: list[str]
 ) -> OfPrediction | None:
     """Read an output at a time."""
     conditions, outputs, wrong = [c.name for c in posed.conditions], posed.model.output_names, list[str]()
@@ -134,28 +154,26 @@ def _of_prediction(
     if not linear[f"{entry.output} upper"][0] > value:
         mistakes.append(f"{label} does not depend on anything that is estimated; leave it out")
         return None
-    size = abs(value) or 1.0
-    asked = Asked(i, entry.output, time, value, size)
-    return OfPrediction(label, "prediction", False, -np.inf, np.inf, size, asked=asked)
+    return prediction(label, PredictedOutput(i, entry.output, time, value, abs(value) or 1.0), n)
 
 
 def _of_sigma(result: Result, name: str) -> OfSigma:
     return OfSigma(name, "sigma", True, -np.inf, np.inf, 1.0, group=list(result.sigmas).index(name))
 
 
-def _of_expression(result: Result, label: str, part: Expressions, mistakes: list[str]) -> OfExpression | None:
+def _of_expression(result: Result, label: str, part: MappedExpressions, mistakes: list[str]) -> ExpressionTarget | None:
     log = tuple(bool(x) for x in result.log)
-    plain = OfExpression(label, "expression", False, -np.inf, np.inf, 1.0, part=part, theta_log=log)
+    plain = ExpressionTarget(label, "expression", False, -np.inf, np.inf, 1.0, part=part, theta_log=log)
     value, slope = plain.value(result.theta)
     if not (np.isfinite(value) and np.isfinite(slope).all()):
         mistakes.append(f"{label} is {value:g} at the estimates; profile something that is finite there")
         return None
     logarithmic = value > 0.0 and _is_power_product(part, np.where(result.log, np.exp(result.theta), result.theta))
     scale = 1.0 if logarithmic else abs(value) or float(np.abs(slope).max()) or 1.0
-    return OfExpression(label, "expression", logarithmic, -np.inf, np.inf, scale, part=part, theta_log=log)
+    return ExpressionTarget(label, "expression", logarithmic, -np.inf, np.inf, scale, part=part, theta_log=log)
 
 
-def _is_power_product(part: Expressions, natural: Array) -> bool:
+def _is_power_product(part: MappedExpressions, natural: Array) -> bool:
     """Whether the expression is a product of powers of positive quantities, as a ratio is: then it stays positive."""
     used = np.flatnonzero(part.pattern.any(axis=0))
     if (natural[used] <= 0.0).any():
@@ -170,7 +188,7 @@ def _is_power_product(part: Expressions, natural: Array) -> bool:
     return bool(np.isfinite(powers).all() and np.ptp(np.array(powers), axis=0).max() < 1e-9)
 
 
-def _part(graph: ca.SX, posed: Posed, label: str, mistakes: list[str]) -> Expressions | None:
+def _part(graph: ca.SX, posed: Posed, label: str, mistakes: list[str]) -> MappedExpressions | None:
     """Return an expression as a function of the natural values of all quantities."""
     made = Graph.of([graph], {})
     entry: dict[str, int] = {}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -12,22 +12,31 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from castfit._support.arguments import real, text
 from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuilt
-from castfit._support.lazy_imports import picture
-from castfit._support.arguments import real, text
-from castfit._support.text_tables import Sheet
-from castfit.drive.uncertainty.profile.limits import Region, at, envelope, regions
-from castfit.drive.uncertainty.profile.spots import Branch
-from castfit.drive.uncertainty.profile.verdicts import AT_BOUND, BOUNDED, FLAT, OPEN, Side, judge
-from castfit.drive.run.checkpoint import read, write
-from castfit.result.result import Result
+from castfit._support.renamed import renamed, renamed_attribute
 from castfit._support.status import InputError, suggest
+from castfit._support.text_tables import Sheet
+from castfit._support.views import views
+from castfit.drive.run.run_result import SavedResult
+from castfit.drive.uncertainty.profile.limits import (
+    AT_BOUND,
+    BOUNDED,
+    FLAT,
+    OPEN,
+    Region,
+    Side,
+    at,
+    envelope,
+    judge,
+    regions,
+)
+from castfit.drive.uncertainty.profile.points import Branch
+from castfit.result.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from castfit.problem.problem import Posable
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,30 +115,37 @@ class Profile:
         return {name: natural[:, j] for j, name in enumerate(self.names)}
 
     @property
-    def levels(self) -> tuple[float, ...]:
+    def confidence_levels(self) -> tuple[float, ...]:
         """Confidence levels, ascending."""
         return tuple(float(level) for level in self.thresholds)
 
-    def threshold(self, level: float | None = None) -> float:
-        """Return what the objective may not exceed at a level, by default the highest."""
-        return self.thresholds[self._key(level)]
+    levels = renamed_attribute("levels", "confidence_levels")
 
-    def regions(self, level: float | None = None) -> tuple[tuple[float, float], ...]:
+    @renamed(level="confidence_level")
+    def threshold(self, confidence_level: float | None = None) -> float:
+        """Return what the objective may not exceed at a level, by default the highest."""
+        return self.thresholds[self._key(confidence_level)]
+
+    @renamed(level="confidence_level")
+    def regions(self, confidence_level: float | None = None) -> tuple[tuple[float, float], ...]:
         """Return all intervals that a level does not exclude, ascending: more than one if other optima are as good.
 
         Infinite ends are those at which it was followed as far as was asked without reaching the threshold.
         """
+        level = confidence_level
         return tuple((self._side(r, 0, level).limit, self._side(r, 1, level).limit) for r in self._regions(level))
 
-    def limits(self, level: float | None = None) -> tuple[float, float]:
+    @renamed(level="confidence_level")
+    def limits(self, confidence_level: float | None = None) -> tuple[float, float]:
         """Return the confidence interval: the region that holds the estimate, by default at the highest level."""
-        lower, upper = self.sides(level)
+        lower, upper = self.sides(confidence_level)
         return lower.limit, upper.limit
 
-    def sides(self, level: float | None = None) -> tuple[Side, Side]:
+    @renamed(level="confidence_level")
+    def sides(self, confidence_level: float | None = None) -> tuple[Side, Side]:
         """Return the verdicts below and above the estimate, in a word and in a sentence."""
-        own = self._own(level)
-        return self._side(own, 0, level), self._side(own, 1, level)
+        own = self._own(confidence_level)
+        return self._side(own, 0, confidence_level), self._side(own, 1, confidence_level)
 
     @property
     def flat(self) -> bool:
@@ -175,7 +191,7 @@ class Profile:
             if number is not None and abs(float(key) - number) < 1e-9:
                 return key
         listed = ", ".join(known)
-        raise InputError("profile", [f"level is {text(level)}; the profile was followed for {listed}"])
+        raise InputError("profile", [f"confidence_level is {text(level)}; the profile was followed for {listed}"])
 
     def _regions(self, level: float | None) -> tuple[Region, ...]:
         return regions(self.branches, self.threshold(level))
@@ -216,7 +232,7 @@ class Other:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Profiles(Mapping[str, Profile]):
+class Profiles(SavedResult, Mapping[str, Profile]):
     """Profiles of several quantities: a mapping from name to `Profile`.
 
     Attributes
@@ -254,6 +270,8 @@ class Profiles(Mapping[str, Profile]):
     (True, 'F')
     """
 
+    _driver, _contents = "profile", "profiles that ended"
+
     profiles: Mapping[str, Profile]
     best: Result
     improved: float
@@ -283,13 +301,16 @@ class Profiles(Mapping[str, Profile]):
         return len(self.profiles)
 
     @property
-    def levels(self) -> tuple[float, ...]:
+    def confidence_levels(self) -> tuple[float, ...]:
         """Confidence levels, ascending."""
-        return next((p.levels for p in self.profiles.values()), ())
+        return next((p.confidence_levels for p in self.profiles.values()), ())
 
-    def limits(self, level: float | None = None) -> dict[str, tuple[float, float]]:
+    levels = renamed_attribute("levels", "confidence_levels")
+
+    @renamed(level="confidence_level")
+    def limits(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
         """Return the confidence interval of each quantity, by default at the highest level that was asked for."""
-        return {name: profile.limits(level) for name, profile in self.profiles.items()}
+        return {name: profile.limits(confidence_level) for name, profile in self.profiles.items()}
 
     @property
     def verdicts(self) -> dict[str, tuple[str, str]]:
@@ -311,51 +332,29 @@ class Profiles(Mapping[str, Profile]):
         }
         return columns | {n: np.concatenate([np.empty(0), *(p.others[n] for p in rows)]) for n in self.best.names}
 
-    def with_problem(self, problem: Posable) -> Profiles:
-        """Return the profiles with the problem that they are of, after loading; see `Result.with_problem`."""
-        return replace(self, best=self.best.with_problem(problem))
-
     def plot(self, path: str | Path | None = None) -> Figure:
         """Plot every profile with its thresholds and the quadratic approximation; also write the figure to `path`."""
-        return picture("profiles")(self, path)
+        return views().plots.profiles(self, path)
 
-    def save(self, path: str | Path) -> None:
-        """Write everything but the problem."""
-        parts = {
-            "profiles": list(self.profiles.values()),
-            "best": self.best,
-            "end": _End.of(self),
-        }
-        write(path, self.header or {"driver": "profile"}, [{name: part} for name, part in parts.items()])
+    def _records(self) -> Iterable[Mapping[str, Any]]:
+        return [{"profiles": list(self.profiles.values())}, {"best": self.best}, {"end": _End.of(self)}]
 
     @classmethod
-    def load(cls, path: str | Path) -> Profiles:
-        """Read what `save` wrote; `best` then needs `with_problem`.
-
-        Raises
-        ------
-        InputError
-            If the file holds no profiles, or is damaged.
-        """
-        header, records, _ = read(path)
+    def _restored(cls, header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Profiles | None:
         content: dict[str, Any] = {}
         for record in records:
             content |= record
-        if header is None or header.get("driver") != "profile" or not {"profiles", "best", "end"} <= content.keys():
-            raise InputError("Profiles.load", [f"'{path}' holds no profiles that ended; choose another file"])
-        try:
-            found = [rebuilt(Profile, entry) for entry in content["profiles"]]
-            end = cast("_End", rebuilt(_End, content["end"]))
-            best = rebuilt(Result, content["best"])
-        except (TypeError, ValueError, LookupError, AttributeError) as error:
-            raise InputError("Profiles.load", [f"'{path}' is damaged ({error})"]) from None
-        return cls({p.name: p for p in found}, best, header=header, **vars(end))
+        if not {"profiles", "best", "end"} <= content.keys():
+            return None
+        found = [rebuilt(Profile, entry) for entry in content["profiles"]]
+        end = cast("_End", rebuilt(_End, content["end"]))
+        return cls({p.name: p for p in found}, rebuilt(Result, content["best"]), header=header, **vars(end))
 
     def _sheet(self, level: float | None = None) -> Sheet:
         rows: list[tuple[str, ...]] = []
         percent = ""
         for profile in self.profiles.values():
-            key = profile.levels[-1] if level is None else level
+            key = profile.confidence_levels[-1] if level is None else level
             percent = f"{100 * key:g} %"
             low, high = profile.limits(key)
             linear = profile.linear.get(f"{key:g}", (np.nan, np.nan))
@@ -364,9 +363,10 @@ class Profiles(Mapping[str, Profile]):
                          _verdict(lower), _verdict(upper)))  # fmt: skip
         return Sheet(("", ">estimate", f"{percent} by profile", "linear", "below", "above"), tuple(rows))
 
-    def summary(self, level: float | None = None) -> str:
+    @renamed(level="confidence_level")
+    def summary(self, confidence_level: float | None = None) -> str:
         """Return the text that `print` shows."""
-        lines = [*self._sheet(level).lines, ""] if self.profiles else []
+        lines = [*self._sheet(confidence_level).lines, ""] if self.profiles else []
         lines += [p.sentence for p in self.profiles.values() if any(s.kind not in (BOUNDED,) for s in p.sides())]
         for p in self.profiles.values():
             found = p.regions()
@@ -382,10 +382,6 @@ class Profiles(Mapping[str, Profile]):
             f"{'chi-square (sigma is known)' if self.by == 'chi2' else 'F (sigma is estimated)'}."
         )
         return "\n".join(lines)
-
-    def __str__(self) -> str:
-        """Return the summary."""
-        return self.summary()
 
     def __repr__(self) -> str:
         """Say in one line what this is."""

@@ -1,8 +1,6 @@
 """What can be profiled: quantities, unknown sigmas, expressions; how each is held, and where it is at a point.
 
-Notation
---------
-c    the coordinate: the value that is held, or its logarithm where steps are taken in that
+Notation: c is the coordinate, the value that is held, or its logarithm where steps are taken in that.
 """
 
 from __future__ import annotations
@@ -13,29 +11,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.drive.uncertainty.profile.pinned import Dressed, FixedSigma, Tie, boxed
+from castfit.drive.uncertainty.profile.constrained_problem import Dressed, FixedSigma, Tie
 
 if TYPE_CHECKING:
-    from castfit.problem.parameter_map import Expressions
+    from castfit.problem.parameter_map import MappedExpressions
     from castfit.solve.staged import Array, Evaluation, StagedProblem
 
-STIFF = 1e3  # of the row that holds an expression, relative to the expression's own curvature
+_STIFF = 1e3  # of the row that holds an expression, relative to the expression's own curvature
 
 
 @dataclass(frozen=True, eq=False)
 class Target(ABC):
     """Something that is held at numbers while all else is fitted.
 
-    Attributes
-    ----------
-    name : str
-    kind : {"parameter", "initial state", "sigma", "expression", "prediction"}
-    log : bool
-        Whether its coordinate is the logarithm.
-    lower, upper : float
-        Bounds of the coordinate.
-    scale : float
-        A step of the coordinate that is not small: 1 for logarithms, else the magnitude of the value.
+    kind : "parameter", "initial state", "sigma", "expression" or "prediction"
+    log : whether its coordinate is the logarithm
+    lower, upper : bounds of the coordinate
+    scale : a step of the coordinate that is not small: 1 for logarithms, else the magnitude of the value
     """
 
     name: str
@@ -97,7 +89,9 @@ class OfQuantity(Target):
 
     def held(self, staged: StagedProblem, c: float) -> StagedProblem:
         """Return the staged problem with both bounds at c."""
-        return boxed(staged, {self.at: c})
+        lower, upper = staged.lower.copy(), staged.upper.copy()
+        lower[self.at] = upper[self.at] = c
+        return staged.restricted(lower=lower, upper=upper)
 
     def coordinate(self, at: Evaluation, held: StagedProblem) -> float:
         """Return the entry of theta."""
@@ -143,18 +137,22 @@ class OfSigma(Target):
 
 
 @dataclass(frozen=True, eq=False)
-class OfExpression(Target):
-    """An expression of quantities, held by a steep row.
+class RowTarget(Target):
+    """Something held by a steep row, of this weight."""
 
-    part : Expressions
-        The expression as a function of natural values.
-    theta_log : (n_theta,) bool array
-    weight : float
-    """
-
-    part: Expressions | None = None
-    theta_log: tuple[bool, ...] = ()
     weight: float = 1.0
+
+    def stiffened(self, curvature: float) -> Target:
+        """Return the target with a row of a thousand times the profile's own steepness."""
+        return replace(self, weight=_STIFF * max(np.sqrt(max(curvature, 0.0)), 1.0 / self.scale))
+
+
+@dataclass(frozen=True, eq=False)
+class ExpressionTarget(RowTarget):
+    """An expression of quantities, `part` a function of their natural values; theta_log (n_theta,)."""
+
+    part: MappedExpressions | None = None
+    theta_log: tuple[bool, ...] = ()
 
     def value(self, theta: Array) -> tuple[float, Array]:
         """Return the coordinate at theta (n_theta,) and its derivative (n_theta,)."""
@@ -185,10 +183,6 @@ class OfExpression(Target):
     def own_rows(self, rows: Array, held: StagedProblem) -> Array:
         """Leave out the row, which is the last."""
         return rows[:-1]
-
-    def stiffened(self, curvature: float) -> Target:
-        """Return the target with a row of a thousand times the profile's own steepness."""
-        return replace(self, weight=STIFF * max(np.sqrt(max(curvature, 0.0)), 1.0 / self.scale))
 
     @property
     def needs_explicit(self) -> frozenset[int]:

@@ -8,7 +8,7 @@ The jackknife is what follows of that: with  theta_(i)  the estimate without i o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,32 +18,62 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.arguments import is_one_of, option_mistakes
+from castfit._support.status import check
 from castfit._support.text_tables import aligned, rounded
-from castfit.drive.uncertainty.refits.asked import asked_of
-from castfit.drive.uncertainty.refits.recipes import WithoutExperiment, WithoutValue
-from castfit.drive.uncertainty.refits.row import Refit, failure_table, failures
-from castfit.drive.uncertainty.refits.run import Plan, Progress, carry
-from castfit.drive.run.checkpoint import run_header
-from castfit.drive.run.found import columns
-from castfit.drive.run.options import RunOptions
-from castfit.problem.fingerprint import digest
-from castfit.fit.methods import Solver, Transcription, parts_from
+from castfit.drive.run.run_result import columns
+from castfit.drive.uncertainty.inputs import solved_problem
+from castfit.drive.uncertainty.refits.run import (
+    Refit,
+    RefitPlan,
+    RefitProgress,
+    RefitsResult,
+    refit_all,
+    refit_options,
+)
+from castfit.fit.methods import Solver, Transcription
 from castfit.problem.compiled_problem import Posed
+from castfit.problem.fingerprint import digest
+from castfit.problem.parameter_map import natural_value
 from castfit.result.residuals import replicates
 from castfit.result.result import Result
-from castfit._support.status import check
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
+    from castfit._support.arrays import Array
+    from castfit.problem.compiled_experiments import Condition
+
 
 _MOST = 12  # rows that a summary shows
 _FAR = 2.0  # standard errors by which an experiment moves an estimate that deserves a word
 
 
+@dataclass(frozen=True)
+class WithoutExperiment:
+    """The recipe of data without one experiment, by its position."""
+
+    def problem(self, posed: Posed, index: int) -> Posed:
+        """Return the problem without the experiment of this index."""
+        return posed.only([c.name for i, c in enumerate(posed.conditions) if i != index])
+
+
+@dataclass(frozen=True)
+class WithoutValue:
+    """The recipe of data without one value, by its position among all."""
+
+    def problem(self, posed: Posed, index: int) -> Posed:
+        """Return the problem without the value of this index."""
+        condition, i, j = _values(posed)[index]
+        return posed.without(condition.name, i, posed.outputs[j])
+
+
+def _values(posed: Posed) -> list[tuple[Condition, int, int]]:
+    """List the measured values by experiment, time and output: where each stands."""
+    return [(c, int(i), int(j)) for c in posed.conditions for i, j in np.argwhere(c.points.mask)]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class LeaveOutResult:
+class LeaveOutResult(RefitsResult):
     """Estimates without each experiment, or each value, in turn.
 
     Attributes
@@ -78,11 +108,6 @@ class LeaveOutResult:
     def names(self) -> tuple[str, ...]:
         """The estimated quantities."""
         return self.result.names
-
-    @property
-    def failures(self) -> dict[str, int]:
-        """How many fits ended without a solution, by cause."""
-        return failures(self.rows)
 
     @cached_property
     def thetas(self) -> Array:
@@ -130,9 +155,7 @@ class LeaveOutResult:
 
     @property
     def _natural(self) -> Array:
-        log = self.result.log
-        with np.errstate(over="ignore"):
-            return np.where(log, np.exp(np.where(log, self.thetas, 0.0)), self.thetas)
+        return natural_value(self.thetas, self.result.log)
 
     @property
     def table(self) -> dict[str, NDArray[Any]]:
@@ -150,38 +173,27 @@ class LeaveOutResult:
         """Return the text that `print` shows."""
         lines = [f"left out, one {self.each} at a time: {self.time:.1f} s", self.message, ""]
         lines += self._table()
-        failed = sum(self.failures.values())
-        if failed:
-            rows = [
-                ("failed", "cause", "for instance"),
-                *((f"{n}", c, said) for c, n, said in failure_table(self.rows)),
-            ]
-            said = f"{failed} of {len(self.rows)} fits failed; the jackknife's errors are not known."
-            lines += ["", *aligned(rows, "><<"), said]
+        if self._failed:
+            said = f"{len(self._failed)} of {len(self.rows)} fits failed; the jackknife's errors are not known."
+            lines += ["", *self._failure_lines(), said]
         return "\n".join([*lines, "", *self._remarks()]).rstrip()
-
-    __str__ = summary
 
     def _table(self) -> list[str]:
         far = [float(np.nan_to_num(max((abs(s[i]) for s in self.shifts.values()), default=0.0)))
                for i in range(len(self.rows))]  # fmt: skip
         order = np.argsort(far, kind="stable")[::-1] if self.each == "value" else np.arange(len(far))
         shown: list[int] = order[:_MOST].tolist()
-        places = range(len(self.names))
+        natural = self._natural
         rows: list[tuple[str, ...]] = [("without", "status", *self.names)]
-        rows.append(("nothing", self.result.status.value, *(self._cell(self.result.theta, j) for j in places)))
-        for i in shown:
-            row = self.rows[int(i)]
-            rows.append((row.name, row.status, *(self._cell(self.thetas[i], j) for j in places)))
+        rows.append(("nothing", self.result.status.value, *self._cells(self.result.values.values())))
+        rows += [(self.rows[i].name, self.rows[i].status, *self._cells(natural[i].tolist())) for i in shown]
         more = len(far) - len(shown)
         rest = [f"and {more} more that move less" if self.each == "value" else f"and {more} more"] if more > 0 else []
         return [*aligned(rows, "<<" + ">" * len(self.names)), *rest]
 
-    def _cell(self, theta: Array, j: int) -> str:
-        if not np.isfinite(theta[j]):
-            return "-"
-        value = float(np.exp(theta[j])) if self.result.log[j] else float(theta[j])
-        return rounded(value, self.result.standard_errors[self.names[j]])
+    def _cells(self, values: Iterable[float]) -> list[str]:
+        errors = self.result.standard_errors
+        return [rounded(v, errors[n]) if np.isfinite(v) else "-" for n, v in zip(self.names, values, strict=True)]
 
     def _remarks(self) -> list[str]:
         said: list[str] = []
@@ -215,7 +227,7 @@ def leave_out(
     fit_max_time: float = np.inf,
     checkpoint: str | Path | None = None,
     resume: bool = False,
-    callback: Callable[[Progress], Any] | None = None,
+    callback: Callable[[RefitProgress], Any] | None = None,
     verbose: int = 0,
 ) -> LeaveOutResult:
     """Fit without each experiment, or each measured value, in turn.
@@ -247,17 +259,12 @@ def leave_out(
     >>> without
     LeaveOutResult(14 fits, each without one value)
     """
-    run = RunOptions(
-        workers=workers, max_time=max_time, start_max_time=fit_max_time, callback=callback,
-        verbose=verbose, checkpoint=checkpoint, resume=resume,
+    mistakes = option_mistakes(("each", each, is_one_of(each, "experiment", "value"), "choose 'experiment' or 'value'"))
+    asked, chosen, run = refit_options(
+        transcription, solver, mistakes, workers=workers, max_time=max_time, fit_max_time=fit_max_time,
+        callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume,
     )  # fmt: skip
-    mistakes: list[str] = []
-    asked, chosen = parts_from(transcription, solver, mistakes)
-    posed = asked_of("leave_out", result, mistakes)
-    mistakes += option_mistakes(
-        ("each", each, is_one_of(each, "experiment", "value"), "choose 'experiment' or 'value'")
-    )
-    mistakes += [m.replace("start_max_time", "fit_max_time") for m in run.file_mistakes() + run.mistakes()]
+    posed = solved_problem("leave_out", result, mistakes)
     if is_one_of(each, "experiment") and len(posed.conditions) == 1:
         mistakes.append(
             "there is one experiment, and nothing is left without it; use leave_out(result, 'value'), or "
@@ -266,30 +273,24 @@ def leave_out(
     if is_one_of(each, "value") and posed.n_data == 1:
         mistakes.append("there is one value, and nothing is left without it")
     check("leave_out", mistakes)
-    run = run.cleaned()
-    recipe = WithoutExperiment(tuple(c.name for c in posed.conditions)) if each == "experiment" else WithoutValue()
-    names = _names(posed, each)
-    header = run_header(
-        "leave_out", posed, asked, chosen, each=each, estimate=digest(result.theta), fit_max_time=run.start_max_time
-    )
-    plan = Plan.at(result, posed, asked, chosen, recipe, reads=_undetermined)
-    blank = [Refit(index=i, name=name) for i, name in enumerate(names)]
-    ended = carry("leave_out", f"fits without one {each}", plan, blank, run, header, {"each": each})
+    recipe = WithoutExperiment() if each == "experiment" else WithoutValue()
+    plan = RefitPlan(posed, asked, chosen, recipe, reads=_undetermined).along(result)
+    blank = [Refit(index=i, name=name) for i, name in enumerate(_names(posed, each))]
+    entries = {"each": each, "estimate": digest(result.theta)}
+    ended = refit_all("leave_out", f"fits without one {each}", plan, blank, run, entries, {"each": each})
     return LeaveOutResult(result, each, ended.rows, ended.message, ended.time)
 
 
 def _names(posed: Posed, each: str) -> list[str]:
     if each == "experiment":
         return [f"'{c.name}'" for c in posed.conditions]
-    several = len(posed.conditions) > 1
+    numbers = {c.name: replicates(c.points.times, c.points.mask) for c in posed.conditions}
     names: list[str] = []
-    for c in posed.conditions:
-        number = replicates(c.points.times, c.points.mask)
-        for i, j in zip(*np.nonzero(c.points.mask), strict=True):
-            copies = int((number[c.points.times == c.points.times[i], j]).max())
-            again = f" ({number[i, j] + 1})" if copies else ""
-            of = f" of '{c.name}'" if several else ""
-            names.append(f"{posed.outputs[j]} at {c.points.times[i]:g}{again}{of}")
+    for c, i, j in _values(posed):
+        number, at = numbers[c.name], c.points.times[i]
+        again = f" ({number[i, j] + 1})" if number[c.points.times == at, j].max() else ""
+        of = f" of '{c.name}'" if len(numbers) > 1 else ""
+        names.append(f"{posed.outputs[j]} at {at:g}{again}{of}")
     return names
 
 

@@ -9,29 +9,32 @@ the estimate's trajectory to start from, is done once.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
+from castfit._support.arrays import Array
+from castfit._support.json_codec import rebuilt
+from castfit._support.process_pool import LOST
 from castfit._support.progress_line import duration
-from castfit._support.process_pool import LOST, lost
-from castfit.drive.uncertainty.refits.row import LOWER, Refit
-from castfit.drive.run.checkpoint import Checkpoint
-from castfit.drive.run.found import CUT_OFF, STOPS
+from castfit._support.status import Status
+from castfit._support.text_tables import Sheet
+from castfit.drive.run.checkpoint import Checkpoint, run_header
 from castfit.drive.run.jobs import task, thaw
-from castfit.drive.run.loop import Told, carry_out
+from castfit.drive.run.loop import ProgressReport, carry_out
 from castfit.drive.run.options import RunOptions
+from castfit.drive.run.run_result import CUT_OFF, STOPS, FitRecord, RunResult
 from castfit.fit.fit import at_trajectory, fit
-from castfit.fit.methods import Solver, Transcription
+from castfit.fit.methods import Solver, Transcription, parts_from
 from castfit.problem.compiled_problem import Posed
 from castfit.result.result import Result
-from castfit._support.status import InputError, Status
 
 Values = Mapping[str, float]
-Reads = Callable[[Result], Mapping[str, tuple[float, float]]]
+Pairs = Mapping[str, tuple[float, float]]
+_LOWER = 1e-6  # of the cost, by which another start must be better to count as another optimum
 
 
 class Recipe(Protocol):
@@ -43,53 +46,91 @@ class Recipe(Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
+class RefitPlan:
     """What all fits of a run share.
 
-    Attributes
-    ----------
-    posed : Posed
-    transcription : Transcription
-        With its states started at the estimate's trajectory, where it has states.
-    solver : Solver
-    recipe : Recipe
-    starts : tuple of mappings
-        Where each fit begins; the first is the estimate.
-    reads : callable or None
-        What else is read from a fit that succeeded.
+    starts : where each fit begins
+    reads : what else is read from a fit that succeeded
+    near : the transcription from a known trajectory, if there is one
     """
 
     posed: Posed
     transcription: Transcription
     solver: Solver
     recipe: Recipe
-    starts: tuple[Values, ...]
-    reads: Reads | None = None
+    starts: tuple[Values, ...] = ()
+    reads: Callable[[Result], Pairs] | None = None
+    near: Transcription | None = None
 
-    @classmethod
-    def at(
-        cls,
-        result: Result,
-        posed: Posed,
-        transcription: Transcription,
-        solver: Solver,
-        recipe: Recipe,
-        *others: Values,
-        reads: Reads | None = None,
-    ) -> Plan:
-        """Begin at a result with its whole trajectory, and at other starts beside."""
-        near = at_trajectory(posed, transcription, result.theta, result)
-        return cls(posed, near, solver, recipe, (result.values, *others), reads)
+    def along(self, result: Result) -> RefitPlan:
+        """Begin first at a result, with its whole trajectory."""
+        near = at_trajectory(self.posed, self.transcription, result.theta, result)
+        return replace(self, starts=(result.values, *self.starts), near=near)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Refit(FitRecord):
+    """A fit to other data.
+
+    index, name : which data, from 0, and what they are where they have a name, such as an experiment left out
+    status, message : how it ended, a value of `castfit.Status` or "worker_died", "worker_hung", "cut_off", "error",
+        "not_run"
+    theta : (n_theta,) estimates, search scale; of a fit that failed its best point, empty if there was none
+    sigmas : unknown standard deviations that were eliminated, the most likely values
+    found : pairs of numbers that were asked for beside, such as the ends of an interval per quantity
+    start : which start led there: 0 is the estimate, others those that were asked for beside
+    elsewhere : whether another start found a better optimum than the estimate did
+    time : seconds
+    """
+
+    index: int
+    name: str = ""
+    status: str = "not_run"
+    message: str = "It was not run."
+    theta: Array = field(default_factory=lambda: np.empty(0))
+    cost: float = np.nan
+    chi2: float = np.nan
+    sigmas: Mapping[str, float] = field(default_factory=dict[str, float])
+    found: Pairs = field(default_factory=dict[str, tuple[float, float]])
+    start: int = 0
+    elsewhere: bool = False
+    iterations: int = 0
+    time: float = np.nan
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """What orders fits to the same data, the best last."""
+        return self.success, -self.cost if np.isfinite(self.cost) else -np.inf
+
+
+class RefitsResult(RunResult):
+    """What came of fits to other data: a row for each, in order."""
+
+    rows: tuple[Refit, ...]
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """How many fits ended without a solution, by cause, the most frequent first."""
+        return dict(Counter(row.status for row in self._failed).most_common())
+
+    @property
+    def _failed(self) -> list[Refit]:
+        return [row for row in self.rows if row.finished and not row.success]
+
+    def _failure_lines(self) -> list[str]:
+        """Return the table of causes, with the message of one such fit each."""
+        example = {row.status: row.message for row in reversed(self._failed)}
+        return Sheet.of(
+            self.failures.items(),
+            (">failed", lambda each: f"{each[1]}"),
+            ("cause", lambda each: each[0]),
+            ("for instance", lambda each: example[each[0]]),
+        ).lines
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a run is, for callbacks.
-
-    finished, total, failed : numbers of fits
-    last : Refit that ended just now
-    seconds, seconds_left : float
-    """
+class RefitProgress:
+    """How far a run is, for callbacks: numbers of fits, the one that ended just now, and seconds."""
 
     finished: int
     total: int
@@ -106,43 +147,53 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Run:
-    """What became of a run: its rows in order, and how it ended, in words."""
+class RefitRun:
+    """What became of a run: its rows in order, how it ended, in words, and what its checkpoint belongs to."""
 
     rows: tuple[Refit, ...]
     message: str
     time: float
+    header: Mapping[str, Any]
 
 
-def carry(
+def refit_options(
+    transcription: Any, solver: Any, mistakes: list[str], *, fit_max_time: Any, **options: Any
+) -> tuple[Transcription, Solver, RunOptions]:
+    """Read how to fit and how to run.
+
+    What is wrong is added to the driver's own `mistakes`, in the order of its arguments and in their words.
+    """
+    parts: list[str] = []
+    asked, chosen = parts_from(transcription, solver, parts)
+    run = RunOptions(fit_max_time=fit_max_time, **options)
+    wrong = run.file_mistakes() + run.mistakes()
+    mistakes[:] = [*parts, *mistakes, *wrong]
+    return asked, chosen, run if wrong else run.cleaned()
+
+
+def refit_all(
     where: str,
     what: str,
-    plan: Plan,
+    plan: RefitPlan,
     blank: Sequence[Refit],
     run: RunOptions,
-    header: Mapping[str, Any],
+    entries: Mapping[str, Any],
     first: Mapping[str, Any],
-) -> Run:
+) -> RefitRun:
     """Fit to all data.
 
-    Parameters
-    ----------
-    where, what : str
-        The function that the user called; what its fits are called, such as "data sets".
-    plan : Plan
-    blank : sequence of Refit
-        A row for each fit, before it is run.
-    run : RunOptions
-    header, first : mapping
-        What a checkpoint belongs to, and its first record.
+    `where` is the function that the user called, `what` its fits are called, such as "data sets", and `blank` has a
+    row for each.  A checkpoint belongs to the `entries` beside problem and method; its `first` record is given.
     """
+    header = run_header(where, plan.posed, plan.transcription, plan.solver, **entries, fit_max_time=run.fit_max_time)
     job = run.freeze(where, "the problem with its transcription and solver", (plan,))
     rows = {row.index: row for row in blank}
     with run.opened(header) as file:
         restored = _resume(file, rows, first) if file is not None else 0
 
-        def enter(i: int, outcome: Any) -> Told | None:
-            row = rows[i] = _entered(rows[i], outcome)
+        def enter(i: int, outcome: Any) -> ProgressReport | None:
+            known = isinstance(outcome, Refit)
+            row = rows[i] = replace(outcome, name=rows[i].name) if known else rows[i].lost(outcome)
             if file is not None and row.finished:
                 file.append({"row": row})
             if row.status == Status.INTERRUPTED.value:
@@ -153,25 +204,25 @@ def carry(
             seconds = time.time() - run.began
             left = seconds / max(len(done) - restored, 1) * (len(rows) - len(done))
             failed = sum(not r.success for r in done)
-            now = Progress(len(done), len(rows), failed, row, seconds, left)
+            now = RefitProgress(len(done), len(rows), failed, row, seconds, left)
             last = f"{what} {row.name or row.index}: {row.status}, chi2 = {row.chi2:.6g}, {row.time:.2f} s"
-            return Told(now, now.sentence(what), last, len(done), len(rows), timed=True)
+            return ProgressReport(now, now.sentence(what), last, len(done), len(rows), timed=True)
 
-        tasks = deque((i, (job, i, run.start_max_time, run.deadline)) for i, row in rows.items() if not row.finished)
-        stopped = carry_out(run, _refit, tasks, enter, limit=run.start_max_time)
+        tasks = deque((i, (job, i, run.fit_max_time, run.deadline)) for i, row in rows.items() if not row.finished)
+        stopped = carry_out(run, _refit, tasks, enter, limit=run.fit_max_time)
         ended = tuple(rows[row.index] for row in blank)
         finished = sum(row.finished for row in ended)
         by = run.stopped(stopped, finished < len(ended))
-        count = f"All {len(ended)} {what} were fitted." if finished == len(ended) else ""
+        count = f"All {finished}" if finished == len(ended) else f"{finished} of {len(ended)}"
         gone = [f"{what} {r.name or r.index}: {r.message}" for r in ended if r.status in LOST]
         parts = (
             STOPS[by] if by else "",
-            count or f"{finished} of {len(ended)} {what} were fitted.",
+            f"{count} {what} were fitted.",
             *gone[:3],
             f"And {len(gone) - 3} more were lost." if len(gone) > 3 else "",
             file.trouble if file else "",
         )
-        return Run(ended, " ".join(p for p in parts if p), run.seconds)
+        return RefitRun(ended, " ".join(p for p in parts if p), run.seconds, header)
 
 
 def _resume(file: Checkpoint, rows: dict[int, Refit], first: Mapping[str, Any]) -> int:
@@ -186,24 +237,12 @@ def _resume(file: Checkpoint, rows: dict[int, Refit], first: Mapping[str, Any]) 
 
 def read_rows(records: Sequence[Mapping[str, Any]]) -> dict[int, Refit]:
     """Return the rows that a checkpoint holds, by their index."""
-    from castfit._support.json_codec import rebuilt
-
     found = (rebuilt(Refit, record["row"]) for record in records if "row" in record)
     return {row.index: row for row in found}
 
 
-def _entered(row: Refit, outcome: Any) -> Refit:
-    """Return the row with the outcome of its task."""
-    if isinstance(outcome, InputError):
-        raise outcome
-    if isinstance(outcome, Refit):
-        return replace(outcome, name=row.name)
-    status, message = lost(outcome)
-    return replace(row, status=status, message=message)
-
-
 @task
-def _refit(job: bytes | tuple[Plan], index: int, limit: float, deadline: float) -> Refit | None:
+def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: float) -> Refit | None:
     """Fit to the data of an index from every start, wherever this is called; None if there is no time."""
     (plan,) = thaw(job)
     began = time.perf_counter()
@@ -218,7 +257,7 @@ def _refit(job: bytes | tuple[Plan], index: int, limit: float, deadline: float) 
         try:
             posed = plan.recipe.problem(plan.posed, index)
             result = fit(
-                posed, plan.transcription, plan.solver,
+                posed, plan.near or plan.transcription, plan.solver,
                 start=start, second_start=k > 0, retry=False, max_time=left,
             )  # fmt: skip
         except Exception as error:  # whatever data may lead to, it costs this fit only
@@ -230,22 +269,15 @@ def _refit(job: bytes | tuple[Plan], index: int, limit: float, deadline: float) 
             return replace(row, status=CUT_OFF, message="The time of the whole run ended.")
         if k == 0:
             reference = row.cost if row.success else np.inf
-        if best is None or _rank(row) > _rank(best):
+        if best is None or row.rank > best.rank:
             best = row
     assert best is not None
     seconds = time.perf_counter() - began
-    elsewhere = best.start > 0 and reference - best.cost > LOWER * max(1.0, abs(reference))
+    elsewhere = best.start > 0 and reference - best.cost > _LOWER * max(1.0, abs(reference))
     return replace(best, time=seconds, elsewhere=bool(elsewhere))
 
 
-def _rank(row: Refit) -> tuple[bool, float]:
-    return row.success, -row.cost if np.isfinite(row.cost) else -np.inf
-
-
-def _read(plan: Plan, index: int, start: int, result: Result, seconds: float) -> Refit:
-    found: Mapping[str, tuple[float, float]] = {}
-    if plan.reads is not None and result.success:
-        found = plan.reads(result)
+def _read(plan: RefitPlan, index: int, start: int, result: Result, seconds: float) -> Refit:
     return Refit(
         index=index,
         status=result.status.value,
@@ -254,7 +286,7 @@ def _read(plan: Plan, index: int, start: int, result: Result, seconds: float) ->
         cost=result.cost,
         chi2=result.chi2,
         sigmas=dict(result.sigmas),
-        found=found,
+        found=plan.reads(result) if plan.reads is not None and result.success else {},
         start=start,
         iterations=result.iterations,
         time=seconds,

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.problem.prior_rows import Joint
-from castfit.problem.compiled_problem import Posed
 from castfit.densities.priors.distributions import Truncated
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.prior_rows import Joint
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
@@ -38,10 +38,7 @@ _CLOSE = 0.5
 
 @dataclass(frozen=True)
 class Whitening:
-    """theta = centre + root u.
-
-    centre (n,), root (n, n)
-    """
+    """theta = centre + root u, with centre (n,) and root (n, n)."""
 
     centre: Array
     root: Array
@@ -69,23 +66,18 @@ def whitening(posed: Posed, result: Result) -> Whitening:
     return Whitening(result.theta, root)
 
 
-@dataclass(frozen=True)
-class Point:
-    """The logarithm of the posterior, and the sigmas that are eliminated, (n_groups,); none where it is zero."""
+def posterior(posed: Posed, theta: Array, options: IntegratorOptions) -> Callable[[Array], tuple[float, Array]]:
+    """Return a function of theta (n_theta,): the log of the posterior, and the sigmas that are eliminated (n_groups,).
 
-    log: float
-    sigma: Array
-
-
-def posterior(posed: Posed, theta: Array, options: IntegratorOptions) -> Callable[[Array], Point]:
-    """Return the log of the posterior as a function of theta (n_theta,)."""
+    Where the posterior is zero, sigmas are NaN.
+    """
     staged: Any = SingleShooting(options).transcribe(posed, theta).explicit()
     lower, upper = posed.bounds
     sign = jacobian_signs(posed)
-    none = Point(-np.inf, np.full(len(posed.groups), np.nan))
+    none = (-np.inf, np.full(len(posed.groups), np.nan))
     lows, highs = staged.layout.path_limits
 
-    def at(theta: Array) -> Point:
+    def at(theta: Array) -> tuple[float, Array]:
         if (theta < lower).any() or (theta > upper).any():
             return none
         found = staged.evaluate(theta)
@@ -95,7 +87,7 @@ def posterior(posed: Posed, theta: Array, options: IntegratorOptions) -> Callabl
         if (c < lows).any() or (c > highs).any():
             return none
         logs = np.where(posed.log, theta, np.log(np.maximum(theta, np.finfo(float).tiny)))
-        return Point(float(-found.cost + np.sum(np.where(sign != 0, sign * logs, 0.0))), found.sigma.copy())
+        return float(-found.cost + np.sum(np.where(sign != 0, sign * logs, 0.0))), found.sigma.copy()
 
     return at
 

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import option_mistakes, real
-from castfit._support.text_tables import aligned, rounded
-from castfit.drive.uncertainty.drawn import Drawn
-from castfit.drive.run.found import STOPS
-from castfit.result.result import Result
+from castfit._support.arguments import is_within, option_mistakes
+from castfit._support.renamed import renamed
 from castfit._support.status import Status, check
+from castfit._support.text_tables import aligned, rounded
+from castfit.drive.run.run_result import STOPS
+from castfit.drive.uncertainty.draws import DrawsResult
+from castfit.drive.uncertainty.refits.per_datum import groups
+from castfit.result.result import Result
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from castfit._support.arrays import Array
 
-    Array = NDArray[np.float64]
 
 _ALIKE = 1.01  # R-hat up to which chains are taken to agree [Vehtari et al. 2021]
 _ENOUGH = 400  # effective draws, from which means and limits are worth reading
@@ -28,7 +29,7 @@ _LEAST = 4  # steps, without which there is no R-hat
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SampleResult(Drawn):
+class SampleResult(DrawsResult):
     """Draws from the posterior of the estimates of a fit.
 
     Attributes
@@ -98,21 +99,10 @@ class SampleResult(Drawn):
         whole = f"{chains} chains of {parts[0].shape[0] if parts else 0} walkers, {done} steps each after {tune}."
         short = f" {len(ensembles)} chains came to an end." if len(ensembles) < chains else ""
         said = [STOPS[stopped]] if stopped else []
-        return cls(
-            result,
-            chain,
-            heights,
-            drawn,
-            float(np.mean([e.accepted for e in ensembles])) if parts else np.nan,
-            sum(e.evaluations for e in ensembles),
-            " ".join([*said, whole + short, *trouble]),
-            seconds,
-        )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The estimated quantities."""
-        return self.result.names
+        accepted = float(np.mean([e.accepted for e in ensembles])) if parts else np.nan
+        evaluations = sum(e.evaluations for e in ensembles)
+        message = " ".join([*said, whole + short, *trouble])
+        return cls(result, chain, heights, drawn, accepted, evaluations, message, seconds)
 
     @property
     def thetas(self) -> Array:
@@ -123,13 +113,6 @@ class SampleResult(Drawn):
     def sigmas(self) -> dict[str, Array]:
         """Draws of the standard deviations that were eliminated, (n,) each."""
         return {name: draws.ravel() for name, draws in self.sigma_draws.items()}
-
-    @property
-    def values(self) -> dict[str, Array]:
-        """Draws of each quantity, natural scale, (n,)."""
-        log = self.result.log
-        natural = np.where(log, np.exp(np.where(log, self.thetas, 0.0)), self.thetas)
-        return dict(zip(self.names, natural.T, strict=True))
 
     @cached_property
     def inference_data(self) -> Any:
@@ -186,23 +169,23 @@ class SampleResult(Drawn):
         few = f"only {self.effective[least]:.0f} effective draws of {least}, fewer than {_ENOUGH}"
         return f"NOT converged: chains agree, but there are {few}; raise draws."
 
-    def confidence_intervals(self, level: float | None = None) -> dict[str, tuple[float, float]]:
+    @renamed(level="confidence_level")
+    def confidence_intervals(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
         """Return credible intervals: between two quantiles of the draws, with equal probability on either side.
 
         Parameters
         ----------
-        level : float, optional
+        confidence_level : float, optional
             By default the result's `confidence_level`.
         """
-        chosen = self.result.confidence_level if level is None else real(level)
-        right = chosen is not None and 0.0 < chosen < 1.0
-        check("confidence_intervals", option_mistakes(("level", level, right, "it lies between 0 and 1")))
-        assert chosen is not None
+        chosen = self.result.confidence_level if confidence_level is None else confidence_level
+        right = is_within(chosen, 0.0, 1.0, strictly=True)
+        said = ("confidence_level", confidence_level, right, "it lies between 0 and 1")
+        check("confidence_intervals", option_mistakes(said))
         if not self.thetas.size:
             return dict.fromkeys(self.names, (np.nan, np.nan))
         ends = [0.5 - chosen / 2, 0.5 + chosen / 2]
-        found = {n: np.quantile(v, ends).tolist() for n, v in self.values.items()}
-        return {n: (low, high) for n, (low, high) in found.items()}
+        return {n: tuple(np.quantile(v, ends).tolist()) for n, v in self.values.items()}
 
     @property
     def limits(self) -> dict[str, dict[str, tuple[float, float]]]:
@@ -227,8 +210,6 @@ class SampleResult(Drawn):
             rows.append((name, value, rounded(mean, spread), f"{spread:.3g}", *cells, *figures))
         return "\n".join([*lines, *aligned(rows, "<>>><<>>")])
 
-    __str__ = summary
-
     def __repr__(self) -> str:
         return f"SampleResult({len(self.thetas)} draws of {len(self.names)} quantities; {self.sentence})"
 
@@ -237,9 +218,7 @@ def _group_sizes(result: Result) -> list[int]:
     """Return how many data each unknown sigma has."""
     assert result.problem is not None
     posed = result.problem.posed.assuming(absolute_sigma=result.absolute_sigma)
-    observed = [c.observed[j] for c in posed.conditions for j in np.nonzero(c.points.mask)[1]]
-    group = [-1 if of is None else of.group for of in observed]
-    return [group.count(g) for g in range(len(posed.groups))]
+    return np.bincount(groups(posed) + 1, minlength=len(posed.groups) + 1)[1:].tolist()
 
 
 def _arviz() -> Any:

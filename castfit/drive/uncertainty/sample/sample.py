@@ -20,23 +20,22 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from castfit._support.process_pool import lost
 from castfit._support.arguments import is_count, option_mistakes, rng_mistakes
-from castfit.drive.uncertainty.refits.asked import asked_of, seeded
+from castfit._support.process_pool import lost
+from castfit._support.status import InputError, Status, check
 from castfit.drive.run.jobs import task, thaw
-from castfit.drive.run.loop import Told, carry_out
+from castfit.drive.run.loop import ProgressReport, carry_out
 from castfit.drive.run.options import RunOptions
-from castfit.drive.uncertainty.sample.posterior import Point, posterior, whitening
+from castfit.drive.uncertainty.inputs import seed_from, solved_problem
+from castfit.drive.uncertainty.sample.posterior import posterior, whitening
 from castfit.drive.uncertainty.sample.result import SampleResult
 from castfit.problem.compiled_problem import Posed
-from castfit._support.status import InputError, Status, check
 
 if TYPE_CHECKING:
+    from castfit._support.arrays import Array
     from castfit.result.result import Result
 
-    Array = NDArray[np.float64]
 
 _DF = 5.0  # of the independent proposals: tails heavier than those of a posterior
 _TRIES = 200  # draws for the start of one walker
@@ -44,16 +43,16 @@ _INSTALL = "sampling needs the packages emcee and arviz; install them by: pip in
 
 
 @dataclass(frozen=True)
-class Ensemble:
+class WalkerEnsemble:
     """The walkers of one chain, after what it needed to settle.
 
     thetas (steps, walkers, n), logs (steps, walkers), sigmas (steps, walkers, n_groups); accepted: share of proposals;
     cut: whether the time ended it
     """
 
-    thetas: NDArray[np.float64]
-    logs: NDArray[np.float64]
-    sigmas: NDArray[np.float64]
+    thetas: Array
+    logs: Array
+    sigmas: Array
     accepted: float
     evaluations: int
     cut: bool
@@ -139,7 +138,7 @@ def sample(
     """
     run = RunOptions(workers=workers, max_time=max_time, callback=callback, verbose=verbose)
     mistakes: list[str] = []
-    posed = asked_of("sample", result, mistakes)
+    posed = solved_problem("sample", result, mistakes)
     n = len(posed.names)
     wrong = rng_mistakes(rng)
     mistakes += option_mistakes(
@@ -153,25 +152,25 @@ def sample(
     if find_spec("emcee") is None or find_spec("arviz") is None:
         mistakes.append(_INSTALL)
     check("sample", mistakes)
-    run, seed = run.cleaned(), seeded(rng)
+    run, seed = run.cleaned(), seed_from(rng)
     each = 2 * n + 2 if walkers is None else int(walkers)
     steps = max(-(-int(draws) // (int(chains) * each)), 2)
     before = max(steps // 2, 20) if tune is None else int(tune)
     job = run.freeze("sample", "the problem", (posed, result.with_problem(posed), each, before, steps))
     found: dict[int, Any] = {}
 
-    def enter(i: int, outcome: Any) -> Told | None:
+    def enter(i: int, outcome: Any) -> ProgressReport | None:
         if isinstance(outcome, InputError):
             raise outcome
         if outcome is None:
             return None
-        found[i] = outcome if isinstance(outcome, Ensemble) else lost(outcome)[1]
+        found[i] = outcome if isinstance(outcome, WalkerEnsemble) else lost(outcome)[1]
         now = SampleProgress(len(found), int(chains), run.seconds)
-        return Told(now, now.sentence, f"chain {i}", len(found), int(chains))
+        return ProgressReport(now, now.sentence, f"chain {i}", len(found), int(chains))
 
     tasks = deque((i, (job, i, seed, run.deadline)) for i in range(int(chains)))
     stopped = carry_out(run, _chain, tasks, enter, limit=np.inf)
-    ensembles = [e for _, e in sorted(found.items()) if isinstance(e, Ensemble)]
+    ensembles = [e for _, e in sorted(found.items()) if isinstance(e, WalkerEnsemble)]
     trouble = [f"Chain {i}: {e}" for i, e in sorted(found.items()) if isinstance(e, str)]
     if any(e.cut for e in ensembles):
         stopped = stopped or Status.MAX_TIME
@@ -182,7 +181,7 @@ _Parts = tuple[Posed, Any, int, int, int]
 
 
 @task
-def _chain(job: bytes | _Parts, index: int, seed: int, deadline: float) -> Ensemble | None:
+def _chain(job: bytes | _Parts, index: int, seed: int, deadline: float) -> WalkerEnsemble | None:
     """Run the walkers of one chain, wherever this is called; None if there is no time."""
     emcee: Any = import_module("emcee")
     posed, result, walkers, tune, steps = thaw(job)
@@ -196,23 +195,18 @@ def _chain(job: bytes | _Parts, index: int, seed: int, deadline: float) -> Ensem
     def value(u: Array) -> tuple[float, Array]:
         nonlocal count
         count += 1
-        point: Point = log(white.theta(u))
-        return point.log, point.sigma
+        return log(white.theta(u))
 
     n, n_groups = len(posed.names), len(posed.groups)
     start = np.array([_first(value, rng, n) for _ in range(walkers)])
-
-    def probability(u: Array) -> tuple[Any, ...]:
-        height, sigma = value(u)
-        return height, sigma
 
     moves: Any = [
         (emcee.moves.MHMove(_independent(n)), 0.4),
         (emcee.moves.GaussianMove((2.38**2 / n) * np.ones(n)), 0.3),
         (emcee.moves.DEMove(), 0.3),
     ]
-    blobs = [("sigma", np.float64, (n_groups,))]
-    sampler: Any = emcee.EnsembleSampler(walkers, n, probability, moves=moves, blobs_dtype=blobs)
+    kept = [("sigma", np.float64, (n_groups,))]
+    sampler: Any = emcee.EnsembleSampler(walkers, n, value, moves=moves, blobs_dtype=kept)
     state = emcee.State(start, random_state=np.random.RandomState(int(rng.integers(2**32))).get_state())
     done, accepted, cut = 0, np.zeros(walkers), False
     for _ in sampler.sample(state, iterations=tune + steps, skip_initial_state_check=True):
@@ -224,17 +218,12 @@ def _chain(job: bytes | _Parts, index: int, seed: int, deadline: float) -> Ensem
             break
     chain = sampler.get_chain()[tune:done]
     thetas = white.centre + chain @ white.root.T
-    kept = max(done - tune, 1)
-    blob = sampler.get_blobs()[tune:done]
-    sigmas = _unnamed(blob).reshape(*chain.shape[:2], n_groups)
+    blobs = sampler.get_blobs()[tune:done]
+    unnamed = blobs["sigma"] if blobs.dtype.names else blobs  # emcee keeps the name of the only field, or does not
+    sigmas = unnamed.astype(float).reshape(*chain.shape[:2], n_groups)
     moved: Any = sampler.backend.accepted
-    share = float(moved.mean() - accepted.mean()) / kept if done > tune else np.nan
-    return Ensemble(thetas, sampler.get_log_prob()[tune:done], sigmas, share, count, cut)
-
-
-def _unnamed(blobs: Any) -> Array:
-    """Return what emcee keeps beside, with or without the name of its only field."""
-    return (blobs["sigma"] if blobs.dtype.names else blobs).astype(float)
+    share = float(moved.mean() - accepted.mean()) / (done - tune) if done > tune else np.nan
+    return WalkerEnsemble(thetas, sampler.get_log_prob()[tune:done], sigmas, share, count, cut)
 
 
 def _first(value: Callable[[Array], tuple[float, Array]], rng: np.random.Generator, n: int) -> Array:

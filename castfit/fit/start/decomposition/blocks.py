@@ -17,37 +17,32 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
+from castfit._support.status import InputError
 from castfit.experiment.experiment import Experiment
 from castfit.experiment.inputs import Input
 from castfit.model.model import Model
+from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem
 from castfit.problem.quantities import every_parameter, fixed_value
-from castfit.problem.parameters import Parameter
-from castfit._support.status import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from castfit._support.arrays import Array
     from castfit.problem.compiled_problem import Posed
 
-    Array = NDArray[np.float64]
 
 _REMEDY = "start from 'matching' or from values"
 _FEWEST = 3  # measured times from which a state can be interpolated
 
 
 @dataclass(frozen=True)
-class Block:
+class EquationBlock:
     """Equations that have to be estimated together.
 
-    Attributes
-    ----------
-    states : tuple of str
-        What the block's equations determine.
-    parameters : tuple of str
-        All parameters that appear in them, or in an experiment's own values of these, fixed ones included.
-    signals : tuple of str
-        Measured states of other blocks that appear in them.
+    states : what they determine
+    parameters : all that appear in them, or in an experiment's own values of these, fixed ones included
+    signals : measured states of other blocks that appear in them
     """
 
     states: tuple[str, ...]
@@ -55,7 +50,7 @@ class Block:
     signals: tuple[str, ...]
 
 
-def find_blocks(problem: Posed) -> tuple[Block, ...]:
+def find_blocks(problem: Posed) -> tuple[EquationBlock, ...]:
     """Return the blocks of a problem, in the order of their first states."""
     return _components(problem, measured_directly(problem))
 
@@ -66,7 +61,7 @@ def decomposition_mistakes(problem: Posed) -> list[str]:
     if model.algebraic_states:
         names = ", ".join(model.algebraic_states)
         return [f"the problem cannot be decomposed: it has algebraic states ({names}); {_REMEDY}"]
-    eventful = [c.name for c in problem.conditions if c.schedule]
+    eventful = [c.name for c in problem.conditions if c.schedule.instants]
     if eventful:
         what = f"events, or switches of the model, happen in '{eventful[0]}'"
         return [f"the problem cannot be decomposed: {what}, of which a block of equations knows nothing; {_REMEDY}"]
@@ -102,7 +97,7 @@ def _curve(problem: Posed, experiment: Experiment, i: int) -> tuple[Array, Array
     return times, np.bincount(place, y[seen]) / np.maximum(np.bincount(place), 1)
 
 
-def _components(problem: Posed, measured: frozenset[str]) -> tuple[Block, ...]:
+def _components(problem: Posed, measured: frozenset[str]) -> tuple[EquationBlock, ...]:
     """Find the connected components of equations and what they may not be separated from."""
     model, system = problem.model, problem.model.system
     contents = [_names(equation) for equation in _split(system.ode)]
@@ -118,13 +113,13 @@ def _components(problem: Posed, measured: frozenset[str]) -> tuple[Block, ...]:
         joined = [i for i, content in enumerate(contents) if name in content or name == model.states[i]]
         groups = {group[i] for i in joined}
         group = [min(groups) if g in groups else g for g in group]
-    blocks: list[Block] = []
+    blocks: list[EquationBlock] = []
     for g in dict.fromkeys(group):
         members = [i for i in range(len(contents)) if group[i] == g]
         inside = set[str]().union(*(contents[i] for i in members))
         own = tuple(model.states[i] for i in members)
         blocks.append(
-            Block(
+            EquationBlock(
                 own,
                 tuple(name for name in every_parameter(model, problem.parameters) if name in inside),
                 tuple(name for name in model.states if name in inside and name not in own),
@@ -145,21 +140,14 @@ def _with_overrides(names: set[str], experiment: Experiment) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A block as an estimation problem of its own.
-
-    Attributes
-    ----------
-    problem : Posed
-    positions : (n,) int array
-        Where the quantities of `problem` stand in theta of the whole problem.
-    """
+class BlockProblem:
+    """A block as an estimation problem of its own; its n quantities stand at `positions` in theta of the whole."""
 
     problem: Posed
     positions: NDArray[np.intp]
 
 
-def pose(problem: Posed, block: Block) -> Piece | None:
+def pose(problem: Posed, block: EquationBlock) -> BlockProblem | None:
     """Return a block as a problem; None if its own data cannot determine it, or there is nothing to estimate.
 
     Only the direct measurements of the block's states count; constraints are left to the whole problem.
@@ -187,7 +175,7 @@ def pose(problem: Posed, block: Block) -> Piece | None:
     posed = said.posed.fix(held) if held else said.posed
     same: zip[tuple[int, str]] = zip(positions.tolist(), posed.names, strict=True)
     quantities = [replace(problem.quantities[j], name=n) for j, n in same]
-    return Piece(posed.restated(quantities), positions)
+    return BlockProblem(posed.restated(quantities), positions)
 
 
 def _held(problem: Posed, kind: str, of: str, experiment: str | None) -> float:
@@ -201,7 +189,7 @@ def _held(problem: Posed, kind: str, of: str, experiment: str | None) -> float:
     return fixed_value(problem.parameters[of], experiment or "")
 
 
-def _direct(problem: Posed, block: Block, experiment: Experiment) -> dict[str, str]:
+def _direct(problem: Posed, block: EquationBlock, experiment: Experiment) -> dict[str, str]:
     """Return which outputs of an experiment show a state of the block as it is, {output: state}."""
     model = problem.model
     symbols = {name: model.outputs[name] for name in block.states}
@@ -213,7 +201,7 @@ def _direct(problem: Posed, block: Block, experiment: Experiment) -> dict[str, s
     }
 
 
-def _model(model: Model, block: Block) -> Model:
+def _model(model: Model, block: EquationBlock) -> Model:
     """Cut the block's equations out of the model; the measured states in them become inputs."""
     system = model.system
     symbol = {s.name(): s for vector in system.arguments for s in _split(vector)}
@@ -228,7 +216,7 @@ def _model(model: Model, block: Block) -> Model:
     )
 
 
-def _experiment(problem: Posed, block: Block, experiment: Experiment) -> Experiment:
+def _experiment(problem: Posed, block: EquationBlock, experiment: Experiment) -> Experiment:
     """Keep the block's direct measurements, and interpolate the other states through theirs."""
     model, initial = problem.model, problem.initial_values(experiment)
     data: dict[str, Any] = {}

@@ -22,19 +22,16 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit.transcribe.grid import merge, snap
+from castfit.integrate.lanes import merge, snap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    from castfit.problem.conditions import Condition
+    from castfit._support.arrays import Array, Index
     from castfit.model.model import System
+    from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
 
-    Array = NDArray[np.float64]
-    Index = NDArray[np.intp]
 
 _GAMMA = 0.5
 _A = ((), (0.0,), (2.0, 0.0), (2.0, 0.0, 1.0))
@@ -51,10 +48,6 @@ class FixedSteps:
     """Weighted residuals of a problem without algebraic states, and their Jacobian, as functions of theta.
 
     Measured outputs must be states.  What overflows comes out as infinity or NaN; nothing is raised.
-
-    Parameters
-    ----------
-    problem : Posed
     """
 
     def __init__(self, problem: Posed) -> None:

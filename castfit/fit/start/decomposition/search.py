@@ -15,23 +15,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from castfit._support.reprs import brief
-from castfit._support.casadi_functions import Built
 from castfit._support.arguments import rng_mistakes
-from castfit._support.time_limit import Stopped, look
-from castfit.problem.compiled_problem import Posed
-from castfit.fit.start.decomposition.blocks import Block, Piece, decomposition_mistakes, find_blocks, pose
-from castfit.fit.start.decomposition.rosenbrock import FixedSteps
+from castfit._support.casadi_functions import Built
+from castfit._support.reprs import brief
 from castfit._support.status import Status, check
+from castfit._support.time_limit import Stopped, look
+from castfit.fit.start.decomposition.blocks import (
+    BlockProblem,
+    EquationBlock,
+    decomposition_mistakes,
+    find_blocks,
+    pose,
+)
+from castfit.fit.start.decomposition.rosenbrock import FixedSteps
+from castfit.problem.compiled_problem import Posed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
+    from castfit._support.arrays import Array
     from castfit.simulate.simulate import Nodes
 
-    Array = NDArray[np.float64]
 
 _SCREENED = 200  # draws that are simulated once
 _FITS = 12  # of which at most so many are fitted, the best first
@@ -85,18 +91,11 @@ class Decomposed:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a fit starts.
+    """Where a fit starts: theta (n_theta,), search scale.
 
-    Attributes
-    ----------
-    theta : (n_theta,) array
-        Search scale.
-    note : str
-        What was done to find it, in a sentence.
-    nodes : list of Nodes, optional
-        A trajectory there, one per experiment.
-    ended : Status, optional
-        Why the search ended early, if it did: MAX_TIME or INTERRUPTED.
+    note : what was done to find it, in a sentence
+    ended : why that search ended early, if it did: MAX_TIME or INTERRUPTED
+    nodes : a trajectory there, one per experiment
     """
 
     theta: Array
@@ -105,33 +104,24 @@ class Origin:
     nodes: list[Nodes] | None = None
 
 
-_PIECES: Built[Posed, tuple[tuple[Block, Piece, FixedSteps], ...]] = Built()
+_PIECES: Built[Posed, tuple[tuple[EquationBlock, BlockProblem, FixedSteps], ...]] = Built()
 """The blocks of each problem, posed and built once however many starts use them."""
 
 
 def decompose(problem: Posed, theta: Array, *, rng: int | np.random.Generator = 0, max_time: float = np.inf) -> Origin:
     """Estimate the blocks of a problem one by one.
 
-    Parameters
-    ----------
-    problem : Posed
-    theta : (n_theta,) array
-        Search scale: one of the starts of every block.
-    rng : int or numpy.random.Generator
-    max_time : float
-        Seconds after which blocks keep their best point so far.
+    theta (n_theta,), search scale, is one of the starts of every block; after `max_time` seconds blocks keep their best
+    point so far.
 
-    Raises
-    ------
-    InputError
-        If the problem cannot be decomposed, naming the states that would have to be measured.
+    Raises InputError if the problem cannot be decomposed, naming the states that would have to be measured.
     """
     deadline = time.perf_counter() + max_time
     generator = np.random.default_rng(rng)
     pieces = _PIECES.get(problem, _pieces)
     found, ended = theta.copy(), None
     for _, piece, model in pieces:
-        search = _Search(model, theta[piece.positions], deadline)
+        search = _BlockSearch(model, theta[piece.positions], deadline)
         try:
             search.run(generator)
         except _LateError:
@@ -146,7 +136,7 @@ def decompose(problem: Posed, theta: Array, *, rng: int | np.random.Generator = 
     return Origin(found, f"Started from {count} estimated apart: {listing}.", ended)
 
 
-def _pieces(problem: Posed) -> tuple[tuple[Block, Piece, FixedSteps], ...]:
+def _pieces(problem: Posed) -> tuple[tuple[EquationBlock, BlockProblem, FixedSteps], ...]:
     check("start 'decomposed'", decomposition_mistakes(problem))
     posed = ((block, pose(problem, block)) for block in find_blocks(problem))
     found = tuple((block, piece, FixedSteps(piece.problem)) for block, piece in posed if piece is not None)
@@ -159,7 +149,7 @@ class _LateError(Exception):
     """The time is over."""
 
 
-class _Search:
+class _BlockSearch:
     """The search for a block's optimum, from many starts; `best` is the best point so far."""
 
     def __init__(self, model: FixedSteps, start: Array, deadline: float) -> None:

@@ -1,7 +1,7 @@
 """Which point deserves a local search: the best compromise of quality and novelty among those that pass the filters.
 
 merit filter      not much worse than the last start of a local search
-distance filter   not where earlier local searches came through (see `castfit.drive.scatter.method.basins`)
+distance filter   not where earlier local searches came through (see `castfit.drive.search.scatter.method.basin_filter`)
 
 When nothing has passed for a few generations in a row, both filters are relaxed.
 """
@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from castfit.drive.search.scatter.method.basins import Climb, memory_distances, near_minima, near_paths
+from castfit.drive.search.scatter.method.basin_filter import Climb, memory_distances, near_minima, near_paths
 from castfit.drive.search.scatter.method.members import Member, points, ranked
-from castfit.drive.search.scatter.method.options import Options
+from castfit.drive.search.scatter.method.options import ScatterOptions
 
 _NEAR_MINIMUM = 0.75  # of the way from which a minimum was found (Ugray et al. 2007)
 _NEAR_PATH = 0.1  # root mean square over the unknowns, in units of their ranges
@@ -49,7 +49,9 @@ class Filters:
         return Filters(np.inf, self.width * _SHRINK, 0)
 
 
-def passing(candidates: Sequence[Member], climbs: Sequence[Climb], filters: Filters, options: Options) -> list[Member]:
+def passing(
+    candidates: Sequence[Member], climbs: Sequence[Climb], filters: Filters, options: ScatterOptions
+) -> list[Member]:
     """Return the candidates that pass both filters, the best first."""
     pool = [m for m in ranked(candidates) if np.isfinite(m.f)]
     if options.merit_filter:

@@ -31,14 +31,7 @@ def probabilities(frequency: Counts) -> Array:
 
 
 def choose(probability: Array, rnd: Array) -> Counts:
-    """Return the first subrange a with  rnd <= sum over j <= a of its probability  (Eq. 22), (n,) from 0.
-
-    Parameters
-    ----------
-    probability : (n, p) array
-    rnd : (n,) array
-        Uniform in [0, 1].
-    """
+    """Return the first subrange a with  rnd <= sum over j <= a of its probability (n, p)  (Eq. 22), (n,) from 0."""
     reached = rnd[:, None] <= np.cumsum(probability, axis=1)
     reached[:, -1] = True  # whatever rounding leaves of the sum
     return np.argmax(reached, axis=1)

@@ -10,7 +10,7 @@ _MOST = 10**9  # "never" is a number too
 
 
 @dataclass(frozen=True)
-class Options:
+class ScatterOptions:
     """The options; see `castfit.scatter_search` for what they mean, and `mistakes` for what they may be."""
 
     dim_refset: int = 6

@@ -10,9 +10,9 @@
 
 A search by hand:
 
-    state = begin(objective, n, seed, Options())
+    state = begin(objective, n, seed, ScatterOptions())
     while ...:
-        state = step(objective, state, Options())
+        state = step(objective, state, ScatterOptions())
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Protocol
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit.drive.search.scatter.method.basins import Climb
-from castfit.drive.search.scatter.method.beyond import better_children, beyond
+from castfit.drive.search.scatter.method.basin_filter import Climb
 from castfit.drive.search.scatter.method.choice import Filters, choose, passing
 from castfit.drive.search.scatter.method.combine import Pair, children, new_pairs, pair_of
 from castfit.drive.search.scatter.method.diversify import Counts, diverse
+from castfit.drive.search.scatter.method.go_beyond import better_children, beyond
 from castfit.drive.search.scatter.method.members import Member, enrol, points, ranked
-from castfit.drive.search.scatter.method.options import Options
+from castfit.drive.search.scatter.method.options import ScatterOptions
 from castfit.drive.search.scatter.method.refset import by_corners, by_quality, is_flat, most_distant, updated
 from castfit.drive.search.scatter.method.regenerate import kept, new_directions
 
@@ -43,7 +43,7 @@ class Ascent:
     f: float
 
 
-class Objective(Protocol):
+class CubeObjective(Protocol):
     """What is minimised over the unit cube."""
 
     def values(self, X: Array) -> Array:
@@ -56,33 +56,19 @@ class Objective(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class SearchState:
     """Where a search stands after a generation; the record of a checkpoint.
 
-    Attributes
-    ----------
-    seed : int
-        Each generation draws from a random stream of its own, (seed, generation).
-    generation : int
-    R : tuple of Member
-        The reference set, the best first.
-    best : Member
-        The best of all, also after a restart.
-    combined : frozenset of pairs of numbers
-        Which pairs have been combined.
-    frequency : (n, p) int array
-        The frequency memory.
-    climbs : tuple of Climb
-        All local searches so far.
-    filters : Filters
-    since_local : int
-        Generations since the last local search.
-    stagnant : int
-        Generations since the best improved.
-    restarts : int
-        How often the search has begun anew.
-    enrolled : int
-        How many members have been numbered.
+    seed : each generation draws from a random stream of its own, (seed, generation)
+    R : the reference set, the best first
+    best : the best of all, also after a restart
+    combined : which pairs have been combined
+    frequency : (n, p) the frequency memory
+    climbs : all local searches so far
+    since_local : generations since the last local search
+    stagnant : generations since the best improved
+    restarts : how often the search has begun anew
+    enrolled : how many members have been numbered
     """
 
     seed: int
@@ -99,19 +85,10 @@ class State:
     enrolled: int = 0
 
 
-def begin(objective: Objective, n: int, seed: int, options: Options, given: Array | None = None) -> State:
-    """Form the first reference set.
-
-    Parameters
-    ----------
-    objective : Objective
-    n : int
-        Number of unknowns.
-    seed : int
-    options : Options
-    given : (k, n) array, optional
-        Points to be tried besides the diverse ones.
-    """
+def begin(
+    objective: CubeObjective, n: int, seed: int, options: ScatterOptions, given: Array | None = None
+) -> SearchState:
+    """Form the first reference set, of n unknowns; `given` are points (k, n) to be tried besides the diverse ones."""
     rng = np.random.default_rng((seed, 0))
     memory = np.zeros((n, options.subranges), dtype=np.intp)
     drawn, frequency = diverse(options.diverse_points, memory, rng)
@@ -119,11 +96,11 @@ def begin(objective: Objective, n: int, seed: int, options: Options, given: Arra
         drawn = by_corners(drawn, options.dim_refset)
     X = drawn if given is None else np.vstack([given, drawn])
     R = by_quality(enrol(X, objective.values(X), 0), options.dim_refset)
-    state = State(seed, 0, R, R[0], frozenset(), frequency, enrolled=len(X))
+    state = SearchState(seed, 0, R, R[0], frozenset(), frequency, enrolled=len(X))
     return _locals(objective, state, (), options) if options.local_n1 == 0 else state
 
 
-def step(objective: Objective, state: State, options: Options) -> State:
+def step(objective: CubeObjective, state: SearchState, options: ScatterOptions) -> SearchState:
     """Do one generation."""
     before = state
     state = replace(state, generation=state.generation + 1, since_local=state.since_local + 1)
@@ -145,8 +122,8 @@ def step(objective: Objective, state: State, options: Options) -> State:
 
 
 def _combine(
-    objective: Objective, state: State, options: Options, rng: np.random.Generator
-) -> tuple[State, tuple[Member, ...]]:
+    objective: CubeObjective, state: SearchState, options: ScatterOptions, rng: np.random.Generator
+) -> tuple[SearchState, tuple[Member, ...]]:
     """Combine all new pairs and let their children into the reference set; return the children too."""
     R = state.R
     pairs = new_pairs(R, state.combined)
@@ -162,17 +139,19 @@ def _combine(
     ), born  # fmt: skip
 
 
-def _admit(R: Sequence[Member], candidates: Sequence[Member], options: Options) -> tuple[Member, ...]:
+def _admit(R: Sequence[Member], candidates: Sequence[Member], options: ScatterOptions) -> tuple[Member, ...]:
     return updated(R, candidates, distance=options.min_distance, epsilon=options.min_difference)
 
 
-def _local_is_due(state: State, options: Options) -> bool:
+def _local_is_due(state: SearchState, options: ScatterOptions) -> bool:
     if not state.climbs:
         return state.generation >= options.local_n1
     return state.since_local >= options.local_n2
 
 
-def _locals(objective: Objective, state: State, born: Sequence[Member], options: Options) -> State:
+def _locals(
+    objective: CubeObjective, state: SearchState, born: Sequence[Member], options: ScatterOptions
+) -> SearchState:
     """Search locally from the points that deserve it most, each chosen with the knowledge of those before."""
     for _ in range(options.local_searches):
         before = len(state.climbs)
@@ -182,7 +161,9 @@ def _locals(objective: Objective, state: State, born: Sequence[Member], options:
     return state
 
 
-def _local(objective: Objective, state: State, born: Sequence[Member], options: Options) -> State:
+def _local(
+    objective: CubeObjective, state: SearchState, born: Sequence[Member], options: ScatterOptions
+) -> SearchState:
     """Search locally from the point that deserves it most, if any passes the filters."""
     known = {number for climb in state.climbs for number in (climb.start.number, climb.end.number)}
     candidates = {m.number: m for m in (*state.R, *born) if m.number not in known}
@@ -201,7 +182,9 @@ def _local(objective: Objective, state: State, born: Sequence[Member], options: 
     return replace(state, R=R, best=best, climbs=climbs, enrolled=state.enrolled + 1)
 
 
-def _regenerate(objective: Objective, state: State, options: Options, rng: np.random.Generator, *, keep: int) -> State:
+def _regenerate(
+    objective: CubeObjective, state: SearchState, options: ScatterOptions, rng: np.random.Generator, *, keep: int
+) -> SearchState:
     """Keep the best members and refill the reference set with new points; only those that enter are evaluated."""
     R = state.R[:keep]
     n, missing = R[0].x.size, len(state.R) - keep
@@ -212,7 +195,9 @@ def _regenerate(objective: Objective, state: State, options: Options, rng: np.ra
     return replace(state, R=ranked([*R, *new]), frequency=frequency, enrolled=state.enrolled + len(new))
 
 
-def _restart(objective: Objective, state: State, options: Options, rng: np.random.Generator) -> State:
+def _restart(
+    objective: CubeObjective, state: SearchState, options: ScatterOptions, rng: np.random.Generator
+) -> SearchState:
     """Begin anew from diverse points; what was learnt about frequencies and basins stays.
 
     Each restart is followed by a longer search than the one before, from more points: a problem that is still unsolved

@@ -1,0 +1,45 @@
+"""Names that were given up go on for one version, with a warning that says what to write."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def warn_renamed(old: str, new: str, stacklevel: int = 3) -> None:
+    """Say what to write for `old`; of a category that Python shows to users, not to developers only."""
+    warnings.warn(f"{old} is now {new}; the old name goes with the next version", FutureWarning, stacklevel=stacklevel)
+
+
+def renamed(**names: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Take options of a function by their old names, too: `renamed(old="new")`; its signature shows the new ones."""
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        @wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            for old in names.keys() & kwargs.keys():
+                new = names[old]
+                warn_renamed(f"{function.__name__}({old}=...)", f"{function.__name__}({new}=...)")
+                if new in kwargs:
+                    raise TypeError(f"{function.__name__}() got both '{old}' and '{new}', which are the same")
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def renamed_attribute(old: str, new: str) -> Any:
+    """Return a property that gives attribute `new` by its old name."""
+
+    def read(thing: Any) -> Any:
+        warn_renamed(f"{type(thing).__name__}.{old}", f"{type(thing).__name__}.{new}")
+        return getattr(thing, new)
+
+    return property(read, doc=f"The old name of `{new}`.")

@@ -1,0 +1,70 @@
+"""Fisher's information of a density of which only the cost is known, by sums over all data that it can give.
+
+With  p = exp(-cost)  and the score  g = d cost / d eta,
+
+    I = integral of p g g^T dm    by the trapezoidal rule in asinh((m - mu) / width), if p integrates to 1
+    I = sum over m = 0, 1, ... of p g g^T                                           if p sums to 1
+
+and where p does neither, so that the cost is no density, the outer product of the scores of the data themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+
+    Evaluated = Callable[[Array, Array, Array], tuple[Array, Array]]
+
+_NODES = 1601
+_FARTHEST = 14.0  # of asinh: some 600,000 widths
+_WHOLE = 1e-4  # what total probability may differ from 1
+_COUNTS = 10.0  # times the largest count or expectation, to where sums go ...
+_FEW = 100  # ... at least
+_MOST = 100_000
+
+
+def root_of_information(evaluated: Evaluated, eta: Array, spread: Array, datum: Array) -> Array:
+    """Return K (n, n_eta, n_eta) with  K K^T = I  of each datum.
+
+    evaluated : returns cost (n,) and score (n, n_eta) from eta (n, n_eta), spread (n,) and datum (n,)
+    eta, spread, datum (n, n_eta), (n,), (n,)
+    """
+    out = np.zeros((*eta.shape, eta.shape[1]))
+    scores = evaluated(eta, spread, datum)[1]
+    away = np.abs(datum - eta[:, 0])
+    width = float(np.median(away[away > 0])) if (away > 0).any() else 1.0
+    u = np.linspace(-_FARTHEST, _FARTHEST, _NODES)
+    line, steps = width * np.sinh(u), width * np.cosh(u) * (u[1] - u[0])
+    counts = bool((datum == np.floor(datum)).all() and (datum >= 0).all())
+    for i, (at, s) in enumerate(zip(eta, spread, strict=True)):
+        found = None
+        if counts:
+            top = _COUNTS * max(float(datum.max()), float(at[0])) + _FEW
+            if top < _MOST:
+                found = _expected(evaluated, at, s, np.arange(top), np.ones(int(np.ceil(top))))
+        if found is None:
+            found = _expected(evaluated, at, s, at[0] + line, steps)
+        if found is None:
+            out[i, :, 0] = scores[i]
+            continue
+        values, vectors = np.linalg.eigh(found)
+        out[i] = vectors * np.sqrt(np.maximum(values, 0.0))
+    return out
+
+
+def _expected(evaluated: Evaluated, eta: Array, spread: float, m: Array, weight: Array) -> Array | None:
+    """Return the expectation of g g^T over data m (n,), or None if their probabilities do not sum to 1."""
+    cost, score = evaluated(np.broadcast_to(eta, (m.size, eta.size)).copy(), np.full(m.size, spread), m)
+    with np.errstate(over="ignore", invalid="ignore"):
+        p = weight * np.exp(-cost)
+    p = np.where(np.isfinite(p), p, 0.0)
+    if abs(float(p.sum()) - 1.0) > _WHOLE:
+        return None
+    score = np.where(p[:, None] > 0, score, 0.0)
+    found = np.einsum("n,ni,nj->ij", p, score, score)
+    return found if np.isfinite(found).all() else None

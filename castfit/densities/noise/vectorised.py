@@ -1,0 +1,197 @@
+"""A noise model's density as functions of many values at once.
+
+Notation: n values; n_eta predicted quantities of a datum, its prediction first; n_r rows of a datum.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.casadi_functions import Built, Mapped
+from castfit.densities.noise.density import factor_of
+from castfit.densities.noise.fisher_information import root_of_information
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.densities.noise.base import Noise
+
+
+class DensityFunctions:
+    """Cost, rows, curvature and residual of values; all take eta (n, n_eta), spread (n,) and datum (n,).
+
+    n_eta, n_r : number of predicted quantities and of rows of a datum
+    computed_spread : whether the second entry of eta is the spread; otherwise it is the number `spread`, if it is
+        needed
+    """
+
+    def __init__(self, noise: Noise, *, computed: bool) -> None:
+        mu, s, m = (ca.SX.sym(name) for name in ("mu", "s", "m"))
+        density = noise.density(mu, s, m)
+        if not computed and contains(density.eta, s):
+            density = density.known_spread
+            if density.factor is None:
+                density = replace(
+                    density, eta=ca.vertcat(*(e for e in ca.vertsplit(density.eta) if not ca.is_equal(e, s)))
+                )
+        self._plain = noise.plain and not computed
+        self.computed_spread = contains(density.eta, s)
+        self._density = density
+        self._arguments = [density.eta, ca.SX(0, 1) if self.computed_spread else s, m]
+        self.n_eta = density.eta.numel()
+        self.n_r = density.eta.numel() if density.rows is None else density.rows.numel()
+
+    def _map(self, name: str, expression: ca.SX) -> Mapped:
+        return Mapped(name, self._arguments, expression)
+
+    def _call(self, mapped: Mapped, eta: Array, spread: Array, datum: Array) -> Array:
+        number = spread[:, None] if not self.computed_spread else np.empty((datum.size, 0))
+        with np.errstate(all="ignore"):
+            return mapped(eta, number, datum[:, None]).copy()
+
+    def rows(self, eta: Array, spread: Array, datum: Array) -> tuple[Array, Array]:
+        """Return the rows (n, n_r), and the cost beyond half their squares (n,): 0 where rows are residuals."""
+        if self._density.rows is not None:
+            found = self._call(self._values, eta, spread, datum)[..., 0]
+            return found[:, :-1], found[:, -1]
+        rows = self._factored(eta, spread, datum)[1]
+        return rows, self._call(self._cost, eta, spread, datum)[:, 0, 0] - 0.5 * np.sum(rows**2, axis=1)
+
+    def constant(self, spread: Array, datum: Array) -> float:
+        """Return the cost (n values together) where the residual is zero."""
+        return float(np.sum(self._call(self._cost, datum[:, None], spread, datum)))
+
+    def slopes(self, eta: Array, spread: Array, datum: Array) -> Array:
+        """Return L^T (n, n_r, n_eta), by which rows follow changes of eta."""
+        if self._density.factor is not None:
+            return self._call(self._factor, eta, spread, datum)
+        return self._factored(eta, spread, datum)[0].swapaxes(1, 2)
+
+    def gradient(self, eta: Array, spread: Array, datum: Array) -> Array:
+        """Return the derivative of the cost, (n, n_eta); of half the square of a row that is a residual."""
+        return self._call(self._gradient, eta, spread, datum)[..., 0]
+
+    def hessian(self, eta: Array, spread: Array, datum: Array) -> Array:
+        """Return the second derivatives of the same, (n, n_eta, n_eta)."""
+        return self._call(self._hessian, eta, spread, datum)
+
+    def residual(self, eta: Array, spread: Array, datum: Array) -> Array:
+        """Return the normalised residuals, (n,)."""
+        return self._call(self._residual, eta, spread, datum)[:, 0, 0]
+
+    @cached_property
+    def reweighted(self) -> bool:
+        """Whether `information` is anything but 1."""
+        known = self._density.information
+        if self._density.factor is None:
+            return True
+        return known is not None and not ca.is_equal(known, ca.SX.ones(self.n_r, 1), 2)
+
+    def information(self, eta: Array, spread: Array, datum: Array) -> Array:
+        """Return what rows are multiplied by for statistics, (n, n_r), or by which matrices, (n, n_r, n_r)."""
+        if self._density.factor is None:
+            return self._mixing(eta, spread, datum)
+        if self._density.information is None:
+            return np.ones((datum.size, self.n_r))
+        return self._call(self._information, eta, spread, datum)[..., 0]
+
+    def _mixing(self, eta: Array, spread: Array, datum: Array) -> Array:
+        """Return M with  M L^T = K^T,  K K^T the information of the density, L made from its curvature."""
+
+        def evaluated(at: Array, number: Array, m: Array) -> tuple[Array, Array]:
+            return self._call(self._cost, at, number, m)[:, 0, 0], self.gradient(at, number, m)
+
+        root = root_of_information(evaluated, eta, spread, datum)
+        mixed: Array = np.linalg.solve(self._factored(eta, spread, datum)[0], root).swapaxes(1, 2).astype(float)
+        return mixed
+
+    def _factored(self, eta: Array, spread: Array, datum: Array) -> tuple[Array, Array]:
+        return factor_of(self.hessian(eta, spread, datum), self.gradient(eta, spread, datum))
+
+    @cached_property
+    def _values(self) -> Mapped:
+        assert self._density.rows is not None
+        beyond = 0.0 if self._plain else self._density.cost - 0.5 * ca.sumsqr(self._density.rows)
+        return self._map("rows", ca.vertcat(self._density.rows, beyond))
+
+    @cached_property
+    def _cost(self) -> Mapped:
+        return self._map("cost", self._density.cost)
+
+    @cached_property
+    def _factor(self) -> Mapped:
+        assert self._density.factor is not None
+        return self._map("factor", self._density.factor.T)
+
+    @cached_property
+    def _gradient(self) -> Mapped:
+        return self._map("gradient", ca.gradient(self._objective, self._density.eta))
+
+    @cached_property
+    def _hessian(self) -> Mapped:
+        own = ca.hessian(self._objective, self._density.eta)[0] if self._plain else self._density.hessian
+        return self._map("hessian", own)
+
+    @property
+    def _objective(self) -> ca.SX:
+        rows = self._density.rows
+        return 0.5 * ca.sumsqr(rows) if self._plain and rows is not None else self._density.cost
+
+    @cached_property
+    def _residual(self) -> Mapped:
+        return self._map("residual", self._density.residual)
+
+    @cached_property
+    def _information(self) -> Mapped:
+        assert self._density.information is not None
+        return self._map("information", self._density.information)
+
+
+def contains(eta: ca.SX, symbol: ca.SX) -> bool:
+    """Tell whether a symbol is an entry of eta."""
+    return any(ca.is_equal(e, symbol) for e in ca.vertsplit(eta))
+
+
+_FUNCTIONS: Built[Noise, dict[bool, DensityFunctions]] = Built()
+"""What was built for each noise model, with a spread that is a number or computed."""
+
+
+def functions_of(noise: Noise, *, computed: bool) -> DensityFunctions:
+    """Return the functions of a noise model, whose spread is computed or a number.
+
+    They do not depend on the numbers that spreads are: the models of thousands of experiments share them.
+    """
+    known = _FUNCTIONS.get(noise, lambda _: {})
+    if computed not in known:
+        form = _form(noise)
+        shared = {} if form is None else _SHARED.of.setdefault(form, {})
+        if computed not in shared:
+            shared[computed] = DensityFunctions(noise, computed=computed)
+        known[computed] = shared[computed]
+        while len(_SHARED.of) > _FORMS:
+            _SHARED.of.pop(next(iter(_SHARED.of)))
+    return known[computed]
+
+
+def _form(noise: Noise) -> tuple[Any, ...] | None:
+    """Return what the functions of a noise model depend on: its kind and its numbers; None if that is not known."""
+    values = [getattr(noise, f.name) for f in fields(noise) if f.name != "sigma"]
+    known = all(value is None or isinstance(value, (bool, int, float, str)) for value in values)
+    ours = type(noise).__module__.partition(".")[0] == "castfit"
+    return (type(noise), *values) if known and ours else None
+
+
+class _Shared(threading.local):
+    """Functions by the form of noise models, once for every thread."""
+
+    def __init__(self) -> None:
+        self.of: dict[tuple[Any, ...], dict[bool, DensityFunctions]] = {}
+
+
+_SHARED = _Shared()
+_FORMS = 64  # forms that are remembered

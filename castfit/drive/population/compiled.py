@@ -1,0 +1,464 @@
+"""From a problem and a population to one question: what is estimated on both levels, and how the levels hang together.
+
+Notation
+--------
+n, m       experiments (individuals), own parameters of each
+phi_i      (m,)    own parameters of individual i in search scale: logarithms of log-normal ones
+mu_i(y)    (m,)    their typical values in the same scale;  phi_i = mu_i + eta_i,  eta_i ~ N(0, Omega(y))
+s          (n_s,)  shared parameters of the problem in search scale, those of the noise among them
+y          (n_y,)  everything on the upper level: population parameters, s, coordinates of Omega
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.arguments import real, text
+from castfit._support.bounds import bound_mistakes
+from castfit._support.status import check, suggest
+from castfit.densities.noise.gaussian import Gaussian
+from castfit.densities.noise.unknown import Unknown
+from castfit.drive.population.covariance import Covariance
+from castfit.drive.population.spec import Individual, Population
+from castfit.experiment.experiment import Experiment, Free
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.parameter_map import natural_value
+from castfit.problem.parameters import Parameter, initial_values
+from castfit.problem.prior_rows import PriorRows, QuantityPrior, prior_rows
+from castfit.problem.problem import Problem
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Index, Mask
+    from castfit.densities.priors import PriorDistribution
+
+
+_FIRST_SIGMA = 0.2  # of the data's median, where nothing is said of an unknown standard deviation
+_LEAST_OMEGA = 1e-3  # of its guess: a standard deviation that falls so far is none
+_WHERE = "mixed_effects"
+
+
+@dataclass(frozen=True)
+class Upper:
+    """One entry of y that is no coordinate of Omega; guess and bounds in natural scale."""
+
+    name: str
+    guess: float
+    lower: float
+    upper: float
+    scale: str
+    prior: PriorDistribution | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A mixed-effects model, worked out.
+
+    problem : in which every experiment has its own parameters, in the scale of their distribution, and sigmas are
+        parameters
+    places (n, m), shared (n_s,) : where each individual's own parameters, and shared ones, stand in theta
+    upper : population parameters, then shared ones: the first entries of y
+    typical : (entries of y in `upper`, covariates) -> (mu (m), derivatives (m, n_upper))
+    covariates : (n, n_covariates)
+    omega : (m,) guesses of the standard deviations
+    """
+
+    problem: Posed
+    own: tuple[str, ...]
+    lognormal: Mask
+    places: Index
+    shared: Index
+    upper: tuple[Upper, ...]
+    covariance: Covariance
+    typical: ca.Function
+    covariates: Array
+    omega: Array
+
+    @property
+    def n(self) -> int:
+        """Number of individuals."""
+        return self.places.shape[0]
+
+    @property
+    def m(self) -> int:
+        """Number of own parameters of each."""
+        return self.places.shape[1]
+
+    @property
+    def n_y(self) -> int:
+        """Number of entries of y."""
+        return len(self.upper) + self.covariance.size
+
+    @cached_property
+    def of_shared(self) -> Index:
+        """Where shared parameters stand in y."""
+        return np.arange(len(self.upper) - self.shared.size, len(self.upper))
+
+    @cached_property
+    def shared_slopes(self) -> Array:
+        """Derivatives of shared parameters by y, (n_s, n_y)."""
+        return np.eye(self.n_y)[self.of_shared]
+
+    @cached_property
+    def of_omega(self) -> slice:
+        """Where the coordinates of Omega stand in y."""
+        return slice(len(self.upper), self.n_y)
+
+    @cached_property
+    def log(self) -> Mask:
+        """Which entries of y are logarithms of natural values; coordinates of Omega are what they are."""
+        return np.array([*(u.scale == "log" for u in self.upper), *[False] * self.covariance.size], dtype=np.bool_)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of population and shared parameters, then of standard deviations and correlations between."""
+        return (*(u.name for u in self.upper), *self.covariance.said)
+
+    @cached_property
+    def individuals(self) -> tuple[str, ...]:
+        """Names of the experiments."""
+        return tuple(c.name for c in self.problem.conditions)
+
+    @cached_property
+    def guess(self) -> Array:
+        """Where the search begins."""
+        natural = np.array([u.guess for u in self.upper])
+        return np.concatenate([_to_search(natural, self.log[: natural.size]), self.covariance.start(self.omega)])
+
+    @cached_property
+    def bounds(self) -> tuple[Array, Array]:
+        """Lower and upper bounds of y: of standard deviations only a floor, below which there is no variation."""
+        log = self.log[: len(self.upper)]
+        lower, upper = (np.array([getattr(u, end) for u in self.upper]) for end in ("lower", "upper"))
+        floor = np.full(self.covariance.size, -np.inf)
+        floor[: self.m] = np.log(_LEAST_OMEGA * self.omega)
+        return (
+            np.concatenate([_to_search(np.where(log, np.maximum(lower, 0.0), lower), log), floor]),
+            np.concatenate([_to_search(upper, log), np.full(self.covariance.size, np.inf)]),
+        )
+
+    @cached_property
+    def directions(self) -> Index:
+        """Where each entry of theta stands among own and then shared parameters of its individual; -1 if nowhere."""
+        place = np.full(len(self.problem.names), -1, dtype=np.intp)
+        place[self.shared] = self.m + np.arange(self.shared.size)
+        place[self.places] = np.arange(self.m)
+        return place
+
+    def of_some(self, members: Index) -> Question:
+        """Return the question of some individuals, with the same theta."""
+        posed, chosen = self.problem, [int(i) for i in members]
+        part = replace(
+            posed,
+            experiments=tuple(posed.experiments[i] for i in chosen),
+            conditions=tuple(posed.conditions[i] for i in chosen),
+        )
+        return replace(self, problem=part, places=self.places[members], covariates=self.covariates[members])
+
+    def natural(self, y: Array) -> Array:
+        """Return what is reported of y, as `names`: natural values, standard deviations, correlations."""
+        return np.concatenate(
+            [natural_value(y, self.log)[: len(self.upper)], self.covariance.report(y[self.of_omega])[0]]
+        )
+
+    def natural_slopes(self, y: Array) -> Array:
+        """Return its derivatives by y, (n_y, n_y)."""
+        out = np.zeros((self.n_y, self.n_y))
+        k = len(self.upper)
+        out[range(k), range(k)] = np.where(self.log, natural_value(y, self.log), 1.0)[:k]
+        out[k:, k:] = self.covariance.report(y[self.of_omega])[1]
+        return out
+
+    def means(self, y: Array, covariates: Array | None = None) -> tuple[Array, Array]:
+        """Return mu (n, m) and its derivatives by y (n, m, n_y); NaN where a typical value cannot be had."""
+        known = self.covariates if covariates is None else covariates
+        k, n = len(self.upper), known.shape[0]
+        # Without covariates all individuals are alike.
+        rows = known.T if known.shape[1] else np.zeros((0, 1))
+        mu, slopes = self.typical(np.repeat(y[:k, None], rows.shape[1], axis=1), rows)
+        by_y = np.zeros((n, self.m, self.n_y))
+        # Column blocks (m, n_upper) stand beside each other, individual by individual.
+        by_y[:, :, :k] = slopes.full().reshape(self.m, -1, k).transpose(1, 0, 2)
+        out = np.empty((n, self.m))
+        out[:] = mu.full().T
+        return out, by_y
+
+    def omega_at(self, y: Array) -> Array:
+        """Return Omega (m, m)."""
+        return self.covariance.matrix(y[self.of_omega])
+
+    def priors(self, y: Array) -> PriorRows:
+        """Return the rows that priors on population and shared parameters add to the cost."""
+        natural = np.where(self.log, natural_value(y, self.log), y)
+        return prior_rows(self.terms, natural, np.where(self.log, natural, 1.0))
+
+    @cached_property
+    def terms(self) -> tuple[QuantityPrior, ...]:
+        """The priors."""
+        return tuple(
+            QuantityPrior(u.name, u.prior, j, self.n_y) for j, u in enumerate(self.upper) if u.prior is not None
+        )
+
+    def theta(self, phi: Array, s: Array) -> Array:
+        """Put own (n, m) and shared (n_s,) parameters into theta."""
+        out = self.problem.guess.copy()
+        out[self.shared] = s
+        out[self.places] = phi
+        return out
+
+
+def _to_search(natural: Array, log: Mask) -> Array:
+    with np.errstate(divide="ignore"):
+        return np.where(log, np.log(np.where(log, natural, 1.0)), natural)
+
+
+def ask(problem: Any, population: Any) -> Question:
+    """Work out a mixed-effects model.
+
+    Raises InputError: listing everything that does not fit together.
+    """
+    if not isinstance(problem, Problem):
+        check(_WHERE, [f"problem is {text(problem)}; give a Problem"])
+    if not isinstance(population, Population):
+        check(_WHERE, [f"population is {text(population)}; give a Population"])
+    check(_WHERE, [*_problem_mistakes(problem, population), *_population_mistakes(problem, population)])
+    covariate_mistakes: list[str] = []
+    called = [e.name for e in problem.experiments]
+    covariates = {n: population.covariate(n, called, covariate_mistakes) for n in population.covariates}
+    check(_WHERE, covariate_mistakes)
+    own = tuple(population.individual)
+    posed = _posed(problem, population)
+    places, unused = _places(posed, own)
+    check(_WHERE, unused)
+    log = np.array([population.individual[n].distribution == "lognormal" for n in own], dtype=np.bool_)
+    shared = np.array([j for j, q in enumerate(posed.quantities) if q.experiment is None], dtype=np.intp)
+    upper = tuple(_upper(problem, population)) + tuple(
+        Upper(q.name, q.guess, q.lower, q.upper, q.scale, q.prior) for q in posed.quantities if q.experiment is None
+    )
+    question = Question(
+        posed,
+        own,
+        log,
+        places,
+        shared,
+        upper,
+        _covariance(population, own),
+        _typical(population, own, upper, tuple(covariates)),
+        np.array(list(covariates.values()), dtype=float).reshape(len(covariates), len(called)).T,
+        np.array([population.individual[n].omega for n in own], dtype=float),
+    )
+    check(_WHERE, _start_mistakes(question))
+    return question
+
+
+def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
+    """Say what in the problem a population cannot have."""
+    local = [n for n, p in problem.parameters.items() if p.local and not p.fixed]
+    mistakes = [f"'{n}' is no own parameter: {suggest(n, local)}; declare it as Parameter(..., local=True)"
+                for n in population.individual if n not in local]  # fmt: skip
+    mistakes += [
+        f"own parameter '{n}' has no distribution; name it in Population({{...}}), or leave local=True away"
+        for n in local
+        if n not in population.individual
+    ]
+    if len(problem.experiments) < 2:
+        mistakes.append("there is one experiment; a population has at least two")
+    mistakes += [
+        f"own parameter '{n}' has a prior; its population is the prior, leave it away"
+        for n in population.individual
+        if n in problem.parameters and problem.parameters[n].prior is not None
+    ]
+    mistakes += [
+        f"own parameter '{n}' has bounds, which its distribution does not know; leave them away"
+        for n, of in population.individual.items()
+        if n in problem.parameters and _bounded(problem.parameters[n], of)
+    ]
+    free = {
+        f"'{n}' of '{e.name}'"
+        for e in problem.experiments
+        for n, v in initial_values(problem.own_model, e).items()
+        if isinstance(v, Free)
+    }
+    mistakes += [
+        f"the initial state {n} is free; make it a parameter, initial={{...: x0}} with x0 local, with a distribution"
+        for n in sorted(free)[:3]
+    ]
+    for what, given in (("constraints", problem.constraints), ("state_bounds", problem.state_bounds)):
+        if given:
+            mistakes.append(f"the problem has {what}, which a population does not keep; leave them away")
+    if problem.given_priors:
+        mistakes.append("the problem has priors={...}; give the priors with their parameters, Parameter(prior=...)")
+    if problem.posed.smooth:
+        mistakes.append("the problem estimates inputs; give them, or parameters for them")
+    return mistakes
+
+
+def _bounded(parameter: Parameter, of: Individual) -> bool:
+    lowest = 0.0 if of.distribution == "lognormal" else -np.inf
+    return parameter.lower > lowest or parameter.upper < np.inf
+
+
+def _population_mistakes(problem: Problem, population: Population) -> list[str]:
+    """Say what in the population does not suit the problem."""
+    shared = {n for n, p in problem.parameters.items() if not p.local and not p.fixed}
+    known = {*population.parameters, *population.covariates, *shared}
+    mistakes = [f"'{n}' is a parameter of the problem and of the population; rename one"
+                for n in population.parameters if n in problem.parameters]  # fmt: skip
+    mistakes += [f"'{n}' is a parameter of the problem and a covariate; rename one"
+                 for n in population.covariates if n in problem.parameters]  # fmt: skip
+    used: set[str] = set()
+    for name, of in population.individual.items():
+        if not isinstance(of.typical, ca.SX):
+            continue
+        names = [s.name() for s in ca.symvar(of.typical)]
+        used |= {*names}
+        mistakes += [
+            f"the typical value of '{name}' contains '{n}', which is unknown: {suggest(n, known)}; give it in "
+            "Population(parameters={...}) or covariates={...}"
+            for n in names
+            if n not in known
+        ]
+    for kind, given in (("population parameter", population.parameters), ("covariate", population.covariates)):
+        mistakes += [f"{kind} '{n}' appears in no typical value; leave it away" for n in given if n not in used]
+    for name, p in population.parameters.items():
+        mistakes += bound_mistakes(f"population parameter '{name}'", p.value, p.lower, p.upper, p.scale)
+    return mistakes
+
+
+def _guess(problem: Problem, name: str, of: Individual) -> float:
+    """Return the guess of a typical value that is a parameter by itself."""
+    if of.typical is not None and not isinstance(of.typical, ca.SX):
+        return float(of.typical)
+    value = problem.parameters[name].value
+    values = np.array([*value.values()] if isinstance(value, Mapping) else [value], dtype=float)
+    if of.distribution == "lognormal" and (values > 0.0).all():
+        return float(np.exp(np.log(values).mean()))
+    return float(values.mean())
+
+
+def _upper(problem: Problem, population: Population) -> list[Upper]:
+    """List the parameters of typical values that are estimated."""
+    out = [
+        Upper(n, _guess(problem, n, of), 0.0 if of.distribution == "lognormal" else -np.inf, np.inf,
+              "log" if of.distribution == "lognormal" else "linear")
+        for n, of in population.individual.items()
+        if not isinstance(of.typical, ca.SX)
+    ]  # fmt: skip
+    for name, p in population.parameters.items():
+        if not p.fixed:
+            out.append(Upper(name, _number(p), p.lower, p.upper, p.scale, p.prior))
+    return out
+
+
+def _posed(problem: Problem, population: Population) -> Posed:
+    """Pose the problem with own parameters in the scale of their distributions, and sigmas as parameters."""
+    parameters = dict(problem.parameters)
+    for name, of in population.individual.items():
+        guess = _guess(problem, name, of) if not isinstance(of.typical, ca.SX) else _guess(problem, name, Individual())
+        scale = "log" if of.distribution == "lognormal" else "linear"
+        if scale == "log" and not guess > 0.0:
+            remedy = "give a positive one, or distribution='normal'"
+            check(_WHERE, [f"the guess of the log-normal '{name}' is {guess:g}; {remedy}"])
+        parameters[name] = Parameter(guess, scale=scale, local=True)
+    return problem.replace(experiments=_with_sigmas(problem), parameters=parameters).posed
+
+
+def _with_sigmas(problem: Problem) -> list[Experiment]:
+    """Return the experiments in which unknown standard deviations are parameters, not eliminated.
+
+    What is eliminated is common to all data at their best own parameters, which is not what maximises the likelihood of
+    the population.
+    """
+    several = len(problem.posed.outputs) > 1
+    sizes: dict[str, list[Array]] = {}
+    wanted: list[tuple[Experiment, dict[str, tuple[Any, Unknown, str]]]] = []
+    for e in problem.experiments:
+        open_: dict[str, tuple[Any, Unknown, str]] = {}
+        for output, (_, values) in e.data.items():
+            noise = e.noise.get(output)
+            if noise is None and (e.sigma is None or output not in e.sigma):
+                said = Unknown("all" if several else "")
+                noise = Gaussian(sigma=said)
+            elif noise is not None and isinstance(noise.sigma, Unknown) and noise.sigma.guess is None:
+                said = noise.sigma
+            else:
+                continue
+            label = said.name or output
+            open_[output] = (noise, said, label)
+            sizes.setdefault(label, []).append(np.abs(values[np.isfinite(values)]) if noise.in_unit_of_output
+                                               else np.ones(1))  # fmt: skip
+        wanted.append((e, open_))
+    guess = {label: _FIRST_SIGMA * (float(np.median(np.concatenate(of))) or 1.0) for label, of in sizes.items()}
+
+    def guessed(noise: Any, said: Unknown, label: str) -> Any:
+        return replace(noise, sigma=replace(said, guess=float(np.clip(guess[label], said.lower, said.upper))))
+
+    return [
+        e.with_changes(noise={**e.noise, **{o: guessed(*of) for o, of in open_.items()}}) if open_ else e
+        for e, open_ in wanted
+    ]
+
+
+def _places(posed: Posed, own: Sequence[str]) -> tuple[Index, list[str]]:
+    """Return where own parameters stand in theta (n, m), and which experiments have not all of them."""
+    at = {(q.of, q.experiment): j for j, q in enumerate(posed.quantities) if q.kind == "parameter"}
+    places = np.array([[at.get((n, c.name), -1) for n in own] for c in posed.conditions], dtype=np.intp)
+    missing = [
+        f"'{c.name}' does not depend on own parameter '{n}'; fit it apart, or leave its own value of '{n}' away"
+        for c, row in zip(posed.conditions, places, strict=True)
+        for n, place in zip(own, row, strict=True)
+        if place < 0
+    ]
+    return places, missing
+
+
+def _covariance(population: Population, own: tuple[str, ...]) -> Covariance:
+    grouped = [tuple(sorted(own.index(n) for n in group)) for group in population.correlated]
+    alone = [(k,) for k in range(len(own)) if not any(k in group for group in grouped)]
+    return Covariance(own, tuple(sorted([*grouped, *alone])))
+
+
+def _typical(
+    population: Population, own: Sequence[str], upper: Sequence[Upper], covariates: Sequence[str]
+) -> ca.Function:
+    """Build  (y of `upper`, covariates) -> mu, d mu / dy."""
+    y = [ca.SX.sym(u.name) for u in upper]
+    known = [ca.SX.sym(n) for n in covariates]
+    natural = {u.name: ca.exp(s) if u.scale == "log" else s for u, s in zip(upper, y, strict=True)}
+    natural |= dict(zip(covariates, known, strict=True))
+    natural |= {n: ca.SX(_number(p)) for n, p in population.parameters.items() if p.fixed}
+    mu: list[ca.SX] = []
+    for name in own:
+        of = population.individual[name]
+        if not isinstance(of.typical, ca.SX):
+            mu.append(y[[u.name for u in upper].index(name)])
+            continue
+        found = ca.symvar(of.typical)
+        inside = ca.vertcat(*(natural[s.name()] for s in found))
+        (typical,) = ca.substitute([of.typical], [ca.vertcat(*found)], [inside]) if found else [of.typical]
+        mu.append(ca.log(typical) if of.distribution == "lognormal" else typical)
+    out, at = ca.vertcat(*mu), ca.vertcat(*y)
+    return ca.Function("typical", [at, ca.vertcat(*known)], [out, ca.densify(ca.jacobian(out, at))])
+
+
+def _number(parameter: Parameter) -> float:
+    value = real(parameter.value)
+    assert value is not None
+    return value
+
+
+def _start_mistakes(question: Question) -> list[str]:
+    """Say which typical values cannot be had at the guess."""
+    mu, _ = question.means(question.guess)
+    return [
+        f"the typical value of '{n}' in '{who}' cannot be had at the guess: it is no "
+        f"{'positive ' if log else ''}number; change the guesses, the expression, or the covariates"
+        for n, log, column in zip(question.own, question.lognormal, mu.T, strict=True)
+        for who in [question.individuals[int(np.argmin(np.isfinite(column)))]]
+        if not np.isfinite(column).all()
+    ]

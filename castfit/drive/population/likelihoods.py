@@ -1,0 +1,123 @@
+"""What the data of every individual cost, all of them at once, with derivatives by own and shared parameters.
+
+    c_i(phi_i, s)      -log p(data of i), all constants included
+    g_i  (m + n_s,)    its gradient by (phi_i, s)
+    H_i  (m + n_s, m + n_s)    its expected curvature, Fisher's information: of normal errors J^T J with weighted
+                       residuals, and  2 (d log sigma)^T (d log sigma)  for each value where sigma depends on them
+
+`SimulatedCohort` has them from single shooting, whatever the problem holds; blocks of individuals that are alike are
+faster (`castfit.drive.population.batched`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from castfit.transcribe.observation import constant
+from castfit.transcribe.single_shooting import SingleShooting
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Index
+    from castfit.drive.population.compiled import Question
+    from castfit.integrate import IntegratorOptions
+
+
+@dataclass(frozen=True)
+class Curved:
+    """Of k individuals: cost (k,), inf where it could not be had; and why, by the place among the k.
+
+    gradient (k, m + n_s), curvature (k, m + n_s, m + n_s): NaN where they failed
+    """
+
+    cost: Array
+    failures: dict[int, str]
+    gradient: Array
+    curvature: Array
+
+    @classmethod
+    def blank(cls, count: int, size: int) -> Curved:
+        """Know nothing yet of so many individuals with so many parameters."""
+        return cls(np.full(count, np.inf), {}, np.full((count, size), np.nan), np.full((count, size, size), np.nan))
+
+    def put(self, who: Index, found: Curved) -> None:
+        """Enter what was found of some."""
+        self.cost[who], self.gradient[who], self.curvature[who] = found.cost, found.gradient, found.curvature
+        self.failures.update({int(who[k]): why for k, why in found.failures.items()})
+
+    def of(self, who: Index) -> Curved:
+        """Return what was found of some."""
+        failures = {k: self.failures[i] for k, i in enumerate(who.tolist()) if i in self.failures}
+        return Curved(self.cost[who], failures, self.gradient[who], self.curvature[who])
+
+    def replaced(self, who: Index, found: Curved) -> Curved:
+        """Return all with something else of some."""
+        left = {i: why for i, why in self.failures.items() if i not in {*who.tolist()}}
+        out = Curved(self.cost.copy(), left, self.gradient.copy(), self.curvature.copy())
+        out.put(who, found)
+        return out
+
+
+class Cohort(Protocol):
+    """What individuals' data cost."""
+
+    def curved(self, phi: Array, s: Array, who: Index) -> Curved:
+        """Return costs of individuals `who` (k,), ascending, at own parameters phi (k, m) and shared ones s (n_s,)."""
+        ...
+
+    def seen(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
+        """Return predictions, spreads and normalised residuals of everybody's values, (n_data,) each.
+
+        By individual, time and output; NaN where somebody cannot be simulated.
+        """
+        ...
+
+
+class SimulatedCohort:
+    """The cohort of a question, by single shooting of all its experiments."""
+
+    def __init__(self, question: Question, integrator: IntegratorOptions) -> None:
+        self._question, posed = question, question.problem
+        staged = SingleShooting(integrator, derivatives="forward").transcribe(posed, posed.guess)
+        self._staged = staged.explicit()
+        self._constant = np.array([constant(replace(posed, conditions=(c,))) for c in posed.conditions])
+        place = question.directions
+        self._columns: list[Index] = [place[c.theta] for c in posed.conditions]
+        self._place = {name: i for i, name in enumerate(question.individuals)}
+        self._phi = question.problem.guess[question.places]
+
+    def curved(self, phi: Array, s: Array, who: Index) -> Curved:
+        """Return costs, gradients and curvatures; the others are simulated where they were before."""
+        out = Curved.blank(who.size, self._question.m + s.size)
+        if not who.size:
+            return out
+        found = self._staged.linearize(self._theta(phi, s, who))
+        information = found.information() if found.information is not None else None
+        failures = {self._place[f.chain]: f.detail for f in found.failures if f.chain in self._place}
+        for k, i in enumerate(map(int, who)):
+            r, rows, columns = found.values[i].r, found.jacobians[i].R_q, self._columns[i]
+            if i in failures or not np.isfinite(rows).all():
+                out.failures[k] = failures.get(i, "a derivative is not finite")
+                continue
+            out.cost[k] = 0.5 * float(np.vdot(r, r)) + found.values[i].excess + self._constant[i]
+            out.gradient[k], out.curvature[k] = 0.0, 0.0
+            out.gradient[k, columns] = np.einsum("kr,krq->q", r, rows)
+            if information is not None:
+                w = information[i]
+                rows = w[..., None] * rows if w.ndim == 2 else w @ rows
+            flat = rows.reshape(-1, rows.shape[2])
+            out.curvature[k][np.ix_(columns, columns)] = flat.T @ flat
+        return out
+
+    def seen(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
+        """Return predictions, spreads and normalised residuals of everybody's values."""
+        everybody = np.arange(self._question.n)
+        prediction, spread, residual = zip(*self._staged.standardised(self._theta(phi, s, everybody)), strict=True)
+        return np.concatenate(prediction), np.concatenate(spread), np.concatenate(residual)
+
+    def _theta(self, phi: Array, s: Array, who: Index) -> Array:
+        self._phi = self._phi.copy()
+        self._phi[who] = phi
+        return self._question.theta(self._phi, s)

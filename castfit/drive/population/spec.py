@@ -1,0 +1,221 @@
+"""What users say of a population: how own parameters are distributed over experiments, and on what they depend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.arguments import is_one_of, is_within, items, name_of, named, real, reals, text
+from castfit._support.reprs import brief
+from castfit._support.status import check, suggest
+from castfit.experiment.measurements import is_frame
+from castfit.problem.parameters import Parameter
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+
+
+DISTRIBUTIONS = ("lognormal", "normal")
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Individual:
+    """How one own parameter is distributed over the experiments of a population.
+
+    With a typical value mu and eta from a normal distribution of mean 0, every experiment (a patient, an animal, a
+    well) has the value  mu * exp(eta)  ("lognormal") or  mu + eta  ("normal").
+
+    Parameters
+    ----------
+    typical : number or casadi.SX, optional
+        The typical value: nothing for one that is estimated, under the parameter's name, from the problem's guess; a
+        number for its guess; or an expression of population parameters and of covariates, such as
+        ``CL_pop * (weight / 70) ** 0.75``.
+    omega : float
+        Guess of the standard deviation of eta: for "lognormal" about the relative spread between experiments, for
+        "normal" in the parameter's unit.  It is estimated.
+    distribution : {"lognormal", "normal"}
+
+    Raises
+    ------
+    InputError
+        Listing what is wrong with them.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> cf.Individual(omega=0.6)
+    Individual(omega=0.6)
+    >>> CL_pop, weight = cf.symbols("CL_pop weight")
+    >>> cf.Individual(CL_pop * (weight / 70) ** 0.75).distribution
+    'lognormal'
+    """
+
+    typical: Any = None
+    omega: float = 0.3
+    distribution: str = "lognormal"
+
+    def __post_init__(self) -> None:
+        mistakes: list[str] = []
+        typical, number = self.typical, real(self.typical)
+        graph = isinstance(typical, ca.SX) and typical.numel() == 1
+        if typical is not None and not graph and (number is None or not np.isfinite(number)):
+            mistakes.append(f"typical is {text(typical)}; give a number, or an expression of parameters and covariates")
+        if not is_within(self.omega, 0.0, np.inf, strictly=True):
+            remedy = "give a positive number, or leave local=True away for a parameter that does not vary"
+            mistakes.append(f"omega is {text(self.omega)}; {remedy}")
+        if not is_one_of(self.distribution, *DISTRIBUTIONS):
+            mistakes.append(
+                f"distribution is {text(self.distribution)}: {suggest(str(self.distribution), DISTRIBUTIONS)}"
+            )
+        check("Individual", mistakes)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Population:
+    """How the own parameters of a problem's experiments are distributed: the second level of a mixed-effects model.
+
+    Parameters
+    ----------
+    individual : mapping from str to Individual
+        For each own parameter (``Parameter(..., local=True)``) its distribution.
+    correlated : True or sequence of groups of names, optional
+        Which own parameters have correlated etas: ``True`` for all, ``[("CL", "V")]`` for these two; by default none,
+        so that the covariance is diagonal.
+    parameters : mapping from str to Parameter or float, optional
+        Guesses and bounds of the population parameters that expressions of typical values contain.
+    covariates : mapping or DataFrame, optional
+        What is known of every experiment, by name: ``{"weight": {"subject 1": 79.6, ...}}``, or a sequence in the order
+        of the experiments, or a DataFrame with one row each, indexed by their names (by any other index: in order).
+
+    Raises
+    ------
+    InputError
+        Listing what is wrong with them.  What does not suit a problem is found by `mixed_effects`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> CL_pop, weight = cf.symbols("CL_pop weight")
+    >>> cf.Population(
+    ...     {"ka": cf.Individual(omega=0.6), "CL": cf.Individual(CL_pop * (weight / 70) ** 0.75)},
+    ...     parameters={"CL_pop": cf.Parameter(2.8, lower=0, scale="log")},
+    ...     covariates={"weight": [79.6, 72.4, 70.5]},
+    ... )
+    Population(individual=ka, CL; covariates=weight)
+    """
+
+    individual: Mapping[str, Individual]
+    correlated: Any = ()
+    parameters: Mapping[str, Parameter] = field(default_factory=dict[str, Parameter])
+    covariates: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __init__(
+        self,
+        individual: Mapping[str, Individual] | Mapping[Any, Any],
+        *,
+        correlated: bool | Sequence[Sequence[str]] = (),
+        parameters: Mapping[str, Parameter | float] | Mapping[Any, Any] | None = None,
+        covariates: Any = None,
+    ) -> None:
+        mistakes: list[str] = []
+        own = named("individual", individual, mistakes)
+        mistakes += [
+            f"'{n}' is {text(v)}; give Individual(...)" for n, v in own.items() if not isinstance(v, Individual)
+        ]
+        if not own and not mistakes:
+            mistakes.append("no own parameter is named; give at least one, {'CL': Individual()}")
+        groups = _groups(correlated, tuple(own), mistakes)
+        given = {
+            n: v if isinstance(v, Parameter) else Parameter(v)
+            for n, v in named("parameters", parameters, mistakes).items()
+        }
+        mistakes += [
+            f"population parameter '{n}' is {what}; it is one number for all experiments"
+            for n, p in given.items()
+            for what, wrong in (("local", p.local), ("a mapping", isinstance(p.value, Mapping)))
+            if wrong
+        ]
+        known = _covariates(covariates, mistakes)
+        mistakes += [f"'{n}' is both a population parameter and a covariate; rename one" for n in given if n in known]
+        check("Population", mistakes)
+        values = {"individual": own, "correlated": groups, "parameters": given, "covariates": known}
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+
+    def __repr__(self) -> str:
+        parts = [f"individual={', '.join(self.individual)}"]
+        if self.correlated:
+            parts.append("correlated=" + " and ".join(", ".join(g) for g in self.correlated))
+        if self.covariates:
+            parts.append(f"covariates={', '.join(self.covariates)}")
+        return f"Population({'; '.join(parts)})"
+
+    def of_some(self, experiments: Sequence[str], kept: Sequence[int]) -> Population:
+        """Return the population of some of the experiments, by their places; covariates follow."""
+        ignored: list[str] = []
+        known = {n: self.covariate(n, experiments, ignored)[list(kept)] for n in self.covariates}
+        return Population(self.individual, correlated=self.correlated, parameters=self.parameters, covariates=known)
+
+    def covariate(self, name: str, experiments: Sequence[str], mistakes: list[str]) -> Array:
+        """Return a covariate of each experiment (n,), and note what is missing."""
+        given, missing = self.covariates[name], list[str]()
+        found: Any = given
+        if isinstance(given, Mapping):
+            by_name = cast("Mapping[str, Any]", given)
+            missing = [e for e in experiments if e not in by_name]
+            found = [by_name.get(e, np.nan) for e in experiments]
+        numbers = reals(found)
+        if numbers is None or numbers.shape != (len(experiments),):
+            mistakes.append(
+                f"covariate '{name}' is {text(found)}; give one number for each of the {len(experiments)} experiments"
+            )
+            return np.ones(len(experiments))
+        missing += [e for e, v in zip(experiments, numbers, strict=True) if not np.isfinite(v) and e not in missing]
+        if missing:
+            shown = ", ".join(f"'{e}'" for e in missing[:5]) + (" ..." if len(missing) > 5 else "")
+            mistakes.append(f"covariate '{name}' is not known of {shown}; give a number, or leave the experiment out")
+        return numbers
+
+
+def _groups(given: Any, names: tuple[str, ...], mistakes: list[str]) -> tuple[tuple[str, ...], ...]:
+    """Read which parameters are correlated."""
+    if is_one_of(given, True, False):
+        return (names,) if given and len(names) > 1 else ()
+    outer = items(given)
+    remedy = "give True, or groups of names such as [('CL', 'V')]"
+    if outer is None:
+        mistakes.append(f"correlated is {text(given)}; {remedy}")
+        return ()
+    groups: list[tuple[str, ...]] = []
+    for group in outer:
+        members = items(group)
+        if members is None:
+            mistakes.append(f"correlated holds {text(group)}; {remedy}")
+            continue
+        group_names = [name_of(member) or text(member) for member in members]
+        mistakes += [f"correlated names '{n}': {suggest(n, names)}" for n in group_names if n not in names]
+        if len(group_names) < 2:
+            mistakes.append(f"correlated holds {text(group)}; a group has at least two names")
+        groups.append(tuple(group_names))
+    every = [n for group in groups for n in group]
+    twice = dict.fromkeys(n for n in every if every.count(n) > 1)
+    mistakes += [f"correlated names '{n}' twice; put all that are correlated into one group" for n in twice]
+    return tuple(groups)
+
+
+def _covariates(given: Any, mistakes: list[str]) -> dict[str, Any]:
+    """Read covariates; a table's columns become mappings where its index tells the experiments."""
+    if given is None or not is_frame(given):
+        return named("covariates", given, mistakes)
+    by_name = all(isinstance(label, str) for label in given.index)
+    columns = {str(n): given[n] for n in given.columns}
+    return {
+        n: dict(zip(given.index, column.tolist(), strict=True)) if by_name else column.to_numpy()
+        for n, column in columns.items()
+    }

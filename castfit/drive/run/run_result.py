@@ -1,0 +1,292 @@
+"""What runs of many fits share: rows of trials, results with a best fit, columns, and sentences of their summaries."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castfit._support.process_pool import LOST, lost
+from castfit._support.reprs import one_line
+from castfit._support.status import SOLVED, InputError, Status
+from castfit._support.text_tables import Column, Sheet
+from castfit._support.views import views
+from castfit.drive.run.checkpoint import read, write
+from castfit.drive.run.optima import CHI2, Merit, Optimum
+from castfit.problem.problem import Posable
+from castfit.result.result import Result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from typing_extensions import Self
+
+Row = TypeVar("Row")
+
+_MOST_SHOWN = 10
+
+
+STOPS = {
+    Status.INTERRUPTED: "Interrupted from the keyboard.",
+    Status.STOPPED_BY_CALLBACK: "The callback asked to stop.",
+    Status.MAX_TIME: "The time limit was reached.",
+}
+"""What ends a run early, in words."""
+
+
+CUT_OFF = "cut_off"
+UNFINISHED = ("not_run", CUT_OFF, "worker_died", "worker_hung", Status.INTERRUPTED.value)
+"""What happens to a fit besides the ways in which it ends: nothing, or its end is not known."""
+
+
+class FitRecord:
+    """A fit among many, as a row; its `status` is a value of `Status`, or tells what befell it."""
+
+    status: str
+
+    @property
+    def success(self) -> bool:
+        """Whether it ended in a solution."""
+        return self.status in SOLVED
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to an end of its own, successful or not."""
+        return self.status not in UNFINISHED
+
+    def lost(self, outcome: Any) -> Self:
+        """Return the row of a fit that came to no answer with what befell it; misuse is raised."""
+        if isinstance(outcome, InputError):
+            raise outcome
+        status, message = lost(outcome)
+        row: Any = self
+        return replace(row, status=status, message=message)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is kept of a fit, with the counts of all fits on the way to it, its seconds, and what cut it off.
+
+    horizons : of an incremental fit
+    seconds : on the wall clock
+    cut : whether the end of the whole run ended it
+    """
+
+    result: Result
+    iterations: int
+    evaluations: Mapping[str, int]
+    horizons: tuple[Any, ...] = ()
+    seconds: float = np.nan
+    cut: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial(FitRecord, ABC):
+    """A fit from a start, as a row of a table.
+
+    status : a value of `Status`; or "worker_died", "worker_hung", "cut_off" (by the time limit of the whole run),
+        "error", "not_run"
+    message : how it ended, in words
+    chi2 : with priors.  Where several sigmas are unknown, or the likelihood is no sum of squares, the chi2 that one
+        unknown sigma would give at the same objective, so that the lower one is better.
+    measure : "chi2", or "equivalent chi2" in that case
+    values : where it ended by name, natural scale; empty if there was no fit
+    evaluations : how often the model was solved for "values", "jacobians" and "hessians"
+    time : seconds
+    """
+
+    status: str = "not_run"
+    message: str = "It was not run."
+    chi2: float = np.nan
+    measure: str = CHI2
+    values: Mapping[str, float] = field(default_factory=dict[str, float])
+    iterations: int = 0
+    evaluations: Mapping[str, int] = field(default_factory=dict[str, int])
+    time: float = np.nan
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What it is called in messages, after "start"."""
+
+    @property
+    def sentence(self) -> str:
+        """How it ended in one line."""
+        took = f"{self.iterations} iterations, {self.time:.2f} s"
+        return f"start {self.name}: {self.status}, {self.measure} = {self.chi2:.6g}, {took}"
+
+    def __repr__(self) -> str:
+        return one_line(f"{type(self).__name__}({self.sentence})")
+
+    def ended(self, outcome: Any, merit: Merit) -> Self:
+        """Return the row with the outcome of its task: an `Answer`, or what befell it."""
+        if not isinstance(outcome, Answer):
+            return self.lost(outcome)
+        result = outcome.result
+        return replace(
+            self,
+            status=CUT_OFF if outcome.cut else result.status.value,
+            message="The time of the whole run ended." if outcome.cut else result.message,
+            chi2=merit(result.cost, result.chi2),
+            measure=merit.measure,
+            values=result.values,
+            iterations=outcome.iterations,
+            evaluations=outcome.evaluations,
+            time=outcome.seconds,
+        )
+
+
+def measure_of(trials: Iterable[Trial]) -> str:
+    """Return what fits are compared by."""
+    return next((t.measure for t in trials if t.measure != CHI2), CHI2)
+
+
+def ending(stopped: Status | None, trials: Sequence[Trial], finished: int, what: str, *others: str) -> str:
+    """Say how a run ended: what stopped it or else why some were not run, how many ended, what was lost, and more."""
+    total = len(trials)
+    count = f"All {total} {what} ended." if finished == total else f"{finished} of {total} {what} ended."
+    unrun = sorted({t.message for t in trials if t.status == "not_run"})
+    before, after = ([STOPS[stopped]], []) if stopped else ([], unrun)
+    gone = (f"Start {t.name}: {t.message}" for t in trials if t.status in LOST)
+    return " ".join(part for part in (*before, count, *after, *gone, *others) if part)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RunResult(ABC):
+    """What a run of fits came to; its text is its summary."""
+
+    @abstractmethod
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def with_problem(self, problem: Posable) -> Self:
+        """Return the result with the problem that it answers, after loading; see `Result.with_problem`."""
+        held = {part.name: getattr(self, part.name) for part in fields(self)}
+        return replace(self, **{n: fit.with_problem(problem) for n, fit in held.items() if isinstance(fit, Result)})
+
+
+class SavedResult(RunResult):
+    """A result whose file is a checkpoint of its run.
+
+    `header` says what its records belong to; of one that has none only the driver is known.
+    """
+
+    _driver: ClassVar[str]
+    _contents: ClassVar[str]
+    header: Mapping[str, Any]
+
+    @abstractmethod
+    def _records(self) -> Iterable[Mapping[str, Any]]:
+        """Return what the lines of the file say."""
+
+    @classmethod
+    @abstractmethod
+    def _restored(cls, header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Self | None:
+        """Return what the lines of a file say; None if that is no result."""
+
+    def save(self, path: str | Path) -> None:
+        """Write everything but the problem; the file is a checkpoint, from which a later run may go on."""
+        write(path, self.header or {"driver": self._driver}, self._records())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote, or the checkpoint of a run, finished or not; then see `with_problem`.
+
+        Raises
+        ------
+        InputError
+            If the file is no checkpoint of such a run, or damaged.
+        """
+        header, records, _ = read(path)
+        own = header is not None and header.get("driver") == cls._driver
+        try:
+            found = cls._restored(header, records) if header is not None and own else None
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise InputError(f"{cls.__name__}.load", [f"'{path}' is damaged ({error})"]) from None
+        if found is None:
+            raise InputError(f"{cls.__name__}.load", [f"'{path}' holds no {cls._contents}; choose another file"])
+        return found
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SearchResult(RunResult):
+    """What a search by many fits found; `best` is None if none came to an end that counts."""
+
+    best: Result | None
+
+    @property
+    def success(self) -> bool:
+        """Whether the best fit is a solution: an optimum, at least a local one."""
+        return self.best is not None and self.best.success
+
+    def report(self, path: str | Path, **options: Any) -> Path:
+        """Write a page that tells what was found, and the story of the best fit; see `Result.report`.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to write the page; it ends in ``.html``.
+        **options
+            Of `castfit.report.report`: ``title=`` and ``notes=`` stand above the page.
+        """
+        return views().reports.report(self, path, **options)
+
+    def _repr_html_(self) -> str:
+        return views().reports.card(self)
+
+    def misfit(self) -> list[str]:
+        """Return a sentence if even the best optimum does not describe the data; nothing otherwise."""
+        if self.best is None or not self.best.success or self.best.goodness.described:
+            return []
+        return [f"No optimum that was found describes the data. {self.best.goodness.sentence}"]
+
+    def closing(self) -> list[str]:
+        """Return the best fit's summary under a title."""
+        title = "best:" if self.success else "best point, though no solution:"
+        return [] if self.best is None else ["", title, self.best.summary()]
+
+
+def optima_lines(optima: Sequence[Optimum], total: int, *, first: bool = False, measure: str = CHI2) -> list[str]:
+    """Return the table of the lowest optima: how many of all fits found each, which one first, what differs there."""
+    if not optima:
+        return []
+    columns: list[Column[Optimum]] = [
+        (f">{measure}", lambda o: f"{o.chi2:.8g}"),
+        (">found", lambda o: f"{len(o.starts)} of {total}"),
+        (f"differ at equal {measure}", lambda o: ", ".join(o.varying)),
+    ]
+    if first:
+        columns.insert(2, (">first by start", lambda o: f"{min(o.starts)}"))
+    more = len(optima) - _MOST_SHOWN
+    rest = [f"and {more} more, up to {measure} = {optima[-1].chi2:.8g}"] if more > 0 else []
+    return [*Sheet.of(optima[:_MOST_SHOWN], *columns).lines, *rest, ""]
+
+
+def counted(what: str, counts: Mapping[str, int]) -> list[str]:
+    """Return a line of counts by their names; nothing if there are none."""
+    return [f"{what}: " + ", ".join(f"{n} {name}" for name, n in counts.items())] if counts else []
+
+
+def columns(
+    rows: Sequence[Row], cells: Mapping[str, Callable[[Row], Any]], **named: Callable[[Row], Mapping[str, float] | None]
+) -> dict[str, NDArray[Any]]:
+    """Return rows as columns, each (n_rows,).
+
+    cells : from the name of a column to what it holds of a row
+    **named : values by name in each row, for a column per name, NaN where a row has none; "start k" is the column of k
+        in what is given as `start`, and "k" that in `values`
+    """
+    found = {name: np.array([cell(row) for row in rows]) for name, cell in cells.items()}
+    for key, values in named.items():
+        held = [values(row) or {} for row in rows]
+        for name in dict.fromkeys(name for entry in held for name in entry):
+            title = name if key == "values" else f"{key} {name}"
+            found[title] = np.array([entry.get(name, np.nan) for entry in held])
+    return found

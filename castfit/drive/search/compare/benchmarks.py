@@ -1,0 +1,48 @@
+"""What a comparison takes from a benchmark of the library: its settings, starts drawn for it, a line of progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from castfit.drive.search.compare.result import MethodTrial
+from castfit.fit.methods import TRANSCRIPTIONS
+
+if TYPE_CHECKING:
+    from castfit.problems import Benchmark
+
+Progress = Callable[[str], object]  # told what is being done
+
+
+class DrawsStarts(Protocol):
+    """What starts can be drawn for, as for a `Benchmark`."""
+
+    @property
+    def draw_start(self) -> Callable[[int | np.random.Generator], Mapping[str, float]]:
+        """Draw a start."""
+        ...
+
+
+def recommended(benchmark: Benchmark) -> dict[str, Mapping[str, Any]]:
+    """Return the keyword arguments that a benchmark recommends for each transcription."""
+    states = {"states": benchmark.start_strategy}
+    own = benchmark.transcriptions
+    return {kind: {**({} if kind == "single" else states), **own.get(kind, {})} for kind in TRANSCRIPTIONS}
+
+
+def drawn_starts(benchmark: DrawsStarts, count: int, seed: int) -> list[dict[str, float]]:
+    """Draw starts, each from a random stream of its own."""
+    return [dict(benchmark.draw_start(np.random.default_rng(s))) for s in np.random.SeedSequence(seed).spawn(count)]
+
+
+def teller(what: str, total: int, progress: Progress) -> Callable[[MethodTrial], None]:
+    """Return a callback of `castfit.compare` that tells how far it is."""
+    done = iter(range(1, total + 1))
+    progress(what)
+
+    def tell(trial: MethodTrial) -> None:
+        progress(f"{what}: {next(done)} of {total} fits, the last by {trial.method}")
+
+    return tell

@@ -1,0 +1,307 @@
+"""What to try next: rounds of candidates, most of them by the ways that paid.
+
+A way pays by finding the best optimum again, for a few times, by finding a better one, and by ending where nobody was
+before among the best quarter of all candidates: where the optimum is found once in a hundred, that tells early which
+ways come near.
+What counts is pay per work, in simulations and not in seconds, so that the plan is the same on every machine:
+
+    share of a way  ~  ((1 + 2 improvements + finds + those in the best quarter) / (1 + its work / the mean work))^2
+
+Shares are of the work, not of the candidates: what needs a hundredth of the time of others is tried a hundred times as
+often where it pays alike.  Every way keeps a small share: what fails at first may be what finds the optimum in the end;
+starts of the box and points that are moved a larger one: hardly anything else is as likely to find what nobody has
+seen, or to come from the floor of a long valley to a lower one, the more so the longer a search takes.
+
+Where every state is measured the default fit from the guess comes first: its states start at the data.  Elsewhere they
+have nowhere to start, and the ways that integrate from the beginning come first, which are cheaper by far; the default
+fit has to wait for its share, as incremental single shooting has everywhere.
+
+A valley whose floor goes on falling is lower than every solution, but may take hundreds of iterations, and end nowhere:
+the lowest one is followed, a few rounds at a time, with a part of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.drive.search.portfolio.perturbation import FAMILIES, FamilyHead, Field, chosen, joined, moved
+from castfit.drive.search.portfolio.racing import OPEN, Race
+from castfit.drive.search.portfolio.strategies import EXCHANGED, FOLLOW, MOVED, SAME, WHOLE, Order, Outcome
+from castfit.fit.start.local_search import ACCURATE, POLISHING, work_of
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+
+_FLOOR = 0.1  # of the work, divided evenly
+_STEADY = {"box": 0.3, MOVED: 0.3}  # of the work
+_STEADIER = {"box": 0.3, MOVED: 0.45}
+_HARD = 40  # candidates after which what is searched is hard to find
+_ENOUGH = 3  # finds of the best optimum: more of them say nothing of where a better one may be
+_DEAR = 10.0  # mean works of a candidate, that a fit at full accuracy is taken for until one was tried
+_COARSELY = 2  # times that a valley is followed at the accuracy of a search
+_CHECKS = 0.15  # of the work, for confirmations and valleys
+_VALLEYS = 0.2  # of the work, for following what is lower than every solution, but not yet settled
+_FRESH = 6  # candidates before points are moved
+_RANKED = 6  # candidates before it counts which ones are among the best quarter
+_CHEAP = ("box", "growing")  # ways that begin by integrating
+
+
+@dataclass(frozen=True)
+class PortfolioOptions:
+    """The parts of a search, each of which can be left out or replaced.
+
+    ways : those that are used
+    screen : draws of which the best is taken
+    families : the best ones, whose heads are moved
+    race : which candidates are dropped on the way; None for none
+    step_control : of local fits
+    doubt : whether the best point is tried with two quantities exchanged before the search ends
+    per_round : candidates that are made at a time
+    """
+
+    ways: tuple[str, ...]
+    screen: int = 8
+    families: int = FAMILIES
+    race: Race | None = field(default_factory=Race)
+    step_control: str = "box"
+    doubt: bool = True
+    per_round: int = 4
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A candidate that was made: by which way, where it came to, and of which family; -1 for its own."""
+
+    index: int
+    way: str
+    end: Outcome
+    family: int = -1
+
+    @property
+    def success(self) -> bool:
+        """Whether it ended in a solution at full accuracy."""
+        return self.end.result is not None and self.end.result.success
+
+    @property
+    def independent(self) -> bool:
+        """Whether it came from a start of its own."""
+        return self.way not in (MOVED, EXCHANGED)
+
+    @property
+    def cost(self) -> float:
+        """The cost at full accuracy, infinite if that was not reached."""
+        return self.end.result.cost if self.success and self.end.result is not None else np.inf
+
+
+@dataclass(frozen=True)
+class PortfolioState:
+    """What is known after some rounds."""
+
+    tried: tuple[Tried, ...] = ()
+    pool: tuple[FamilyHead, ...] = ()
+
+    @property
+    def best(self) -> float:
+        """The lowest cost of a solution."""
+        return min((t.cost for t in self.tried), default=np.inf)
+
+    @property
+    def lowest(self) -> float:
+        """The lowest cost that holds at full accuracy, as searches see it."""
+        best = self._lowest
+        return best.end.cost if best is not None else np.inf
+
+    @property
+    def _lowest(self) -> Tried | None:
+        """The best that holds at full accuracy: a solution, unless a point on the floor of a long valley is lower."""
+        solution = min((t for t in self.tried if t.success), key=lambda t: t.cost, default=None)
+        least = np.inf if solution is None else solution.end.cost - SAME
+        floors = [t for t in self.tried if t.end.result is not None and t.end.settled and t.end.cost < least]
+        return min(floors, key=lambda t: t.end.cost, default=solution)
+
+    def unconfirmed(self, *, last: bool = False) -> int | None:
+        """Return the candidate that promises most of those that look better than every solution; None if none does.
+
+        Confirmations have a part of the work, the first one excepted: most of what is confirmed early is soon beaten.
+        Floors of valleys take longer, and have to wait for their share.  Neither holds for the `last` time.
+        """
+        checking, work = sum(t.end.checking for t in self.tried), sum(t.end.work for t in self.tried)
+        settled = [t for t in self.tried if t.end.settled and (not t.end.floor or last or self._spare(t))]
+        return self._promising(settled) if last or checking <= _CHECKS * work else None
+
+    @property
+    def last_resort(self) -> int | None:
+        """The same of all candidates, optima or not: what is fitted where the time is over."""
+        return self._promising([t for t in self.tried if t.end.theta])
+
+    def _promising(self, tried: Sequence[Tried]) -> int | None:
+        known = self.lowest - SAME
+        open_ = [t for t in tried if t.end.result is None and t.end.cost < known]
+        return min(open_, key=lambda t: t.end.cost).index if open_ else None
+
+    def valley(self, *, last: bool = False) -> int | None:
+        """Return the lowest candidate that is lower than all that are settled, and was not dropped.
+
+        None if there is none, or no share of the work is left for it, but for the `last` time.
+        """
+        known = min((t.end.cost for t in self.tried if t.end.settled), default=np.inf)
+        least = min(known, self.lowest) - SAME
+        open_ = [
+            t for t in self.tried
+            if t.end.theta and not (t.end.settled or t.end.dropped) and t.end.result is None and t.end.cost < least
+        ]  # fmt: skip
+        lowest = min(open_, key=lambda t: t.end.cost, default=None)
+        return lowest.index if lowest is not None and (last or self._spare(lowest)) else None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether anything that looks better than every solution waits to be confirmed or followed."""
+        return self.unconfirmed(last=True) is not None or self.valley(last=True) is not None
+
+    def _spare(self, t: Tried) -> bool:
+        """Tell whether the share of valleys is left for a candidate; what its first strides take is not foreseen."""
+        expected = 0.0 if t.end.followed < _COARSELY else ACCURATE * work_of({"jacobians": POLISHING}, len(t.end.theta))
+        spent, work = sum(t.end.following for t in self.tried), sum(t.end.work for t in self.tried)
+        return spent + expected <= _VALLEYS * work
+
+    def finds(self, *, independent: bool = True) -> list[Tried]:
+        """Return what ended in the best optimum; moved points do not come from starts of their own.
+
+        What was seen to be no better was not fitted at full accuracy; that it is the same the search's cost tells.
+        """
+        best, lowest = self.best, self.lowest
+        if not np.isfinite(lowest):
+            return []
+        converged = self._lowest is not None and self._lowest.success
+        same = [
+            t for t in self.tried
+            if (converged and t.cost <= best + SAME) or (t.end.settled and abs(t.end.cost - lowest) <= SAME)
+        ]  # fmt: skip
+        return [t for t in same if t.independent or not independent]
+
+    def extended(self, tried: Sequence[Tried], field: Field) -> PortfolioState:
+        """Return the state with more candidates."""
+        pool = self.pool
+        for t in tried:
+            if t.end.theta and not t.end.dropped:
+                family = t.index if t.family < 0 else t.family
+                pool = joined(pool, FamilyHead(np.array(t.end.theta, dtype=float), t.end.cost, family), field)
+        return PortfolioState((*self.tried, *tried), pool)
+
+    def followed(self, index: int, end: Outcome) -> PortfolioState:
+        """Return the state with a candidate that went on along the floor of its valley."""
+        before = self.tried[index].end
+        if not end.cost <= before.cost:
+            end = replace(end, theta=before.theta, cost=before.cost)
+        after = replace(
+            before, theta=end.theta, cost=end.cost, settled=end.settled, floor=end.floor, followed=before.followed + 1,
+            following=before.following + end.work, checking=before.checking + end.work, work=before.work + end.work,
+            seconds=before.seconds + end.seconds,
+        )  # fmt: skip
+        tried = (*self.tried[:index], replace(self.tried[index], end=after), *self.tried[index + 1 :])
+        return replace(self, tried=tried)
+
+    def confirmed(self, index: int, end: Outcome) -> PortfolioState:
+        """Return the state with a candidate fitted at full accuracy; if that failed, it is no optimum."""
+        before = self.tried[index]
+        after = replace(
+            end, at_looks=before.end.at_looks, followed=before.end.followed, floor=before.end.floor,
+            following=before.end.following + (end.work if before.end.floor else 0.0),
+            checking=before.end.checking + end.work,
+            work=before.end.work + end.work, seconds=before.end.seconds + end.seconds,
+        )  # fmt: skip
+        if not end.settled:
+            after = replace(after, theta=before.end.theta, cost=before.end.cost)
+        tried = (*self.tried[:index], replace(before, end=after), *self.tried[index + 1 :])
+        return replace(self, tried=tried)
+
+
+def next_round(state: PortfolioState, options: PortfolioOptions, field: Field, rng: np.random.Generator) -> list[Order]:
+    """Return the orders of the next round."""
+    tried = {t.way for t in state.tried}
+    ways = _first_rounds(state, options) or _chosen(state, options, rng)
+    guessed = "fit" in tried
+    limits = OPEN if options.race is None else options.race.limits([t.end.at_looks for t in state.tried])
+    base = Order("", screen=options.screen, limits=limits, best=state.lowest, step_control=options.step_control)
+    out: list[Order] = []
+    for way in ways:
+        seed = int(rng.integers(2**63, size=1)[0])
+        order = replace(base, way=way, seed=seed, guess=way == "fit" and not guessed)
+        if way == "box":
+            before = sum(t.way == "box" for t in state.tried)
+            if before % 2:  # the best of several has its own basins
+                order = replace(order, screen=1)
+            order = replace(order, guess=before == 0 and "soft" in options.ways)
+        if way == MOVED:
+            head = chosen(state.pool, rng, options.families)
+            order = replace(order, theta=tuple(moved(head.theta, field, rng).tolist()), family=head.family)
+        out.append(order)
+    return out
+
+
+def following(state: PortfolioState, options: PortfolioOptions, index: int) -> Order:
+    """Return the order to go on along the floor of a candidate's valley."""
+    end, by = state.tried[index].end, options.step_control
+    return Order(FOLLOW, theta=end.theta, best=state.lowest, accurate=end.followed >= _COARSELY, step_control=by)
+
+
+def doubting(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> Order:
+    """Return the order to exchange two quantities of the best solution."""
+    best = min(state.tried, key=lambda t: t.cost)
+    seed = int(rng.integers(2**63, size=1)[0])
+    return Order(EXCHANGED, seed, theta=best.end.theta, best=state.lowest, step_control=options.step_control)
+
+
+def _first_rounds(state: PortfolioState, options: PortfolioOptions) -> list[str]:
+    """Return the ways that were not tried yet, the cheap ones first, twice, where states have nowhere to start."""
+    times = {way: sum(t.way == way for t in state.tried) for way in options.ways if way != MOVED}
+    if "soft" in options.ways and (cheap := [way for way in _CHEAP if times.get(way, 2) < 2]):
+        return cheap
+    waiting = WHOLE if "soft" in options.ways else ("incremental",)
+    new = [way for way, count in times.items() if count == 0 and way not in waiting]
+    return new or ([] if state.tried else ["box"])
+
+
+def _chosen(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> list[str]:
+    fresh = sum(1 for t in state.tried if t.end.theta and not t.end.dropped)
+    ways = [w for w in options.ways if w != MOVED or (fresh >= _FRESH and state.pool)]
+    if not ways:
+        ways = ["box"]
+    pay = shares(state, ways)
+    return [str(w) for w in rng.choice(ways, size=options.per_round, p=pay)]
+
+
+def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
+    """Return how likely the next candidate is of each way, (n_ways,): its share of work over the work of one."""
+    own = [t.end.work - t.end.checking for t in state.tried]
+    mean = float(np.mean(own)) or 1.0
+    best, found = np.inf, dict.fromkeys(ways, 1.0)
+    for t in state.tried:
+        if t.way in found and t.end.cost < best - SAME:
+            found[t.way] += 2.0
+        best = min(best, t.end.cost)
+    for t in state.finds(independent=False)[:_ENOUGH]:
+        if t.way in found:
+            found[t.way] += 1.0
+    costs = np.array([t.end.cost for t in state.tried])
+    good = float(np.quantile(costs, 0.25, method="lower")) if costs.size >= _RANKED else -np.inf
+    seen: set[int] = set()
+    for t in state.tried:
+        if t.way not in found or not np.isfinite(t.end.cost) or t.end.cost > good + SAME:
+            continue
+        if (level := round(t.end.cost / SAME)) not in seen:
+            seen.add(level)
+            found[t.way] += 1.0
+    work = {w: sum(o for o, t in zip(own, state.tried, strict=True) if t.way == w) for w in ways}
+    score = np.array([(found[w] / (1.0 + work[w] / mean)) ** 2 for w in ways])
+    of = _STEADY if len(state.tried) < _HARD else _STEADIER
+    steady = np.array([of.get(w, 0.0) for w in ways])
+    share = (1.0 - _FLOOR - steady.sum()) * score / score.sum() + _FLOOR / len(ways) + steady
+    times = {w: sum(t.way == w for t in state.tried) for w in ways}
+    one = np.array([(mean * (_DEAR if w in WHOLE else 1.0) + work[w]) / (1.0 + times[w]) for w in ways])
+    often = share / one
+    return np.asarray(often / often.sum(), dtype=float)

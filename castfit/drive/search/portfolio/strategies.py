@@ -1,0 +1,318 @@
+"""The ways of a portfolio: each makes one candidate from a random stream, and goes as far down as it can.
+
+    draws --screen--> the best of them --lead--> nearer --local fit, raced--> valley --> optimum --confirm--> solution
+
+The ways differ in what leads from the best draw to where the local fit begins:
+
+    fit          `castfit.fit` as it is by default, from a draw: states start at the data, on collocation
+    box          nothing
+    growing      ever longer horizons in the box (castfit.fit.start.local_search)
+    soft         constant states and soft equations (castfit.fit.start.soft_start)
+    moved        a head of the pool, moved (castfit.drive.search.portfolio.perturbation), in the place of draws
+
+Two more are drivers of their own, and end at full accuracy as the default fit does:
+
+    incremental  horizons that grow by what is known of the parameters (castfit.incremental)
+    decomposed   equations that share no parameter estimated apart (castfit.fit.start.decomposition)
+
+The local fit is single shooting in the box (castfit.solve.step_control.box), at the accuracy of a search.  What comes
+near the best so far goes on to its optimum; the best of these is confirmed: fitted at full accuracy, and verified.
+A default fit that gives up goes on in the box from where it came to.  Floors of long valleys may be followed for
+hundreds of iterations, and never meet the conditions of an optimum: the plan goes on with the lowest of them as far as
+its share of the work allows.  One that stays as low at full accuracy holds as the best point, if it is clearly lower
+than every solution, but is never called one.
+
+Before a search ends, its best point is doubted: two quantities change places, for all pairs.  Rates of consecutive
+steps can be exchanged, nearly, where only what comes after them is measured, and such mirror optima may be as wide as
+the best one, hardly poorer, and found as often.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.status import Status
+from castfit._support.time_limit import Interrupt
+from castfit.drive.run.jobs import task, thaw
+from castfit.drive.search.incremental.incremental import incremental
+from castfit.drive.search.portfolio.perturbation import Field
+from castfit.drive.search.portfolio.racing import OPEN
+from castfit.fit.fit import fit
+from castfit.fit.start.decomposition.search import Decomposed
+from castfit.fit.start.gaussian_surrogate import completed
+from castfit.fit.start.local_search import ACCURATE, best_of, descend, settle, work_of
+from castfit.fit.start.search_problem import Scene, scene_of
+from castfit.fit.strategies import BOX, GROWING, SOFT, StrategyBudget
+from castfit.result.result import Result
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.solve.step_control import Box
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.problem.problem import Posable
+
+WAYS = {
+    "fit": "the default fit from a random start",
+    "box": "the best of several draws, single shooting in a box",
+    "growing": "the best of several draws, ever longer horizons",
+    "soft": "the best of several draws, soft equations from constant states",
+    "incremental": "incremental single shooting from a random start",
+    "decomposed": "the default fit after equations that share no parameter were estimated apart",
+    "moved": "good points moved in all quantities, single shooting in a box",
+}
+"""The ways, in words."""
+
+WHOLE = ("fit", "incremental", "decomposed")
+"""Those that end at full accuracy: each of their candidates takes as long as many others."""
+
+_LEADING = {"box": BOX, "growing": GROWING, "soft": SOFT}
+"""The strategies of a fit that lead from a draw to where the local fit begins."""
+
+MOVED = "moved"
+"""The way that begins at points of others."""
+
+CONFIRM = "confirm"
+"""The order to fit a point at full accuracy."""
+
+FOLLOW = "follow"
+"""The order to go on along the floor of a valley."""
+
+EXCHANGED = "exchanged"
+"""The order to go down from where two quantities have changed places."""
+
+WORDS = {**WAYS, EXCHANGED: "two quantities of the best point exchanged, single shooting in a box"}
+
+SAME = 0.1
+"""Difference of two costs, in the logarithm of the likelihood, up to which they are of one optimum."""
+
+NEAR = 2.0
+"""Of the lowest cost so far, in the logarithm of the likelihood: what comes so close is followed to its optimum."""
+
+_ON_FLOORS = (Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL, Status.MAX_TIME)  # ends of fits along long valleys
+_CONFIRMING = 150  # iterations of a fit that confirms
+_CONFIRMED = 1e-6  # tolerance: a thousandth of a standard error, where Fisher scoring converges slowly
+_BOX = Box(patience=6)  # of a fit that confirms: it begins where a search could gain no more
+_LONGEST = 180  # iterations of a default fit from a draw; what takes more hardly ever arrives
+_STRIDES = 2  # rounds by which a valley is followed at a time
+_PAIRS = 100  # at most, that are exchanged
+_EXCHANGES = 8  # from which a search goes down
+_NEAR_PART = 0.02  # of half the squares: the same, where the lowest cost is far from noise
+
+
+@dataclass(frozen=True)
+class Order:
+    """A candidate to be made: which way, from which random stream, and what is known so far.
+
+    theta : where a moved one begins, and one that is to be confirmed
+    limits : costs above which it is dropped at its looks
+    best : the lowest cost so far
+    guess : whether it begins at the guess
+    accurate : whether a valley is followed at the accuracy that floors of long ones need
+    step_control : of the local fit
+    family : of a moved one
+    """
+
+    way: str
+    seed: int = 0
+    screen: int = 1
+    theta: tuple[float, ...] = ()
+    limits: tuple[float, float] = (np.inf, np.inf)
+    best: float = np.inf
+    guess: bool = False
+    accurate: bool = False
+    step_control: str = "box"
+    family: int = -1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where a candidate came to.
+
+    theta : of the quantities that are searched, search scale; empty if there is nothing
+    cost, at_looks : as searches see it
+    work, seconds : in simulations, and of computing time
+    result : the fit at full accuracy, if there was one
+    settled : whether this is an optimum, as searches see it
+    followed : how often it was gone on with along the floor of its valley
+    following, checking : the part of the work that this took, and that it took to follow it or to confirm it
+    floor : whether it is settled because nothing more was gained on the floor of its valley, which need be no optimum
+    """
+
+    theta: tuple[float, ...] = ()
+    cost: float = np.inf
+    at_looks: tuple[float, float] = (np.nan, np.nan)
+    work: float = 0.0
+    seconds: float = 0.0
+    dropped: bool = False
+    result: Result | None = None
+    settled: bool = False
+    failures: Mapping[str, int] = field(default_factory=dict[str, int])
+    followed: int = 0
+    following: float = 0.0
+    checking: float = 0.0
+    floor: bool = False
+
+
+_Job = tuple["Posable", Field]
+
+
+@task
+def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) -> Outcome | None:
+    """Make a candidate, wherever this is called; None if there is no time."""
+    left = min(deadline - time.time(), limit)
+    if left <= 0.0:
+        return None
+    began, until = time.process_time(), time.time() + left
+    parts: Any = thaw(job)
+    problem, where = parts
+    scene = scene_of(problem.posed)
+    rng = np.random.default_rng(order.seed)
+    with Interrupt() as pressed:
+        if order.way in WHOLE:
+            end = _end_of(_fitted(problem, scene, where, order, rng, left), scene)
+            if end.result is not None and end.result.status is not Status.CONVERGED:
+                further = _gone_on(scene, end, order, until)
+                end = further if not end.settled or further.cost < end.cost - SAME else end
+        elif order.way == CONFIRM:
+            end = _confirmed(problem, scene, np.array(order.theta), left)
+        elif order.way == FOLLOW:
+            end = _followed(scene, order, until)
+        elif order.way == EXCHANGED:
+            end = _exchanged(scene, where, order, rng, until)
+        else:
+            end = _descended(scene, where, order, rng, until)
+    if pressed.requested:
+        raise KeyboardInterrupt
+    return replace(end, seconds=time.process_time() - began, result=None if end.result is None else _light(end.result))
+
+
+def _fitted(
+    problem: Posable, scene: Scene, where: Field, order: Order, rng: np.random.Generator, left: float
+) -> Result:
+    """Fit from a draw, or the guess, at full accuracy; without another attempt, for other ways come anyway."""
+    if order.guess:
+        return fit(problem, None, None, retry=False, max_time=left)
+    start, solver = _named(problem, scene, where.draw(rng)), GaussNewton(max_iter=_LONGEST)
+    if order.way == "incremental":
+        return incremental(problem, start=start, max_time=left).result
+    if order.way == "decomposed":
+        apart = Decomposed(start, rng=int(rng.integers(2**31)))
+        return fit(problem, None, solver, start=apart, retry=False, max_time=left)
+    return fit(problem, None, solver, start=start, retry=False, max_time=left)
+
+
+def _descended(scene: Scene, where: Field, order: Order, rng: np.random.Generator, until: float) -> Outcome:
+    work, by = 0.0, order.step_control
+    if order.theta:
+        theta = np.array(order.theta)
+    elif order.guess:
+        theta = where.inside(scene.searched.guess)
+    else:
+        draws = [where.draw(rng) for _ in range(order.screen)]
+        k, cost = best_of(scene, draws)
+        theta, work = draws[k], work + order.screen
+        if not np.isfinite(cost):
+            return Outcome(work=work)
+    theta, more = _LEADING.get(order.way, BOX).lead(scene, theta, StrategyBudget(until - time.time(), rng, by))
+    return _down(scene, theta, order, until, work + more)
+
+
+def _down(scene: Scene, theta: Array, order: Order, until: float, work: float) -> Outcome:
+    """Go down in the box, and on to the optimum where that may be the best one."""
+    by = order.step_control
+    found = descend(scene, theta, order.limits, until - time.time(), step_control=by)
+    work += found.work
+    end = Outcome(tuple(found.theta.tolist()), found.cost, found.at_looks, work, dropped=found.dropped)
+    near = NEAR + _NEAR_PART * abs(order.best) if np.isfinite(order.best) else np.inf
+    if order.family >= 0:  # that it leads there again says nothing
+        near = -SAME
+    if found.dropped or not np.isfinite(found.cost) or found.cost > order.best + near:
+        return end
+    settled = settle(scene, found.theta, until - time.time(), best=order.best - SAME, rounds=1, step_control=by)
+    return replace(
+        end, theta=tuple(settled.theta.tolist()), cost=settled.cost, work=work + settled.work,
+        settled=not settled.dropped,
+    )  # fmt: skip
+
+
+def _followed(scene: Scene, order: Order, until: float) -> Outcome:
+    """Go on along the floor of a valley."""
+    found = settle(
+        scene, np.array(order.theta), until - time.time(), best=order.best - SAME, rounds=_STRIDES,
+        accurate=order.accurate, step_control=order.step_control,
+    )  # fmt: skip
+    floor = not found.dropped and not found.optimum
+    return Outcome(tuple(found.theta.tolist()), found.cost, work=found.work, settled=not found.dropped, floor=floor)
+
+
+def _gone_on(scene: Scene, end: Outcome, order: Order, until: float) -> Outcome:
+    """Go on in the box from where a default fit gave up."""
+    if not np.isfinite(end.cost) or (end.result is not None and end.result.status is Status.INTERRUPTED):
+        return end
+    return _down(scene, np.array(end.theta), order, until, end.work)
+
+
+def _exchanged(scene: Scene, where: Field, order: Order, rng: np.random.Generator, until: float) -> Outcome:
+    """Go down from where two quantities have changed places, where that looks best, until something is better."""
+    theta, log = np.array(order.theta), scene.searched.log
+    pairs = [
+        (i, j) for i, j in itertools.combinations(range(theta.size), 2) if log[i] == log[j] and theta[i] != theta[j]
+    ]
+    starts: list[Array] = []
+    for k in rng.permutation(len(pairs))[:_PAIRS]:
+        i, j = pairs[int(k)]
+        moved = theta.copy()
+        moved[[i, j]] = moved[[j, i]]
+        starts.append(where.inside(moved))
+    costs = np.array([scene.cost(start) for start in starts])
+    best, work = Outcome(), float(len(starts))
+    for k in np.argsort(costs, kind="stable")[:_EXCHANGES]:
+        if not np.isfinite(costs[k]) or time.time() >= until:
+            break
+        found = descend(scene, starts[int(k)], OPEN, until - time.time(), step_control=order.step_control)
+        work += found.work
+        if found.cost < best.cost:
+            best = Outcome(tuple(found.theta.tolist()), found.cost)
+        if found.cost < order.best - SAME:
+            settled = settle(scene, found.theta, until - time.time(), step_control=order.step_control)
+            best = Outcome(tuple(settled.theta.tolist()), settled.cost, settled=not settled.dropped)
+            work += settled.work
+            break
+    return replace(best, work=work)
+
+
+def _confirmed(problem: Posable, scene: Scene, theta: Array, left: float) -> Outcome:
+    """Fit at full accuracy, by the method of the search; the floor of a long valley holds, too, if it stays as low."""
+    start = _named(problem, scene, theta)
+    solver = GaussNewton(_BOX, max_iter=_CONFIRMING, tolerance=_CONFIRMED)
+    end = _end_of(fit(problem, scene.exactly, solver, start=start, retry=False, max_time=left), scene)
+    if end.result is None or end.result.status not in _ON_FLOORS:
+        return end
+    cost = scene.exact_cost(np.array(end.theta))  # a fit's own may be on another scale, with sizes of errors in it
+    return replace(end, cost=cost, settled=cost <= scene.cost(theta) + SAME)
+
+
+def _end_of(result: Result, scene: Scene) -> Outcome:
+    theta = np.array([scene.asked.to_search(np.array(list(result.values.values())))[j] for j in scene.places])
+    work = ACCURATE * work_of(dict(result.evaluations), theta.size)
+    # Before a fit by collocation has converged, its cost is of courses that are no solutions of the model.
+    cost = result.cost if result.success and scene.searched is scene.asked else scene.cost(theta)
+    return Outcome(tuple(theta.tolist()), cost, work=work, result=result, settled=result.success)
+
+
+def _named(problem: Posable, scene: Scene, theta: Array) -> dict[str, float]:
+    """Return natural values by name, of all quantities, for theta of those that are searched."""
+    whole = completed(scene.asked, scene.searched, theta, scene.asked.guess)
+    natural = problem.to_natural(whole).tolist()
+    return {q.name: float(np.clip(x, q.lower, q.upper)) for q, x in zip(problem.quantities, natural, strict=True)}
+
+
+def _light(result: Result) -> Result:
+    """Return a result without its problem, which need not travel."""
+    return replace(result, problem=None)

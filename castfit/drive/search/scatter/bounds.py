@@ -1,0 +1,132 @@
+"""Which quantities a scatter search moves in their logarithm, and the box that it searches.
+
+Rate constants are often known to a few decades only.  Spread evenly in the value, nine tenths of all points lie in the
+highest decade; the logarithmic distribution of Rodriguez-Fernandez et al. (2006) brings points close to the lower
+bound.  Here the whole search moves in the logarithm, combinations and local searches too, since the problem itself is
+restated.  A lower bound of zero has no logarithm: there the search ends at a floor, and the best point is at last
+fitted in the problem as the user stated it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.arguments import is_one_of, items, name_of, text
+from castfit._support.arrays import Array
+from castfit._support.status import suggest
+from castfit.fit.start.gaussian_surrogate import surrogate
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.linear_scales import entries_of
+from castfit.problem.problem import Posable
+from castfit.problem.quantities import Quantity
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_WIDE = 1e3  # upper / lower bound from which "auto" takes the logarithm
+_FLOOR = 1e-6  # of the upper bound, where the lower one is zero
+
+
+@dataclass(frozen=True, eq=False)
+class SearchBounds:
+    """The box in search-scale theta that the unit cube is mapped onto.
+
+    lower, upper : (n,) arrays
+    searched : (n,) int array
+        The entries of theta that are searched; the others are eliminated.
+    guess : (n_theta,) array
+        Where those stand.
+    """
+
+    lower: Array
+    upper: Array
+    searched: NDArray[np.intp]
+    guess: Array
+
+    def theta(self, x: Array) -> Array:
+        """Map points of the cube (..., n) to theta (..., n_theta)."""
+        out = np.broadcast_to(self.guess, (*x.shape[:-1], self.guess.size)).copy()
+        out[..., self.searched] = np.clip(self.lower + x * (self.upper - self.lower), self.lower, self.upper)
+        return out
+
+    def cube(self, theta: Array) -> Array:
+        """Map theta (..., n_theta) to points of the cube (..., n); what lies outside goes to the bound."""
+        width = np.where(self.upper > self.lower, self.upper - self.lower, 1.0)
+        return np.clip((theta[..., self.searched] - self.lower) / width, 0.0, 1.0)
+
+
+def box_of(problem: Posed, mistakes: list[str]) -> SearchBounds:
+    """Return the box of a problem's bounds; infinite ones are added to `mistakes`."""
+    searched = np.delete(np.arange(len(problem.names)), entries_of(problem))
+    lower, upper = (end[searched] for end in problem.bounds)
+    quantities = [problem.quantities[j] for j in searched.tolist()]
+    for quantity, low, high in zip(quantities, lower, upper, strict=True):
+        if np.isfinite([low, high]).all():
+            continue
+        where = f"'{quantity.name}' lies in [{quantity.lower:g}, {quantity.upper:g}]"
+        if quantity.kind == "initial state":
+            remedy = f"give '{quantity.of}' free(guess, lower=..., upper=...)"
+        else:
+            remedy = f"give '{quantity.of}' Parameter(value, lower=..., upper=...)"
+        positive = ", the lower one positive," if quantity.scale == "log" else ""
+        mistakes.append(f"{where}; a scatter search needs finite bounds{positive}: {remedy}")
+    return SearchBounds(lower, upper, searched, problem.guess)
+
+
+def restated(problem: Posable, log_vars: Any, mistakes: list[str]) -> Posed:
+    """Return the problem that is searched: with the chosen parameters on a logarithmic scale, from the same guess.
+
+    A likelihood that is no sum of squares is searched by least squares with one unknown sigma per output, and maximised
+    by the last fit.
+
+    log_vars : names of parameters; "auto" chooses what has a wide range: bounds that are not negative and span a factor
+        of 1000 at least
+    """
+    posed = problem.posed if problem.posed.least_squares else surrogate(problem.posed)
+    free = {q.of: q for q in posed.quantities if q.kind == "parameter"}
+    if isinstance(log_vars, str):
+        if not is_one_of(log_vars, "auto"):
+            mistakes.append(f"log_vars is {text(log_vars)}; give a list of parameters, or 'auto'")
+        chosen = [name for name, q in free.items() if q.scale == "linear" and 0.0 <= _WIDE * q.lower <= q.upper]
+        chosen = [name for name in chosen if 0.0 < free[name].upper < np.inf]
+    else:
+        chosen = _named(log_vars, free, mistakes)
+    changed = {name for name in chosen if free[name].scale == "linear"}
+    if mistakes or not changed:
+        return posed
+    return posed.restated([_logarithmic(q) if _is_one(q, changed) else q for q in posed.quantities])
+
+
+def _is_one(quantity: Quantity, parameters: set[str]) -> bool:
+    return quantity.kind == "parameter" and quantity.of in parameters
+
+
+def _named(log_vars: Any, free: Mapping[str, Quantity], mistakes: list[str]) -> list[str]:
+    """Read names of parameters that can be searched in their logarithm."""
+    given: Iterable[Any] | None = () if log_vars is None else items(log_vars)
+    if given is None:
+        mistakes.append(f"log_vars is {text(log_vars)}; give a list of parameters, or 'auto'")
+        return []
+    chosen: list[str] = []
+    for entry in given:
+        name = name_of(entry)
+        if name is None or name not in free:
+            mistakes.append(f"log_vars names {text(entry)}, which is no free parameter: {suggest(str(entry), free)}")
+        elif not (0.0 <= free[name].lower < free[name].upper < np.inf):
+            bounds = f"[{free[name].lower:g}, {free[name].upper:g}]"
+            mistakes.append(
+                f"log_vars names '{name}', which lies in {bounds}; a logarithm needs positive, finite values"
+            )
+        else:
+            chosen.append(name)
+    return chosen
+
+
+def _logarithmic(quantity: Quantity) -> Quantity:
+    """Put a quantity on a logarithmic scale, down to the floor if its lower bound is zero."""
+    lower = max(quantity.lower, _FLOOR * quantity.upper)
+    return replace(quantity, guess=max(quantity.guess, lower), lower=lower, scale="log")

@@ -1,0 +1,180 @@
+"""The log of a scatter search: it has members simulated and improved, enters what was found, and says when to stop.
+
+The order of the answers is that of the questions, so that nothing depends on who answered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from castfit._support.arrays import Array
+from castfit._support.json_codec import plain, rebuilt
+from castfit._support.process_pool import ERROR, Lost, lost
+from castfit._support.status import InputError, Status
+from castfit.drive.run.loop import RunSession
+from castfit.drive.run.run_result import STOPS
+from castfit.drive.search.scatter.method.basin_filter import Climb
+from castfit.drive.search.scatter.method.members import Member
+from castfit.drive.search.scatter.method.search import Ascent
+from castfit.drive.search.scatter.result import BestSoFar, LocalSearch
+from castfit.drive.search.scatter.tasks import Job, Searched, SimulatedBlock, Work, search_locally, simulate_block
+from castfit.result.result import Result
+
+OUT_OF_SIMULATIONS = "The limit of simulations was reached."
+
+_PIECES = 4  # per process: enough to even out members that take longer
+_ON_EXECUTORS = 8  # members per task where the number of workers is not known
+
+
+class Halt(Exception):
+    """Ends the search between two tasks; its text says why."""
+
+
+@dataclass
+class LogRecord:
+    """What a checkpoint keeps of a log, its result apart.
+
+    moments : the best value against simulations and time, entered whenever it fell;  simulations : in all, `sweeps` of
+    them with sensitivities;  best_x (n,), best_f : the best point of the cube;  seconds : up to the last record
+    """
+
+    moments: list[BestSoFar] = field(default_factory=list[BestSoFar])
+    searches: list[LocalSearch] = field(default_factory=list[LocalSearch])
+    simulations: int = 0
+    sweeps: int = 0
+    failures: Counter[str] = field(default_factory=Counter[str])
+    best_x: Array | None = None
+    best_f: float = np.inf
+    seconds: float = 0.0
+
+
+class SearchLog(LogRecord):
+    """An objective that enters everything; see `castfit.drive.search.scatter.method.search.CubeObjective`.
+
+    It halts the search after `max_eval` simulations, at the deadline of the run, and at a value as low as `vtr`.
+    `result` is that of the local search that ended at the best point, None if no one did; `told` is called after every
+    round of tasks.
+    """
+
+    def __init__(self, session: RunSession, job: Job, work: Work, seed: int, *, max_eval: float, vtr: float) -> None:
+        super().__init__()
+        self._session, self._job, self._work, self._seed = session, job, work, seed
+        self._max_eval, self._vtr = max_eval, vtr
+        self._began = time.time()
+        self.result: Result | None = None
+        self.told: Callable[[], None] = lambda: None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of the search, those of the run which it continues included."""
+        return self.seconds + time.time() - self._began
+
+    def values(self, X: Array) -> Array:
+        """Simulate members, as many as are allowed."""
+        room = int(min(len(X), max(self._max_eval - self.simulations, 0)))
+        found = self._simulated(X[:room])
+        for x, f in zip(X, found.values, strict=False):
+            self.simulations += 1
+            self._enter(x, f, None)
+        self.failures += found.failures
+        self.told()
+        self.check()
+        if len(found.values) < len(X):  # one of the limits was met at this very block
+            raise Halt(STOPS[Status.MAX_TIME] if len(found.values) < room else OUT_OF_SIMULATIONS)
+        return np.array(found.values)
+
+    def improve(self, start: Member, climbs: Sequence[Climb]) -> Ascent | None:
+        """Search locally."""
+        paths = [climb.path for climb in climbs]
+        (found,) = self._asked(search_locally, (start.x, paths, self.best_f, self._seed))
+        if isinstance(found, InputError):
+            raise found
+        if not isinstance(found, Searched):
+            cause, message = lost(found)
+            self.searches.append(LocalSearch(start.f, np.inf, {}, 0, ERROR, message, self.elapsed))
+            self.failures.update([cause])
+            self.check()
+            return None
+        spent = sum(found.evaluations.values())
+        self.simulations += spent
+        self.sweeps += found.evaluations["jacobians"]
+        self.failures += found.failures
+        end = found.path[-1]
+        values = dict(zip(self._work.problem.names, self._work.natural(end).tolist(), strict=True))
+        status = "joined" if found.joined else found.result.status.value
+        self.searches.append(LocalSearch(start.f, found.f, values, spent, status, found.result.message, self.elapsed))
+        self._enter(end, found.f, found.result)
+        self.told()
+        if found.result.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        self.check()
+        return Ascent(found.path, found.f)
+
+    def _simulated(self, X: Array) -> SimulatedBlock:
+        """Simulate members at the rows of X (k, n); fewer values than rows if the time is over."""
+        workers, size = self._session.run.workers, _ON_EXECUTORS
+        if isinstance(workers, int):
+            size = max(1, -(-len(X) // (_PIECES * workers)))
+        pieces = [X[i : i + size] for i in range(0, len(X), size)]
+        answers = zip(self._asked(simulate_block, *((piece,) for piece in pieces)), pieces, strict=True)
+        return _joined(pieces, (a if isinstance(a, SimulatedBlock) else self._one_by_one(x) for a, x in answers))
+
+    def _one_by_one(self, X: Array) -> SimulatedBlock:
+        """Repeat a task that ended its workers, so that it costs only the member that they died of."""
+        pieces = [x[None] for x in X]
+        answers = (self._asked(simulate_block, (piece,))[0] for piece in pieces)
+        return _joined(
+            pieces,
+            (a if isinstance(a, SimulatedBlock) else SimulatedBlock((np.inf,), Counter({a.cause: 1})) for a in answers),
+        )
+
+    def _asked(self, function: Callable[..., Any], *calls: tuple[Any, ...]) -> list[Any]:
+        """Return ``function(job, *arguments, deadline)`` for each call; `Lost` for one that ended every worker."""
+        answers = self._session.answers(function, ((self._job, *call, self._session.run.deadline) for call in calls))
+        for answer in answers:
+            if isinstance(answer, Lost) and answer.cause == "not_run":  # values that nobody computes are not infinite
+                raise Halt(answer.message)
+        return answers
+
+    def _enter(self, x: Array, f: float, result: Result | None) -> None:
+        if f < self.best_f:
+            self.best_x, self.best_f, self.result = np.array(x), float(f), result
+            self.moments.append(BestSoFar(self.simulations, self.elapsed, self.best_f))
+
+    def check(self) -> None:
+        """Raise `Halt` where a limit is met."""
+        if self.best_f <= self._vtr:
+            raise Halt("The value to reach was reached.")
+        if self.simulations >= self._max_eval:
+            raise Halt(OUT_OF_SIMULATIONS)
+        if time.time() >= self._session.run.deadline:
+            raise Halt(STOPS[Status.MAX_TIME])
+
+    def record(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the log, its result apart."""
+        return plain(self) | {"seconds": self.elapsed}
+
+    def restore(self, record: Mapping[str, Any], result: Result | None) -> None:
+        """Take over what an earlier run has entered."""
+        kept: LogRecord = rebuilt(LogRecord, record)
+        for f in fields(LogRecord):
+            setattr(self, f.name, getattr(kept, f.name))
+        self.result = result
+
+
+def _joined(pieces: Sequence[Array], answers: Iterable[SimulatedBlock]) -> SimulatedBlock:
+    """Put the answers to pieces together, up to the first one that is not complete."""
+    values: list[float] = []
+    failures: Counter[str] = Counter()
+    for piece, found in zip(pieces, answers, strict=False):
+        values += found.values
+        failures += found.failures
+        if len(found.values) < len(piece):
+            break
+    return SimulatedBlock(tuple(values), failures)

@@ -1,0 +1,64 @@
+"""What a bootstrap and a sampler have in common: draws of the estimates of a result."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from castfit._support.renamed import renamed
+from castfit._support.views import views
+from castfit.drive.run.run_result import RunResult
+from castfit.problem.parameter_map import natural_value
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from castfit._support.arrays import Array
+    from castfit.result.result import Result
+    from castfit.simulate.simulate import Prediction, Times
+
+
+class DrawsResult(RunResult):
+    """Draws that are carried through the model, and drawn as histograms; `result` is the fit that they belong to."""
+
+    result: Result
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The estimated quantities."""
+        return self.result.names
+
+    @property
+    @abstractmethod
+    def thetas(self) -> Array:
+        """All draws, search scale, (n, n_theta)."""
+
+    @property
+    @abstractmethod
+    def limits(self) -> dict[str, dict[str, tuple[float, float]]]:
+        """Intervals by what they are called, per quantity; the first are the ones to rely on."""
+
+    @cached_property
+    def natural(self) -> Array:
+        """All draws, natural scale, (n, n_theta)."""
+        return natural_value(self.thetas, self.result.log)
+
+    @property
+    def values(self) -> dict[str, Array]:
+        """Draws of each quantity, natural scale, (n,)."""
+        return dict(zip(self.names, self.natural.T, strict=True))
+
+    @renamed(level="confidence_level")
+    def predict(
+        self, times: Times = None, *, noise: bool = False, confidence_level: float | None = None, **options: Any
+    ) -> Prediction:
+        """Return predictions with bands that hold the middle of the draws: ``result.predict(times, bands=drawn)``."""
+        bands: Any = self
+        return self.result.predict(times, bands=bands, noise=noise, confidence_level=confidence_level, **options)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Plot histograms of the draws with the limits of the intervals; `castfit.plots.pairs` shows them in pairs."""
+        return views().plots.histograms(self, path)

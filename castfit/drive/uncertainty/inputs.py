@@ -1,0 +1,45 @@
+"""What drivers that begin at a result, or at a problem, ask of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from castfit._support.arguments import text
+from castfit._support.status import check
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.problem import kind_mistakes
+from castfit.result.result import Result
+
+UNKNOWN_MODEL = "a loaded result does not know its model; use result.with_problem(problem) first"
+
+
+def solved_problem(where: str, result: Any, mistakes: list[str]) -> Posed:
+    """Return the problem that a result solves, as it was solved.
+
+    Raises InputError: at once, with the mistakes found so far, if it is no solution of a problem that is known.
+    """
+    if not isinstance(result, Result):
+        check(where, [f"result is {text(result)}; give the result of a fit", *mistakes])
+    problem = result.problem
+    if problem is None:
+        check(where, [UNKNOWN_MODEL, *mistakes])
+    if not result.success:
+        check(where, [f"the fit did not succeed ({result.status.value}); begin at a solution", *mistakes])
+    assert problem is not None
+    return problem.posed.assuming(absolute_sigma=result.absolute_sigma)
+
+
+def problem_mistakes(given: Any, remedy: str) -> list[str]:
+    """Say why something is neither a problem that can be estimated nor a result that knows one."""
+    if isinstance(given, Result):
+        return [UNKNOWN_MODEL] if given.problem is None else kind_mistakes(given.problem)
+    if not hasattr(given, "posed"):
+        return [f"the first argument is {text(given)}; {remedy}"]
+    return kind_mistakes(given)
+
+
+def seed_from(rng: int | np.random.Generator) -> int:
+    """Return a seed: the number itself, or one that a generator draws."""
+    return int(rng) if isinstance(rng, (int, np.integer)) else int(np.random.default_rng(rng).integers(2**63))

@@ -1,0 +1,443 @@
+"""Two-dimensional profiles: the region of two quantities that the data do not exclude, by its contour.
+
+For each of some values of the first quantity, between its own limits, the second one is followed from where it is best,
+down and up, until the objective is at the threshold.  As these slices start from the spine of the region, it may be
+bent as much as it likes; what a slice would meet beyond its first limits is not looked for.
+
+    sigma known      delta <= chi2_2(level)
+    sigma unknown    delta <= n log(1 + 2 F_{2, dof}(level) / dof)
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import special
+
+from castfit._support.arguments import is_count, option_mistakes
+from castfit._support.arrays import Array
+from castfit._support.blas_threads import one_blas_thread
+from castfit._support.json_codec import rebuilt
+from castfit._support.renamed import renamed
+from castfit._support.status import InputError, Status, check
+from castfit._support.time_limit import Stopped, heeding_interrupts, watched
+from castfit._support.views import views
+from castfit.drive.run.checkpoint import run_header
+from castfit.drive.run.jobs import task, thaw
+from castfit.drive.run.loop import ProgressReport, carry_out
+from castfit.drive.run.options import RunOptions
+from castfit.drive.run.run_result import STOPS
+from castfit.drive.uncertainty.profile.continuation import follow
+from castfit.drive.uncertainty.profile.corrector import ENDED, Tracer
+from castfit.drive.uncertainty.profile.limits import LIMIT, Region, joined, regions
+from castfit.drive.uncertainty.profile.points import CUT, INTERRUPTED, Branch, Goal, Spot
+from castfit.drive.uncertainty.profile.predictions import OfPrediction
+from castfit.drive.uncertainty.profile.reading import owner, read_levels, read_targets
+from castfit.drive.uncertainty.profile.warm_start import ProfileSetting, anchored, as_fitted, parts_along
+from castfit.fit.methods import Solver, Transcription
+from castfit.result.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from castfit.drive.uncertainty.profile.targets import Target
+    from castfit.solve.staged import StagedProblem
+
+_UNKNOWN = np.full((2, 2), np.nan)
+_STEPS = 2  # in which the root of the objective comes to that of the threshold
+
+
+@dataclass(frozen=True, eq=False)
+class Contours:
+    """The joint confidence regions of two quantities.
+
+    Attributes
+    ----------
+    names : (str, str)
+    scales : (str, str)
+        "linear" or "log": in what steps were taken, and in which pictures show it.
+    estimate : (float, float)
+        Of the best fit.
+    lines : mapping from confidence level to (n, 2) array
+        Points of the contour in order, natural scale; the first is repeated at the end.
+    ellipses : mapping from confidence level to (n, 2) array
+        The same by the linear statistics; empty where these are infinite.
+    closed : mapping from confidence level to bool
+        False where a bound, or the end of what was followed, is part of the line.
+    thresholds : mapping from confidence level to float
+        By how much -2 log L is higher on the lines.
+    message : str
+        How the run ended, in words.
+    complete : bool
+    time : float
+        Seconds.
+    solves : int
+        How many constrained fits were made.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("lotka_volterra").problem)
+    >>> found = cf.contours(result, "p1", "p2", confidence_levels=0.95, slices=4)
+    >>> found.names, found.closed[0.95]
+    (('p1', 'p2'), True)
+    """
+
+    names: tuple[str, str]
+    scales: tuple[str, str]
+    estimate: tuple[float, float]
+    lines: Mapping[float, Array]
+    ellipses: Mapping[float, Array]
+    closed: Mapping[float, bool]
+    thresholds: Mapping[float, float]
+    message: str
+    complete: bool
+    time: float
+    solves: int
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Plot the contours over the ellipses; also write the figure to `path` if it is given."""
+        return views().plots.contours(self, path)
+
+    def __repr__(self) -> str:
+        """Say in one line what this is."""
+        levels = ", ".join(f"{100 * level:g} %" for level in self.lines)
+        return f"Contours({self.names[0]}, {self.names[1]}: {levels or 'none'}; {self.message})"
+
+
+@renamed(levels="confidence_levels")
+@heeding_interrupts
+@one_blas_thread
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")
+def contours(
+    result: Result,
+    first: Any,
+    second: Any,
+    transcription: Transcription | str | None = None,
+    solver: Solver | str | None = None,
+    *,
+    confidence_levels: float | Sequence[float] = (0.68, 0.95),
+    slices: int = 12,
+    workers: int | Executor = 1,
+    max_time: float = np.inf,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    verbose: int = 0,
+) -> Contours:
+    """Find the joint confidence regions of two quantities by profile likelihood.
+
+    Parameters
+    ----------
+    result : Result
+        A fit that succeeded, with its problem.
+    first, second : str or expression
+        As for `profile`; no predictions.
+    transcription, solver : optional
+        As for `fit`.
+    confidence_levels : float or sequence of float
+        Joint confidence levels.
+    slices : int
+        At how many values of the first quantity, less one, each contour is found.
+    workers : int or concurrent.futures.Executor
+        1 runs in this process, n in n processes, each half of each line a task; a script then needs
+        ``if __name__ == "__main__":``.
+    max_time : float
+        Seconds; lines that were not finished until then are missing.
+    checkpoint : str or Path, optional
+        A file to which every finished half is written at once.
+    resume : bool
+        Whether to continue the checkpoint if it exists.
+    verbose : {0, 1, 2}
+        Nothing, the state of the run (live on a terminal), one line per half.
+
+    Raises
+    ------
+    InputError
+        For misuse: a fit that failed, unknown names, options out of range, a foreign checkpoint.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("lotka_volterra").problem)
+    >>> found = cf.contours(result, "p1", "p2", confidence_levels=0.95, slices=4)
+    >>> found.lines[0.95].shape[1], found.complete
+    (2, True)
+    """
+    run = RunOptions(workers=workers, max_time=max_time, verbose=verbose, checkpoint=checkpoint, resume=resume)
+    mistakes = run.file_mistakes() + run.mistakes()
+    asked, chosen = parts_along(transcription, solver, mistakes)
+    found_levels = read_levels(confidence_levels, mistakes)
+    mistakes += option_mistakes(("slices", slices, is_count(slices, 4), "give an integer of at least 4"))
+    problem = owner(result, mistakes)
+    check("contours", mistakes)
+    assert problem is not None
+    posed = as_fitted(problem.posed, result)
+    targets = read_targets(result, posed, [first, second], mistakes)
+    mistakes += [f"{t.name} is a prediction; give two quantities or expressions" for t in targets
+                 if isinstance(t, OfPrediction)]  # fmt: skip
+    if not result.absolute_sigma and result.dof <= 0:
+        mistakes.append("no degrees of freedom are left to estimate the noise; give sigma")
+    check("contours", mistakes)
+    setting = ProfileSetting.at(result, posed, asked, chosen, targets)
+    tops = {level: _threshold(level, result) for level in found_levels}
+    run = run.cleaned()
+    header = run_header(
+        "contours", problem, asked, chosen, names=", ".join(t.name for t in targets), slices=int(slices),
+        confidence_levels=", ".join(f"{level:g}" for level in tops),
+        start=", ".join(f"{value:.9g}" for value in result.theta),
+    )  # fmt: skip
+    with run.opened(header) as file:
+        halves, stopped = _halves(run, (setting, targets), tops, int(slices), file)
+    every = [half for both in halves.values() for half in both if half is not None]
+    whole = {level: (a, b) for level, (a, b) in halves.items() if a is not None and b is not None}
+    cut = sorted({half.status for half in every if half.status})
+    stopped = run.stopped(stopped, len(whole) < len(tops) and not cut)
+    stopped = Status(cut[0]) if stopped is None and cut else stopped
+    centre, covariance = (every[0].centre, every[0].covariance) if every else (np.full(2, np.nan), _UNKNOWN)
+    lines, closed = dict[float, Array](), dict[float, bool]()
+    missed = 0
+    for level, (below, above) in whole.items():
+        if not below.status and not above.status:
+            line, closed[level] = _line(below, above)
+            lines[level] = _natural(targets, line)
+            missed += int(np.isnan(line).any(axis=1).sum())
+    ended = "All lines were followed." if stopped is None else STOPS.get(stopped, stopped.sentence)
+    if missed:
+        ended += (
+            f" Integrated with error control the model has another objective at {missed} points: choose finer elements."
+        )
+    known = bool(np.isfinite(centre).all())
+    ellipses = {level: _natural(targets, _ellipse(centre, covariance, top)) for level, top in tops.items()}
+    estimate = _natural(targets, centre[None])[0]
+    return Contours(
+        (targets[0].name, targets[1].name),
+        tuple("log" if t.log else "linear" for t in targets),  # pyright: ignore[reportArgumentType]
+        (float(estimate[0]), float(estimate[1])),
+        lines,
+        ellipses if known else {},
+        closed,
+        tops,
+        ended,
+        stopped is None,
+        run.seconds,
+        sum(half.solves for half in every),
+    )
+
+
+def _threshold(level: float, result: Result) -> float:
+    """Return by how much -2 log L may rise on a joint contour of two."""
+    if result.absolute_sigma:
+        return float(special.chdtri(2, 1.0 - level))
+    ratio = float(special.fdtri(2, result.dof, level))
+    return float(result.n_data * np.log1p(2.0 * ratio / result.dof))
+
+
+class _Lost(Exception):
+    """No fit with a value held succeeded where one is needed."""
+
+    def __init__(self, status: Status) -> None:
+        self.status = status
+        super().__init__(status.value)
+
+
+@dataclass(frozen=True, eq=False)
+class Half:
+    """One half of a contour, beside the best fit on one side of the first quantity.
+
+    lower, upper : where slices end below and above, in coordinates; NaN where integration does not reproduce them
+    whole : whether limits alone make it
+    centre, covariance : (2,), (2, 2) the best fit, and the covariance by the curvature of the objective there
+    status : empty; or why it is missing, a value of `Status`
+    """
+
+    lower: tuple[tuple[float, float], ...] = ()
+    upper: tuple[tuple[float, float], ...] = ()
+    whole: bool = False
+    centre: Array = field(default_factory=lambda: np.full(2, np.nan))
+    covariance: Array = field(default_factory=lambda: _UNKNOWN)
+    solves: int = 0
+    status: str = ""
+
+
+@task
+def half_line(
+    job: bytes | tuple[ProfileSetting, tuple[Target, ...]], top: float, slices: int, which: int, deadline: float
+) -> Half | None:
+    """Find one half of a line, 0 below the best fit and 1 above; None if there is no time."""
+    setting, targets = thaw(job)
+    left = deadline - time.time()
+    if left <= 0.0:
+        return None
+    try:
+        with watched(left):
+            return _Plane(setting, targets[0], targets[1], deadline).half(top, slices, which)
+    except Stopped as end:
+        return Half(status=end.status.value)
+    except _Lost as lost:
+        return Half(status=lost.status.value)
+
+
+def _halves(
+    run: RunOptions,
+    parts: tuple[ProfileSetting, tuple[Target, ...]],
+    tops: Mapping[float, float],
+    slices: int,
+    file: Any,
+) -> tuple[dict[float, list[Half | None]], Status | None]:
+    """Run the tasks of all lines; return both halves per level, and what stopped it."""
+    keys = [(level, which, f"{level:g}/{which}") for level in tops for which in (0, 1)]
+    known = {record["half"]: rebuilt(Half, record["found"]) for record in (file.records if file is not None else ())}
+    found: dict[str, Half] = {key: known[key] for *_, key in keys if key in known}
+    job = run.freeze("contours", "problem, transcription and solver", parts)
+    tasks: deque[tuple[int, tuple[Any, ...]]] = deque(
+        (i, (job, tops[level], slices, which, run.deadline))
+        for i, (level, which, key) in enumerate(keys)
+        if key not in found
+    )
+
+    def enter(i: int, outcome: Any) -> ProgressReport | None:
+        level, which, key = keys[i]
+        if isinstance(outcome, InputError):
+            raise outcome
+        if outcome is None:
+            return None
+        if not isinstance(outcome, Half):
+            raise RuntimeError(f"contours: {getattr(outcome, 'message', outcome)}")
+        found[key] = outcome
+        if file is not None and not outcome.status:
+            file.append({"half": key, "found": outcome})
+        if outcome.status == Status.INTERRUPTED.value:
+            raise KeyboardInterrupt
+        last = f"{100 * level:g} %, {'above' if which else 'below'}"
+        state = f"{len(found)} of {len(keys)} halves: {last}; {run.seconds:.0f} s"
+        return ProgressReport(None, state, last, len(found), len(keys))
+
+    stopped = carry_out(run, half_line, tasks, enter, limit=np.inf) if tasks else None
+    return {level: [found.get(f"{level:g}/{which}") for which in (0, 1)] for level in tops}, stopped
+
+
+def _line(below: Half, above: Half) -> tuple[Array, bool]:
+    """Return the contour of two halves, (n, 2), and whether limits alone make it."""
+    points = [*sorted((*below.lower, *above.lower)), *sorted((*below.upper, *above.upper), reverse=True)]
+    points = [p for i, p in enumerate(points) if i == 0 or p != points[i - 1]]
+    return np.array([*points, points[0]]), below.whole and above.whole
+
+
+def _natural(targets: Sequence[Target], points: Array) -> Array:
+    """Return natural values of coordinates (n, 2)."""
+    return np.column_stack([target.natural(column) for target, column in zip(targets, points.T, strict=True)])
+
+
+def _ellipse(centre: Array, covariance: Array, top: float) -> Array:
+    """Return the contour of the linear statistics, (n, 2); empty if it is infinite."""
+    if not np.isfinite(covariance).all() or np.linalg.det(covariance) <= 0.0:
+        return np.empty((0, 2))
+    angle = np.linspace(0.0, 2.0 * np.pi, 121)
+    root = np.linalg.cholesky(covariance)
+    return centre + np.sqrt(top) * np.column_stack([np.cos(angle), np.sin(angle)]) @ root.T
+
+
+class _Plane:
+    """The slices of a plane."""
+
+    def __init__(self, setting: ProfileSetting, first: Target, second: Target, deadline: float) -> None:
+        self.setting, self.first, self.second, self.deadline = setting, first, second, deadline
+        self.solves = 0
+
+    def half(self, top: float, slices: int, which: int) -> Half:
+        """Return one half of the contour, 0 below the best fit and 1 above."""
+        tracer, target, best = self._begun(self.first)
+        centre, covariance = self._curvature(target, best)
+        own = _across(tracer, target, best, Goal((top,), parts=2 * _STEPS))[1]
+        lower, upper, whole = list[tuple[float, float]](), list[tuple[float, float]](), own.ends == (LIMIT, LIMIT)
+        share = 0.5 * (1.0 - np.cos(np.pi * np.arange(slices + 1) / slices))
+        at: Spot = best
+        middle = int(np.argmin(np.abs(own.lower + share * (own.upper - own.lower) - best.c)))
+        order = range(middle + 1, slices + 1) if which else range(middle, -1, -1)
+        for k in order:
+            c = own.lower + float(share[k]) * (own.upper - own.lower)
+            at = self._held(tracer, target, at, c)
+            tip = (k == 0 and own.ends[0] == LIMIT) or (k == slices and own.ends[1] == LIMIT)
+            slice_ = self._slice(tracer, target, at, top, tip=tip)
+            lower.append((c, slice_.lower))
+            upper.append((c, slice_.upper))
+            whole = whole and (tip or slice_.ends == (LIMIT, LIMIT))
+        self.solves += tracer.solves
+        whole = whole and bool(np.isfinite([*lower, *upper]).all())
+        return Half(tuple(lower), tuple(upper), whole, centre, covariance, self.solves)
+
+    def _begun(self, target: Target) -> tuple[Tracer, Target, Spot]:
+        found = self.setting.begun(target, self.deadline)
+        if isinstance(found, Status):
+            raise _Lost(found)
+        return found
+
+    def _held(self, tracer: Tracer, target: Target, at: Spot, c: float) -> Spot:
+        """Go along the spine to a value of the first quantity."""
+        while True:
+            same = at.v.size == tracer.staged.layout.n_v
+            h = c - at.c
+            if abs(h) <= 1e-9 * max(target.scale, abs(c)):
+                return at
+            for _ in range(8):
+                v = at.v + h * at.tangent if same else tracer.staged.start
+                found = tracer.spot(target, at.c + h, v, h)
+                if isinstance(found, Spot) or found in ENDED:
+                    break
+                h *= 0.25
+            else:
+                raise _Lost(Status.STEP_TOO_SMALL)
+            if not isinstance(found, Spot):
+                raise Stopped(found)
+            at = found
+
+    def _slice(self, spine: Tracer, target: Target, at: Spot, top: float, *, tip: bool) -> Region:
+        """Follow the second quantity both ways with the first one held."""
+
+        def wrap(staged: StagedProblem) -> StagedProblem:
+            return target.held(self.setting.wrapped(staged), at.c)
+
+        tracer = replace(spine, staged=target.held(spine.staged, at.c), wrap=wrap, solves=0)
+        found = anchored(tracer, self.second, at.v)
+        if isinstance(found, Status):
+            raise _Lost(found)
+        second, start = found
+        if tip:
+            return Region(start.c, start.c, (LIMIT, LIMIT))
+        whole, own = _across(tracer, second, start, Goal((top,), parts=_STEPS), anew=True)
+        self.solves += tracer.solves
+        lower, upper = (c if whole.reproduced(c, top) else np.nan for c in (own.lower, own.upper))
+        return replace(own, lower=lower, upper=upper)
+
+    def _curvature(self, target: Target, best: Spot) -> tuple[Array, Array]:
+        """Return where the best fit is, and the covariance by the curvature of the objective in both coordinates."""
+        _, second, spot = self._begun(self.second)
+        # Variances are those of the profiles; the covariance is the slope of one along the other's.
+        moved = second.coordinate_of(best.theta + best.tangent[: best.theta.size] * 1e-4 * target.scale)
+        slope = (moved - second.coordinate_of(best.theta)) / (1e-4 * target.scale)
+        with np.errstate(all="ignore"):
+            a, b = 2.0 / best.curvature, 2.0 / spot.curvature
+        return np.array([best.c, spot.c]), np.array([[a, slope * a], [slope * a, b]])
+
+
+def _across(tracer: Tracer, target: Target, start: Spot, goal: Goal, *, anew: bool = False) -> tuple[Branch, Region]:
+    """Follow a target both ways; return the branch, and its region that holds the start.
+
+    `anew` says that elements which were refined below are not taken above.
+    """
+    base, halves = tracer.staged, list[Branch]()
+    for side in (-1, 1):
+        tracer.staged = base if anew else tracer.staged
+        halves.append(follow(tracer, target, start, side, goal).branches[0])
+        for end, status in ((CUT, Status.MAX_TIME), (INTERRUPTED, Status.INTERRUPTED)):
+            if end in halves[-1].ends:
+                raise Stopped(status)
+    whole = joined(*halves)
+    return whole, next(r for r in regions([whole], goal.top) if r.holds(start.c))

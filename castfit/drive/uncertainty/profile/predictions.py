@@ -1,0 +1,189 @@
+"""Predictions of outputs at times, held like any other quantity.
+
+A value that nobody measured joins the data as a row  w (y(t) - z)  of which w is 0 but in the profile of that value: it
+is where its time is in every transcription, with its derivatives, and costs nothing where it is not wanted.  One staged
+problem serves all times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.densities.noise.gaussian import Gaussian
+from castfit.drive.uncertainty.profile.constrained_problem import Dress, Dressed, E, scaled_rows
+from castfit.drive.uncertainty.profile.targets import RowTarget
+from castfit.experiment.experiment import Points
+from castfit.problem.observables import ObservedOutput
+from castfit.solve.staged import Evaluation
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.problem.compiled_problem import Posed
+    from castfit.solve.staged import Layout, StagedProblem
+
+_APART = 1e-6  # relative differences of spreads by which added rows are told from each other
+
+
+@dataclass(frozen=True)
+class OutputAt:
+    """An output of the model at a time, as something to be profiled.
+
+    Parameters
+    ----------
+    output : str
+    time : float
+    experiment : str, optional
+        Needed where there are several.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("lotka_volterra").problem)
+    >>> profiles = cf.profile(result, cf.OutputAt("y1", 3.5))
+    >>> profiles["y1(t = 3.5)"].sides()[1].kind
+    'bounded'
+    """
+
+    output: str
+    time: float
+    experiment: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+        where = f", {self.experiment}" if self.experiment is not None else ""
+        return f"{self.output}(t = {self.time:g}{where})"
+
+
+@dataclass(frozen=True)
+class PredictedOutput:
+    """A prediction: position of its condition, output, time, the value at the best fit, and the unit of its row."""
+
+    condition: int
+    output: str
+    time: float
+    value: float
+    unit: float
+
+
+def augmented(posed: Posed, asked: Sequence[PredictedOutput]) -> Posed:
+    """Return the problem with a row for each prediction, in columns of their own."""
+    outputs = tuple(dict.fromkeys(a.output for a in asked))
+    conditions: list[object] = []
+    for i, condition in enumerate(posed.conditions):
+        own = [a for a in asked if a.condition == i]
+        points, more = condition.points, ((0, len(own)), (0, len(outputs)))
+        values, sigma = (np.pad(of, more, constant_values=np.nan) for of in (points.values, points.sigma))
+        for row, a in enumerate(own, points.times.size):
+            column = points.values.shape[1] + outputs.index(a.output)
+            values[row, column], sigma[row, column] = a.value, a.unit
+        times = np.append(points.times, [a.time for a in own])
+        order = np.argsort(times, kind="stable")
+        whole = Points(times[order], values[order], sigma[order])
+        plain = tuple(
+            ObservedOutput(Gaussian(), -1, (n,)) if any(a.output == n for a in own) else None for n in outputs
+        )
+        conditions.append(replace(condition, points=whole, observed=(*condition.observed, *plain)))
+    return replace(posed, conditions=tuple(conditions), outputs=(*posed.outputs, *outputs))  # pyright: ignore
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionRows(Dress):
+    """The rows of predictions: none counts but the one that is held.
+
+    places : per prediction (chain, stage, row)
+    units, values : (n,) by what rows are divided, and from what they are counted
+    held : the position of the one that is held, -1 if none is;  z, w : where, and how steeply
+    """
+
+    layout: Layout
+    places: tuple[tuple[int, int, int], ...]
+    units: Array
+    values: Array
+    held: int = -1
+    z: float = 0.0
+    w: float = 0.0
+
+    def on(self, at: E) -> E:
+        """Return the evaluation with these rows as they count."""
+        if not at.ok:
+            return at
+        factors = [np.ones(chain.row_mask.shape) for chain in self.layout.chains]
+        shift = [np.zeros(chain.row_mask.shape) for chain in self.layout.chains]
+        for n, (chain, stage, row) in enumerate(self.places):
+            factors[chain][stage, row] = self.w * self.units[n] if n == self.held else 0.0
+            if n == self.held:
+                shift[chain][stage, row] = self.w * (self.values[n] - self.z)
+        return scaled_rows(at, factors, shift)
+
+    def value(self, at: Evaluation, n: int) -> float:
+        """Return prediction n at an evaluation of the problem inside."""
+        chain, stage, row = self.places[n]
+        return float(at.values[chain].r[stage, row] * self.units[n] + self.values[n])
+
+
+def unheld(staged: StagedProblem, asked: Sequence[PredictedOutput]) -> Dressed:
+    """Return a staged problem of `augmented` with none of the predictions counting."""
+    places: dict[int, tuple[int, int, int]] = {}
+    spreads = staged.standardised(staged.start)
+    units = [a.unit for a in asked]
+    for i, (chain, (_, spread, _)) in enumerate(zip(staged.layout.chains, spreads, strict=True)):
+        where = np.argwhere(chain.datum_mask)
+        for n, unit in enumerate(units):
+            if asked[n].condition != i:
+                continue
+            hit = np.flatnonzero(np.abs(spread - unit) <= 0.1 * _APART * unit)
+            # A datum may have the same spread by chance; the added row is the last one of its time.
+            places[n] = (i, int(where[hit[-1], 0]), int(where[hit[-1], 1]))
+    rows = tuple(places[n] for n in range(len(asked)))
+    return Dressed(staged, PredictionRows(staged.layout, rows, np.array(units), np.array([a.value for a in asked])))
+
+
+@dataclass(frozen=True, eq=False)
+class OfPrediction(RowTarget):
+    """An output at a time, by its position among the predictions of the run."""
+
+    n: int = 0
+    asked: PredictedOutput | None = None
+
+    def held(self, staged: StagedProblem, c: float) -> StagedProblem:
+        """Return the staged problem with the row counting."""
+        inner, rows = _taken_apart(staged)
+        return Dressed(inner, replace(rows, held=self.n, z=c, w=self.weight))
+
+    def coordinate(self, at: Evaluation, held: StagedProblem) -> float:
+        """Return the prediction."""
+        inner, rows = _taken_apart(held)
+        if rows.held != self.n:
+            return rows.value(inner.evaluate(at.v), self.n)
+        chain, stage, row = rows.places[self.n]
+        return float(at.values[chain].r[stage, row] / rows.w + rows.z)
+
+    def own_cost(self, at: Evaluation, held: StagedProblem) -> float:
+        """Return half the square of the row."""
+        chain, stage, row = _taken_apart(held)[1].places[self.n]
+        return 0.5 * float(at.values[chain].r[stage, row]) ** 2
+
+    def own_rows(self, rows: Array, held: StagedProblem) -> Array:
+        """Leave out the row."""
+        chain, stage, row = _taken_apart(held)[1].places[self.n]
+        masks = [c.row_mask for c in held.layout.chains]
+        before = sum(int(m.sum()) for m in masks[:chain]) + int(masks[chain][:stage].sum())
+        return np.delete(rows, before + int(masks[chain][stage, :row].sum()))
+
+
+def _taken_apart(staged: StagedProblem) -> tuple[StagedProblem, PredictionRows]:
+    """Return the problem inside one of `unheld` or of `OfPrediction.held`, and its rows."""
+    assert isinstance(staged, Dressed)
+    assert isinstance(staged.dress, PredictionRows)
+    return staged.inner, staged.dress
+
+
+def prediction(label: str, asked: PredictedOutput, n: int) -> OfPrediction:
+    """Return a prediction as number n of its run, its row told from the others by its unit."""
+    own = replace(asked, unit=asked.unit * (1.0 + _APART * (1.0 + n)))
+    return OfPrediction(label, "prediction", False, -np.inf, np.inf, asked.unit, n=n, asked=own)

@@ -1,0 +1,431 @@
+"""`bootstrap`: draw data as the fit says they scatter, fit each, and look at the estimates.
+
+result --recipe--> data sets --fit (here, processes, executor)--> draws of the estimates --> errors, intervals, bands
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, rng_mistakes, text
+from castfit._support.json_codec import rebuilt
+from castfit._support.renamed import renamed
+from castfit._support.status import InputError, check
+from castfit._support.text_tables import aligned, rounded
+from castfit.drive.run.run_result import SavedResult, columns
+from castfit.drive.search.multistart.sampling import draw
+from castfit.drive.uncertainty.draws import DrawsResult
+from castfit.drive.uncertainty.inputs import seed_from, solved_problem
+from castfit.drive.uncertainty.refits.bootstrap_intervals import acceleration, bca, percentile, worst
+from castfit.drive.uncertainty.refits.leave_out import LeaveOutResult
+from castfit.drive.uncertainty.refits.per_datum import case_deletion
+from castfit.drive.uncertainty.refits.resampling import KINDS, kind_mistakes, resampling
+from castfit.drive.uncertainty.refits.run import (
+    Refit,
+    RefitPlan,
+    RefitProgress,
+    RefitsResult,
+    read_rows,
+    refit_all,
+    refit_options,
+)
+from castfit.fit.methods import Solver, Transcription
+from castfit.problem.fingerprint import digest
+from castfit.problem.parameter_map import natural_value
+from castfit.result.result import Result
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array
+
+
+METHODS = ("percentile", "bca")
+_FEW = 2  # draws that have a scatter
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BootstrapResult(DrawsResult, RefitsResult, SavedResult):
+    """Estimates from data sets that were drawn about a fit.
+
+    Attributes
+    ----------
+    result : Result
+        The fit.
+    kind : str
+        How data were drawn.
+    rows : tuple of Refit
+        One for each data set, whatever became of it.
+    message : str
+        How the run ended, in words.
+    time : float
+        Seconds; after a resumed run those of its last part.
+    header : dict
+        What it belongs to, for `save`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> drawn = cf.bootstrap(result, samples=20, rng=0)
+    >>> lower, upper = drawn.confidence_intervals(0.8, method="percentile")["k1"]
+    >>> 0 < lower < upper
+    True
+    """
+
+    _driver = _contents = "bootstrap"
+
+    result: Result
+    kind: str
+    rows: tuple[Refit, ...]
+    message: str
+    time: float
+    header: Mapping[str, Any]
+
+    @cached_property
+    def solved(self) -> tuple[Refit, ...]:
+        """The rows of fits that succeeded, of which everything else is made."""
+        return tuple(row for row in self.rows if row.success)
+
+    @property
+    def thetas(self) -> Array:
+        """The estimates of all fits that succeeded, search scale, (n, n_theta)."""
+        return self._thetas
+
+    @cached_property
+    def _thetas(self) -> Array:
+        return np.array([row.theta for row in self.solved]).reshape(-1, len(self.names))
+
+    @property
+    def sigmas(self) -> dict[str, Array]:
+        """The unknown standard deviations that were eliminated, (n,) each: the most likely values."""
+        return {name: np.array([row.sigmas.get(name, np.nan) for row in self.solved]) for name in self.result.sigmas}
+
+    @property
+    def table(self) -> dict[str, NDArray[Any]]:
+        """All data sets as columns, for instance for ``pandas.DataFrame(drawn.table)``; NaN where a fit failed."""
+        cells: dict[str, Callable[[Refit], Any]] = {
+            "data set": lambda row: row.index,
+            "status": lambda row: row.status,
+            "chi2": lambda row: row.chi2,
+            "start": lambda row: row.start,
+            "iterations": lambda row: row.iterations,
+            "time": lambda row: row.time,
+        }
+        found = dict(zip((row.index for row in self.solved), self.natural.tolist(), strict=True))
+        absent = dict.fromkeys(self.names, np.nan)
+
+        def values(row: Refit) -> dict[str, float]:
+            return dict(zip(self.names, found[row.index], strict=True)) if row.index in found else absent
+
+        return columns(self.rows, cells, values=values)
+
+    @property
+    def covariance(self) -> Array:
+        """Covariance of the draws, natural scale, (n_theta, n_theta)."""
+        if len(self.solved) < _FEW:
+            return np.full((len(self.names), len(self.names)), np.nan)
+        return np.atleast_2d(np.cov(self.natural, rowvar=False))
+
+    @property
+    def standard_errors(self) -> dict[str, float]:
+        """Standard deviations of the draws, natural scale."""
+        with np.errstate(invalid="ignore"):
+            return dict(zip(self.names, np.sqrt(np.diag(self.covariance)).tolist(), strict=True))
+
+    @property
+    def correlation(self) -> Array:
+        """Correlation of the draws, (n_theta, n_theta); NaN of what does not move."""
+        errors = np.sqrt(np.diag(self.covariance))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return self.covariance / errors[:, None] / errors
+
+    @property
+    def bias(self) -> dict[str, float]:
+        """By how much the mean of the draws exceeds the estimate, natural scale: estimates minus this are unbiased."""
+        mean = self.natural.mean(axis=0) if len(self.solved) else np.full(len(self.names), np.nan)
+        return {n: float(m) - self.result.values[n] for n, m in zip(self.names, mean, strict=True)}
+
+    @renamed(level="confidence_level")
+    def confidence_intervals(
+        self, confidence_level: float | None = None, method: str = "bca", *, jackknife: LeaveOutResult | None = None
+    ) -> dict[str, tuple[float, float]]:
+        """Return the interval of each estimate.
+
+        Parameters
+        ----------
+        confidence_level : float, optional
+            By default the result's `confidence_level`.
+        method : {"bca", "percentile"}
+            "percentile" takes quantiles of the draws; "bca" corrects them for bias and for a spread that changes with
+            the quantity, for which it needs to know what each datum pulls the estimates by.
+        jackknife : LeaveOutResult, optional
+            Where "bca" has that from: `castfit.leave_out`, of experiments or, exactly, of values.  By default values
+            are left out linearly, at the estimate, which costs nothing.
+
+        Returns
+        -------
+        dict
+            NaN where there are too few draws for the level, and for "bca" where all draws lie on one side of the
+            estimate.
+        """
+        chosen = self.result.confidence_level if confidence_level is None else confidence_level
+        given: Any = jackknife
+        mistakes = option_mistakes(
+            (
+                "confidence_level",
+                confidence_level,
+                is_within(chosen, 0.0, 1.0, strictly=True),
+                "it lies between 0 and 1",
+            ),
+            ("method", method, is_one_of(method, *METHODS), "choose 'bca' or 'percentile'"),
+            ("jackknife", jackknife, given is None or isinstance(given, LeaveOutResult), "give castfit.leave_out(...)"),
+        )
+        if given is not None and is_one_of(method, "percentile"):
+            mistakes.append("jackknife is for method='bca'; leave it out")
+        if isinstance(given, LeaveOutResult) and given.names != self.names:
+            mistakes.append("jackknife is that of another fit; give castfit.leave_out of the same result")
+        check("confidence_intervals", mistakes)
+        chosen = float(chosen)
+        if method == "percentile":
+            pairs = [percentile(column, chosen) for column in self.thetas.T]
+        else:
+            a = self._acceleration if given is None else acceleration(given.moves)
+            each = zip(self.thetas.T, self.result.theta.tolist(), a.tolist(), strict=True)
+            pairs = [bca(column, at, own, chosen) for column, at, own in each]
+        ends = natural_value(np.array(pairs).reshape(-1, 2), self.result.log[:, None])
+        return {name: (low, high) for name, (low, high) in zip(self.names, ends.tolist(), strict=True)}
+
+    @cached_property
+    def _acceleration(self) -> Array:
+        problem = self.result.problem
+        if problem is None:
+            said = "a loaded bootstrap does not know its model; use drawn.with_problem(problem) first"
+            raise InputError("confidence_intervals", [said])
+        posed = problem.posed.assuming(absolute_sigma=self.result.absolute_sigma)
+        return acceleration(case_deletion(posed, self.result))
+
+    @property
+    def limits(self) -> dict[str, dict[str, tuple[float, float]]]:
+        """The intervals by their method, those to rely on first, at the result's `confidence_level`."""
+        known = [m for m in METHODS[::-1] if m == "percentile" or self.result.problem is not None]
+        return {"BCa" if m == "bca" else m: self.confidence_intervals(method=m) for m in known}
+
+    def _records(self) -> Iterable[Mapping[str, Any]]:
+        first = {"kind": self.kind, "samples": len(self.rows), "result": self.result}
+        return [first, *({"row": row} for row in self.rows if row.finished)]
+
+    @classmethod
+    def _restored(cls, header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> BootstrapResult | None:
+        if not records:
+            return None
+        first = records[0]
+        kept = read_rows(records)
+        rows = tuple(kept.get(i, Refit(index=i)) for i in range(max(int(first["samples"]), *(i + 1 for i in kept), 0)))
+        ended = f"Read from a file: {len(kept)} of {len(rows)} data sets were fitted."
+        return cls(rebuilt(Result, first["result"]), first["kind"], rows, ended, np.nan, header)
+
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+        took = "" if np.isnan(self.time) else f", {self.time:.1f} s"
+        lines = [f"bootstrap, {self.kind}: {KINDS[self.kind]}{took}", self.message, ""]
+        lines += [*self._table(), "", *self._without(), *self._remarks()]
+        return "\n".join(lines)
+
+    def _table(self) -> list[str]:
+        level = f"{100 * self.result.confidence_level:g} %"
+        methods = [m for m in METHODS if m == "percentile" or self.result.problem is not None]
+        found = [self.confidence_intervals(method=m) for m in methods] + [self.result.confidence_intervals()]
+        heads = [f"{level} {'BCa' if m == 'bca' else m}" for m in methods] + [f"{level} linear"]
+        rows = [("", "value", "bias", "std. error", "linear", *heads)]
+        for name, value in self.result.values.items():
+            error, linear = self.standard_errors[name], self.result.standard_errors[name]
+            cells = [_interval(pairs[name], error) for pairs in found]
+            rows.append((name, rounded(value, error), f"{self.bias[name]:.2g}", _error(error), _error(linear), *cells))
+        return aligned(rows, "<>>>>" + "<" * len(heads))
+
+    def _without(self) -> list[str]:
+        """Say which fits failed and what that may do to the intervals."""
+        failed = len(self._failed)
+        if not failed:
+            return []
+        level = self.result.confidence_level
+        wider: list[str] = []
+        for name, column in zip(self.names, self.thetas.T, strict=True):
+            low, high = percentile(column, level)
+            least, most = worst(column, failed, level)
+            wider.append(f"{name} {_growth(high - low, most - least)}")
+        shown = ", ".join(wider[:6]) + (", ..." if len(wider) > 6 else "")
+        return [
+            *self._failure_lines(),
+            f"{failed} of {failed + len(self.solved)} fits failed; errors and intervals are those of the others.",
+            "Had all of them ended beyond either limit, percentile intervals would be wider, in search scale: "
+            f"{shown}.",
+            "",
+        ]
+
+    def _remarks(self) -> list[str]:
+        said: list[str] = []
+        fewest = int(np.ceil(2.0 / (1.0 - self.result.confidence_level))) - 1
+        if len(self.solved) < fewest:
+            level = f"{100 * self.result.confidence_level:g} %"
+            said.append(f"{len(self.solved)} draws are too few for {level} intervals; {fewest} are the least.")
+        elsewhere = sum(row.elsewhere for row in self.solved)
+        if elsewhere:
+            said.append(
+                f"In {elsewhere} of {len(self.solved)} data sets another start found a better optimum than the "
+                "estimate did: the draws are of several optima."
+            )
+        held = [n for n in self.names if n in self.result.active]
+        if held:
+            said.append(f"A bound holds {', '.join(held)} at the estimate; its draws pile up there.")
+        posed = None if self.result.problem is None else self.result.problem.posed
+        if posed is not None and posed.every_prior:
+            said.append(
+                "Priors were not drawn anew: where they hold information, more is unknown than estimates scatter."
+            )
+        if posed is not None and len(self.solved) >= fewest:
+            both = self.confidence_intervals(), self.confidence_intervals(method="percentile")
+            none = [n for n in self.names if np.isnan(both[0][n]).any() and np.isfinite(both[1][n]).all()]
+            if none:
+                said.append(
+                    f"BCa limits of {', '.join(none)} are quantiles that {len(self.solved)} draws do not tell; raise "
+                    "samples."
+                )
+        if posed is not None:
+            said.append("BCa: acceleration from values left out one by one, linearly at the estimate.")
+        return said
+
+    def __repr__(self) -> str:
+        failed = len(self._failed)
+        return f"BootstrapResult({self.kind}: {len(self.solved)} draws of {text(list(self.names))}, {failed} failed)"
+
+
+def _error(value: float) -> str:
+    return f"{value:.3g}" if np.isfinite(value) else "inf" if value > 0 else "-"
+
+
+def _interval(pair: tuple[float, float], error: float) -> str:
+    if not np.isfinite(pair).all():
+        return "-"
+    low, high = (rounded(end, error) for end in pair)
+    return f"[{low}, {high}]"
+
+
+def _growth(before: float, after: float) -> str:
+    if not np.isfinite(after):
+        return "without limit"
+    return f"by {100 * (after / before - 1):.0f} %" if before > 0.0 else "as they are"
+
+
+def bootstrap(
+    result: Result,
+    kind: str = "residual",
+    *,
+    samples: int = 1000,
+    rng: int | np.random.Generator = 0,
+    transcription: Transcription | str | None = None,
+    solver: Solver | str | None = None,
+    starts: int | Sequence[Mapping[str, float]] = 0,
+    limits: Mapping[str, Any] | None = None,
+    workers: int | Executor = 1,
+    max_time: float = np.inf,
+    fit_max_time: float = np.inf,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    callback: Callable[[RefitProgress], Any] | None = None,
+    verbose: int = 0,
+) -> BootstrapResult:
+    """Fit data sets that are drawn about a fit, to see how its estimates scatter.
+
+    Every fit begins at the estimate, with its whole trajectory.  The numbers do not depend on `workers`: the data of
+    each fit come from a random stream of their own.  Priors stay as they are, so that where they hold information
+    estimates scatter less than is unknown about them; `castfit.sample` counts both.
+
+    Parameters
+    ----------
+    result : Result
+        Of a fit that succeeded, with its problem.
+    kind : {"residual", "wild", "parametric"}
+        "residual" adds to each prediction the residual of another value of the same output, made as large as an error
+        by its leverage: nothing is assumed of their distribution but that it is the same for all.  "wild" keeps the
+        size of each value's own residual and draws its sign, for errors that differ in size and nobody knows how.
+        "parametric" draws from the noise models, any of them, at the estimates; sigmas that were estimated without
+        bias.  The first two are refused for counts, values with limits of detection and likelihoods of your own.
+    samples : int
+        How many data sets; some 100 for standard errors, 1000 for limits of 95 % intervals.
+    rng : int or numpy.random.Generator
+    transcription, solver : optional
+        As for `fit`.
+    starts : int or sequence of mappings
+        From how many other starts each data set is fitted beside, drawn as by `multistart`; the best optimum counts.
+    limits : mapping from quantity name, optional
+        Where those are drawn, as for `multistart`; by default between the bounds.
+    workers : int or concurrent.futures.Executor
+        As for `multistart`.
+    max_time, fit_max_time : float
+        Seconds for everything, and for one data set.  What is there when they end counts.
+    checkpoint : str or Path, optional
+        A file to which every fit is written at once.
+    resume : bool
+        Whether to continue the checkpoint if it exists: what is finished is not repeated.  `samples` may have grown.
+    callback : callable, optional
+        Called in this process with a `RefitProgress` after each fit; no more are run when it returns True.
+    verbose : {0, 1, 2}
+        Nothing, the state of the run (live on a terminal), one line per fit.
+
+    Returns
+    -------
+    BootstrapResult
+        Also if fits failed: they are counted by their cause, and its summary says what they may do to the intervals.
+
+    Raises
+    ------
+    InputError
+        For misuse: a result that is no solution or does not know its problem, a kind that its noise does not allow,
+        options out of range, a checkpoint that belongs to something else.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> drawn = cf.bootstrap(result, kind="parametric", samples=20, rng=0)
+    >>> drawn
+    BootstrapResult(parametric: 20 draws of ['k1', 'k2'], 0 failed)
+    """
+    right, wrong = is_one_of(kind, *KINDS), rng_mistakes(rng)
+    mistakes = option_mistakes(
+        ("kind", kind, right, f"choose {', '.join(map(repr, KINDS))}"),
+        ("samples", samples, is_count(samples, 1), "give at least 1"),
+    )
+    mistakes += wrong
+    asked, chosen, run = refit_options(
+        transcription, solver, mistakes, workers=workers, max_time=max_time, fit_max_time=fit_max_time,
+        callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume,
+    )  # fmt: skip
+    posed = solved_problem("bootstrap", result, mistakes)
+    seed = 0 if wrong else seed_from(rng)
+    mistakes += kind_mistakes(kind, posed, result) if right else []
+    none = is_count(starts, 0, 0)
+    if isinstance(starts, bool) or (isinstance(starts, (int, np.integer)) and starts < 0):
+        mistakes.append(f"starts is {text(starts)}; give 0 for none, or how many")
+        none = True
+    others = () if none or mistakes else draw(posed, starts, None, limits, seed, mistakes).first
+    if none and limits is not None:
+        mistakes.append("limits say where other starts are drawn; give starts=3, say, or leave limits out")
+    check("bootstrap", mistakes)
+    recipe = resampling(kind, posed, result, seed)
+    plan = RefitPlan(posed, asked, chosen, recipe, tuple(others)).along(result)
+    estimate = digest(result.theta, recipe.predictions, recipe.spreads, recipe.errors)
+    entries = {"kind": kind, "seed": seed, "estimate": estimate, "starts": [dict(start) for start in others]}
+    first = {"kind": kind, "samples": int(samples), "result": result}
+    blank = [Refit(index=i) for i in range(int(samples))]
+    ended = refit_all("bootstrap", "data sets", plan, blank, run, entries, first)
+    return BootstrapResult(result, kind, ended.rows, ended.message, ended.time, ended.header)

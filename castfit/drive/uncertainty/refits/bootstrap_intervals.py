@@ -1,0 +1,80 @@
+"""Limits of an interval from draws of an estimate: percentiles, and BCa, bias-corrected and accelerated.
+
+Notation
+--------
+t_1 ... t_B   draws of an estimate in any order, t the estimate itself
+z_p           quantile of the normal distribution, Phi its distribution function
+d_i           what the estimate moves by when datum (or experiment) i is left out
+
+    percentile:   quantiles p and 1 - p of the draws, with  p = (1 - level) / 2
+    BCa:          quantiles  Phi(z0 + (z0 + z) / (1 - a (z0 + z)))  for  z = z_p and z_(1-p)      [Efron 1987]
+                  z0 = Phi^-1(share of draws below t),    a = sum (-d_i + mean d)^3 / 6 (sum (d_i - mean d)^2)^(3/2)
+
+The quantile p of B draws is the one at (B + 1) p in order of size; where that is below the first or above the last
+there is none: a probability that small says nothing about so few draws.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import special
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+
+
+_EQUAL = 1e-9  # of their scatter: draws that are the estimate itself, as at a bound
+
+
+def quantiles(draws: Array, p: Array) -> Array:
+    """Return quantiles (k,) of draws (B,); NaN for what so few draws do not tell."""
+    count = draws.size
+    out = np.full(p.shape, np.nan)
+    known = np.isfinite(p) & (p * (count + 1) >= 1.0 - 1e-9) & ((1.0 - p) * (count + 1) >= 1.0 - 1e-9)
+    if count and known.any():
+        out[known] = np.quantile(draws, p[known], method="weibull")
+    return out
+
+
+def percentile(draws: Array, level: float) -> tuple[float, float]:
+    """Return the limits of the percentile interval."""
+    low, high = quantiles(draws, np.array([0.5 - level / 2, 0.5 + level / 2])).tolist()
+    return low, high
+
+
+def bca(draws: Array, estimate: float, acceleration: float, level: float) -> tuple[float, float]:
+    """Return the limits of the BCa interval; NaN where all draws lie on one side of the estimate."""
+    z0 = bias_correction(draws, estimate)
+    z = special.ndtri(np.array([0.5 - level / 2, 0.5 + level / 2]))
+    with np.errstate(all="ignore"):
+        steep = 1.0 - acceleration * (z0 + z)
+        p = np.where(steep > 0.0, special.ndtr(z0 + (z0 + z) / steep), np.nan)
+    low, high = quantiles(draws, p).tolist()
+    return low, high
+
+
+def bias_correction(draws: Array, estimate: float) -> float:
+    """Return z0; infinite where all draws lie on one side of the estimate, NaN without any."""
+    if not draws.size:
+        return np.nan
+    same = np.abs(draws - estimate) <= _EQUAL * float(np.std(draws))
+    share = float(np.mean(np.where(same, 0.5, draws < estimate)))
+    return float(special.ndtri(share))
+
+
+def acceleration(moves: Array) -> Array:
+    """Return a (n,) from what estimates move by when a datum or an experiment is left out, (m, n); NaN is not known."""
+    count = np.maximum(np.isfinite(moves).sum(axis=0), 1)
+    away = np.nansum(moves, axis=0) / count - moves
+    squares, cubes = np.nansum(away**2, axis=0), np.nansum(away**3, axis=0)
+    return np.where(squares > 0.0, cubes / (6.0 * np.where(squares > 0.0, squares, 1.0) ** 1.5), 0.0)
+
+
+def worst(draws: Array, failed: int, level: float) -> tuple[float, float]:
+    """Return the percentile limits if all draws that failed had ended below the lower or above the upper one."""
+    whole = draws.size + failed
+    tail = 0.5 - level / 2
+    low = (tail * (whole + 1) - failed) / (draws.size + 1)
+    return tuple(quantiles(draws, np.array([low, 1.0 - low])).tolist())

@@ -1,0 +1,409 @@
+"""`coverage`: whether intervals contain the truth as often as they promise, for a model, its times and its noise.
+
+truth --noise models--> data sets --fit (here, processes, executor)--> intervals --> share that contains the truth
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.arguments import is_count, is_one_of, named, option_mistakes, real, rng_mistakes, text
+from castfit._support.renamed import renamed, renamed_attribute
+from castfit._support.status import check, suggest
+from castfit._support.text_tables import aligned, rounded
+from castfit.drive.run.checkpoint import described
+from castfit.drive.run.options import require_problem
+from castfit.drive.run.run_result import columns
+from castfit.drive.uncertainty.inputs import seed_from, solved_problem
+from castfit.drive.uncertainty.profile.profile import profile_limits
+from castfit.drive.uncertainty.refits.per_datum import groups
+from castfit.drive.uncertainty.refits.resampling import Resampling, drawing_mistakes, kind_mistakes, resampling
+from castfit.drive.uncertainty.refits.run import (
+    Refit,
+    RefitPlan,
+    RefitProgress,
+    RefitsResult,
+    refit_all,
+    refit_options,
+)
+from castfit.fit.methods import Solver, Transcription
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.fingerprint import digest
+from castfit.problem.problem import Posable
+from castfit.result.covariance import quantile
+from castfit.result.result import Result
+from castfit.transcribe.single_shooting import SingleShooting
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array
+
+_SURE = 0.99  # probability of the range that a share must leave for a word
+
+Intervals = Callable[[Result, float], Mapping[str, tuple[float, float]]]
+"""Returns the intervals of a result at a level, by name; defined in a module, so that processes can call it."""
+
+
+@dataclass(frozen=True)
+class Covered:
+    """How well the intervals of one quantity do.
+
+    intervals : how many there are
+    share, error : the part of them that contains the truth, NaN without any, and its binomial standard error
+    below, above : the parts that lie wholly below the truth, and above it
+    bias, bias_error : mean estimate minus truth, natural scale, and its standard error from the number of data sets
+    scatter, standard_error : standard deviation of the estimates; mean of the standard errors that the fits give
+    width : the mean one of the intervals
+    """
+
+    truth: float
+    intervals: int
+    share: float
+    error: float
+    below: float
+    above: float
+    bias: float
+    bias_error: float
+    scatter: float
+    standard_error: float
+    width: float
+
+    def verdict(self, level: float) -> str:
+        """Say in words whether intervals keep what they promise."""
+        if not self.intervals:
+            return "no interval"
+        low, high = wilson(self.share, self.intervals, _SURE)
+        if low <= level <= high:
+            return "as promised"
+        return "too narrow" if self.share < level else "too wide"
+
+
+def wilson(share: float, count: int, level: float) -> tuple[float, float]:
+    """Return where the probability of an event lies that happened in a part of so many cases [Wilson 1927]."""
+    z2 = quantile(level, np.inf) ** 2 / count
+    middle = (share + z2 / 2) / (1 + z2)
+    reach = np.sqrt(z2 * (share * (1 - share) + z2 / 4)) / (1 + z2)
+    return float(middle - reach), float(middle + reach)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CoverageResult(RefitsResult):
+    """How often intervals contain the truth, for data sets that were drawn at it.
+
+    Attributes
+    ----------
+    posed : Posed
+        The design.
+    truth : dict
+        The true values by name.
+    confidence_level : float
+        The nominal probability.
+    intervals : str
+        What kind of intervals.
+    rows : tuple of Refit
+        One for each data set.
+    message : str
+        How the run ended, in words.
+    time : float
+        Seconds.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> checked = cf.coverage(result, samples=8)
+    >>> 0 <= checked.quantities["k1"].share <= 1
+    True
+    """
+
+    posed: Posed
+    truth: Mapping[str, float]
+    confidence_level: float
+    intervals: str
+    rows: tuple[Refit, ...]
+    message: str
+    time: float
+    level = renamed_attribute("level", "confidence_level")
+
+    @property
+    def fitted(self) -> int:
+        """How many fits succeeded."""
+        return sum(row.success for row in self.rows)
+
+    @cached_property
+    def quantities(self) -> dict[str, Covered]:
+        """What was found of each quantity."""
+        solved = [row for row in self.rows if row.success]
+        thetas = np.array([row.theta for row in solved]).reshape(-1, len(self.posed.names))
+        with np.errstate(over="ignore"):
+            natural = self.posed.to_natural(thetas)
+        return {
+            name: _covered(self.truth[name], solved, name, natural[:, self.posed.names.index(name)])
+            for name in self.truth
+        }
+
+    @property
+    def share(self) -> float:
+        """The part of all intervals together that contains the truth."""
+        found = [c for c in self.quantities.values() if c.intervals]
+        total = sum(c.intervals for c in found)
+        return sum(c.share * c.intervals for c in found) / total if total else np.nan
+
+    @property
+    def table(self) -> dict[str, NDArray[Any]]:
+        """All data sets as columns: status, estimates, and the ends of every interval; NaN where there is none."""
+        cells: dict[str, Callable[[Refit], Any]] = {
+            "data set": lambda row: row.index,
+            "status": lambda row: row.status,
+            "chi2": lambda row: row.chi2,
+        }
+        for k, side in enumerate(("lower", "upper")):
+            for name in self.truth:
+                cells[f"{name} {side}"] = _end(name, k)
+        return columns(self.rows, cells)
+
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+        heads = ("", "truth", "inside", "below", "above", "bias", "scatter", "std. error", "width", "")
+        rows: list[tuple[str, ...]] = [heads]
+        for name, c in self.quantities.items():
+            inside = f"{100 * c.share:.1f} ± {100 * c.error:.1f} %"
+            sides = (f"{100 * c.below:.1f} %", f"{100 * c.above:.1f} %")
+            bias = f"{c.bias:.2g} ± {c.bias_error:.1g}"
+            figures = (f"{c.scatter:.3g}", f"{c.standard_error:.3g}", f"{c.width:.3g}")
+            rows.append(
+                (name, rounded(c.truth, c.scatter), inside, *sides, bias, *figures, c.verdict(self.confidence_level))
+            )
+        count = f"{self.fitted} data sets"
+        level = f"{100 * self.confidence_level:g} %"
+        lines = [f"coverage of {self.intervals} intervals, nominal {level}, {count}: {self.time:.1f} s"]
+        lines += [self.message, "", *aligned(rows, "<" + ">" * 8 + "<")]
+        failed = len(self._failed)
+        if failed:
+            least = self.share * self.fitted / (self.fitted + failed) if self.fitted else 0.0
+            lines += ["", *self._failure_lines()]
+            lines.append(
+                f"{failed} fits failed and have no interval; were these counted as missing the truth, "
+                f"{100 * least:.1f} % would be inside."
+            )
+        open_ = {n: self.fitted - c.intervals for n, c in self.quantities.items() if c.intervals < self.fitted}
+        if open_:
+            said = ", ".join(f"{n} in {count}" for n, count in open_.items())
+            lines += ["", f"Without an interval though the fit succeeded (held by a bound, or not determined): {said}."]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        share = f"{100 * self.share:.1f} %" if self.fitted else "none"
+        level = f"{100 * self.confidence_level:g} %"
+        return f"CoverageResult({self.intervals}, nominal {level}: {share} of {self.fitted} data sets)"
+
+
+@renamed(level="confidence_level")
+def coverage(
+    problem: Posable | Result,
+    truth: Mapping[str, float] | None = None,
+    *,
+    sigma: float | Mapping[str, float] | None = None,
+    samples: int = 500,
+    confidence_level: float = 0.95,
+    intervals: str | Intervals = "linear",
+    start: str = "truth",
+    rng: int | np.random.Generator = 0,
+    transcription: Transcription | str | None = None,
+    solver: Solver | str | None = None,
+    workers: int | Executor = 1,
+    max_time: float = np.inf,
+    fit_max_time: float = np.inf,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    callback: Callable[[RefitProgress], Any] | None = None,
+    verbose: int = 0,
+) -> CoverageResult:
+    """Fit data sets that are drawn at known values, and count the intervals that contain these.
+
+    The design is the problem's: its model, times, outputs, noise models and bounds; its measured values do not matter,
+    but for standard deviations that were given relative to them.
+
+    Parameters
+    ----------
+    problem : Problem, Posed or Result
+        The design; of a result, its estimates are the truth, sigmas included.
+    truth : mapping from name to value, optional
+        True values of estimated quantities, natural scale; others are at their guess.
+    sigma : float or mapping from name to float, optional
+        True standard deviations that the fits do not know and eliminate, by the names of `unknown`, or their outputs;
+        a number for all.  A result knows them.
+    samples : int
+        How many data sets: with 500, shares are known to one part in a hundred.
+    confidence_level : float
+        The nominal probability.
+    intervals : {"linear", "profile"} or callable
+        "linear" are those of ``result.confidence_intervals``, "profile" those of `castfit.profile`; or a function of a
+        `Result` and a level that returns ``{name: (lower, upper)}``, defined in a module.
+    start : {"truth", "guess"}
+        Where fits begin.
+    rng, transcription, solver, workers, max_time, fit_max_time, checkpoint, resume, callback, verbose
+        As for `bootstrap`.
+
+    Returns
+    -------
+    CoverageResult
+        Per quantity the share of intervals that contain the truth, with its binomial error, bias and widths.
+
+    Raises
+    ------
+    InputError
+        For misuse: names that are not estimated, a sigma that is missing, noise that cannot be drawn, ...
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> checked = cf.coverage(result, samples=8)  # 500 tell something
+    >>> checked.fitted, list(checked.quantities)
+    (8, ['k1', 'k2'])
+    """
+    wrong = rng_mistakes(rng)
+    number = real(confidence_level)
+    mistakes = option_mistakes(
+        ("samples", samples, is_count(samples, 1), "give at least 1"),
+        ("confidence_level", confidence_level, number is not None and 0.0 < number < 1.0, "it lies between 0 and 1"),
+        ("intervals", intervals, is_one_of(intervals, *KINDS) or callable(intervals),
+         "choose 'linear' or 'profile', or give a function of a Result and a level"),
+        ("start", start, is_one_of(start, "truth", "guess"), "choose 'truth' or 'guess'"),
+    )  # fmt: skip
+    mistakes += wrong
+    asked, chosen, run = refit_options(
+        transcription, solver, mistakes, workers=workers, max_time=max_time, fit_max_time=fit_max_time,
+        callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume,
+    )  # fmt: skip
+    seed = 0 if wrong else seed_from(rng)
+    if isinstance(problem, Result):
+        posed = solved_problem("coverage", problem, mistakes)
+        if truth is not None or sigma is not None:
+            mistakes.append("a result says the truth and its sigmas itself; give its problem for other ones")
+        mistakes += kind_mistakes("parametric", posed, problem)
+        check("coverage", mistakes)
+        theta, recipe = problem.theta, resampling("parametric", posed, problem, seed)
+    else:
+        require_problem("coverage", problem, mistakes)
+        posed = problem.posed
+        theta, sigmas = _theta(posed, truth, mistakes), _sigmas(posed, sigma, mistakes)
+        mistakes += drawing_mistakes(posed)
+        check("coverage", mistakes)
+        recipe = _at_truth(posed, theta, sigmas, seed)
+    assert number is not None
+    values = dict(zip(posed.names, posed.to_natural(theta).tolist(), strict=True))
+    reads = partial(_ends, KINDS[intervals] if isinstance(intervals, str) else intervals, number)
+    plan = RefitPlan(posed, asked, chosen, recipe, reads=reads)
+    if isinstance(problem, Result) and start == "truth":
+        plan = plan.along(problem)
+    else:
+        plan = replace(plan, starts=({} if start == "guess" else values,))
+    label = intervals if isinstance(intervals, str) else described(intervals)
+    drawn = digest(theta, recipe.predictions, recipe.spreads)
+    entries = {"seed": seed, "confidence_level": number, "intervals": label, "start": start, "truth": drawn}
+    blank = [Refit(index=i) for i in range(int(samples))]
+    ended = refit_all("coverage", "data sets", plan, blank, run, entries, {"level": number, "intervals": label})
+    return CoverageResult(posed, values, number, label, ended.rows, ended.message, ended.time)
+
+
+def _linear(result: Result, level: float) -> Mapping[str, tuple[float, float]]:
+    return result.confidence_intervals(level)
+
+
+KINDS: Mapping[str, Intervals] = {"linear": _linear, "profile": profile_limits}
+"""Intervals by their names."""
+
+
+def _ends(intervals: Intervals, level: float, result: Result) -> dict[str, tuple[float, float]]:
+    """Read intervals and standard errors from a fit."""
+    found = intervals(result, level)
+    errors = {f"standard error of {n}": (e, e) for n, e in result.standard_errors.items()}
+    return {name: (float(low), float(high)) for name, (low, high) in found.items()} | errors
+
+
+def _theta(posed: Posed, truth: Any, mistakes: list[str]) -> Array:
+    theta = posed.to_natural(posed.guess)
+    for name, value in named("truth", truth, mistakes).items():
+        number = real(value)
+        if name not in posed.names:
+            mistakes.append(f"truth: '{name}' is not estimated: {suggest(name, posed.names)}")
+            continue
+        q = posed.quantities[posed.names.index(name)]
+        if number is None or not np.isfinite(number) or not q.lower <= number <= q.upper:
+            mistakes.append(f"truth: '{name}' is {text(value)}; give a number between its bounds")
+        elif q.scale == "log" and number <= 0.0:
+            mistakes.append(f"truth: '{name}' is {number:g}, but its scale is 'log'; give a positive number")
+        else:
+            theta[posed.names.index(name)] = number
+    return posed.to_search(theta)
+
+
+def _sigmas(posed: Posed, given: Any, mistakes: list[str]) -> list[float]:
+    """Return the true value of each sigma that is eliminated."""
+    labels = [name or "sigma" for name in posed.groups]
+    if not labels:
+        if given is not None:
+            mistakes.append("sigma is given, but the problem knows all standard deviations; leave it out")
+        return []
+    if isinstance(given, Mapping):
+        values = named("sigma", given, mistakes)
+        mistakes += [f"sigma: '{n}' is unknown nowhere: {suggest(n, labels)}" for n in values if n not in labels]
+    else:
+        values = {} if given is None else dict.fromkeys(labels, given)
+    out: list[float] = []
+    for name in labels:
+        number = real(values.get(name))
+        if number is None or not 0.0 < number < np.inf:
+            shown = "missing" if values.get(name) is None else text(values[name])
+            mistakes.append(f"the true standard deviation '{name}' is {shown}; give sigma=, a positive number")
+        out.append(number or 1.0)
+    return out
+
+
+def _at_truth(posed: Posed, theta: Array, sigmas: list[float], seed: int) -> Resampling:
+    """Make the recipe of data at true values."""
+    staged = SingleShooting().transcribe(posed, theta).explicit()
+    at = staged.evaluate(theta)
+    if not at.ok:
+        check("coverage", [f"the model cannot be simulated at the truth ({staged.explain(theta)}); give other values"])
+    predictions, spreads, _ = (np.concatenate(part) for part in zip(*staged.standardised(theta), strict=True))
+    spreads = spreads * np.append(sigmas, 1.0)[groups(posed)]
+    return Resampling("parametric", predictions, spreads, np.full(predictions.size, np.nan), seed)
+
+
+def _end(name: str, k: int) -> Callable[[Refit], float]:
+    return lambda row: row.found.get(name, (np.nan, np.nan))[k]
+
+
+def _covered(truth: float, solved: list[Refit], name: str, estimates: Array) -> Covered:
+    ends = np.array([row.found.get(name, (np.nan, np.nan)) for row in solved]).reshape(-1, 2)
+    known = np.isfinite(ends).any(axis=1) & ~np.isnan(ends).any(axis=1)  # one that is open on one side is one
+    errors = np.array([row.found.get(f"standard error of {name}", (np.nan, np.nan))[0] for row in solved])
+    low: Array = ends[known, 0]
+    high: Array = ends[known, 1]
+    n, several = int(known.sum()), estimates.size > 1
+    share = float(np.mean((low <= truth) & (truth <= high))) if n else np.nan
+    scatter = float(np.std(estimates, ddof=1)) if several else np.nan
+    return Covered(
+        truth=truth,
+        intervals=n,
+        share=share,
+        error=float(np.sqrt(share * (1 - share) / n)) if n else np.nan,
+        below=float(np.mean(high < truth)) if n else np.nan,
+        above=float(np.mean(low > truth)) if n else np.nan,
+        bias=float(np.mean(estimates)) - truth if estimates.size else np.nan,
+        bias_error=scatter / np.sqrt(estimates.size) if several else np.nan,
+        scatter=scatter,
+        standard_error=float(np.mean(errors[known])) if n else np.nan,
+        width=float(np.mean(high - low)) if n else np.nan,
+    )

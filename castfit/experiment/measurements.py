@@ -1,0 +1,402 @@
+"""Measurements as users give them, read into one series each: tables and mappings, dates, deviations and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import date, timedelta, timezone
+from numbers import Number
+from typing import TYPE_CHECKING, Any, cast
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.arguments import is_one_of, named, real, reals, text
+from castfit._support.reprs import brief
+from castfit._support.status import suggest, unknown_names
+from castfit.densities.noise.base import Noise
+from castfit.densities.noise.gaussian import Gaussian
+from castfit.densities.noise.unknown import Unknown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array
+
+_FAR = 10.0  # spans of the data; initial states that hold so long before the first datum are hardly meant
+_LARGEST = 1e100  # whose square is a number
+_RESOLVED = 1e6 * np.finfo(float).eps  # length of an experiment, relative to its times
+UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "week": 604800}  # in seconds
+_GIVE = f"say in which unit the model counts time, time_unit= one of {', '.join(map(repr, UNITS))}"
+
+
+@brief
+@dataclass(frozen=True)
+class Relative:
+    """Standard deviations proportional to the measured value; create it with `relative`."""
+
+    fraction: float
+    floor: float = 0.0
+
+
+@dataclass(frozen=True)
+class TimeSeries:
+    """Values of one quantity at its times, replicates in columns."""
+
+    times: Array  # (n,)
+    values: Array  # (n, replicates)
+    shape: tuple[int, ...]  # as the user gave the values
+
+
+def is_frame(data: Any) -> bool:
+    """Tell a pandas DataFrame, without importing pandas."""
+    return hasattr(data, "columns") and hasattr(data, "index") and hasattr(data, "iloc")
+
+
+def _columns(frame: Any, mistakes: list[str]) -> dict[str, Any]:
+    names = [str(c) for c in frame.columns]
+    mistakes += [f"the DataFrame has several columns '{n}'" for n in dict.fromkeys(names) if names.count(n) > 1]
+    return {n: frame.iloc[:, i] for i, n in enumerate(names)}
+
+
+def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeries]:
+    """Read every accepted form of data into one series per name."""
+    columns: dict[str, Any]
+    if is_frame(data):
+        columns = _columns(data, mistakes)
+        if time is None:
+            time = data.index
+        elif isinstance(time, (str, int)):
+            if str(time) not in columns:
+                mistakes.append(f"the DataFrame has no time column '{time}': {suggest(str(time), columns)}")
+                return {}
+            time = columns.pop(str(time))
+    elif isinstance(data, Mapping):
+        columns = named("data", data, mistakes)
+        if isinstance(time, str):
+            mistakes.append(f"time is the text '{time}'; give the times, or a DataFrame with that column")
+            return {}
+    else:
+        mistakes.append(f"data is a {type(data).__name__}; give a mapping from names to values, or a pandas DataFrame")
+        return {}
+    common = None if time is None else reals(time)
+    if time is not None and common is None:
+        mistakes.append(f"time is {text(time)}; give real numbers, for instance hours since the start")
+    series: dict[str, TimeSeries] = {}
+    for name, value in columns.items():
+        own = isinstance(value, tuple) and _are_arrays(cast("tuple[Any, ...]", value))
+        if not own and common is None:
+            if time is None:
+                mistakes.append(f"'{name}' has no times; give time=..., or (times, values)")
+            continue
+        t, y = (reals(value[0]), reals(value[1])) if own else (common, reals(value))
+        if t is None or y is None:
+            mistakes.append(f"'{name}' contains something that is no real number: {text(value)}")
+        elif t.ndim != 1 or y.ndim not in (1, 2) or y.shape[0] != t.size or y.size == 0:
+            mistakes.append(
+                f"'{name}' has values of shape {y.shape} at times of shape {t.shape}; "
+                "give (n_times,) or (n_times, n_replicates)"
+            )
+        else:
+            series[name] = TimeSeries(t, y.reshape(t.size, -1), y.shape)
+    if not columns:
+        mistakes.append("data is empty; give at least one measured quantity")
+    return series
+
+
+def _are_arrays(pair: tuple[Any, ...]) -> bool:
+    """Tell (times, values) from two measured numbers."""
+    return len(pair) == 2 and not all(v is None or isinstance(v, Number) for v in pair)
+
+
+def series_mistakes(series: Mapping[str, TimeSeries], start: float | None) -> list[str]:
+    """Find times and values that cannot be measurements."""
+    mistakes: list[str] = []
+    for name, s in series.items():
+        t, y = s.times, s.values
+        if not np.isfinite(t).all():
+            mistakes.append(f"the times of '{name}' contain NaN or infinity; leave such rows out")
+        elif (np.diff(t) < 0).any():
+            late = t[1:][np.diff(t) < 0][0]
+            mistakes.append(f"the times of '{name}' are not sorted (look at t = {late:g}); sort the rows by time")
+        elif start is not None and t[0] < start:
+            mistakes.append(f"'{name}' has a time {t[0]:g} before the start {start:g}; set start=, or drop the row")
+        if np.isinf(y).any():
+            mistakes.append(f"'{name}' contains infinite values; use NaN for what was not measured")
+        elif not np.isfinite(y).any():
+            mistakes.append(f"'{name}' contains no measured value (all NaN); leave it out")
+    return mistakes
+
+
+def scale_mistakes(
+    series: Mapping[str, TimeSeries], deviations: Mapping[str, Array], start: float, *, given: bool
+) -> list[str]:
+    """Find times and values with which floating-point numbers cannot reckon, and a start that was hardly meant."""
+    measured = [s.times[np.isfinite(s.values).any(axis=1)] for s in series.values()]
+    first, last = min(float(t[0]) for t in measured), max(float(t[-1]) for t in measured)
+    mistakes = time_mistakes(first, last, start, given=given)
+    for name, s in series.items():
+        y = np.abs(s.values[np.isfinite(s.values)])
+        if y.max(initial=0.0) > _LARGEST:
+            mistakes.append(f"'{name}' contains {y.max():g}; give it in another unit")
+        sigma = deviations.get(name)
+        if sigma is None:
+            continue
+        ratio = np.divide(np.abs(s.values), sigma, out=np.zeros_like(sigma), where=np.isfinite(s.values))
+        if sigma.max() > _LARGEST or sigma.min() < 1 / _LARGEST or ratio.max(initial=0.0) > _LARGEST:
+            span = f"between {sigma.min():g} and {sigma.max():g}"
+            mistakes.append(f"sigma of '{name}' is {span}, too far from the values; give it in another unit")
+    return mistakes
+
+
+def time_mistakes(first: float, last: float, start: float, *, given: bool) -> list[str]:
+    """Find times with which floating-point numbers cannot reckon, and a start, if none was given, that is hardly meant.
+
+    first, last : of the wanted or measured times
+    """
+    length, largest = last - start, max(abs(start), abs(last))
+    if largest > _LARGEST or 0 < length < 1 / _LARGEST:
+        return [f"the times reach from {start:g} to {last:g}; give them in another unit"]
+    if 0 < length < _RESOLVED * largest:
+        return [
+            f"the times from {start!r} to {last!r} are too close to each other for numbers of this size; "
+            f"count them from {start:g}"
+        ]
+    if not given and first > _FAR * (last - first) > 0:
+        return [
+            f"the times, from {first:g} to {last:g}, are far from 0: when do the initial states hold? "
+            f"Give start={first:g}, or start=0"
+        ]
+    return []
+
+
+# Dates
+
+
+def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) -> tuple[Any, Any, Any]:
+    """Replace dates, and lengths of time, among the times of data by numbers in a unit; the rest stays as it is.
+
+    Data, time and start are as `Experiment` takes them.  Dates count from `start`, if that is a date, else from the
+    first of them, where start becomes 0.
+    """
+    found = {key: stamps for key, value in _times(data, time).items() if (stamps := _stamps(value)) is not None}
+    origin = None if start is None else _stamps(start)
+    if not found and origin is None:
+        if unit is not None:
+            mistakes.append(
+                "time_unit is given, but the times are no dates; leave it out, numbers have the model's unit"
+            )
+        return data, time, start
+    if unit is None or not is_one_of(unit, *UNITS):
+        mistakes.append(f"the times are dates; {_GIVE}" if unit is None else f"time_unit is {text(unit)}; {_GIVE}")
+        unit = "s"  # so that other mistakes are found as well
+    kinds = {stamps.dtype.kind for stamps in [*found.values(), *([] if origin is None else [origin])]}
+    if len(kinds) > 1:
+        mistakes.append("some times are dates and others are lengths of time; give dates only, or lengths only")
+        found = {key: stamps.astype("M8[ns]") for key, stamps in found.items()}
+        kinds, origin = {"M"}, None
+    second = np.timedelta64(UNITS[unit], "s")
+    if kinds == {"m"}:
+        numbers = {key: stamps / second for key, stamps in found.items()}
+        start = start if origin is None else float(origin / second)
+    else:
+        origin = min(np.nanmin(stamps) for stamps in found.values()) if origin is None else origin
+        numbers = {key: (stamps - origin) / second for key, stamps in found.items()}
+        start = 0.0
+    for key, value in numbers.items():
+        data, time = _with_times(data, time, key, value)
+    return data, time, start
+
+
+def _times(data: Any, time: Any) -> dict[str | None, Any]:
+    """Return what are times: None for the common ones, and those of each series that has its own."""
+    common = time
+    if is_frame(data):
+        if time is None:
+            common = data.index
+        elif isinstance(time, str):
+            common = data[time] if list(data.columns).count(time) == 1 else None
+    own: dict[str | None, Any] = {}
+    if isinstance(data, Mapping):
+        series = cast("Mapping[Any, Any]", data)
+        own = {n: v[0] for n, v in series.items() if isinstance(v, tuple) and len(cast("tuple[Any, ...]", v)) == 2}
+    return {None: common, **own}
+
+
+def _with_times(data: Any, time: Any, key: str | None, numbers: NDArray[np.float64]) -> tuple[Any, Any]:
+    if key is not None:
+        return {**data, key: (numbers, data[key][1])}, time
+    if not is_frame(data):
+        return data, numbers
+    if time is None:
+        return data.set_axis(numbers, axis=0), time
+    return (data.assign(**{time: numbers}), time) if isinstance(time, str) else (data, numbers)
+
+
+def _stamps(value: Any) -> NDArray[Any] | None:
+    """Read dates (datetime64) or lengths of time (timedelta64), of a nanosecond; None if there are neither."""
+    zoned = getattr(value, "dt", value)  # of a Series, an Index has it itself
+    if getattr(zoned, "tz", None) is not None:
+        value = zoned.tz_convert(None)
+    if isinstance(value, (date, timedelta)):  # datetime and pandas.Timestamp are dates
+        value = [value]
+        return None if (read := _stamps(value)) is None else read[0]
+    if isinstance(value, (list, tuple)):
+        entries = cast("list[Any]", value)
+        if not entries or not all(isinstance(e, (date, timedelta, np.datetime64, np.timedelta64)) for e in entries):
+            return None
+        if any(getattr(e, "tzinfo", None) is not None for e in entries):
+            entries = [e.astimezone(timezone.utc).replace(tzinfo=None) for e in entries]
+        value = np.array(entries, dtype="m8[ns]" if isinstance(entries[0], (timedelta, np.timedelta64)) else "M8[ns]")
+    array: NDArray[Any] = np.asarray(value) if hasattr(value, "dtype") else np.zeros(0)
+    return array.astype(f"{array.dtype.kind}8[ns]") if array.dtype.kind in "mM" else None
+
+
+# Errors
+
+
+@dataclass(frozen=True)
+class NoiseSpec:
+    """What was said of the errors of an experiment's measurements, by output.
+
+    deviations : arrays like the values of the series, where numbers were given
+    noise : where more was said than that; `sigma` of a model is None (a number, or none needed), `Unknown` or an
+        expression
+    """
+
+    deviations: dict[str, Array]
+    noise: dict[str, Noise]
+
+
+def read_noise(sigma: Any, noise: Any, time: Any, series: Mapping[str, TimeSeries], mistakes: list[str]) -> NoiseSpec:
+    """Read what was given as `sigma` and as `noise`."""
+    models = _models(noise, series, mistakes)
+    spreads = {n: m.sigma for n, m in models.items() if _is_spread(m.sigma)}
+    numbers = {n: m.sigma for n, m in models.items() if m.sigma is not None and not _is_spread(m.sigma)}
+    twice = {*spreads, *numbers}
+    if _is_spread(sigma):
+        spreads = {**dict.fromkeys(series, sigma), **spreads}
+        sigma, given = None, set(series)
+    elif isinstance(sigma, Mapping) or is_frame(sigma):
+        mapping = named("sigma", sigma, mistakes) if isinstance(sigma, Mapping) else None
+        given = set(mapping or ())
+        if mapping is not None:
+            spreads = {**{n: s for n, s in mapping.items() if _is_spread(s)}, **spreads}
+            sigma = {n: s for n, s in mapping.items() if not _is_spread(s)} or None
+            mistakes += unknown_names("sigma names '{}', which is not in data", spreads, series)
+    else:
+        given = set[str]()
+    mistakes += [
+        f"sigma of '{n}' is given twice, as sigma= and in noise=; leave one out" for n in sorted(twice & given)
+    ]
+    without = {n for n, m in models.items() if not m.has_spread}
+    if sigma is not None and not isinstance(sigma, Mapping) and not is_frame(sigma):
+        wanted = {n: s for n, s in series.items() if n not in (*spreads, *numbers, *without)}
+        deviations = read_sigma(sigma, time, wanted, mistakes) if wanted else {}
+        if series and not wanted:
+            mistakes.append("sigma is given, but noise= says it of every output, or needs none; leave sigma out")
+    else:
+        deviations = read_sigma(sigma, time, series, mistakes, elsewhere={*spreads, *models})
+    deviations |= read_sigma(numbers or None, time, series, mistakes, elsewhere=set(series))
+    mistakes += [
+        f"{type(models[n]).__name__} of '{n}' takes no sigma; leave it out" for n in without if n in deviations
+    ]
+    out: dict[str, Noise] = {}
+    for name in series:
+        model, spread = models.get(name), spreads.get(name)
+        if isinstance(spread, Unknown):
+            mistakes += spread.mistakes(f"sigma of '{name}'")
+        if model is None and spread is None:
+            continue
+        if model is not None and spread is None and name not in deviations and name not in without:
+            spread = Unknown()
+        if spread is not None and model is not None:
+            mistakes += [f"noise of '{name}': {m}" for m in model.spread_mistakes()]
+        out[name] = replace(Gaussian() if model is None else model, sigma=spread)
+    return NoiseSpec(deviations, out)
+
+
+def _models(noise: Any, series: Mapping[str, TimeSeries], mistakes: list[str]) -> dict[str, Noise]:
+    """Read noise models by output, and check them and the values they are for."""
+    if noise is None:
+        return {}
+    given = named("noise", noise, mistakes) if isinstance(noise, Mapping) else dict.fromkeys(series, noise)
+    found: dict[str, Noise] = {}
+    for name, model in given.items():
+        if name not in series:
+            mistakes.append(f"noise names '{name}', which is not in data: {suggest(name, series)}")
+        elif not isinstance(model, Noise):
+            write = f"{model.__name__}()" if isinstance(model, type) else "a noise model such as StudentT(df=4)"
+            mistakes.append(f"noise of '{name}' is {text(model)}; give {write}")
+        elif wrong := model.option_mistakes():
+            mistakes += [f"noise of '{name}': {m}" for m in wrong]
+        else:
+            values = series[name].values
+            mistakes += [f"'{name}': {m}" for m in model.value_mistakes(values[np.isfinite(values)])]
+            found[name] = model
+    return found
+
+
+def _is_spread(sigma: Any) -> bool:
+    """Tell an unknown standard deviation or an expression from numbers."""
+    return isinstance(sigma, Unknown) or (isinstance(sigma, ca.SX) and sigma.numel() == 1 and not sigma.is_constant())
+
+
+def read_sigma(
+    sigma: Any, time: Any, series: Mapping[str, TimeSeries], mistakes: list[str], *, elsewhere: Collection[str] = ()
+) -> dict[str, Array]:
+    """Expand every accepted form of sigma to one array per series; of those `elsewhere` it may be missing."""
+    if sigma is None or not series:
+        return {}
+    given: dict[str, Any]
+    if isinstance(sigma, Mapping) or is_frame(sigma):
+        given = _columns(sigma, mistakes) if is_frame(sigma) else named("sigma", sigma, mistakes)
+        if isinstance(time, str) and time not in series:
+            given.pop(time, None)
+        mistakes += unknown_names("sigma names '{}', which is not in data", given, series)
+        mistakes += [f"sigma is missing for '{n}'" for n in series if given.get(n) is None and n not in elsewhere]
+        given = {n: s for n, s in given.items() if s is not None}
+    elif isinstance(sigma, Relative) or real(sigma) is not None:
+        given = dict.fromkeys(series, sigma)
+    else:
+        table = reals(sigma)
+        if table is not None and all(table.shape == (s.times.size, len(series)) for s in series.values()):
+            given = {n: table[:, j] for j, n in enumerate(series)}
+        elif table is not None and len(series) == 1:
+            given = dict.fromkeys(series, table)
+        else:
+            shown = text(sigma) if table is None else f"an array of shape {table.shape}"
+            mistakes.append(f"sigma is {shown}; give a number, a mapping per output, or an array (n_times, n_outputs)")
+            return {}
+    out: dict[str, Array] = {}
+    for name, own in series.items():
+        value = _deviations(name, given[name], own, mistakes) if name in given else None
+        if value is not None:
+            out[name] = value
+    return out
+
+
+def _deviations(name: str, sigma: Any, series: TimeSeries, mistakes: list[str]) -> Array | None:
+    measured, shape = np.isfinite(series.values), series.values.shape
+    if isinstance(sigma, Relative):
+        fraction, floor = real(sigma.fraction), real(sigma.floor)
+        if fraction is None or floor is None or not (0 <= fraction < np.inf and 0 <= floor < np.inf):
+            mistakes.append(f"sigma of '{name}': relative() takes a fraction and a floor that are not negative")
+            return None
+        wide = np.maximum(fraction * np.abs(np.where(measured, series.values, 1.0)), floor)
+        remedy = "give relative(..., floor=...) a positive floor"
+    else:
+        given = reals(sigma)
+        if given is None or given.shape not in ((), shape[:1], series.shape, shape):
+            mistakes.append(
+                f"sigma of '{name}' is {text(sigma)}; give a number, one per time, or an array of shape {series.shape}"
+            )
+            return None
+        wide = np.array(np.broadcast_to(given[:, None] if given.ndim == 1 else given, shape))
+        remedy = "standard deviations are positive; leave sigma out if they are unknown"
+    bad = measured & ~(np.isfinite(wide) & (wide > 0))
+    if bad.any():
+        at = series.times[np.argwhere(bad)[0][0]]
+        mistakes.append(f"sigma of '{name}' is {wide[bad][0]:g} at t = {at:g}; {remedy}")
+        return None
+    return wide

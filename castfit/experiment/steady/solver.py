@@ -1,0 +1,331 @@
+"""The steady state as a function of parameters and of the state from which the model comes to rest.
+
+    0 = G(w; p, a),    w = (x, z),    G = (ode, alg) with the rows of the laws' pivots replaced by  L (x − a)
+
+Integration leads from a to where Newton's method takes over; what it finds is the steady state if integration had come
+near it and it is stable: all eigenvalues but the zeros of the laws lie left of the imaginary axis.  By the implicit
+function theorem  G_w dw = −G_p dp − G_a da,  and for weights v on w, with  G_w' lambda = v,
+
+    sum_i v_i d2 w_i = −sum_k lambda_k d2 G_k(V, V),      V = (dw, dp, da).
+
+Notation: n_x states, n_z algebraic states, n_w both, m laws, n_p parameters, n_d directions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.casadi_functions import Buffered, Built
+from castfit.experiment.steady.laws import Laws, conservation_laws
+from castfit.experiment.steady.settle import SettlingPoint, SettlingStep, factorised, march, step_graph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array, Mask
+    from castfit.model.model import System
+
+    Complex = NDArray[np.complex128]
+
+_solve: Any = np.linalg.solve
+_STEPS = 2000
+_NEWTON = 40
+_EXACT = 1e-13  # of a variable: the last Newton step
+_NEAR = 0.05  # of a variable's magnitude: Newton may move it so far from where integration came
+_TRY = 0.05  # Newton is tried where its first step is smaller than this
+_WAIT = ((1.0, 4), (0.2, 2))  # where that step was larger than so much, it is tried again so many steps later
+_STILL = 1e-12  # relative to the fastest rate: an eigenvalue that is as small is one of the laws' zeros
+_THERE = 1e-7  # of the magnitudes: nearer than that nothing changes any more
+_LOST = 0.1  # of the slowest rate; where Newton's last way makes it slower, it vanishes at the steady state
+
+
+@dataclass(frozen=True)
+class Resting:
+    """What was found: variables w (n_w,), NaN if there is no steady state, and the reason in words, empty if there is.
+
+    matrix : (n_w, n_w)
+        G_w at w.
+    eigenvalues : (n_x,) complex
+        Of the Jacobian along the states, zeros of the laws included.
+    time : float
+        How long the integration was.
+    """
+
+    w: Array
+    matrix: Array
+    eigenvalues: Complex
+    time: float
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a steady state."""
+        return not self.reason
+
+
+class _Functions:
+    """F, its derivatives and steps of the integration on arrays, for one thread; `at` sets the parameters p (n_p,)."""
+
+    def __init__(self, w: ca.SX, p: ca.SX, f: ca.SX, n_x: int) -> None:
+        arguments, names = [w, p], ["w", "p"]
+        # CasADi stores by columns, so the transpose arrives by rows.
+        by_w, by_p = (ca.densify(ca.jacobian(f, v).T) for v in (w, p))
+        self._both = Buffered(ca.Function("both", arguments, [f, by_w], names, ["f", "j"]), ("f", "j"))
+        self._slope = Buffered(ca.Function("by_p", arguments, [by_p], names, ["j"]), ("j",))
+        results = ["new", "error", "f", "j"]
+        step = ca.Function("step", *step_graph(w, p, f, n_x), [*names, "h", "f0", "inverse"], results)
+        self._step = Buffered(step, tuple(results))
+
+    def at(self, p: Array) -> _Functions:
+        """Take parameters."""
+        for function in (self._both, self._slope, self._step):
+            if "p" in function.arguments:
+                function.arguments["p"][0] = p
+        return self
+
+    def both(self, w: Array) -> tuple[Array, Array]:
+        """Return F (n_w,) and its Jacobian (n_w, n_w)."""
+        self._both.arguments["w"][0] = w
+        self._both()
+        found = self._both.results
+        return found["f"][0].copy(), found["j"].copy()
+
+    def by_p(self, w: Array) -> Array:
+        """Return the derivative of F by p, (n_w, n_p)."""
+        self._slope.arguments["w"][0] = w
+        self._slope()
+        return self._slope.results["j"].copy()
+
+    def step(self, w: Array, h: float, f0: Array, inverse: Array) -> SettlingStep:
+        """Take a step of length h (see castfit.experiment.steady.settle)."""
+        given, found = self._step.arguments, self._step.results
+        given["w"][0], given["h"][0, 0], given["f0"][0], given["inverse"][...] = w, h, f0, inverse
+        self._step()
+        return SettlingStep(found["new"][0].copy(), found["error"][0], found["f"][0].copy(), found["j"].copy())
+
+
+_FUNCTIONS: Built[Rest, _Functions] = Built()
+_LAST: Built[Rest, list[tuple[tuple[bytes, bytes], Resting]]] = Built()
+
+
+@dataclass(frozen=True, eq=False)
+class Rest:
+    """Where a model comes to rest under given inputs u (n_u,); z_guess (n_z,).
+
+    `equations` are (t, x, z, p, u) -> (ode, alg).
+    """
+
+    equations: ca.Function
+    u: Array
+    z_guess: Array
+    laws: Laws
+    states: tuple[str, ...]
+    time: float = field(default=0.0)
+
+    @classmethod
+    def of(cls, system: System, u: Array, z_guess: Array, p: Array, a: Array, vary: Mask) -> Rest:
+        """Set up the equations; p and a are typical values, and laws hold for all values of the parameters `vary`."""
+        ode = system.function("ode", ca.densify(system.ode))
+        laws = conservation_laws(ode, a, z_guess, p, u, vary=vary)
+        both = system.function("equations", ca.densify(system.ode), ca.densify(system.alg))
+        return cls(both, u, z_guess, laws, system.state_names)
+
+    @property
+    def n_x(self) -> int:
+        """Number of differential states."""
+        return len(self.states)
+
+    def solve(self, p: Array, a: Array) -> Resting:
+        """Find the steady state at parameters p (n_p,), coming from the state a (n_x,)."""
+        key = (p.tobytes(), a.tobytes())
+        last = _LAST.get(self, lambda _: [])
+        if not last or last[0][0] != key:
+            last[:] = [(key, self._solve(p, a))]
+        return last[0][1]
+
+    def slopes(self, at: Resting, p: Array, dp: Array, da: Array) -> Array:
+        """Return dw (n_w, n_d) along directions dp (n_p, n_d), da (n_x, n_d)."""
+        right = -self._functions.at(p).by_p(at.w) @ dp
+        right[self._pivots] = self.laws.coefficients @ da
+        return _solve(at.matrix, right)
+
+    def adjoint(self, at: Resting, p: Array, weight: Array) -> tuple[Array, Array, Array]:
+        """Return what the second derivatives of  sum_i weight_i w_i  consist of.
+
+        on_p (n_p,), on_a (n_x,), gradients by p and a; and bend (n_w + n_p, n_w + n_p), its Hessian along V = (dw, dp).
+        """
+        multiplier: Array = _solve(at.matrix.T, weight)
+        pivots = self._pivots
+        on_a = self.laws.coefficients.T @ multiplier[pivots]
+        multiplier[pivots] = 0.0
+        on_p = -self._functions.at(p).by_p(at.w).T @ multiplier
+        found: Any = self._second(at.w, p, multiplier)
+        return on_p, on_a, -np.asarray(found, dtype=float)
+
+    @cached_property
+    def _pivots(self) -> NDArray[np.intp]:
+        return np.array(self.laws.pivots, dtype=np.intp)
+
+    # How it is found
+
+    def _solve(self, p: Array, a: Array) -> Resting:
+        functions, n_x = self._functions.at(p), self.n_x
+        if not (np.isfinite(p).all() and np.isfinite(a).all()):
+            return self._none("parameters or initial values cannot be computed")
+        w = self._consistent(np.concatenate([a, self.z_guess]), functions.both)
+        if w is None:
+            return self._none("no solution of the algebraic equations was found near their guess")
+        why, now, waiting = "", None, 0
+        with np.errstate(all="ignore"):
+            for now in march(functions.step, functions.both, w, n_x, _STEPS):
+                waiting -= 1
+                if waiting > 0:
+                    continue
+                found, moved = self._attempt(now, functions.both, a)
+                waiting = next((steps for far, steps in _WAIT if moved > far), 0)
+                if found is not None and not found.reason:
+                    return found
+                why = found.reason if found is not None else why
+                if why and moved < _THERE:
+                    break
+        assert now is not None
+        return self._none(why or self._unsettled(now))
+
+    def _attempt(
+        self, now: SettlingPoint, both: Callable[[Array], tuple[Array, Array]], a: Array
+    ) -> tuple[Resting | None, float]:
+        """Try Newton's method from a moment of the integration; also return how far it moved, in magnitudes.
+
+        None where it leads nowhere yet; a reason where it leads to what is no isolated steady state.
+        """
+        unit = np.where(now.size > 0.0, now.size, 1.0)
+        w, rate, jacobian = now.w, now.rate, now.jacobian
+        for k in range(_NEWTON):
+            matrix, residual = self._system(w, rate, jacobian, a)
+            solve = factorised(matrix)
+            if solve is None:
+                return None, np.inf
+            step = -solve(residual)
+            far = float((np.abs(step) / unit).max())
+            if not math.isfinite(far) or (k == 0 and far > _TRY):
+                return None, far
+            w = w + step
+            rate, jacobian = both(w)
+            if (np.abs(step) <= _EXACT * np.maximum(np.abs(w), 1e-3 * unit)).all():
+                break
+        else:
+            return None, np.inf
+        moved = float((np.abs(w - now.w) / unit).max())
+        if not moved <= _NEAR or not np.isfinite(jacobian).all():
+            return None, np.inf
+        matrix, _ = self._system(w, rate, jacobian, a)
+        try:
+            values, earlier = self._eigenvalues(jacobian), self._eigenvalues(now.jacobian)
+        except np.linalg.LinAlgError:  # of algebraic equations that are singular there
+            return None, np.inf
+        size = np.abs(values).max(initial=0.0)
+        if (values.real > _STILL * size).any():
+            return None, np.inf
+        moving = self.n_x - len(self.laws.pivots)
+        slowest = [float(np.sort(np.abs(v))[::-1][moving - 1]) if moving else 1.0 for v in (values, earlier)]
+        if np.count_nonzero(values.real < -_STILL * size) != moving or slowest[0] < _LOST * slowest[1]:
+            why = "the steady state is not isolated: it depends on more than the conserved sums and parameters"
+            return self._none(why), moved
+        return Resting(w, matrix, values, now.time), moved
+
+    def _system(self, w: Array, rate: Array, jacobian: Array, a: Array) -> tuple[Array, Array]:
+        """Return G_w and G."""
+        matrix, residual = jacobian.copy(), rate.copy()
+        pivots = self._pivots
+        matrix[pivots] = 0.0
+        matrix[pivots, : self.n_x] = self.laws.coefficients
+        residual[pivots] = self.laws.coefficients @ (w[: self.n_x] - a)
+        return matrix, residual
+
+    def _eigenvalues(self, jacobian: Array) -> Complex:
+        """Return the eigenvalues along the differential states."""
+        n = self.n_x
+        f_x, f_z, g_x, g_z = jacobian[:n, :n], jacobian[:n, n:], jacobian[n:, :n], jacobian[n:, n:]
+        along = f_x - f_z @ _solve(g_z, g_x) if g_z.size else f_x
+        found: Any = np.linalg.eigvals(along)
+        return found.astype(complex)
+
+    def _consistent(self, w: Array, both: Callable[[Array], tuple[Array, Array]]) -> Array | None:
+        """Solve the algebraic equations at the start."""
+        n = self.n_x
+        if w.size == n:
+            return w
+        w = w.copy()
+        for _ in range(_NEWTON):
+            rate, jacobian = both(w)
+            try:
+                step: Array = -_solve(jacobian[n:, n:], rate[n:])
+            except np.linalg.LinAlgError:
+                return None
+            if not np.isfinite(step).all():
+                return None
+            w[n:] += step
+            if (np.abs(step) <= 1e-9 * np.abs(w[n:])).all():
+                return w
+        return None
+
+    def _unsettled(self, now: SettlingPoint) -> str:
+        """Say how the model moves on."""
+        if not (np.isfinite(now.rate).all() and np.isfinite(now.jacobian).all()):
+            return f"its rates cannot be computed {_after(now.time)}"
+        n = self.n_x
+        unit = np.where(now.size[:n] > 0.0, now.size[:n], 1.0)
+        i = int(np.argmax(np.abs(now.rate[:n]) / unit))
+        growing = np.abs(now.w[:n]) >= 0.999 * now.size[:n]
+        how = "grows" if growing[i] and np.sign(now.rate[i]) == np.sign(now.w[i]) else "still moves"
+        return (
+            f"{_after(now.time)} '{self.states[i]}' {how}, by {now.rate[i]:.2g} per unit of time "
+            f"at {now.w[i]:.3g}: the model grows without bound, oscillates, or settles too slowly"
+        )
+
+    def _none(self, reason: str) -> Resting:
+        n = self.n_x + self.z_guess.size
+        return Resting(np.full(n, np.nan), np.full((n, n), np.nan), np.full(self.n_x, np.nan, dtype=complex), np.nan,
+                       reason)  # fmt: skip
+
+    # Functions
+
+    @cached_property
+    def _graphs(self) -> tuple[ca.SX, ca.SX, ca.SX]:
+        """w, p and F as graphs."""
+        n_x, n_z, n_p = (self.equations.size1_in(i) for i in (1, 2, 3))
+        w, p = ca.SX.sym("w", n_x + n_z), ca.SX.sym("p", n_p)
+        ode, alg = self.equations.call([ca.SX(self.time), w[:n_x], w[n_x:], p, ca.SX(ca.DM(self.u))])
+        return w, p, ca.densify(ca.vertcat(ode, alg))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out graphs, which do not pickle; they are built again."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def _functions(self) -> _Functions:
+        return _FUNCTIONS.get(self, lambda rest: _Functions(*rest._graphs, rest.n_x))
+
+    @cached_property
+    def _second(self) -> ca.Function:
+        w, p, f = self._graphs
+        weight = ca.SX.sym("weight", f.numel())
+        hessian, _ = ca.hessian(ca.dot(weight, f), ca.vertcat(w, p))
+        return ca.Function("second", [w, p, weight], [ca.densify(hessian)])
+
+
+def _after(time: float) -> str:
+    """Say when; a model whose rates vanish in no time that numbers hold was followed as far as they go."""
+    return f"after a time of {time:.4g}" if np.isfinite(time) else "however long one waits,"

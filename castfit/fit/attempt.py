@@ -1,0 +1,419 @@
+"""One search of a fit: solved, refined, judged, and verified by the model itself; and what the searches share."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from castfit._support.status import Status
+from castfit._support.time_limit import Stopped, unwatched
+from castfit.fit.constraint_exchange import lapse
+from castfit.fit.refinement import Refinement
+from castfit.fit.verification import Verification, verify
+from castfit.problem.constraints import ALONG
+from castfit.simulate.simulate import Nodes, SimulationError, trace
+from castfit.solve.residual_plausibility import suspicious
+from castfit.solve.solution import Control, Iteration, Solution, infeasibility
+from castfit.solve.staged import violated
+from castfit.solve.stationarity import finished, still_falls
+
+if TYPE_CHECKING:
+    from castfit.fit.methods import Solver, Transcription
+    from castfit.problem.compiled_problem import Posed
+    from castfit.solve.staged import Array, Evaluation, Layout, StagedProblem
+    from castfit.transcribe.trajectory import States
+
+_MAX_REFINEMENTS = 8
+_AMPLIFIED_ROUNDING = 0.1  # standard deviations by which rounding theta may move a residual
+_ENDED = (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)
+_BETTER = 1e-3  # relative difference of the cost
+_DEPENDENT = 1e-4  # of an equation's derivatives, what others leave of them
+_VIOLATED = 1e-6  # of a constraint's unit
+_EXCHANGES = 8  # searches more, at most, until constraints are kept between points
+_CONNECTED = 1e-6  # gaps, in units of the states
+
+
+@dataclass(frozen=True)
+class SolveStaging:
+    """What is searched: a staged problem, and by which transcription it was made.
+
+    what : how the search began, in words; empty for the first
+    second_start : makes another starting point
+    warm : whether the start is nearly optimal
+    solver : another one than that of the fit
+    refinement : how often it was refined
+    """
+
+    transcription: Transcription
+    staged: StagedProblem
+    what: str = ""
+    second_start: Callable[[], Array] | None = None
+    warm: bool = False
+    solver: Solver | None = None
+    refinement: int = 0
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Where a solver came to, not yet judged."""
+
+    staging: SolveStaging
+    solution: Solution
+
+
+@dataclass(frozen=True)
+class Attempt(Solved):
+    """Where a solve, refined and verified, came to.
+
+    linear : a linearization, if there is one, at the end
+    """
+
+    linear: Evaluation
+    verification: Verification | None
+
+    @property
+    def staged(self) -> StagedProblem:
+        """What was solved."""
+        return self.staging.staged
+
+    @property
+    def transcription(self) -> Transcription:
+        """How it was laid out."""
+        return self.staging.transcription
+
+    @property
+    def theta(self) -> Array:
+        """The estimates, (n_theta,), search scale."""
+        return self.staged.layout.theta(self.solution.v)
+
+    @property
+    def nodes(self) -> list[Nodes]:
+        """The trajectory, one per experiment."""
+        v = self.solution.v
+        known = zip(self.staged.times(v), self.staged.node_states(v), strict=True)
+        return [Nodes(times[:-1], states) for times, states in known]
+
+    def ending(self, status: Status, detail: str | None = None) -> Attempt:
+        """Return the same with another status."""
+        said = self.solution.detail if detail is None else detail
+        return replace(self, solution=replace(self.solution, status=status, detail=said))
+
+    @property
+    def good(self) -> bool:
+        """Whether this is a solution whose residuals may be noise."""
+        return self.solution.status.success and not suspicious(self.staged, self.linear)
+
+    @property
+    def ended(self) -> bool:
+        """Whether user or clock ended it."""
+        return self.solution.status in _ENDED
+
+    @property
+    def plausible(self) -> bool:
+        """Whether this is a trajectory of the model whose residuals may be noise, solution or not."""
+        layout, scale = self.staged.layout, self.staged.scale
+        connected = self.linear.ok and infeasibility(layout, scale, self.linear) <= _CONNECTED
+        return connected and self.solution.status is not Status.INACCURATE and not suspicious(self.staged, self.linear)
+
+    def better_than(self, other: Attempt) -> bool:
+        """Whether this describes the data and the other does not, or is a solution, or better by more than rounding."""
+        if self.plausible != other.plausible:
+            return self.plausible
+        ours, theirs = self.solution.status.success, other.solution.status.success
+        if ours != theirs:
+            return ours
+        margin = _BETTER * other.linear.half_square if other.linear.ok else 0.0
+        return bool(self.linear.cost < other.linear.cost - margin)
+
+
+@dataclass
+class FitRun:
+    """What the searches of one fit share, and what they counted."""
+
+    problem: Posed
+    solver: Solver
+    deadline: float
+    report: Callable[[Iteration], Any] | None
+    say: Callable[[str], None]
+    verify: bool = True
+    second_start: bool = True
+    retry: bool = True
+    iterations: int = 0
+    evaluations: Counter[str] = field(default_factory=Counter[str])
+    failures: Counter[str] = field(default_factory=Counter[str])
+    history: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+    strategies: list[str] = field(default_factory=list[str])
+    tries: int = 0
+    rough: float = 0.0
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left."""
+        return self.deadline - time.perf_counter()
+
+    def begins(self, words: str, line: str) -> None:
+        """Note which strategy begins, and say a line about it."""
+        self.tries += 1
+        self.strategies.append(words)
+        self.say(line)
+
+    def attempt(self, staging: SolveStaging, *, exchanged: bool = True) -> Attempt:
+        """Solve, refine, solve again, then judge; `exchanged`: until constraints are kept between points, too."""
+        elements = FinerElements(self)
+        found = self._judged(elements.finished(self.solve(elements.begun(staging)), self.solve))
+        if exchanged:
+            again = partial(self.attempt, exchanged=False)
+            found = ImpliedEquations(self).finished(found, again)
+            found = PathConstraints(self).finished(found, again)
+        return found
+
+    def solve(self, staging: SolveStaging) -> Solved:
+        """Let the solver solve, and count what it did."""
+        control = Control(self.remaining, self.report, staging.second_start, self.rough)
+        solution = (staging.solver or self.solver).solve(staging.staged, control, warm=staging.warm)
+        self.evaluations.update(solution.evaluations)
+        self.failures.update(solution.failures)
+        extra = {"refinement": staging.refinement} | ({"try": self.tries} if self.tries else {})
+        self.history += [{**entry, **extra} for entry in solution.history]
+        self.iterations += solution.iterations
+        return Solved(staging, solution)
+
+    def _judged(self, solved: Solved) -> Attempt:
+        staging, solution = solved.staging, solved.solution
+        with unwatched():  # this takes an evaluation or two; cut off it would lose the work that was done
+            solution, linear = judge(staging.staged, solution)
+            solution = _naming(staging.staged, solution, linear)
+            verification = None
+            if self.verify:
+                solution, verification = _verified(self.problem, staging, solution, linear)
+        return Attempt(staging, solution, linear, verification)
+
+
+class FinerElements(Refinement[SolveStaging, Solved]):
+    """As many elements as it takes until the transcription agrees with the integrator."""
+
+    what = "elements of collocation"
+
+    def __init__(self, run: FitRun) -> None:
+        self.run = run
+        self.ended: tuple[Status, str] | None = None
+
+    def begun(self, question: SolveStaging) -> SolveStaging:
+        """Measure constraints in units of what they change by."""
+        return replace(question, staged=_in_units(question.staged))
+
+    def refined(self, answer: Solved) -> SolveStaging | None:
+        """Return the finer problem, from the solution."""
+        staging, solution = answer.staging, answer.solution
+        if not solution.status.success:
+            return None
+        try:
+            finer = staging.transcription.refine(self.run.problem, staging.staged, solution.v)
+        except Stopped as stopped:
+            self.ended = stopped.status, "The accuracy of its elements was not checked."
+            return None
+        count = staging.refinement
+        if finer is None or count == _MAX_REFINEMENTS:
+            still = f"After {count} refinements it still differs from the integrator; give more elements."
+            self.ended = None if finer is None else (Status.ACCEPTABLE, still)
+            return None
+        finer = _in_units(finer)
+        self.run.say(f"refined to {finer.layout.n_v} variables")
+        return replace(staging, staged=finer, second_start=None, warm=True, refinement=count + 1)
+
+    def concluded(self, answer: Solved) -> Solved:
+        """Say where elements are not as they should be."""
+        if self.ended is None:
+            return answer
+        status, detail = self.ended
+        return replace(answer, solution=replace(answer.solution, status=status, detail=detail))
+
+
+class ImpliedEquations(Refinement[SolveStaging, Attempt]):
+    """Without equations that turn out to follow from others: there multipliers mean nothing."""
+
+    what = "equations that follow from others"
+
+    def __init__(self, run: FitRun) -> None:
+        self.run, self.follow = run, tuple[str, ...]()
+        self.stopped: Status | None = None
+
+    def refined(self, answer: Attempt) -> SolveStaging | None:
+        """Return the problem without them, once."""
+        follow = () if self.follow else dependent(answer.staged.layout, answer.linear, answer.staged.scale)
+        if not follow or answer.ended:
+            return None
+        self.follow, run, transcription = follow, self.run, answer.staging.transcription
+        run.problem = run.problem.releasing(follow)
+        run.say(f"{', '.join(follow)} follows from other constraints; now without")
+        try:
+            return SolveStaging(transcription, transcription.transcribe(run.problem, answer.theta), answer.staging.what)
+        except Stopped as stopped:
+            self.stopped = stopped.status
+            return None
+
+    def concluded(self, answer: Attempt) -> Attempt:
+        """Say where they do not follow."""
+        if self.stopped is not None:
+            return answer.ending(self.stopped)
+        if not (self.follow and answer.solution.status.success):
+            return answer
+        problem = self.run.problem
+        natural = problem.to_natural(answer.theta)
+        left = [m for r in problem.implied for m in r.contradictions(natural)]
+        return answer.ending(Status.INACCURATE, "; ".join(left)) if left else answer
+
+
+class PathConstraints(Refinement[SolveStaging, Attempt]):
+    """More times at which constraints are held, until they are kept in between (castfit.fit.constraint_exchange)."""
+
+    what = "path constraints between the points at which they are held"
+
+    def __init__(self, run: FitRun) -> None:
+        self.run, self.exchanges = run, 0
+        self.ended: tuple[Status, str | None] | None = None
+
+    def refined(self, answer: Attempt) -> SolveStaging | None:
+        """Return the problem with the worst violations held as well, from where the last search ended."""
+        run, staging = self.run, answer.staging
+        along = any(c.times == ALONG for c in run.problem.path)
+        if not (along and answer.solution.status.success and run.verify):
+            return None
+        try:
+            missed = lapse(run.problem, answer.staged, answer.solution.v, staging.transcription.integrator)
+            if missed is None or self.exchanges == _EXCHANGES:
+                self.ended = None if missed is None else (Status.INACCURATE, missed.sentence)
+                return None
+            self.exchanges += 1
+            run.problem = run.problem.watching(missed.times)
+            run.say(f"{missed.sentence} Held there as well.")
+            near = started_from(run.problem, staging.transcription, answer.theta, answer.nodes)
+            return SolveStaging(near, near.transcribe(run.problem, answer.theta), staging.what, warm=True)
+        except SimulationError as error:
+            self.ended = Status.INACCURATE, str(error)
+        except Stopped as stopped:
+            self.ended = stopped.status, None
+        return None
+
+    def joined(self, before: Attempt, after: Attempt) -> Attempt:
+        """Return the later one, with the transcription that was asked for."""
+        return replace(after, staging=replace(after.staging, transcription=before.staging.transcription))
+
+    def concluded(self, answer: Attempt) -> Attempt:
+        """Say where a constraint is still violated."""
+        return answer if self.ended is None else answer.ending(*self.ended)
+
+
+def _in_units(staged: StagedProblem) -> StagedProblem:
+    """Measure constraints in units of what they change by; as they stand where no time is left, which solvers say."""
+    try:
+        return staged.in_units()
+    except Stopped:
+        return staged
+
+
+def started_from(problem: Posed, transcription: Transcription, theta: Array, nodes: list[Nodes]) -> Transcription:
+    """Return the transcription with its states started from the trajectory through given nodes."""
+    if not has_states(transcription):
+        return transcription
+    return with_states(transcription, trace(problem, theta, nodes, transcription.integrator))
+
+
+def has_states(transcription: Transcription) -> bool:
+    """Whether one can say where the transcription's states start."""
+    return is_dataclass(transcription) and any(f.name == "states" for f in fields(transcription))
+
+
+def with_states(transcription: Transcription, states: States) -> Transcription:
+    """Return the transcription with its states started otherwise."""
+    return replace(cast("Any", transcription), states=states)
+
+
+def dependent(layout: Layout, linear: Evaluation, scale: Array) -> tuple[str, ...]:
+    """Name equations of quantities whose derivatives are about combinations of those of others."""
+    equal = np.flatnonzero(layout.relations.lower == layout.relations.upper)
+    if equal.size < 2 or not linear.ok:
+        return ()
+    rows = linear.related_jacobian[equal] * scale[: layout.n_theta]
+    lengths = np.linalg.norm(rows, axis=1)
+    basis, out = np.empty((0, layout.n_theta)), list[str]()
+    for i, row, length in zip(equal, rows, lengths, strict=True):
+        unit = row / length if length > 0.0 else row
+        left = unit - basis.T @ (basis @ unit)
+        size = float(np.linalg.norm(left))
+        if size <= _DEPENDENT:
+            out.append(layout.relations.names[i])
+        else:
+            basis = np.vstack([basis, left / size])
+    return tuple(out)
+
+
+def _naming(staged: StagedProblem, solution: Solution, linear: Evaluation) -> Solution:
+    """Name the constraints that a failed search leaves violated, the worst first."""
+    if solution.status.success or not linear.ok or "Worst violated" in solution.detail:
+        return solution
+    worst = violated(staged.layout, linear, _VIOLATED)[:3]
+    if not worst:
+        return solution
+    named = "; ".join(f"{name} by {by:.2g}" for name, by in worst)
+    return replace(solution, detail=f"{solution.detail} Worst violated: {named}.".strip())
+
+
+def judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Evaluation]:
+    """Linearize at the end, or at least evaluate, and withdraw a solution that is none.
+
+    Rounding errors would spoil it, or the fit could still be improved from there.
+    """
+    linear = staged.linearize(solution.v)
+    if not linear.ok:
+        return solution, staged.evaluate(solution.v)
+    if solution.status in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK):
+        return solution, linear
+    theta = np.maximum(np.abs(staged.layout.theta(solution.v)), 1e-300)
+    worst, what = 0.0, ""
+    for chain, blocks in zip(staged.layout.chains, linear.jacobians, strict=True):
+        if chain.n_s == 0 and blocks.R_q.size:
+            moved = np.abs(blocks.R_q).max(axis=(0, 1)) * theta[chain.theta] * np.finfo(float).eps
+            j = int(np.argmax(moved))
+            if moved[j] > worst:
+                worst, what = float(moved[j]), f"{staged.layout.names[chain.theta[j]]} ({chain.name})"
+    if worst > _AMPLIFIED_ROUNDING:
+        detail = f"Rounding {what} alone moves a residual by {worst:.1g} standard deviations."
+        return replace(solution, status=Status.UNRESOLVABLE, detail=detail), linear
+    if solution.status.success:
+        solution, linear = finished(staged, solution, linear)
+    falling = still_falls(staged, linear) if solution.status.success else ()
+    if falling:
+        detail = f"The fit still improves along {', '.join(falling)}."
+        return replace(solution, status=Status.STEP_TOO_SMALL, detail=detail), linear
+    return solution, linear
+
+
+def _verified(
+    problem: Posed, staging: SolveStaging, solution: Solution, linear: Evaluation
+) -> tuple[Solution, Verification | None]:
+    """Withdraw a solution that the model itself does not reproduce."""
+    if not solution.status.success or not linear.ok:
+        return solution, None
+    staged, by = staging.staged, staging.transcription
+    found = verify(problem, staged, linear, by.integrator, by.accuracy)
+    if found.reproduced:
+        return solution, found
+    return replace(
+        solution, status=Status.INACCURATE, detail=f"{found.sentence} {solution.detail or _remedy(staged)}"
+    ), found
+
+
+def _remedy(staged: StagedProblem) -> str:
+    """Say what to try after a solution that is none."""
+    if not staged.integrated:
+        return "Use more elements, elements='auto', or another start."
+    if staged.layout.chains[0].n_s:
+        return "Use another start, bounds, or tighter tolerances of the integrator."
+    return "Tighten the tolerances of the integrator, or use MultipleShooting or Collocation."

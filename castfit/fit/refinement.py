@@ -1,0 +1,100 @@
+"""Solve, look, and solve again something finer, until the answer asks for nothing more: one loop for all of these.
+
+    question --begun--> --solve--> answer --refined--> finer question --solve--> ... --None--> concluded
+
+    delay lines        as many nodes as it takes until estimates stand still       castfit.fit.delay_refinement
+    smooth inputs      weights of roughness, by their likelihood                   castfit.fit.smoothing_weights
+    Laplace priors     which quantities end at their kinks                         castfit.fit.laplace_kinks
+    constraints        points in time at which they are held along the path        castfit.fit.constraint_exchange
+    collocation        elements, until the solution agrees with the integrator     castfit.fit.attempt
+
+The first three repeat a whole fit (question: `FitQuestion`, answer: Result), the last two a search within it (question:
+`castfit.fit.attempt.Staging`, answer: what it came to).  Each stands inside those above it: whatever is solved for an
+outer one is solved with all inner ones.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from castfit.problem.problem import Posable
+    from castfit.result.result import Result
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class Refinement(ABC, Generic[Q, A]):
+    """What is found out by solving again; made anew for every question, of which it keeps what it needs.
+
+    what : in words
+    """
+
+    what: ClassVar[str]
+
+    def begun(self, question: Q) -> Q:
+        """Return what is solved first."""
+        return question
+
+    @abstractmethod
+    def refined(self, answer: A) -> Q | None:
+        """Return what is to be solved next, or None if the answer is as it should be, or as good as can be."""
+
+    def joined(self, before: A, after: A) -> A:
+        """Return the answer after a finer question was solved."""
+        return after
+
+    def concluded(self, answer: A) -> A:
+        """Return the answer to what was asked, with what is to be said about it."""
+        return answer
+
+    def finished(self, answer: A, solve: Callable[[Q], A]) -> A:
+        """Go on from a first answer until nothing finer is asked for."""
+        while (finer := self.refined(answer)) is not None:
+            answer = self.joined(answer, solve(finer))
+        return self.concluded(answer)
+
+
+def solved(question: Q, refinements: Sequence[Callable[[Q], Refinement[Q, A]]], solve: Callable[[Q], A]) -> A:
+    """Solve a question with the refinements that it needs, the outermost first."""
+    if not refinements:
+        return solve(question)
+    make, *inner = refinements
+    within = partial(solved, refinements=inner, solve=solve)
+    refinement = make(question)
+    return refinement.finished(within(refinement.begun(question)), within)
+
+
+@dataclass(frozen=True)
+class FitQuestion:
+    """A problem and where its fit starts; `near`: so close to the solution that nothing else need be tried."""
+
+    problem: Posable
+    start: Any
+    near: bool = False
+
+
+class RefinedFit(Refinement[FitQuestion, "Result"]):
+    """One that repeats a whole fit."""
+
+    def joined(self, before: Result, after: Result) -> Result:
+        """Return the later result with the work of both."""
+        a, b = before, after
+        return replace(
+            b,
+            iterations=a.iterations + b.iterations,
+            evaluations=_sums(a.evaluations, b.evaluations),
+            failures=_sums(a.failures, b.failures),
+            time=a.time + b.time,
+            history=a.history + b.history,
+            strategies=tuple(dict.fromkeys(a.strategies + b.strategies)),
+        )
+
+
+def _sums(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+    return {name: a.get(name, 0) + b.get(name, 0) for name in {**a, **b}}

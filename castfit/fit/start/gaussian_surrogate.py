@@ -1,0 +1,192 @@
+"""Where a search for the most likely parameters begins: at a fit by least squares, with spreads as its residuals say.
+
+A density other than the normal one tells little far from its top: outliers that a robust density forgives are what a
+model looks like that is far off, and a spread that follows the residuals of such a model says that nothing is known.
+Least squares with one sigma per output, eliminated, is what softening homotopies, matching and rescues are made for,
+and what they find is close.  From there the exact problem is a matter of a few steps of Fisher scoring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import casadi as ca
+import numpy as np
+
+from castfit.densities.noise.counts import NegativeBinomial, Poisson
+from castfit.densities.noise.gaussian import Gaussian, LogNormal
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.densities.noise.base import Noise
+    from castfit.problem.compiled_experiments import Condition
+    from castfit.problem.compiled_problem import Posed
+    from castfit.solve.staged import StagedProblem
+
+_ROUNDS = 8
+_FEW_COUNTS = 5  # do not show how they scatter
+_SETTLED = 0.1  # of a spread: no better guess is needed
+_ANY = (0.0, np.inf)  # bounds of a spread of which nothing is said
+_DISPERSION = (0.01, 0.1, 1.0)  # of counts, for the weights of a start: least, unless values say more, and largest
+
+
+def surrogate(problem: Posed) -> Posed:
+    """Return the question with normal errors of unknown size, one for each output, in the place of other densities.
+
+    A spread that is a parameter of the noise, and nothing else, is eliminated as what it is: one size for all data that
+    share it, within its bounds, so that normal errors are as likely as in the question itself; one of fixed parameters
+    is known.  Those of counts are known from the counts, or nearly so.
+
+    Parameters of the noise alone are fixed; other quantities keep their order.
+    """
+    labels = dict.fromkeys(problem.groups, _ANY) | dict(zip(problem.groups, problem.group_bounds, strict=False))
+    sizes = _sizes(problem)
+    conditions = list(problem.conditions)
+    for i, condition in enumerate(conditions):
+        observed, sigma = list(condition.observed), condition.points.sigma.copy()
+        for j, of in enumerate(observed):
+            if of is None or (of.noise.plain and not of.computed):
+                continue
+            if isinstance(of.noise, (Poisson, NegativeBinomial)):
+                observed[j] = replace(of, noise=Gaussian(), group=-1, predicted=of.predicted[:1], computed=False)
+                sigma[:, j] = _of_counts(of.noise, condition.points.values[:, j])
+                continue
+            like = LogNormal(base=of.noise.base) if isinstance(of.noise, LogNormal) else Gaussian()
+            known = _known(problem, condition, of.predicted[1]) if of.computed and of.noise.plain else None
+            if known is not None:
+                observed[j] = replace(of, noise=like, group=-1, predicted=of.predicted[:1], computed=False)
+                sigma[:, j] = known
+                continue
+            label, bounds = f"surrogate of {problem.outputs[j]}", _ANY
+            if of.computed and of.noise.plain and of.predicted[1] in sizes:
+                name, bounds = sizes[of.predicted[1]]
+                label = f"surrogate of sigma {name}"
+            labels.setdefault(label, bounds)
+            observed[j] = replace(
+                of, noise=like, group=list(labels).index(label), predicted=of.predicted[:1], computed=False
+            )
+            if of.computed:
+                sigma[:, j] = 1.0
+        conditions[i] = replace(condition, observed=tuple(observed), points=replace(condition.points, sigma=sigma))
+    plain = replace(
+        problem,
+        conditions=tuple(conditions),
+        groups=tuple(labels),
+        group_bounds=tuple(labels.values()),
+        spreads=(),
+        noise_parameters=frozenset[str](),
+        forgiving=True,
+    )
+    return plain.fix([q.name for q in problem.quantities if q.of in problem.noise_parameters])
+
+
+def _sizes(problem: Posed) -> Mapping[str, tuple[str, tuple[float, float]]]:
+    """Return the spreads that are a parameter of the noise in all experiments, with its name and bounds."""
+    graphs = {name: problem.model.outputs[name] for name in problem.spreads}
+    symbols = {name: graph.name() for name, graph in graphs.items() if graph.is_symbolic()}
+    own: dict[str, list[tuple[float, float]]] = {}
+    for q in problem.quantities:
+        own.setdefault(q.of, []).append((q.lower, q.upper))
+    return {
+        spread: (name, own[name][0])
+        for spread, name in symbols.items()
+        if name in problem.noise_parameters and len(own.get(name, ())) == 1
+    }
+
+
+def _known(problem: Posed, condition: Condition, spread: str) -> float | None:
+    """Return a spread that is a number in an experiment, since all its parameters are fixed; None if it is none."""
+    model, graph = problem.model, problem.model.outputs[spread]
+    inside = {s.name() for s in ca.symvar(graph)}
+    rows = [i for i, name in enumerate(model.parameters) if name in inside]
+    if len(rows) < len(inside) or condition.link.pattern[rows].any():
+        return None
+    p = condition.link.natural(problem.guess[condition.theta]).p
+    value = float(ca.Function("spread", [model.system.p], [graph])(p))
+    return value if np.isfinite(value) and value > 0.0 else None
+
+
+def _of_counts(noise: Poisson | NegativeBinomial, values: Array) -> Array:
+    """Return standard deviations of counts (n,), in the order of time; NaN is not measured.
+
+    Of a smooth course  m[i-1] - 2 m[i] + m[i+1]  has six times the variance of a count (Gasser, Sroka and
+    Jennen-Steinmetz 1986).
+    """
+    least, dispersion, most = _DISPERSION
+    known = values[np.isfinite(values)]
+    if known.size > _FEW_COUNTS:
+        excess = np.mean(np.diff(known, 2) ** 2 / 6 - known[1:-1])
+        dispersion = float(np.clip(excess / max(float(np.mean(known**2)), 1.0), least, most))
+    if isinstance(noise, Poisson):
+        dispersion = 0.0
+    return np.sqrt(np.maximum(values, 1.0) + dispersion * values**2)
+
+
+def completed(problem: Posed, found: Posed, theta: Array, otherwise: Array) -> Array:
+    """Return theta of the problem from one of its surrogate; parameters of the noise stand where `otherwise` says."""
+    out = otherwise.copy()
+    places = {name: j for j, name in enumerate(problem.names)}
+    for name, value in zip(found.names, theta, strict=True):
+        out[places[name]] = value
+    return out
+
+
+def with_spreads(problem: Posed, staged: StagedProblem, v: Array) -> Array:
+    """Return v (n_v,) with the parameters of the noise where the residuals at v put them.
+
+    All parameters of one spread move by one factor, so that the spread is as large as the residuals: exact for a sigma
+    that is a parameter, and for sums and products with one parameter each, as a + b y.
+    """
+    v = v.copy()
+    own = {q.of: [j for j, other in enumerate(problem.quantities) if other.of == q.of] for q in problem.quantities}
+    lower, upper = problem.bounds
+    inside = _parameters(problem)
+    for _ in range(_ROUNDS):
+        try:
+            factors = list(_factors(problem, staged, v, inside))
+        except (ValueError, FloatingPointError):
+            return v
+        moved = False
+        for parameters, factor in factors:
+            if not (np.isfinite(factor) and factor > 0.0) or abs(np.log(factor)) < _SETTLED:
+                continue
+            for j in (j for name in parameters for j in own.get(name, ())):
+                to = v[j] + np.log(factor) if problem.log[j] else v[j] * factor
+                v[j] = float(np.clip(to, lower[j], upper[j]))
+                moved = True
+        if not moved:
+            break
+    return v
+
+
+def _parameters(problem: Posed) -> Mapping[str, frozenset[str]]:
+    """Return the parameters of the noise in each computed spread."""
+    graphs = {name: problem.model.outputs[name] for name in problem.spreads}
+    return {n: frozenset(s.name() for s in ca.symvar(g)) & problem.noise_parameters for n, g in graphs.items()}
+
+
+def _factors(
+    problem: Posed, staged: StagedProblem, v: Array, inside: Mapping[str, frozenset[str]]
+) -> Iterable[tuple[frozenset[str], float]]:
+    """Yield sets of parameters, and by what factor the spreads that contain them are too small.
+
+    Spreads of several outputs with the same parameters, such as one sigma times the scale of each, are judged together.
+    """
+    sets = {s: inside[s] for s in inside if inside[s]}
+    values: dict[tuple[frozenset[str], type[Noise]], list[tuple[Array, Array, Array]]] = {}
+    noise: dict[tuple[frozenset[str], type[Noise]], Noise] = {}
+    for condition, (mu, spread, _) in zip(problem.conditions, staged.standardised(v), strict=True):
+        rows, column = np.nonzero(condition.points.mask)
+        m = condition.points.values[rows, column]
+        for j, of in enumerate(condition.observed):
+            if of is not None and of.computed and of.predicted[1] in sets:
+                here, key = column == j, (sets[of.predicted[1]], type(of.noise))
+                values.setdefault(key, []).append((mu[here], spread[here], m[here]))
+                noise[key] = of.noise
+    for key, parts in values.items():
+        mu, spread, m = (np.concatenate([part[k] for part in parts]) for k in range(3))
+        unit = float(np.median(spread))
+        relative = spread / unit if noise[key].in_unit_of_output else np.ones_like(spread)
+        yield key[0], noise[key].starting_spread(mu / relative, m / relative) / unit

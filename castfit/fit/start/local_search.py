@@ -1,0 +1,216 @@
+"""Down in the box at the accuracy of a search, at once or on ever longer horizons.
+
+On a short horizon the trajectory can hardly be wrong, and the valley of the cost is wide; its optimum is a good start
+for a horizon that is a little longer.  What oscillates, or amplifies errors, is followed period by period in this way,
+even where only one output on a scale of its own is measured and the start is a decade off in every parameter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit._support.status import Status
+from castfit._support.time_limit import Stopped, watched
+from castfit.fit.start.search_problem import Scene
+from castfit.fit.start.soft_start import soft_start
+from castfit.solve.dense_descent import descend_in_box, descends
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.solve.solution import Control, Iteration
+from castfit.solve.step_control import Box, StepControl
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.solve.staged import StagedProblem
+
+LOOKS = (10, 25)
+"""Iterations at which a candidate must not be worse than half of those before it."""
+
+HORIZONS = (10, 20)
+"""Numbers of horizons, the whole among them: few are faster, many lose the way less often."""
+
+_ITERATIONS = 60
+POLISHING = 150
+"""Of a round that ends in an optimum, at most."""
+
+ROUNDS = 6
+"""Of following a valley, at most."""
+
+_PAYS = 0.02  # what a round must gain, in the logarithm of the likelihood
+_PER_HORIZON = 15
+_PATIENT = Box(patience=40)
+_COARSE = Box(patience=8, progress=1e-4)
+_LEAST = 0.02
+"""Decrease of the cost, in the logarithm of the likelihood, that is worth the patience of a coarse descent."""
+
+_ARRIVED = 0.01
+"""Decrease of the cost that is promised at an optimum: a tenth of what tells two of them apart."""
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Where a candidate came to.
+
+    theta (n,), cost : there;  at_looks : its costs at `LOOKS`, NaN where it had ended;  work : in simulations, a sweep
+    of all sensitivities counted by what it takes;  dropped : whether it was not let to its end;  optimum : whether
+    hardly anything is promised there
+    """
+
+    theta: Array
+    cost: float
+    at_looks: tuple[float, float]
+    work: float
+    dropped: bool = False
+    optimum: bool = False
+
+
+ACCURATE = 4.0
+"""Simulations at the accuracy of a search that take as long as one at full accuracy: 2.7 to 9 of five PEtab models."""
+
+_FINER = 2.0  # the same where floors of long valleys are followed
+_SOFT = 2.5  # the same for an evaluation of soft equations: 1 to 4
+
+
+def work_of(evaluations: dict[str, int], n_theta: int) -> float:
+    """Return how many simulations evaluations are worth; about three sensitivities go into one."""
+    sweeps = evaluations.get("jacobians", 0)
+    others = sum(evaluations.values()) - sweeps
+    return others + (1.0 + n_theta / 3.0) * sweeps
+
+
+def best_of(scene: Scene, draws: Sequence[Array]) -> tuple[int, float]:
+    """Return which draw has the lowest cost, and that cost."""
+    costs = [scene.cost(theta) for theta in draws]
+    k = int(np.argmin(costs))
+    return k, costs[k]
+
+
+def descend(
+    scene: Scene, start: Array, limits: tuple[float, float], seconds: float, *, step_control: str = "box"
+) -> Descent:
+    """Go down from a start; `limits` are the costs above which it is dropped at `LOOKS`."""
+    seen = [np.nan, np.nan]
+    dropped = [False]
+
+    def look(iteration: int, cost: float) -> bool:
+        if iteration in LOOKS:
+            k = LOOKS.index(iteration)
+            seen[k] = cost
+            dropped[0] = cost > limits[k]
+        return dropped[0]
+
+    found = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=_coarse(step_control))
+    scene.compiled_in_time()
+    return Descent(found.theta, scene.cost(found.theta), (seen[0], seen[1]), found.work, dropped[0])
+
+
+def settle(
+    scene: Scene, start: Array, seconds: float, *, best: float = np.inf, rounds: int = ROUNDS, accurate: bool = False,
+    step_control: str = "box",
+) -> Descent:  # fmt: skip
+    """Go down to the optimum, or as far as rounds pay; `dropped` if there is more to come.
+
+    In a long valley that takes several rounds, each with a box of its own.  What is below `best`, the lowest cost of
+    other solutions, goes on as long as a round pays, and where the accuracy of a search lets it stall, at a higher one;
+    if `accurate`, at that from the start.
+    """
+    until = time.time() + seconds
+    staged = scene.accurate if accurate else scene.staged
+    patient = _PATIENT if accurate else Box()
+    rule = patient if step_control == "box" else step_control
+    theta, cost, work, ended, optimum = start, np.inf, 0.0, False, False
+    for _ in range(rounds):
+        found = _solve(staged, theta, POLISHING, until - time.time(), rule=rule, least=0.0)
+        scene.compiled_in_time()
+        theta, before, cost = found.theta, cost, found.cost
+        work += found.work * (_FINER if staged is scene.accurate else 1.0)
+        optimum = found.optimum
+        ended = optimum or not cost < before - _PAYS
+        if optimum or not cost < best or time.time() >= until:
+            break
+        if ended and staged is not scene.accurate:
+            staged, rule, ended, cost = scene.accurate, _PATIENT if step_control == "box" else rule, False, np.inf
+        elif ended:
+            break
+    return Descent(theta, scene.cost(theta), (np.nan, np.nan), work, not ended, optimum)
+
+
+def grow(
+    scene: Scene, start: Array, seconds: float, horizons: int = HORIZONS[-1], *, step_control: str = "box"
+) -> tuple[Array, float]:
+    """Go down on ever longer horizons, all but the whole; return where to, and the work that it took.
+
+    `horizons` says into how many parts the distinct measured times are divided.
+    """
+    rule = _coarse(step_control)
+    theta, work, times = start, 0.0, scene.times
+    shares = [int(np.ceil(k / horizons * times.size)) for k in range(1, horizons)]
+    ends = sorted({float(times[share - 1]) for share in shares if 0 < share < times.size})
+    for end in ends:
+        found = _solve(scene.until(end), theta, _PER_HORIZON, seconds / horizons, rule=rule)
+        work += found.work * 0.5 * (1.0 + float(np.mean(times <= end)))  # the first steps are short
+        if found.begun:
+            theta = found.theta
+    scene.compiled_in_time()
+    return theta, work
+
+
+def harden(scene: Scene, start: Array, seconds: float, stations: tuple[float, ...]) -> tuple[Array, float]:
+    """Let constant states and parameters find each other while equations harden; return where to, and the work.
+
+    `stations` are the prices of the equations, one of `castfit.fit.start.soft_start.RAMPS`.
+    """
+    with watched(max(seconds, 1e-3)):
+        try:
+            found = soft_start(scene.searched, start, scene.transcription.integrator, stations=stations)
+        except Stopped:
+            return start, 0.0
+    lower, upper = scene.staged.lower[: start.size], scene.staged.upper[: start.size]
+    return np.clip(found.theta, lower, upper), _SOFT * work_of(found.evaluations, start.size)
+
+
+def _coarse(step_control: str) -> StepControl | str:
+    return _COARSE if step_control == "box" else step_control
+
+
+@dataclass(frozen=True)
+class _Reached:
+    """Where a solver came to: theta (n,), the cost, the work, whether that is an optimum, whether there was a start."""
+
+    theta: Array
+    cost: float
+    work: float
+    optimum: bool
+    begun: bool
+
+
+def _solve(
+    staged: StagedProblem,
+    start: Array,
+    iterations: int,
+    seconds: float,
+    look: Callable[[int, float], bool] | None = None,
+    *,
+    rule: StepControl | str,
+    least: float = _LEAST,
+) -> _Reached:
+    """Go down; in a box, and where nothing but theta moves, by what does no more than that needs."""
+    if isinstance(rule, Box) and descends(staged):
+        found = descend_in_box(staged, start, rule, iterations, seconds, least=least, look=look)
+        work = work_of(found.evaluations, found.theta.size)
+        return _Reached(found.theta, found.cost, work, found.promise <= _ARRIVED, bool(np.isfinite(found.cost)))
+
+    def seen(now: Iteration) -> bool:
+        return look is not None and look(now.iteration, now.cost)
+
+    from_there = staged.restricted()
+    from_there.start = np.clip(start, staged.lower, staged.upper)
+    solver = GaussNewton(rule, max_iter=iterations)
+    solved = solver.solve(from_there, Control(max(seconds, 1e-3), seen))
+    work = work_of(solved.evaluations, solved.v.size)
+    cost = staged.evaluate(solved.v).cost
+    return _Reached(solved.v, cost, work, solved.status.success, solved.status is not Status.START_FAILED)

@@ -1,0 +1,210 @@
+"""What searches of one problem share, built once per process: the problem at low accuracy, its horizons, where to draw.
+
+Starts are compared, and trajectories followed, by single shooting at the accuracy of a search; nothing that is reported
+is: what looks good is fitted again by `castfit.fit`, at full accuracy, and verified.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit._support.casadi_functions import Recent, find_compiler
+from castfit.fit.start.gaussian_surrogate import surrogate
+from castfit.integrate import IntegratorOptions
+from castfit.problem.linear_scales import blocks_of
+from castfit.solve.subproblem import units_between, units_of_search
+from castfit.transcribe.shooting_problem import ShootingProblem
+from castfit.transcribe.single_shooting import SingleShooting
+from castfit.transcribe.trajectory import every_state_measured
+from castfit.transcribe.transcribed_problem import parameter_scale
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from castfit._support.arrays import Array
+    from castfit.problem.compiled_problem import Posed
+
+_TOLERANCES = 1e-6, 1e-8
+_ACCURATE = 1e-7, 1e-9
+_STEPS = 5000  # of one experiment, ten times as many as are usual, and more: what takes them is given up
+_LEAST_STEPS = 500  # between two outputs
+_DRAWS = 8  # besides the guess, for magnitudes of states
+_KEPT = 8  # scenes
+_REACH = 3.0  # units of the search about the guess, where there are no bounds
+
+
+@dataclass
+class Scene:
+    """A posed problem as searches see it.
+
+    asked : Posed
+        The problem as it was given.
+    searched : Posed
+        The same with normal errors, whose unknown sizes are eliminated, in the place of other densities.
+    staged : StagedProblem
+        That one, by single shooting at low accuracy.
+    """
+
+    asked: Posed
+    searched: Posed
+    staged: ShootingProblem
+    transcription: SingleShooting
+    _shorter: dict[float, ShootingProblem] = field(default_factory=dict[float, ShootingProblem])
+    _units: Sequence[Array] | None = None
+    _accurate: ShootingProblem | None = None
+
+    @property
+    def times(self) -> Array:
+        """The distinct times after the start at which anything is measured, (n_times,)."""
+        after = [c.points.times[c.points.times > c.start] for c in self.searched.conditions]
+        return np.unique(np.concatenate([np.empty(0), *after]))
+
+    @property
+    def places(self) -> list[int]:
+        """Where the quantities that are searched stand among all."""
+        return [self.asked.names.index(name) for name in self.searched.names]
+
+    def until(self, end: float) -> ShootingProblem:
+        """Return the problem up to a measured time."""
+        if end not in self._shorter:
+            shorter = self.searched.until(end)
+            units: list[Array] | None = None
+            if self._units is not None:  # experiments that begin later are left out
+                known = dict(zip((c.name for c in self.searched.conditions), self._units, strict=True))
+                units = [known[c.name] for c in shorter.conditions]
+            if units is None or self.staged.eliminated.size:
+                staged = self.transcription.transcribe(shorter, shorter.guess)
+                self._shorter[end] = staged if units is None else staged.with_units(units)
+            else:
+                self._shorter[end] = self.transcription.transcribe(shorter, shorter.guess, units)
+        return self._shorter[end]
+
+    @property
+    def accurate(self) -> ShootingProblem:
+        """The problem at an accuracy by which floors of long valleys can be followed."""
+        if self._accurate is None:
+            relative, absolute = _ACCURATE
+            options = replace(
+                self.transcription.integrator, relative_tolerance=relative, absolute_tolerance=absolute, compile="auto"
+            )
+            self._accurate = self.staged.integrated_by(options)
+        return self._accurate
+
+    def compiled_in_time(self) -> None:
+        """Let the model's functions be compiled once that pays, or was done before.
+
+        Results are the same to the last bit.
+        """
+        options = self.transcription.integrator
+        if options.compile != "never" or not any(group.integrator.worth_compiling for group in self.staged.groups[:1]):
+            return
+        self.transcription = SingleShooting(replace(options, compile="auto"))
+        self.staged = self.staged.integrated_by(self.transcription.integrator)
+        self._shorter = {end: of.integrated_by(self.transcription.integrator) for end, of in self._shorter.items()}
+
+    @property
+    def exactly(self) -> SingleShooting:
+        """Single shooting at full accuracy, by the method of the search, compiled if that is."""
+        return SingleShooting(IntegratorOptions(search_options().method, compile=self.transcription.integrator.compile))
+
+    def cost(self, theta: Array) -> float:
+        """Return the cost at theta (n,), infinite where the model cannot be integrated."""
+        return _cost(self.staged, theta)
+
+    def exact_cost(self, theta: Array) -> float:
+        """Return the same at full accuracy."""
+        return _cost(self.staged.integrated_by(self.exactly.integrator), theta)
+
+
+def _cost(staged: ShootingProblem, theta: Array) -> float:
+    v = np.clip(theta, staged.lower, staged.upper)
+    if staged.steep is not None:
+        cost = staged.steep.cost(v)
+    else:
+        at = staged.evaluate(v)
+        cost = at.cost if at.ok else None
+    return cost if cost is not None and np.isfinite(cost) else np.inf
+
+
+_SCENES: Recent[Posed, Scene] = Recent(_KEPT)
+
+
+def scene_of(posed: Posed) -> Scene:
+    """Return the scene of a posed problem, built once."""
+    return _SCENES.get(posed, _scene)
+
+
+def search_options(outputs: int = 1) -> IntegratorOptions:
+    """Return how searches integrate: by the method in compiled code, where there is a compiler.
+
+    Far from any optimum a few points in a hundred take a hundred times as many steps as the others, and would take most
+    of the time: with so many `outputs` there may be at most so many steps between two of them.
+    """
+    relative, absolute = _TOLERANCES
+    method = "auto" if find_compiler() is None else "esdirk"
+    return IntegratorOptions(
+        method=method, relative_tolerance=relative, absolute_tolerance=absolute, watch_sensitivities=False,
+        max_steps=max(_STEPS // max(outputs, 1), _LEAST_STEPS),
+    )  # fmt: skip
+
+
+def frame_of(posed: Posed) -> tuple[Posed, Array, Array, Array]:
+    """Return what is searched in a problem, its bounds, and units of the search at its guess, (n,) each.
+
+    Where nothing is eliminated that takes no scene: a search in other processes has no use for one here.
+    """
+    searched = _searched(posed)
+    guess = searched.guess
+    if blocks_of(searched):
+        scene = scene_of(posed)
+        searched, staged = scene.searched, scene.staged
+        n = guess.size
+        return searched, staged.lower[:n].copy(), staged.upper[:n].copy(), units_of_search(staged, guess)[:n]
+    lower, upper = (end.copy() for end in searched.bounds)
+    magnitude = np.maximum(np.abs(guess), parameter_scale(searched, guess))
+    return searched, lower, upper, units_between(lower, upper, magnitude, guess == 0.0, searched.log)
+
+
+def _searched(posed: Posed) -> Posed:
+    """Return the problem that a search sees in the place of another one."""
+    return posed if posed.least_squares else surrogate(posed)
+
+
+def _scene(posed: Posed) -> Scene:
+    searched = _searched(posed)
+    outputs = min((np.unique(c.points.times).size for c in searched.conditions), default=1)
+    transcription = SingleShooting(search_options(outputs))
+    staged = transcription.transcribe(searched, searched.guess)
+    if every_state_measured(searched):
+        scene = Scene(posed, searched, staged, transcription)
+    else:
+        units = _typical(searched, staged, transcription)
+        scene = Scene(posed, searched, staged.with_units(units), transcription, _units=units)
+    scene.compiled_in_time()
+    return scene
+
+
+def enclosed(lower: Array, upper: Array, guess: Array, reach: Array) -> tuple[Array, Array]:
+    """Return bounds (n,) that are finite: as far from the guess as `reach` (n,) says where there are none."""
+    lower = np.where(np.isfinite(lower), lower, np.minimum(guess - reach, upper))
+    return lower, np.where(np.isfinite(upper), upper, np.maximum(guess + reach, lower))
+
+
+def _typical(searched: Posed, staged: ShootingProblem, transcription: SingleShooting) -> list[Array]:
+    """Return typical magnitudes of states, per condition: upper quartiles of those at the guess and at draws.
+
+    Where parameters are known to decades a state may be 1e-47 at one point and 10 at another; in units of the first,
+    nothing can be integrated at the second.
+    """
+    rng = np.random.default_rng(0)
+    reach = _REACH * units_of_search(staged, searched.guess)
+    lower, upper = enclosed(staged.lower, staged.upper, searched.guess, reach)
+    found = [staged.units]
+    apart = staged.eliminated.size or any(c.schedule.instants for c in searched.conditions)
+    for _ in range(_DRAWS):
+        theta = lower + (upper - lower) * rng.random(lower.size)
+        found.append(transcription.transcribe(searched, theta).units if apart else staged.units_at(theta))
+    return [np.exp(np.quantile(np.log(np.array(of)), 0.75, axis=0)) for of in zip(*found, strict=True)]

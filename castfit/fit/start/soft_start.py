@@ -1,0 +1,252 @@
+"""Starts for partly observed models: soft equations, and states that are constant at first.
+
+    guess --simulation--> mean of every state --stations (castfit.solve.relaxed_dynamics)--> theta, nodes
+
+For outputs that are sums, logarithms or scaled states, where neither data nor a simulation of the guess says where the
+states are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit._support.arguments import is_one_of, text
+from castfit._support.reprs import brief
+from castfit._support.status import check
+from castfit._support.time_limit import Stopped
+from castfit.fit.start.decomposition.search import Origin
+from castfit.integrate.lanes import merge
+from castfit.problem.positivity import positive_states
+from castfit.simulate.simulate import Nodes
+from castfit.solve.relaxed_dynamics import LONG, SHORT, Coordinates, FlatProblem, walk
+from castfit.solve.solution import Control, Ledger
+from castfit.solve.staged import rows_in_units
+from castfit.transcribe.collocation_problem import collocation_problem
+from castfit.transcribe.stage_division import check_triggers
+from castfit.transcribe.trajectory import Trajectory, start_trajectory
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.integrate import IntegratorOptions
+    from castfit.problem.compiled_experiments import Condition
+    from castfit.problem.compiled_problem import Posed
+    from castfit.solve.staged import Chain, Evaluation, Mask, StagedProblem
+
+RAMPS = {"long": LONG, "short": SHORT}
+"""Prices of equations, from the first to the last."""
+
+_LONGEST = 40  # elements, at least, of an experiment
+_DEGREE = 3
+_ZERO = 1e-6  # of a state's largest value: what an integrator leaves of it
+_AWAY = 3.0  # e-folds, or units, that a constant may lie from the initial state
+_FLOOR = 0.065  # of the mean measured value: no datum counts as more accurate while states are far off
+_LOWEST, _HIGHEST = 0.05, 1.0  # of an unknown sigma, relative to the data's deviation
+
+
+@brief
+@dataclass(frozen=True)
+class SoftStart:
+    """Start from constant states and equations that are soft at first.
+
+    For models of which little is measured: outputs that are sums, logarithms or scaled states, parameters known to
+    decades.  States begin constant in time, at their mean in a simulation of the start; equations may be violated, at a
+    price that rises; data pull the trajectories to where they belong, and these the parameters.  The fit that follows
+    begins at parameters and states found so.
+
+    Parameters
+    ----------
+    start : mapping from quantity name to value, optional
+        Where parameters start, natural scale; what is not named starts at its guess.
+    ramp : {"long", "short"}
+        How the price of equations rises: from 0.01 to 10,000 by tenfold steps, or from 1 to 10,000 by hundredfold ones.
+        The long one finds more in chaotic systems and cascades, the short one in oscillators; it costs half.
+
+    Raises
+    ------
+    InputError
+        If `ramp` is none of these.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> lorenz = cf.problems.load("lorenz")
+    >>> far = {"s": 100.0, "r": 3.0, "b": 0.1}
+    >>> result = cf.fit(lorenz.problem, start=cf.SoftStart(far))
+    >>> result.success, bool(lorenz.reference.is_reached(result.chi2))
+    (True, True)
+    """
+
+    start: Mapping[str, float] = field(default_factory=dict[str, float])
+    ramp: str = "long"
+
+    def __post_init__(self) -> None:
+        known = is_one_of(self.ramp, *RAMPS)
+        check("SoftStart", [] if known else [f"ramp is {text(self.ramp)}; choose 'long' or 'short'"])
+
+    @property
+    def stations(self) -> tuple[float, ...]:
+        """The prices rho of the equations."""
+        return RAMPS[self.ramp]
+
+
+@dataclass(frozen=True)
+class Softened:
+    """Where soft equations led: theta (n_theta,), search scale, and the trajectory there, one per experiment."""
+
+    theta: Array
+    nodes: list[Nodes]
+    steps: int
+    evaluations: dict[str, int]
+
+
+def softened(problem: Posed, theta: Array, integrator: IntegratorOptions, stations: tuple[float, ...] = LONG) -> Origin:
+    """Return where a fit starts: where soft equations led, or theta itself if there was no time for that.
+
+    Raises InputError if states trigger events.
+    """
+    try:
+        found = soft_start(problem, theta, integrator, stations=stations)
+    except Stopped as stopped:
+        return Origin(theta, "There was no time for soft equations.", stopped.status)
+    note = f"Started from constant states and soft equations, {found.steps} steps."
+    return Origin(found.theta, note, nodes=found.nodes)
+
+
+def soft_start(
+    problem: Posed,
+    theta: Array,
+    integrator: IntegratorOptions,
+    *,
+    stations: tuple[float, ...] = LONG,
+) -> Softened:
+    """Let constant states and theta (n_theta,) find each other while equations harden.
+
+    The start is simulated by the integrator, to know how large states are; `stations` are
+    `castfit.solve.relaxed_dynamics.LONG` or `SHORT`.
+
+    Raises InputError if states trigger events.
+    Raises Stopped when the time is over or Ctrl-C was pressed.
+    """
+    check_triggers("SoftStart", problem)
+    simulated = start_trajectory(problem, theta, "simulation", integrator)
+    n_x = len(problem.model.states)
+    magnitude, positive = _largest(simulated), _positive(problem, simulated)
+    constant = [_constant(simulated, i, positive, magnitude) for i in range(len(problem.conditions))]
+    staged = collocation_problem(
+        problem,
+        [_edges(condition) for condition in problem.conditions],
+        theta=theta,
+        trajectories=[_held(values, n_x) for values in constant],
+        unit=magnitude,
+        degree=_DEGREE,
+    ).explicit()
+    ledger = Ledger(staged, Control())
+    coordinates = Coordinates.of(staged.layout, positive, magnitude)
+    noise = _noise(staged, ledger.evaluate(staged.start))
+    weights = _weights(staged.table.points)
+
+    def at_price(rho: float) -> FlatProblem:
+        return FlatProblem(staged, coordinates, noise, weights, rho)
+
+    found = walk(ledger, at_price, staged.start, stations)
+    known = zip(staged.times(found.v), staged.node_states(found.v), strict=True)
+    nodes = [Nodes(times[:-1], states) for times, states in known]
+    return Softened(staged.layout.theta(found.v).copy(), nodes, found.steps, dict(ledger.evaluations))
+
+
+def _largest(simulated: Trajectory) -> Array:
+    """Return the largest absolute value of every state, its unit where it stays zero, (n_x + n_z,)."""
+    every = np.concatenate([np.hstack([x, z]) for _, x, z in simulated.tables])
+    largest: Array = np.abs(np.where(np.isfinite(every), every, 0.0)).max(axis=0)
+    return np.where(largest > 0.0, largest, np.max(simulated.units, axis=0))
+
+
+def _positive(problem: Posed, simulated: Trajectory) -> Mask:
+    """Return which states are searched as logarithms, (n_x + n_z,).
+
+    What is algebraic follows from the others: it counts as positive where these are and its simulation is.
+    """
+    of_x = positive_states(problem)
+    of_z = np.all([(z >= -_ZERO * np.abs(z).max(axis=0)).all(axis=0) for _, _, z in simulated.tables], axis=0)
+    return np.append(of_x, of_z & of_x.all())
+
+
+def _edges(condition: Condition) -> Array:
+    """Return element boundaries: all data, and between them so that none is longer than a part of the experiment."""
+    marks = merge(np.array([condition.start, condition.end]), condition.points.times)
+    longest = (condition.end - condition.start) / _LONGEST
+    pieces: list[Array] = [
+        np.linspace(a, b, math.ceil((b - a) / longest - 1e-9), endpoint=False)
+        for a, b in itertools.pairwise(marks.tolist())
+    ]
+    return np.concatenate([*pieces, marks[-1:]])
+
+
+def _constant(simulated: Trajectory, i: int, positive: Mask, magnitude: Array) -> Array:
+    """Return the mean of every state, in the coordinates in which it is searched, not far from its initial value."""
+    times, x, z = simulated.tables[i]
+    y = np.hstack([x, z])
+    own = Coordinates(positive, magnitude, 1e-7 * magnitude)
+    searched = np.array([own.search(row) for row in np.where(np.isfinite(y), y, 0.0)])
+    span = np.maximum(np.diff(times, append=times[-1:]), 0.0)
+    mean = np.average(searched, axis=0, weights=span if span.sum() > 0.0 else None)
+    return own.natural(np.clip(mean, searched[0] - _AWAY, searched[0] + _AWAY))
+
+
+def _held(values: Array, n_x: int) -> Callable[..., tuple[Array, Array]]:
+    def at(times: Array, *, after: bool = False) -> tuple[Array, Array]:
+        every = np.repeat(values[None], len(times), axis=0)
+        return every[:, :n_x], every[:, n_x:]
+
+    return at
+
+
+def _weights(points: Array) -> Array:
+    """Return the weights of the quadrature at collocation points, exact for polynomials of their degree - 1."""
+    powers = np.arange(points.size)
+    return np.asarray(np.linalg.solve(points[None, :] ** powers[:, None], 1.0 / (powers + 1.0)), dtype=float)
+
+
+def _noise(staged: StagedProblem, at: Evaluation) -> list[Array]:
+    """Return standard deviations, (K, n_r) per chain, in units of what residuals are weighted by.
+
+    Predictions of constant states hardly vary, so that differences of residuals are those of the data.
+    """
+    out: list[Array] = []
+    for chain, rows, signal in zip(staged.layout.chains, rows_in_units(staged.layout, at), staged.signal, strict=True):
+        sigma = np.ones(chain.row_mask.shape)
+        unknown = chain.group >= 0
+        if unknown.any() and at.ok:
+            sigma[unknown] = _unknown_sigma(chain, rows)[unknown]
+        out.append(np.maximum(sigma, _FLOOR * signal))
+    return out
+
+
+def _unknown_sigma(chain: Chain, rows: Array) -> Array:
+    """Estimate the noise of every output of unknown sigma by second differences.
+
+    Gasser, Sroka and Jennen-Steinmetz 1986, Biometrika 73, 625: the error of interpolating a datum between its
+    neighbours, over what that error would be for noise of variance 1.
+    """
+    n_points = max(chain.point_times.shape[1], 1)
+    n_out = chain.n_r // n_points
+    out = np.ones((chain.n_stages * n_points, n_out))
+    times = chain.point_times.ravel()
+    of, seen = rows.reshape(-1, n_out), (chain.row_mask & chain.datum_mask).reshape(-1, n_out)
+    for j in range(n_out):
+        t, y = times[seen[:, j]], of[seen[:, j], j]
+        if t.size < 3:
+            continue
+        far, near = t[2:] - t[:-2], t[2:] - t[1:-1]
+        w = np.where(far > 0.0, near / np.where(far > 0.0, far, 1.0), 0.5)  # replicates
+        error = w * y[:-2] + (1.0 - w) * y[2:] - y[1:-1]
+        sigma = np.sqrt(np.mean(error**2 / (w**2 + (1.0 - w) ** 2 + 1.0)))
+        spread = float(np.std(y))
+        out[:, j] = np.clip(sigma, _LOWEST * spread, _HIGHEST * spread) if spread > 0.0 else 1.0
+    return out.reshape(chain.row_mask.shape)

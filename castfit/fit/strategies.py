@@ -1,0 +1,372 @@
+"""Strategies: ways to get from a problem, a point and a budget to an outcome, and the order in which `fit` tries them.
+
+A search solves, refines, solves again, and lets the model itself verify the end (castfit.fit.attempt).  The first one
+begins
+
+    at the simulation of the start, where that already describes the data: nothing is closer;
+    else as the transcription says, by default at the measured states.
+
+Where it fails, or ends where residuals are far larger than the noise, `STRATEGIES` follow, most of them for what has
+states to start (multiple shooting and collocation), until one ends in a solution that describes the data.  One of
+another transcription is handed back: the transcription that was asked for starts from its trajectory.  If none does,
+the best of all is the answer.
+
+`castfit.estimate` plays the same ones from many points (castfit.drive.search.portfolio.strategies): there a strategy
+only has to lead near an optimum, at the accuracy of a search (`Strategy.lead`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from castfit._support.arguments import is_one_of
+from castfit._support.sparse_rows import sparse_rows
+from castfit._support.status import Status
+from castfit._support.time_limit import Stopped
+from castfit.fit.attempt import Attempt, FitRun, SolveStaging, has_states, started_from, with_states
+from castfit.fit.start.local_search import HORIZONS, descend, grow, harden
+from castfit.fit.start.matching import matching
+from castfit.fit.start.search_problem import Scene, scene_of
+from castfit.fit.start.soft_start import RAMPS, soft_start
+from castfit.fit.verification import tighter
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.solve.residual_plausibility import signal_in_units, suspicious
+from castfit.solve.staged import GradientEvaluation
+from castfit.transcribe.collocation import Collocation
+from castfit.transcribe.single_shooting import SingleShooting
+from castfit.transcribe.trajectory import every_state_measured
+
+if TYPE_CHECKING:
+    from castfit.fit.methods import Transcription
+    from castfit.problem.compiled_problem import Posed
+    from castfit.solve.staged import Array, Linearization, StagedProblem
+
+FIRST = "the start"
+"""What the first search is called among the strategies of a fit."""
+
+_UNFELT = 1e-7  # response to a doubling of a parameter, of residuals relative to the signal, of gaps to the states
+
+
+@dataclass(frozen=True)
+class StrategyBudget:
+    """What a search on the way to an optimum may use: seconds, random numbers, and which step control."""
+
+    seconds: float
+    rng: np.random.Generator
+    step_control: str = "box"
+
+
+class Strategy(ABC):
+    """A way to go on where the first search does not describe the data.
+
+    words : what it is called in messages
+    """
+
+    words: ClassVar[str]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(): {self.words}"
+
+    def suits(self, problem: Posed, asked: Transcription) -> bool:
+        """Tell whether it can be tried."""
+        return has_states(asked)
+
+    @abstractmethod
+    def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
+        """Return a transcription and a theta (n_theta,) to search from; None if there is none after all."""
+
+    def outcome(self, run: FitRun, best: Attempt, asked: Transcription, theta: Array, why: str) -> Attempt | None:
+        """Search from there; what another transcription finds is handed back to the one that was asked for.
+
+        `best` is what searches found so far, `why` says why there is another one.  None if it cannot be tried.
+        """
+        started = self.start(run.problem, asked, theta)
+        if started is None:
+            return None
+        run.begins(self.words, f"{why}; now {self.words}")
+        found = run.attempt(begin(run, *started).staging(self.words))
+        return _handed_back(run, found, asked) if found.good and started[0].label != asked.label else found
+
+    def preferred(self, found: Attempt, best: Attempt) -> bool:
+        """Tell whether what it found takes the place of the best so far."""
+        return found.better_than(best)
+
+    def lead(self, scene: Scene, theta: Array, budget: StrategyBudget) -> tuple[Array, float]:
+        """Return where it leads to at the accuracy of a search, and the work in simulations: by default nowhere."""
+        return theta, 0.0
+
+
+class GrowingHorizons(Strategy):
+    """Single shooting from where ever longer horizons lead in a box: what won most, by far, of all that follow.
+
+    Where all states are measured there are better places to begin first.
+    """
+
+    words = "ever longer horizons"
+
+    def __init__(self, *, partly: bool) -> None:
+        self.partly = partly
+
+    def suits(self, problem: Posed, asked: Transcription) -> bool:
+        """Tell whether it is its turn."""
+        return has_states(asked) and every_state_measured(problem) != self.partly
+
+    def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
+        """Grow, and go down on the whole."""
+        scene = scene_of(problem)
+        if scene.searched.names != problem.names:
+            return None
+        grown, _ = grow(scene, theta, np.inf)
+        found = descend(scene, grown, (np.inf, np.inf), np.inf)
+        return (SingleShooting(asked.integrator), found.theta) if np.isfinite(found.cost) else None
+
+    def lead(self, scene: Scene, theta: Array, budget: StrategyBudget) -> tuple[Array, float]:
+        """Grow by one of several numbers of horizons."""
+        horizons = int(budget.rng.choice(HORIZONS))
+        return grow(scene, theta, budget.seconds, horizons, step_control=budget.step_control)
+
+
+class SoftEquations(Strategy):
+    """States that are constant at first, and equations that harden (castfit.fit.start.soft_start)."""
+
+    words = "constant states and soft equations"
+
+    def suits(self, problem: Posed, asked: Transcription) -> bool:
+        """Tell whether there are states of which nothing is measured, and none that trigger events."""
+        partly = has_states(asked) and not every_state_measured(problem)
+        return partly and not any(c.schedule.triggers for c in problem.conditions)
+
+    def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
+        """Begin at the trajectory that was found, too."""
+        found = soft_start(problem, theta, asked.integrator)
+        return started_from(problem, asked, found.theta, found.nodes), found.theta
+
+    def lead(self, scene: Scene, theta: Array, budget: StrategyBudget) -> tuple[Array, float]:
+        """Harden along one of the ramps."""
+        return harden(scene, theta, budget.seconds, RAMPS[str(budget.rng.choice(["long", "short"]))])
+
+
+class SimulatedStates(Strategy):
+    """States from simulation instead of from data."""
+
+    words = "states from simulation"
+
+    def suits(self, problem: Posed, asked: Transcription) -> bool:
+        """Tell whether they began otherwise."""
+        return has_states(asked) and not is_one_of(asked.states, "simulation")
+
+    def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
+        """Begin at the simulation."""
+        return with_states(asked, "simulation"), theta
+
+
+class Matching(Strategy):
+    """Parameters matched to the measured states (castfit.fit.start.matching)."""
+
+    words = "matching"
+
+    def suits(self, problem: Posed, asked: Transcription) -> bool:
+        """Tell whether states come from data."""
+        return has_states(asked) and is_one_of(asked.states, "data", "smoothed")
+
+    def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
+        """Begin at the parameters that agree with them."""
+        return asked, matching(problem, theta, asked.states, asked.integrator)
+
+
+class FromSingleShooting(Strategy):
+    """Single shooting from the same start."""
+
+    words = "single shooting from the same start"
+
+    def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
+        """Integrate from the beginning."""
+        return SingleShooting(asked.integrator), theta
+
+
+class BoxDescent(FromSingleShooting):
+    """Down in a box from the simulated start, which never goes up: no fit is poorer than its start."""
+
+    words = "going down from the start in a box"
+
+    def suits(self, problem: Posed, asked: Transcription) -> bool:
+        """Tell so: this is for everything."""
+        return True
+
+    def outcome(self, run: FitRun, best: Attempt, asked: Transcription, theta: Array, why: str) -> Attempt | None:
+        """Go down if the start describes the data better than the best search; None if that is not better, either."""
+        whole = SingleShooting(asked.integrator)
+        staged = whole.transcribe(run.problem, theta)
+        at = staged.evaluate(staged.start)
+        if not at.ok or (best.linear.ok and at.cost >= best.linear.cost):
+            return None
+        run.begins(self.words, "the start itself was better; now down from there")
+        found = run.attempt(SolveStaging(whole, staged, self.words, solver=GaussNewton("box")))
+        return found if self.preferred(found, best) else None
+
+    def preferred(self, found: Attempt, best: Attempt) -> bool:
+        """Compare costs, solutions or not."""
+        return found.linear.ok and not (best.linear.ok and found.linear.cost >= best.linear.cost)
+
+
+GROWING, SOFT, BOX = GrowingHorizons(partly=True), SoftEquations(), BoxDescent()
+
+STRATEGIES: tuple[Strategy, ...] = (
+    GROWING,
+    SOFT,
+    SimulatedStates(),
+    Matching(),
+    GrowingHorizons(partly=False),
+    FromSingleShooting(),
+    BOX,
+)
+"""In the order in which they are tried; what each of them won is in docs/compared/strategies.md."""
+
+
+@dataclass(frozen=True)
+class SearchEnd:
+    """The end of a search, and what is to be said about how it went."""
+
+    attempt: Attempt
+    notes: tuple[str, ...]
+
+
+def search(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
+    """Search from theta, and by other strategies until the data are described."""
+    theta, note = _located(run, asked, theta)
+    opening = begin(run, asked, theta)
+    run.say(f"{asked.label}, {run.solver.label}: {opening.staged.layout.n_v} variables, {run.problem.n_data} data")
+    run.strategies.append(FIRST)
+    first = run.attempt(opening.staging())
+    found, recovery = _recovered(run, first, theta) if run.retry else (first, "")
+    return SearchEnd(found, (note, opening.note, recovery))
+
+
+def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]:
+    """Try further until something describes the data; return the best attempt, and a sentence about it."""
+    best, asked, status = first, first.transcription, first.solution.status
+    if isinstance(asked, Collocation) and not is_one_of(asked.elements, "auto") and status is Status.INACCURATE:
+        return first, ""  # no start makes the elements more accurate
+    tried: list[str] = []
+    winner = 0
+    with suppress(Stopped):
+        for strategy in STRATEGIES:
+            if best.good or best.ended or run.remaining <= 0:
+                break
+            if not strategy.suits(run.problem, asked):
+                continue
+            now = strategy.outcome(run, best, asked, theta, status.value)
+            if now is None:
+                continue
+            tried.append(strategy.words)
+            if strategy.preferred(now, best):
+                best, winner = now, len(tried)
+            if now.ended:
+                break
+    if best is first:
+        return best, f"Also tried, no better: {', '.join(tried)}." if tried else ""
+    # A search that ended elsewhere, or nowhere, is part of how this came about.
+    how = "ended at a poorer optimum" if status.success else f"failed ({status.value})"
+    return best, f"The first search {how}; this was found by try {winner}, {best.staging.what}."
+
+
+def _handed_back(run: FitRun, found: Attempt, asked: Transcription) -> Attempt:
+    """Let the transcription that was asked for finish from another one's trajectory."""
+    try:
+        at = started_from(run.problem, asked, found.theta, found.nodes)
+    except Stopped:
+        return found
+    again = run.attempt(SolveStaging(at, at.transcribe(run.problem, found.theta), found.staging.what))
+    return again if again.good and not found.better_than(again) else found
+
+
+def _located(run: FitRun, asked: Transcription, theta: Array) -> tuple[Array, str]:
+    """Return where single shooting leads, and a note, where events happen at times that are estimated.
+
+    Stages are arranged around such times before a search, which may carry them beyond data; single shooting
+    arranges anew at every point.
+    """
+    schedules = [c.schedule for c in run.problem.conditions]
+    if not has_states(asked) or not any(s.moves for s in schedules) or any(s.triggers for s in schedules):
+        return theta, ""
+    run.say("single shooting, to put events and data in order")
+    whole = SingleShooting(asked.integrator).transcribe(run.problem, theta)
+    solution = run.solve(SolveStaging(SingleShooting(asked.integrator), whole, solver=GaussNewton())).solution
+    run.tries += 1
+    before, after = whole.evaluate(whole.start), whole.evaluate(solution.v)
+    if not (after.ok and after.cost < before.cost):
+        return theta, ""
+    return whole.layout.theta(solution.v).copy(), "Single shooting put events and data in order first."
+
+
+def _already_fits(problem: Posed, transcription: Transcription, theta: Array) -> bool:
+    """Whether the model, simulated from the start, already describes the data."""
+    # By the integrator that will verify the end, so that no other one has to be built.
+    n_z = len(problem.posed.model.algebraic_states)
+    whole = SingleShooting(tighter(transcription.integrator, transcription.accuracy, n_z)).transcribe(problem, theta)
+    with suppress(Stopped):  # the solver will notice
+        at = whole.evaluate(whole.start)
+        return at.ok and not suspicious(whole, at)
+    return False
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How a fit begins: on a staged problem, with another start in reserve, and a note of what was done otherwise."""
+
+    transcription: Transcription
+    staged: StagedProblem
+    second_start: Callable[[], Array] | None = None
+    note: str = ""
+
+    def staging(self, words: str = "") -> SolveStaging:
+        """Return what is searched."""
+        return SolveStaging(self.transcription, self.staged, words, self.second_start)
+
+
+def unfelt(staged: StagedProblem, linear: Linearization) -> tuple[str, ...]:
+    """Name the quantities that neither residuals nor continuity respond to at a point; what has a prior responds."""
+    layout = staged.layout
+    response = np.sqrt(sparse_rows(linear.prior_jacobian).squares())
+    for chain, j, signal in zip(layout.chains, linear.jacobians, signal_in_units(staged, linear), strict=True):
+        unit = staged.scale[chain.nodes][:, :, None]
+        of_signal = (
+            j.R_q / np.where(signal > 0.0, signal, 1.0)[:, :, None]
+        )  # by row: their sigmas may differ by decades
+        felt = [of_signal, j.X_q / unit, j.A[None] / unit[:1], j.D_q / staged.scale[chain.inner][:, :, None]]
+        of_chain = np.max([np.abs(block).max(axis=(0, 1), initial=0.0) for block in felt], axis=0)
+        np.maximum.at(response, chain.theta, of_chain)
+    weak = response * staged.scale[: layout.n_theta] < _UNFELT
+    return tuple(name for name, is_weak in zip(layout.names, weak, strict=True) if is_weak)
+
+
+def begin(run: FitRun, transcription: Transcription, theta: Array) -> Opening:
+    """Transcribe where the start says; a note says what was done otherwise."""
+    problem = run.problem
+    usable = is_one_of(transcription.states, "data", "smoothed")
+    if usable and has_states(transcription) and _already_fits(problem, transcription, theta):
+        near = with_states(transcription, "simulation")
+        return Opening(near, near.transcribe(problem, theta))
+    staged = transcription.transcribe(problem, theta)
+    if not usable or not run.second_start or not every_state_measured(problem):
+        return Opening(transcription, staged)
+
+    def second() -> StagedProblem:
+        moved = matching(problem, theta, transcription.states, transcription.integrator)
+        return transcription.transcribe(problem, moved)
+
+    numb: tuple[str, ...] = ()
+    with suppress(Stopped):  # the solver will notice
+        jacobian = staged.integrated and GradientEvaluation not in staged.gives
+        linear = staged.coarse().linearize(staged.start) if jacobian else None
+        numb = unfelt(staged, linear) if linear is not None and linear.ok else ()
+    if numb:
+        note = f"At the start nothing responds to {', '.join(numb)}: started from the measured states instead."
+        return Opening(transcription, second(), note=note)
+    return Opening(transcription, staged, lambda: second().start)

@@ -1,0 +1,170 @@
+"""What identifiers of the model and names in tables mean, and numbers in the place of what nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import casadi as ca
+
+from castfit._support.status import InputError, suggest
+from castfit.experiment.events import Event
+from castfit.formats import sbml as sbml
+from castfit.formats.petab.formulas import Graph
+from castfit.formats.petab.problem_tables import ParameterRow, ProblemTables
+from castfit.problem.imported_model import Loaded, Start
+
+
+@dataclass(frozen=True)
+class Entities:
+    """A model taken apart.
+
+    rates : mapping from a state to its symbol and right-hand side
+    algebraic : mapping from the symbol of an algebraic state to what is zero
+    meaning : mapping from every identifier to what it is, over states, constants and time
+    constants : mapping from the name of a constant to its symbol
+    values : mapping from the name of a constant to its value: a number, or an expression of other constants
+    initial : mapping from a state to its initial value, over constants
+    events : of every experiment
+    state_of : mapping from an identifier that has an initial value of its own to the state that it sets
+    start : initial states and constants where values are given, by identifier
+    """
+
+    time: ca.SX
+    rates: Mapping[str, tuple[ca.SX, ca.SX]]
+    algebraic: Mapping[ca.SX, ca.SX]
+    meaning: Mapping[str, ca.SX]
+    constants: Mapping[str, ca.SX]
+    values: Mapping[str, Graph]
+    initial: Mapping[str, ca.SX]
+    events: tuple[Event, ...]
+    state_of: Mapping[str, str]
+    start: Callable[[Mapping[str, Graph]], Start]
+
+
+def read_entities(path: Path, mistakes: list[str]) -> Entities:
+    """Read a model, in which every constant is one, those too that the file computes once, by initial assignments.
+
+    Raises InputError: with the mistakes that were found before, and all that is wrong with the model or cannot be
+    expressed.
+    """
+    try:
+        return _taken_apart(sbml.load(path, parameters="all"))
+    except InputError as error:
+        raise InputError("petab.load", [*mistakes, *(f"{path.name}: {m}" for m in error.problems)]) from error
+
+
+def _amounts(found: Loaded) -> dict[str, str]:
+    """Return the states that hold amounts of species, by what means the concentration."""
+    return {
+        n: f"{n}_amount" for n in found.species if n not in found.model.states and f"{n}_amount" in found.model.states
+    }
+
+
+def _taken_apart(found: Loaded) -> Entities:
+    system = found.model.system
+    parts = {n: (_split(getattr(system, n))) for n in ("x", "ode", "z", "alg", "p")}
+    constants = {s.name(): s for s in parts["p"]}
+    meaning = {n: g for n, g in found.expressions.items() if n != "time"} | {"time": system.t}
+    states = {n: n for n in found.model.states if n in found.expressions} | _amounts(found)
+    return Entities(
+        system.t,
+        {s.name(): (s, rate) for s, rate in zip(parts["x"], parts["ode"], strict=True)},
+        dict(zip(parts["z"], parts["alg"], strict=True)),
+        {**constants, **meaning},
+        constants,
+        found.values,
+        found.model.initial,
+        found.events,
+        states,
+        found.start,
+    )
+
+
+def _split(column: ca.SX) -> list[ca.SX]:
+    return ca.vertsplit(column) if column.numel() else []
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What names stand for.
+
+    table : mapping from str to ParameterRow
+    targets : constants of the model that conditions set
+    kept : constants of the model that stay parameters: targets, and those in the table
+    """
+
+    table: Mapping[str, ParameterRow]
+    targets: tuple[str, ...]
+    kept: tuple[str, ...]
+    known: Mapping[str, Graph]
+
+
+def name_all(stated: ProblemTables, entities: Entities, mistakes: list[str]) -> Naming:
+    """Find out what all names stand for; those of which nothing is known are mistakes."""
+    table = {row.name: row for row in stated.parameters}
+    targets: dict[str, None] = {}
+    for change in (c for group in stated.conditions.values() for c in group):
+        target = stated.mapping.get(change.target, change.target)
+        if target in table:
+            mistakes.append(
+                f"{change.where}: '{change.target}' is set here and in the parameter table ({table[target].where}); "
+                "leave one of them out"
+            )
+        elif target in entities.constants:
+            targets[target] = None
+        elif target not in entities.state_of:
+            ruled = target in entities.meaning
+            what = "follows from a rule of the model and cannot be set" if ruled else "is not in the model"
+            valid = [*entities.constants, *entities.state_of]
+            mistakes.append(f"{change.where}: '{change.target}' {what}: {suggest(target, valid)}")
+    mistakes += [
+        f"{row.where}: '{row.name}' is a state of the model or follows from its rules; only constants are parameters"
+        for row in stated.parameters
+        if row.name in entities.meaning and row.name not in entities.constants
+    ]
+    known: dict[str, Graph] = dict(entities.meaning)
+    known |= {n: ca.SX.sym(n) for n in table if n not in known}
+    known |= {own: known[model] for own, model in stated.mapping.items() if model in known}
+    kept = (*targets, *(n for n in table if n in entities.constants and n not in targets))
+    return Naming(table, tuple(targets), kept, known)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Puts values in the place of constants.
+
+    old, new (n, 1) : symbols of the constants that nothing changes, and their values
+    defaults : mapping from the name of a constant that conditions set to its value where they do not
+    """
+
+    old: ca.SX
+    new: ca.SX
+    defaults: Mapping[str, Graph]
+
+    @classmethod
+    def of(cls, entities: Entities, kept: Iterable[str], targets: Iterable[str]) -> Constants:
+        """Work out the values, which may be expressions of other constants; `kept` ones stay, `targets` among them."""
+        stay = {*kept}
+        every = [n for n in entities.constants if n not in stay and n in entities.values]
+        old = ca.vertcat(*(entities.constants[n] for n in every))
+        new = ca.vertcat(*(ca.SX(entities.values[n]) for n in every))
+        for _ in every:
+            if not ca.depends_on(new, old):
+                break
+            new = ca.substitute(new, old, new)
+        plain = cls(ca.SX(old), ca.SX(new), {})
+        return cls(plain.old, plain.new, {n: plain(entities.values[n]) for n in targets if n in entities.values})
+
+    def __call__(self, value: Graph) -> Graph:
+        """Return an expression with numbers for constants; a number where nothing else is in it."""
+        if not isinstance(value, ca.SX) or value.is_constant():
+            return float(value)
+        if self.old.numel():
+            value = ca.SX(ca.substitute([value], [self.old], [self.new])[0])
+        return float(value) if value.is_constant() else value
+
+    def graph(self, value: Graph) -> ca.SX:
+        """Return the same as an expression always."""
+        return ca.SX(self(value))

@@ -1,0 +1,129 @@
+"""What a PEtab problem says, whichever version of the format it is written in.
+
+Formulas and names stay text here; what they mean is worked out with the model beside them (see
+loading.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NORMAL, LAPLACE = "normal", "laplace"
+LIN, LOG, LOG10 = "lin", "log", "log10"
+
+
+@dataclass(frozen=True)
+class PriorEntry:
+    """An objective prior: its kind in PEtab's words of version 1 or 2, and its numbers."""
+
+    kind: str
+    numbers: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """What all rows have: `where` they stand, file and line."""
+
+    where: str
+
+
+@dataclass(frozen=True)
+class ParameterRow(TableRow):
+    """A row of the parameter table; `scale` is lin, log or log10, bounds and nominal value are natural.
+
+    `begins` says how starts of a search are drawn.
+    """
+
+    name: str
+    scale: str
+    lower: float
+    upper: float
+    nominal: float | None
+    estimated: bool
+    prior: PriorEntry | None = None
+    label: str = ""
+    begins: PriorEntry | None = None
+
+
+@dataclass(frozen=True)
+class ObservableRow(TableRow):
+    """A row of the observables table: errors are normal or Laplace's on an axis that is lin, log or log10."""
+
+    name: str
+    formula: str
+    noise: str
+    axis: str
+    distribution: str
+    placeholders: tuple[str, ...]
+    noise_placeholders: tuple[str, ...]
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class ConditionChange(TableRow):
+    """One change that a condition makes: a target in the model, and its value, a formula or a number, as text."""
+
+    target: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Period:
+    """What holds from a time on: the changes of its conditions; before everything else at -inf."""
+
+    time: float
+    conditions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ExperimentRow(TableRow):
+    """An experiment: its periods in order of time."""
+
+    name: str
+    periods: tuple[Period, ...]
+
+    @property
+    def before(self) -> Period | None:
+        """What holds before the experiment, where the model comes to rest."""
+        return self.periods[0] if self.periods and self.periods[0].time == float("-inf") else None
+
+    @property
+    def during(self) -> tuple[Period, ...]:
+        """The periods of the experiment itself."""
+        return self.periods[1:] if self.before else self.periods
+
+
+@dataclass(frozen=True)
+class MeasurementRow(TableRow):
+    """One measured value; overrides of placeholders are names or numbers, as text."""
+
+    observable: str
+    experiment: str
+    value: float
+    time: float
+    overrides: tuple[str, ...]
+    noise_overrides: tuple[str, ...]
+    dataset: str = ""
+
+
+@dataclass(frozen=True)
+class ProblemTables:
+    """All tables of a problem.
+
+    file : the YAML file
+    parameters, observables, experiments, measurements : tuples of rows
+    conditions : mapping from a condition to its changes
+    mapping : mapping from PEtab's names to those of the model, where they differ
+    """
+
+    file: Path
+    version: int
+    model_file: Path
+    parameters: tuple[ParameterRow, ...]
+    observables: tuple[ObservableRow, ...]
+    conditions: Mapping[str, tuple[ConditionChange, ...]]
+    experiments: tuple[ExperimentRow, ...]
+    measurements: tuple[MeasurementRow, ...]
+    mapping: Mapping[str, str] = field(default_factory=dict[str, str])

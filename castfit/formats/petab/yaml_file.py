@@ -1,0 +1,110 @@
+"""The YAML file of a PEtab problem: which version, which files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from castfit._support.arguments import items
+from castfit._support.status import check
+from castfit.formats.petab.optional import library
+
+_TABLES = ("parameter", "condition", "experiment", "measurement", "observable", "mapping")
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What a YAML file names: the version of the format, the model, and the files of each kind of table."""
+
+    file: Path
+    version: int
+    model: Path
+    files: Mapping[str, tuple[str, ...]]
+
+    @property
+    def folder(self) -> Path:
+        """Where it is, to which all names are relative."""
+        return self.file.parent
+
+
+def read_overview(path: Path) -> Overview:
+    """Read the YAML file of a problem.
+
+    Raises InputError: listing what is wrong with it, or missing.
+    """
+    yaml = library("yaml")
+    check("petab.load", [] if path.is_file() else [f"there is no file '{path}'"])
+    given: dict[str, Any] = {}
+    try:
+        found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        given = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        check("petab.load", [f"{path.name} is no YAML: {str(error).splitlines()[0]}"])
+    version = _version(given)
+    if version is None:
+        said = given.get("format_version")
+        found = "says nothing of a version" if said is None else f"has the format_version {said!r}"
+        check("petab.load", [f"{path.name} {found}; PEtab problems have the format_version 1 or 2.0.0"])
+    assert version is not None
+    mistakes: list[str] = []
+    said = _of_problem(given, path.name, mistakes) if version == 1 else given
+    _unsupported(given, path.name, mistakes)
+    files = {kind: _names(said, given, kind) for kind in _TABLES}
+    missing = [k for k in ("parameter", "measurement", "observable") if not files[k]]
+    if version == 1 and not files["condition"]:
+        missing.append("condition")
+    mistakes += [f"{path.name}: no {kind} table is named ({kind}_files)" for kind in missing]
+    model = _model(said, version, path, mistakes)
+    check("petab.load", mistakes)
+    return Overview(path, version, model, files)
+
+
+def _version(given: Mapping[str, Any]) -> int | None:
+    major = str(given.get("format_version", "")).split(".")[0]
+    return int(major) if major in ("1", "2") else None
+
+
+def _of_problem(given: Mapping[str, Any], name: str, mistakes: list[str]) -> Mapping[str, Any]:
+    listed: Any = given.get("problems")
+    problems: list[dict[str, Any]] = [p for p in items(listed) or [] if isinstance(p, dict)]
+    if not problems:
+        mistakes.append(f"{name}: 'problems' must list the files of a problem")
+        return {}
+    if len(problems) > 1:
+        mistakes.append(
+            f"{name}: it has {len(problems)} problems with models of their own; give each a file of its own"
+        )
+    return problems[0]
+
+
+def _unsupported(given: Mapping[str, Any], name: str, mistakes: list[str]) -> None:
+    extensions: Any = given.get("extensions") or {}
+    mistakes += [f"{name}: the extension '{e}' is not supported" for e in extensions]
+
+
+def _names(said: Mapping[str, Any], given: Mapping[str, Any], kind: str) -> tuple[str, ...]:
+    found: Any = said.get(f"{kind}_files") or given.get(f"{kind}_files") or given.get(f"{kind}_file") or ()
+    return (found,) if isinstance(found, str) else tuple(str(f) for f in found)
+
+
+def _model(said: Mapping[str, Any], version: int, path: Path, mistakes: list[str]) -> Path:
+    given: Any = said.get("model_files")
+    if given is None and version == 1:
+        listed: Any = said.get("sbml_files") or ()
+        models = [(str(file), "sbml") for file in ([listed] if isinstance(listed, str) else listed)]
+    else:
+        every: list[Any] = list(cast("dict[str, Any]", given).values()) if isinstance(given, dict) else []
+        entries = [cast("dict[str, Any]", e) for e in every if isinstance(e, dict)]
+        models = [(str(e.get("location", "")), str(e.get("language", ""))) for e in entries]
+    if len(models) != 1:
+        said_so = "no model is" if not models else f"{len(models)} models are"
+        mistakes.append(f"{path.name}: {said_so} named; problems with one SBML model can be read")
+        return path
+    location, language = models[0]
+    if language.lower() != "sbml":
+        mistakes.append(f"{path.name}: the model '{location}' is in the language '{language}'; only SBML can be read")
+    elif not (path.parent / location).is_file():
+        mistakes.append(f"{location}: there is no such file of a model in {path.parent}")
+    return path.parent / location

@@ -1,0 +1,78 @@
+"""What determines each quantity of an SBML model: a rule, reactions, events, an algebraic rule, or nothing.
+
+A quantity that nothing determines is a constant: a parameter of castfit's model, or an expression of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from castfit.formats.sbml.document import Contents
+
+
+class Role(Enum):
+    """What determines a quantity."""
+
+    CONSTANT = "nothing"
+    ASSIGNED = "an assignment rule"
+    RATE = "a rate rule"
+    REACTIONS = "reactions"
+    HELD = "events"
+    ALGEBRAIC = "an algebraic rule"
+
+    @property
+    def is_state(self) -> bool:
+        """Whether it is a state of an ODE."""
+        return self in (Role.RATE, Role.REACTIONS, Role.HELD)
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """Roles of quantities; `open_` are those that an algebraic rule may determine, the likelier ones first."""
+
+    roles: Mapping[str, Role]
+    open_: tuple[str, ...]
+
+
+def roles_of(contents: Contents) -> Undecided:
+    """Tell what determines each quantity, algebraic rules aside."""
+    reacting = {p.species for r in contents.reactions.values() for p in r.participants}
+    changed = {name for event in contents.events for name in event.assignments}
+    roles: dict[str, Role] = {}
+    for name, q in contents.quantities.items():
+        if name in contents.assigned:
+            roles[name] = Role.ASSIGNED
+        elif name in contents.rates:
+            roles[name] = Role.RATE
+        elif q.kind == "species" and name in reacting and not q.boundary and not q.constant:
+            roles[name] = Role.REACTIONS
+        else:
+            roles[name] = Role.HELD if name in changed else Role.CONSTANT
+    free = [n for n, role in roles.items() if role in (Role.CONSTANT, Role.HELD)]
+    free = [n for n in free if not contents.quantities[n].constant]
+    return Undecided(roles, tuple(sorted(free, key=lambda n: (n in changed, n in contents.initial))))
+
+
+def matched(needs: Sequence[Iterable[str]]) -> list[str | None]:
+    """Give each equation a quantity of its own among those it contains; None where there is none left.
+
+    Augmenting paths (Kuhn 1955).
+    """
+    owner: dict[str, int] = {}
+
+    def place(equation: int, tried: set[str]) -> bool:
+        for name in needs[equation]:
+            if name in tried:
+                continue
+            tried.add(name)
+            if name not in owner or place(owner[name], tried):
+                owner[name] = equation
+                return True
+        return False
+
+    for equation in range(len(needs)):
+        place(equation, set())
+    of = {equation: name for name, equation in owner.items()}
+    return [of.get(equation) for equation in range(len(needs))]

@@ -1,0 +1,244 @@
+"""How lanes are divided: over threads, and over processes for integrators that hold the interpreter's lock.
+
+Compiled integration does not hold it, so that threads integrate at once.  For all other, and on other machines, there
+is a crew: a pool of workers, processes of our own that stay from sweep to sweep or somebody's executor, such as that of
+a Dask cluster.  Every worker keeps the integrators that it was sent, so that a model travels to it once; then travel
+parameters, initial states and inputs of lanes there, and states and sensitivities back.  Measured values stay here.
+
+A worker that does not know a task's integrator says so, and the task is sent again with it: who takes the place of a
+worker that died learns in this way, too.  Lanes are integrated there as they are here, each by itself: the numbers are
+the same for any number of workers, of threads too.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from castfit._support.arguments import is_count, text
+from castfit._support.blas_threads import one_blas_thread
+from castfit._support.process_pool import Lost, Pool, Tasks
+from castfit._support.status import InputError
+from castfit._support.time_limit import look
+
+_SHARES = 3  # pieces of work for each process or thread, as some lanes take longer
+_LEAST = 4  # lanes that are worth a thread's attention
+_LOOK = 0.5  # seconds between two looks at the watch
+_ON_EXECUTORS = 16  # pieces of work where the number of workers is not known
+_KEPT = 64  # things that a worker keeps
+_PATIENCE = 1.0  # seconds that integration takes here before processes are started, which takes as long
+
+
+@dataclass(frozen=True)
+class Held:
+    """What workers keep: made from `frozen`, the pickled arguments of `make`, which is defined in a module.
+
+    `key` is a hash of these.
+    """
+
+    key: str
+    make: Callable[..., Any]
+    frozen: bytes
+
+
+def held(make: Callable[..., Any], *arguments: Any) -> Held:
+    """Return what workers are to keep."""
+    frozen = pickle.dumps(arguments)
+    return Held(sha256(f"{make.__module__}.{make.__qualname__}".encode() + frozen).hexdigest(), make, frozen)
+
+
+@dataclass(frozen=True)
+class RemoteCall:
+    """A call of a method of what workers keep."""
+
+    held: Held
+    method: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass
+class Crew:
+    """Workers.
+
+    elsewhere : whether they are to do what threads of this process could do
+    spent : seconds for which lanes were integrated here
+    """
+
+    pool: Pool
+    elsewhere: bool
+    spent: float = 0.0
+
+    @property
+    def pays(self) -> bool:
+        """Whether workers are worth their start; a fit that is over in no time needs none.
+
+        A process that is a worker itself cannot start any.
+        """
+        return self.elsewhere or (self.spent >= _PATIENCE and not multiprocessing.current_process().daemon)
+
+    @contextmanager
+    def resting(self) -> Generator[None, None, None]:
+        """Note how long a block takes in which workers have nothing to do."""
+        began = time.perf_counter()
+        yield
+        self.spent += time.perf_counter() - began
+
+    def shares(self, size: int) -> list[slice]:
+        """Divide lanes into pieces."""
+        known = self.pool.known
+        return [slice(*ends) for ends in _pieces(size, min(_ON_EXECUTORS if known is None else _SHARES * known, size))]
+
+    def run(self, asked: Sequence[RemoteCall]) -> list[Any]:
+        """Do calls of methods of what workers keep, and return their answers; `Lost` where a worker was.
+
+        What stands at the same place from round to round is given to the same worker, as long as there is one.
+
+        Raises InputError: if workers cannot be started, or cannot do this at all.
+        Raises castfit._support.time_limit.Stopped: when it is time to stop.
+        """
+        tasks: Tasks = deque((k, (one.held.key, one.method, one.arguments, None)) for k, one in enumerate(asked))
+        out: list[Any] = [None] * len(tasks)
+        for k, found in self.pool.run(_call, tasks, idle=look, settled=True):
+            if isinstance(found, _Unknown):
+                one = asked[k]
+                tasks.appendleft((k, (one.held.key, one.method, one.arguments, (one.held.make, one.held.frozen))))
+            elif isinstance(found, InputError):
+                raise found
+            elif isinstance(found, Lost) and found.cause == "not_run":
+                raise InputError("workers", [found.message])
+            else:
+                out[k] = Lost("error", found.text) if isinstance(found, _Wrong) else found
+        return out
+
+
+@dataclass(frozen=True)
+class _Unknown:
+    """What was asked for is not kept here."""
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    """An error, in words."""
+
+    text: str
+
+
+class _Kept(threading.local):  # CasADi's functions are not shared between threads
+    """What was sent to this worker, by its hash."""
+
+    def __init__(self) -> None:
+        self.of: OrderedDict[str, Any] = OrderedDict()
+
+
+_kept = _Kept()
+
+
+def _call(key: str, method: str, arguments: tuple[Any, ...], given: tuple[Callable[..., Any], bytes] | None) -> Any:
+    """Do a task, wherever this is."""
+    try:
+        with one_blas_thread, np.errstate(all="ignore"):
+            if key not in _kept.of:
+                if given is None:
+                    return _Unknown()
+                make, frozen = given
+                _kept.of[key] = make(*pickle.loads(frozen))
+            _kept.of.move_to_end(key)
+            while len(_kept.of) > _KEPT:
+                _kept.of.popitem(last=False)
+            return getattr(_kept.of[key], method)(*arguments)
+    except InputError as error:
+        return error
+    except Exception as error:
+        return _Wrong(f"{type(error).__name__}: {error}")
+
+
+def _pieces(size: int, count: int) -> list[tuple[int, int]]:
+    """Divide lanes into pieces (first, behind the last), at least one."""
+    count = max(count, 1)
+    return list(pairwise(k * size // count for k in range(count + 1)))
+
+
+@dataclass(frozen=True)
+class Threads:
+    """A pool of threads and how many they are."""
+
+    pool: ThreadPoolExecutor
+    count: int
+
+    def run(self, function: Callable[[int, int], object], size: int) -> None:
+        """Call a function for all pieces of lanes; when it is time to stop, for those that have begun."""
+        shares = _pieces(size, min(_SHARES * self.count, size // _LEAST))
+        waiting = [self.pool.submit(function, *share) for share in shares]
+        try:
+            while waiting:
+                look()
+                done, rest = wait(waiting, _LOOK, FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+                waiting = list(rest)
+        finally:
+            for future in waiting:
+                future.cancel()
+            wait(waiting)
+
+
+class _CurrentDivision(threading.local):
+    crew: Crew | None = None
+    threads: Threads | None = None
+
+
+_current = _CurrentDivision()
+
+
+def crew() -> Crew | None:
+    """Return the workers that lanes are divided among here, None for none."""
+    return _current.crew
+
+
+def threads() -> Threads | None:
+    """Return the threads that lanes are divided among here, None for none."""
+    return _current.threads
+
+
+@contextmanager
+def lanes_divided(workers: int | Executor) -> Generator[None, None, None]:
+    """Divide lanes among workers, for what this thread integrates inside the block.
+
+    A number means threads for compiled integration, which does not hold the interpreter's lock, and processes for all
+    other, which are started once that has taken as long as their start takes, and end with the block.
+    """
+    before, beside = _current.crew, _current.threads
+    if not isinstance(workers, Executor) and int(workers) == 1:
+        yield
+        return
+    if before is not None and before.pool.workers == workers:  # those of the call around
+        yield
+        return
+    count = None if isinstance(workers, Executor) else int(workers)
+    with nullcontext() if count is None else ThreadPoolExecutor(count) as pool, Pool(workers) as processes:
+        _current.crew = Crew(processes, elsewhere=pool is None)
+        if pool is not None and count is not None:
+            _current.threads = Threads(pool, count)
+        try:
+            yield
+        finally:
+            _current.crew, _current.threads = before, beside
+
+
+def worker_mistakes(workers: Any) -> list[str]:
+    """Say what is wrong with workers."""
+    if isinstance(workers, Executor) or is_count(workers, 1):
+        return []
+    return [f"workers is {text(workers)}; give a number, 1 or more, or a concurrent.futures.Executor"]

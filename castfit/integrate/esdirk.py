@@ -1,0 +1,282 @@
+"""ESDIRK methods as tables: coefficients, error estimate, continuous extension, and how stages are predicted.
+
+Notation: s stages, K_i the rates at stage i; a (s, s), b, c (s,), bhat the embedded method, gamma the diagonal.  The
+first stage is explicit, the last one is the step itself (b is the last row of a).
+
+Coefficients: ESDIRK4(3)6L[2]SA of Kennedy and Carpenter 2016, NASA/TM-2016-219173, and
+ESDIRK5(4)7L[2]SA2 of the same authors 2019, Applied Numerical Mathematics 136: orders 4 and 5, embedded orders one
+lower, stage order 2, L-stable.
+
+**Between the ends** of a step, with th = (t - t_0) / h,
+
+    y(th) = Hermite's cubic through y_0, y_1 with the slopes K_1, K_s  +  th^2 (1 - th)^2 H sum d_i K_i .
+
+Hermite's cubic errs by th^2 (1 - th)^2 h^4 y'''' / 24 to leading order, which the last term has to equal.  With
+stages of order 2 that takes, beside  sum d_i c_i^k = 0  for k = 0, 1, 2,
+
+    sum d_i c_i^3 = 1/4,      sum d_i (sum_j a_ij c_j^2 - c_i^3 / 3) = 0 ,
+
+five conditions on s unknowns, of which the smallest solution is taken.
+
+**Predictions** of K_i are the polynomial through the K_j before it, at c_i.
+
+**Their matrices**  M = I - H gamma J  have the pattern of the model's Jacobian and of the identity, step after step.
+So pivots, fill and every operation of the elimination are known beforehand, once per model; esdirk.c runs through them
+as lists of positions without a search.
+
+Pivots are the diagonal entries of the states and, of the algebraic equations, entries that match each to a state of its
+own.  Of these the one comes next that can fill least, (r - 1)(c - 1) with r, c entries left in its row and column
+(Markowitz 1957).  What a fixed order cannot foresee is seen during elimination: where a multiplier says that another
+pivot would have been better, that matrix is factorized with pivoting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array
+
+    Integers = NDArray[np.int64]
+    Places = NDArray[np.int32]
+
+_EACH = 4.0  # what an operation on listed positions costs, where those of a row side by side cost 1
+
+
+@dataclass(frozen=True, eq=False)
+class Tableau:
+    """A method: a (s, s), c (s,), the embedded weights bhat (s,), and the order of the embedded method."""
+
+    a: Array
+    c: Array
+    bhat: Array
+    embedded_order: int
+
+    @property
+    def stages(self) -> int:
+        """Number of stages s."""
+        return self.c.size
+
+    @property
+    def gamma(self) -> float:
+        """The diagonal."""
+        return float(self.a[-1, -1])
+
+    @property
+    def b(self) -> Array:
+        """The weights, which are the last stage's."""
+        return self.a[-1]
+
+    @cached_property
+    def error(self) -> Array:
+        """The weights of the error estimate, (s,)."""
+        return self.b - self.bhat
+
+    @cached_property
+    def dense(self) -> Array:
+        """The weights d of the continuous extension, (s,)."""
+        c = self.c
+        stage = self.a @ c**2 - c**3 / 3
+        conditions = np.array([np.ones_like(c), c, c**2, c**3, stage])
+        return np.asarray(np.linalg.lstsq(conditions, np.array([0.0, 0.0, 0.0, 0.25, 0.0]), rcond=None)[0], dtype=float)
+
+    @cached_property
+    def predict(self) -> Array:
+        """How each K_i is predicted from those before it, (s, s)."""
+        out = np.zeros((self.stages, self.stages))
+        for i in range(1, self.stages):
+            for j in range(i):
+                others = np.delete(self.c[:i], j)
+                out[i, j] = np.prod((self.c[i] - others) / (self.c[j] - others))
+        return out
+
+
+def _esdirk4() -> Tableau:
+    r = np.sqrt(2.0)
+    a = np.zeros((6, 6))
+    a[1, :2] = 1 / 4
+    a[2, :3] = (1 - r) / 8, (1 - r) / 8, 1 / 4
+    a[3, :4] = (5 - 7 * r) / 64, (5 - 7 * r) / 64, 7 * (1 + r) / 32, 1 / 4
+    first = (-13796 - 54539 * r) / 125000
+    a[4, :5] = first, first, (506605 + 132109 * r) / 437500, 166 * (-97 + 376 * r) / 109375, 1 / 4
+    first = (1181 - 987 * r) / 13782
+    a[5, :3] = first, first, 47 * (-267 + 1783 * r) / 273343
+    a[5, 3:] = -16 * (-22922 + 3525 * r) / 571953, -15625 * (97 + 376 * r) / 90749876, 1 / 4
+    bhat = [
+        -480923228411 / 4982971448372,
+        -480923228411 / 4982971448372,
+        6709447293961 / 12833189095359,
+        3513175791894 / 6748737351361,
+        -498863281070 / 6042575550617,
+        2077005547802 / 8945017530137,
+    ]
+    c = np.array([0.0, 1 / 2, (2 - r) / 4, 5 / 8, 26 / 25, 1.0])
+    return Tableau(a, c, np.array(bhat), 3)
+
+
+ESDIRK4 = _esdirk4()
+"""ESDIRK4(3)6L[2]SA."""
+
+
+def _esdirk5() -> Tableau:
+    a = np.zeros((7, 7))
+    g = 23 / 125
+    a[1, :2] = g
+    a[2, :3] = 791020047304 / 3561426431547, 791020047304 / 3561426431547, g
+    first = -158159076358 / 11257294102345
+    a[3, :4] = first, first, -85517644447 / 5003708988389, g
+    first = -1653327111580 / 4048416487981
+    a[4, :5] = first, first, 1514767744496 / 9099671765375, 14283835447591 / 12247432691556, g
+    first = -4540011970825 / 8418487046959
+    a[5, :3] = first, first, -1790937573418 / 7393406387169
+    a[5, 3:6] = 10819093665085 / 7266595846747, 4109463131231 / 7386972500302, g
+    first = -188593204321 / 4778616380481
+    a[6, :4] = first, first, 2809310203510 / 10304234040467, 1021729336898 / 2364210264653
+    a[6, 4:] = 870612361811 / 2470410392208, -1307970675534 / 8059683598661, g
+    bhat = [
+        -582099335757 / 7214068459310,
+        -582099335757 / 7214068459310,
+        615023338567 / 3362626566945,
+        3192122436311 / 6174152374399,
+        6156034052041 / 14430468657929,
+        -1011318518279 / 9693750372484,
+        1914490192573 / 13754262428401,
+    ]
+    c = np.array(
+        [0.0, 46 / 125, 7121331996143 / 11335814405378, 49 / 353, 3706679970760 / 5295570149437, 347 / 382, 1.0]
+    )
+    return Tableau(a, c, np.array(bhat), 4)
+
+
+ESDIRK5 = _esdirk5()
+"""ESDIRK5(4)7L[2]SA2."""
+
+
+@dataclass(frozen=True)
+class Elimination:
+    """How to factorize M (n, n) as L U, both stored row by row in one array of values.
+
+    rows, columns : (n,) the row and the column of M that the k-th pivot is in
+    begin : (n + 1,) where each row's values begin;  pivot : (n,) where its pivot is, behind those of L, before U's
+    at : (entries,) the column of M that each value belongs to;  earlier : (entries,) the row that it eliminates with
+    entry : (nnz,) where each entry of the Jacobian goes;  one : (n_x,) where the identity's do
+    targets : (operations,) where the products are subtracted, in the order of elimination
+    """
+
+    rows: Places
+    columns: Places
+    begin: Places
+    pivot: Places
+    at: Places
+    earlier: Places
+    entry: Places
+    one: Places
+    targets: Places
+
+
+def elimination(n: int, n_x: int, row: Integers, column: Integers) -> Elimination | None:
+    """Return the elimination for a Jacobian with entries at (row, column), (nnz,) each; None where none is cheaper.
+
+    The first n_x of n rows are those of states.
+    """
+    pattern: list[set[int]] = [set() for _ in range(n)]
+    for i, j in zip(cast("list[int]", row.tolist()), cast("list[int]", column.tolist()), strict=True):
+        pattern[i].add(j)
+    for i in range(n_x):
+        pattern[i].add(i)
+    partner = _partners(n, n_x, pattern)
+    if partner is None:
+        return None
+    filled, order = _filled(pattern, partner)
+    if filled is None:
+        return None
+    return _listed(n_x, row, column, filled, order, partner)
+
+
+def _partners(n: int, n_x: int, pattern: list[set[int]]) -> list[int] | None:
+    """Return the column of each row's pivot; None where the matrix is singular whatever its entries."""
+    if n == n_x:
+        return list(range(n))
+    own = [[j - n_x for j in pattern[i] if j >= n_x] for i in range(n_x, n)]
+    indices = [j for of in own for j in of]
+    begins = np.concatenate([[0], np.cumsum([len(of) for of in own])])
+    matrix: Any = csr_array((np.ones(len(indices)), indices, begins), shape=(n - n_x, n - n_x))
+    found = np.asarray(maximum_bipartite_matching(matrix, perm_type="column"))
+    return None if (found < 0).any() else [*range(n_x), *(int(j) + n_x for j in found)]
+
+
+def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]] | None, list[int]]:
+    """Return every row with its fill, and the order of rows; no rows where a dense factorization costs less."""
+    n = len(pattern)
+    rows = [set(of) for of in pattern]  # with what is left, then with what elimination leaves there
+    holding: list[set[int]] = [set() for _ in range(n)]  # rows still to come, per column
+    for i, of in enumerate(rows):
+        for j in of:
+            holding[j].add(i)
+    width = [len(of) for of in rows]  # columns still to come, per row
+    waiting, order, operations = set(range(n)), list[int](), 0
+    done = set[int]()  # columns
+    limit = (n**3 / 3 + 10 * n**2) / _EACH
+    while waiting:
+        k = min(waiting, key=lambda i: ((width[i] - 1) * (len(holding[partner[i]]) - 1), i))
+        waiting.discard(k)
+        order.append(k)
+        column = partner[k]
+        ahead = rows[k] - done
+        for j in ahead:
+            holding[j].discard(k)
+        done.add(column)
+        ahead.discard(column)
+        operations += len(holding[column]) * len(ahead)
+        if operations > limit:
+            return None, order
+        for i in holding[column]:
+            new = ahead - rows[i]
+            rows[i] |= new
+            width[i] += len(new) - 1
+            for j in new:
+                holding[j].add(i)
+    return rows, order
+
+
+def _listed(
+    n_x: int, row: Integers, column: Integers, filled: list[set[int]], order: list[int], partner: list[int]
+) -> Elimination:
+    """Write an elimination down as positions."""
+    rank = {partner[i]: k for k, i in enumerate(order)}  # of columns
+    place: dict[tuple[int, int], int] = {}
+    begin, pivot, at, earlier = [0], list[int](), list[int](), list[int]()
+    for k, i in enumerate(order):
+        for j in sorted(filled[i], key=lambda j: rank[j]):
+            if rank[j] == k:
+                pivot.append(len(at))
+            place[i, j] = len(at)
+            at.append(j)
+            earlier.append(rank[j])
+        begin.append(len(at))
+    targets = [
+        place[i, at[u]]
+        for k, i in enumerate(order)
+        for position in range(begin[k], pivot[k])
+        for u in range(pivot[earlier[position]] + 1, begin[earlier[position] + 1])
+    ]
+    lists = (
+        order,
+        [partner[i] for i in order],
+        begin,
+        pivot,
+        at,
+        earlier,
+        [place[i, j] for i, j in zip(row.tolist(), column.tolist(), strict=True)],
+        [place[i, i] for i in range(n_x)],
+        targets,
+    )
+    return Elimination(*(np.array(of, dtype=np.int32) for of in lists))

@@ -1,0 +1,162 @@
+"""How far a lane that failed can be integrated, and what to tell the user."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import casadi as ca
+import numpy as np
+
+from castfit.integrate.lanes import LaneFailure, Lanes, Stop, shift_cubics
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.integrate.lanes import Trajectories
+    from castfit.integrate.options import IntegratorOptions
+
+
+PROBE_STEPS = 300  # together with the number of tries, this bounds the work
+_TRIES = 60
+_RESOLUTION = 1e-6  # of the grid interval in which integration stops
+
+_RANK = 1e-12  # singular values below it, relative to the largest, are rounding
+_SHARE = 1e-6  # of a null vector: what takes part less is not named
+
+_CAUSES = (  # searched for in this order: first in CasADi's error, then in what was printed
+    ("too_many_steps", r"TOO_MUCH_WORK"),
+    ("step_size", r"ERR_FAIL|CONV_FAIL|TOO_MUCH_ACC"),
+    ("not_finite", r"RHSFUNC|RES_FAIL|RES_ERR|(NaN|Inf) detected"),
+    ("consistent_initialisation", r"IDACalcIC"),
+    ("newton", r"rootfinder"),
+)
+REASONS = {
+    "step_size": "the steps became too short",
+    "too_many_steps": "too many steps are needed",
+    "not_finite": "the right-hand side is not finite",
+    "consistent_initialisation": "no consistent algebraic states were found",
+    "algebraic_equations": "the algebraic equations have no solution nearby",
+    "newton": "collocation's equations could not be solved",
+}
+_REMEDY = (
+    "Start closer to the solution, bound the parameters, or use MultipleShooting or Collocation "
+    "with states started from the data."
+)
+
+
+class Integrates(Protocol):
+    """What this module needs of an integrator."""
+
+    graph: ca.Function
+    method: str
+    options: IntegratorOptions
+    state_names: tuple[str, ...]
+    algebraic_names: tuple[str, ...]
+
+    def values(self, lanes: Lanes) -> Trajectories:
+        """Integrate all lanes."""
+        ...
+
+
+def diagnose(error: str, log: list[str], start: float, duration: float, integrator: Integrates) -> tuple[str, str]:
+    """Return cause and detail of a failure from CasADi's error and the lines it printed."""
+    printed = "\n".join(log)
+    found = (cause for text in (error, printed) for cause, pattern in _CAUSES if re.search(pattern, text))
+    # CasADi's Rosenbrock integrator says nothing when it runs out of steps or they become too short.
+    cause = next(found, "step_size" if integrator.method == "rosenbrock" else "solver")
+    details: list[str] = []
+    place = re.search(r"(NaN|Inf) detected for output (?:\w*_)?(ode|alg), at \(row (\d+)", error + printed)
+    if cause == "not_finite" and place:
+        names = integrator.state_names if place[2] == "ode" else integrator.algebraic_names
+        details.append(f"{place[1]} in the equation of {names[int(place[3])]}")
+    details += re.findall(r'returned "(\w+)"', error)
+    times = re.findall(r"At t = ([-+.\deE]+)", printed)
+    if times:
+        details.append(f"at t = {start + duration * float(times[-1].rstrip('.')):g}")
+    return cause, ", ".join(details) or REASONS.get(cause, error.splitlines()[-1])
+
+
+def locate(probe: Integrates, lane: Lanes, grid: Array, failure: LaneFailure) -> Stop:
+    """March over the lane's grid intervals, then in ever shorter pieces up to where integration stops.
+
+    probe : integrates over one interval (its grid is [1]) with at most `PROBE_STEPS` steps
+    lane : one lane
+    grid (m,) : its relative output times
+    failure : what stopped it
+    """
+    edges = np.append(0.0, grid)
+    stop, tries = lane, grid.size + _TRIES
+    for j in np.flatnonzero(np.diff(edges) > 0.0):
+        begin, width = lane.start + lane.duration * edges[j], lane.duration * (edges[j + 1] - edges[j])
+        interval = replace(lane, start=begin, duration=width, u=lane.u[:, j : j + 1])
+        stop, tries = _creep(probe, interval, tries)
+        if stop.start[0] < (begin + width)[0]:
+            break
+        lane = replace(lane, x0=stop.x0, z0=stop.z0)
+    return _explain(probe, stop, failure)
+
+
+def _creep(probe: Integrates, interval: Lanes, tries: int) -> tuple[Lanes, int]:
+    """Integrate in pieces, halved at every failure; return a lane of zero duration at the stop and the tries left."""
+    begin, width = interval.start, interval.duration
+    here, piece = interval, width
+    while tries > 0 and piece[0] > _RESOLUTION * width[0]:
+        tries -= 1
+        u = shift_cubics(interval.u, (here.start - begin)[:, None, None])
+        end = probe.values(replace(here, duration=piece, u=u))
+        if end.failures:
+            piece = 0.5 * piece
+            continue
+        here = replace(here, start=here.start + piece, x0=end.x[:, -1], z0=end.z[:, -1])
+        piece = np.minimum(piece, begin + width - here.start)
+    u = shift_cubics(interval.u, (here.start - begin)[:, None, None])
+    return replace(here, duration=np.zeros(1), u=u), tries
+
+
+def _explain(probe: Integrates, stop: Lanes, failure: LaneFailure) -> Stop:
+    """Name the state that changes fastest where integration stopped, or the algebraic equation that holds least."""
+    time, x, z, p, u = float(stop.start[0]), stop.x0[0], stop.z0[0], stop.p[0], stop.u[0, 0, :, 0]
+    rate, residual = (np.asarray(f, dtype=float).ravel() for f in cast("list[Any]", probe.graph(time, x, z, p, u)))
+    reason = REASONS.get(failure.cause, failure.detail)
+    detail = f" ({failure.detail})" if failure.detail != reason else ""
+    stopped = f"Integration stopped at t = {time:.5g}: {reason}{detail}."
+    if failure.cause in ("consistent_initialisation", "algebraic_equations"):
+        gain = _slopes(probe.graph, time, x, z, p, u) * stop.units[1][0]  # by each state's magnitude
+        size = np.abs(gain).sum(axis=1)
+        i = _largest(np.divide(residual, size, out=np.full_like(residual, np.inf), where=size > 0.0))
+        name = probe.algebraic_names[i]
+        remedy = (
+            f"The equation of {name} is off by {residual[i]:.2g} there; give closer guesses of the algebraic states."
+        )
+        still = [probe.algebraic_names[j] for j in _undetermined(gain)]
+        if still:
+            remedy += f" At the guess dg/dz is singular: {', '.join(still)} can move without changing any equation."
+        return Stop(time, name, float(z[i]), f"{stopped} {remedy}")
+    i = _largest(rate / (np.abs(x) + probe.options.absolute_tolerance * stop.units[0][0]))
+    name = probe.state_names[i]
+    there = f"There {name} = {x[i]:.3g} changes fastest, by {rate[i]:.2g} per unit of time."
+    return Stop(time, name, float(x[i]), f"{stopped} {there} {_REMEDY}")
+
+
+def _slopes(graph: ca.Function, time: float, x: Array, z: Array, p: Array, u: Array) -> Array:
+    """Return dg/dz (n_z, n_z) of a graph (t, x, z, p, u) -> (ode, alg)."""
+    point = [time, x, z, p, u]
+    arguments = [ca.SX.sym(name, graph.size1_in(i)) for i, name in enumerate("txzpu")]
+    slopes: Any = ca.Function("slopes", arguments, [ca.densify(ca.jacobian(graph(*arguments)[1], arguments[2]))])
+    return np.asarray(slopes(*point), dtype=float)
+
+
+def _undetermined(gain: Array) -> list[int]:
+    """Return the states that take part in what a singular matrix (n, n) maps to zero."""
+    size = np.abs(gain).max(axis=1, keepdims=True)
+    if not np.isfinite(gain).all():
+        return []
+    _, singular, v = np.linalg.svd(gain / np.where(size > 0.0, size, 1.0))
+    null = v[singular <= _RANK * max(singular[0], _RANK)]
+    return np.flatnonzero((np.abs(null) > _SHARE).any(axis=0)).tolist()
+
+
+def _largest(values: Array) -> int:
+    """Return the position of the value of largest size; NaN is largest of all."""
+    return int(np.argmax(np.where(np.isnan(values), np.inf, np.abs(values))))

@@ -1,0 +1,287 @@
+"""The marcher: trajectories of one experiment, from every node to the next, through outputs and breakpoints.
+
+Simulation, predictions, starts and plots integrate here; shooting has its own loop over many lanes with sensitivities
+but takes grids and inputs from here.  A stretch is what is integrated from one node.  Where many outputs make an
+integrator of their own worth building it is integrated in one go, else, and where that fails, step by step up to the
+output before it stops.  An event ends a stretch and begins the next.
+
+**Units.**  The unit of a state is what absolute tolerances are relative to, and variables are scaled by: its mean
+magnitude over a trajectory.  A state that stands at zero there, because it starts at
+zero and was not simulated, takes the magnitude to which its rate can lead: |f| T within the horizon T, or less where
+it decays, |f| / |df/dx|, with the states that are known so far at theirs; so the products of a reaction get their units
+one after the other.  Everything here scales with the states and with time: in other units the units are other numbers
+and the tolerances the same.
+
+Notation: K nodes, m times of a stretch, the first of them that of its node, or of the event that it follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.casadi_functions import Built
+from castfit.integrate.integrator import integrator_of, relative_grid
+from castfit.integrate.lanes import Lanes, merge, rounding, snap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from castfit._support.arrays import Array
+    from castfit.experiment.inputs import Input
+    from castfit.integrate.integrator import Integrator
+    from castfit.integrate.lanes import Stop
+    from castfit.integrate.options import IntegratorOptions
+    from castfit.model.model import Model
+    from castfit.problem.event_schedule import Timetable
+
+
+_WORTH_BUILDING = 50  # outputs of a stretch, below which single steps cost less than an integrator
+
+_RATES: Built[Model, dict[int, ca.Function]] = Built()
+"""Of so many points at once, by their number; 0 for one."""
+_SIZES = 8  # that are kept
+
+
+@dataclass(frozen=True)
+class IntegrationCase:
+    """What is integrated: a model with the inputs and parameters of one experiment.
+
+    p : (n_p,), z_guess : (n_z,) where the search for consistent algebraic states begins, unit : (n_x + n_z,)
+    timetable : what happens at certain times; then p is where nothing does
+    """
+
+    model: Model
+    inputs: tuple[Input, ...]
+    p: Array
+    z_guess: Array
+    unit: Array
+    options: IntegratorOptions
+    timetable: Timetable | None = None
+
+
+@dataclass
+class Stretch:
+    """What was integrated from one node: times (m,), states x (m, n_x), z (m, n_z) and inputs u (m, n_u) at them.
+
+    States are NaN from `reached` on; the inputs are those of the interval that ends at each time.  p (n_p,) are the
+    parameters, `node` is the position of the node: a stretch that follows an event has that of the stretch before it.
+    """
+
+    times: Array
+    x: Array
+    z: Array
+    u: Array
+    p: Array
+    node: int = 0
+    reached: int = 0
+    stuck: tuple[Integrator, Lanes, int] | None = field(default=None, repr=False)
+
+    def stop(self) -> Stop | None:
+        """Find out where integration stopped; None if it did not."""
+        return None if self.stuck is None else self.stuck[0].locate_failure(*self.stuck[1:])
+
+
+def input_cubics(inputs: Sequence[Input], times: Array) -> Array:
+    """Return the inputs as local cubics between times, (m, n_u, 4); an empty first interval copies the second."""
+    if not inputs:
+        return np.zeros((times.size - 1, 0, 4))
+    if times[1] == times[0]:
+        if times.size == 2:
+            return np.pad(np.array([[signal(times[0])] for signal in inputs])[None], ((0, 0), (0, 0), (0, 3)))
+        rest = input_cubics(inputs, times[1:])
+        return np.concatenate([rest[:1], rest])
+    return np.stack([signal.cubics(times) for signal in inputs], axis=1)
+
+
+def march(course: IntegrationCase, begins: Array, states: Array, times: Array) -> list[Stretch]:
+    """Integrate from every node through the wanted times up to the next node.
+
+    begins (K,) : times of the nodes, increasing
+    states (K, n_x)
+    times (n,) : wanted times, increasing, none before the first node; one at a node belongs to the stretch that ends
+        there
+    """
+    nodes = snap(begins, times)
+    owner = np.maximum(np.searchsorted(nodes, times, side="left") - 1, 0)
+    kinks = [signal.breakpoints for signal in course.inputs]
+    kinks = np.unique(np.concatenate(kinks)) if kinks else np.empty(0)
+    table = course.timetable
+    events = np.empty(0) if table is None else snap(table.times, merge(nodes, times) if times.size else nodes)
+    going: list[_Leg] = []
+    for k, begin in enumerate(nodes.tolist()):
+        done = 0
+        if table is not None:
+            slack = float(rounding(np.array([begin]), table.start)[0])
+            done = table.done(begin, slack, at_start=k == 0 and begin <= table.start + slack)
+        going.append(_Leg(k, begin, states[k], times[(owner == k) & (times >= begin)], done))
+    found: list[Stretch] = []
+    while going:
+        stretches, cubics = zip(*(_stretch(course, leg, kinks, events) for leg in going), strict=True)
+        starts = np.array([leg.x for leg in going])
+        _in_one_go(course, stretches, starts, cubics)
+        _step_by_step(course, stretches, starts, cubics)
+        found += stretches
+        ahead = (_next(course, leg, stretch, events) for leg, stretch in zip(going, stretches, strict=True))
+        going = [leg for leg in ahead if leg is not None]
+    return sorted(found, key=lambda stretch: stretch.node)  # stable: a node's stretches stay in order
+
+
+@dataclass(frozen=True)
+class _Leg:
+    """What is to be integrated from node `node`, at `begin` from x, through times (n,), `done` events being past."""
+
+    node: int
+    begin: float
+    x: Array
+    times: Array
+    done: int
+
+
+def _stretch(course: IntegrationCase, leg: _Leg, kinks: Array, events: Array) -> tuple[Stretch, Array]:
+    """Return the stretch up to the next event, still empty, and its inputs."""
+    own, table = leg.times, course.timetable
+    if leg.done < events.size and own.size and events[leg.done] <= own[-1]:
+        own = np.append(own[own < events[leg.done]], events[leg.done])
+    inside = kinks[(kinks > leg.begin) & (kinks < own[-1])] if own.size else own
+    t = merge(np.array([leg.begin]), own, inside)
+    cubics = input_cubics(course.inputs, np.append(t[0], t))
+    steps = np.diff(t, prepend=t[0])
+    u = np.einsum("muc,mc->mu", cubics, steps[:, None] ** np.arange(4))
+    x, z = (np.full((t.size, n), np.nan) for n in (leg.x.size, course.z_guess.size))
+    p = course.p if table is None else table.p[leg.done]
+    return Stretch(t, x, z, u, p, leg.node), cubics
+
+
+def _next(course: IntegrationCase, leg: _Leg, stretch: Stretch, events: Array) -> _Leg | None:
+    """Return what follows the event at the end of a stretch; None if nothing does."""
+    table = course.timetable
+    if table is None or leg.done == events.size or stretch.stuck is not None or not leg.times.size:
+        return None
+    time, last = float(events[leg.done]), float(leg.times[-1])
+    if time > last or (time == last and not table.after[leg.done]):
+        return None
+    crossing, x = table.crossings[leg.done], stretch.x[-1]
+    if crossing is not None:
+        x = crossing.values(x, table.e, stretch.u[-1])
+    left = leg.times[leg.times >= time] if table.after[leg.done] else leg.times[leg.times > time]
+    return _Leg(leg.node, time, x, left, leg.done + 1)
+
+
+def _in_one_go(course: IntegrationCase, stretches: Sequence[Stretch], states: Array, cubics: Sequence[Array]) -> None:
+    """Integrate long stretches, those of one grid together; what fails is left."""
+    groups: dict[tuple[float, ...], list[int]] = {}
+    for k, stretch in enumerate(stretches):
+        if stretch.times.size > _WORTH_BUILDING:
+            grid = relative_grid(course.model, np.append(stretch.times[0], stretch.times))
+            groups.setdefault(tuple(grid.tolist()), []).append(k)
+    for grid, members in groups.items():
+        times = [stretches[k].times for k in members]
+        integrator = integrator_of(course.model, grid, course.options)
+        guess = np.repeat(course.z_guess[None], len(members), axis=0)
+        p = np.array([stretches[k].p for k in members])
+        found = integrator.values(_lanes(course, times, states[members], p, guess, [cubics[k] for k in members]))
+        failed = {failure.lane for failure in found.failures}
+        for lane, k in enumerate(members):
+            if lane not in failed:
+                stretches[k].x, stretches[k].z = found.x[lane], found.z[lane]
+                stretches[k].reached = stretches[k].times.size
+
+
+def _step_by_step(
+    course: IntegrationCase, stretches: Sequence[Stretch], states: Array, cubics: Sequence[Array]
+) -> None:
+    """Integrate the others from output to output; the first step has length zero and makes z consistent."""
+    step = integrator_of(course.model, [1.0], course.options)
+    going = [k for k, stretch in enumerate(stretches) if stretch.reached == 0]
+    j = 0
+    while going := [k for k in going if stretches[k].stuck is None and j < stretches[k].times.size]:
+        of = [stretches[k] for k in going]
+        x = np.array([s.x[j - 1] if j else states[k] for k, s in zip(going, of, strict=True)])
+        z = np.array([s.z[j - 1] if j else course.z_guess for s in of]).reshape(len(of), -1)
+        spans = [s.times[[max(j - 1, 0), j]] for s in of]
+        p = np.array([s.p for s in of])
+        lanes = _lanes(course, spans, x, p, z, [cubics[k][j : j + 1] for k in going])
+        found = step.values(lanes)
+        failed = {failure.lane for failure in found.failures}
+        for lane, stretch in enumerate(of):
+            if lane in failed:
+                stretch.stuck = step, lanes, lane
+            else:
+                stretch.x[j], stretch.z[j] = found.x[lane, -1], found.z[lane, -1]
+                stretch.reached = j + 1
+        j += 1
+
+
+def _lanes(
+    course: IntegrationCase, times: Sequence[Array], x: Array, p: Array, z: Array, cubics: Sequence[Array]
+) -> Lanes:
+    count = len(times)
+    return Lanes(
+        start=np.array([t[0] for t in times]),
+        duration=np.array([t[-1] - t[0] for t in times]),
+        x0=x,
+        p=p,
+        u=np.array(cubics),
+        z0=z,
+        unit=np.repeat(course.unit[None], count, axis=0),
+    )
+
+
+def units_of(
+    model: Model, inputs: Sequence[Input], p: Array, horizon: float, table: tuple[Array, Array, Array]
+) -> Array:
+    """Return typical magnitudes (n_x + n_z,), positive; 1 for what never moves from zero.
+
+    inputs : sequence of Input
+    p (n_p,)
+    horizon : length of the experiment
+    table (times (n,), states (n, n_x), algebraic states (n, n_z))
+    """
+    times, x, z = table
+    size = mean_magnitude(x)
+    least = 1.0 / horizon if horizon > 0.0 else np.inf  # in no time at all nothing moves from zero
+    for _ in range(size.size if (size == 0.0).any() else 0):
+        known = np.where((x == 0.0) & (size > 0.0), size, x)
+        rates, decay = _rates(model, inputs, times, known, z, p)
+        new = np.where(size == 0.0, rates / np.maximum(decay, least), 0.0)
+        if not (new > 0.0).any():
+            break
+        # What decays the faster the larger it is settles between the two.
+        _, faster = _rates(model, inputs, times, np.where(new > 0.0, new, known), z, p)
+        balance = rates / np.maximum(faster, least)
+        size = size + np.where(balance < new, np.sqrt(balance) * np.sqrt(new), new)
+    size = np.concatenate([size, mean_magnitude(z)])
+    return np.where(size > 0.0, size, 1.0)
+
+
+def mean_magnitude(values: Array) -> Array:
+    """Return the mean absolute value of each column of (n, m), of what is finite; 0 where nothing is."""
+    finite = np.isfinite(values)
+    with np.errstate(over="ignore"):
+        mean = np.abs(np.where(finite, values, 0.0)).sum(axis=0) / np.maximum(finite.sum(axis=0), 1)
+    return np.where(np.isfinite(mean), mean, 0.0)
+
+
+def _rates(model: Model, inputs: Sequence[Input], times: Array, x: Array, z: Array, p: Array) -> tuple[Array, Array]:
+    """Return the largest |f_i| and |d f_i / d x_i| over the table, (n_x,) each."""
+    known = _RATES.get(model, lambda model: {0: _build(model)})
+    if times.size not in known:
+        known[times.size] = known[0].map(times.size)
+        if len(known) > _SIZES:
+            known.pop(next(size for size in known if size))
+    function: Any = known[times.size]
+    u = np.array([signal(times) for signal in inputs]).reshape(-1, times.size)
+    found = function(times[None], x.T, z.T, np.repeat(p[:, None], times.size, axis=1), u)
+    sizes = [np.abs(np.asarray(f, dtype=float)) for f in found]
+    f, slope = (np.where(np.isfinite(s), s, 0.0).max(axis=1) for s in sizes)
+    return f, slope
+
+
+def _build(model: Model) -> ca.Function:
+    ode = model.system.ode
+    slopes = ca.diag(ca.jacobian(ode, model.system.x))
+    return model.system.function("rates", ca.densify(ode), ca.densify(slopes))

@@ -1,0 +1,538 @@
+"""Experiments, worked out: data on points, inputs in order, and the link from theta to parameters and initial state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.casadi_functions import Built
+from castfit._support.reprs import brief
+from castfit.experiment.events import DIRECTIONS, Doses, Event, Occurrence, occurrences
+from castfit.experiment.experiment import Consistent, Experiment, Free, Points
+from castfit.experiment.inputs import Input
+from castfit.experiment.steady import Rest
+from castfit.model.comparisons import Comparisons, is_condition
+from castfit.model.expressions import exchanged, pattern
+from castfit.model.graph_rewriting import Switch
+from castfit.model.model import Model
+from castfit.model.scaled_outputs import measured_with
+from castfit.problem.event_schedule import NEVER, Instant, Level, Schedule, StateChange, Timetable, Trigger
+from castfit.problem.input_reduction import with_pieces
+from castfit.problem.map_initial_states import AtRest, ConsistentStart
+from castfit.problem.observables import Observations, ObservedOutput
+from castfit.problem.parameter_map import Link, MappedExpressions, Natural
+from castfit.problem.parameters import Statement, initial_values
+from castfit.problem.quantities import Quantity, fixed_value
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """One experiment, compiled: what transcriptions need of it.
+
+    points : measurements, with one column for each of ``Posed.outputs``
+    observed : their noise; None where an output is not measured in this experiment
+    inputs : in the model's order
+    theta : (n_q,) positions in theta of what this experiment depends on
+    link : how p and a follow from q = theta[self.theta]
+    z_guess : (n_z,) where the search for consistent algebraic states begins
+    schedule : what happens at certain times, as a function of the last rows e of the link
+    settled : whether the measurements are at infinity; their times here are any at which the model rests
+    watched : (n,) times at which something is held but nothing measured (castfit.problem.constraint_compilation)
+    """
+
+    name: str
+    start: float
+    points: Points
+    observed: tuple[ObservedOutput | None, ...]
+    inputs: tuple[Input, ...]
+    theta: NDArray[np.intp]
+    link: Link
+    z_guess: Array
+    schedule: Schedule = field(default_factory=Schedule)
+    settled: bool = False
+    watched: Array = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def end(self) -> float:
+        """The last measured or watched time."""
+        return max(float(self.points.times[-1]), float(self.watched.max(initial=-np.inf)))
+
+    @cached_property
+    def times(self) -> Array:
+        """Measured and watched times, in order; replicates as often as they are measured."""
+        return np.sort(np.concatenate([self.points.times, self.watched]), kind="stable")
+
+    @cached_property
+    def watched_points(self) -> Points:
+        """The measurements, with rows of NaN at watched times."""
+        if not self.watched.size:
+            return self.points
+        order = np.argsort(np.concatenate([self.points.times, self.watched]), kind="stable")
+        nothing = np.full((self.watched.size, self.points.values.shape[1]), np.nan)
+        values, sigma = (np.concatenate([known, nothing])[order] for known in (self.points.values, self.points.sigma))
+        return Points(self.times, values, sigma)
+
+    @cached_property
+    def breakpoints(self) -> Array:
+        """Times strictly inside the horizon at which an input or one of its derivatives may jump; events are apart."""
+        found = [u.breakpoints for u in self.inputs]
+        every = np.unique(np.concatenate(found)) if found else np.empty(0)
+        return every[(every > self.start) & (every < self.end)]
+
+    def timetable(self, at: Natural) -> Timetable | None:
+        """Return what happens, and when, at a point; None if nothing does."""
+        return Timetable.of(self.schedule, self.start, at.p, at.e) if self.schedule.instants else None
+
+    def failure(self, q: Array, at: Natural, *, slopes: bool = False) -> str:
+        """Say which parameters, initial states, derivatives of these, or events there are not at q; empty if none."""
+        wrong = self.link.failure(q, at, slopes=slopes)
+        return wrong or (self.schedule.impossible(at.e, self.start) if self.schedule.instants else "")
+
+
+def conditions_of(
+    observations: Observations, outputs: Sequence[str], quantities: Sequence[Quantity]
+) -> tuple[Condition, ...]:
+    """Work out all experiments; expressions that several of them share become one function."""
+    graphs, said = _Graphs(), observations.said
+    places: dict[str | None, list[int]] = {}
+    for j, quantity in enumerate(quantities):
+        places.setdefault(quantity.experiment, []).append(j)
+    return tuple(
+        _condition(said, e, tuple(of.get(n) for n in outputs), outputs, quantities, places, graphs)
+        for e, of in zip(said.experiments, observations.observed, strict=True)
+    )
+
+
+def resolved(expression: ca.SX, overrides: Mapping[str, Any]) -> ca.SX:
+    """Put an experiment's own expressions in the place of the parameters that they override.
+
+    What remains are the names of quantities and of parameters that are numbers.  A parameter that depends on itself is
+    a RecursionError.
+    """
+    names = {s.name() for s in ca.symvar(expression)}
+    own = {n: v for n, v in overrides.items() if n in names and isinstance(v, ca.SX)}
+    return exchanged(expression, {n: resolved(v, overrides) for n, v in own.items()})
+
+
+def _condition(
+    said: Statement,
+    experiment: Experiment,
+    observed: tuple[ObservedOutput | None, ...],
+    outputs: Sequence[str],
+    quantities: Sequence[Quantity],
+    places: Mapping[str | None, list[int]],
+    graphs: _Graphs,
+) -> Condition:
+    model, initial = said.model, initial_values(said.model, experiment)
+    happens = _Happens(model, graphs)
+    for switch in model.switches:
+        happens.switch(switch)
+    for occurrence in occurrences(experiment.events, experiment.end):
+        happens.add(occurrence)
+    plans = [_GraphPlan.of(model, experiment, graphs, tuple(happens.values), tuple(happens.what))]
+    rests = [experiment]  # what begins at rest, each before the last
+    while rests[-1].steady is not None:
+        rests.append(rests[-1].before)
+        plans.append(_GraphPlan.of(model, rests[-1], graphs))
+    follow = tuple(n for n in model.own_states if isinstance(initial.get(n), Consistent))
+    given = tuple(n for n in model.algebraic_states if n in initial and not isinstance(initial[n], Consistent))
+    if follow:
+        what = tuple(f"the initial value of '{n}'" for n in given)
+        plans.append(_GraphPlan.of(model, experiment, graphs, tuple(initial[n] for n in given), what))
+    own = [
+        j
+        for j in sorted([*places.get(None, ()), *places.get(experiment.name, ())])
+        for q in [quantities[j]]
+        if q.kind == "initial state" or any(q.of in plan.seen for plan in plans)
+    ]
+    known = [quantities[j] for j in own]
+    link = plans[0].link(said, known)
+    if experiment.steady is not None:
+        link = replace(link, parts=(*link.parts, _at_rest(said, experiment, plans[1:], known)))
+    z_guess = np.array([_guess(initial.get(n, 1.0)) for n in model.algebraic_states])
+    if follow:
+        inner = plans[1].link(said, known, algebraic=given)
+        guess = [*(initial[n].guess for n in follow), *z_guess[[n not in given for n in model.algebraic_states]]]
+        inputs = np.array([float(experiment.inputs[n](experiment.start)) for n in model.inputs])
+        part = ConsistentStart.of(
+            model.system,
+            inner,
+            time=experiment.start,
+            u=inputs,
+            open_states=follow,
+            given=given,
+            guess=np.array(guess, dtype=float),
+        )
+        link = replace(link, parts=(*link.parts, part))
+    endless = any(isinstance(event, Doses) and event.endless for event in experiment.events)
+    return Condition(
+        experiment.name,
+        experiment.start,
+        experiment.points(outputs),
+        observed,
+        tuple(experiment.inputs[n] for n in model.inputs),
+        np.array(own, dtype=np.intp),
+        link,
+        z_guess,
+        happens.schedule(link, experiment.end if endless else np.inf),
+        experiment.settled,
+        np.empty(0) if experiment.end > experiment.start else np.array([experiment.start + _moment(said)]),
+    )
+
+
+def _moment(said: Statement) -> float:
+    """Return for how long experiments run of which nothing but the start is measured: any time would do."""
+    return min(e.end - e.start for e in said.experiments if e.end > e.start)
+
+
+def _guess(value: Any) -> float:
+    """Return where the search for an algebraic state begins."""
+    if isinstance(value, (Free, Consistent)):
+        return value.guess
+    return 1.0 if isinstance(value, ca.SX) else float(value)
+
+
+def _at_rest(said: Statement, experiment: Experiment, plans: Sequence[_GraphPlan], known: Sequence[Quantity]) -> AtRest:
+    """Return the part of a link that is the steady state before an experiment; that may follow from one before it."""
+    model, before = said.model, experiment.before
+    inner = plans[0].link(said, known, before=True)
+    if before.steady is not None:
+        inner = replace(inner, parts=(*inner.parts, _at_rest(said, before, plans[1:], known)))
+    at = inner.natural(np.array([q.guess for q in known], dtype=float))
+    vary = np.zeros(len(model.parameters), dtype=np.bool_)
+    vary[inner.free] = True
+    inputs = np.array([float(before.inputs[n](before.start)) for n in model.inputs])
+    guess = np.array([float(before.initial.get(n, 1.0)) for n in model.algebraic_states])
+    p, a = (np.where(np.isfinite(v), v, 1.0) for v in (at.p, at.a))
+    rest = Rest.of(model.system, inputs, guess, p, a, vary)
+    states = np.array([i for i, n in enumerate(model.states) if n not in experiment.initial], dtype=np.intp)
+    return AtRest(states + len(model.parameters), states, rest, inner, model.parameters)
+
+
+def _value(said: Statement, name: str, experiment: Experiment) -> float:
+    """Return what a parameter is in an experiment; NaN for a scale of which its data say nothing."""
+    parameter, scalings = said.parameters.get(name), said.model.scalings
+    if parameter is None or not parameter.fixed:
+        unseen = measured_with(scalings, scalings) - measured_with(scalings, experiment.measured)
+        if name in unseen:
+            return np.nan
+    return fixed_value(said.parameters[name], experiment.name)
+
+
+@dataclass(frozen=True, eq=False)
+class _GraphPlan:
+    """An experiment's rows, parameters, initial states and those of events, and which are expressions, as a graph.
+
+    The rows of states that follow otherwise, such as by resting, are zeros.
+    """
+
+    experiment: Experiment
+    model: Model
+    named: tuple[tuple[str, Any], ...]
+    what: tuple[str, ...]
+    n_e: int
+    computed: tuple[int, ...]
+    graph: Graph | None
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        experiment: Experiment,
+        graphs: _Graphs,
+        events: tuple[Any, ...] = (),
+        what: tuple[str, ...] = (),
+    ) -> _GraphPlan:
+        initial = initial_values(model, experiment)
+        named: list[tuple[str, Any]] = [(n, experiment.parameters.get(n)) for n in model.parameters]
+        named += [(n, initial.get(n, 0.0)) for n in model.states]
+        named += [("", value) for value in events]
+        said = (
+            *(f"parameter '{n}'" for n in model.parameters),
+            *(f"the initial value of '{n}'" for n in model.states),
+            *what,
+        )
+        computed = [i for i, (_, value) in enumerate(named) if isinstance(value, ca.SX)]
+        graph = graphs.get([named[i][1] for i in computed], experiment.parameters) if computed else None
+        return cls(experiment, model, tuple(named), said, len(events), tuple(computed), graph)
+
+    @property
+    def seen(self) -> set[str]:
+        """The parameters whose values matter."""
+        inside = () if self.graph is None else self.graph.names
+        return {*self.model.parameters, *inside} - {*self.experiment.parameters}
+
+    def link(
+        self, said: Statement, known: Sequence[Quantity], *, before: bool = False, algebraic: tuple[str, ...] = ()
+    ) -> Link:
+        """Return the link from quantities q.
+
+        What holds `before` an experiment depends on none of its initial states, and is a function of natural values;
+        so is one whose last rows are initial values of `algebraic` states.
+        """
+        model, experiment = self.model, self.experiment
+        n_p = len(model.parameters)
+        row_of = {("parameter", n): i for i, n in enumerate(model.parameters) if n not in experiment.parameters}
+        row_of |= {} if before else {("initial state", n): n_p + i for i, n in enumerate(model.states)}
+        row_of |= {("initial state", n): n_p + len(model.states) + k for k, n in enumerate(algebraic)}
+        of = np.array([row_of.get((q.kind, q.of), -1) for q in known], dtype=np.intp)
+        # Of initial states too: delay lines may begin at them.
+        entry = {q.of: i for i, q in enumerate(known) if q.kind == "parameter" or not before}
+        entry = {n: i for n, i in entry.items() if n not in experiment.parameters}
+        number = {n: float(v) for n, v in experiment.parameters.items() if not isinstance(v, ca.SX)}
+        of_scales = measured_with(model.scalings, model.scalings)
+        number |= {
+            n: _value(said, n, experiment)
+            for n in self.seen
+            if n not in entry and (n in said.parameters or n in of_scales)
+        }
+        base = np.zeros(len(self.named))
+        for i, (name, value) in enumerate(self.named):
+            if i < n_p:
+                base[i] = number.get(name, 0.0)
+            elif not isinstance(value, (ca.SX, Free, Consistent)):
+                base[i] = float(value)
+        parts = () if self.graph is None else (self.graph.part(self.computed, self.what, entry, number, len(known)),)
+        log = np.array([q.scale == "log" and not (before or algebraic) for q in known], dtype=bool)
+        return Link(n_p, base, of, log, parts, model.flow_parameters, self.n_e)
+
+
+_IN_TIME: Built[Model, dict[tuple[str, ...], Model]] = Built()
+"""Models with switches, and rates into some states, so that their functions are built once."""
+
+
+def in_time(said: Statement) -> Statement:
+    """Return the statement with parameters for whatever changes in its model at certain times.
+
+    These are switches where the model jumps or kinks, a rate into every state into which anything is infused, and what
+    estimated inputs are between their knots.
+    """
+    said = with_pieces(said)
+    into = {o.into for e in said.experiments for o in occurrences(e.events, e.end) if o.until is not None}
+    names = tuple(n for n in said.model.states if n in into)
+    built = _IN_TIME.get(said.model, lambda _: {})
+    if names not in built:
+        found = said.model.with_switches().with_rates(names)
+        if found is said.model:
+            return said
+        built[names] = found
+    return replace(said, model=built[names])
+
+
+class _Happens:
+    """Collects the rows that events need, `values` with `what` they are, and what refers to them."""
+
+    def __init__(self, model: Model, graphs: _Graphs) -> None:
+        self._model, self._graphs = model, graphs
+        self.values: list[Any] = []
+        self.what: list[str] = []
+        self._named: dict[str, int] = {}
+        self._instants: list[Instant] = []
+        self._triggers: dict[int, Trigger] = {}
+        self._levels: list[Level] = []
+        self._setting: dict[str, int] = {}
+        self._heights: dict[tuple[bool, float], int] = {}
+
+    def add(self, occurrence: Occurrence) -> None:
+        """Add one thing that happens."""
+        if occurrence.values is not None:
+            self._set(occurrence, occurrence.values)
+            return
+        what, after = occurrence.what, occurrence.measured == "after"
+        trigger = None if occurrence.when is None else self._trigger(occurrence.when)
+        time = self._row(f"the time of {what}", NEVER if trigger is not None else occurrence.time)
+        if occurrence.until is not None:
+            parameter = self._model.parameters.index(f"rate into {occurrence.into}")
+            end = self._row(f"the end of {what}", occurrence.until)
+            height = self._row(f"the rate of {what}", occurrence.amount)
+            on = len(self._instants)
+            self._instants += [Instant(what, time), Instant(what, end)]
+            self._levels.append(Level(parameter, on, on + 1, height))
+            return
+        changes = occurrence.changes
+        if changes is None and not self._varying(occurrence.amount):
+            rows = [self._row(f"the amount of {what}", occurrence.amount)]
+            change = self._graphs.addition(self._model, occurrence.into)
+        else:
+            if changes is None:
+                changes = {occurrence.into: ca.SX.sym(occurrence.into) + occurrence.amount}
+            names = self._parameters(changes)
+            rows = [self._parameter(what, n) for n in names]
+            change = self._graphs.change(self._model, changes, names)
+        instant = Instant(what, time, False, change, np.array(rows, dtype=np.intp), after, trigger)
+        self._instants.append(instant)
+
+    def _set(self, occurrence: Occurrence, values: Mapping[str, Any]) -> None:
+        """Give parameters other values from a time on; each row that is the same expression stands there once."""
+        on = len(self._instants)
+        time = self._row("the time of a knot", occurrence.time)
+        self._instants.append(Instant(occurrence.what, time, after=occurrence.measured == "after"))
+        for name, value in values.items():
+            if name in self._setting:
+                last = self._setting[name]
+                self._levels[last] = replace(self._levels[last], off=on)
+            key = (True, hash(value)) if isinstance(value, ca.SX) else (False, float(value))
+            if key not in self._heights:
+                self._heights[key] = self._row(name, value)
+            self._setting[name] = len(self._levels)
+            self._levels.append(Level(self._model.parameters.index(name), on, -1, self._heights[key], sets=True))
+
+    def _trigger(self, event: Event) -> Trigger:
+        """Return when an event happens, the same for all its occurrences."""
+        key = id(event)
+        if key not in self._triggers:
+            assert event.when is not None
+            names = self._parameters({"when": event.when})
+            rows = np.array([self._parameter("when an event happens", n) for n in names], dtype=np.intp)
+            function, truth = self._graphs.trigger(self._model, event.when, names)
+            what = _shortened(str(event.when) + ("" if truth is not None else " = 0"))
+            self._triggers[key] = Trigger(what, function, rows, DIRECTIONS[event.direction], truth, event.at_start)
+        return self._triggers[key]
+
+    def switch(self, switch: Switch) -> None:
+        """Add a parameter that is 1 from a time on."""
+        what = f"what comes {switch.name}"
+        value = float(switch.time) if switch.time.is_constant() else switch.time
+        time, height = self._row(f"the time of {what}", value), self._row(f"the size of {what}", 1.0)
+        self._levels.append(Level(self._model.parameters.index(switch.name), len(self._instants), -1, height))
+        self._instants.append(Instant(what, time))
+
+    def schedule(self, link: Link, known_until: float) -> Schedule:
+        """Return the schedule; the link tells which rows depend on what is estimated."""
+        known = self._instants
+        instants = (replace(i, moves=i.trigger is not None or bool(link.moving_events[i.time])) for i in known)
+        return Schedule(tuple(instants), tuple(self._levels), len(self.values), known_until)
+
+    def _row(self, what: str, value: Any) -> int:
+        self.values.append(value)
+        self.what.append(what)
+        return len(self.values) - 1
+
+    def _parameter(self, what: str, name: str) -> int:
+        if name not in self._named:
+            self._named[name] = self._row(f"'{name}' in {what}", ca.SX.sym(name))
+        return self._named[name]
+
+    def _varying(self, value: Any) -> bool:
+        """Tell whether a value depends on anything but parameters."""
+        return isinstance(value, ca.SX) and any(s.name() in self._no_parameters for s in ca.symvar(value))
+
+    @property
+    def _no_parameters(self) -> set[str]:
+        model = self._model
+        return {*model.states, *model.algebraic_states, *model.inputs, model.system.t.name()}
+
+    def _parameters(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
+        found = (s.name() for v in changes.values() if isinstance(v, ca.SX) for s in ca.symvar(v))
+        return tuple(n for n in dict.fromkeys(found) if n not in self._no_parameters)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Expressions of an experiment as functions of the parameters in them."""
+
+    texts: tuple[str, ...]
+    names: tuple[str, ...]
+    first: ca.Function
+    second: ca.Function
+    support: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> Graph:
+        """Build the functions of expressions in which an experiment's own ones stand for some parameters."""
+        texts = tuple(_shortened(str(e)) for e in expressions)
+        column = ca.densify(ca.vertcat(*(resolved(e, overrides) for e in expressions)))
+        names = tuple(dict.fromkeys(s.name() for s in ca.symvar(column)))
+        x = ca.SX.sym("x", len(names))
+        column = exchanged(column, {n: x[j] for j, n in enumerate(names)})  # a name may have several symbols
+        weight = ca.SX.sym("weight", len(texts))
+        hessian, gradient = ca.hessian(ca.dot(weight, column), x)
+        jacobian = ca.jacobian(column, x)
+        first = ca.Function("link", [x], [column, ca.densify(jacobian)])
+        second = ca.Function("link_curvature", [x, weight], [ca.densify(gradient.T), ca.densify(hessian)])
+        return cls(texts, names, first, second, pattern(jacobian.sparsity()))
+
+    def part(
+        self, rows: Sequence[int], what: Sequence[str], entry: Mapping[str, int], number: Mapping[str, float], n_q: int
+    ) -> MappedExpressions:
+        """Return the functions as a part of a link: arguments are entries of q, or numbers."""
+        return MappedExpressions(
+            np.array(rows, dtype=np.intp),
+            tuple(f"{what[i]} = {text}" for i, text in zip(rows, self.texts, strict=True)),
+            self.names,
+            np.array([entry.get(n, -1) for n in self.names], dtype=np.intp),
+            np.array([number.get(n, 0.0) for n in self.names]),
+            self.first,
+            self.second,
+            self.support,
+            n_q,
+        )
+
+
+@dataclass(frozen=True)
+class _Graphs:
+    """The graphs that were made, by the expressions in them: many experiments may share one."""
+
+    made: dict[tuple[int, ...], Graph] = field(default_factory=dict[tuple[int, ...], Graph])
+    changes: dict[tuple[Any, ...], StateChange] = field(default_factory=dict[tuple[Any, ...], StateChange])
+    kept: list[Any] = field(default_factory=list[Any])  # so that no other graph takes the place of a node
+
+    def get(self, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> Graph:
+        own = {n: v for n, v in overrides.items() if isinstance(v, ca.SX)}
+        key = tuple(hash(e) for e in (*expressions, *own.values()))  # of the graph's node, not of its form
+        if key not in self.made:
+            self.kept.extend([*expressions, *own.values()])
+            self.made[key] = Graph.of(expressions, own)
+        return self.made[key]
+
+    def addition(self, model: Model, name: str) -> StateChange:
+        """Return the change that adds a row of e to one state."""
+        if (name,) not in self.changes:
+            system, amount = model.system, ca.SX.sym("amount")
+            new = ca.SX(system.x)
+            new[model.states.index(name)] += amount
+            self.changes[(name,)] = StateChange.of([system.t, system.x, system.u, amount], new)
+        return self.changes[(name,)]
+
+    def change(self, model: Model, changes: Mapping[str, Any], names: Sequence[str]) -> StateChange:
+        """Return the change to expressions of states, inputs, time and the named parameters."""
+        key = (*((n, hash(v) if isinstance(v, ca.SX) else v) for n, v in changes.items()), names)
+        if key not in self.changes:
+            self.kept.extend(changes.values())
+            new = ca.SX(model.system.x)
+            for name, value in changes.items():
+                new[model.states.index(name)] = value
+            self.changes[key] = self._change(model, new, names)
+        return self.changes[key]
+
+    def trigger(self, model: Model, when: ca.SX, names: Sequence[str]) -> tuple[StateChange, ca.Function | None]:
+        """Return what passes zero when something happens, as rows; and a condition's truth by their signs."""
+        key = ("when", hash(when), names)
+        parts = Comparisons.of(when) if is_condition(when) else None
+        if key not in self.changes:
+            self.kept.append(when)
+            rows = when if parts is None else ca.vertcat(*parts.differences)
+            self.changes[key] = self._change(model, ca.SX(rows), names)
+        return self.changes[key], None if parts is None else parts.function()
+
+    @staticmethod
+    def _change(model: Model, new: ca.SX, names: Sequence[str]) -> StateChange:
+        system, parameters = model.system, ca.SX.sym("c", len(names))
+        known = {s.name(): s for v in (system.t, system.x, system.u) for s in ca.vertsplit(v) if v.numel()}
+        known |= {n: parameters[j] for j, n in enumerate(names)}
+        return StateChange.of([system.t, system.x, system.u, parameters], exchanged(new, known))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,248 @@
+"""Parts of a link that compute initial states: the steady state before the experiment, and consistent initial states.
+
+    n --inner link--> (p, a)  before the experiment  --rest--> w(p, a)
+    n --inner link--> P = (p, a, given z)  --Newton--> w(P)
+
+Nothing in an inner link is a logarithm, since n is in natural scale.  Of a **steady state** it gives the parameters
+before the experiment and the state from which the model comes to rest; the rest itself, and the rules by which it is
+differentiated, are in `castfit.experiment.steady`.  **Consistent** are initial states that follow from the algebraic
+equations, where algebraic states have a value:
+
+    0 = g(t_0, x, z, p, u_0),      w = (open x, open z),      P = (p, a, given z)
+
+As many differential states are open as algebraic ones are given, so that there are as many equations as unknowns w.  By
+the implicit function theorem  g_w dw = −g_P dP,  and for weights v on w, with  g_w' lambda = v,
+
+    sum_i v_i d2 w_i = −sum_k lambda_k d2 g_k(V, V),      V = (dw, dP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit.experiment.steady import Rest
+from castfit.problem.parameter_map import Link
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Index, Mask
+    from castfit.model.model import System
+
+
+_ITERATIONS, _HALVINGS = 50, 12
+_EXACT = 1e-12  # of a variable: the last step
+_TINY = 1e-300
+_SHOWN = 8  # values in a message
+_solve: Any = np.linalg.solve
+
+
+@dataclass(frozen=True, eq=False)
+class AtRest:
+    """Rows (m,) of a link that are states at rest: which state of the model each is, `states` (m,).
+
+    `inner` gives (p, a) before the experiment; `names` are those of the model's parameters, for messages.
+    """
+
+    rows: Index
+    states: Index
+    rest: Rest
+    inner: Link
+    names: tuple[str, ...]
+
+    @property
+    def pattern(self) -> Mask:
+        """Which row can depend on which entry of n, (m, n_q): all of them on whatever matters before."""
+        moving = self.inner.moving | self.inner.starting
+        return np.repeat(moving[None], self.rows.size, axis=0)
+
+    def values(self, n: Array) -> tuple[Array, Array]:
+        """Return the states (m,) and their derivatives by n (m, n_q); NaN where there is no steady state."""
+        given = self.inner.natural(n)
+        found = self.rest.solve(given.p, given.a)
+        if not found.ok:
+            return np.full(self.rows.size, np.nan), np.full((self.rows.size, n.size), np.nan)
+        slopes = self.rest.slopes(found, given.p, given.dp, given.da)
+        return found.w[self.states], slopes[self.states]
+
+    def curvature(self, n: Array, weight: Array) -> tuple[Array, Array]:
+        """Return the weighted sums of first and second derivatives by n."""
+        given = self.inner.natural(n)
+        found = self.rest.solve(given.p, given.a)
+        if not found.ok:
+            return np.full(n.size, np.nan), np.full((n.size, n.size), np.nan)
+        slopes = self.rest.slopes(found, given.p, given.dp, given.da)
+        on = np.zeros(found.w.size)
+        np.add.at(on, self.states, weight)
+        on_p, on_a, bend = self.rest.adjoint(found, given.p, on)
+        along = np.concatenate([slopes, given.dp])
+        return on @ slopes, along.T @ bend @ along + self.inner.curvature(n, on_p, on_a)
+
+    def reason(self, n: Array, row: int) -> tuple[str, str]:
+        """Say which state has no value, at which parameters, and why."""
+        given = self.inner.natural(n)
+        wrong = self.inner.failure(n, given)
+        found = self.rest.solve(given.p, given.a)
+        name = self.rest.states[int(self.states[row])]
+        why = wrong or found.reason
+        where = f"{_shown(self.names, given.p)}{f' ({why})' if why else ''}"
+        return f"the steady state of '{name}' before the experiment", where
+
+    def kept(self, keep: Index, n: Array) -> AtRest:
+        """Return the part as a function of the entries `keep` of n, the others held at their value."""
+        return replace(self, inner=self.inner.kept(keep, n))
+
+
+@dataclass(frozen=True, eq=False)
+class ConsistentStart:
+    """Rows (m,) of a link that are consistent initial states; `inner` gives (p, a, given z).
+
+    equations : (w, P) -> (g, g_w, g_P);  second : (w, P, lambda) -> Hessian of lambda . g by (w, P)
+    guess : (n_w,), the m differential states first
+    """
+
+    rows: Index
+    states: tuple[str, ...]
+    inner: Link
+    equations: ca.Function
+    second: ca.Function
+    guess: Array
+    equation_names: tuple[str, ...]
+    parameter_names: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        system: System,
+        inner: Link,
+        *,
+        time: float,
+        u: Array,
+        open_states: Sequence[str],
+        given: Sequence[str],
+        guess: Array,
+    ) -> ConsistentStart:
+        """Set up the equations at a time with inputs u (n_u,); `given` are algebraic states, in the order of rows e."""
+        at = [system.state_names.index(n) for n in open_states]
+        open_z = [j for j, n in enumerate(system.algebraic_names) if n not in given]
+        w, P = ca.SX.sym("w", len(at) + len(open_z)), ca.SX.sym("P", inner.base.size)
+        n_p, n_x = system.p.numel(), system.x.numel()
+        x, z = ca.SX(P[n_p : n_p + n_x]), ca.SX(system.z)
+        for k, i in enumerate(at):
+            x[i] = w[k]
+        for k, j in enumerate(open_z):
+            z[j] = w[len(at) + k]
+        for k, n in enumerate(given):
+            z[system.algebraic_names.index(n)] = P[n_p + n_x + k]
+        function = system.function("alg", ca.densify(system.alg))
+        (g,) = function.call([ca.SX(time), x, z, P[:n_p], ca.SX(ca.DM(u))])
+        slopes = [ca.densify(ca.jacobian(g, v)) for v in (w, P)]
+        weight = ca.SX.sym("lambda", g.numel())
+        hessian, _ = ca.hessian(ca.dot(weight, g), ca.vertcat(w, P))
+        return cls(
+            np.array(at, dtype=np.intp) + n_p,
+            tuple(open_states),
+            inner,
+            ca.Function("equations", [w, P], [ca.densify(g), *slopes]),
+            ca.Function("second", [w, P, weight], [ca.densify(hessian)]),
+            guess,
+            system.algebraic_names,
+            (*system.parameter_names, *(f"{n}(0)" for n in given)),
+        )
+
+    @property
+    def pattern(self) -> Mask:
+        """Which row can depend on which entry of n, (m, n_q): all of them on whatever matters at the start."""
+        return np.repeat(np.logical_or.reduce(self.inner.pattern, axis=0)[None], self.rows.size, axis=0)
+
+    def values(self, n: Array) -> tuple[Array, Array]:
+        """Return the states (m,) and their derivatives by n (m, n_q); NaN where nothing consistent was found."""
+        P, dP = self._given(n)
+        w, found = self._solve(P)
+        if not found:
+            return np.full(self.rows.size, np.nan), np.full((self.rows.size, n.size), np.nan)
+        return w[: self.rows.size], self._slopes(w, P, dP)[: self.rows.size]
+
+    def curvature(self, n: Array, weight: Array) -> tuple[Array, Array]:
+        """Return the weighted sums of first and second derivatives by n."""
+        P, dP = self._given(n)
+        w, found = self._solve(P)
+        if not found:
+            return np.full(n.size, np.nan), np.full((n.size, n.size), np.nan)
+        dw = self._slopes(w, P, dP)
+        _, by_w, by_P = self._evaluate(w, P)
+        on = np.append(weight, np.zeros(w.size - weight.size))
+        multiplier: Array = _solve(by_w.T, on)
+        second: Any = self.second(w, P, multiplier)
+        along, on_P = np.concatenate([dw, dP]), -by_P.T @ multiplier
+        n_p, n_a = self.inner.n_p, P.size - self.inner.n_e
+        inner = self.inner.curvature(n, on_P[:n_p], on_P[n_p:n_a], on_P[n_a:])
+        return on @ dw, -along.T @ np.asarray(second, dtype=float) @ along + inner
+
+    def reason(self, n: Array, row: int) -> tuple[str, str]:
+        """Say which state has no consistent value, at which parameters, and which equation holds least."""
+        P, _ = self._given(n)
+        own = np.append(P[: self.inner.n_p], P[P.size - self.inner.n_e :])
+        where = _shown(self.parameter_names, own)
+        what = f"the initial value of '{self.states[row]}' that is consistent with the algebraic equations"
+        w, _ = self._solve(P)
+        g, by_w, _ = self._evaluate(w, P)
+        size = self._sizes(by_w, w)
+        i = int(np.argmax(np.where(np.isfinite(g), np.abs(g) / size, np.inf)))
+        off = f"near its guess, the equation of {self.equation_names[i]} stays off by {g[i]:.2g}"
+        return what, f"{where} ({self.inner.failure(n, self.inner.natural(n)) or off})"
+
+    def kept(self, keep: Index, n: Array) -> ConsistentStart:
+        """Return the part as a function of the entries `keep` of n, the others held at their value."""
+        return replace(self, inner=self.inner.kept(keep, n))
+
+    def _given(self, n: Array) -> tuple[Array, Array]:
+        at = self.inner.natural(n)
+        return np.concatenate([at.p, at.a, at.e]), np.concatenate([at.dp, at.da, at.de.reshape(at.e.size, n.size)])
+
+    def _evaluate(self, w: Array, P: Array) -> tuple[Array, Array, Array]:
+        found: Any = self.equations(w, P)
+        g, by_w, by_P = (np.asarray(f, dtype=float) for f in found)
+        return g[:, 0], by_w, by_P
+
+    def _sizes(self, by_w: Array, w: Array) -> Array:
+        """Return what equations are measured in: by how much they move where the unknowns move by their size."""
+        sizes = np.abs(by_w) @ np.maximum(np.abs(w), np.abs(self.guess))
+        return np.where(np.isfinite(sizes) & (sizes > 0.0), sizes, _TINY)
+
+    def _solve(self, P: Array) -> tuple[Array, bool]:
+        """Return the unknowns by damped Newton steps from the guess, and whether they were found."""
+        w = self.guess.copy()
+        with np.errstate(all="ignore"):
+            for _ in range(_ITERATIONS):
+                g, by_w, _ = self._evaluate(w, P)
+                try:
+                    step: Array = -_solve(by_w, g)
+                except np.linalg.LinAlgError:
+                    return w, False
+                if not np.isfinite(step).all():
+                    return w, False
+                if (np.abs(step) <= _EXACT * np.maximum(np.abs(w), _EXACT * np.abs(self.guess))).all():
+                    return w + step, True
+                sizes = self._sizes(by_w, w)
+                before = np.abs(g / sizes).max()
+                for _ in range(_HALVINGS):
+                    if np.abs(self._evaluate(w + step, P)[0] / sizes).max() < before:
+                        break
+                    step = 0.5 * step
+                w = w + step
+        return w, False
+
+    def _slopes(self, w: Array, P: Array, dP: Array) -> Array:
+        """Return dw (n_w, n_q)."""
+        _, by_w, by_P = self._evaluate(w, P)
+        return -_solve(by_w, by_P @ dP)
+
+
+def _shown(names: Sequence[str], values: Array) -> str:
+    """Show the first of some values, for a message."""
+    shown = [f"{k} = {v:.6g}" for k, v in zip(names, values.tolist(), strict=True)]
+    return ", ".join([*shown[:_SHOWN], *(["..."] if len(shown) > _SHOWN else [])])

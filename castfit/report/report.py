@@ -1,0 +1,158 @@
+"""The page of whatever was found: which sections it has, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from castfit._support.arguments import named, option_mistakes, text
+from castfit._support.status import check
+from castfit.drive.search.compare.result import ComparisonResult
+from castfit.drive.search.incremental.result import IncrementalResult
+from castfit.drive.search.multistart.result import MultistartResult
+from castfit.drive.search.portfolio.result import PortfolioResult
+from castfit.drive.search.scatter.result import ScatterResult
+from castfit.report import result_sections, run_sections
+from castfit.report.figures import is_picture
+from castfit.report.markup import joined, tag
+from castfit.report.page import Lead, Section, write
+from castfit.report.problem_sections import question
+from castfit.report.result_sections import Figures
+from castfit.result.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from castfit.drive.run.run_result import SearchResult
+
+Reportable = Result | MultistartResult | ComparisonResult | ScatterResult | IncrementalResult | PortfolioResult
+
+
+def report(
+    found: Reportable,
+    path: str | Path,
+    *,
+    title: str = "",
+    notes: str = "",
+    further: Mapping[str, Any] | None = None,
+    command: str = "",
+    source: str = "",
+) -> Path:
+    """Write a page that tells the story of a result: one file that needs no network.
+
+    Parameters
+    ----------
+    found : Result, MultistartResult, ComparisonResult, ScatterResult, IncrementalResult or PortfolioResult
+    path : str or Path
+        Where to write the page; it ends in ``.html``.
+    title : str
+        Above the page.
+    notes : str
+        What the reader should know beforehand; an empty line begins a paragraph.
+    further : mapping from str to anything that can be told, optional
+        Chapters of their own, by title, before the last ones: text, a figure, or something with a summary and a plot,
+        such as profiles: ``{"Profiles": cf.profile(result)}``.
+    command, source : str
+        How the result came about: a command, and a script that is shown in full.
+
+    Returns
+    -------
+    Path
+        Of the file.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to report, or the path is no place for a page.
+    """
+    given = {"title": title, "notes": notes, "command": command, "source": source}
+    mistakes = option_mistakes(*((name, value, _is_text(value), "give text") for name, value in given.items()))
+    thing: Any = found
+    if not isinstance(thing, Reportable):
+        mistakes.append(f"{text(thing)} has no story; give a result, a multistart, a comparison or a search")
+    place: Any = path
+    if not isinstance(place, (str, Path)):
+        mistakes.append(f"path is {text(place)}; give the path of a file")
+    elif Path(place).suffix.lower() not in (".html", ".htm"):
+        mistakes.append(f"'{place}' is no name of a page; let it end in .html")
+    elif not Path(place).absolute().parent.is_dir():
+        mistakes.append(f"there is no folder '{Path(place).parent}'; make it first")
+    more = named("further", further, mistakes)
+    mistakes += [
+        f"'{name}' in further is {text(thing)}; give text, a figure, or something with a summary and a plot"
+        for name, thing in more.items()
+        if not (_is_text(thing) or is_picture(thing) or isinstance(thing, Presentable))
+    ]
+    check("report", mistakes)
+    figures = Figures()
+    above, chapters = _story(found, figures, title, notes)
+    at = next((k for k, s in enumerate(chapters) if s.mark == "residuals"), len(chapters))
+    chapters[at:at] = [_chapter(k, name, thing, figures) for k, (name, thing) in enumerate(more.items(), 1)]
+    best = found if isinstance(found, Result) else found.best
+    if best is not None:
+        chapters.append(result_sections.repeat(best, command, source))
+    return write(path, above, chapters)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+@runtime_checkable
+class Presentable(Protocol):
+    """What tells of itself in words and in a picture."""
+
+    def summary(self) -> str:
+        """Return words and tables."""
+        ...
+
+    def plot(self) -> Figure:
+        """Return a picture."""
+        ...
+
+
+def _chapter(k: int, name: str, thing: Any, figures: Figures) -> Section:
+    """Return a chapter of something else that is to be told."""
+    if is_picture(thing):
+        content = figures.add(lambda: thing, name)
+    elif _is_text(thing):
+        content = joined(tag("p", paragraph) for paragraph in thing.split("\n\n"))
+    else:
+        content = joined(figures.add(thing.plot, name), tag("pre", thing.summary()))
+    return Section(f"further-{k}", name, content)
+
+
+def _story(found: Reportable, figures: Figures, title: str, notes: str) -> tuple[Lead, list[Section]]:
+    if isinstance(found, Result):
+        return result_sections.lead(found, title or "A fit", notes), result_sections.sections(found, figures)
+    if isinstance(found, IncrementalResult):
+        above = result_sections.lead(found.result, title or "An incremental fit", notes)
+        first, *rest = _of_best(found, figures)
+        return above, [first, run_sections.horizons(found), *rest]
+    if isinstance(found, MultistartResult):
+        above = run_sections.multistart_lead(found, title or "A multistart", notes)
+        own = run_sections.multistart(found, figures)
+    elif isinstance(found, ComparisonResult):
+        above = run_sections.comparison_lead(found, title or "A comparison", notes)
+        own = run_sections.comparison(found, figures)
+    elif isinstance(found, PortfolioResult):
+        above, own = run_sections.portfolio_lead(found, title or "An estimate", notes), run_sections.portfolio(found)
+    else:
+        above = run_sections.search_lead(found, title or "A scatter search", notes)
+        own = run_sections.search(found, figures)
+    problem = None if found.best is None else found.best.problem
+    asked = [] if problem is None else [Section("question", "The question", question(problem))]
+    best = [s for s in _of_best(found, figures) if s.mark != "question"]
+    return above, [*asked, own[0], *best, *own[1:]]
+
+
+def _of_best(found: SearchResult, figures: Figures) -> list[Section]:
+    """Return the sections of the best fit, under titles that say so."""
+    if found.best is None:
+        return []
+    titles = {"fit": "The best fit", "solution": "How the best fit was solved"}
+    return [
+        Section(s.mark, titles.get(s.mark, s.title), s.content, s.short or titles.get(s.mark, ""))
+        for s in result_sections.sections(found.best, figures)
+    ]

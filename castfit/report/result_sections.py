@@ -1,0 +1,340 @@
+"""What a fit found, as sections of a page: data and model, estimates, what the data determine, residuals, the way."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit import plots
+from castfit._support.status import CastfitError
+from castfit._support.text_tables import rounded
+from castfit.report.figures import figure
+from castfit.report.markup import Content, Markup, joined, tag
+from castfit.report.page import Lead, Section
+from castfit.report.problem_sections import question
+from castfit.report.tables import facts, sheet, table
+from castfit.result.identifiability import WELL_DETERMINED
+from castfit.simulate.simulate import SimulationError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from castfit.result.diagnostics import Diagnostics
+    from castfit.result.estimate import Estimate
+    from castfit.result.result import Result
+
+_MOST_EMBEDDED = 400_000  # bytes of a saved result that go into the page
+_UNLIKELY = 0.01  # probability of so large a chi2 below which the verdict is no longer good
+_MOST_CORRELATED = 40  # quantities in a picture of correlations
+
+
+class Figures:
+    """Numbers the figures of a page, and says in a sentence why one is missing."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self, draw: Callable[[], Figure], caption: Content) -> Markup:
+        """Return a figure, or why it cannot be drawn."""
+        try:
+            picture = draw()
+        except (SimulationError, CastfitError) as reason:
+            return tag("p", f"There is no picture here: {reason}", class_="verdict doubtful")
+        self._count += 1
+        return figure(picture, self._count, caption)
+
+
+def lead(result: Result, title: str, notes: str) -> Lead:
+    """Return what stands above all."""
+    sure = result.success and result.goodness.described
+    mood = "good" if sure and not _doubts(result) else "doubtful" if result.success else "bad"
+    criteria = f"{result.chi2:.6g} from {result.n_data} data"
+    return Lead(
+        title,
+        "Parameter estimation",
+        mood,
+        verdict(result),
+        (
+            ("χ²", criteria),
+            ("degrees of freedom", f"{result.dof}"),
+            ("estimated quantities", f"{len(result.names)}"),
+            ("transcription", result.transcription.partition(" (")[0]),
+            ("time", f"{result.time:.2g} s"),
+        ),
+        notes,
+    )
+
+
+def verdict(result: Result) -> str:
+    """Say in a few sentences what came out."""
+    if not result.success:
+        return f"No solution was found: {result.message}"
+    parts = [result.goodness.sentence or "A solution was found.", result.identifiability.sentence]
+    return " ".join(part for part in (*parts, *_suspicions(result)) if part)
+
+
+def _doubts(result: Result) -> bool:
+    unlikely = bool(result.goodness.p_value < _UNLIKELY)
+    known = all(verdict.kind == WELL_DETERMINED for verdict in result.identifiability.verdicts)
+    return unlikely or bool(_suspicions(result)) or not known
+
+
+def _suspicions(result: Result) -> tuple[str, ...]:
+    return () if result.problem is None or not result.success else result.diagnostics.sentences
+
+
+def sections(result: Result, figures: Figures, bands: str | None = "linear") -> list[Section]:
+    """Return the story of a fit in its order; a loaded result without its problem tells less."""
+    known = result.problem is not None
+    found: list[Section] = []
+    if result.problem is not None:
+        found.append(Section("question", "The question", question(result.problem)))
+        found.append(Section("fit", "Data and fit", data_and_fit(result, figures, bands)))
+    found.append(Section("estimates", "Estimates", estimates(result)))
+    if result.success:
+        found.append(
+            Section("determined", "What the data determine", determined(result, figures), "What is determined")
+        )
+    if known and result.success:
+        found.append(Section("residuals", "Do the residuals look like noise?", residuals(result, figures), "Residuals"))
+    found.append(Section("solution", "How it was solved", solved(result, figures)))
+    return found
+
+
+def data_and_fit(result: Result, figures: Figures, bands: str | None) -> Markup:
+    """Return the data with the model's curves."""
+    shaded = bands if result.success else None
+    chance = f"{100 * result.confidence_level:g} %"
+    about = f" The shade holds the curve with {chance} probability, at each time by itself." if shaded else ""
+    caption = (
+        "Measured values with their standard deviations, the model's curve, and below it the residuals in standard "
+        f"deviations; the grey stripe is two of them to either side.{about}"
+    )
+    return joined(
+        tag("p", result.goodness.sentence) if result.goodness.sentence else None,
+        figures.add(lambda: plots.fit(result, bands=shaded), caption),
+    )
+
+
+def estimates(result: Result) -> Markup:
+    """Return the table of estimates, with intervals as text and drawn."""
+    level = f"{100 * result.confidence_level:g} %"
+    heads = ("quantity", "?unit", ">value", ">standard error", f"{level} interval", "", "verdict")
+    logs = dict(zip(result.names, result.log, strict=True))
+    rows: list[list[Content]] = []
+    for name, one in estimated(result):
+        error = one.standard_error
+        cells = ("inf", "∞") if error > 0 else ("–", "none")
+        if np.isfinite(error):
+            cells = (f"{error:.2g}", interval(one))
+        remark = one.verdict + (" (log scale)" if logs.get(name) else "")
+        whisker = _whisker(one.value, *one.interval)
+        rows.append([name, one.unit, rounded(one.value, error), *cells, whisker, remark])
+    noise = "" if result.absolute_sigma or np.isnan(result.noise) else f" Estimated noise: {result.noise:.3g}."
+    how = "the normal distribution" if result.absolute_sigma else f"Student's t with {result.dof} degrees of freedom"
+    bars = "Drawn are intervals relative to their values: the whole width is from −100 % to +100 %."
+    return joined(
+        table(heads, rows),
+        tag("p", f"Intervals are linear approximations at the optimum, by {how}. {bars}{noise}"),
+        tag("p", "Held by bounds: " + ", ".join(f"{n} ({side})" for n, side in result.active.items()) + ".")
+        if result.active
+        else None,
+    )
+
+
+def estimated(result: Result) -> list[tuple[str, Estimate]]:
+    """Return all quantities, and noises that were estimated beside them."""
+    noises = (n for n in result.sigmas if n not in result.names and n != "sigma")
+    return [(name, result[name]) for name in (*result.names, *noises)]
+
+
+def interval(one: Estimate) -> str:
+    """Write an interval with as many digits as the standard error deserves."""
+    return f"[{', '.join(rounded(end, one.standard_error) for end in one.interval)}]"
+
+
+def _whisker(value: float, low: float, high: float) -> Markup:
+    """Draw an interval relative to its value, between -100 % and +100 %."""
+    if not (np.isfinite([value, low, high]).all() and value != 0.0):
+        return Markup("")
+    ends = sorted((end - value) / abs(value) for end in (low, high))
+    left, right = (50.0 + 50.0 * float(np.clip(end, -1.0, 1.0)) for end in ends)
+    line = tag("i", style=f"left: {left:.1f}%; width: {max(right - left, 0.5):.1f}%")
+    return tag("span", line, tag("b", style="left: 50%"), class_="bar", aria_hidden="true")
+
+
+def determined(result: Result, figures: Figures) -> Markup:
+    """Return what is known of the estimates together: combinations, pairs, correlations, and what moves what."""
+    region = result.confidence_region()
+    said = [*map(str, result.identifiability.combinations), *region.sentences]
+    several = len(result.names) > 1
+    parts: list[Content] = [
+        tag("p", result.identifiability.sentence),
+        tag("ul", (tag("li", s) for s in dict.fromkeys(said)), class_="said") if said else None,
+        tag("h3", "How well each is known"),
+        sheet(region.limits),
+        tag(
+            "p",
+            "“By itself”: whatever the others are. “All together”: the box about the region in which all lie at once. "
+            "“If the others were known”: what would be left then.",
+        ),
+    ]
+    if several:
+        parts += [
+            tag("h3", "Which combinations are known"),
+            sheet(region.combinations),
+            figures.add(
+                lambda: plots.directions(result),
+                "The principal axes of the confidence region, the worst known first: the shares of the quantities in "
+                "each, in relative changes.",
+            ),
+            figures.add(
+                lambda: plots.ellipses(result),
+                "Pairs of quantities in the linear approximation. The shadow of the solid ellipse on an axis is the "
+                "quantity's own interval; the dashed one holds both together.",
+            ),
+        ]
+    if several and len(result.names) <= _MOST_CORRELATED:
+        parts.append(figures.add(lambda: plots.correlation(result), "Correlations of the estimates."))
+    if result.problem is not None:
+        parts += [
+            tag("h3", "What moves what, and when"),
+            figures.add(
+                lambda: plots.sensitivities(result),
+                "How much a relative change of each quantity moves the outputs. Lines of the same shape are hard to "
+                "tell apart from these data; dots are where something was measured.",
+            ),
+        ]
+    return joined(*parts)
+
+
+def residuals(result: Result, figures: Figures) -> Markup:
+    """Return the tests of the residuals, outliers, and criteria for comparing models."""
+    found = result.diagnostics
+    outliers = [
+        [o.experiment, o.output, f"{o.time:g}", f"{o.value:.5g}", f"{o.prediction:.5g}", f"{o.residual:.2f}"]
+        for o in found.outliers
+    ]
+    heads = ("experiment", "output", ">time", ">measured", ">model", ">residual / σ")
+    chance = f"{result.goodness.p_value:.2g}" if np.isfinite(result.goodness.p_value) else ""
+    return joined(
+        tag("p", found.sentence),
+        figures.add(
+            lambda: plots.residuals(result),
+            "Residuals in time, against the size of the prediction, against the quantiles of a normal distribution, "
+            "and their correlation with each other by distance. Small p mean that noise hardly looks like this.",
+        ),
+        tag("h3", "Tests"),
+        _tests(found, result.goodness.chi2_per_datum),
+        (tag("h3", "Outliers"), table(heads, outliers)) if outliers else None,
+        tag("h3", "Figures for comparing models"),
+        facts(
+            (
+                ("χ²", f"{result.chi2:.8g}"),
+                ("degrees of freedom", f"{result.dof}"),
+                ("p of χ²", chance),
+                ("−2 log L", f"{result.neg2loglik:.6g}"),
+                ("AIC", f"{result.aic:.6g}"),
+                ("BIC", f"{result.bic:.6g}"),
+            )
+        ),
+    )
+
+
+def _tests(found: Diagnostics, order: Mapping[str, Any]) -> Markup:
+    """Return the table of all tests, outputs in the order of the problem."""
+    outputs = sorted(found.outputs.values(), key=lambda c: list(order).index(c.output) if c.output in order else -1)
+    every = [*outputs, *(found.series.values() if found.several else ())]
+    rows = [
+        (
+            checks.output,
+            checks.experiment or "all",
+            name.replace("_", " "),
+            f"{c.number:.3g}",
+            f"{c.p_value:.2g}",
+            c.sentence,
+        )
+        for checks in every
+        for name, c in checks.checks.items()
+        if np.isfinite(c.p_value)
+    ]
+    shown = table(("output", "experiment", "test", ">number", ">p", "in words"), rows)
+    return shown if len(every) <= 4 else tag("details", tag("summary", f"{len(rows)} tests"), shown)
+
+
+def solved(result: Result, figures: Figures) -> Markup:
+    """Return how the search went."""
+    counted = ", ".join(f"{n} {kind}" for kind, n in result.evaluations.items())
+    failed = ", ".join(f"{n} {cause}" for cause, n in result.failures.items())
+    options = result.integrator
+    accuracy = f"relative tolerance {options.relative_tolerance:g}, absolute tolerance {options.absolute_tolerance:g}"
+    parts: list[Content] = [
+        tag("p", result.message),
+        facts(
+            (
+                ("status", result.status.value.replace("_", " ")),
+                ("transcription", result.transcription),
+                ("solver", result.solver),
+                ("iterations", f"{result.iterations}"),
+                ("evaluations", counted),
+                ("failed evaluations", failed),
+                ("largest gap", f"{result.gaps:.2g}" if np.isfinite(result.gaps) else ""),
+                ("time", f"{result.time:.3g} s"),
+                ("integrator of predictions", accuracy),
+            )
+        ),
+    ]
+    if len(result.history) > 1:
+        caption = "The objective over the iterations, and how far the pieces of the trajectory were apart."
+        parts.append(figures.add(lambda: plots.history(result), caption))
+    return joined(*parts)
+
+
+def repeat(result: Result, command: str = "", source: str = "") -> Section:
+    """Return versions, fingerprints, and the result itself to be loaded again."""
+    plain = result.to_plain()
+    marks: Mapping[str, Any] = plain.get("question") or result.question
+    saved = json.dumps(plain, allow_nan=False)
+    parts: list[Content] = []
+    if command:
+        parts += [tag("p", "This page was written by the command"), tag("pre", command)]
+    if source:
+        parts.append(tag("details", tag("summary", "The script that states the problem"), tag("pre", source)))
+    parts += [tag("h3", "Versions"), facts(result.versions.items())]
+    if marks:
+        shown = facts((what, tag("code", mark)) for what, mark in marks.items())
+        parts += [
+            tag("p", "A problem is the one of this page if its fingerprints are these:"),
+            tag("details", tag("summary", f"{len(marks)} fingerprints of model and data"), shown),
+        ]
+    if len(saved) <= _MOST_EMBEDDED:
+        link = _file("the result as a file", "application/json", saved, "result.json")
+        load = "result = cf.Result.load('result.json').with_problem(problem)"
+        parts.append(tag("p", "Save ", link, " and read it with ", tag("code", load), ".", class_="screen"))
+    if result.problem is not None:
+        parts.append(
+            tag("p", "The data with what the model says of them: ", _residual_file(result), ".", class_="screen")
+        )
+    return Section("repeat", "How to repeat it", joined(*parts))
+
+
+def _residual_file(result: Result) -> Markup:
+    columns = result.residual_table()
+    lines = [",".join(columns), *(_line(row) for row in zip(*(c.tolist() for c in columns.values()), strict=True))]
+    file = _file("a table", "text/csv", "\n".join(lines), "residuals.csv")
+    return tag("code", "result.residual_table()") if len(file) > _MOST_EMBEDDED else file
+
+
+def _file(words: str, kind: str, content: str, name: str) -> Markup:
+    """Return a link to a file that is part of the page."""
+    data = base64.b64encode(content.encode()).decode()
+    return tag("a", words, href=f"data:{kind};base64,{data}", download=name)
+
+
+def _line(row: Iterable[Any]) -> str:
+    """Write a line of a CSV file; text is quoted."""
+    return ",".join('"' + c.replace('"', '""') + '"' if isinstance(c, str) else repr(c) for c in row)

@@ -1,0 +1,239 @@
+"""What many fits found, as sections of a page: starts and optima, methods compared, a search, horizons."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit import plots
+from castfit.plots.searches import curves
+from castfit.report.markup import Content, Markup, joined, tag
+from castfit.report.page import Lead, Section
+from castfit.report.result_sections import Figures
+from castfit.report.tables import facts, sheet, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from castfit.drive.run.optima import Optimum
+    from castfit.drive.run.run_result import SearchResult
+    from castfit.drive.search.compare.result import ComparisonResult
+    from castfit.drive.search.incremental.result import IncrementalResult
+    from castfit.drive.search.multistart.result import MultistartResult
+    from castfit.drive.search.portfolio.result import PortfolioResult
+    from castfit.drive.search.scatter.result import ScatterResult
+
+_MOST_STARTS = 500  # rows of a table
+_MOST_OPTIMA = 20
+
+
+def lead(
+    found: SearchResult, title: str, kind: str, said: str, figures: Sequence[tuple[str, Content]], notes: str
+) -> Lead:
+    """Return what stands above a page of many fits."""
+    described = found.best is not None and found.success and found.best.goodness.described
+    mood = "good" if described else "doubtful" if found.success else "bad"
+    return Lead(title, kind, mood, " ".join(part for part in (said, *found.misfit()) if part), figures, notes)
+
+
+def multistart_lead(found: MultistartResult, title: str, notes: str) -> Lead:
+    """Return what stands above a multistart's page."""
+    lowest = found.optima[0] if found.optima else None
+    total = len(found.starts)
+    best = "" if lowest is None else f"{len(lowest.starts)} of {total} starts found the best optimum. "
+    figures = (
+        (f"best {symbol(found.measure)}", "none" if lowest is None else f"{lowest.chi2:.6g}"),
+        ("starts", f"{total}"),
+        ("optima", f"{len(found.optima)}"),
+        ("without success", f"{sum(not row.success for row in found.starts)}"),
+        ("time", f"{found.time:.1f} s" if np.isfinite(found.time) else ""),
+    )
+    return lead(found, title, "Multistart", f"{best}{found.outlook.sentence}", figures, notes)
+
+
+def multistart(found: MultistartResult, figures: Figures) -> list[Section]:
+    """Return what the starts found."""
+    waterfall = figures.add(
+        lambda: plots.waterfall(found),
+        f"{symbol(found.measure)} of all starts, the lowest first: a flat step is an optimum that many starts found; "
+        "crosses ended without success.",
+    )
+    estimates = None
+    if found.optima:
+        estimates = figures.add(
+            lambda: plots.parameters(found),
+            "The estimates of all successful starts, one line each, by optimum. Where lines of one optimum fan out, "
+            "the data leave the quantity open.",
+        )
+    trouble = [("ended without success", counts(found.statuses)), ("failed evaluations", counts(found.failures))]
+    lowest = optima(found.optima, len(found.starts), symbol(found.measure))
+    content = joined(tag("p", found.message), waterfall, lowest, estimates)
+    how = joined(
+        facts((("transcription", found.transcription), ("solver", found.solver), *trouble)),
+        tag("details", tag("summary", f"All {len(found.starts)} starts"), _columns(found.table)),
+    )
+    return [
+        Section("starts", "What the starts found", content, "Starts and optima"),
+        Section("every-start", "Every start", how),
+    ]
+
+
+def symbol(measure: str) -> str:
+    """Write what fits are compared by."""
+    return measure.replace("chi2", "χ²")
+
+
+def counts(found: Mapping[str, int]) -> str:
+    """Write counts by their names."""
+    return ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in found.items())
+
+
+def optima(found: Sequence[Optimum], total: int, measure: str) -> Markup | None:
+    """Return the table of optima; what differs between fits of one of them is not determined there."""
+    if not found:
+        return None
+    unit = abs(found[0].chi2) or 1.0
+    rows = [
+        (
+            f"{k + 1}",
+            f"{o.chi2:.8g}",
+            f"{100 * (o.chi2 - found[0].chi2) / unit:.3g} %",
+            f"{len(o.starts)} of {total}",
+            ", ".join(o.varying),
+        )
+        for k, o in enumerate(found[:_MOST_OPTIMA])
+    ]
+    heads = (">optimum", f">{measure}", ">above the best", ">found by", f"estimates that differ at equal {measure}")
+    shown = table(heads, rows)
+    more = len(found) - _MOST_OPTIMA
+    rest = tag("p", f"And {more} more, up to {measure} = {found[-1].chi2:.6g}.") if more > 0 else None
+    return joined(tag("h3", "Optima"), shown, rest)
+
+
+def comparison_lead(found: ComparisonResult, title: str, notes: str) -> Lead:
+    """Return what stands above a comparison's page."""
+    fair = [row for row in found.rows if row.starts]
+    sure = max(fair, key=lambda row: (row.success_rate, -row.expected_time), default=None)
+    fast = min(fair, key=lambda row: row.expected_time, default=None)
+    said = found.message
+    if sure is not None and fast is not None and sure.correct:
+        said = f"{sure.method} found the best optimum most often, from {sure.correct} of {sure.starts} starts"
+        quick = f"{fast.expected_time:.2g} s expected until it is found"
+        said += f"; it is also the fastest: {quick}." if fast is sure else f"; {fast.method} is the fastest: {quick}."
+    figures = (
+        (f"best {symbol(found.measure)}", f"{found.best_chi2:.6g}"),
+        ("methods", f"{len(found.rows)}"),
+        ("starts", f"{len(found.drawn)}"),
+        ("time", f"{found.time:.1f} s" if np.isfinite(found.time) else ""),
+    )
+    return lead(found, title, "Comparison of methods", said, figures, notes)
+
+
+def comparison(found: ComparisonResult, figures: Figures) -> list[Section]:
+    """Return how the methods did."""
+    what = joined(
+        tag("p", found.message),
+        sheet(found.sheet()),
+        tag(
+            "p",
+            f"Correct: {symbol(found.measure)} = {found.best_chi2:.6g} within 0.1 %. Wrong: converged elsewhere. "
+            "Integration: the model could not be integrated. Expected: the mean time per start divided by the success "
+            "rate, which is how long one waits for the optimum.",
+        ),
+        figures.add(
+            lambda: plots.success(found),
+            "From what share of the starts each method has found the best optimum, against the time that it had. A "
+            "curve that rises early is fast, one that ends high is reliable.",
+        ),
+        tag("h3", "The methods"),
+        facts(found.descriptions.items()),
+    )
+    every = tag("details", tag("summary", f"All {len(found.trials)} fits"), _columns(found.table))
+    return [Section("methods", "How the methods did", what, "Methods"), Section("every-fit", "Every fit", every)]
+
+
+def search_lead(found: ScatterResult, title: str, notes: str) -> Lead:
+    """Return what stands above a scatter search's page."""
+    figures = (
+        ("best χ²", f"{found.chi2:.6g}"),
+        ("simulations", f"{found.simulations}"),
+        ("local searches", f"{len(found.searches)}"),
+        ("generations", f"{found.generations}"),
+        ("time", f"{found.time:.1f} s"),
+    )
+    return lead(found, title, "Scatter search", found.message, figures, notes)
+
+
+def search(found: ScatterResult, figures: Figures) -> list[Section]:
+    """Return the course of a scatter search."""
+    content = joined(
+        figures.add(
+            lambda: curves({"scatter search": [found]}),
+            "The best χ² after so many simulations, and after so many seconds.",
+        ),
+        optima(found.optima, len(found.searches), symbol(found.measure)),
+        facts(
+            (
+                ("transcription of local searches", found.transcription),
+                ("solver of local searches", found.solver),
+                ("searched in the logarithm", ", ".join(found.logarithmic)),
+                ("failed simulations", counts(found.failures)),
+            )
+        ),
+    )
+    return [Section("search", "The search", content)]
+
+
+def portfolio_lead(found: PortfolioResult, title: str, notes: str) -> Lead:
+    """Return what stands above the page of an estimate."""
+    figures = (
+        (f"best {symbol(found.merit.measure)}", "" if found.best is None else f"{found.value:.6g}"),
+        ("found", f"{found.finds} times"),
+        ("candidates", f"{len(found.candidates)}"),
+        ("time", f"{found.time:.1f} s"),
+    )
+    return lead(found, title, "Portfolio of searches", found.reason, figures, notes)
+
+
+def portfolio(found: PortfolioResult) -> list[Section]:
+    """Return what was tried, what was found how often, and how sure that is."""
+    told = (tag("p", line) for line in found.story)
+    return [Section("search", "The search", joined(told, sheet(found.sheet())))]
+
+
+def horizons(found: IncrementalResult) -> Section:
+    """Return the table of an incremental fit's horizons."""
+    names = found.result.names
+    rows = [
+        (
+            f"{h.horizon:g}",
+            f"{h.n_data}",
+            *(f"{h.estimates[n]:.4g}" for n in names),
+            f"{h.chi2:.4g}",
+            f"{h.iterations}",
+            h.status.value.replace("_", " "),
+            h.fallback,
+        )
+        for h in found.horizons
+    ]
+    heads = (">horizon", ">data", *(f">{n}" for n in names), ">χ²", ">iterations", "status", "fallback")
+    effort = f"{found.iterations} iterations, equivalent to {found.equivalent_iterations:.2f} on the whole horizon."
+    said = "The fit began with the first measurements and went on to longer horizons, each from the estimates before."
+    return Section(
+        "horizons", "Horizon by horizon", joined(tag("p", f"{said} {effort}"), table(heads, rows)), "Horizons"
+    )
+
+
+def _columns(found: Mapping[str, NDArray[Any]]) -> Markup:
+    """Return columns as a table; so many rows that a browser stays quick."""
+    columns = {name: values.tolist() for name, values in found.items()}
+    rows = list(zip(*columns.values(), strict=True))[:_MOST_STARTS]
+    cells = [[f"{v:.6g}" if isinstance(v, float) else f"{v}" for v in row] for row in rows]
+    text = {name for name, values in found.items() if values.dtype.kind not in "iuf"}
+    heads = [name if name in text else f">{name}" for name in columns]
+    left = max((values.size for values in found.values()), default=0) - len(rows)
+    rest = tag("p", f"And {left} more.") if left > 0 else None
+    return joined(table([h.replace("chi2", "χ²") for h in heads], cells), rest)

@@ -1,0 +1,394 @@
+"""Bands about predictions and about estimated inputs: how far they are uncertain because the estimates are.
+
+Linear: with the sensitivities  G = dy / d theta  of the simulated outputs and the covariance C of the estimates,
+
+    variance of the prediction   diag(G C G^T)
+    variance of a new value      that, and the noise's own, as its model says for this prediction
+
+From draws of the estimates, as of a bootstrap or a sampler: each is simulated; at each time by itself a band is between
+two quantiles of what the draws give.  A new measured value has the noise of its draw beside, drawn from the noise
+model.  A draw that cannot be simulated could lie anywhere: it counts below the lower limit and above the upper one, so
+that bands become wider by it, at last infinite.
+
+Of an estimated input  g(t) = B(t) theta  the band is  g +- factor sqrt(diag(B C B^T)), and its exponential on a
+logarithmic scale.  With a penalty C is the covariance of theta given the data under the density that the penalty
+stands for: it holds the bias of a smooth curve as well as its variance (Wahba 1983, J. R. Stat. Soc. B 45, 133).
+
+Bands by profile likelihood need fits: `castfit.drive.uncertainty.profile.bands`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.arguments import is_one_of, named, reals, text
+from castfit._support.status import InputError, check, suggest
+from castfit.experiment.inputs import Placeholder
+from castfit.problem.quantities import fixed_value
+from castfit.simulate.output_sensitivities import simulated, slopes_of
+from castfit.simulate.simulate import SimulationError, first_nodes, predict
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.experiment.estimated_inputs import EstimatedInput
+    from castfit.integrate import IntegratorOptions
+    from castfit.model.model import Model
+    from castfit.problem.compiled_experiments import Condition
+    from castfit.problem.compiled_problem import Posed
+
+_MOST = 1000  # draws that are simulated, evenly chosen among all
+_VALUES = 10  # new measured values per draw
+_ASTRAY = 1e-3  # of an output's largest value, by which simulations of the estimate may differ
+_POINTS = 200  # of the curve of an estimated input
+
+Columns = Mapping[str, Any]
+"""What is predicted of an experiment: ``{"time": (n,), output: (n,), ...}``."""
+
+
+def bands_mistakes(bands: Any, names: Sequence[str]) -> list[str]:
+    """Say what is wrong with what bands are to be made of, for estimates of these quantities."""
+    if bands is None or is_one_of(bands, "linear", "profile"):
+        return []
+    if is_one_of(bands, "bootstrap", "sample"):
+        return [f"bands='{bands}' needs draws; give what castfit.{bands}(result) returned: bands=drawn"]
+    if not isinstance(bands, ParameterDraws):
+        return [f"bands is {text(bands)}; choose 'linear' or 'profile', or give a bootstrap or a sample, or None"]
+    if tuple(bands.names) != tuple(names):
+        return ["bands are draws of another fit; give those of this result"]
+    return [] if len(bands.thetas) else ["bands hold no draws: none of their fits succeeded"]
+
+
+def read_outputs(outputs: Any, model: Model) -> tuple[dict[str, ca.SX], list[str]]:
+    """Read expressions to be predicted; also return what is wrong with them."""
+    mistakes: list[str] = []
+    found: dict[str, ca.SX] = {}
+    known = {s.name() for vector in model.system.arguments for s in ca.vertsplit(vector) if vector.numel()}
+    known |= {*model.outputs}
+    for name, value in named("outputs", outputs, mistakes).items():
+        if name in model.output_names or name == "time":
+            mistakes.append(f"outputs: '{name}' is an output already; choose another name")
+        elif not isinstance(value, ca.SX) or value.numel() != 1:
+            mistakes.append(f"outputs: '{name}' is {text(value)}; give a scalar SX expression of the model's symbols")
+        else:
+            strange = [s.name() for s in ca.symvar(value) if s.name() not in known]
+            mistakes += [f"outputs: '{name}' contains '{s}': {suggest(s, sorted(known))}" for s in strange]
+            found[name] = value
+    return ({} if mistakes else found), mistakes
+
+
+def linear_bands(
+    theta: Array,
+    covariance: Array,
+    posed: Posed,
+    prediction: Mapping[str, Columns],
+    options: IntegratorOptions,
+    factor: float,
+    noise: Callable[[Condition, str, Columns], Array] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Return a prediction with entries ``y lower`` and ``y upper`` for every output y.
+
+    covariance (n_theta, n_theta) : of the estimates, natural scale
+    factor : half the width of a band in standard deviations
+    noise : the standard deviation (n,) of a new value, for bands of such values: NaN where it is not known
+    """
+    out: dict[str, dict[str, Any]] = {}
+    by_name = {c.name: c for c in posed.conditions}
+    for name, columns in prediction.items():
+        condition = by_name[name]
+        variance = _variance(theta, covariance, posed, condition, columns["time"], options)
+        out[name] = {"time": columns["time"]}
+        for j, output in enumerate(posed.model.output_names):
+            value, spread = np.asarray(columns[output]), variance[:, j]
+            if noise is not None:
+                spread = spread + noise(condition, output, columns) ** 2
+            reach = factor * np.sqrt(spread)
+            out[name] |= {output: value, f"{output} lower": value - reach, f"{output} upper": value + reach}
+    return out
+
+
+def _variance(
+    theta: Array, covariance: Array, posed: Posed, condition: Condition, times: Array, options: IntegratorOptions
+) -> Array:
+    """Return the variances of all outputs at times, (n, n_outputs), by the covariance of the estimates."""
+    n_outputs = len(posed.model.output_names)
+    G = sensitivities(theta, posed, condition, times, options).reshape(times.size * n_outputs, theta.size)
+    at = np.flatnonzero((G != 0.0).any(axis=0))  # the others, as those of other experiments, move nothing
+    own, slope, size = G[:, at], posed.natural_slope(theta)[at], covariance.diagonal()[at]
+    free = np.isfinite(size)
+    determined = covariance[np.ix_(at[free], at[free])] / np.outer(slope[free], slope[free])
+    variance: Array = np.einsum("ri,ij,rj->r", own[:, free], determined, own[:, free])
+    variance[(np.abs(own[:, np.isinf(size)]) > 0.0).any(axis=1)] = np.inf
+    return variance.reshape(times.size, n_outputs)
+
+
+def sensitivities(theta: Array, posed: Posed, condition: Condition, times: Array, options: IntegratorOptions) -> Array:
+    """Return d y / d theta of outputs at times along the model's equations: (n, n_outputs, n_theta), search scale."""
+    names = posed.model.output_names
+    staged = simulated(posed, condition, times, theta, options, names)
+    slopes = slopes_of(staged, staged.linearize(theta), theta)
+    return slopes.reshape(times.size, len(names), theta.size)
+
+
+def deviation(
+    sigmas: Mapping[str, float], noise: float, posed: Posed, condition: Condition, output: str, columns: Columns
+) -> Array:
+    """Return the standard deviation of a new value of an output, (n,); NaN where nothing is said of it.
+
+    sigmas, noise : as a `Result` has them
+    """
+    times: Array = np.asarray(columns["time"])
+    j = posed.outputs.index(output) if output in posed.outputs else -1
+    of = condition.observed[j] if j >= 0 else None
+    if of is None:
+        return np.full(times.size, np.nan)
+    spread = spread_of(posed, condition, output, columns)
+    if of.group >= 0:
+        name = posed.groups[of.group]
+        spread = spread * (sigmas[f"sigma({name})"] if name else noise)
+    return of.noise.deviation(np.asarray(columns[output], dtype=float), spread)
+
+
+def spread_of(posed: Posed, condition: Condition, output: str, columns: Columns) -> Array:
+    """Return the spread of a measured output at the times of a prediction, (n,), where it is computed or given.
+
+    One that is given is interpolated between measured times; an unknown one that is eliminated is its factor.
+    """
+    j = posed.outputs.index(output)
+    of = condition.observed[j]
+    assert of is not None
+    if of.computed:
+        return np.asarray(columns[of.predicted[1]], dtype=float)
+    at = condition.points.mask[:, j]
+    times: Array = np.asarray(columns["time"], dtype=float)
+    return np.interp(times, condition.points.times[at], condition.points.sigma[at, j])
+
+
+@runtime_checkable
+class ParameterDraws(Protocol):
+    """Draws of the estimates, as a `BootstrapResult` or a `SampleResult` has them."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The estimated quantities."""
+        ...
+
+    @property
+    def thetas(self) -> Array:
+        """The draws, search scale, (n, n_theta)."""
+        ...
+
+    @property
+    def sigmas(self) -> Mapping[str, Array]:
+        """The unknown standard deviations that were eliminated, (n,) each."""
+        ...
+
+
+def bands_from_draws(
+    draws: ParameterDraws,
+    theta: Array,
+    posed: Posed,
+    prediction: Mapping[str, Columns],
+    options: IntegratorOptions,
+    level: float,
+    rng: np.random.Generator,
+    unbiased: float | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Return a prediction with entries ``y lower`` and ``y upper`` for every output y.
+
+    theta (n_theta,) : the estimate, of which `prediction` is
+    unbiased : for bands of new measured values the unbiased estimate of a sigma that all data share, in units of the
+        most likely one; such bands are NaN for outputs whose noise is not known
+
+    Raises InputError: if the model is so unstable that simulations from the initial states say nothing.
+    """
+    times = {name: columns["time"] for name, columns in prediction.items()}
+    _require_stable(posed, theta, prediction, times, options)
+    chosen = np.unique(np.linspace(0, len(draws.thetas) - 1, min(len(draws.thetas), _MOST)).astype(int))
+    drawn: dict[str, list[Mapping[str, Any] | None]] = {name: [] for name in prediction}
+    for i in chosen:
+        for name, at in times.items():
+            drawn[name].append(_simulated(posed, draws.thetas[i], name, at, options))
+    out: dict[str, dict[str, Any]] = {}
+    for name, columns in prediction.items():
+        condition = next(c for c in posed.conditions if c.name == name)
+        failed = sum(d is None for d in drawn[name])
+        out[name] = {"time": columns["time"]}
+        for output in posed.model.output_names:
+            values = np.array([d[output] for d in drawn[name] if d is not None]).reshape(-1, times[name].size)
+            if unbiased is not None:
+                kept = [(i, d) for i, d in zip(chosen.tolist(), drawn[name], strict=True) if d is not None]
+                parts = [_measured(draws, unbiased, posed, condition, output, i, d, rng) for i, d in kept]
+                values = np.concatenate(parts) if parts else values
+            low, high = _limits(values, failed * (1 if unbiased is None else _VALUES), level)
+            out[name] |= {output: np.asarray(columns[output]), f"{output} lower": low, f"{output} upper": high}
+    return out
+
+
+def _simulated(
+    posed: Posed, theta: Array, name: str, times: Array, options: IntegratorOptions
+) -> Mapping[str, Any] | None:
+    try:
+        found = predict(posed, theta, first_nodes(posed, theta), times={name: times}, integrator=options)[name]
+    except SimulationError:
+        return None
+    return found if all(np.isfinite(found[o]).all() for o in posed.model.output_names) else None
+
+
+def _require_stable(
+    posed: Posed, theta: Array, prediction: Mapping[str, Any], times: Mapping[str, Array], options: IntegratorOptions
+) -> None:
+    """Refuse a model whose simulation from the initial states leaves that from all nodes."""
+    for name, at in times.items():
+        whole = _simulated(posed, theta, name, at, options)
+        for output in posed.model.output_names:
+            expected = np.asarray(prediction[name][output])
+            size = float(np.abs(expected).max(initial=0.0))
+            if whole is None or float(np.abs(whole[output] - expected).max(initial=0.0)) > _ASTRAY * (size or 1.0):
+                said = f"'{name}' is so unstable that draws cannot be simulated from its initial states"
+                raise InputError("predict", [f"{said}; use bands='linear', or shorter times"])
+
+
+def _measured(
+    draws: ParameterDraws,
+    unbiased: float,
+    posed: Posed,
+    condition: Condition,
+    output: str,
+    i: int,
+    columns: Columns,
+    rng: np.random.Generator,
+) -> Array:
+    """Draw new measured values of an output, (_VALUES, n); NaN where nothing is said of its noise."""
+    mu: Array = np.asarray(columns[output], dtype=float)
+    of = condition.observed[posed.outputs.index(output)] if output in posed.outputs else None
+    if of is None:
+        return np.full((_VALUES, mu.size), np.nan)
+    spread = spread_of(posed, condition, output, columns)
+    if of.group >= 0:
+        label = posed.groups[of.group]
+        name = f"sigma({label})" if label else "sigma"
+        spread = spread * draws.sigmas[name][i] * (1.0 if label else unbiased)
+    return of.noise.sample(rng, np.broadcast_to(mu, (_VALUES, mu.size)), np.broadcast_to(spread, (_VALUES, mu.size)))
+
+
+def _limits(values: Array, failed: int, level: float) -> tuple[Array, Array]:
+    """Return quantiles (n,) of draws (k, n), of which further ones failed and could lie anywhere."""
+    ends = np.array([np.full(values.shape[1], -np.inf), np.full(values.shape[1], np.inf)])
+    p = ((0.5 - level / 2) * (len(values) + failed - 1) - failed) / max(len(values) - 1, 1)
+    if p >= 0.0 and len(values):
+        ends[:] = np.quantile(values, [p, 1.0 - p], axis=0)
+    return ends[0], ends[1]
+
+
+@dataclass(frozen=True, eq=False)
+class _InputFunction:
+    """One experiment's estimated input: positions in theta (n,), -1 for values that are numbers, and these (n,)."""
+
+    name: str
+    said: EstimatedInput
+    at: Array
+    numbers: Array
+
+    @classmethod
+    def of(cls, placeholder: Placeholder, posed: Posed, condition: Condition) -> _InputFunction:
+        place = {(q.of, q.experiment): j for j, q in enumerate(posed.quantities)}
+        names = placeholder.said.names(placeholder.called)
+        at = [place.get((n, condition.name), place.get((n, None), -1)) for n in names]
+        check("estimated_inputs", [
+            f"'{n}' was fixed in the posed problem, which does not tell its value; take the result of the Problem"
+            for n, j in zip(names, at, strict=True) if j < 0 and not posed.parameters[n].fixed
+        ])  # fmt: skip
+        values = np.array([fixed_value(posed.parameters[n], condition.name) for n in names])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            numbers = np.log(values) if placeholder.said.log else values
+        return cls(placeholder.called, placeholder.said, np.array(at, dtype=float), numbers)
+
+    def values(self, theta: Array, log: Array) -> Array:
+        """Return what is interpolated at the knots, (n,)."""
+        free = self.at >= 0
+        j = self.at[free].astype(np.intp)
+        out = self.numbers.copy()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            other = np.log(theta[j]) if self.said.log else np.exp(theta[j])
+        out[free] = np.where(log[j] == self.said.log, theta[j], other)
+        return out
+
+
+def input_bands(
+    theta: Array, log: Array, covariance: Array, posed: Posed, times: Any, factor: float
+) -> dict[str, dict[str, Array]]:
+    """Return per experiment ``{"time": (n,), u: (n,), "u lower": (n,), "u upper": (n,)}`` for every estimated input u.
+
+    theta, log (n_theta,) : estimates in search scale, and which are logarithms (1, else 0)
+    times (n,), or by experiment : by default evenly from the start of each experiment to its end, and the knots
+    factor : half the width of a band in standard deviations; NaN where they are not known
+    """
+    here = {c.name: [u for u in c.inputs if isinstance(u, Placeholder)] for c in posed.conditions}
+    mistakes: list[str] = []
+    if not any(here.values()):
+        mistakes.append("no input of the problem is estimated; give an experiment Input.estimated(...)")
+    given = times if hasattr(times, "keys") else dict.fromkeys(here, times)
+    asked = named("times", given, mistakes)
+    mistakes += [
+        f"times are given for '{n}', which is no experiment: {suggest(n, here)}" for n in asked if n not in here
+    ]
+    chosen: dict[str, Array] = {}
+    for condition in posed.conditions:
+        if condition.name in asked and here[condition.name]:
+            own = asked[condition.name]
+            chosen[condition.name] = _times(condition, here[condition.name], own, mistakes)
+    check("estimated_inputs", mistakes)
+    out: dict[str, dict[str, Array]] = {}
+    for condition in posed.conditions:
+        if condition.name in chosen:
+            t = chosen[condition.name]
+            out[condition.name] = {"time": t}
+            for placeholder in here[condition.name]:
+                function = _InputFunction.of(placeholder, posed, condition)
+                out[condition.name] |= _curve(function, t, theta, log, covariance, posed, factor)
+    return out
+
+
+def _times(condition: Condition, inputs: list[Placeholder], given: Any, mistakes: list[str]) -> Array:
+    first, last = max(u.said.span[0] for u in inputs), min(u.said.span[1] for u in inputs)
+    if given is None:
+        even = np.linspace(condition.start, condition.end, _POINTS + 1)
+        knots = np.concatenate([u.said.knots for u in inputs])
+        return np.unique(np.concatenate([even, knots[(knots >= condition.start) & (knots <= condition.end)]]))
+    t = reals(given)
+    what = f"the times of '{condition.name}'"
+    if t is None or t.ndim > 1 or not t.size or not np.isfinite(t).all():
+        mistakes.append(f"{what} are {text(given)}; give finite numbers")
+        return np.zeros(1)
+    t = np.atleast_1d(t)
+    if t.min() < first or t.max() > last:
+        mistakes.append(
+            f"{what} reach from {t.min():g} to {t.max():g}, the knots from {first:g} to {last:g}; stay there"
+        )
+    return t
+
+
+def _curve(
+    function: _InputFunction, times: Array, theta: Array, log: Array, covariance: Array, posed: Posed, factor: float
+) -> dict[str, Array]:
+    basis = function.said.interpolation(times)
+    values = function.values(theta, log)
+    g = basis @ values
+    free = function.at >= 0
+    j = function.at[free].astype(np.intp)
+    natural = posed.to_natural(theta)[j]
+    slopes = basis[:, free] / (natural if function.said.log else 1.0)  # of g by the natural values of the covariance
+    diagonal = covariance.diagonal()[j]
+    certain = np.isfinite(diagonal)
+    known = covariance[np.ix_(j[certain], j[certain])]
+    variance: Array = np.einsum("ti,ij,tj->t", slopes[:, certain], known, slopes[:, certain])
+    variance[(slopes[:, np.isinf(diagonal)] != 0.0).any(axis=1)] = np.inf
+    reach = factor * np.sqrt(variance)
+    with np.errstate(over="ignore"):
+        low, middle, high = (np.exp(v) if function.said.log else v for v in (g - reach, g, g + reach))
+    return {function.name: middle, f"{function.name} lower": low, f"{function.name} upper": high}

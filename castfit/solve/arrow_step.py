@@ -1,0 +1,213 @@
+"""The bounded step of a problem whose own unknowns are eliminated chain by chain.
+
+For a given border the own unknowns of every chain solve a small bounded problem by themselves
+(`castfit.solve.block_pivoting`).  What they leave,
+
+    V(xi_b) = 1/2 |T xi_b + t|^2 + sum_i  min over xi_i in bounds of  1/2 |R_i xi_i + B_i xi_b + c_i|^2,
+
+is convex, once differentiable, and a parabola wherever the active bounds of own unknowns stay.  Newton's method on it:
+fix the own unknowns that are at bounds, minimise the parabola over the border within its bounds and rows, look which
+bounds are active there, and go on until they are the same.  The step is shortened where V would not fall, so that no
+active set comes twice; the last parabola is V itself, and its minimum the solution of the whole.
+
+Singular directions are held as in `bounded_lsq.regularise`: those of own unknowns alone by rows of their chain, others
+(z of the border, with L z of all chains) by a row over the border.  The square length of such a direction is z^T M z,
+M = I + sum_i L_i^T L_i, and what a step has along it is  z^T (M xi_b + sum_i L_i^T l_i).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import linalg
+
+from castfit.solve.arrow import Arrow, Compressed, OwnFactors
+from castfit.solve.bounded_lsq import BoundedLsqSolution, LinearConstraints, bounded_lsq, column_scale, split
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Mask, Signs
+
+STIFFNESS = 1e3
+"""Of held directions, relative to the largest singular value (Peifer and Timmer 2007, Eq. 23)."""
+
+ROUNDS = 100
+"""Active sets tried at most; three or four are usual."""
+
+NULL = 1e-12
+"""Singular values of own unknowns below this fraction of the largest cannot be eliminated unless they are held."""
+
+_EQUAL = 1e-14
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Rows that keep singular directions where they are.
+
+    own : per batch (N, o, o) rows, zero where nothing is singular
+    directions : (n_b, k) directions z of the border, z^T M z = 1
+    stiffness : the singular value they get
+    count : how many directions are held
+    condition : the largest singular value over the smallest
+    """
+
+    own: tuple[Array, ...]
+    directions: Array
+    stiffness: float
+    count: int
+    condition: float
+
+    def border_rows(self, factors: OwnFactors) -> Array:
+        """Return the rows over the border, with their residuals, (k, n_b + 1)."""
+        z = self.directions
+        return self.stiffness * np.column_stack([z.T @ factors.metric, z.T @ factors.pull])
+
+
+def hold(given: Compressed, fixed: Mask, pinned: Array, threshold: float) -> Hold:
+    """Find singular directions: singular values below a fraction of the largest are held.
+
+    With a threshold of 0 only what cannot be eliminated is.  `fixed` (n_x,) unknowns cannot move; rows `pinned`
+    (k, n_b) over the border, in scaled unknowns, determine directions as well.
+    """
+    arrow = given.arrow
+    largest = arrow.largest
+    stiffness = STIFFNESS * (largest if largest > 0.0 else 1.0)
+    own: list[Array] = []
+    least, count = np.inf, 0
+    for batch, R in zip(arrow.batches, given.factors, strict=True):
+        o = batch.o
+        still = fixed[batch.own]
+        block = np.where(still[:, None, :], np.eye(o) * max(largest, 1.0), R[:, :o, :o])
+        _, w, Vt = np.linalg.svd(block)
+        singular = w <= max(threshold, NULL) * largest
+        least = min(least, float(w.min(initial=np.inf)))
+        count += int(singular.sum())
+        own.append(stiffness * np.where(singular[:, :, None], Vt, 0.0))
+    kept = given.with_rows(own, np.empty((0, arrow.n_b + 1)))
+    factors = kept.factored(*_still(arrow, fixed))
+    free = np.eye(arrow.n_b)[:, ~fixed[arrow.border]]
+    closure = pinned @ free
+    Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
+    directions = np.empty((arrow.n_b, 0))
+    if Z.shape[1]:
+        G = np.asarray(linalg.cholesky(Z.T @ factors.metric @ Z), dtype=float)
+        unit = np.asarray(linalg.solve_triangular(G, Z.T, trans="T"), dtype=float).T
+        _, w, Vt = np.linalg.svd(factors.border[:, :-1] @ unit)
+        w = np.append(w, np.zeros(Z.shape[1] - w.size))
+        least = min(least, float(w.min()))
+        if threshold > 0.0:
+            directions = unit @ Vt[w <= threshold * largest].T
+    condition = largest / least if least > 0.0 else np.inf
+    return Hold(tuple(own), directions, stiffness, count + directions.shape[1], condition)
+
+
+def _still(arrow: Arrow, fixed: Mask) -> tuple[list[Signs], list[Array], list[Array]]:
+    """Return signs and bounds of own unknowns, per batch (N, o), with the fixed ones at a step of zero."""
+    zero = [np.zeros(batch.own.shape) for batch in arrow.batches]
+    return [np.where(fixed[batch.own], -1, 0).astype(np.int8) for batch in arrow.batches], zero, zero
+
+
+def solve(
+    given: Compressed,
+    holding: Hold,
+    *,
+    lower: Array,
+    upper: Array,
+    rows: LinearConstraints,
+    damping: Array | None,
+    bounds_active: Signs,
+    rows_active: Signs,
+) -> BoundedLsqSolution:
+    """Minimise 1/2 |u + E x|^2 within bounds of all unknowns (n_x,) and rows of the border (p, n_b), not scaled.
+
+    Rows  damping[j] x[j] = 0  are added.  bounds_active (n_x,) and rows_active (p,) are a guess of the active set.
+    """
+    arrow = given.arrow
+    D, at = arrow.scale, arrow.border
+    lows = [(lower / D)[batch.own] for batch in arrow.batches]
+    highs = [(upper / D)[batch.own] for batch in arrow.batches]
+    held = given.with_rows(holding.own, np.empty((0, arrow.n_b + 1)))
+    if holding.directions.shape[1]:
+        factors = held.factored(*_still(arrow, lower == upper))
+        held = replace(held, rest=np.concatenate([held.rest, holding.border_rows(factors)]))
+    if damping is not None:
+        own = [_diagonal((damping * D)[batch.own]) for batch in arrow.batches]
+        held = held.with_rows(own, np.column_stack([np.diag((damping * D)[at]), np.zeros(at.size)]))
+    scaled = LinearConstraints(rows.g, rows.G * D[at], rows.lower, rows.upper)
+    low, high = lower[at] / D[at], upper[at] / D[at]
+
+    signs = [np.where(np.isfinite(np.where(s < 0, lo, hi)), s, 0).astype(np.int8)
+             for s, lo, hi in zip((bounds_active[b.own] for b in arrow.batches), lows, highs, strict=True)]  # fmt: skip
+    signs = [np.where(lo == hi, -1, s).astype(np.int8) for s, lo, hi in zip(signs, lows, highs, strict=True)]
+    guess, guess_rows = bounds_active[at], rows_active
+    border, value, total = np.zeros(0), np.inf, 0
+    iterations = 0
+    while True:
+        iterations += 1
+        factors = held.factored(signs, lows, highs)
+        found = _of_border(factors, low, high, scaled, guess, guess_rows)
+        total += found.iterations
+        guess, guess_rows = found.bounds_active, found.rows_active
+        there, (cost, own, after) = found.x, held.best(found.x, lows, highs, signs)
+        settled = _same(signs, after) or not found.feasible or iterations >= ROUNDS
+        if not settled and np.isfinite(value):
+            step = 1.0
+            while cost >= value and step > _EQUAL:  # towards the border that was best
+                step *= 0.5
+                there = border + step * (found.x - border)
+                cost, own, after = held.best(there, lows, highs, after)
+            settled = value - cost <= _EQUAL * abs(value)
+        border, value, signs = there, cost, after
+        if settled:
+            break
+    x = factors.gathered(own, border)
+    multipliers, active = np.zeros(D.size), np.zeros(D.size, dtype=np.int8)
+    multipliers[at], active[at] = found.bound_multipliers / D[at], found.bounds_active
+    for batch, pull, sign, lo, hi in zip(arrow.batches, held.pull(own, border), signs, lows, highs, strict=True):
+        multipliers[batch.own] = np.where(sign != 0, -pull, 0.0) / D[batch.own]
+        active[batch.own] = np.where(lo == hi, 0, sign)
+    exact = np.clip(np.where(active < 0, lower, np.where(active > 0, upper, x)), lower, upper)
+    return BoundedLsqSolution(
+        x=exact if found.feasible else np.where(arrow.place < 0, exact, x),
+        bound_multipliers=multipliers,
+        row_multipliers=found.row_multipliers,
+        bounds_active=active,
+        rows_active=found.rows_active,
+        rank=found.rank + sum(batch.own.size for batch in arrow.batches),
+        iterations=total,
+        violation=found.violation,
+        feasible=found.feasible,
+        optimal=found.optimal and iterations < ROUNDS,
+    )
+
+
+def _of_border(
+    factors: OwnFactors, lower: Array, upper: Array, rows: LinearConstraints, guess: Signs, of_rows: Signs
+) -> BoundedLsqSolution:
+    """Solve the border's problem."""
+    n_b = factors.arrow.n_b
+    if n_b == 0:
+        none, empty = np.empty(0), np.empty(0, dtype=np.int8)
+        zero, inactive = np.zeros(len(rows.g)), np.zeros(len(rows.g), dtype=np.int8)
+        return BoundedLsqSolution(none, none, zero, empty, inactive, 0, 0, 0.0, feasible=True, optimal=True)
+    return bounded_lsq(
+        factors.border[:, -1],
+        factors.border[:, :-1],
+        lower=lower,
+        upper=upper,
+        rows=rows,
+        scale=np.ones(n_b),
+        bounds_active=guess,
+        rows_active=of_rows,
+    )
+
+
+def _diagonal(entries: Array) -> Array:
+    """Return diagonal matrices (N, o, o) of entries (N, o)."""
+    return entries[:, :, None] * np.eye(entries.shape[1])
+
+
+def _same(one: Sequence[Signs], other: Sequence[Signs]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))

@@ -1,0 +1,180 @@
+"""Minima of convex quadratics in boxes, exactly, by block pivoting: one problem, or many small ones at once.
+
+Guess which ends of the box hold which variables, solve for the others, exchange all that are on the wrong side: free
+ones outside the box, held ones that the gradient pulls inwards (Judice and Pires 1994; as a primal-dual active set
+Hintermueller, Ito and Kunisch 2003).  Two to six solves find the minimum where an active-set method takes dozens.
+
+One problem, of which H = E^T E is known (`lowest_in_box`):
+
+    minimise  c.x + 1/2 x.H x   within  lower <= x <= upper,    H positive definite, 0 in the box
+
+Where the number of wrong ones does not fall in a few rounds, only the last of them is exchanged (Murty 1974).  Where a
+few solves do not do, rounding often keeps that from ending, and a primal active set goes on: of 2,375 subproblems of
+three PEtab models one in eight, which with sixty solves took most of the time.
+
+Many problems, of which a triangle is known (`boxed`):
+
+    minimise 1/2 |r_i + R_i x_i|^2   subject to   lower_i <= x_i <= upper_i        i = 1 ... N,  R_i regular
+
+The few that go round in circles are solved by `bounded_lsq`.  Entries at bounds stay unknowns, with rows that put them
+there, so that all problems keep one shape:
+
+    | R_i without the columns at bounds |         | r_i + columns at bounds * bounds |
+    | rows of the identity              |  x_i +  | - bounds                         |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from scipy.linalg import lapack
+
+from castfit.solve.bounded_lsq import bounded_lsq
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array, Mask, Signs
+
+
+_LAPACK: Any = lapack
+_POSV = _LAPACK.dposv
+_ROUNDS = 6
+_PATIENCE = 3  # rounds in which the number of wrong variables need not fall
+_ROUNDING = 1e-12  # of its terms: a gradient as small as that pulls nothing
+_STEPS = 20  # of the active set, for every variable
+_BATCH_ROUNDS = 20  # of many problems, after which one counts as going round in circles
+
+
+def lowest_in_box(
+    H: Array, c: Array, lower: Array, upper: Array, guess: NDArray[np.integer[Any]] | None = None
+) -> Array:
+    """Return the minimum, (n,); LinAlgError if H is not positive definite.
+
+    guess (n,) says which ends, finite ones, are likely to hold the minimum: -1 lower, +1 upper, 0 none.  Those of a
+    problem much alike save up to nine tenths of the work, where variables hardly matter to the data.
+    """
+    fixed = lower == upper
+    side = np.where(fixed, -1, 0 if guess is None else guess)
+    size, terms = np.abs(H), np.abs(c)
+    fewest, patience = c.size + 1, _PATIENCE
+    for _ in range(_ROUNDS):
+        free = (side == 0).nonzero()[0]
+        x = np.where(side < 0, lower, np.where(side > 0, upper, 0.0))
+        if free.size:
+            x[free] = _solved(H, free, -(c[free] + H[free] @ x))
+        gradient = c + H @ x
+        slack = _ROUNDING * (terms + size @ np.abs(x))
+        outside = (x < lower) | (x > upper)
+        pulled = np.where(side < 0, gradient < -slack, gradient > slack)
+        wrong = (np.where(side == 0, outside, pulled) & ~fixed).nonzero()[0]
+        if wrong.size == 0:
+            doubtful = np.where(side < 0, gradient < 0.0, (side > 0) & (gradient > 0.0)) & ~fixed
+            if guess is not None and doubtful.any():  # what was guessed may be wrong by more than rounding
+                return lowest_in_box(H, c, lower, upper)
+            return x
+        if wrong.size < fewest:
+            fewest, patience = wrong.size, _PATIENCE
+        elif patience > 0:
+            patience -= 1
+        else:
+            wrong = wrong[-1:]
+        side[wrong] = np.where(side[wrong] != 0, 0, np.where(x[wrong] < lower[wrong], -1, 1))
+    return by_active_set(H, c, lower, upper)
+
+
+def by_active_set(H: Array, c: Array, lower: Array, upper: Array) -> Array:
+    """Take one variable to its bound, or free one, at a time; every point is in the box and lower than the last."""
+    x = np.clip(np.zeros(c.size), lower, upper)
+    held = lower == upper
+    for _ in range(_STEPS * c.size):
+        free = (~held).nonzero()[0]
+        if free.size:
+            step = _solved(H, free, -(c + H @ x)[free])
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                room = np.where(step > 0, (upper[free] - x[free]) / step, (lower[free] - x[free]) / step)
+            room = np.where(step == 0.0, np.inf, room)
+            k = int(np.argmin(room))
+            if room[k] < 1.0:
+                x[free] += max(float(room[k]), 0.0) * step
+                x[free[k]] = upper[free[k]] if step[k] > 0 else lower[free[k]]
+                held[free[k]] = True
+                continue
+            x[free] += step
+        gradient = c + H @ x
+        pull = np.where(held & (lower < upper), np.where(x <= lower, -gradient, gradient), -np.inf)
+        j = int(np.argmax(pull))
+        if pull[j] <= _ROUNDING * float(np.abs(c[j]) + np.abs(H[j]) @ np.abs(x)):
+            break
+        held[j] = False
+    return np.clip(x, lower, upper)
+
+
+def _solved(H: Array, some: NDArray[np.intp], b: Array) -> Array:
+    """Return the solution of H x = b for some of the variables."""
+    _, x, info = _POSV(H[some[:, None], some], b)
+    if info != 0:
+        raise np.linalg.LinAlgError("the matrix is not positive definite")
+    return x
+
+
+def ends_of(x: Array, lower: Array, upper: Array) -> Signs:
+    """Return which ends of the box hold a point: -1 the lower, +1 the upper, 0 none."""
+    return np.where(x <= lower, -1, np.where(x >= upper, 1, 0)).astype(np.int8)
+
+
+def boxed(R: Array, r: Array, lower: Array, upper: Array, guess: Signs) -> tuple[Array, Signs]:
+    """Solve N problems of o unknowns: R (N, o, o), all else (N, o); return x and which bounds are active.
+
+    guess says which entries are expected at bounds.
+    """
+    signs = np.where((guess < 0) & np.isfinite(lower), -1, np.where((guess > 0) & np.isfinite(upper), 1, 0))
+    signs = np.where(lower == upper, -1, signs).astype(np.int8)
+    x = np.empty(r.shape)
+    left = np.arange(len(r))
+    for _ in range(_BATCH_ROUNDS):
+        if not left.size:
+            return x, signs
+        low, high, sign = lower[left], upper[left], signs[left]
+        at = held(R[left], r[left], sign, low, high)
+        x[left] = at
+        after = _updated(R[left], r[left], at, sign, low, high)
+        changed = (after != sign).any(axis=1)
+        signs[left] = after
+        left = left[changed]
+    for i in left.tolist():
+        found = bounded_lsq(r[i], R[i], lower=lower[i], upper=upper[i])
+        x[i], signs[i] = found.x, np.where(lower[i] == upper[i], -1, found.bounds_active)
+    return x, signs
+
+
+def held(R: Array, r: Array, signs: Signs, lower: Array, upper: Array) -> Array:
+    """Return the solutions (N, o) with some entries at their bounds."""
+    bound = np.where(signs < 0, lower, np.where(signs > 0, upper, 0.0))
+    if not signs.any():
+        return cast("Array", np.linalg.solve(R, -r[:, :, None]))[:, :, 0]
+    rows, constant = with_held(R, r, signs != 0, bound)
+    Q, T = np.linalg.qr(rows)
+    x = cast("Array", np.linalg.solve(T, -(Q.swapaxes(1, 2) @ constant[:, :, None])))[:, :, 0]
+    return np.where(signs != 0, bound, x)
+
+
+def with_held(R: Array, r: Array, fixed: Mask, bound: Array) -> tuple[Array, Array]:
+    """Return rows (N, m + o, o) and constants (N, m + o) in which the fixed entries of x are at their bounds."""
+    o = R.shape[2]
+    at = np.where(fixed, bound, 0.0)
+    rows = np.concatenate([np.where(fixed[:, None, :], 0.0, R), np.eye(o) * fixed[:, :, None]], axis=1)
+    return rows, np.concatenate([r + (R @ at[:, :, None])[:, :, 0], -at], axis=1)
+
+
+def _updated(R: Array, r: Array, x: Array, signs: Signs, lower: Array, upper: Array) -> Signs:
+    """Return the next active set: free entries beyond a bound join it, those that it pulls leave."""
+    residual = r + (R @ x[:, :, None])[:, :, 0]
+    terms = np.abs(r) + (np.abs(R) @ np.abs(x)[:, :, None])[:, :, 0]
+    gradient = (R.swapaxes(1, 2) @ residual[:, :, None])[:, :, 0]
+    rounding = _ROUNDING * (np.abs(R).swapaxes(1, 2) @ terms[:, :, None])[:, :, 0]
+    stays = np.where(signs < 0, gradient >= -rounding, gradient <= rounding) | (lower == upper)
+    slack = _ROUNDING * (np.abs(x) + 1e-300)
+    joins = np.where(x < lower - slack, -1, np.where(x > upper + slack, 1, 0))
+    return np.where(signs != 0, np.where(stays, signs, 0), joins).astype(np.int8)

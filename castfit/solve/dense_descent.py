@@ -1,0 +1,203 @@
+"""Down in the box where nothing but theta moves: single shooting without constraints, thousands of times in a search.
+
+The rule is that of `castfit.solve.step_control.box`; what is left out is all that such a problem does not need:
+elimination of nodes, rows for path constraints, multipliers, ways out, reports.  Rows and columns are dense,
+
+    H = E^T E + ridge,    c = E^T u,    E = (d rows / d theta) * units of the search
+
+and one iteration costs little more than the integrations that it asks for.
+
+Notation: u (m,) the rows that are measured, and priors; E (m, n) their derivatives, in units of the search (n,);
+Delta half the width of the box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit._support.time_limit import Stopped, watched
+from castfit.solve.block_pivoting import ends_of, lowest_in_box
+from castfit.solve.staged import DenseRows, Linearization
+from castfit.solve.step_control.box import Box
+from castfit.solve.subproblem import RIDGE, units_of_search
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Signs
+    from castfit.solve.staged import DenseEvaluator, StagedProblem
+
+_PROMISED = 1e-7
+"""Decrease of the cost, in the logarithm of the likelihood, that is as good as none; and of half the squares."""
+
+_LARGEST = 1e150
+"""The square of a larger number may overflow."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Where a descent came to: the best point theta (n,) and its cost, infinite if the start cannot be evaluated.
+
+    promise : by how much the linear model says that the cost would fall within one unit of the search, or more;
+        infinite if that is not known
+    evaluations : "values" and "jacobians"
+    """
+
+    theta: Array
+    cost: float
+    promise: float
+    evaluations: dict[str, int]
+
+
+def descends(staged: StagedProblem) -> bool:
+    """Tell whether nothing but theta is a variable, within bounds and nothing else."""
+    layout = staged.layout
+    return layout.n_v == layout.n_theta and not layout.constrained and Linearization in staged.gives
+
+
+@np.errstate(all="ignore")  # wild trial points overflow
+def descend_in_box(
+    staged: StagedProblem,
+    start: Array,
+    rule: Box,
+    iterations: int,
+    seconds: float,
+    *,
+    least: float = 0.0,
+    look: Callable[[int, float], bool] | None = None,
+) -> Reached:
+    """Go down from a start (n,) until nothing is promised, the cost hardly falls, or the time is over.
+
+    The staged problem is one that `descends`.  The lowest cost must fall by `least`, besides a part of half the
+    squares, within the patience of the rule.  `look` is asked before every iteration, with its number and the lowest
+    cost; the descent ends when it says True.
+    """
+    walk = _Walk(staged, rule, least)
+    try:
+        with watched(max(seconds, 1e-3)):
+            walk.begin(np.clip(start, staged.lower, staged.upper))
+            for k in range(iterations):
+                if (look is not None and look(k, walk.lowest)) or not walk.step():
+                    break
+    except (Stopped, np.linalg.LinAlgError):  # the best point so far
+        pass
+    return Reached(walk.best, walk.lowest, walk.promise, {"values": walk.values, "jacobians": walk.jacobians})
+
+
+class _Walk:
+    """A descent that is under way."""
+
+    def __init__(self, staged: StagedProblem, rule: Box, least: float) -> None:
+        self.staged, self.rule, self._least = staged, rule, least
+        self.best, self.lowest, self.promise = staged.start, np.inf, np.inf
+        self.values = self.jacobians = 0
+        self._free = np.zeros(staged.layout.n_theta, dtype=np.bool_)
+        self._free[staged.eliminated] = True
+        self._ground: DenseEvaluator = staged.steep or _Staged(staged)
+        self._at: DenseRows | None = None
+        self._best_at: DenseRows | None = None
+        self._known: list[float] = []
+        self._ends: Signs | None = None  # which held the last step
+        self._memory = rule.memory
+        self._mark, self._since, self._delta = np.inf, 0, rule.first
+
+    def begin(self, v: Array) -> None:
+        """Evaluate the start."""
+        self.best = v
+        self.values += 1
+        if self._ground.cost(v) is not None:
+            self._accept(self._rows(v))
+
+    def _rows(self, v: Array) -> DenseRows | None:
+        self.jacobians += 1
+        found = self._ground.rows(v)
+        return found if found is not None and np.isfinite(found.cost) else None
+
+    def _accept(self, linear: DenseRows | None) -> None:
+        if linear is None:
+            return
+        self._at = linear
+        self._known = [linear.cost, *self._known][: self._memory]
+        if linear.cost < self.lowest:
+            self.best, self.lowest, self._best_at = linear.v, linear.cost, linear
+
+    def _back(self) -> bool:
+        """Return to the best point if the walk left it in vain; from there on the cost always falls."""
+        if self._at is self._best_at or self._memory == 1:
+            return False
+        self._at, self._known, self._memory = self._best_at, [self.lowest], 1
+        self._mark, self._since, self._delta = np.inf, 0, self.rule.first
+        return True
+
+    def step(self) -> bool:
+        """Go one step; tell whether there was one, and another may pay."""
+        at, rule, staged = self._at, self.rule, self.staged
+        if at is None:
+            return False
+        if self.lowest < self._mark - self._least - rule.progress * at.half_square:
+            self._mark, self._since = self.lowest, 0
+        elif self._since >= rule.patience:
+            return self._back()
+        self._since += 1
+        unit = units_of_search(staged, at.v)
+        E = at.E * unit
+        H, c = E.T @ E, E.T @ at.u
+        trace = float(np.trace(H))
+        if not trace < _LARGEST:
+            return self._back()
+        H[np.diag_indices_from(H)] += RIDGE[0] + RIDGE[1] * trace
+        low, high = (staged.lower - at.v) / unit, (staged.upper - at.v) / unit
+        enough = _PROMISED * (1.0 + at.half_square)
+        while self._delta > rule.least:
+            most = np.where(self._free, np.inf, self._delta)
+            left, right = np.maximum(low, -most), np.minimum(high, most)
+            s = lowest_in_box(H, c, left, right, self._ends)
+            self._ends = ends_of(s, left, right)
+            promised = -float(s @ (c + 0.5 * (H @ s)))
+            if self._delta >= 1.0:
+                self.promise = promised
+            if promised <= enough:
+                return self._back()
+            self.values += 1
+            trial = np.clip(at.v + unit * s, staged.lower, staged.upper)
+            cost = self._ground.cost(trial)
+            ratio = -np.inf if cost is None else (max(self._known) - cost) / promised
+            linear = self._rows(trial) if ratio > rule.accepted else None
+            if linear is not None:
+                self._accept(linear)
+                wider = 2.0 if ratio > rule.good else 0.5 if ratio < rule.poor else 1.0
+                self._delta = min(wider * self._delta, rule.most)
+                return True
+            self._delta *= rule.refused
+        return self._back()
+
+
+class _Staged:
+    """The cost and the rows of a staged problem that knows no shorter way to them."""
+
+    def __init__(self, staged: StagedProblem) -> None:
+        self._staged = staged
+        self._measured = [chain.row_mask.ravel() for chain in staged.layout.chains]
+
+    def cost(self, v: Array) -> float | None:
+        """Return the cost at v (n,), None where something cannot be computed."""
+        at = self._staged.evaluate(v)
+        return at.cost if at.ok else None
+
+    def rows(self, v: Array) -> DenseRows | None:
+        """Return u and E, not in units of the search."""
+        at = self._staged.linearize(v)
+        if not at.ok:
+            return None
+        n, prior = self._staged.layout.n_theta, at.prior_jacobian
+        slopes = prior if isinstance(prior, np.ndarray) else prior.dense
+        u, E = [at.prior], [np.asarray(slopes, dtype=float).reshape(at.prior.size, n)]
+        parts = zip(self._staged.layout.chains, at.values, at.jacobians, self._measured, strict=True)
+        for chain, values, j, measured in parts:
+            u.append(values.r.ravel()[measured])
+            wide = np.zeros((u[-1].size, n))
+            wide[:, chain.theta] = j.R_q.reshape(measured.size, -1)[measured]
+            E.append(wide)
+        return DenseRows(at.v, at.cost, at.half_square, np.concatenate(u), np.concatenate(E))

@@ -1,0 +1,306 @@
+"""Matrices as solvers keep them: blocks of rows, and factors that serve many right-hand sides.
+
+A working set changes a dozen times in every step, and a factorization of 12 rows and 5 columns takes LAPACK 3
+microseconds; numpy.linalg.qr and numpy.linalg.solve need thirty to look at their arguments.  So LAPACK is called as it
+is where matrices have a few rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import sqrt
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from scipy.linalg import lapack
+
+from castfit._support.sparse_rows import SparseRows, sparse_rows
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Index
+
+_LAPACK: Any = lapack
+_GEQRF, _ORGQR, _TRTRS = _LAPACK.dgeqrf, _LAPACK.dorgqr, _LAPACK.dtrtrs
+_GETRF, _GETRS = _LAPACK.dgetrf, _LAPACK.dgetrs
+
+
+@dataclass(frozen=True)
+class BlockRows:
+    """A matrix (m, n) of which each chain's rows touch few columns: time and memory are linear in the chains.
+
+      columns of chain 1   of chain 2    shared
+    |      B_1                             B_1 |
+    |                        B_2           B_2 |        blocks B_i (m_i, n_i) in columns_i (n_i,), none twice
+    |                  tail                    |        further rows (m_t, n): priors, relations of quantities
+    """
+
+    columns: tuple[Index, ...]
+    blocks: tuple[Array, ...]
+    tail: SparseRows
+
+    @property
+    def width(self) -> int:
+        """Number of columns n."""
+        return self.tail.shape[1]
+
+    @cached_property
+    def starts(self) -> Index:
+        """Where the rows of each block begin, and those of the tail, (number of blocks + 1,)."""
+        return np.concatenate([[0], np.cumsum([len(block) for block in self.blocks])]).astype(np.intp)
+
+    @property
+    def height(self) -> int:
+        """Number of rows m."""
+        return int(self.starts[-1]) + self.tail.shape[0]
+
+    @cached_property
+    def dense(self) -> Array:
+        """The matrix itself."""
+        first, count = 0, sum(map(len, self.blocks))
+        matrix = np.zeros((count + self.tail.shape[0], self.width))
+        for columns, block in zip(self.columns, self.blocks, strict=True):
+            matrix[first : first + len(block), columns] = block
+            first += len(block)
+        matrix[count:] = self.tail.dense
+        return matrix
+
+    def times(self, x: Array) -> Array:
+        """Return the product with x, (n,) -> (m,)."""
+        pieces = [block @ x[columns] for columns, block in zip(self.columns, self.blocks, strict=True)]
+        return np.concatenate([*pieces, self.tail @ x])
+
+    def transposed(self, r: Array) -> Array:
+        """Return the product of the transpose with r, (m,) -> (n,)."""
+        out = r[int(self.starts[-1]) :] @ self.tail
+        for first, columns, block in zip(self.starts.tolist(), self.columns, self.blocks, strict=False):
+            out[columns] += r[first : first + len(block)] @ block
+        return out
+
+    def taken(self, chosen: Index) -> Array:
+        """Return some rows, in ascending order, as a dense matrix (k, n)."""
+        matrix = np.zeros((chosen.size, self.width))
+        if not chosen.size:
+            return matrix
+        of = np.searchsorted(self.starts, chosen, side="right") - 1
+        first = int(self.starts[-1])
+        for i in np.unique(of[chosen < first]).tolist():
+            here = np.flatnonzero((of == i) & (chosen < first))
+            matrix[here[:, None], self.columns[i]] = self.blocks[i][chosen[here] - self.starts[i]]
+        last = chosen >= first
+        matrix[last] = self.tail.taken(chosen[last] - first).dense
+        return matrix
+
+    @property
+    def places(self) -> tuple[tuple[Index, Index], Array]:
+        """Rows and columns of all entries, and the entries."""
+        first = int(self.starts[-1])
+        rows = [
+            np.repeat(np.arange(len(b)) + start, b.shape[1])
+            for start, b in zip(self.starts.tolist(), self.blocks, strict=False)
+        ]
+        columns = [np.tile(c, len(b)) for c, b in zip(self.columns, self.blocks, strict=True)]
+        entries = [block.ravel() for block in self.blocks]
+        tail = self.tail
+        return (
+            (
+                np.concatenate([*rows, tail.row + first]).astype(np.intp),
+                np.concatenate([*columns, tail.column]).astype(np.intp),
+            ),
+            np.concatenate([*entries, tail.entry]),
+        )
+
+    @property
+    def own_count(self) -> int:
+        """How many columns a single block touches: so many unknowns at most can be eliminated with it."""
+        counts = np.bincount(np.concatenate([np.empty(0, dtype=np.intp), *self.columns]), minlength=self.width)
+        return int(np.count_nonzero(counts == 1))
+
+    @cached_property
+    def norms(self) -> Array:
+        """Lengths of the columns, (n,)."""
+        squares = self.tail.squares()
+        for columns, block in zip(self.columns, self.blocks, strict=True):
+            squares[columns] += np.einsum("ij,ij->j", block, block)
+        return np.sqrt(squares)
+
+    def scaled(self, factors: Array) -> BlockRows:
+        """Return the rows times factors (m,)."""
+        blocks = [
+            factors[first : first + len(block), None] * block
+            for first, block in zip(self.starts.tolist(), self.blocks, strict=False)
+        ]
+        return BlockRows(self.columns, tuple(blocks), self.tail.scaled(factors[int(self.starts[-1]) :]))
+
+
+def block_rows(blocks: Sequence[tuple[Index, Array]], width: int, tail: Array | SparseRows | None = None) -> BlockRows:
+    """Put row blocks (m_i, n_i) and their columns together; the tail has at most `width` columns, the first ones."""
+    last = sparse_rows(np.empty((0, width)) if tail is None else tail).widened(width)
+    return BlockRows(tuple(columns for columns, _ in blocks), tuple(block for _, block in blocks), last)
+
+
+def orthogonal(N: Array) -> tuple[Array, Array]:
+    """Return Q (f, f) and R (q, q) of  N = Q [R; 0]  for N (f, q) of at least as many rows as columns, q > 0.
+
+    Below its diagonal R holds what LAPACK leaves there.
+    """
+    f, q = N.shape
+    Q = np.zeros((f, f), order="F")
+    reflectors, tau, _, _ = _GEQRF(N)
+    Q[:, :q] = reflectors
+    return _ORGQR(Q, tau, overwrite_a=1)[0], reflectors[:q]
+
+
+def thin(E: Array) -> tuple[Array, Array]:
+    """Return Q (m, k) and R (k, n) of  E = Q R  for E (m, n), k the lesser of m and n."""
+    m, n = E.shape
+    if min(m, n) == 0:
+        return np.zeros((m, 0)), np.zeros((0, n))
+    reflectors, tau, _, _ = _GEQRF(E)
+    R = reflectors[:n] * _upper(min(m, n), n)
+    return _ORGQR(reflectors[:, :m], tau)[0], R
+
+
+def upper_factor(E: Array) -> Array:
+    """Return R (k, n) of the same, where Q is not wanted."""
+    m, n = E.shape
+    return _GEQRF(E)[0][:n] * _upper(min(m, n), n) if min(m, n) else np.zeros((0, n))
+
+
+@cache
+def _upper(k: int, n: int) -> Array:
+    """Return a mask (k, n) of the upper triangle."""
+    return np.triu(np.ones((k, n)))
+
+
+def triangular_solution(R: Array, b: Array, *, transposed: bool = False) -> Array:
+    """Return x of  R x = b  or  R^T x = b;  of R (q, q) only the upper triangle is read."""
+    x, info = _TRTRS(R, b, trans=int(transposed))
+    if info != 0:
+        raise np.linalg.LinAlgError("Singular matrix")
+    return x
+
+
+def length(x: Array) -> float:
+    """Return the Euclidean norm of a vector (n,) of moderate numbers."""
+    return sqrt(float(x @ x))
+
+
+def triangle(matrix: Array) -> Array:
+    """Return R of matrix = Q R, by slices of rows that fit the cache: five times faster for 40,000 rows of 12."""
+    n = matrix.shape[1]
+    rows = max(256, 4 * n)
+    while (slices := matrix.shape[0] // rows) > 1:
+        tops = _factor(matrix[: slices * rows].reshape(slices, rows, n))
+        matrix = np.concatenate([tops.reshape(-1, n), matrix[slices * rows :]])
+    return _factor(matrix)
+
+
+def _factor(M: Array) -> Array:
+    """Return R of every M = Q R."""
+    return upper_factor(M) if M.ndim == 2 else cast("Array", np.linalg.qr(M, mode="r"))
+
+
+class Tall:
+    """The factors E = Q R of a tall matrix E (m, n), for many vectors of residuals; R (k, n), k the lesser of m and n.
+
+        1/2 |u + E x|^2 = 1/2 |Q^T u + R x|^2 + constant
+
+    A step, its correction from every trial point and the singular directions all ask for R; only Q^T u is new.  Slices
+    of rows that fit the cache are factored first, then what is left of them, and so on.
+    """
+
+    def __init__(self, E: Array) -> None:
+        self.m, n = E.shape
+        rows = max(256, 4 * n)
+        self._slices: list[Array] = []
+        left = E
+        while (slices := left.shape[0] // rows) > 1:
+            Q, tops = np.linalg.qr(left[: slices * rows].reshape(slices, rows, n))
+            self._slices.append(Q)
+            left = np.concatenate([tops.reshape(slices * n, n), left[slices * rows :]])
+        self._Q, self.R = thin(left)
+        self._svd: tuple[bytes, tuple[Array, Array, Array]] | None = None
+
+    @cached_property
+    def alone(self) -> Tall:
+        """The triangle itself, as the tall matrix that it is."""
+        return Tall(self.R)
+
+    def svd(self, scale: Array) -> tuple[Array, Array, Array]:
+        """Return U, S and V^T of R D with column scaling D (n,), computed once for one scaling after the other."""
+        key = scale.tobytes()
+        if self._svd is None or self._svd[0] != key:
+            U, S, Vt = np.linalg.svd(self.R * scale)
+            self._svd = key, (U, S, Vt)
+        return self._svd[1]
+
+    def seen(self, u: Array) -> Array:
+        """Return Q^T u (k,): what E can change of u (m,)."""
+        for Q in self._slices:
+            of_slices = Q.shape[0] * Q.shape[1]
+            inside = u[:of_slices].reshape(Q.shape[0], 1, -1) @ Q
+            u = np.concatenate([inside.ravel(), u[of_slices:]])
+        return self._Q.T @ u
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """LU factors of matrices D (K, n, n): those by which the inner variables of all stages are eliminated.
+
+    Factors take a third of the operations of an inverse and serve the same: every later right-hand side costs as much
+    as a product with it.  LAPACK factorizes the transposes, rows of C being columns of Fortran, in place:
+
+        D^T = L U,        D x = b   is   U^T L^T x = b
+
+    Where a matrix is singular the pseudo-inverse stands in, so that x is the shortest least-squares solution.
+
+    Measured for 275 matrices of 36 rows and 19 right-hand sides: 3.1 ms, numpy.linalg.inv and a product 5.5 ms,
+    numpy.linalg.solve 4.3 ms; for 40 of 6 rows 0.07 ms against 0.03 ms.
+
+    lu (K, n, n), pivots (K, n) as LAPACK leaves them, by columns; pseudo: the pseudo-inverses (n, n) of singular ones
+    """
+
+    lu: Array
+    pivots: Any
+    pseudo: Mapping[int, Array]
+
+    @classmethod
+    def of(cls, D: Array) -> Factors:
+        """Factorize D (K, n, n)."""
+        count, n = D.shape[:2]
+        work, pivots, failed = np.array(D, order="C"), np.zeros((count, n), dtype=np.int32), False
+        for k in range(count if n else 0):
+            _, pivots[k], info = _GETRF(work[k].T, overwrite_a=1)
+            failed |= info > 0
+        pseudo: dict[int, Array] = {}
+        if failed:  # a pivot is zero: then others may be but rounding
+            singular = np.linalg.matrix_rank(D) < n
+            pseudo = {int(k): np.linalg.pinv(D[k]) for k in np.flatnonzero(singular)}
+        return cls(work, pivots, pseudo)
+
+    @property
+    def singular(self) -> tuple[int, ...]:
+        """Positions of the matrices that are singular."""
+        return tuple(self.pseudo)
+
+    def solve(self, b: Array) -> Array:
+        """Return x (K, n, m) of D x = b (K, n, m)."""
+        return self._solved(b, transposed=False)
+
+    def solve_transposed(self, b: Array) -> Array:
+        """Return x (K, n, m) of D^T x = b (K, n, m)."""
+        return self._solved(b, transposed=True)
+
+    def _solved(self, b: Array, *, transposed: bool) -> Array:
+        if not self.lu.size or b.shape[2] == 0:
+            return np.zeros(b.shape)
+        rows = np.array(b.swapaxes(1, 2), order="C")  # a row is a right-hand side, overwritten by its solution
+        kind = 0 if transposed else 1
+        for lu, pivots, row in zip(self.lu, self.pivots, rows, strict=True):
+            _GETRS(lu.T, pivots, row.T, trans=kind, overwrite_b=1)
+        x = rows.swapaxes(1, 2)
+        for k, inverse in self.pseudo.items():
+            x[k] = (inverse.T if transposed else inverse) @ b[k]
+        return x

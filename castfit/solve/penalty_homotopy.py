@@ -1,0 +1,353 @@
+"""Softened problems: the first stations of a homotopy for hard starts.
+
+    Phi(v) = 1/2 sum_i |f_i r_i|^2 + rho/2 (|D gap|^2 + |D d|^2),      f_i = 1 / max(1, floor * signal_i)
+
+Weights are softened: no measurement counts as more accurate than a fraction `floor` of the mean measured value, since a
+few tiny standard deviations would dominate everything while the model is far off.  Equations are softened: trajectories
+may break, at a price rho in units of the states' magnitudes D^-1, so that data pull every stage to its place first.
+Growing rho and falling floors lead to the exact problem, where `castfit.solve.gauss_newton` takes over.
+
+Either homotopy alone loses starts that both together keep.  Calcium, 60 starts in [0, 1]^11, 25 intervals, one pass
+through the stations: both 58; floors alone, with rho = 1 throughout, 55; rho alone, without floors, 49.
+
+Bounds are kept by projection, path constraints wait for the exact problem.
+
+A step is Levenberg and Marquardt's with Marquardt's scaling.  Inner variables are eliminated per stage; the nodes'
+normal matrix is block tridiagonal with a border of theta: banded Cholesky and a Schur complement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+
+import numpy as np
+from scipy import linalg
+
+from castfit._support.sparse_rows import sparse_rows
+from castfit.solve.arrow import solve_arrow
+from castfit.solve.staged import Chain, Evaluation, Jacobians, Linearization, StagedProblem, gap_of, gaps, rows_in_units
+
+if TYPE_CHECKING:
+    from castfit.solve.solution import Ledger
+    from castfit.solve.staged import Array, Index, Mask
+
+ACCURACY = 0.065
+"""Relative accuracy of a gap that costs as much as one standard deviation, at rho = 1."""
+
+
+@dataclass(frozen=True)
+class Softening:
+    """One station: weights floored at `floor` of the mean measured value, equations at a price `rho`."""
+
+    floor: float
+    rho: float
+
+
+@dataclass(frozen=True)
+class SoftStep:
+    """A Levenberg-Marquardt step on a softened problem.
+
+    to : where it went, None if nowhere
+    value, decrease : Phi there, and by which fraction it fell
+    damping : mu for the next step
+    held_back : mu of this step
+    """
+
+    to: Evaluation | None
+    value: float
+    decrease: float
+    damping: float
+    held_back: float
+
+
+class SoftenedProblem:
+    """A staged problem at one station.
+
+    `noise`, a number or (K, n_r) per chain, is the standard deviation, in units of what data are weighted by, that
+    residuals are expected to have: it makes data without known standard deviations comparable to gaps.  Unknown
+    sigmas are held there, since profiled ones would follow the residuals of a model that is far off.
+    """
+
+    def __init__(self, staged: StagedProblem, station: Softening, noise: Sequence[Array] | float = 1.0) -> None:
+        self.staged, self.station = staged, station
+        expected = [noise] * len(staged.signal) if isinstance(noise, (int, float)) else noise
+        self._weights = [1.0 / np.maximum(e, station.floor * s) for e, s in zip(expected, staged.signal, strict=True)]
+        root = np.sqrt(station.rho) / ACCURACY
+        self._gap_weights = [root / staged.scale[chain.nodes] for chain in staged.layout.chains]
+        self._inner_weights = [root / staged.scale[chain.inner] for chain in staged.layout.chains]
+
+    def value(self, at: Evaluation) -> float:
+        """Phi, inf where a stage failed."""
+        if not at.ok:
+            return np.inf
+        total = float(at.prior @ at.prior) + 2.0 * at.prior_excess
+        measured = rows_in_units(self.staged.layout, at)
+        for i, (gap, values) in enumerate(zip(gaps(self.staged.layout, at), at.values, strict=True)):
+            for weight, part in (
+                (self._weights[i], measured[i]),
+                (self._gap_weights[i], gap),
+                (self._inner_weights[i], values.d),
+            ):
+                total += float(np.sum((weight * part) ** 2))
+        return 0.5 * total
+
+    def step(self, ledger: Ledger, linear: Linearization, mu: float) -> SoftStep:
+        """Take one accepted step, raising mu until Phi falls."""
+        staged, v = self.staged, linear.v
+        now = self.value(linear)
+        normal = NormalEquations(self, linear)
+        gradient = normal.gradient
+        held = ((v <= staged.lower) & (gradient >= 0)) | ((v >= staged.upper) & (gradient <= 0))
+        held |= staged.lower == staged.upper
+        growth = 2.0
+        for _ in range(15):
+            dv = normal.solve(mu, held)
+            if dv is not None:
+                to = np.clip(v + dv, staged.lower, staged.upper)
+                trial = ledger.evaluate(to)
+                value = self.value(trial)
+                promised = normal.decrease(to - v)
+                gain = (now - value) / max(promised, 1e-300)
+                # A point whose sensitivities cannot be integrated would be a dead end.
+                if value < now and gain > 1e-4 and ledger.linearize(to).ok:
+                    shrink = max(1.0 / 3.0, 1.0 - (2.0 * min(gain, 2.0) - 1.0) ** 3)
+                    return SoftStep(trial, value, (now - value) / now, max(mu * shrink, 1e-12), mu)
+            mu *= growth
+            growth *= 2.0
+        return SoftStep(None, now, 0.0, mu, mu)
+
+    def rows(self, i: int, chain: Chain, linear: Linearization) -> tuple[Array, Array]:
+        """Return weighted rows of chain i over (s_k, w_k, q, s_{k+1}): residuals (K, m), derivatives (K, m, n)."""
+        j: Jacobians = linear.jacobians[i]
+        values, K, n_s = linear.values[i], chain.n_stages, chain.n_s
+        gap = gap_of(chain, linear, i)
+        following = np.zeros((K, n_s))
+        following[:-1] = self._gap_weights[i][1:] * gap[1:]
+        ahead = np.zeros((K, n_s))
+        ahead[:-1] = self._gap_weights[i][1:]
+        w_r, w_d = self._weights[i] * np.append(linear.sigma, 1.0)[chain.group], self._inner_weights[i]
+        residual = np.concatenate([w_r * values.r, following, w_d * values.d], axis=1)
+        jacobian = stage_jacobian(
+            (j.R_s, j.R_w, j.R_q), (j.X_s, j.X_w, j.X_q), (j.D_s, j.D_w, j.D_q), w_r, ahead, ahead, w_d
+        )
+        return residual, jacobian
+
+    def initial_rows(self, i: int, linear: Linearization) -> tuple[Array, Array, Array]:
+        """Return the weighted initial condition: weight (n_s,), residual (n_s,), derivative by q (n_s, n_q)."""
+        weight = self._gap_weights[i][0]
+        gap = gap_of(self.staged.layout.chains[i], linear, i)[0]
+        return weight, weight * gap, weight[:, None] * linear.jacobians[i].A
+
+
+def stage_jacobian(
+    of_rows: tuple[Array, ...], of_end: tuple[Array, ...], of_inner: tuple[Array, ...],
+    w_r: Array, w_x: Array, ahead: Array, w_d: Array,
+) -> Array:  # fmt: skip
+    """Return derivatives of weighted rows, gaps to the next node, and inner equations over (s_k, w_k, q, s_{k+1}).
+
+    The derivatives of each come by (s, w, q), with weights (K, m); `ahead` (K, n_s) are those of the next node.
+    """
+    K, n_s = ahead.shape
+    rows, end, inner = (
+        np.concatenate(blocks, axis=2) * w[:, :, None] for blocks, w in ((of_rows, w_r), (of_end, w_x), (of_inner, w_d))
+    )
+    following = np.concatenate(
+        [np.zeros((K, w_r.shape[1], n_s)), -ahead[:, :, None] * np.eye(n_s), np.zeros((K, w_d.shape[1], n_s))], axis=1
+    )
+    return np.concatenate([np.concatenate([rows, end, inner], axis=1), following], axis=2)
+
+
+class PenaltyRows(Protocol):
+    """What normal equations are made of: weighted rows, and the weighted initial condition."""
+
+    @property
+    def staged(self) -> StagedProblem:
+        """The staged problem."""
+        ...
+
+    def rows(self, i: int, chain: Chain, linear: Linearization) -> tuple[Array, Array]:
+        """Return weighted rows of chain i over (s_k, w_k, q, s_{k+1}): residuals (K, m), derivatives (K, m, n)."""
+        ...
+
+    def initial_rows(self, i: int, linear: Linearization) -> tuple[Array, Array, Array]:
+        """Return the weighted initial condition: weight (n_s,), residual (n_s,), derivative by q (n_s, n_q)."""
+        ...
+
+
+class NormalEquations:
+    """The normal equations of a softened problem, per chain as stage blocks over (s_k, w_k, q, s_{k+1}).
+
+    gradient, diagonal : (n_v,) of Phi and of its Gauss-Newton matrix
+    """
+
+    def __init__(self, soft: PenaltyRows, linear: Linearization) -> None:
+        self.layout = soft.staged.layout
+        self.blocks: list[Array] = []
+        self.corner: list[tuple[Array, Array]] = []  # initial condition: weight, derivative by q
+        n_theta = self.layout.n_theta
+        self.gradient = np.zeros(self.layout.n_v)
+        self.diagonal = np.zeros(self.layout.n_v)
+        self.theta = sparse_rows(linear.prior_jacobian).product()
+        self.gradient[:n_theta] = linear.prior_jacobian.T @ linear.prior
+        on = self.theta.row == self.theta.column
+        np.add.at(self.diagonal, self.theta.row[on], self.theta.entry[on])
+        for i, chain in enumerate(self.layout.chains):
+            residual, jacobian = soft.rows(i, chain, linear)
+            block = jacobian.transpose(0, 2, 1) @ jacobian
+            slope = (jacobian.transpose(0, 2, 1) @ residual[:, :, None])[:, :, 0]
+            self.blocks.append(block)
+            weight, start, A = soft.initial_rows(i, linear)
+            self.corner.append((weight, A))
+            for positions, columns in self._places(chain):
+                np.add.at(self.gradient, positions, slope[: positions.shape[0], columns])
+                np.add.at(self.diagonal, positions, np.einsum("kii->ki", block)[: positions.shape[0], columns])
+            if chain.n_s:
+                self.gradient[chain.nodes[0]] -= weight * start
+                self.diagonal[chain.nodes[0]] += weight**2
+            self.gradient[chain.theta] += A.T @ start
+            self.diagonal[chain.theta] += (A**2).sum(axis=0)
+        self.diagonal = np.maximum(self.diagonal, 1e-300)
+
+    @staticmethod
+    def _places(chain: Chain) -> list[tuple[Index, slice]]:
+        n_s, n_w, n_q = chain.n_s, chain.n_w, chain.n_q
+        q = np.broadcast_to(chain.theta, (chain.n_stages, n_q))
+        return [
+            (chain.nodes, slice(0, n_s)),
+            (chain.inner, slice(n_s, n_s + n_w)),
+            (q, slice(n_s + n_w, n_s + n_w + n_q)),
+            (chain.nodes[1:], slice(n_s + n_w + n_q, 2 * n_s + n_w + n_q)),
+        ]
+
+    def decrease(self, dv: Array) -> float:
+        """Decrease of Phi that the quadratic model promises for a step."""
+        n_theta = self.layout.n_theta
+        curvature = float(dv[:n_theta] @ (self.theta @ dv[:n_theta]))
+        for chain, block, (weight, A) in zip(self.layout.chains, self.blocks, self.corner, strict=True):
+            x = self._gather(chain, dv)
+            curvature += float(np.einsum("ki,kij,kj->", x, block, x))
+            start = A @ dv[chain.theta] - (weight * dv[chain.nodes[0]] if chain.n_s else 0.0)
+            curvature += float(start @ start)
+        return -float(self.gradient @ dv) - 0.5 * curvature
+
+    @staticmethod
+    def _gather(chain: Chain, v: Array) -> Array:
+        ahead = np.zeros((chain.n_stages, chain.n_s))
+        ahead[:-1] = v[chain.nodes[1:]]
+        q = np.broadcast_to(v[chain.theta], (chain.n_stages, chain.n_q))
+        return np.concatenate([v[chain.nodes], v[chain.inner], q, ahead], axis=1)
+
+    def solve(self, mu: float, held: Mask, damped: Array | None = None) -> Array | None:
+        """Return the step for damping mu with the held variables fixed, or None if the matrix is not definite.
+
+        mu multiplies `damped` (n_v,), by default the matrix's own diagonal.
+        """
+        layout, n_theta = self.layout, self.layout.n_theta
+        free = np.where(held, 0.0, 1.0)
+        right = -self.gradient * free
+        # A held variable gets the equation 1 * step = 0.
+        extra = np.where(held, 1.0, mu * (self.diagonal if damped is None else damped))
+        held_theta = self.theta.scaled(free[:n_theta], free[:n_theta])
+        columns = [chain.theta for chain in layout.chains]
+        blocks: list[Array] = []
+        reduced: list[_Reduced] = []
+        try:
+            for chain, block, (weight, A) in zip(layout.chains, self.blocks, self.corner, strict=True):
+                mask = self._gather(chain, free)
+                part = _reduce(chain, block * mask[:, :, None] * mask[:, None, :], extra, right)
+                a = A * free[chain.theta]
+                part.theta += a.T @ a
+                if chain.n_s:
+                    own = weight * free[chain.nodes[0]]
+                    part.diagonal[0] += np.diag(own**2)
+                    part.border[0] -= own[:, None] * a
+                reduced.append(part)
+            solved = [
+                _solve_nodes(part, right[chain.nodes]) for chain, part in zip(layout.chains, reduced, strict=True)
+            ]
+            b = right[:n_theta].copy()
+            for chain, part, found in zip(layout.chains, reduced, solved, strict=True):
+                border = part.border.reshape(-1, chain.n_q)
+                blocks.append(part.theta - border.T @ found[:, :-1])
+                b[chain.theta] += part.shift_theta - border.T @ found[:, -1]
+            step_theta = solve_arrow(columns, blocks, held_theta, extra[:n_theta], b)
+        except (linalg.LinAlgError, ValueError):  # not positive definite, or not finite
+            return None
+        dv = np.zeros(layout.n_v)
+        dv[:n_theta] = step_theta
+        for chain, part, found in zip(layout.chains, reduced, solved, strict=True):
+            dq = step_theta[chain.theta]
+            dv[chain.nodes] = (found[:, -1] - found[:, :-1] @ dq).reshape(chain.nodes.shape)
+            outer = self._gather(chain, dv)[:, _outer(chain)]
+            dv[chain.inner] = part.inner - (part.inner_by_outer @ outer[:, :, None])[:, :, 0]
+        return dv
+
+
+@dataclass
+class _Reduced:
+    """A chain's normal equations without its inner variables.
+
+    diagonal (K, n_s, n_s), below (K - 1, n_s, n_s), border (K, n_s, n_q), theta (n_q, n_q): the matrix;
+    shift (K, n_s), shift_theta (n_q,): what elimination adds to the right-hand side;
+    inner (K, n_w), inner_by_outer (K, n_w, n_o): the way back,  dw = inner - inner_by_outer (ds, dq, ds+).
+    """
+
+    diagonal: Array
+    below: Array
+    border: Array
+    theta: Array
+    shift: Array
+    shift_theta: Array
+    inner: Array
+    inner_by_outer: Array
+
+
+def _outer(chain: Chain) -> Index:
+    """Columns of a stage block that are not inner: s_k, q, s_{k+1}."""
+    width = 2 * chain.n_s + chain.n_w + chain.n_q
+    return np.concatenate([np.arange(chain.n_s), np.arange(chain.n_s + chain.n_w, width)])
+
+
+def _reduce(chain: Chain, M: Array, extra: Array, right: Array) -> _Reduced:
+    """Eliminate the inner variables of every stage, and sort the rest by node."""
+    K, n_s, n_w, n_q = chain.n_stages, chain.n_s, chain.n_w, chain.n_q
+    o, w = _outer(chain), slice(n_s, n_s + n_w)
+    M_o = M[:, o[:, None], o[None, :]]
+    shift = np.zeros((K, o.size))
+    inner: Array = np.empty((K, 0))
+    back: Array = np.empty((K, 0, o.size))
+    if n_w:
+        M_w = M[:, w, w] + extra[chain.inner][:, :, None] * np.eye(n_w)
+        coupling = M[:, w, :][:, :, o]
+        sides = np.concatenate([coupling, right[chain.inner][:, :, None]], axis=2)
+        solved = cast("Array", np.linalg.solve(M_w, sides))
+        back, inner = solved[:, :, :-1], solved[:, :, -1]
+        M_o = M_o - coupling.transpose(0, 2, 1) @ back
+        shift = -(coupling.transpose(0, 2, 1) @ inner[:, :, None])[:, :, 0]
+    s, q, t = slice(0, n_s), slice(n_s, n_s + n_q), slice(n_s + n_q, None)
+    diagonal = M_o[:, s, s] + extra[chain.nodes][:, :, None] * np.eye(n_s)
+    diagonal[1:] += M_o[:-1, t, t]
+    border = M_o[:, s, q].copy()
+    border[1:] += M_o[:-1, t, q]
+    by_node = shift[:, s].copy()
+    by_node[1:] += shift[:-1, t]
+    return _Reduced(
+        diagonal, M_o[:-1, t, s], border, M_o[:, q, q].sum(axis=0), by_node, shift[:, q].sum(axis=0), inner, back
+    )
+
+
+def _solve_nodes(part: _Reduced, right: Array) -> Array:
+    """Solve the block tridiagonal node equations for the border and the right-hand side, (K n_s, n_q + 1)."""
+    K, n, n_q = part.border.shape
+    if n == 0:
+        return np.empty((0, n_q + 1))
+    band = np.zeros((2 * n, K * n))  # lower form: band[i - j, j]
+    for i in range(n):
+        for j in range(n):
+            if i >= j:
+                band[i - j, j::n] = part.diagonal[:, i, j]
+            band[n + i - j, j::n][: K - 1] = part.below[:, i, j]
+    sides = np.concatenate([part.border, (right + part.shift)[:, :, None]], axis=2).reshape(K * n, n_q + 1)
+    return linalg.cho_solve_banded((linalg.cholesky_banded(band, lower=True), True), sides)

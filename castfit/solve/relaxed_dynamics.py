@@ -1,0 +1,241 @@
+"""Soft problems that begin at constant states: a start for models of which little is measured.
+
+Where outputs are sums, logarithms or scaled states nothing says where the states are.  They begin constant in time,
+equations cost little, and the data pull the trajectories, these the parameters:
+
+    Phi = 1/2 sum_i (r_i / sigma_i)^2 + 1/2 sum_j b_j h_e T |dz/dt - F|^2 / rho^2 + 1/2 |z_0 - a(theta)|^2 / rho^2
+
+while rho falls.  b are the weights of the collocation points, h_e the elements' lengths, T that of the experiment: the
+second term is T times an integral over time.  With integrated stages  T/h |gap|^2 / rho^2  stands for it.
+
+States are searched in z.  One that stays positive is z = log(x + floor), whatever its unit: an equation then costs
+what it errs by relative to the state.  With a free scale factor a state could shrink otherwise, and tiny defects
+reproduce any data.  One that changes sign is z = x / unit.
+
+A step is Levenberg's: damping mu on theta and 0.1 mu on z, nothing held but bounds, and the whole of it scaled so that
+no logarithm of a parameter moves by more than 2 and no z by more than 4.
+
+Notation
+--------
+u  (n_v,)  theta, then z in place of every state of v
+X  (n_v,)  dv/du, which is x + floor of a logarithm
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.solve.penalty_homotopy import NormalEquations, stage_jacobian
+from castfit.solve.staged import rows_in_units
+
+if TYPE_CHECKING:
+    from castfit.solve.solution import Ledger
+    from castfit.solve.staged import Array, Chain, Evaluation, Index, Layout, Linearization, Mask, StagedProblem
+
+LONG = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
+SHORT = (1.0, 0.1, 0.01)
+_ITERATIONS: dict[tuple[float, ...], int] = {LONG: 15, SHORT: 35}  # at each rho, at most
+_FLOOR = 1e-7  # of a logarithm's argument, relative to the state's largest value
+_JOINED = 1e3  # weight of gaps between elements, which are linear and need no softening
+_FIRST_MU = 0.1
+_OF_STATES = 0.1  # their damping, relative to that of theta
+_LONGEST = (2.0, 4.0)  # step of a logarithm of a parameter, and of z
+_TRIES = 16  # fewer lock a search that a later rho would free
+_STILL = 3e-3  # relative decrease; three such steps in a row end a station
+_LARGEST = 300.0  # logarithm
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """How states are searched: z = log(x + floor) where `logarithmic`, else x / unit.
+
+    logarithmic, unit, floor : (n_v,)
+        Theta is searched as it is, with unit 1.
+    """
+
+    logarithmic: Mask
+    unit: Array
+    floor: Array
+
+    @classmethod
+    def of(cls, layout: Layout, positive: Mask, magnitude: Array) -> Coordinates:
+        """Return the coordinates for states that stay `positive`, of some `magnitude`, both (n_x + n_z,)."""
+        logarithmic, unit = np.zeros(layout.n_v, dtype=bool), np.ones(layout.n_v)
+        for chain in layout.chains:
+            n_points = chain.n_w // magnitude.size
+            logarithmic[chain.nodes], unit[chain.nodes] = positive[: chain.n_s], magnitude[: chain.n_s]
+            if n_points:
+                logarithmic[chain.inner], unit[chain.inner] = np.tile(positive, n_points), np.tile(magnitude, n_points)
+        return cls(logarithmic, unit, _FLOOR * unit)
+
+    def natural(self, u: Array) -> Array:
+        """Return v."""
+        with np.errstate(over="ignore"):
+            return np.where(self.logarithmic, np.exp(np.minimum(u, _LARGEST)) - self.floor, u * self.unit)
+
+    def slope(self, u: Array) -> Array:
+        """Return X = dv/du."""
+        with np.errstate(over="ignore"):
+            return np.where(self.logarithmic, np.exp(np.minimum(u, _LARGEST)), self.unit)
+
+    def search(self, v: Array) -> Array:
+        """Return u; what may not be negative counts as zero."""
+        return self.searched(v, slice(None))
+
+    def searched(self, x: Array, at: slice | Index) -> Array:
+        """Return z of states x that stand at some positions of v."""
+        logarithm = np.log(np.maximum(x, 0.0) + np.where(self.logarithmic, self.floor, 1.0)[at])
+        return np.where(self.logarithmic[at], logarithm, x / self.unit[at])
+
+    def searched_slope(self, x: Array, at: slice | Index) -> Array:
+        """Return dz/dx there."""
+        own = np.maximum(x, 0.0) + np.where(self.logarithmic, self.floor, 1.0)[at]
+        return np.where(self.logarithmic[at], 1.0 / own, 1.0 / self.unit[at])
+
+
+class FlatProblem:
+    """A staged problem of stages or elements, nothing eliminated, in other coordinates, its equations at a price rho.
+
+    noise : (K, n_r) per chain, standard deviations in units of what residuals are weighted by.  Unknown ones are fixed
+        here: profiled from the beginning they rise to the deviation of the data, and a constant is stationary
+    points : (d,), the weights b of the collocation points; empty for integrated stages
+    """
+
+    def __init__(
+        self, staged: StagedProblem, coordinates: Coordinates, noise: Sequence[Array], points: Array, rho: float
+    ) -> None:
+        self.staged, self.coordinates, self.noise, self.rho = staged, coordinates, noise, rho
+        self.gap_weights: list[Array] = []
+        self.inner_weights: list[Array] = []
+        for chain in staged.layout.chains:
+            share = np.diff(chain.times) / (chain.times[-1] - chain.times[0])
+            per_state = np.repeat(points, chain.n_w // points.size) if points.size else points
+            self.inner_weights.append(np.sqrt(per_state / share[:, None]) / rho)
+            between = np.full(chain.n_stages, _JOINED) if points.size else 1.0 / (rho * np.sqrt(share))
+            between[0] = 1.0 / rho
+            self.gap_weights.append(np.repeat(between[:, None], chain.n_s, axis=1))
+
+    def value(self, u: Array, at: Evaluation) -> float:
+        """Phi, inf where a stage failed."""
+        if not at.ok:
+            return np.inf
+        parts = (part for i in range(len(at.values)) for part in self.parts(i, u, at))
+        with np.errstate(over="ignore"):
+            total = float(at.prior @ at.prior) + 2.0 * at.prior_excess + sum(float(np.sum(p**2)) for p in parts)
+        return 0.5 * total if np.isfinite(total) else np.inf
+
+    def parts(self, i: int, u: Array, at: Evaluation) -> tuple[Array, Array, Array]:
+        """Return the weighted residuals, gaps with the initial one first, and inner equations of chain i."""
+        chain, values, by = self.staged.layout.chains[i], at.values[i], self.coordinates
+        come = np.concatenate([values.a[None], values.x[:-1]])
+        gap = by.searched(come, chain.nodes) - u[chain.nodes]
+        residual = rows_in_units(self.staged.layout, at)[i] / self.noise[i]
+        inner = values.d / by.slope(u)[chain.inner] * self.inner_weights[i]
+        return residual, self.gap_weights[i] * gap, inner
+
+    def linearized(self, u: Array, linear: Linearization) -> FlatLinear:
+        """Return the rows at a point with their derivatives."""
+        return FlatLinear(self, u, linear)
+
+
+class FlatLinear:
+    """The rows of a soft problem at a point, in the form that `NormalEquations` takes."""
+
+    def __init__(self, soft: FlatProblem, u: Array, linear: Linearization) -> None:
+        self.staged, self._soft, self._u = soft.staged, soft, u
+        self._X = soft.coordinates.slope(u)
+        self._parts = [soft.parts(i, u, linear) for i in range(len(linear.values))]
+
+    def rows(self, i: int, chain: Chain, linear: Linearization) -> tuple[Array, Array]:
+        """Return weighted rows of chain i over (s_k, w_k, q, s_{k+1}): residuals (K, m), derivatives (K, m, n)."""
+        soft, by, j, values = self._soft, self._soft.coordinates, linear.jacobians[i], linear.values[i]
+        K, n_s = chain.n_stages, chain.n_s
+        residual, gap, inner = self._parts[i]
+        X_s, X_w = self._X[chain.nodes][:, None, :], self._X[chain.inner][:, None, :]
+        following, ahead, slope = np.zeros((3, K, n_s))
+        following[:-1], ahead[:-1] = gap[1:], soft.gap_weights[i][1:]
+        slope[:-1] = by.searched_slope(values.x[:-1], chain.nodes[1:]) * ahead[:-1]
+        of_rows = np.append(linear.sigma, 1.0)[chain.group] / soft.noise[i]
+        of_inner = soft.inner_weights[i] / self._X[chain.inner]
+        D_w = j.D_w * X_w
+        own = np.arange(chain.n_w)
+        D_w[:, own, own] -= np.where(by.logarithmic[chain.inner], values.d, 0.0)  # d/du of 1/X
+        jacobian = stage_jacobian(
+            (j.R_s * X_s, j.R_w * X_w, j.R_q), (j.X_s * X_s, j.X_w * X_w, j.X_q), (j.D_s * X_s, D_w, j.D_q),
+            of_rows, slope, ahead, of_inner,
+        )  # fmt: skip
+        return np.concatenate([residual, following, inner], axis=1), jacobian
+
+    def initial_rows(self, i: int, linear: Linearization) -> tuple[Array, Array, Array]:
+        """Return the weighted initial condition: weight (n_s,), residual (n_s,), derivative by q (n_s, n_q)."""
+        weight, first = self._soft.gap_weights[i][0], self.staged.layout.chains[i].nodes[0]
+        slope = weight * self._soft.coordinates.searched_slope(linear.values[i].a, first)
+        return weight, self._parts[i][1][0], slope[:, None] * linear.jacobians[i].A
+
+
+@dataclass(frozen=True)
+class StationWalk:
+    """Where a walk through the stations came to: v (n_v,), and the steps that it took."""
+
+    v: Array
+    steps: int
+
+
+def walk(
+    ledger: Ledger, at_price: Callable[[float], FlatProblem], start: Array, stations: tuple[float, ...] = LONG
+) -> StationWalk:
+    """Go from v (n_v,) at the start through the stations, from one price of the equations to the next.
+
+    Nothing is eliminated from the ledger's problem; `at_price` makes the soft one from rho.  Which of the stations
+    `LONG` and `SHORT` finds more depends on the problem, so that a search alternates them.
+
+    Raises Stopped when the time is over or Ctrl-C was pressed.
+    """
+    by = at_price(stations[0]).coordinates
+    u, steps = by.search(start), 0
+    for rho in stations:
+        u, more = _station(ledger, at_price(rho), u, _ITERATIONS.get(stations, _ITERATIONS[LONG]))
+        steps += more
+    return StationWalk(np.clip(by.natural(u), ledger.staged.lower, ledger.staged.upper), steps)
+
+
+def _station(ledger: Ledger, soft: FlatProblem, u: Array, most: int) -> tuple[Array, int]:
+    """Lower Phi at one price; return where to and in how many steps."""
+    staged, by = soft.staged, soft.coordinates
+    n_theta = staged.layout.n_theta
+    lower, upper = by.search(staged.lower), by.search(staged.upper)
+    unit = np.where(np.arange(u.size) < n_theta, staged.scale, 1.0)
+    is_theta = np.arange(u.size) < n_theta
+    damping, longest = np.where(is_theta, 1.0, _OF_STATES) / unit**2, np.where(is_theta, *_LONGEST) * unit
+    linear = ledger.linearize(by.natural(u))
+    now, mu, still = soft.value(u, linear), _FIRST_MU, 0
+    if not (linear.ok and np.isfinite(now)):
+        return u, 0
+    for step in range(most):
+        equations = NormalEquations(soft.linearized(u, linear), linear)
+        held = ((u <= lower) & (equations.gradient >= 0)) | ((u >= upper) & (equations.gradient <= 0))
+        held |= lower == upper
+        for i in range(_TRIES):
+            du = equations.solve(mu, held, damping)
+            if du is not None:
+                du /= max(1.0, float(np.max(np.abs(du) / longest)))
+                to = np.clip(u + du, lower, upper)
+                trial = ledger.evaluate(by.natural(to))
+                value, promised = soft.value(to, trial), equations.decrease(to - u)
+                gain = (now - value) / promised if promised > 0.0 and np.isfinite(value) else -np.inf
+                if value < now and gain > 1e-4 and (ahead := ledger.linearize(by.natural(to))).ok:
+                    break
+            mu *= 2.0 if i < 4 else 10.0
+        else:
+            return u, step
+        drop = (now - value) / now
+        u, linear, now = to, ahead, value
+        mu *= 0.2 if gain > 0.75 else 0.5 if gain > 0.3 else 1.0
+        still = still + 1 if drop < _STILL else 0
+        if still == 3:
+            return u, step + 1
+    return u, most

@@ -1,0 +1,127 @@
+"""Whether a point is stationary, whatever method came there: the last word on "converged".
+
+Methods judge by their own means: a step that is small because directions are held, a function that falls no more, a
+multiplier test in units of their own.  Here the end is judged anew, with nothing held and no column scaled up, in units
+of the search (an e-fold of what is on logarithmic scale), by what the linear model says of it:
+
+promise   its cost, minimised exactly within the bounds and one unit, falls by nothing beside half the squares.  That is
+          blind along the floor of a sharp valley, where a unit's step is not what the model says
+gradient  |q_j| d_j, bounds that hold apart, is at most a hundredth of the residuals' length |u|, or what errors of the
+          integration leave of it.  That is deaf to what is faint in all directions
+
+Where the gradient alone is too large, a few steps without a search go down the sides of the valley (`finished`): by so
+little that the cost, with its errors of integration, cannot show it, so that no step control would take them.
+
+Notation: u (m,) rows, E (m, n) their derivatives, d (n,) units of the search, q = E^T u.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.solve.fallback_thresholds import RESCUE
+from castfit.solve.residual_plausibility import sizes_in_units
+from castfit.solve.subproblem import RESOLUTION, LocalProblem, active_bounds, small, units_of_search
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.solve.solution import Solution
+    from castfit.solve.staged import Evaluation, Linearization, StagedProblem
+
+
+_MATERIAL = 0.1  # of the largest share: what else is named
+_NAMED = 3
+_STEEP = 1e-2  # of the residuals' length, or of one standard deviation: the steepest slope at a solution
+_AMPLIFIED = 10.0  # times a relative tolerance: errors of the states
+_AT = 1e-6  # units of the search: at a bound
+_STEPS = 24
+_LEAST = 1e-6  # units of the search: the flatter the floor of a valley, the farther off it a long step leads
+_BETTER = 0.8  # of the steepest slope
+
+
+def still_falls(staged: StagedProblem, linear: Linearization) -> tuple[str, ...]:
+    """Name the quantities along which the cost still falls by more than a solution allows; empty at a solution."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        local = LocalProblem(staged, linear)
+        if not local.finite:
+            return ()  # nothing can be told
+        step = local.within(1.0)
+        positions = local.condensed.positions
+        if not small(staged, linear, step.decrease, RESCUE.stationary):
+            share = np.abs(local.condensed.rows.transposed(local.condensed.u) * step.dv[positions])
+        else:
+            share = _steepness(local)
+            if share.max(initial=0.0) <= 1.0:
+                return ()
+    order = np.argsort(-share)[:_NAMED]
+    return tuple(staged.layout.describe(int(positions[j])) for j in order if share[j] >= _MATERIAL * share[order[0]])
+
+
+def finished(staged: StagedProblem, solution: Solution, linear: Linearization) -> tuple[Solution, Linearization]:
+    """Return a solution without the slopes that no step control sees, as far as a few steps bring that about.
+
+    It is the same where nothing is steep, where more is promised than a solution allows, or no step helps.
+    """
+    taken, reach = 0, 1.0
+    if not _theta_alone(staged):
+        return solution, linear
+    with np.errstate(over="ignore", invalid="ignore"):
+        local = LocalProblem(staged, linear)
+        steepest = _steepness(local).max(initial=0.0) if local.finite else 0.0
+        if steepest > 1.0 and not small(staged, linear, local.promise, RESCUE.stationary):
+            return solution, linear  # far from any
+        while steepest > 1.0 and taken < _STEPS and reach > _LEAST:
+            step = local.within(reach)
+            after = staged.linearize(np.clip(linear.v + step.dv, staged.lower, staged.upper))
+            taken += 1
+            there = LocalProblem(staged, after) if after.ok else local
+            left = _steepness(there).max(initial=0.0) if there.finite else np.inf
+            rises = not after.cost <= linear.cost + _error(staged, linear) * _length(linear)
+            if rises or not left < _BETTER * steepest:
+                reach *= 0.1
+                continue
+            active = active_bounds(staged, after.v, step.bound_multipliers)
+            solution = replace(solution, v=after.v, active=active)
+            local, linear, steepest = there, after, left
+    more = Counter(solution.evaluations) + Counter(jacobians=taken)
+    return (replace(solution, evaluations=dict(more)) if taken else solution), linear
+
+
+def _steepness(local: LocalProblem) -> Array:
+    """Return the projected gradient beside what is allowed, (n_x,); zeros where more than theta is a variable.
+
+    There equations and multipliers are part of the answer, and methods solve for these to the last digit.
+    """
+    staged, linear = local.staged, local.linearization
+    if not _theta_alone(staged):
+        return np.zeros(local.condensed.n_x)
+    positions = local.condensed.positions
+    d = units_of_search(staged, linear.v)[positions]
+    slope = local.condensed.rows.transposed(local.condensed.u) * d
+    below, above = ((linear.v - staged.lower)[positions] / d, (staged.upper - linear.v)[positions] / d)
+    held = (below <= _AT) & (slope > 0) | (above <= _AT) & (slope < 0)
+    allowed = _STEEP * max(_length(linear), 1.0) + local.condensed.rows.norms * d * _error(staged, linear)
+    return np.where(held, 0.0, np.abs(slope)) / allowed
+
+
+def _theta_alone(staged: StagedProblem) -> bool:
+    """Tell whether nothing but theta is a variable, within bounds and nothing else, of a sum of squares.
+
+    Other densities may have kinks: the optimum of Laplace's meets some data exactly, where the slope is anything.
+    """
+    return staged.layout.n_v == staged.layout.n_theta and not staged.layout.constrained and staged.least_squares
+
+
+def _length(linear: Evaluation) -> float:
+    """Return |u|, of the rows that tell something."""
+    return float(np.sqrt(2.0 * max(linear.informing_square, 0.0)))
+
+
+def _error(staged: StagedProblem, linear: Evaluation) -> float:
+    """Return what errors of the integration are in the rows, in standard deviations."""
+    part = max(_AMPLIFIED * staged.jitter, RESOLUTION)
+    return part * float(np.sqrt(sum(float(np.sum(s**2)) for s in sizes_in_units(staged, linear))))

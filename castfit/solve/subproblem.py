@@ -1,0 +1,550 @@
+"""The linearized problem at one point: the bounded Gauss-Newton step, its correction, and its multipliers.
+
+    minimise 1/2 |r + J dv|^2   subject to the linearized equations,  lower <= v + dv <= upper,  path constraints
+
+Nodes and inner variables are eliminated (castfit.solve.condensing, or the growth-proof castfit.solve.elimination); what
+is left is a small dense problem (Peifer and Timmer 2007, Eq. 10) in theta, with bounds of nodes as rows.  Of many
+experiments own quantities are eliminated chain by chain (castfit.solve.arrow); then the dense problem is one in
+what they share.  Chains with active constraints along their path, or with nodes at bounds, keep their own quantities
+in it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.solve.arrow import FEW, Arrow, arrow
+from castfit.solve.arrow_step import Hold, hold, solve
+from castfit.solve.block_pivoting import ends_of, lowest_in_box
+from castfit.solve.bounded_lsq import (
+    LinearConstraints,
+    bounded_lsq,
+    column_scale,
+    regularise,
+    split,
+)
+from castfit.solve.condensing import Condensed, condense, expand, recondense
+from castfit.solve.elimination import eliminate
+from castfit.solve.matrices import Tall
+from castfit.solve.residual_plausibility import sizes_in_units
+from castfit.solve.staged import Evaluation, Layout, Linearization, StagedProblem
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array, Index, Mask, Signs
+
+
+_LARGEST = 1e150
+"""The square of a larger number may overflow."""
+
+GAP = 1e-7
+"""Infeasibility of a solution, in units of the states."""
+
+RESOLUTION = 1e-10
+"""Of the data: what rounding leaves of data that are reproduced exactly."""
+
+RIDGE = (1e-8, 1e-15)
+"""What is added to every square of E, scaled by units of the search, in a box; and its part of the sum of these."""
+
+FAINTEST = 1e-6
+"""Of the largest column of E, scaled by units of the search: fainter ones are not scaled up further."""
+
+GROWTH_LIMIT = 1e6
+"""Growth of the nodes over a horizon above which `choose` leaves condensing."""
+
+_FEASIBILITY = 1e-9
+"""Violation of a bound, in units of the variable, that the search for violated bounds takes for rounding."""
+
+
+@dataclass(frozen=True)
+class ActiveSet:
+    """Which bounds of variables (n_v,) and which path constraints (n_c,) were active: -1 lower, +1 upper."""
+
+    variables: Signs
+    path: Signs
+
+
+@dataclass(frozen=True)
+class Step:
+    """A solution of the linearized problem: the step dv (n_v,) of all variables.
+
+    predicted : cost of the linear model after the full step;  residuals (m,) : its residuals
+    decrease : 1/2 |E x|^2: by how much moving the unknowns lowers the cost of the linear model once the gaps are
+        closed; half a chi-square distance.  Of a step in a box: by how much the cost of the linear model falls in all
+    bound_multipliers (n_v,), path_multipliers (n_c,), closure_multipliers (n_e,) : positive at an upper bound
+    feasible : whether the linearized constraints can be met
+    """
+
+    dv: Array
+    predicted: float
+    decrease: float
+    active: ActiveSet
+    bound_multipliers: Array
+    path_multipliers: Array
+    closure_multipliers: Array
+    residuals: Array
+    feasible: bool
+
+
+class LocalProblem:
+    """A staged problem linearized at a point.
+
+    `warm` is the active set of an earlier subproblem.  Singular values of the scaled condensed Jacobian below
+    `regularisation` times the largest are enlarged (Eq. 23).
+    """
+
+    def __init__(
+        self,
+        staged: StagedProblem,
+        linearization: Linearization,
+        *,
+        warm: ActiveSet | None = None,
+        regularisation: float = 0.0,
+        condensed: Condensed | None = None,
+    ) -> None:
+        self.staged, self.linearization = staged, linearization
+        self.condensed = choose(staged.layout, linearization, staged.scale) if condensed is None else condensed
+        self._warm = warm
+        self._regularisation = regularisation
+        self._arrows: dict[bytes, Arrow] = {}
+        self._holds: dict[bytes, Hold] = {}
+
+    def moved(self, staged: StagedProblem, linearization: Linearization) -> LocalProblem:
+        """Return the problem at the same point with other bounds or constants of rows; derivatives are the same."""
+        same = linearization is self.linearization
+        condensed = self.condensed if same else recondense(self.condensed, linearization)
+        return LocalProblem(staged, linearization, regularisation=self._regularisation, condensed=condensed)
+
+    @cached_property
+    def column_scale(self) -> Array:
+        """Typical magnitudes of the unknowns, (n_x,): inverse column norms of E where nothing better is known.
+
+        Columns of zeros but for rounding do not count as much as those that data see.
+        """
+        if self.condensed.scale is not None:
+            return self.condensed.scale
+        size = self.condensed.rows.norms
+        size = np.maximum(size, FAINTEST * float((size * self._unit).max(initial=0.0)) / self._unit)
+        return 1.0 / np.where(size > 0.0, size, 1.0)
+
+    @cached_property
+    def _unit(self) -> Array:
+        """One unit of the search for every unknown, (n_x,)."""
+        return units_of_search(self.staged, self.linearization.v)[self.condensed.positions]
+
+    def _arrow(self, tied: Mask) -> Arrow:
+        """Return the rows as an arrow, own unknowns of tied chains in its border."""
+        key = tied.tobytes()
+        if key not in self._arrows:
+            self._arrows[key] = arrow(self.condensed.rows, self.column_scale, tied)
+        return self._arrows[key]
+
+    @cached_property
+    def _tied(self) -> Mask:
+        """Chains that have nodes which stay unknown, equations along the path, or constraints that were active."""
+        layout = self.staged.layout
+        tied = np.array([part.e.size > 0 for part in self.condensed.chains], dtype=np.bool_)
+        pinned = np.zeros(self.condensed.c.size, dtype=np.bool_)
+        pinned[self._pinned] = True
+        self._tie(tied, pinned)
+        if self._warm is not None:
+            for i, chain in enumerate(layout.chains):
+                at_bound = (self._warm.variables[of].any() for of in (chain.nodes, chain.inner))
+                tied[i] |= any(at_bound)
+        return tied
+
+    def _tie(self, tied: Mask, path: Mask) -> None:
+        """Mark the chains that some path constraints and relations (n_c,) depend on by their own unknowns."""
+        if not path.any():
+            return
+        of = self.condensed.path
+        for i in range(len(tied)):
+            tied[i] |= bool(path[of.starts[i] : of.starts[i + 1]].any())
+        some = of.tail.taken(np.flatnonzero(path[int(of.starts[-1]) :]))
+        moved = np.zeros(of.width, dtype=np.bool_)
+        moved[some.column] = True
+        moved &= self._arrow(np.zeros_like(tied)).place < 0
+        for i, part in enumerate(self.condensed.chains):
+            tied[i] |= bool(moved[part.columns].any())
+
+    @cached_property
+    def _tall(self) -> Tall:
+        """The rows as a dense matrix, factored; residuals of other points have the same."""
+        return Tall(self.condensed.rows.dense)
+
+    def _factored(self, u: Array, damping: Array | None) -> tuple[Array, Tall]:
+        """Return residuals u (m,) and rows of the dense problem, with those that hold singular directions or damp."""
+        tall, held = self._tall, self._held
+        if damping is not None:
+            extra = np.concatenate([self._singular[0], np.diag(damping)])
+            held = Tall(np.concatenate([tall.R, extra]))
+        return np.concatenate([tall.seen(u), np.zeros(held.m - len(tall.R))]), held
+
+    @cached_property
+    def _held(self) -> Tall:
+        """The triangle of the rows with those that hold singular directions."""
+        tall, extra = self._tall, self._singular[0]
+        return Tall(np.concatenate([tall.R, extra])) if len(extra) else tall.alone
+
+    @cached_property
+    def _eliminates(self) -> bool:
+        """Whether own unknowns are eliminated chain by chain."""
+        return self.condensed.rows.own_count > FEW and not self._arrow(self._tied).trivial
+
+    @cached_property
+    def _singular(self) -> tuple[Array, Array, float]:
+        """Rows that hold singular directions (k, n_x), those directions (n_x, k), and the condition number.
+
+        Closure rows determine directions as well, which E need not see, and so do equal bounds: what counts is E within
+        what they leave free.
+        """
+        D, n_x = self.column_scale, self.condensed.n_x
+        fixed = self.staged.lower[self.condensed.positions] == self.staged.upper[self.condensed.positions]
+        closure = np.concatenate([self.condensed.F, self.condensed.path.taken(self._pinned)]) * D
+        if len(closure) or fixed.any():
+            free: Array = np.eye(n_x)[:, ~fixed]
+            closure = closure @ free
+            Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
+            rows = self._tall.R * D @ Z
+            found = regularise(rows, threshold=self._regularisation, scale=np.ones(int(Z.shape[1])))
+            damping, directions = found.damping @ Z.T / D, Z @ found.directions
+        else:  # by the decomposition that the step needs, too
+            found = regularise(self._tall.alone, threshold=self._regularisation, scale=D)
+            damping, directions = found.damping, found.directions
+        w = found.singular_values
+        condition = float(w[0] / w[-1]) if w.size and w[-1] > 0 else np.inf
+        if self._regularisation == 0.0:
+            return np.empty((0, n_x)), np.empty((n_x, 0)), condition
+        return damping, directions, condition
+
+    @property
+    def _pinned(self) -> Index:
+        """Path constraints that determine directions, too: equations, and those that were active before."""
+        lower, upper = self.staged.layout.path_limits
+        pinned = lower == upper
+        if self._warm is not None:
+            pinned |= self._warm.path != 0
+        return np.flatnonzero(pinned)
+
+    def _hold(self, tied: Mask) -> Hold:
+        """Find the singular directions of an arrow."""
+        key = tied.tobytes()
+        if key not in self._holds:
+            condensed, of = self.condensed, self._arrow(tied)
+            positions = condensed.positions
+            pinned = np.concatenate([condensed.closure.dense, condensed.path.taken(self._pinned)])[:, of.border]
+            self._holds[key] = hold(
+                of.compressed(condensed.u),
+                self.staged.lower[positions] == self.staged.upper[positions],
+                pinned * self.column_scale[of.border],
+                self._regularisation,
+            )
+        return self._holds[key]
+
+    @property
+    def condition(self) -> float:
+        """Condition number of the column-scaled condensed Jacobian; an estimate where own unknowns are eliminated."""
+        return self._hold(self._tied).condition if self._eliminates else self._singular[2]
+
+    @property
+    def held_directions(self) -> int:
+        """Number of singular directions that are held."""
+        return self._hold(self._tied).count if self._eliminates else self._singular[1].shape[1]
+
+    @property
+    def finite(self) -> bool:
+        """Whether no number overflowed in condensing, or would when squared; there are steps only then."""
+        return self._is_finite(self.condensed)
+
+    def direction(self, *, damping: Array | None = None) -> Step:
+        """Return the Gauss-Newton step, with rows  damping[j] x[j]  appended to E, (n_x,) (Levenberg-Marquardt)."""
+        return self._solve(self.condensed, self.linearization, damping)
+
+    def within(self, radius: float) -> Step:
+        """Return the step of least cost of the linear model in a box of so many units of the search; nothing is held.
+
+        A ridge of `RIDGE` makes it unique.
+        """
+        unit, positions, ridge = self._unit, self.condensed.positions, min(self._ridge, _LARGEST)
+        most = np.where(np.isin(positions, self.staged.eliminated), np.inf, radius) * unit
+        local = self._unheld
+        guess = np.zeros(unit.size, dtype=np.int8)
+        if not local._eliminates:
+            R = self._tall.R * unit
+            low, high = ((end - self.linearization.v)[positions] for end in (self.staged.lower, self.staged.upper))
+            low, high = np.maximum(low, -most) / unit, np.minimum(high, most) / unit
+            H, c = R.T @ R + ridge * np.eye(unit.size), R.T @ self._tall.seen(self.condensed.u)
+            with suppress(np.linalg.LinAlgError):  # not positive definite but for rounding
+                guess = ends_of(lowest_in_box(H, c, low, high), low, high)
+        reach = Reach(most, unit, guess)
+        return local._solve(self.condensed, self.linearization, np.sqrt(ridge) / unit, reach)
+
+    @property
+    def _ridge(self) -> float:
+        with np.errstate(over="ignore"):
+            return RIDGE[0] + RIDGE[1] * float(((self.condensed.rows.norms * self._unit) ** 2).sum())
+
+    @cached_property
+    def _unheld(self) -> LocalProblem:
+        """The same in which nothing is held."""
+        if self._regularisation == 0.0:
+            return self
+        other = copy(self)
+        for known in ("_singular", "_held", "_unheld", "promise"):
+            other.__dict__.pop(known, None)
+        other._regularisation, other._holds = 0.0, {}
+        return other
+
+    @cached_property
+    def promise(self) -> float:
+        """By how much the cost of the linear model falls within one unit of the search; nothing is held.
+
+        What singular directions promise beyond that, data cannot tell from nothing.  Infinite where numbers overflow:
+        nothing is taken for an optimum there.
+        """
+        return self.within(1.0).decrease if np.isfinite(self._ridge) else np.inf
+
+    def correction(self, evaluation: Evaluation, like: Step | None = None) -> Step | None:
+        """Return the simplified Gauss-Newton step from another point: its values, the matrices of this one (Eq. 15).
+
+        None if numbers overflow on the way.  The search for its active constraints begins with those of a step `like`
+        it.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            there = recondense(self.condensed, evaluation)
+        active = None if like is None else like.active
+        return self._solve(there, evaluation, None, active=active) if self._is_finite(there) else None
+
+    @cached_property
+    def _path(self) -> Index:
+        """Which path constraints are not padding."""
+        lower, upper = self.staged.layout.path_limits
+        return np.flatnonzero(np.isfinite(lower) | np.isfinite(upper))
+
+    def _is_finite(self, condensed: Condensed) -> bool:
+        numbers = [condensed.u, condensed.e, condensed.c[self._path]]
+        numbers += [*condensed.rows.blocks, condensed.rows.tail.entry, *condensed.closure.blocks]
+        numbers += [condensed.path.taken(self._path)] if self._path.size else []
+        numbers += [block for part in condensed.chains for block in (part.g, part.G, part.h)]
+        return all(bool((np.abs(block) < _LARGEST).all()) for block in numbers)
+
+    def _solve(
+        self,
+        condensed: Condensed,
+        at: Evaluation,
+        damping: Array | None,
+        reach: Reach | None = None,
+        active: ActiveSet | None = None,
+    ) -> Step:
+        """Solve with the bounds of those nodes and inner variables only that would be violated without.
+
+        Thousands of bounds are rarely active: solve, look what is violated, add those rows, solve again.  What nothing
+        violates is the solution with all of them.  The same goes for path constraints, and for relations of own
+        quantities, where own unknowns are eliminated.
+        """
+        staged = self.staged
+        lower, upper = staged.lower - at.v, staged.upper - at.v
+        limits = lower[condensed.positions], upper[condensed.positions]
+        if reach is not None:
+            limits = np.maximum(limits[0], -reach.most), np.minimum(limits[1], reach.most)
+        slack = _FEASIBILITY * np.maximum(staged.scale, np.abs(at.v))
+        unknown = np.zeros(at.v.size, dtype=bool)
+        unknown[condensed.positions] = True
+        none = np.zeros(condensed.e.size, dtype=np.int8)
+        active = (
+            active
+            or self._warm
+            or ActiveSet(np.zeros(at.v.size, dtype=np.int8), np.zeros(condensed.c.size, dtype=np.int8))
+        )
+        if reach is not None:
+            active = ActiveSet(active.variables.copy(), active.path)
+            active.variables[condensed.positions] = reach.guess
+        chosen = (active.variables != 0) & ~unknown
+        tied = self._tied.copy() if self._eliminates else np.zeros(0, dtype=np.bool_)
+        scale = self.column_scale if reach is None else reach.unit
+        dense = None if self._eliminates else self._factored(condensed.u, damping)
+        while True:
+            path = self._path if dense is not None else self._of_border(self._arrow(tied), tied)
+            rows, places = _rows(staged, condensed, lower, upper, chosen, path)
+            ends = [places.size, places.size + path.size]
+            guess = active.variables[condensed.positions]
+            guess_rows = np.concatenate([active.variables[places], active.path[path], none])
+            if dense is not None:
+                found = bounded_lsq(
+                    *dense, lower=limits[0], upper=limits[1], rows=rows, scale=scale,
+                    bounds_active=guess, rows_active=guess_rows,
+                )  # fmt: skip
+            else:
+                within = self._arrow(tied)
+                of_border = LinearConstraints(rows.g, rows.G[:, within.border], rows.lower, rows.upper)
+                found = solve(
+                    within.compressed(condensed.u), self._hold(tied), lower=limits[0], upper=limits[1], rows=of_border,
+                    damping=damping, bounds_active=guess, rows_active=guess_rows,
+                )  # fmt: skip
+            dv = expand(condensed, found.x)
+            of_places, of_path, _ = np.split(found.rows_active, ends)
+            active = ActiveSet(np.zeros_like(active.variables), np.zeros_like(active.path))
+            active.variables[condensed.positions], active.variables[places] = found.bounds_active, of_places
+            active.path[path] = of_path
+            violated = ((dv < lower - slack) | (dv > upper + slack)) & ~unknown & ~chosen
+            chosen |= violated
+            if not (violated.any() if dense is not None else self._ties(condensed, found.x, tied, violated, path)):
+                break
+        moved = condensed.rows.times(found.x)
+        residuals = condensed.u + moved
+        decrease = 0.5 * float(moved @ moved)
+        if reach is not None:
+            # Where bounds hold back, or the box does, the cost would go on falling: by more than the square says.
+            decrease = max(decrease, 0.5 * float((condensed.u - residuals) @ (condensed.u + residuals)))
+            inside = (dv > lower) & (dv < upper) & unknown
+            active.variables[inside] = 0  # the ends of the box are no bounds
+        bound_multipliers = np.zeros(staged.layout.n_v)
+        of_places, of_path, of_closure = np.split(found.row_multipliers, ends)
+        bound_multipliers[condensed.positions], bound_multipliers[places] = found.bound_multipliers, of_places
+        bound_multipliers[unknown & (active.variables == 0)] = 0.0
+        path_multipliers = np.zeros(condensed.c.size)
+        path_multipliers[path] = of_path
+        return Step(
+            dv=dv,
+            predicted=0.5 * float(residuals @ residuals),
+            decrease=decrease,
+            active=active,
+            bound_multipliers=bound_multipliers,
+            path_multipliers=path_multipliers,
+            closure_multipliers=of_closure,
+            residuals=residuals,
+            feasible=found.feasible,
+        )
+
+    def _of_border(self, within: Arrow, tied: Mask) -> Index:
+        """Return the path constraints and relations that own unknowns do not enter which are eliminated."""
+        of = self.condensed.path
+        mine = np.zeros(self.condensed.c.size, dtype=np.bool_)
+        for i in np.flatnonzero(tied | ~within.free).tolist():
+            mine[of.starts[i] : of.starts[i + 1]] = True
+        first = int(of.starts[-1])
+        outside = np.zeros(of.tail.shape[0], dtype=np.bool_)
+        outside[of.tail.row[within.place[of.tail.column] < 0]] = True
+        mine[first:] = ~outside
+        return self._path[mine[self._path]]
+
+    def _ties(self, condensed: Condensed, x: Array, tied: Mask, violated: Mask, path: Index) -> bool:
+        """Tie the chains whose nodes, path constraints or relations a step would violate; tell whether there are any.
+
+        Also where they are tied already, so that more rows are needed.
+        """
+        again = bool(violated.any())
+        for i, chain in enumerate(self.staged.layout.chains) if again else ():
+            tied[i] |= bool(violated[chain.nodes].any() or violated[chain.inner].any())
+        others = np.setdiff1d(self._path, path)
+        if others.size:
+            low, high = (limits[others] for limits in self.staged.layout.path_limits)
+            value = (condensed.c + condensed.path.times(x))[others]
+            slack = _FEASIBILITY * (self.staged.layout.path_units[others] + np.abs(condensed.c[others]))
+            beyond = np.zeros(condensed.c.size, dtype=np.bool_)
+            beyond[others] = (value < low - slack) | (value > high + slack)
+            self._tie(tied, beyond)
+            again |= bool(beyond.any())
+        return again
+
+
+def choose(layout: Layout, linearization: Linearization, scale: Array | None = None) -> Condensed:
+    """Condense, or eliminate by orthogonal factors the chains whose nodes grow too much over the horizon.
+
+    The relative error of a condensed step is 1e-16 times the growth (measured for x'' = mu^2 x with mu = 2 ... 24,
+    growth 3 ... 4e9: between 4e-17 and 3e-16 times), so ten digits are left at the limit of 1e6.  Below it condensing
+    is the better choice at any size: two to six times faster, and without further unknowns.  `scale` (n_v,) are typical
+    magnitudes of all variables.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        condensed = condense(layout, linearization)
+        unsafe = [i for i, part in enumerate(condensed.chains) if not part.growth(scale) <= GROWTH_LIMIT]
+    return eliminate(layout, linearization, scale, chains=unsafe) if unsafe else condensed
+
+
+@dataclass(frozen=True)
+class Reach:
+    """A box around a point: how far unknowns may move, their units, which ends are likely to hold them, (n_x,) each."""
+
+    most: Array
+    unit: Array
+    guess: Signs
+
+
+def units_of_search(staged: StagedProblem, v: Array) -> Array:
+    """Return one unit of the search for every variable, (n_v,), whatever the units of data, states and time.
+
+    An e-fold of a logarithm; else the width of the bounds, or the magnitude where that is less.
+    """
+    n = staged.layout.n_theta
+    zero = np.zeros(v.size, dtype=np.bool_)
+    zero[:n] = staged.start[:n] == 0.0
+    return units_between(staged.lower, staged.upper, np.maximum(np.abs(v), staged.scale), zero, staged.logarithmic)
+
+
+def units_between(lower: Array, upper: Array, magnitude: Array, zero: Mask, logarithmic: Mask) -> Array:
+    """Return the same from bounds and magnitudes (n_v,); `zero` tells what starts there."""
+    width = upper - lower
+    known = np.isfinite(width) & (width > 0.0)
+    magnitude = np.where(zero & known, np.inf, magnitude)  # the scale of zero is no magnitude
+    unit = np.where(known, np.minimum(width, magnitude), magnitude)
+    unit[np.flatnonzero(logarithmic)] = 1.0
+    return unit
+
+
+def small(staged: StagedProblem, linear: Evaluation, decrease: float, tolerance: float) -> bool:
+    """Tell whether a promised decrease of the cost is less than a part of half the squares, or than rounding."""
+    rounding = sum(float(np.sum((RESOLUTION * s) ** 2)) for s in sizes_in_units(staged, linear))
+    return decrease <= tolerance * linear.informing_square + rounding
+
+
+def active_bounds(staged: StagedProblem, v: Array, multiplier: Array) -> Signs:
+    """Mark the bounds that hold a variable: those of nonzero multiplier, and fixed variables."""
+    active = np.zeros(v.size, dtype=np.int8)
+    near = 1e-7 * np.maximum(staged.scale, np.abs(v))
+    active[(multiplier < 0) & (v - staged.lower <= near)] = -1
+    active[(multiplier > 0) & (staged.upper - v <= near)] = 1
+    active[staged.lower == staged.upper] = -1
+    return active
+
+
+def _rows(
+    staged: StagedProblem,
+    condensed: Condensed,
+    lower: Array,
+    upper: Array,
+    chosen: NDArray[np.bool_],
+    path: Index,
+) -> tuple[LinearConstraints, Index]:
+    """Write bounds of the chosen nodes and inner variables, chosen path constraints and closure as rows.
+
+    Also returns the positions in v of the first kind, in the order of their rows.
+    """
+    n_x = condensed.n_x
+    parts: list[tuple[Array, Array, Array, Array]] = []
+    places: list[Index] = [np.empty(0, dtype=np.intp)]
+    for part in condensed.chains:
+        chain = part.chain
+        for positions, affine in ((chain.nodes, lambda p=part: (p.g, p.G)), (chain.inner, part.inner)):
+            real = chosen[positions]
+            if not real.any():
+                continue
+            offset, slope = affine()
+            at = positions[real]
+            wide = np.zeros((at.size, n_x))
+            wide[:, part.columns] = slope[real]
+            parts.append((offset[real], wide, lower[at], upper[at]))
+            places.append(at)
+    low, high = staged.layout.path_limits
+    parts.append((condensed.c[path], condensed.path.taken(path), low[path], high[path]))
+    zero = np.zeros(condensed.e.size)
+    parts.append((condensed.e, condensed.F, zero, zero))
+    g, G, low, high = (np.concatenate([p[i] for p in parts]) for i in range(4))
+    return LinearConstraints(g, G, low, high), np.concatenate(places)

@@ -1,0 +1,166 @@
+"""Derivatives by backward integration: of matching conditions, and of the cost in single shooting.
+
+**Matching conditions.**  Where every measured time is a node, rows depend on nodes and parameters alone, and only the
+ends of the stages have to be differentiated.  For a direction d of the states at the end of stage k (Aydogmus and Tor
+2018, Eqs. 16 and 17, with the signs that agree with finite differences)
+
+    lambda' = -lambda f_x,   lambda(t_{k+1}) = d,      d . dx/ds_k = lambda(t_k),      d . dx/dp = int lambda f_p dt
+
+is one backward integration, whatever the number of parameters.  All n_x unit vectors give the whole Jacobian, one
+direction per stage the gradient of a scalar such as h_k = |x_k - s_{k+1}|^2, for which d = 2 (x_k - s_{k+1}).
+
+Jumps at the end of a stage come after the integration: d is carried back through them.
+
+**The cost** of single shooting is one number: adjoint states start at zero behind the last datum, grow by  r . dr/dx
+at every datum on the way back, and end as the gradient.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.solve.staged import Failure
+from castfit.transcribe.segments import DirectionalDerivatives
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from castfit._support.arrays import Array, Index
+    from castfit.problem.parameter_map import Natural
+    from castfit.solve.staged import Chain
+    from castfit.transcribe.segments import Integration, Seeds, Sweep
+
+
+def by_adjoint(
+    sweep: Sweep,
+    chains: Sequence[Chain],
+    naturals: Sequence[Natural],
+    seeds: Sequence[Seeds],
+    moving: Sequence[Index],
+    directions: Sequence[Array] | None,
+) -> DirectionalDerivatives:
+    """Differentiate the ends of all stages, and the states at data, which stand at nodes.
+
+    Everything comes per condition: `moving`, the columns of q that have a direction, after the node's own n_x;
+    `directions` (K, n_x) of each stage's end, by default all unit vectors.
+    """
+    n_x, n_z = sweep.x[0].shape[2], sweep.z[0].shape[2]
+    widths = [n_x + columns.size for columns in moving]
+    rows = n_x if directions is None else 1
+    dx = [np.zeros((*at.shape[:2], n_x, w)) for at, w in zip(sweep.x, widths, strict=True)]
+    dz = [np.zeros((*at.shape[:2], n_z, w)) for at, w in zip(sweep.z, widths, strict=True)]
+    end = [np.full((at.shape[0], rows, w), np.nan) for at, w in zip(sweep.x, widths, strict=True)]
+    failures: list[Failure] = []
+    broken: set[tuple[int, int]] = set()
+    for run in sweep.runs:
+        outputs = run.found.x.shape[1]
+        carried = [
+            _through_jumps(sweep, run, lane, naturals[i], None if directions is None else directions[i][j])
+            for lane, (i, j) in enumerate(run.members)
+        ]
+        enters = np.zeros((len(run.members), rows, outputs, n_x))
+        enters[:, :, -1] = [d for d, _ in carried]
+        found = run.integrator.adjoint(run.lanes, run.found, enters)
+        of_algebra = _at_nodes(run, seeds, max(widths)) if n_z else None
+        for lane, (i, j) in enumerate(run.members):
+            w, seed, piece = widths[i], seeds[i], sweep.laid.chains[i].pieces[j]
+            end[i][j, :, :n_x] = found.x0[lane]
+            by_q = found.p[lane] @ seed.of_piece(j)
+            if seed.edges is not None:
+                length = seed.edges[j + 1] - seed.edges[j]
+                by_q = by_q + np.outer(found.start[lane], seed.edges[j]) + np.outer(found.duration[lane], length)
+            end[i][j, :, n_x:] = by_q + carried[lane][1] @ naturals[i].de[:, moving[i]]
+            at_node = run.integrator.grid[piece.at] == 0.0
+            at_node |= run.lanes.duration[lane] == 0.0  # nothing happens on the way
+            dx[i][j, piece.points[at_node], :, :n_x] = np.eye(n_x)
+            if of_algebra is not None:
+                dz[i][j, piece.points[at_node]] = of_algebra[lane, piece.at[at_node], :, :w]
+        known = {failure.lane for failure in run.found.failures}
+        for failure in found.failures:
+            i, j = run.members[failure.lane]
+            broken.add((i, j))
+            if failure.lane not in known:
+                detail = f"the adjoint states could not be integrated ({failure.detail})"
+                failures.append(Failure(chains[i].name, j, failure.cause, detail))
+    for i, j in broken:
+        end[i][j] = np.nan
+    return DirectionalDerivatives(dx, dz, end, tuple(failures))
+
+
+def _through_jumps(
+    sweep: Sweep, run: Integration, lane: int, natural: Natural, direction: Array | None
+) -> tuple[Array, Array]:
+    """Return directions (n, n_x) before the jumps at a stage's end, and what the jumps add along e, (n, n_e)."""
+    i, j = run.members[lane]
+    pieces, n_x = sweep.laid.chains[i], run.found.x.shape[2]
+    after = np.eye(n_x) if direction is None else direction[None]
+    crossing = pieces.division.crossings[j]
+    if crossing is None:
+        return after, np.zeros((after.shape[0], natural.e.size))
+    u, du = pieces.pieces[j].inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
+    _, by_x, by_e = crossing.slopes(run.found.x[lane, -1], natural.e, u, du)
+    return after @ by_x, after @ by_e
+
+
+def _at_nodes(run: Integration, seeds: Sequence[Seeds], width: int) -> Array:
+    """Return how algebraic states move with the node at which they are read, (L, m, n_z, width)."""
+    count, outputs, n_x = run.found.x.shape
+    dx = np.zeros((count, outputs, n_x, width))
+    dx[..., :n_x] = np.eye(n_x)
+    dp = np.zeros((count, run.lanes.p.shape[1], width))
+    for lane, (i, j) in enumerate(run.members):
+        own = seeds[i].of_piece(j)
+        dp[lane, :, n_x : n_x + own.shape[1]] = own
+    return run.integrator.algebraic_slopes(run.lanes, run.found, dx, dp)
+
+
+def gradient_by_adjoint(
+    sweep: Sweep,
+    chains: Sequence[Chain],
+    naturals: Sequence[Natural],
+    seeds: Sequence[Seeds],
+    moving: Sequence[Index],
+    enters: Sequence[tuple[Array, Array]],
+) -> tuple[list[Array], tuple[Failure, ...]]:
+    """Differentiate a sum over the points of whole experiments by q, but not what depends on q there directly.
+
+    `moving` are per condition the columns of q that move anything, `enters` the derivatives of the sum by states
+    (1, M, n_x) and algebraic states (1, M, n_z) at the points.  Returns per condition (n_q,), and why some could not
+    be integrated.
+    """
+    out = [np.zeros(at.dp.shape[1]) for at in naturals]
+    behind = [np.zeros(at.a.size) for at in naturals]  # by the states after each piece's end
+    failures: list[Failure] = []
+    for run in reversed(sweep.runs):
+        count, outputs, n_x = run.found.x.shape
+        by_x, by_z = np.zeros((count, outputs, n_x)), np.zeros((count, outputs, run.found.z.shape[2]))
+        for lane, (i, j) in enumerate(run.members):
+            piece = sweep.laid.chains[i].pieces[j]
+            np.add.at(by_x[lane], piece.at, enters[i][0][0, piece.points])
+            np.add.at(by_z[lane], piece.at, enters[i][1][0, piece.points])
+            before, by_e = _through_jumps(sweep, run, lane, naturals[i], behind[i])
+            by_x[lane, -1] += before[0]
+            out[i][moving[i]] += by_e[0] @ naturals[i].de[:, moving[i]]
+        by_p = np.zeros(run.lanes.p.shape)
+        if by_z.size:
+            through, by_p = run.integrator.algebraic_products(run.lanes, run.found, by_z)
+            by_x = by_x + through
+        found = run.integrator.adjoint(run.lanes, run.found, by_x[:, None])
+        for lane, (i, j) in enumerate(run.members):
+            seed = seeds[i]
+            behind[i] = found.x0[lane, 0]
+            out[i][moving[i]] += (found.p[lane, 0] + by_p[lane]) @ seed.of_piece(j)
+            if seed.edges is not None:
+                length = seed.edges[j + 1] - seed.edges[j]
+                out[i][moving[i]] += found.start[lane, 0] * seed.edges[j] + found.duration[lane, 0] * length
+        known = {failure.lane for failure in run.found.failures}
+        for failure in found.failures:
+            i, _ = run.members[failure.lane]
+            if failure.lane not in known:
+                detail = f"the adjoint states could not be integrated ({failure.detail})"
+                failures.append(Failure(chains[i].name, 0, failure.cause, detail))
+    for i, natural in enumerate(naturals):
+        out[i][moving[i]] += behind[i] @ natural.da[:, moving[i]]
+    return out, tuple(failures)

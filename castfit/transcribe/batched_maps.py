@@ -1,0 +1,178 @@
+"""How the parameters and initial states of all experiments follow from theta, in one call.
+
+Of each experiment alone `castfit.problem.parameter_map` tells the same, to the last bit; here all expressions are one
+function of CasADi, and everything else is a few moves of arrays.
+
+Notation: C experiments, y = (p, a) of each (n_y,), n natural values of theta; dy_i (n_y, n_q) by the q of experiment i,
+one after the other in a flat array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.casadi_functions import Buffered, Built
+from castfit.problem.parameter_map import MappedExpressions
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Index
+    from castfit.model.model import Model
+    from castfit.problem.compiled_experiments import Condition
+    from castfit.problem.parameter_map import Link
+
+
+_FUNCTIONS: Built[Model, dict[tuple[int, ...], tuple[tuple[ca.Function, ...], Buffered]]] = Built()
+"""Of the same parts one function; it is kept with these, since they are told apart by their addresses."""
+
+
+@dataclass(frozen=True)
+class Linked:
+    """The links of some experiments; base (C, n_y), all else (n,).
+
+    direct : entry of n, place in y, place in dy;  numbers : arguments of the expressions that are numbers
+    known : which arguments are entries of n, and which;  values : where values of expressions stand in y
+    slopes : place among all derivatives of expressions, in dy, and the entry of n
+    starts (C + 1,) : where the derivatives of each experiment begin
+    """
+
+    base: Array
+    direct: tuple[Index, Index, Index]
+    numbers: Array
+    known: tuple[Index, Index]
+    values: Index
+    slopes: tuple[Index, Index, Index]
+    starts: Index
+    evaluate: Buffered | None
+
+    def at(self, n: Array) -> tuple[Array, Array] | None:
+        """Return y (C, n_y) at natural values n, and the derivatives of expressions there, which `slopes_at` wants.
+
+        None if an expression cannot be computed.
+        """
+        y = self.base.copy()
+        flat = y.reshape(-1)
+        entry, place, _ = self.direct
+        flat[place] = n[entry]
+        if self.evaluate is None:
+            return y, np.empty(0)
+        arguments = self.numbers.copy()
+        arguments[self.known[0]] = n[self.known[1]]
+        self.evaluate.arguments["a"][0] = arguments
+        self.evaluate()
+        found = self.evaluate.results["values"][0]
+        flat[self.values] = found
+        return (y, self.evaluate.results["slopes"][0][self.slopes[0]]) if np.isfinite(found).all() else None
+
+    def slopes_at(self, by_n: Array, slope: Array) -> Array | None:
+        """Return dy, flat, from what `at` returned and the derivatives of n by theta; None as there."""
+        dy = np.zeros(int(self.starts[-1]))
+        entry, _, place = self.direct
+        dy[place] = slope[entry]
+        if self.evaluate is None:
+            return dy
+        _, place, entry = self.slopes
+        found = by_n * slope[entry]
+        dy[place] = found
+        return dy if np.isfinite(found).all() else None
+
+
+def linked(model: Model, conditions: Sequence[Condition]) -> Linked | None:
+    """Return the links of some experiments; None if they are of another kind."""
+    links = [c.link for c in conditions]
+    if any(link.n_e or not all(isinstance(part, MappedExpressions) for part in link.parts) for link in links):
+        return None
+    n_y = links[0].base.size
+    if any(link.base.size != n_y for link in links):
+        return None
+    starts = np.concatenate([[0], np.cumsum([n_y * link.of.size for link in links])]).astype(np.intp)
+    direct: list[Index] = []
+    for i, (link, c) in enumerate(zip(links, conditions, strict=True)):
+        q = np.flatnonzero(link.of >= 0)
+        rows = link.of[q]
+        direct.append(np.array([c.theta[q], i * n_y + rows, starts[i] + rows * link.of.size + q], dtype=np.intp))
+    parts = [(i, part) for i, link in enumerate(links) for part in link.parts if isinstance(part, MappedExpressions)]
+    numbers, known, values, slopes = _arranged(links, conditions, parts, starts)
+    return Linked(
+        np.array([link.base for link in links]),
+        _rows(direct),
+        numbers,
+        known,
+        values,
+        slopes,
+        starts,
+        _function(model, [part for _, part in parts]) if parts else None,
+    )
+
+
+def _rows(columns: Sequence[Index]) -> tuple[Index, Index, Index]:
+    a, b, c = np.concatenate([np.empty((3, 0), dtype=np.intp), *columns], axis=1)
+    return a, b, c
+
+
+def _arranged(
+    links: Sequence[Link],
+    conditions: Sequence[Condition],
+    parts: Sequence[tuple[int, MappedExpressions]],
+    starts: Index,
+) -> tuple[Array, tuple[Index, Index], Index, tuple[Index, Index, Index]]:
+    """Say where arguments come from, and where values and derivatives go."""
+    numbers = np.concatenate([np.empty(0), *(part.numbers for _, part in parts)])
+    at_known: list[Index] = []
+    entry_known: list[Index] = []
+    values: list[Index] = []
+    slopes: list[Index] = []
+    argument = derivative = 0
+    for i, part in parts:
+        link, theta = links[i], conditions[i].theta
+        n_y, n_q, m, n_a = link.base.size, link.of.size, part.rows.size, part.source.size
+        j = np.flatnonzero(part.source >= 0)
+        q = part.source[j]
+        at_known.append(argument + j)
+        entry_known.append(theta[q])
+        values.append(i * n_y + part.rows)
+        row, column = np.repeat(np.arange(m), j.size), np.tile(np.arange(j.size), m)
+        # CasADi writes matrices by columns.
+        slopes.append(
+            np.array(
+                [
+                    derivative + j[column] * m + row,
+                    starts[i] + part.rows[row] * n_q + q[column],
+                    theta[q[column]],
+                ],
+                dtype=np.intp,
+            )
+        )
+        argument, derivative = argument + n_a, derivative + m * n_a
+    none = np.empty(0, dtype=np.intp)
+    return (
+        numbers,
+        (np.concatenate([none, *at_known]), np.concatenate([none, *entry_known])),
+        np.concatenate([none, *values]),
+        _rows(slopes),
+    )
+
+
+def _function(model: Model, parts: Sequence[MappedExpressions]) -> Buffered:
+    """Return the values and derivatives of all parts as one function of all their arguments."""
+    known = _FUNCTIONS.get(model, lambda _: {})
+    key = tuple(id(part.first) for part in parts)
+    if key not in known:
+        inside = [ca.SX.sym("a", part.source.size) for part in parts]
+        found = [cast("list[ca.SX]", part.first(a)) for part, a in zip(parts, inside, strict=True)]
+        function = ca.Function(
+            "linked",
+            [ca.vertcat(*inside)],
+            [
+                ca.densify(ca.vertcat(*(of[0] for of in found))),
+                ca.vertcat(*(ca.vec(ca.densify(of[1])) for of in found)),
+            ],
+            ["a"],
+            ["values", "slopes"],
+        )
+        known[key] = tuple(part.first for part in parts), Buffered(function, ("values", "slopes"))
+    return known[key][1]

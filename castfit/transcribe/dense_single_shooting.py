@@ -1,0 +1,330 @@
+"""Single shooting without all that a search does not look at: the cost, and rows with their derivatives by theta.
+
+    theta --> y = (p, a) of all experiments --> states at all points --> what is observed --> rows --> cost
+
+What `ShootingProblem` reports besides (values and failures per experiment, path constraints, stages) is left out, and
+arrays of all experiments are moved at once.  The numbers are the same to the last bit: this is another way to the same
+functions, for problems where nothing happens on the way, which is most.
+
+Notation: C experiments, N points of all of them, n_r rows of a point, n_q quantities of an experiment, of which w move
+its states; dy as in `castfit.transcribe.batched_maps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.integrate import Lanes
+from castfit.problem.parameter_map import natural_value
+from castfit.solve.staged import DenseRows
+from castfit.transcribe.batched_maps import Linked, linked
+from castfit.transcribe.observation import Measured
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Index
+    from castfit.integrate import Integrator, Trajectories
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.prior_rows import PriorRows
+    from castfit.solve.staged import Layout
+    from castfit.transcribe.observation import PointwiseExpressions
+    from castfit.transcribe.segments import Arranged
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a shooting problem knows.
+
+    units, z_start : per experiment, magnitudes of all states, and the guess of algebraic ones (1, n_z)
+    moving : per experiment, which of its quantities move its states, by their places
+    scale : (n_theta,);  floor, ceiling : of unknown sigmas, (n_groups,)
+    """
+
+    posed: Posed
+    layout: Layout
+    laid: Arranged
+    expressions: PointwiseExpressions
+    units: Sequence[Array]
+    z_start: Sequence[Array]
+    moving: Sequence[Index]
+    scale: Array
+    floor: Array
+    ceiling: Array
+
+
+@dataclass(frozen=True)
+class _Flight:
+    """Experiments that are integrated together.
+
+    of : which;  still : lanes with all that does not depend on theta
+    lane, at : (n,) int arrays, outputs;  points : (n,) int array, where they go
+    directions : where derivatives of p and a stand in dy, and among the seeds (L, n_p + n_x, w), flat
+    size : (L, 1, w) typical magnitudes of the quantities
+    """
+
+    integrator: Integrator
+    of: list[int]
+    still: Lanes
+    lane: Index
+    at: Index
+    points: Index
+    directions: tuple[Index, Index]
+    size: Array
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Points whose values are weighted in one go: of one experiment, or of several whose rows are alike."""
+
+    points: slice
+    measured: Measured
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What is known at a point: the values, and what derivatives begin with."""
+
+    key: bytes
+    cost: float | None
+    natural: Array
+    y: Array
+    by_n: Array
+    found: tuple[tuple[Lanes, Trajectories], ...]
+    x: Array
+    z: Array
+    g: Array
+    r: Array
+    inverse: Array | float
+    half_square: float
+    prior: PriorRows | None
+
+
+class Lean:
+    """The cost and the rows of a problem whose only variables are theta; see the module."""
+
+    def __init__(self, given: Given, links: Linked) -> None:
+        self._given, self._links = given, links
+        posed, layout, chains = given.posed, given.layout, given.laid.chains
+        system = posed.model.system
+        self._n_x, self._n_z, self._n_p = system.x.numel(), system.z.numel(), system.p.numel()
+        self._log = np.asarray(posed.log)
+        counts = [chain.staging.times.size for chain in chains]
+        ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
+        self._of_point = np.repeat(np.arange(len(chains)), counts)
+        self._times = np.concatenate([chain.staging.times.ravel() for chain in chains])[:, None]
+        self._inputs = np.concatenate([chain.inputs[0] for chain in chains])
+        self._flights = _flights(given, ends, self._n_p + self._n_x, links.starts)
+        self._blocks = _blocks([chain.measured for chain in chains], ends)
+        self._chains = [slice(*pair) for pair in pairwise(ends.tolist())]
+        widths = [chain.measured.n_r * n for chain, n in zip(chains, counts, strict=True)]
+        self._rows = [slice(*pair) for pair in pairwise(np.concatenate([[0], np.cumsum(widths)]).tolist())]
+        self._mask = np.concatenate([chain.row_mask.ravel() for chain in layout.chains])
+        group = np.concatenate([chain.group.ravel() for chain in layout.chains])
+        self._group, self._grouped = group, np.flatnonzero(group >= 0)
+        self._priors = bool(posed.every_prior)
+        self._last: _Reading | None = None
+        self._costs: dict[bytes, float | None] = {}
+
+    @classmethod
+    def of(cls, given: Given) -> Lean | None:
+        """Return it; None where something happens on the way, or the integrator is another one."""
+        posed, laid = given.posed, given.laid
+        plain = len(laid.rounds) == 1 and all(chain.division.plain and len(chain.pieces) == 1 for chain in laid.chains)
+        if not plain or posed.relations or any(group.integrator.method != "esdirk" for group in laid.rounds[0]):
+            return None
+        filled = all(chain.pieces[0].points.size == chain.staging.times.size for chain in laid.chains)
+        links = linked(posed.model, posed.conditions) if filled and posed.conditions else None
+        return None if links is None else cls(given, links)
+
+    def cost(self, v: Array) -> float | None:
+        """Return the cost at v (n_theta,), None where something cannot be computed."""
+        key = v.tobytes()
+        if key not in self._costs:
+            self._last = self._read(key, v)
+            if len(self._costs) >= _REMEMBERED:
+                self._costs.pop(next(iter(self._costs)))
+            self._costs[key] = None if self._last is None else self._last.cost
+        return self._costs[key]
+
+    def rows(self, v: Array) -> DenseRows | None:
+        """Return the rows and their derivatives at v (n_theta,), None where something cannot be computed."""
+        if self._last is None or self._last.key != v.tobytes():
+            self._last = self._read(v.tobytes(), v)
+        at = self._last
+        return None if at is None or at.cost is None else self._steep(v, at)
+
+    @np.errstate(all="ignore")  # wild trial points overflow
+    def _read(self, key: bytes, v: Array) -> _Reading | None:
+        natural = natural_value(v, self._log)
+        linked = self._links.at(natural)
+        if linked is None:
+            return None
+        y, by_n = linked
+        n_p, N = self._n_p, self._of_point.size
+        x, z = np.empty((N, self._n_x)), np.empty((N, self._n_z))
+        found: list[tuple[Lanes, Trajectories]] = []
+        for flight in self._flights:
+            still, own = flight.still, y[flight.of]
+            lanes = Lanes(
+                still.start, still.duration, own[:, n_p:].copy(), own[:, :n_p].copy(), still.u, still.z0, still.unit
+            )
+            states = flight.integrator.values(lanes)
+            if states.failures:
+                return None
+            x[flight.points] = states.x[flight.lane, flight.at]
+            z[flight.points] = states.z[flight.lane, flight.at]
+            found.append((lanes, states))
+        g = self._given.expressions.values(self._times, x, z, y[self._of_point, :n_p], self._inputs).copy()
+        parts = [block.measured.rows(g[None, block.points]) for block in self._blocks]
+        r = np.concatenate([rows.ravel() for rows, _ in parts]) if len(parts) > 1 else parts[0][0].ravel()
+        if not np.isfinite(r[self._mask]).all():
+            return None
+        surplus = sum(excess for _, excess in parts)
+        r, inverse, excess = self._standard(r, surplus)
+        prior, of_prior, squares = None, 0.0, 0.0
+        if self._priors:
+            prior = self._given.posed.priors(v)
+            if prior.failure:
+                return None
+            of_prior, squares = prior.excess, float(prior.rows @ prior.rows)
+        half_square = 0.5 * (squares + sum(float(np.vdot(own, own)) for own in map(r.__getitem__, self._rows)))
+        cost = half_square + (excess + of_prior)
+        return _Reading(key, cost, natural, y, by_n, tuple(found), x, z, g, r, inverse, half_square, prior)
+
+    def _standard(self, r: Array, surplus: float) -> tuple[Array, Array | float, float]:
+        """Divide rows by the most likely sigma of their group (castfit.transcribe.transcribed_problem.profiled)."""
+        layout = self._given.layout
+        if layout.n_groups == 0:
+            return r, 1.0, surplus
+        own, group = r[self._grouped], self._group[self._grouped]
+        largest = np.full(layout.n_groups, np.finfo(float).tiny)
+        np.maximum.at(largest, group, np.abs(own))
+        squares = np.bincount(group, (own / largest[group]) ** 2, minlength=layout.n_groups)
+        sigma = largest * np.sqrt(squares / np.maximum(layout.group_sizes, 1))
+        sigma = np.clip(sigma, self._given.floor, self._given.ceiling)
+        sigma = np.where(np.isfinite(sigma), sigma, 1.0)
+        inverse = np.append(1.0 / sigma, 1.0)[self._group]
+        excess = float(np.sum(layout.group_sizes * (np.log(sigma) - 0.5)))
+        return r * inverse, inverse, excess + surplus
+
+    @np.errstate(all="ignore")
+    def _steep(self, v: Array, at: _Reading) -> DenseRows | None:
+        """Differentiate."""
+        slope = np.where(self._log, at.natural, 1.0)
+        dy = self._links.slopes_at(at.by_n, slope)
+        if dy is None:
+            return None
+        n_p, n_y = self._n_p, self._n_p + self._n_x
+        dx: list[Array] = [np.empty(0)] * len(self._chains)
+        dz: list[Array] = [np.empty(0)] * len(self._chains)
+        for flight, (lanes, states) in zip(self._flights, at.found, strict=True):
+            seeds = np.zeros((lanes.size, n_y, flight.size.shape[2]))
+            source, place = flight.directions
+            seeds.reshape(-1)[place] = dy[source]
+            seeds *= flight.size
+            found = flight.integrator.sensitivities(lanes, states, seeds[:, n_p:], seeds[:, :n_p])
+            if found.failures:
+                return None
+            by_x, by_z = found.dx / flight.size[:, None], found.dz / flight.size[:, None]
+            first = 0
+            for i in flight.of:
+                n = self._chains[i].stop - self._chains[i].start
+                w, some = self._given.moving[i].size, slice(first, first + n)
+                dx[i] = by_x[flight.lane[some], flight.at[some], :, :w]
+                dz[i] = by_z[flight.lane[some], flight.at[some], :, :w]
+                first += n
+        return self._assembled(v, at, dy, dx, dz)
+
+    def _assembled(
+        self, v: Array, at: _Reading, dy: Array, dx: Sequence[Array], dz: Sequence[Array]
+    ) -> DenseRows | None:
+        """Apply the chain rule."""
+        given, n_p, n_x, n_z = self._given, self._n_p, self._n_x, self._n_z
+        slopes = given.expressions.jacobian(self._times, at.x, at.z, at.y[self._of_point, :n_p], self._inputs)
+        parts = [block.measured.slopes(at.g[None, block.points], slopes[None, block.points]) for block in self._blocks]
+        prior = np.empty(0) if at.prior is None else at.prior.rows
+        n = given.layout.n_theta
+        E = np.zeros((prior.size + int(np.count_nonzero(self._mask)), n))
+        if at.prior is not None:
+            of_prior = at.prior.jacobian
+            E[: prior.size] = np.asarray(of_prior.dense, dtype=float)
+        row, starts = prior.size, self._links.starts
+        by_block = iter(zip(self._blocks, parts, strict=True))
+        block, part = next(by_block)
+        for i, chain in enumerate(given.layout.chains):
+            points = self._chains[i]
+            if points.start >= block.points.stop:
+                block, part = next(by_block)
+            d = part[0, points.start - block.points.start : points.stop - block.points.start]
+            n_q = chain.theta.size
+            by_q = d[..., n_x + n_z :] @ dy[starts[i] :][: n_p * n_q].reshape(n_p, n_q)
+            moved = d[..., :n_x] @ dx[i]
+            by_q[..., given.moving[i]] += moved + d[..., n_x : n_x + n_z] @ dz[i] if n_z else moved
+            mask = self._mask[self._rows[i]]
+            own = by_q.reshape(mask.size, n_q)
+            if not np.isfinite(own[mask]).all():
+                return None
+            if isinstance(at.inverse, np.ndarray):
+                own = own * at.inverse[self._rows[i], None]
+            used = own[mask]
+            E[row : row + len(used), chain.theta] = used
+            row += len(used)
+        u = np.concatenate([prior, at.r[self._mask]])
+        assert at.cost is not None
+        return DenseRows(v.copy(), at.cost, at.half_square, u, E)
+
+
+_REMEMBERED = 4
+
+
+def _flights(given: Given, ends: Index, n_y: int, starts: Index) -> tuple[_Flight, ...]:
+    out: list[_Flight] = []
+    n_p = given.posed.model.system.p.numel()
+    for group in given.laid.rounds[0]:
+        members = [i for i, _ in group.members]
+        divisions = [given.laid.chains[i].division for i in members]
+        width = max((given.moving[i].size for i in members), default=0)
+        size = np.ones((len(members), 1, width))
+        sources, places = [np.empty(0, dtype=np.intp)], [np.empty(0, dtype=np.intp)]
+        for lane, i in enumerate(members):
+            theta, moving = given.layout.chains[i].theta, given.moving[i]
+            size[lane, 0, : moving.size] = given.scale[theta[moving]]
+            rows, columns = np.arange(n_y)[:, None], np.arange(moving.size)
+            sources.append((starts[i] + rows * theta.size + moving).ravel())
+            places.append(((lane * n_y + rows) * width + columns).ravel())
+        still = Lanes(
+            start=np.array([d.edges[0] for d in divisions]),
+            duration=np.array([d.edges[1] - d.edges[0] for d in divisions]),
+            x0=np.empty((len(members), n_y - n_p)),
+            p=np.empty((len(members), n_p)),
+            u=np.concatenate([part.cubics for part in group.parts]),
+            z0=np.concatenate([given.z_start[i] for i in members]),
+            unit=np.array([given.units[i] for i in members]),
+        )
+        points = [ends[part.condition] + part.point for part in group.parts]
+        out.append(
+            _Flight(
+                group.integrator,
+                members,
+                still,
+                np.concatenate([part.lane for part in group.parts]),
+                np.concatenate([part.at for part in group.parts]),
+                np.concatenate(points),
+                (np.concatenate(sources), np.concatenate(places)),
+                size,
+            )
+        )
+    return tuple(out)
+
+
+def _blocks(every: Sequence[Measured], ends: Index) -> tuple[_Block, ...]:
+    """Take the experiments together whose values are weighted and nothing else."""
+    if len(every) > 1 and not any(m.slots for m in every):
+        target, weight = (np.concatenate([getattr(m, name) for m in every], axis=1) for name in ("target", "weight"))
+        one = Measured(target, weight, (), every[0].n_g, every[0].names, every[0].group)
+        return (_Block(slice(0, int(ends[-1])), one),)
+    return tuple(_Block(slice(*pair), m) for pair, m in zip(pairwise(ends.tolist()), every, strict=True))

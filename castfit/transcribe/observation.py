@@ -1,0 +1,499 @@
+"""From states at points to rows: what is observed, what every measured value costs, and the local model of that.
+
+`Observer` observes states that were integrated; collocation sees its own polynomials.  `Measured` weights what is
+observed at the points of one experiment: rows  weight (g - target)  of outputs, their slopes and their curvature.
+Values that cost otherwise than the square of that, or need several rows, stand in `slots`, with the functions of their
+density.
+
+Notation
+--------
+K, M    stages, points per stage: points are batched as (K, M)
+n_o     outputs;  n_g  outputs and spreads, what is observed at a point;  n_r  rows of a point
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.casadi_functions import Built, Mapped
+from castfit.densities.noise.vectorised import DensityFunctions, functions_of
+from castfit.problem.constraint_compilation import applies_at
+from castfit.problem.lie_derivatives import graph_of
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Index, Mask
+    from castfit.model.model import System
+    from castfit.problem.compiled_problem import Posed
+    from castfit.transcribe.stage_division import Staging
+
+
+_TYPICAL = 15.0  # standard deviations that a value is large, before anything is known of them
+
+
+class PointwiseExpressions:
+    """A column of expressions (n, 1) over a model's symbols: values, Jacobian and weighted Hessian at points.
+
+    A point is (t, x, z, p, u); its local variables, with respect to which derivatives are taken, are (x, z, p_free),
+    n_l in number, where p_free are the parameters in the places `free`.  Building costs one small graph however many
+    points there are, and whatever the degree of collocation.
+
+    All methods take the arguments of a point as arrays (..., size), with equal or broadcastable leading axes.  What
+    they return is a view that the next call overwrites.
+    """
+
+    def __init__(self, system: System, column: ca.SX, free: Index) -> None:
+        self._system, self._column = system, column
+        self._variables = ca.vertcat(system.x, system.z, *(system.p[int(i)] for i in free))
+
+    def values(self, t: Array, x: Array, z: Array, p: Array, u: Array) -> Array:
+        """Return the values, (..., n)."""
+        return self._values(t, x, z, p, u)[..., 0]
+
+    def jacobian(self, t: Array, x: Array, z: Array, p: Array, u: Array) -> Array:
+        """Return the derivatives with respect to the local variables, (..., n, n_l)."""
+        return self._jacobian(t, x, z, p, u)
+
+    def hessian(self, t: Array, x: Array, z: Array, p: Array, u: Array, weight: Array) -> Array:
+        """Return  sum_i weight_i d2 expression_i, (..., n_l, n_l); expressions of weight zero may be infinite."""
+        return self._hessian(t, x, z, p, u, weight)
+
+    @cached_property
+    def linear(self) -> bool:
+        """Whether the Hessian vanishes identically."""
+        return self._hessian.empty
+
+    @cached_property
+    def _values(self) -> Mapped:
+        return Mapped("values", self._system.arguments, self._column)
+
+    @cached_property
+    def _jacobian(self) -> Mapped:
+        return Mapped("jacobian", self._system.arguments, ca.jacobian(self._column, self._variables))
+
+    @cached_property
+    def _hessian(self) -> Mapped:
+        weight = ca.SX.sym("weight", self._column.numel())
+        total = ca.SX(self._variables.numel(), self._variables.numel())
+        for w, expression in zip(ca.vertsplit(weight), ca.vertsplit(self._column), strict=True):
+            # The switch, not a product with zero, keeps what was not measured from spoiling the sum.
+            total += ca.if_else(w != 0, w * ca.hessian(expression, self._variables)[0], 0)
+        return Mapped("hessian", [*self._system.arguments, weight], total)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The n values of one output of an experiment that cost otherwise than  1/2 ((prediction - value) / sigma)^2.
+
+    They stand at stage, point (n,).  Their density depends on the entries `columns` (n_eta,) of g, the first of which
+    is the output; theirs are `rows` (n_r,) of a point, of which the first is that of the output.  spread, datum (n,)
+    are standard deviations, where these are numbers (1 elsewhere), and measured values, size (n,) how large these are,
+    in units of their rows.
+    """
+
+    functions: DensityFunctions
+    stage: Index
+    point: Index
+    columns: Index
+    rows: Index
+    spread: Array
+    datum: Array
+    size: Array
+
+    def seen(self, g: Array) -> tuple[Array, Array, Array]:
+        """Return the arguments of the density's functions."""
+        return g[self.stage[:, None], self.point[:, None], self.columns], self.spread, self.datum
+
+    @property
+    def places(self) -> tuple[Index, Index, Index]:
+        """Return the positions of its rows in an array (K, M, n_rows), each (n, n_r)."""
+        return self.stage[:, None], self.point[:, None], self.rows[None, :]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How g (K, M, n_g), what is observed at the points of one experiment, becomes rows (K, M, n_r).
+
+    The first entries of g are outputs, the others spreads; the first rows are those of outputs.  A row is
+    weight * (g - target), both (K, M, n_o), and 0 where the weight is 0: there g may be infinite, or a slot has the
+    value.  names (n_r,) say what the rows of a point are, group (n_o,) which unknown sigma of each output is
+    eliminated, -1 if there is none.
+    """
+
+    target: Array
+    weight: Array
+    slots: tuple[Slot, ...]
+    n_g: int
+    names: tuple[str, ...]
+    group: Index
+
+    @property
+    def n_r(self) -> int:
+        """Number of rows of a point."""
+        return len(self.names)
+
+    def rows(self, g: Array) -> tuple[Array, float]:
+        """Return the rows (K, M, n_r), and what the data cost beyond half their squares."""
+        n_o, beyond = self.target.shape[2], 0.0
+        r = np.zeros((*g.shape[:2], self.n_r))
+        with np.errstate(invalid="ignore"):
+            r[..., :n_o] = np.where(self.weight > 0, (g[..., :n_o] - self.target) * self.weight, 0.0)
+        for slot in self.slots:
+            r[slot.places], excess = slot.functions.rows(*slot.seen(g))
+            beyond += float(np.sum(excess))
+        return r, beyond
+
+    def excess(self, g: Array) -> Array:
+        """Return what the data of each stage cost beyond half the squares of their rows, (K,)."""
+        out = np.zeros(g.shape[0])
+        for slot in self.slots:
+            np.add.at(out, slot.stage, slot.functions.rows(*slot.seen(g))[1])
+        return out
+
+    def of_stages(self, stages: Index) -> Measured:
+        """Return the same of some stages (k,), each in its new place; one may stand in several."""
+        slots: list[Slot] = []
+        for slot in self.slots:  # whose values stand in the order of stages
+            first, last = (np.searchsorted(slot.stage, stages, side=side) for side in ("left", "right"))
+            count = last - first
+            rows: Index = np.repeat(first - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
+            slots.append(
+                replace(
+                    slot,
+                    stage=np.repeat(np.arange(stages.size, dtype=np.intp), count),
+                    point=slot.point[rows],
+                    spread=slot.spread[rows],
+                    datum=slot.datum[rows],
+                    size=slot.size[rows],
+                )
+            )
+        return replace(self, target=self.target[stages], weight=self.weight[stages], slots=tuple(slots))
+
+    def slopes(self, g: Array, dg: Array) -> Array:
+        """Return the derivatives of the rows from those of g, (K, M, n_g, n) -> (K, M, n_r, n)."""
+        n_o, weight = self.target.shape[2], self.weight[..., None]
+        out = np.zeros((*dg.shape[:2], self.n_r, dg.shape[3]))
+        with np.errstate(invalid="ignore"):
+            out[:, :, :n_o] = np.where(weight > 0, dg[:, :, :n_o] * weight, 0.0)
+            for slot in self.slots:
+                of_eta = dg[slot.stage[:, None], slot.point[:, None], slot.columns]
+                out[slot.places] = slot.functions.slopes(*slot.seen(g)) @ of_eta
+        return out
+
+    def gradient(self, g: Array, factor: Array) -> Array:
+        """Return the derivative by g, (K, M, n_g), of the cost, in which rows (K, M, n_r) count `factor` times."""
+        n_o = self.target.shape[2]
+        out = np.zeros((*g.shape[:2], self.n_g))
+        with np.errstate(invalid="ignore"):
+            part = factor[..., :n_o] * (g[..., :n_o] - self.target) * self.weight**2
+            out[..., :n_o] = np.where(self.weight > 0, part, 0.0)
+        for slot in self.slots:
+            found = slot.functions.gradient(*slot.seen(g)) * factor[slot.places][:, :1]
+            np.add.at(out, (slot.stage[:, None], slot.point[:, None], slot.columns[None, :]), found)
+        return out
+
+    def bend(self, g: Array, factor: Array, dg: Array) -> Array:
+        """Return the second derivatives by g of the same, times derivatives of g (K, M, n_g, n), (K, M, n_g, n)."""
+        n_o = self.target.shape[2]
+        out = np.zeros_like(dg)
+        out[:, :, :n_o] = (factor[..., :n_o] * self.weight**2)[..., None] * dg[:, :, :n_o]
+        for slot in self.slots:
+            hessian = slot.functions.hessian(*slot.seen(g)) * factor[slot.places][:, :1, None]
+            at = (slot.stage[:, None], slot.point[:, None], slot.columns)
+            np.add.at(out, at, hessian @ dg[at])
+        return out
+
+    def information(self, g: Array) -> Array:
+        """Return by what rows are multiplied for statistics, (K, M n_r), or by which matrices, (K, M n_r, M n_r)."""
+        stages, n = g.shape[0], g.shape[1] * self.n_r
+        out = np.ones((*g.shape[:2], self.n_r))
+        matrices: list[tuple[Slot, Array]] = []
+        for slot in self.slots:
+            found = slot.functions.information(*slot.seen(g))
+            if found.ndim == 2:
+                out[slot.places] = found
+            else:
+                matrices.append((slot, found))
+        out = out.reshape(stages, n)
+        if not matrices:
+            return out
+        wide = out[:, :, None] * np.eye(n)
+        for slot, found in matrices:
+            at = slot.point[:, None] * self.n_r + slot.rows
+            wide[slot.stage[:, None, None], at[:, :, None], at[:, None, :]] = found
+        return wide
+
+    @cached_property
+    def reweighted(self) -> bool:
+        """Whether `information` is anything but 1."""
+        return any(slot.functions.reweighted for slot in self.slots)
+
+    def standardised(self, g: Array) -> tuple[Array, Array, Array]:
+        """Return prediction, spread (1 where it is unknown) and normalised residual of each value, (K, M, n_o).
+
+        A residual of an unknown sigma that is eliminated is in units of what the data are weighted by.
+        """
+        n_o = self.target.shape[2]
+        predicted = g[..., :n_o].copy()
+        spread = np.divide(1.0, self.weight, out=np.ones_like(self.weight), where=self.weight > 0)
+        residual = self.rows(g)[0][..., :n_o]
+        for slot in self.slots:
+            at = (slot.stage, slot.point, np.full(slot.stage.size, slot.columns[0]))
+            eta, number, datum = slot.seen(g)
+            spread[at] = eta[:, 1] if slot.functions.computed_spread else number
+            residual[at] = slot.functions.residual(eta, number, datum)
+        return predicted, spread, residual
+
+    @cached_property
+    def values_mask(self) -> Mask:
+        """True where an output has a measured value, (K, M, n_o)."""
+        out: Mask = self.weight > 0
+        for slot in self.slots:
+            out[slot.stage, slot.point, slot.rows[0]] = True
+        return out
+
+    @cached_property
+    def used(self) -> Mask:
+        """True where what is observed is part of a cost, (K, M, n_g); elsewhere it may be infinite."""
+        out = np.zeros((*self.weight.shape[:2], self.n_g), dtype=np.bool_)
+        out[..., : self.weight.shape[2]] = self.weight > 0
+        for slot in self.slots:
+            out[slot.stage[:, None], slot.point[:, None], slot.columns] = True
+        return out
+
+    @cached_property
+    def datum_mask(self) -> Mask:
+        """True at the row of each measured value, (K, M n_r)."""
+        out = np.zeros((*self.weight.shape[:2], self.n_r), dtype=np.bool_)
+        out[..., : self.weight.shape[2]] = self.values_mask
+        return out.reshape(out.shape[0], -1)
+
+    @cached_property
+    def row_mask(self) -> Mask:
+        """True at all rows that belong to measured values, (K, M n_r)."""
+        out = self.datum_mask.reshape(*self.weight.shape[:2], self.n_r).copy()
+        for slot in self.slots:
+            out[slot.places] = True
+        return out.reshape(out.shape[0], -1)
+
+    @cached_property
+    def groups(self) -> Index:
+        """Which unknown sigma each row has, (K, M n_r), -1 where there is none."""
+        out = np.full((*self.weight.shape[:2], self.n_r), -1, dtype=np.intp)
+        out[..., : self.group.size] = self.group
+        return out.reshape(out.shape[0], -1)
+
+    @cached_property
+    def spreads(self) -> Index:
+        """Which computed spread each row has, by its place in what is observed, (K, M n_r); -1 where there is none."""
+        out = np.full((*self.weight.shape[:2], self.n_r), -1, dtype=np.intp)
+        for slot in self.slots:
+            if slot.functions.computed_spread:
+                out[slot.places] = slot.columns[1]
+        return out.reshape(out.shape[0], -1)
+
+    @cached_property
+    def sizes(self) -> Array:
+        """How large measured values are, in units of their rows, (K, M n_r)."""
+        out = np.zeros((*self.weight.shape[:2], self.n_r))
+        out[..., : self.group.size] = np.abs(self.target) * self.weight
+        for slot in self.slots:
+            out[slot.stage, slot.point, slot.rows[0]] = slot.size
+        return out.reshape(out.shape[0], -1)
+
+    @cached_property
+    def signal(self) -> Array:
+        """How large values of each output are on the average, in units of their rows, (K, M n_r)."""
+        out = np.zeros((*self.weight.shape[:2], self.n_r))
+        count = np.maximum((self.weight > 0).sum(axis=(0, 1)), 1)
+        out[..., : self.group.size] = np.abs(self.target).sum(axis=(0, 1)) / count * self.weight
+        for slot in self.slots:
+            out[slot.stage, slot.point, slot.rows[0]] = np.mean(slot.size)
+        return out.reshape(out.shape[0], -1)
+
+
+def measured_by(problem: Posed, i: int, staging: Staging) -> Measured:
+    """Arrange how the measurements of condition i cost."""
+    condition, seen = problem.conditions[i], (*problem.outputs, *problem.spreads)
+    weight, slots, names = staging.weight.copy(), list[Slot](), [*problem.outputs]
+    for j, of in enumerate(condition.observed):
+        if of is None or of.weighted:
+            continue
+        stage, point = np.nonzero(staging.weight[:, :, j] > 0)
+        if stage.size == 0:
+            continue
+        functions = functions_of(of.noise, computed=of.computed)
+        spread, datum = 1.0 / staging.weight[stage, point, j], staging.values[stage, point, j]
+        extra = np.arange(len(names), len(names) + functions.n_r - 1)
+        names += [f"the noise of {problem.outputs[j]}"] * extra.size
+        slots.append(
+            Slot(
+                functions,
+                stage,
+                point,
+                np.array([seen.index(n) for n in of.predicted]),
+                np.array([j, *extra]),
+                spread,
+                datum,
+                _sizes(functions, spread, datum),
+            )
+        )
+        weight[:, :, j] = 0.0
+    group = np.array([-1 if of is None else of.group for of in condition.observed], dtype=np.intp)
+    return Measured(staging.values, weight, tuple(slots), len(seen), tuple(names), group)
+
+
+def constant(problem: Posed) -> float:
+    """Return what is missing in the cost of residuals for -log of the density, for sigmas that are eliminated at 1."""
+    total = 0.0
+    for condition in problem.conditions:
+        points, mask = condition.points, condition.points.mask
+        for j, of in enumerate(condition.observed):
+            if of is not None and of.noise.plain and not of.computed and mask[:, j].any():
+                value, sigma = points.values[mask[:, j], j], points.sigma[mask[:, j], j]
+                total += functions_of(of.noise, computed=False).constant(sigma, value)
+    return total
+
+
+def _sizes(functions: DensityFunctions, spread: Array, datum: Array) -> Array:
+    """Return how large values are, in units of their rows: the residual of twice the value, 1 where there is none."""
+    if functions.computed_spread:
+        return np.full(datum.size, _TYPICAL)
+    eta = np.repeat(2.0 * datum[:, None], functions.n_eta, axis=1)
+    size = np.abs(functions.residual(eta, spread, datum))
+    return np.where(np.isfinite(size) & (size > 0.0), size, 1.0)
+
+
+@dataclass(frozen=True)
+class ObservedValues:
+    """Values at points.
+
+    g (K, M, n_g) what is observed;  r (K, M * n_r) rows;  excess: what they cost beyond half their squares;
+    c (K, M * n_h) path constraints
+    """
+
+    g: Array
+    r: Array
+    excess: float
+    c: Array
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Derivatives at points: r_x (K, M, n_r, n_x), r_z, r_p (all parameters p), and the same of c."""
+
+    r_x: Array
+    r_z: Array
+    r_p: Array
+    c_x: Array
+    c_z: Array
+    c_p: Array
+
+
+def constrained(problem: Posed, i: int, staging: Staging) -> Mask:
+    """Tell where the problem's constraints apply in condition i, (K, M, number of constraints).
+
+    That is at the times that it names, at every point if it holds along the path, or wherever something was measured;
+    not once more for a replicate, and a constraint of parameters alone only once.
+    """
+    if not problem.path:
+        return np.zeros((*staging.times.shape, 0), dtype=np.bool_)
+    return applies_at(problem, i, staging.times, staging.first, staging.distinct, problem.varying)
+
+
+@dataclass(frozen=True)
+class _ObserverRows:
+    """What an observer evaluates: outputs and spreads, then constraints, then bounded states (as positions in x).
+
+    names : those of constraints and bounded states
+    """
+
+    names: tuple[str, ...]
+    bounded: tuple[int, ...]
+    limits: Array  # (n_h, 2)
+    expressions: PointwiseExpressions
+
+
+_ROWS: Built[Posed, dict[bool, _ObserverRows]] = Built()
+"""The rows of each problem, with and without bounds of states, built once however many fits use them."""
+
+
+def _rows(problem: Posed, *, state_bounds: bool) -> _ObserverRows:
+    system = problem.model.system
+    names = list(problem.state_bounds) if state_bounds else []
+    bounded = [problem.model.states.index(n) for n in names]
+    graphs = [graph_of(c, problem.model) for c in problem.path]
+    graphs += [system.x[i] for i in bounded]
+    limits = [(c.lower, c.upper) for c in problem.path] + [problem.state_bounds[n] for n in names]
+    column = ca.densify(ca.vertcat(problem.observed, *graphs))
+    return _ObserverRows(
+        (*(c.name for c in problem.path), *names),
+        tuple(bounded),
+        np.array(limits, dtype=float).reshape(-1, 2),
+        PointwiseExpressions(system, column, np.arange(system.p.numel())),
+    )
+
+
+class Observer:
+    """The measured outputs and path constraints of a problem as batched functions.
+
+    With `state_bounds` bounds of states are path constraints here, because no node variable carries them.
+    """
+
+    def __init__(self, problem: Posed, *, state_bounds: bool) -> None:
+        self._problem = problem
+        built = _ROWS.get(problem, lambda _: {})
+        if state_bounds not in built:
+            built[state_bounds] = _rows(problem, state_bounds=state_bounds)
+        self._rows = built[state_bounds]
+        self._n_g = len(problem.outputs) + len(problem.spreads)
+
+    @property
+    def expressions(self) -> PointwiseExpressions:
+        """What is observed, then constraints, as functions of a point."""
+        return self._rows.expressions
+
+    @property
+    def constraint_names(self) -> tuple[str, ...]:
+        """What the path constraints at a point are."""
+        return self._rows.names
+
+    def constraint_bounds(self, i: int, staging: Staging) -> tuple[Array, Array]:
+        """Return bounds of the path constraint rows of condition i, (K, M * n_h) each; infinite where none applies.
+
+        Bounded states are unbounded at the start where their value is given: a constant is no constraint.
+        """
+        limits, positions = self._rows.limits, list(self._rows.bounded)
+        rows = (staging.tau.shape[0], staging.tau.shape[1] * limits.shape[0])
+        states = np.repeat(staging.first[:, :, None], len(positions), axis=2)
+        states[0, staging.tau[0] == 0.0] &= ~self._problem.conditions[i].link.given[positions]
+        bounded = np.concatenate([constrained(self._problem, i, staging), states], axis=2)
+        lower = np.where(bounded, limits[:, 0], -np.inf).reshape(rows)
+        upper = np.where(bounded, limits[:, 1], np.inf).reshape(rows)
+        return lower, upper
+
+    def values(self, measured: Measured, times: Array, x: Array, z: Array, p: Array, u: Array) -> ObservedValues:
+        """Evaluate rows and constraints at times (K, M), states x (K, M, n_x), z (K, M, n_z), inputs u (K, M, n_u)."""
+        stages = times.shape[0]
+        seen = self._rows.expressions.values(times[..., None], x, z, p, u).copy()
+        g = seen[..., : self._n_g]
+        r, excess = measured.rows(g)
+        return ObservedValues(g, r.reshape(stages, -1), excess, seen[..., self._n_g :].reshape(stages, -1))
+
+    def slopes(self, times: Array, x: Array, z: Array, p: Array, u: Array) -> Array:
+        """Evaluate derivatives of what is observed with respect to (x, z, p), (K, M, n_g, n)."""
+        return self._rows.expressions.jacobian(times[..., None], x, z, p, u)[:, :, : self._n_g].copy()
+
+    def jacobians(self, measured: Measured, times: Array, x: Array, z: Array, p: Array, u: Array) -> Observation:
+        """Evaluate derivatives of rows and constraints with respect to x, z, p; arguments as in `values`."""
+        slopes = self._rows.expressions.jacobian(times[..., None], x, z, p, u)
+        n_x, n_z = x.shape[2], z.shape[2]
+        g = self._rows.expressions.values(times[..., None], x, z, p, u) if measured.slots else np.empty(0)
+        rows = measured.slopes(g, slopes[:, :, : self._n_g])
+        blocks = (slice(0, n_x), slice(n_x, n_x + n_z), slice(n_x + n_z, None))
+        constraints = slopes[:, :, self._n_g :].copy()
+        return Observation(*(rows[..., b] for b in blocks), *(constraints[..., b] for b in blocks))

@@ -1,0 +1,273 @@
+"""What shooting integrates, pieces between boundaries with their output grids and inputs, and what it finds there.
+
+In multiple shooting every stage is one piece, begun at its own node.  In single shooting the whole experiment is one
+stage; where something happens it is cut into pieces, of which each begins where the one before it ended.  Round r
+integrates the r-th piece of every stage of every experiment, so that lanes remain many.
+
+Notation: K stages, M points per stage, n_d directions along which a sweep is differentiated.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.integrate import shift_cubics
+from castfit.integrate.integrator import integrator_of, relative_grid
+from castfit.integrate.lanes import merge, snap
+from castfit.integrate.trajectories import input_cubics
+from castfit.transcribe.observation import Measured, measured_by
+from castfit.transcribe.stage_division import Staging, arrange
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Index
+    from castfit.integrate import Integrator, IntegratorOptions, Lanes, Trajectories
+    from castfit.integrate.integrator import Integrable
+    from castfit.problem.compiled_problem import Posed
+    from castfit.solve.staged import Failure
+    from castfit.transcribe.stage_division import Division
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """One stretch of integration of a stage.
+
+    grid (m,) : relative output times;  cubics (m, n_u, 4) : inputs, about the beginnings of the intervals where the
+    division was made;  points (n,) : which points of the stage lie on it;  at (n,) : where they lie on the grid
+    """
+
+    stage: int
+    grid: Array
+    cubics: Array
+    points: Index
+    at: Index
+
+    def inputs_at_end(self, cubics: Array, duration: float) -> tuple[Array, Array]:
+        """Return the inputs at the end, and their slopes, (n_u,), from cubics (m, n_u, 4) where the piece is now."""
+        before = float(self.grid[-2]) if self.grid.size > 1 else 0.0
+        last = duration * (1.0 - before)
+        u = shift_cubics(cubics[-1], np.repeat(last, cubics.shape[1]))
+        return u[:, 0], u[:, 1]
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """One experiment's measurements and pieces; stage k of the division is piece k, inputs (K, M, n_u) at points."""
+
+    staging: Staging
+    measured: Measured
+    division: Division
+    pieces: tuple[Segment, ...]
+    inputs: Array
+
+    @cached_property
+    def of_point(self) -> Index:
+        """The piece on which each point lies, (K, M)."""
+        out = np.zeros(self.staging.tau.shape, dtype=np.intp)
+        for j, piece in enumerate(self.pieces):
+            out[piece.stage, piece.points] = j
+        return out
+
+
+def cut(problem: Posed, i: int, division: Division, *, nodes: bool, starts: bool = False) -> Segments:
+    """Arrange experiment i's data on a division; without nodes its stages become pieces of a single stage.
+
+    With `starts` data are read where stages begin.
+    """
+    model, condition = problem.model, problem.conditions[i]
+    fine = arrange(condition, division.edges, division.after, starts=starts)
+    staging = fine if nodes else arrange(condition, division.edges[[0, -1]])
+    breaks = snap(condition.breakpoints, division.edges)
+    inputs = np.zeros((*staging.tau.shape, len(condition.inputs)))
+    pieces: list[Segment] = []
+    passed = 0
+    arriving: Array | None = None  # the inputs at the end of what was integrated last
+    for k, (left, right) in enumerate(itertools.pairwise(division.edges.tolist())):
+        measured = fine.times[k][fine.real[k]]
+        kinks = breaks[(breaks > left) & (breaks < right)]
+        alone = right == left or division.moving[k] or division.moving[k + 1]  # nothing is measured inside
+        times = np.array([left, right]) if alone else merge(measured, kinks, np.array([left, right]))
+        begins = right > left and (starts or (measured.size > 0 and bool(measured[0] == left)))
+        times = np.concatenate([times[:1], times[1 - int(begins) :]])  # an output at the start is an empty interval
+        grid = (np.array([0.0, 1.0]) if begins else np.ones(1)) if alone else relative_grid(model, times)
+        cubics = input_cubics(condition.inputs, times if right > left else _beside(left, division.edges))
+        if starts and arriving is not None and not division.after[k] and (begins or right == left):
+            cubics[0, :, 0], cubics[0, :, 1:] = arriving, 0.0  # a measurement at a jump of an input comes before it
+        if right > left:
+            arriving = np.einsum("uc,c->u", cubics[-1], (times[-1] - times[-2]) ** np.arange(4))
+        at = np.minimum(np.searchsorted(times[1:], snap(fine.times[k], times[1:])), times.size - 2)
+        if nodes:
+            points, stage = np.arange(at.size, dtype=np.intp), k
+        else:
+            at = at[: measured.size]
+            points, stage = passed + np.arange(at.size, dtype=np.intp), 0
+            passed += at.size
+        # A measurement at a jump belongs to the interval that ends there, like the algebraic states.
+        powers = np.diff(times)[at, None] ** np.arange(4)
+        inputs[stage, points] = np.einsum("muc,mc->mu", cubics[at], powers)
+        pieces.append(Segment(stage, grid, cubics, points, at))
+    return Segments(staging, measured_by(problem, i, staging), division, tuple(pieces), inputs)
+
+
+def _beside(time: float, edges: Array) -> Array:
+    """Return an interval that begins at a time between boundaries, or at the end one of length zero."""
+    later = edges[edges > time]
+    return np.array([time, later[0] if later.size else time])
+
+
+@dataclass(frozen=True, eq=False)
+class LaneGroup:
+    """The lanes of one condition among those of a group, so that arrays move at once; n lanes, N points in all.
+
+    They lie one after the other, of pieces and stages (n,) with cubics (n, m, n_u, 4) as of `Segment`.  Points lie at
+    (stage, point) among those of the condition, at (lane, at) among the outputs of the group, (N,) each.  `crossed` are
+    the lanes at whose end something happens.
+    """
+
+    condition: int
+    lanes: slice
+    pieces: Index
+    stages: Index
+    cubics: Array
+    stage: Index
+    point: Index
+    lane: Index
+    at: Index
+    crossed: tuple[int, ...]
+
+
+def parts_of(chains: Sequence[Segments], members: Sequence[tuple[int, int]]) -> tuple[LaneGroup, ...]:
+    """Sort the lanes of a group by condition; members (condition, piece) come condition by condition."""
+    out: list[LaneGroup] = []
+    first = 0
+    for i, own in itertools.groupby(members, key=lambda member: member[0]):
+        chain, numbers = chains[i], [j for _, j in own]
+        pieces = [chain.pieces[j] for j in numbers]
+        counts = [piece.points.size for piece in pieces]
+        stages = np.array([piece.stage for piece in pieces], dtype=np.intp)
+        lanes = np.arange(first, first + len(pieces), dtype=np.intp)
+        crossed = tuple(first + n for n, j in enumerate(numbers) if chain.division.crossings[j] is not None)
+        out.append(
+            LaneGroup(
+                i,
+                slice(first, first + len(pieces)),
+                np.array(numbers, dtype=np.intp),
+                stages,
+                np.array([piece.cubics for piece in pieces]),
+                np.repeat(stages, counts),
+                np.concatenate([piece.points for piece in pieces]),
+                np.repeat(lanes, counts),
+                np.concatenate([piece.at for piece in pieces]),
+                crossed,
+            )
+        )
+        first += len(pieces)
+    return tuple(out)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Pieces that share a relative output grid and therefore an integrator."""
+
+    integrator: Integrator
+    members: tuple[tuple[int, int], ...]  # (condition, piece)
+    parts: tuple[LaneGroup, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Arranged:
+    """All experiments in pieces, and in which order they are integrated: per round groups."""
+
+    chains: tuple[Segments, ...]
+    rounds: tuple[tuple[Group, ...], ...]
+
+
+def arranged(model: Integrable, chains: Sequence[Segments], options: IntegratorOptions, *, nodes: bool) -> Arranged:
+    """Sort pieces into rounds and groups, with the integrators of a model."""
+    rounds: dict[int, dict[tuple[float, ...], list[tuple[int, int]]]] = {}
+    for i, chain in enumerate(chains):
+        for k, piece in enumerate(chain.pieces):
+            groups = rounds.setdefault(0 if nodes else k, {})
+            groups.setdefault(tuple(piece.grid.tolist()), []).append((i, k))
+    found: list[tuple[Group, ...]] = []
+    for _, groups in sorted(rounds.items()):
+        here: list[Group] = []
+        for grid, members in groups.items():
+            integrator = integrator_of(model, grid, options)
+            here.append(Group(integrator, tuple(members), parts_of(chains, members)))
+        found.append(tuple(here))
+    return Arranged(tuple(chains), tuple(found))
+
+
+@dataclass(frozen=True)
+class Integration:
+    """The pieces (condition, piece) of one group that could be begun, and what integration made of them."""
+
+    integrator: Integrator
+    members: tuple[tuple[int, int], ...]
+    parts: tuple[LaneGroup, ...]
+    lanes: Lanes
+    found: Trajectories
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What integration found, arranged by point; last grid time first where the end of a stage is meant."""
+
+    laid: Arranged
+    x: list[Array]  # per condition (K, M, n_x) at the points
+    z: list[Array]
+    end: list[Array]  # per condition (K, n_x), after what happens there
+    runs: list[Integration]  # in the order in which they were integrated
+    failures: tuple[Failure, ...]
+
+
+@dataclass(frozen=True)
+class SensitivityRequest:
+    """What an integrator was asked to differentiate: dx0 (L, n_x, n_d), dp (L, n_p, n_d), spans (2, L, n_d) or None."""
+
+    integrator: Integrator
+    lanes: Lanes
+    dx0: Array
+    dp: Array
+    spans: Array | None
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """How one experiment's pieces move: x (K, n_x, n_d) where each stage goes on, p, and edges if they move.
+
+    p is (n_p, n_d - n_s), or of each piece (K, n_p, n_d - n_s);  edges (K + 1, n_d - n_s)
+    """
+
+    x: Array
+    p: Array
+    edges: Array | None
+
+    def of_piece(self, j: int) -> Array:
+        """Return how the parameters of piece j move."""
+        return self.p[j] if self.p.ndim == 3 else self.p
+
+    def of_pieces(self, numbers: Index) -> Array:
+        """Return how the parameters of some pieces move, one for all or of each."""
+        return self.p[numbers] if self.p.ndim == 3 else self.p
+
+
+@dataclass(frozen=True)
+class DirectionalDerivatives:
+    """Derivatives along the directions, per condition.
+
+    x (K, M, n_x, n_d), z (K, M, n_z, n_d) at the points;  end (K, n, n_d) of the states at the ends of stages, or of
+    n products of them;  asked: what was integrated for that, where it was by forward sensitivities
+    """
+
+    x: list[Array]
+    z: list[Array]
+    end: list[Array]
+    failures: tuple[Failure, ...]
+    asked: tuple[SensitivityRequest, ...] = ()

@@ -1,0 +1,491 @@
+"""How an experiment is divided into stages, where measurements fall on them, and what events do to boundaries.
+
+Stage k covers [edges[k], edges[k+1]]; a measurement on an inner edge belongs to the stage that ends there.  Every
+stage holds the same number M of points; a stage with fewer is padded with points of weight zero.  Times are exact:
+only those that differ by a few units in the last place are one, because one of them was computed.
+
+A stage ends where something happens; what happens there is composed into its end map.  Boundaries are numbers, but a
+boundary at a time that is estimated moves with it:
+
+    edges(e) = base + weight e          e: the rows of events in the link
+
+Data are measured at fixed times.  So the *cell* in which an estimated time T lies, between the nearest times
+t_a <= T <= t_b at which anything is measured or known to happen, is divided at T, and its ends are boundaries too:
+
+    ... | t_a       T           t_b | ...
+        [ before    )[   after      ]            nothing is measured inside
+
+Nothing else moves.  Where a search carries T beyond t_b the stage from T to t_b is integrated backwards: the functions
+stay smooth, but the datum at t_b sees the state after what has not happened yet.  Such an arrangement is no longer
+`valid` there; single shooting arranges anew at every point, other transcriptions after every solve.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.arguments import reals, text
+from castfit._support.status import check
+from castfit.integrate.lanes import merge, rounding, snap
+from castfit.problem.event_schedule import Crossing, follows, united
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from castfit._support.arrays import Array, Index, Mask
+    from castfit.problem.compiled_experiments import Condition
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.event_schedule import Level
+
+
+_OCCUPIED = 0.5  # equal intervals of which fewer hold data are no good division ...
+_SLIVER = 1e-9  # of an interval: data that are so near to a boundary of equal division are on it
+_EARLY = 1e-2  # ... where the data begin as early in the first of them
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The measurements of one experiment, arranged by stage: boundaries `edges` (K + 1,), and M points per stage.
+
+    tau (K, M) : where each point lies in its stage, in [0, 1], increasing; padding stands at 1, or, where all data are
+        read where stages begin, at 0;  times (K, M) : of padding, too
+    values, weight (K, M, n_outputs) : what is measured, and 1 / sigma; 0 where nothing is
+    real (K, M) : True where a point is no padding: something is measured there, or watched
+    """
+
+    edges: Array
+    tau: Array
+    values: Array
+    weight: Array
+    times: Array
+    real: Mask
+
+    @property
+    def start(self) -> Array:
+        """Start time of each stage, (K,)."""
+        return self.edges[:-1]
+
+    @property
+    def duration(self) -> Array:
+        """Length of each stage, (K,)."""
+        return np.diff(self.edges)
+
+    @property
+    def row_mask(self) -> Mask:
+        """True where a residual row is a measurement, (K, M * n_outputs)."""
+        return (self.weight > 0).reshape(self.weight.shape[0], -1)
+
+    @property
+    def first(self) -> Mask:
+        """True at measured points that are neither padding nor a replicate of the point before, (K, M)."""
+        measured: Mask = np.logical_or.reduce(self.weight > 0, axis=2)
+        return measured & self.distinct
+
+    @property
+    def distinct(self) -> Mask:
+        """True at points that are neither padding nor at the time of the point before, (K, M)."""
+        apart = self.real.copy()
+        apart[:, 1:] &= self.tau[:, 1:] != self.tau[:, :-1]
+        return apart
+
+    @property
+    def sizes(self) -> Array:
+        """Absolute measured values, in standard deviations, (K, M * n_outputs)."""
+        return (np.abs(self.values) * self.weight).reshape(self.weight.shape[0], -1)
+
+    @property
+    def signal(self) -> Array:
+        """Mean absolute value of each output over the experiment, in standard deviations, (K, M * n_outputs)."""
+        measured = self.weight > 0
+        count = np.maximum(measured.sum(axis=(0, 1)), 1)
+        mean = np.abs(self.values).sum(axis=(0, 1)) / count
+        return (mean * self.weight).reshape(self.weight.shape[0], -1)
+
+
+def arrange(condition: Condition, edges: Array, after: Mask | None = None, *, starts: bool = False) -> Staging:
+    """Assign every measured or watched time to a stage; where `after` is True, to the last one that ends there.
+
+    With `starts` every such time is a boundary, and measurements belong to the stage that begins there.
+    """
+    points = condition.watched_points
+    mask = points.mask
+    snapped = snap(points.times, edges)
+    ends = np.searchsorted(edges, snapped, side="left")
+    if after is not None and after.any():
+        late = np.isin(snapped, edges[after])
+        ends[late] = np.searchsorted(edges, snapped[late], side="right") - 1
+    stage = np.clip(ends if starts else ends - 1, 0, edges.size - 2)
+    stages = edges.size - 1
+    counts = np.bincount(stage, minlength=stages)
+    position = np.arange(stage.size) - np.concatenate([[0], np.cumsum(counts)])[stage]
+    shape = (stages, int(counts.max()))
+    padding = edges[:-1] if starts else edges[1:]
+    tau, times = np.full(shape, 0.0 if starts else 1.0), np.repeat(padding[:, None], shape[1], axis=1)
+    length = np.diff(edges)[stage]
+    tau[stage, position] = np.where(length > 0.0, (snapped - edges[stage]) / np.where(length > 0.0, length, 1.0), 1.0)
+    times[stage, position] = snapped
+    real = np.zeros(shape, dtype=np.bool_)
+    real[stage, position] = True
+    values = np.zeros((*shape, points.values.shape[1]))
+    weight = np.zeros_like(values)
+    values[stage, position] = np.where(mask, points.values, 0.0)
+    weight[stage, position] = np.where(mask, 1.0 / points.sigma, 0.0)
+    return Staging(edges, tau, values, weight, times, real)
+
+
+def interval_mistakes(what: str, intervals: Any, *, words: tuple[str, ...] = ("data",)) -> list[str]:
+    """Check stage boundaries that are given as a number, a word, or times."""
+    listing = ", ".join(f"'{word}'" for word in words)
+    remedy = f"give a positive integer, {listing}, or increasing times"
+    if isinstance(intervals, str):
+        return [] if intervals in words else [f"{what} is '{intervals}'; {remedy}"]
+    times = reals(intervals)
+    if times is not None and times.ndim == 0 and np.isfinite(times) and times == np.floor(times):
+        return [] if times >= 1 else [f"{what} is {intervals}; {remedy}"]
+    if times is None or times.ndim != 1 or times.size == 0 or not np.isfinite(times).all():
+        return [f"{what} is {text(intervals)}; {remedy}"]
+    return [] if (np.diff(times) > 0).all() else [f"the times in {what} do not increase; sort them"]
+
+
+def uniform_or_given(condition: Condition, intervals: int | str | Array, *, what: str) -> Array:
+    """Return stage boundaries: a division into a number, the measured times, or the given times within the horizon.
+
+    The division into a number is into equal parts; where that would leave most of them without data although there are
+    enough, as for times that span decades, it is into parts with equal numbers of measured times.
+    """
+    check(what, interval_mistakes(what, intervals))
+    start, end = condition.start, condition.end
+    if isinstance(intervals, str):
+        return merge(np.array([start, end]), condition.points.times)
+    if np.ndim(intervals) == 0:
+        return _divide(start, np.unique(np.append(condition.points.times, end)), int(intervals))
+    inner = np.asarray(intervals, dtype=float)
+    return merge(np.array([start, end]), inner[(inner > start) & (inner < end)])
+
+
+def _divide(start: float, times: Array, n: int) -> Array:
+    """Divide from the start to the last of the measured times into n parts, or fewer where fewer times are measured."""
+    equal = np.linspace(start, float(times[-1]), n + 1)
+    later = times[times > start]
+    occupied = np.unique(np.searchsorted(equal, snap(later, equal), side="left")).size
+    if occupied >= _OCCUPIED * min(n, later.size) or later[0] - start > _EARLY * (equal[1] - start):
+        # Times that were computed, by a cumulative sum for instance, may miss the boundary that they mean.
+        equal[1:-1] = snap(equal[1:-1], times, _SLIVER * (equal[1] - start))
+        return equal
+    marks = merge(np.array([start]), later)
+    return marks[np.unique(np.linspace(0, marks.size - 1, n + 1).round().astype(np.intp))]
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """The K stages of one experiment.
+
+    edges (K + 1,) : boundaries where the division was made, not decreasing; elsewhere  base + weight e, of base
+        (K + 1,) and weight (K + 1, n_e)
+    crossings, levels : what happens to the states at the end of each stage, and the rates that flow during it
+    after (K + 1,) : where values measured at a boundary were measured after what happens there
+    cells (n, 4) : per estimated time its row of e, the ends of its cell, and 1 where it may be at the end, 0 at the
+        beginning
+    absent : estimated times, by rows of e, that are no boundary: they lie behind the end, or, where True, before the
+        start
+    key : tells arrangements apart: estimated times in their order, by rows of e, with the beginnings of their cells
+    """
+
+    edges: Array
+    base: Array
+    weight: Array
+    crossings: tuple[Crossing | None, ...]
+    levels: tuple[tuple[Level, ...], ...]
+    after: Mask
+    cells: Array
+    absent: tuple[tuple[int, bool], ...] = ()
+    key: tuple[tuple[int, float], ...] = ()
+
+    @cached_property
+    def moving(self) -> Mask:
+        """Which boundaries move, (K + 1,)."""
+        return np.logical_or.reduce(self.weight != 0.0, axis=1) if self.weight.size else np.zeros(self.edges.size, bool)
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether nothing happens."""
+        return not (any(self.crossings) or any(self.levels) or self.moving.any())
+
+    def at(self, e: Array) -> Array:
+        """Return the boundaries, (K + 1,)."""
+        return self.base + self.weight @ e if self.moving.any() else self.edges
+
+    def at_once_before(self, stage: int) -> Crossing | None:
+        """Return what happens to the states last before a stage; stages of no length may lie between."""
+        for k in range(stage - 1, -1, -1):
+            if self.crossings[k] is not None or self.edges[k] < self.edges[k + 1]:
+                return self.crossings[k]
+        return None
+
+    def stage_parameters(self, p: Array, e: Array) -> Array:
+        """Return the parameters of each stage, (K, n_p)."""
+        out = np.repeat(p[None], len(self.levels), axis=0)
+        for stage, parameter, height, sets in self._raised:
+            if sets:
+                out[stage, parameter] = e[height]
+            else:
+                np.add.at(out, (stage, parameter), e[height])
+        return out
+
+    @cached_property
+    def _raised(self) -> list[tuple[Index, Index, Index, bool]]:
+        """What levels do: stages, parameters and rows of e of those that set, then of those that raise."""
+        every = [(k, level) for k, active in enumerate(self.levels) for level in active]
+        found: list[tuple[Index, Index, Index, bool]] = []
+        for sets in (True, False):
+            own = [(k, level.parameter, level.height) for k, level in every if level.sets == sets]
+            if own:
+                stage, parameter, height = np.array(own, dtype=np.intp).T
+                found.append((stage, parameter, height, sets))
+        return found
+
+    def level_weights(self, by_p: Array, n_e: int) -> tuple[Array, Array]:
+        """Return what multiplies the second derivatives of p (n_p,) and e (n_e,), from that of each stage (K, n_p)."""
+        kept, by_e = by_p.copy(), np.zeros(n_e)
+        for stage, parameter, height, sets in self._raised:
+            np.add.at(by_e, height, by_p[stage, parameter])
+            if sets:
+                kept[stage, parameter] = 0.0
+        return kept.sum(axis=0), by_e
+
+    def stage_slopes(self, dp: Array, de: Array) -> Array:
+        """Return their derivatives, (K, n_p, n)."""
+        return self.stage_parameters(dp, de)
+
+    def valid(self, e: Array) -> bool:
+        """Whether estimated times are in their cells and in the order in which the division has them."""
+        if not (self.cells.size or self.absent):
+            return True
+        edges, (row, left, right, late) = self.at(e), self.cells.T
+        time = e[row.astype(np.intp)]
+        after = late > 0
+        late_enough, early_enough = (
+            (left < time) | (~after & (left == time)),
+            (time < right) | (after & (time == right)),
+        )
+        if not (late_enough & early_enough).all():
+            return False
+        slack = rounding(edges, edges[0])
+        outside = (
+            e[row] <= edges[0] + slack[0] if early else e[row] >= edges[-1] - slack[-1] for row, early in self.absent
+        )
+        return bool((np.diff(edges) >= -slack[1:]).all()) and all(outside)
+
+
+def divide(condition: Condition, edges: Array, e: Array, *, starts: bool = False) -> Division:
+    """Divide an experiment at increasing boundaries (n,), which contain its start and end, and where something happens.
+
+    e (n_e,) are the rows of events where the division is made; times before the start are taken for the start.  With
+    `starts` data are read where stages begin: then a stage of no length follows at the end, and one precedes every
+    jump, so that each datum has a node of its own.
+    """
+    schedule, start, end = condition.schedule, condition.start, condition.end
+    if not schedule.instants:
+        edges = np.append(edges, edges[-1]) if starts else edges
+        count = edges.size - 1
+        return Division(
+            edges, edges, np.zeros((edges.size, 0)), (None,) * count, ((),) * count,
+            np.zeros(edges.size, dtype=bool), np.zeros((0, 4)),
+        )  # fmt: skip
+    return _Divider(condition, edges, e, start, end, starts=starts).division()
+
+
+def check_triggers(what: str, problem: Posed) -> None:
+    """Refuse events that states trigger."""
+    found = [c.name for c in problem.conditions if c.schedule.triggers]
+    reason = f"states trigger events in '{found[0]}', which only single shooting can follow" if found else ""
+    check(what, [f"{reason}; use SingleShooting()"] if found else [])
+
+
+def divided(problem: Posed, edges: Sequence[Array], theta: Array, *, starts: bool = False) -> list[Division]:
+    """Divide all experiments at given boundaries (n,), at theta (n_theta,)."""
+    return [
+        divide(c, own, c.link.natural(theta[c.theta]).e, starts=starts)
+        for c, own in zip(problem.conditions, edges, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A boundary: its time here, how it moves, the instants that happen there, and whether data come after them."""
+
+    time: float
+    base: float
+    weight: Array
+    instants: tuple[int, ...] = ()
+    after: bool = False
+
+
+class _Divider:
+    """Makes one division."""
+
+    def __init__(self, condition: Condition, edges: Array, e: Array, start: float, end: float, *, starts: bool) -> None:
+        self.condition, self.schedule, self.start, self.end = condition, condition.schedule, start, end
+        self.starts = starts
+        times = np.where(np.isfinite(e[self.schedule.rows]), e[self.schedule.rows], np.inf)
+        self.early = times < start
+        self.times = np.maximum(times, start)
+        known = self.schedule.known
+        fixed = snap(self.times[known], merge(condition.times, edges))
+        self.times[known] = fixed
+        inside = fixed[(fixed >= start) & (fixed <= end)]
+        self.fixed = merge(edges, inside, np.array([start, end]))
+        self.boundaries = merge(np.array([start, end]), condition.times, condition.breakpoints, inside)
+        self.followed = self._followed()
+        self.n_e = e.size
+
+    def division(self) -> Division:
+        """Arrange marks in time, then tell what happens between them."""
+        schedule, instants = self.schedule, self.schedule.instants
+        cells: dict[tuple[float, float], list[int]] = {}
+        found: list[tuple[int, float, float, float]] = []
+        absent: list[tuple[int, bool]] = []
+        for i in schedule.order(self._e()):
+            if not instants[i].moves:
+                continue
+            cell = self._cell(i)
+            if cell is None:
+                absent.append((instants[i].time, bool(self.early[i])))
+            else:
+                cells.setdefault(cell, []).append(i)
+                right = float(self.times[i]) if i in self.followed else cell[1]
+                found.append((instants[i].time, cell[0], right, float(instants[i].after)))
+        fixed = merge(self.fixed, np.array([t for cell in cells for t in cell])) if cells else self.fixed
+        marks: list[_Mark] = []
+        for time in fixed.tolist():
+            inner = next((cell for cell in cells if cell[0] < time < cell[1]), None)
+            if inner is None:
+                marks += self._at(time)
+            cell = next((c for c in cells if c[0] == time), None)
+            if cell is not None:
+                between = fixed[(fixed > cell[0]) & (fixed < cell[1])]
+                marks += self._inside(cell, cells[cell], between)
+                if cell[0] == cell[1]:
+                    marks.append(self._fixed(time))
+        return self._assemble(marks, np.array(found).reshape(-1, 4), tuple(absent))
+
+    def _e(self) -> Array:
+        """Return e with the times that are used here."""
+        e = np.zeros(self.n_e)
+        e[self.schedule.rows] = self.times
+        return e
+
+    def _followed(self) -> dict[int, float]:
+        """Return the known times of changes that conditions follow at once, by instant.
+
+        What is measured at such a time, after the change, is measured after what it makes true as well.
+        """
+        instants = self.schedule.instants
+        known: list[int] = self.schedule.known.tolist()
+        jumps = [i for i in known if instants[i].change is not None and instants[i].after]
+        times: list[float] = sorted({float(self.times[i]) for i in jumps})
+        out: dict[int, float] = {}
+        for i, instant in enumerate(instants):
+            k = bisect_right(times, float(self.times[i])) - 1
+            if instant.trigger is not None and instant.after and k >= 0 and follows(times[k], float(self.times[i])):
+                out[i] = times[k]
+        return out
+
+    def _cell(self, i: int) -> tuple[float, float] | None:
+        """Find the cell of an estimated time; None where it has no effect: what only flows begins at the start, too."""
+        if i in self.followed:
+            return self.followed[i], self.followed[i]
+        time, instant, b = float(self.times[i]), self.schedule.instants[i], self.boundaries
+        if instant.change is None and self.early[i]:
+            return None
+        if time > self.end or (time == self.end and not instant.after):
+            return None
+        if instant.after:
+            c = int(np.searchsorted(b, time, side="left"))
+            return (float(b[c - 1]), float(b[c])) if c else (self.start, self.start)
+        c = int(np.searchsorted(b, time, side="right"))
+        return float(b[c - 1]), float(b[c])
+
+    def _fixed(self, time: float, instants: tuple[int, ...] = (), *, after: bool = False) -> _Mark:
+        return _Mark(time, time, np.zeros(self.n_e), instants, after)
+
+    def _at(self, time: float) -> list[_Mark]:
+        """Return the marks at a known time: several where data lie between them."""
+        here = tuple(int(i) for i in self.schedule.known if self.times[i] == time)
+        jumps = tuple(i for i in here if self.schedule.instants[i].change is not None)
+        after = any(self.schedule.instants[i].after for i in jumps)
+        if self.starts and not after and (jumps or time == self.end) and time > self.start:
+            return [self._fixed(time), self._fixed(time, here)]
+        if not jumps or (time == self.end and not after):
+            return [self._fixed(time, here)]
+        first = [self._fixed(time, after=after)] if time == self.start else []
+        last = [self._fixed(time, after=True)] if after else []
+        return [*first, self._fixed(time, here, after=after), *last]
+
+    def _inside(self, cell: tuple[float, float], moving: list[int], between: Array) -> list[_Mark]:
+        """Return the marks in a cell: estimated times, and between them boundaries that move along."""
+        left = self._fixed(cell[0])
+        marks: list[_Mark] = []
+        for here in [*self._at_once(moving), ()]:
+            if not here:
+                right = self._fixed(cell[1])
+            else:
+                weight = np.zeros(self.n_e)
+                weight[self.schedule.instants[here[0]].time] = 1.0
+                after = any(self.schedule.instants[i].after for i in here)
+                right = _Mark(self.followed.get(here[0], float(self.times[here[0]])), 0.0, weight, here, after)
+            slack = float(rounding(np.array([right.time]), self.start)[0])
+            for time in between[(between > left.time + slack) & (between < right.time - slack)].tolist():
+                part = (time - left.time) / (right.time - left.time)
+                base = (1 - part) * left.base + part * right.base
+                marks.append(_Mark(time, base, (1 - part) * left.weight + part * right.weight))
+            if here:
+                marks.append(right)
+            left = right
+        return marks
+
+    def _at_once(self, moving: list[int]) -> list[tuple[int, ...]]:
+        """Put conditions together that became true together, which happen at exactly the same time."""
+        out: list[tuple[int, ...]] = []
+        for i in moving:
+            instants = [self.schedule.instants[k] for k in (*out[-1], i)] if out else []
+            if instants and self.times[out[-1][0]] == self.times[i] and len(united(instants)) == 1:
+                out[-1] = (*out[-1], i)
+            else:
+                out.append((i,))
+        return out
+
+    def _assemble(self, marks: list[_Mark], cells: Array, absent: tuple[tuple[int, bool], ...]) -> Division:
+        instants, count = self.schedule.instants, len(marks) - 1
+        begins = np.full(len(instants), count, dtype=np.intp)  # the first stage after each instant
+        for j, mark in enumerate(marks):
+            begins[list(mark.instants)] = j
+        begins[[i for i, instant in enumerate(instants) if instant.change is None and self.early[i]]] = 0
+        crossings: list[Crossing | None] = []
+        for mark in marks[1:]:
+            jumps = tuple(instants[i] for i in mark.instants if instants[i].change is not None)
+            crossings.append(Crossing(united(jumps)) if jumps else None)
+        levels = tuple(
+            tuple(
+                level
+                for level in self.schedule.levels
+                if begins[level.on] <= k and (level.off < 0 or k < begins[level.off])
+            )
+            for k in range(count)
+        )
+        return Division(
+            np.array([mark.time for mark in marks]),
+            np.array([mark.base for mark in marks]),
+            np.array([mark.weight for mark in marks]).reshape(len(marks), self.n_e),
+            tuple(crossings),
+            levels,
+            np.array([mark.after for mark in marks]),
+            cells,
+            absent,
+            tuple((int(row), float(left)) for row, left, *_ in cells),
+        )

@@ -1,0 +1,260 @@
+"""What all staged problems of transcriptions have in common: sigma, priors, relations, and what is eliminated.
+
+Rows of known sigma are what `castfit.transcribe.observation` makes of them.  An unknown sigma, common to a group of n
+rows, is eliminated:
+
+    S = SSE / n of the group,    sigma^ = sqrt S between the floor and the ceiling
+    rows r / sigma^,  Jacobian R / sigma^,  cost  1/2 |r|^2 / sigma^2 + n (log sigma^ - 1/2)
+
+which is 1/2 n log S between them, and beyond the parabola in r that touches there with the same value and slope: the
+cost of a sigma that is known.  The rows' products are the gradient exactly and Fisher's information, in which sigma and
+theta do not mix.  The floor is what rounding leaves, or a bound; a ceiling is always a bound.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.solve.staged import (
+    ChainValues,
+    Evaluation,
+    Failure,
+    Jacobians,
+    Layout,
+    Linearization,
+    Relations,
+    StagedProblem,
+    locked,
+)
+from castfit.transcribe.variable_projection import NOTHING, Projection, projection_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from castfit._support.arrays import Array
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.parameter_map import Natural
+    from castfit.transcribe.observation import Measured
+
+
+RESOLUTION = 1e-10
+"""No sigma is taken for smaller than this fraction of the data: what integration and rounding leave of exact data."""
+
+
+class TranscribedProblem(StagedProblem):
+    """A staged problem of a posed one."""
+
+    problem: Posed
+    _projection: Projection
+    _most_sigma: Array
+
+    def _pose(self, problem: Posed, layout: Layout, signal: tuple[Array, ...], theta: Array) -> None:
+        """Take over what follows from the problem; where data say nothing of what is eliminated it stays at theta."""
+        self.problem, self.layout, self.signal = problem, layout, signal
+        self.least_sigma, self._most_sigma = sigma_limits(problem, layout, signal)
+        self.least_squares, self.forgiving = problem.least_squares, problem.forgiving
+        self.logarithmic = problem.log
+        self._projection = projection_of(problem, theta)
+        self.eliminated = self._projection.entries
+
+    def _start_eliminated(self) -> None:
+        """Start what is eliminated where the states at the start put it."""
+        if not self.eliminated.size:
+            return
+        with np.errstate(all="ignore"):
+            self._projection = self._projection.noticing(self._worth(self.start))
+            self._forget()
+            found = self.evaluate(self.start).v
+        scale = self.scale.copy()
+        scale[: self.layout.n_theta] = parameter_scale(self.problem, self.layout.theta(found))
+        self.start, self.scale = locked(found), locked(scale)
+
+    def explicit(self) -> Self:
+        """Return the problem in which nothing is eliminated."""
+        if not self.eliminated.size:
+            return self
+        other = self._apart()
+        other._projection, other.eliminated = NOTHING, NOTHING.entries
+        return other
+
+    @abstractmethod
+    def _apart(self) -> Self:
+        """Return a copy with a memory of its own."""
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Forget what is known of any point."""
+
+    @abstractmethod
+    def _worth(self, v: Array) -> Iterator[tuple[Measured, Array]]:
+        """Yield how what is observed at v moves with the states, times their magnitudes, per experiment."""
+
+    @abstractmethod
+    def _seen(self, v: Array) -> Iterator[tuple[Measured, Array]]:
+        """Yield what is observed at v, (K, M, n_g) per experiment."""
+
+    def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
+        """Return per chain predictions, spreads and normalised residuals of the measured values."""
+        return tuple(tuple(part[m.values_mask] for part in m.standardised(g)) for m, g in self._seen(v))
+
+    def _neutral(self, naturals: Sequence[Natural]) -> list[Natural]:
+        """Return parameters and initial states with the scale 1 and the offset 0 of what is eliminated."""
+        return [replace(at, p=self._projection.neutral(i, at.p)) for i, at in enumerate(naturals)]
+
+    def _evaluation(self, v: Array, values: Iterable[ChainValues], failures: Sequence[Failure]) -> Evaluation:
+        """Put the chains' values together, with priors and relations; unknown sigmas are eliminated."""
+        layout = self.layout
+        with np.errstate(all="ignore"):
+            prior = self.problem.priors(layout.theta(v))
+            related, related_slopes = self.problem.related(layout.theta(v))
+        bad = [name for name, value in zip(layout.relations.names, related, strict=True) if not np.isfinite(value)]
+        failures = [
+            *failures,
+            *(Failure("constraint", 0, "not_finite", f"'{name}' cannot be computed") for name in bad),
+            *([Failure("prior", 0, "not_finite", prior.failure)] if prior.failure else []),
+        ]
+        rows = profiled(layout, tuple(values), self.least_sigma, self._most_sigma)
+        return Evaluation(
+            v.copy(),
+            rows.values,
+            prior.rows,
+            prior.jacobian,
+            tuple(failures),
+            sigma=rows.sigma,
+            excess=rows.excess + prior.excess,
+            surplus=rows.surplus,
+            prior_excess=prior.excess,
+            related=related,
+            related_jacobian=related_slopes,
+            prior_curved=prior.curved,
+        )
+
+    def _linearization(
+        self,
+        at: Evaluation,
+        jacobians: Iterable[Jacobians],
+        failures: Sequence[Failure],
+        measured: Iterable[Measured],
+        seen: Callable[[], Iterable[tuple[Measured, Array]]],
+    ) -> Linearization:
+        """Add derivatives of rows that are weighted only; `seen` observes the point once more, for statistics."""
+        reweighted = any(m.reweighted for m in measured)
+        return at.extended(
+            Linearization,
+            failures=(*at.failures, *failures),
+            jacobians=standardised(self.layout, self._projection.silenced(self.layout, tuple(jacobians)), at.sigma),
+            information=(lambda: tuple(m.information(g) for m, g in seen())) if reweighted else None,
+        )
+
+    def _unlinked(self, v: Array, naturals: Sequence[Natural], *, slopes: bool = False) -> list[Failure]:
+        """Report parameters and initial states that cannot be computed from theta, or whose derivatives cannot."""
+        reasons = [
+            (c.name, c.failure(v[c.theta], at, slopes=slopes))
+            for c, at in zip(self.problem.conditions, naturals, strict=True)
+        ]
+        return [Failure(name, 0, "not_finite", reason) for name, reason in reasons if reason]
+
+    def _relations_bent(self, v: Array, multipliers: Array | None) -> Array:
+        """Return the Hessian of relations, see `HessianBlocks`."""
+        if multipliers is None or not multipliers.size:
+            return np.zeros((self.layout.n_theta, self.layout.n_theta))
+        return self.problem.related_hessian(self.layout.theta(v), multipliers)
+
+
+def parameter_scale(problem: Posed, theta: Array) -> Array:
+    """Return typical magnitudes of theta: of a linear parameter its starting value, 1 of a logarithm or a zero."""
+    magnitude = np.abs(theta)
+    return np.where(problem.log | (magnitude == 0.0), 1.0, magnitude)
+
+
+def variable_bounds(problem: Posed, layout: Layout) -> tuple[Array, Array]:
+    """Return the bounds of theta and of the states at nodes, (n_v,) each; nothing else has bounds."""
+    lower, upper = np.full(layout.n_v, -np.inf), np.full(layout.n_v, np.inf)
+    lower[: layout.n_theta], upper[: layout.n_theta] = problem.bounds
+    for chain, condition in zip(layout.chains, problem.conditions, strict=True):
+        for name, (low, high) in problem.state_bounds.items() if chain.n_s else ():
+            j = problem.model.states.index(name)
+            # A given initial state is no unknown; a bound at its value would only leave the bounds no interior.
+            nodes = chain.nodes[int(condition.link.given[j]) :, j]
+            lower[nodes], upper[nodes] = low, high
+    return lower, upper
+
+
+def relations_of(problem: Posed) -> Relations:
+    """Return the bounds of a problem's relations of quantities."""
+    given = problem.relations
+    return Relations(
+        tuple(r.name for r in given),
+        np.array([r.lower for r in given]),
+        np.array([r.upper for r in given]),
+        np.ones(len(given)),
+    )
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """Values with standardised rows; sigma (n_groups,); what the cost has beyond half the squares of the rows.
+
+    excess : all of it;  surplus : the part that is not of the unknown sigmas
+    """
+
+    values: tuple[ChainValues, ...]
+    sigma: Array
+    excess: float
+    surplus: float
+
+
+def resolution(layout: Layout, signal: Sequence[Array]) -> Array:
+    """Return the least sigma of each group, (n_groups,), from the typical magnitudes (K, n_r) of its rows."""
+    squares = np.zeros(layout.n_groups)
+    for chain, of_chain in zip(layout.chains, signal, strict=True):
+        measured = chain.group >= 0
+        np.add.at(squares, chain.group[measured], of_chain[measured] ** 2)
+    magnitude = np.sqrt(squares / np.maximum(layout.group_sizes, 1))
+    return RESOLUTION * np.where(magnitude > 0.0, magnitude, 1.0)
+
+
+def sigma_limits(problem: Posed, layout: Layout, signal: Sequence[Array]) -> tuple[Array, Array]:
+    """Return the least and the largest sigma of each group, (n_groups,) each."""
+    least = resolution(layout, signal)
+    if not problem.group_bounds:
+        return least, np.full(least.size, np.inf)
+    lower, upper = np.array(problem.group_bounds, dtype=float).reshape(-1, 2).T
+    return np.maximum(least, lower), np.maximum(upper, np.maximum(least, lower))
+
+
+def profiled(layout: Layout, values: tuple[ChainValues, ...], floor: Array, ceiling: Array) -> Profiled:
+    """Divide weighted residuals by the most likely sigma of their group, between floor and ceiling (n_groups,)."""
+    surplus = sum(of.excess for of in values)
+    if layout.n_groups == 0:
+        return Profiled(values, np.empty(0), surplus, surplus)
+    group = np.concatenate([chain.group[chain.group >= 0] for chain in layout.chains])
+    r = np.concatenate([of.r[chain.group >= 0] for of, chain in zip(values, layout.chains, strict=True)])
+    with np.errstate(all="ignore"):  # wild trial points overflow
+        largest = np.full(layout.n_groups, np.finfo(float).tiny)
+        np.maximum.at(largest, group, np.abs(r))
+        squares = np.bincount(group, (r / largest[group]) ** 2, minlength=layout.n_groups)
+        sigma = np.clip(largest * np.sqrt(squares / np.maximum(layout.group_sizes, 1)), floor, ceiling)
+        sigma = np.where(np.isfinite(sigma), sigma, 1.0)  # where a stage failed
+        standard = tuple(
+            replace(of, r=of.r * inverse) for of, inverse in zip(values, layout.of_rows(1.0 / sigma), strict=True)
+        )
+        excess = float(np.sum(layout.group_sizes * (np.log(sigma) - 0.5)))
+    return Profiled(standard, sigma, excess + surplus, surplus)
+
+
+def standardised(layout: Layout, jacobians: tuple[Jacobians, ...], sigma: Array) -> tuple[Jacobians, ...]:
+    """Divide the derivatives of weighted residuals by the sigma (n_groups,) of their group."""
+    if layout.n_groups == 0:
+        return jacobians
+    with np.errstate(all="ignore"):
+        inverse = [np.atleast_2d(of)[..., None] for of in layout.of_rows(1.0 / sigma)]
+        return tuple(
+            replace(j, R_s=j.R_s * each, R_w=j.R_w * each, R_q=j.R_q * each)
+            for j, each in zip(jacobians, inverse, strict=True)
+        )

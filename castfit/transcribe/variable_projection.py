@@ -1,0 +1,174 @@
+"""Scales and offsets eliminated: at every point of a search they take the values that fit best there.
+
+With the states at the measured points, x, the rows of the outputs y = s x + o,
+
+    r = w (s x + o - m),        w = 1 / sigma, up to an unknown factor that is common to all of them,
+
+are linear in s and o, those of log-normal data in log s:  r = w (log s + log x - log m).  No equation of the model
+contains s or o, so that their optimum s^(x), o^(x) is a small least-squares problem after every integration.  There
+
+    d cost / d (s, o) = 0,      d cost(x, s^(x), o^(x)) / d x = partial d cost / d x,
+
+whatever the unknown factor is.  Gradients are exact, then, and with the columns of s and o kept in the Jacobian the
+step of Gauss and Newton in all other variables is that of variable projection (Golub and Pereyra 1973) in the form of
+Kaufman (1975), Newton's step is Newton's for the reduced cost (Schur complement), and Fisher's information is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.problem.linear_scales import ScaleBlock, Use, blocks_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array, Index
+    from castfit.problem.compiled_problem import Posed
+    from castfit.solve.staged import Jacobians, Layout
+    from castfit.transcribe.observation import Measured
+
+
+_SAME = 1e-10  # what data tell apart only by this part of their effect is not told apart
+_NOTHING = 1e-10  # of what the states are worth in an output: less is what integration and rounding leave of zero
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """The eliminated entries of theta, the first variables of a staged problem; arrays are (n_theta,).
+
+    log : which entries of theta are logarithms
+    otherwise : values where data do not determine them: nothing of the output is seen, or it is constant
+    least : the effect on all rows below which a scale is one of zero
+    """
+
+    blocks: tuple[ScaleBlock, ...]
+    log: NDArray[np.bool_]
+    otherwise: Array
+    least: Array
+
+    @cached_property
+    def entries(self) -> Index:
+        """The eliminated entries."""
+        return np.array(sorted(j for block in self.blocks for j in block.entries), dtype=np.intp)
+
+    def key(self, v: Array) -> bytes:
+        """Return what tells points apart: all but what is eliminated."""
+        if not self.blocks:
+            return v.tobytes()
+        out = v.copy()
+        out[self.entries] = 0.0
+        return out.tobytes()
+
+    def neutral(self, i: int, p: Array) -> Array:
+        """Return parameters (..., n_p) of condition i with the scale 1 and the offset 0 of what is eliminated."""
+        out = p.copy()
+        for use in (use for block in self.blocks for use in block.uses if use.condition == i):
+            if use.scale >= 0:
+                out[..., use.scale_row] = 1.0
+            if use.offset_row >= 0:
+                out[..., use.offset_row] = 0.0
+        return out
+
+    def noticing(self, slopes: Iterable[tuple[Measured, Array]]) -> Projection:
+        """Return the projection that knows what the outputs are worth where states have their typical magnitudes.
+
+        slopes (K, M, n_g, n) are per condition derivatives of what is observed by the states, times their magnitudes.
+        """
+        squares, observed = np.zeros_like(self.least), tuple(slopes)
+        with np.errstate(all="ignore"):
+            for use in (use for block in self.blocks for use in block.uses if use.scale >= 0 and use.unit == 0.0):
+                measured, dg = observed[use.condition]
+                weight = measured.weight[:, :, use.output]
+                worth = np.where(weight > 0.0, weight * np.abs(dg[:, :, use.output]).sum(axis=2), 0.0)
+                squares[use.scale] += float(np.sum(worth**2))
+        return replace(self, least=_NOTHING * np.sqrt(np.where(np.isfinite(squares), squares, 0.0)))
+
+    def silenced(self, layout: Layout, jacobians: tuple[Jacobians, ...]) -> tuple[Jacobians, ...]:
+        """Return derivatives of weighted rows without those by scales of zero, whose remains are rounding errors."""
+        if not (self.least > 0.0).any():
+            return jacobians
+        squares = np.zeros_like(self.least)
+        with np.errstate(all="ignore"):
+            for chain, j in zip(layout.chains, jacobians, strict=True):
+                np.add.at(squares, chain.theta, np.square(j.R_q).sum(axis=(0, 1)))
+            silent = (squares <= self.least**2) & (self.least > 0.0)
+        if not silent.any():
+            return jacobians
+        return tuple(
+            replace(j, R_q=np.where(silent[chain.theta], 0.0, j.R_q))
+            for chain, j in zip(layout.chains, jacobians, strict=True)
+        )
+
+    def projected(self, v: Array, p: Sequence[Array], seen: Iterable[tuple[Measured, Array]]) -> Array:
+        """Return v (n_v,) with the eliminated entries at their optimum.
+
+        Per condition p (n_p,) are the parameters at v, and what is `seen` (K, M, n_g) that with `neutral` parameters.
+        """
+        out, observed = v.copy(), tuple(seen)
+        out[self.entries] = self.otherwise[self.entries]
+        with np.errstate(all="ignore"):  # wild trial points overflow
+            for block in self.blocks:
+                rows = [_rows(use, block, p[use.condition], *observed[use.condition]) for use in block.uses]
+                A, b = (np.concatenate([part[k] for part in rows]) for k in range(2))
+                entries = list(block.entries)
+                known = self.otherwise[entries]
+                if block.uses[0].unit > 0.0 and not self.log[entries[0]]:  # what is linear is the logarithm
+                    found = np.exp(_least_squares(A, b, np.log(known), self.least[entries]))
+                else:
+                    found = _least_squares(A, b, known, self.least[entries])
+                out[entries] = np.where(np.isfinite(found), found, known)
+        return out
+
+
+def projection_of(problem: Posed, theta: Array) -> Projection:
+    """Return what is eliminated in a problem; where data say nothing it stays at theta (n_theta,)."""
+    return Projection(blocks_of(problem) if problem.model.scalings else (), problem.log, theta, np.zeros(theta.size))
+
+
+NOTHING = Projection((), np.empty(0, dtype=np.bool_), np.empty(0), np.empty(0))
+"""All variables are searched."""
+
+
+def _rows(use: Use, block: ScaleBlock, p: Array, measured: Measured, g: Array) -> tuple[Array, Array]:
+    """Return the weighted data of one output: A (n, number of entries), and b (n,), of which A x is the model."""
+    j = use.output
+    if use.unit > 0.0:
+        slots = [slot for slot in measured.slots if slot.rows[0] == j]
+        x = np.concatenate([np.empty(0), *(g[slot.stage, slot.point, j] for slot in slots)])
+        m = np.concatenate([np.empty(0), *(slot.datum for slot in slots)])
+        w = np.concatenate([np.empty(0), *(1.0 / (slot.spread * use.unit) for slot in slots)])
+        return w[:, None], w * (np.log(m) - np.log(x))
+    stage, point = np.nonzero(measured.weight[:, :, j] > 0.0)
+    x, m, w = (part[stage, point, j] for part in (g, measured.target, measured.weight))
+    A = np.zeros((x.size, len(block.entries)))
+    b = m.copy()
+    if use.scale >= 0:
+        A[:, block.entries.index(use.scale)] = x * w
+    else:
+        b -= x
+    if use.offset >= 0:
+        A[:, block.entries.index(use.offset)] = w
+    elif use.offset_row >= 0:
+        b -= p[use.offset_row]
+    return A, b * w
+
+
+def _least_squares(A: Array, b: Array, known: Array, least: Array) -> Array:
+    """Solve A x = b; what is not determined stays as near as possible to `known`, in units of its effect."""
+    d = np.linalg.norm(A, axis=0)
+    if not (np.isfinite(d).all() and np.isfinite(b).all()):
+        return np.full(known.size, np.nan)
+    seen = d > least
+    inverse = np.divide(1.0, d, out=np.zeros_like(d), where=seen)
+    U, S, Vt = np.linalg.svd(A * inverse, full_matrices=False)
+    rank = int(np.count_nonzero(_SAME * S[:1].sum() < S))
+    if rank == known.size:
+        return Vt.T @ ((U.T @ b) / S) * inverse
+    step = U[:, :rank].T @ (b - A @ known) / S[:rank]
+    return known + Vt[:rank].T @ step * inverse

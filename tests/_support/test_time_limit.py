@@ -1,0 +1,136 @@
+"""A fit ends in time, and at Ctrl-C, with its best point: nothing loops for ever and nothing is lost."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit._support.status import Status
+from castfit._support.time_limit import Interrupt, Stopped, look, unwatched, watched
+from castfit.solve.solution import Control
+from castfit.transcribe.shooting_problem import ShootingProblem
+from tests.builders import decay_problem, lotka_volterra
+
+TRANSCRIPTIONS = [cf.SingleShooting(), cf.MultipleShooting(3), cf.Collocation()]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("value", [1e-300, 1e-150, 1e150, 1e300])
+@pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=lambda t: t.label)
+def test_a_start_whose_square_underflows_or_overflows_ends(transcription, value):
+    """The natural level function divided by the square of the step, and then shortened the step by NaN for ever."""
+    began = time.perf_counter()
+    result = cf.fit(decay_problem(), transcription, start={"k": value}, second_start=False, max_time=5.0)
+    assert time.perf_counter() - began < 8.0
+    assert result.parameters["k"] == pytest.approx(0.378100, rel=1e-4) or not result.success
+
+
+@pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.GaussNewton("levenberg_marquardt"), cf.Ipopt()])
+@pytest.mark.parametrize("limit", [0.4, 1e-9])
+def test_max_time_holds_within_an_evaluation(monkeypatch, solver, limit):
+    """Every evaluation takes 0.1 s here; the start is far enough for step controls to try several points."""
+    plain = ShootingProblem._integrate
+
+    def slow(self, *arguments):
+        time.sleep(0.1)
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(ShootingProblem, "_integrate", slow)
+    began = time.perf_counter()
+    result = cf.fit(lotka_volterra((2.5, 0.1, 4.0, 3.0)), cf.MultipleShooting(5), solver, max_time=limit)
+    assert time.perf_counter() - began < limit + 1.0
+    assert result.status is Status.MAX_TIME
+    assert np.isfinite(result.chi2)
+
+
+def test_max_time_holds_in_refinement_and_at_the_start(monkeypatch):
+    import castfit.transcribe.collocation as module
+
+    def late(*arguments):
+        time.sleep(0.3)
+        look()
+        return plain(*arguments)
+
+    plain = module.estimated_errors
+    monkeypatch.setattr(module, "estimated_errors", late)
+    result = cf.fit(decay_problem(), max_time=0.25)
+    assert result.status is Status.MAX_TIME
+    assert "not checked" in result.message
+    assert result.parameters["k"] == pytest.approx(0.3781, rel=1e-3)
+    for start in ("matching", "decomposed"):
+        found = cf.fit(lotka_volterra(), start=start, max_time=1e-6)
+        assert found.status is Status.MAX_TIME
+
+
+def test_an_outer_watch_limits_the_inner_one_and_can_be_lifted():
+    with watched(0.0), watched(100.0):
+        time.sleep(0.001)
+        with pytest.raises(Stopped) as stopped:
+            look()
+        assert stopped.value.status is Status.MAX_TIME
+        with unwatched():
+            look()
+    look()
+
+
+def test_interrupts_are_shared_and_handlers_restored():
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupt() as outer, Interrupt() as inner:
+        signal.raise_signal(signal.SIGINT)
+        assert inner.requested
+        assert outer.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_solver_alone_returns_its_start_when_there_is_no_time():
+    problem = lotka_volterra()
+    staged = cf.SingleShooting().transcribe(problem, problem.guess)
+    for solver in (cf.GaussNewton(), cf.Ipopt()):
+        solution = solver.solve(staged, Control(max_time=-1.0))
+        assert solution.status is Status.MAX_TIME
+        np.testing.assert_array_equal(solution.v, staged.start)
+
+
+SCRIPT = """
+import sys, time, signal, threading, traceback, os
+import castfit as cf
+from tests.builders import lotka_volterra
+transcription = {"single": cf.SingleShooting(), "multiple": cf.MultipleShooting(7), "collocation": cf.Collocation()}
+solver = {"gn": cf.GaussNewton(), "ipopt": cf.Ipopt()}
+delays = [float(d) for d in sys.argv[3:]]
+for delay in delays:
+    problem = lotka_volterra()  # built anew, so that functions are built within the fit
+    sent, result, where = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)), None, "before"
+    try:
+        sent.start()
+        result = cf.fit(problem, transcription[sys.argv[1]], solver[sys.argv[2]])
+        sent.join()
+        time.sleep(0.002)
+    except KeyboardInterrupt as error:
+        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+        where = "within" if any(name.endswith("castfit/fit/fit.py") for name in files) else "before"
+        sent.join()
+    print(where if result is None else result.status.value)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
+@pytest.mark.parametrize("solver", ["gn", "ipopt"])
+@pytest.mark.parametrize("transcription", ["single", "multiple", "collocation"])
+def test_ctrl_c_in_the_first_tenth_of_a_second_never_loses_the_fit(transcription, solver):
+    delays = [f"{delay:.4f}" for delay in np.geomspace(2e-4, 0.15, 25)]
+    command = [sys.executable, "-c", SCRIPT, transcription, solver, *delays]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    ends = done.stdout.split()
+    assert len(ends) == len(delays)
+    assert set(ends) <= {"converged", "acceptable", "interrupted", "before"}, ends
+    assert "interrupted" in ends

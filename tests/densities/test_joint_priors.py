@@ -1,0 +1,323 @@
+"""Priors on expressions and on several quantities: earlier results, penalties, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+import castfit as cf
+from castfit.densities.priors import LogNormalPrior, Normal, Truncated, UniformPrior, multivariate_normal
+from castfit.problem.fingerprint import fingerprint
+from tests.builders import refused
+
+FITS = [(t, s) for t in ("single", "multiple", "collocation") for s in (cf.GaussNewton(tolerance=1e-14), cf.Ipopt())]
+GUESS = {"k": 1.0, "m": 0.5}
+
+
+def shown(part) -> str:
+    return part if isinstance(part, str) else part.label
+
+
+def times(n: int) -> np.ndarray:
+    return np.linspace(0.5, 3.0, n)
+
+
+def straight(seed: int, n: int, name: str, *, sigma: float | None = 0.1) -> cf.Experiment:
+    """Measurements of y = m + k t, with k = 2 and m = 1."""
+    y = 1 + 2 * times(n) + 0.1 * np.random.default_rng(seed).standard_normal(n)
+    m = cf.symbols("m")
+    return cf.Experiment({"y": y}, time=times(n), sigma=sigma, initial={"x": m}, name=name)
+
+
+def line(*experiments: cf.Experiment, parameters=None, **changes) -> cf.Problem:
+    """x' = k from m: linear in both, and exact in every transcription."""
+    x, k, m = cf.symbols("x k m")
+    model = cf.Model({x: k + 0 * m}, parameters=[k, m], outputs={"y": x})
+    return cf.Problem(model, experiments, parameters=GUESS | (parameters or {}), **changes)
+
+
+FIRST, SECOND = straight(1, 6, "first"), straight(2, 9, "second")
+
+
+def same_as(found: cf.Result, whole: cf.Result, names=("k", "m")) -> None:
+    for name in names:
+        assert found.parameters[name] == pytest.approx(whole.parameters[name], rel=1e-6)
+        assert found.standard_errors[name] == pytest.approx(whole.standard_errors[name], rel=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------- earlier results
+
+
+@pytest.mark.parametrize(("transcription", "solver"), FITS, ids=shown)
+def test_an_earlier_result_as_prior_gives_the_joint_fit(transcription, solver):
+    before = cf.fit(line(FIRST), transcription, solver)
+    after = cf.fit(line(SECOND, priors=cf.Prior(before)), transcription, solver)
+    whole = cf.fit(line(FIRST, SECOND), transcription, solver)
+    same_as(after, whole)
+    np.testing.assert_allclose(after.covariance, whole.covariance, rtol=1e-6)
+    assert after.correlation[0, 1] == pytest.approx(whole.correlation[0, 1], rel=1e-6)
+
+
+def test_results_follow_each_other_by_way_of_files(tmp_path):
+    third = straight(3, 5, "third")
+    before = cf.fit(line(FIRST))
+    before.save(tmp_path / "first.json")
+    then = cf.fit(line(SECOND, priors=cf.Prior(cf.Result.load(tmp_path / "first.json"))))
+    last = cf.fit(line(third, priors=[cf.Prior(then)]))
+    same_as(last, cf.fit(line(FIRST, SECOND, third)))
+
+
+def test_what_an_earlier_fit_left_open_stays_open():
+    """At one time only m + k t is known: neither k nor m, and the prior keeps just that."""
+    one = cf.Experiment({"y": [3.1, 2.9]}, time=[1.0, 1.0], sigma=0.1, initial={"x": cf.symbols("m")}, name="one")
+    before = cf.fit(line(one))
+    assert before.standard_errors["k"] == np.inf
+    prior = cf.Prior(before)
+    assert prior.root.shape == (1, 2)
+    same_as(cf.fit(line(SECOND, priors=prior)), cf.fit(line(one, SECOND)))
+
+
+def test_a_bound_that_held_a_quantity_counts():
+    limited = {"k": cf.Parameter(1.0, upper=1.5)}
+    before = cf.fit(line(FIRST, parameters=limited))
+    assert before.active == {"k": "upper"}
+    same_as(cf.fit(line(SECOND, priors=cf.Prior(before))), cf.fit(line(FIRST, SECOND)))
+
+
+def test_the_noise_of_an_earlier_fit_is_its_estimate():
+    """Data of unknown sigma weigh as with the sigma that was found."""
+    before = cf.fit(line(straight(1, 6, "first", sigma=None)))
+    known = straight(1, 6, "first", sigma=before.noise)
+    same_as(cf.fit(line(SECOND, priors=cf.Prior(before))), cf.fit(line(known, SECOND)))
+
+
+def test_several_unknown_sigmas_of_an_earlier_fit():
+    each = [straight(i, 6, name, sigma=cf.unknown(name)) for i, name in ((1, "a"), (2, "b"))]
+    before = cf.fit(line(*each))
+    prior = cf.Prior(before)
+    np.testing.assert_allclose(np.linalg.inv(prior.root.T @ prior.root), before.covariance, rtol=1e-6)
+
+
+def test_other_quantities_are_integrated_out():
+    before = cf.fit(line(FIRST))
+    prior = cf.Prior(before, names=["k"])
+    assert prior.names == ("k",)
+    assert prior.root[0, 0] ** -2 == pytest.approx(before.covariance[0, 0], rel=1e-6)
+
+
+def test_initial_states_and_local_parameters_stay_with_their_experiment():
+    x, k, s = cf.symbols("x k s")
+    model = cf.Model({x: -k * x}, parameters=[k, s], outputs={"y": s * x})
+    experiments = [
+        cf.Experiment({"x": x0 * np.exp(-0.5 * times(5)), "y": s0 * x0 * np.exp(-0.5 * times(5))}, time=times(5),
+                      sigma=0.1, initial={"x": cf.free(1.0)}, name=name)
+        for name, x0, s0 in (("a", 1.0, 2.0), ("b", 1.5, 3.0))
+    ]  # fmt: skip
+    problem = cf.Problem(model, experiments, parameters={"k": 0.4, "s": cf.Parameter(1.0, local=True)})
+    found = cf.fit(problem, "single")
+    assert cf.Prior(found).names == ("k",)
+    assert cf.Prior(found, names=["x(0)[a]", "s[b]"]).names == ("x(0)[a]", "s[b]")
+
+
+def test_on_a_logarithmic_scale_the_logarithm_is_normal():
+    parameters = {"k": cf.Parameter(1.0, scale="log")}
+    before = cf.fit(line(FIRST, parameters=parameters))
+    prior = cf.Prior(before)
+    assert prior.log.tolist() == [True, False]
+    assert prior.mean[0] == pytest.approx(np.log(before.parameters["k"]))
+    here, there = (cf.fit(line(SECOND, parameters=p, priors=prior)) for p in (parameters, {}))
+    assert here.parameters["k"] == pytest.approx(there.parameters["k"], rel=1e-6)
+
+
+# ------------------------------------------------------------------------------------------- expressions, normals
+
+
+@pytest.mark.parametrize(("transcription", "solver"), FITS, ids=shown)
+def test_a_prior_on_an_expression_is_its_density(transcription, solver):
+    """A product, log-normal, and a ratio, normal; against SciPy's optimiser."""
+    k, m = cf.symbols("k m")
+    product, ratio = stats.lognorm(0.05, scale=1.6), stats.norm(1.8, 0.1)
+    t, y = times(6), FIRST.data["y"][1][:, 0]
+
+    def cost(at: np.ndarray) -> float:
+        misfit = 0.5 * np.sum(((at[1] + at[0] * t - y) / 0.1) ** 2)
+        return misfit - product.logpdf(at[0] * at[1]) - ratio.logpdf(at[0] / at[1])
+
+    best = optimize.minimize(cost, [2.0, 1.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14})
+    priors = {k * m: LogNormalPrior(np.log(1.6), 0.05), k / m: Normal(1.8, 0.1)}
+    found = cf.fit(line(FIRST, priors=priors), transcription, solver)
+    np.testing.assert_allclose(list(found.parameters.values()), best.x, rtol=1e-6)
+    assert found.neg2loglik == pytest.approx(2 * best.fun + 6 * np.log(2 * np.pi * 0.01), abs=1e-6)
+    assert found.dof == 6
+
+
+@pytest.mark.parametrize("transcription", ["single", "multiple", "collocation"])
+@pytest.mark.parametrize("solver", ["gauss_newton", "ipopt"])
+def test_sigmas_have_priors(transcription, solver):
+    prior = stats.lognorm(0.2, scale=0.1)
+    t, y = times(6), FIRST.data["y"][1][:, 0]
+
+    def cost(at: np.ndarray) -> float:
+        sigma = np.exp(at[2])
+        return -stats.norm(at[1] + at[0] * t, sigma).logpdf(y).sum() - prior.logpdf(sigma)
+
+    options = {"xatol": 1e-9, "fatol": 1e-13, "maxiter": 5000}
+    best = optimize.minimize(cost, [2.0, 1.0, -2.3], method="Nelder-Mead", options=options)
+    data = straight(1, 6, "first", sigma=cf.unknown(prior=LogNormalPrior(np.log(0.1), 0.2)))
+    found = cf.fit(line(data), transcription, solver)
+    assert found.parameters["sigma(y)"] == pytest.approx(np.exp(best.x[2]), rel=1e-4)
+    assert found.neg2loglik == pytest.approx(2 * best.fun, abs=1e-7)
+
+
+def test_a_prior_by_name_is_that_of_the_parameter():
+    by_name = line(FIRST, priors={"k": Normal(1.5, 0.1)})
+    of_parameter = line(FIRST, parameters={"k": cf.Parameter(1.0, prior=Normal(1.5, 0.1))})
+    assert by_name.quantities == of_parameter.quantities
+    assert fingerprint(by_name) == fingerprint(of_parameter)
+    assert line(FIRST, priors={cf.symbols("k"): UniformPrior(0, 3)}).quantities[0].upper == 3
+
+
+def test_symbols_of_local_parameters_and_initial_states_mean_every_experiment():
+    x, k, s = cf.symbols("x k s")
+    model = cf.Model({x: -k * x}, parameters=[k, s], outputs={"y": s * x})
+    experiments = [
+        cf.Experiment({"y": np.exp(-times(5))}, time=times(5), sigma=0.1, initial={"x": cf.free(g)}, name=name)
+        for name, g in (("a", 1.0), ("b", 2.0))
+    ]
+    parameters = {"k": cf.Parameter({"a": 0.4, "b": 0.5}, local=True), "s": cf.Parameter(3.0, fixed=True)}
+    priors = {k * x * s: Normal(1.0, 0.1), "x": Normal(1.0, 0.5)}
+    problem = cf.Problem(model, experiments, parameters=parameters, priors=priors)
+    assert problem.names == ("k[a]", "x(0)[a]", "k[b]", "x(0)[b]")
+    found = problem.priors(problem.guess)
+    np.testing.assert_allclose(found.rows, [0.0, 2.0, (0.4 * 1 * 3 - 1) / 0.1, (0.5 * 2 * 3 - 1) / 0.1])
+    np.testing.assert_allclose(found.jacobian[2], [30.0, 12.0, 0.0, 0.0])
+
+
+def test_several_quantities_are_normal_together():
+    covariance = np.array([[0.04, 0.01], [0.01, 0.09]])
+    prior = multivariate_normal({"k": 1.8, "m": 1.1}, covariance)
+    problem = line(FIRST, priors=[prior])
+    found = problem.priors(np.array([2.0, 0.7]))
+    expected = stats.multivariate_normal([1.8, 1.1], covariance)
+    assert found.cost + problem.posed.prior_constant == pytest.approx(-expected.logpdf([2.0, 0.7]))
+    logarithm = line(FIRST, priors=multivariate_normal({"k": 0.5, "m": -0.1}, covariance, on="log"))
+    expected = stats.multivariate_normal([0.5, -0.1], covariance)
+    cost = logarithm.priors(np.array([2.0, 0.7])).cost + logarithm.posed.prior_constant
+    assert cost == pytest.approx(-expected.logpdf(np.log([2.0, 0.7])))
+
+
+def test_a_quantity_that_is_fixed_leaves_the_distribution_of_the_others_given_it():
+    covariance = np.array([[0.04, 0.03], [0.03, 0.09]])
+    k, m = cf.symbols("k m")
+    problem = line(FIRST, priors=[multivariate_normal({"k": 1.8, "m": 1.1}, covariance), {k * m: Normal(2.0, 0.1)}])
+    fixed = problem.posed.fix({"m": 0.7})
+    at = np.array([2.1])
+    whole, part = problem.priors(np.array([2.1, 0.7])), fixed.priors(at)
+    np.testing.assert_allclose(part.rows, whole.rows)
+    np.testing.assert_allclose(part.jacobian[:, 0], whole.jacobian[:, 0])
+    assert fixed.fix(["k"]).prior_terms == ()
+    assert pickle.loads(pickle.dumps(fixed)).priors(at).cost == pytest.approx(part.cost)
+    assert pickle.loads(pickle.dumps(problem)).priors(np.array([2.1, 0.7])).cost == pytest.approx(whole.cost)
+
+
+def test_quantities_that_only_a_prior_on_an_expression_determines_may_be_estimated():
+    k, w = cf.symbols("k w")
+    found = cf.fit(_extra(w, k))
+    assert found.parameters["w"] == pytest.approx(found.parameters["k"] + 0.5, rel=1e-7)
+    assert found.standard_errors["w"] == pytest.approx(np.hypot(found.standard_errors["k"], 0.1), rel=1e-6)
+
+
+def _extra(w, k) -> cf.Problem:
+    """A model with a parameter that does nothing."""
+    x, m = cf.symbols("x m")
+    model = cf.Model({x: k + 0 * m}, parameters=[k, m, w], outputs={"y": x})
+    return cf.Problem(model, [FIRST], parameters={**GUESS, "w": 1.0}, priors={w - k: Normal(0.5, 0.1)})
+
+
+# -------------------------------------------------------------------------------------------------------- penalties
+
+
+def test_tikhonov_adds_half_the_weighted_squares():
+    problem = line(FIRST, priors=cf.tikhonov(["k", "m"], 4.0, towards={"k": 1.5, "m": 1.0}))
+    assert problem.priors(np.array([2.0, 0.7])).cost == pytest.approx(2.0 * (0.5**2 + 0.3**2))
+    assert line(FIRST, priors=cf.tikhonov("k", 4.0)).priors(np.array([2.0, 0.7])).cost == pytest.approx(2.0)
+    logs = line(FIRST, priors=cf.tikhonov("k", 4.0, towards=1.5, on="log")).priors(np.array([2.0, 0.7]))
+    assert logs.cost == pytest.approx(2.0 * np.log(2 / 1.5) ** 2)
+
+
+def test_tikhonov_pulls_local_parameters_together():
+    """Two slopes of equal precision: their mean stays, and their difference shrinks by 1 / (1 + weight variance)."""
+    experiments = [
+        cf.Experiment({"y": s * times(6)}, time=times(6), sigma=0.1, initial={"x": 0.0}, name=name)
+        for name, s in (("a", 1.9), ("b", 2.1))
+    ]
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: k}, parameters=[k], outputs={"y": x})
+    variance = 0.01 / float(times(6) @ times(6))
+    weight = 1 / variance
+    local = {"k": cf.Parameter(1.0, local=True)}
+    problem = cf.Problem(model, experiments, parameters=local, priors=cf.tikhonov("k", weight, towards="equal"))
+    found = cf.fit(problem)
+    assert list(found.parameters.values()) == pytest.approx([1.95, 2.05], rel=1e-7)
+    assert problem.priors(problem.guess).rows.size == 1
+
+
+def test_fingerprints_tell_terms_apart():
+    k, m = cf.symbols("k m")
+    given = [None, {k * m: Normal(1, 1)}, {k * m: Normal(1, 2)}, {k / m: Normal(1, 1)}, cf.tikhonov("k", 1.0)]
+    given += [multivariate_normal({"k": 1, "m": 1}, c * np.eye(2)) for c in (1, 2)]
+    seen = [fingerprint(line(FIRST, priors=p)) for p in given]
+    assert all(a != b for i, a in enumerate(seen) for b in seen[:i])
+
+
+# ---------------------------------------------------------------------------------------------------------- refused
+
+K, M, Q = cf.symbols("k m q")
+
+
+@pytest.mark.parametrize(
+    ("priors", "phrases"),
+    [
+        ({"kk": Normal(1, 1)}, ["priors names 'kk', which is not estimated: did you mean 'k'?"]),
+        ({K * Q: Normal(1, 1)}, ["the prior on (k*q) contains 'q', which is not estimated"]),
+        ({3: Normal(1, 1), "k": 3}, ["priors has the key 3", "'k' has the prior 3"]),
+        ([3, {"k": Normal(1, 0)}], ["priors contains 3", "deviation positive"]),
+        (7, ["priors is 7; give {name or expression: prior}"]),
+        ({K * M: UniformPrior(0, 1)}, ["means bounds of an expression; give Constraint"]),
+        ({K * M: Truncated(Normal(0, 1), 0, 1)}, ["means bounds of an expression"]),
+        ([{"k": Normal(1, 1)}, {"k": Normal(2, 1)}], ["'k' has two priors"]),
+        ({K - 10: LogNormalPrior(0, 1)}, ["the prior's density of (k-10) = -9 is 0, or cannot be computed, at k = 1"]),
+        ({"k": UniformPrior(2, 3)}, ["'k': the guess 1 is impossible by its prior"]),
+        (cf.tikhonov("kk", 1.0), ["the penalty on kk names 'kk', which is not estimated"]),
+        (cf.tikhonov("k", 1.0, towards="equal"), ["'k' has one value only"]),
+        (multivariate_normal({"q": 1.0}, [[1.0]]), ["names 'q', which is not estimated"]),
+    ],
+)
+def test_priors_that_make_no_sense_are_refused(priors, phrases):
+    with refused(*phrases):
+        line(FIRST, priors=priors)
+
+
+def test_arguments_that_make_no_sense_are_refused():
+    with refused("weight is -1", "on is 'ln'", "towards is 'zero'"):
+        cf.tikhonov("k", -1, on="ln", towards="zero")
+    with refused("towards has no value for 'm'"):
+        cf.tikhonov(["k", "m"], 1, towards={"k": 1})
+    with refused("names is []"):
+        cf.tikhonov([], 1)
+    with refused("give finite numbers of shape (2, 2)"):
+        multivariate_normal({"k": 1, "m": 2}, np.eye(3))
+    with refused("not symmetric and positive definite"):
+        multivariate_normal({"k": 1, "m": 2}, [[1, 2], [2, 1]])
+    with refused("the mean of 'k' is 'a'"):
+        multivariate_normal({"k": "a"}, [[1]])
+    before = cf.fit(line(FIRST))
+    with refused("'kk' is no quantity of the result: did you mean 'k'?"):
+        cf.Prior(before, names=["kk"])
+    with refused("give the result of a fit"):
+        cf.Prior(before.parameters)  # type: ignore[arg-type]
+    with refused("the fit did not succeed"):
+        cf.Prior(cf.fit(line(FIRST), callback=lambda _: True))

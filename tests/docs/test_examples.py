@@ -1,0 +1,89 @@
+"""Every script in examples/ runs, reaches the answers that it asserts, and leaves no files but those it announces."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.paths import ROOT
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+LEAVES = {
+    "quickstart": ["fit.png"],
+    "stiffness": ["stiffness.png"],
+    "csv_to_report": ["concentrations.csv", "report.html"],
+}
+NEEDS = {
+    "multistart_dask": "distributed",
+    "csv_to_report": "pandas",
+    "petab_problem": "petab",
+    "sbml_model": "antimony",
+}
+SLOW = {
+    "adjoint_shooting",
+    "batch_reactor_dae",
+    "bootstrap_against_profiles",
+    "chemostat",
+    "compare_solvers",
+    "compare_transcriptions",
+    "constraints",
+    "csv_to_report",
+    "delays",
+    "epidemic",
+    "heat_equation",
+    "hidden_states",
+    "is_it_identifiable",
+    "jak_stat",
+    "just_the_answer",
+    "lorenz",
+    "model_comparison",
+    "multistart_dask",
+    "oral_doses",
+    "petab_problem",
+    "population_pk",
+    "profiles_of_a_banana",
+    "robertson",
+    "sbml_model",
+    "scaled_outputs",
+    "scatter_search",
+    "steady_states",
+    "stiffness",
+    "unknown_infectivity",
+    "van_der_pol",
+}
+
+
+def run(script, folder, *arguments):
+    """Run a script in a folder as a user would, with the castfit of this checkout; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else []) for path in EXAMPLES],
+)
+def test_example_runs(script, tmp_path):
+    pytest.importorskip(NEEDS.get(script.stem, "castfit"))
+    assert run(script, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == LEAVES.get(script.stem, [])
+
+
+@pytest.mark.slow
+def test_the_lesson_writes_its_pictures(tmp_path):
+    run(ROOT / "examples" / "gauss_newton_step_by_step.py", tmp_path, "--out", "pictures", "--gif")
+    found = {path.name: path.read_bytes()[:4] for path in (tmp_path / "pictures").iterdir()}
+    assert found == {"lotka_volterra.png": b"\x89PNG", "calcium.png": b"\x89PNG", "calcium.gif": b"GIF8"}

@@ -1,0 +1,130 @@
+"""The house is what its map says: rooms, names, and how far one fit has to walk."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import castfit as cf
+from tests.paths import ROOT
+
+CASTFIT = ROOT / "castfit"
+# problems/ and bench/ lie outside castfit/, and are found by name; so are optional libraries, which have no types.
+OUTSIDE = [
+    CASTFIT / place
+    for place in ("_support/beside.py", "problems.py", "formats/petab/optional.py", "formats/sbml/reading.py")
+]
+
+
+def sources():
+    """Yield the files of castfit/ and bench/, with their syntax trees."""
+    for folder in (CASTFIT, ROOT / "bench"):
+        for path in sorted(folder.rglob("*.py")):
+            yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def layers() -> list[list[str]]:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    listed = re.search(r'containers = \["castfit"\]\nexhaustive.*?layers = \[(.*?)\n\]', text, re.DOTALL)
+    assert listed is not None
+    return [re.findall(r"\((\w+)\)", layer) for layer in re.findall(r'"(.*?)"', listed[1])]
+
+
+def test_there_are_fourteen_floors_and_hardly_anything_on_the_stairs():
+    assert len(layers()) == 14
+    assert len(list(CASTFIT.glob("*.py"))) <= 6
+
+
+def test_contributors_see_the_rooms_that_are_checked():
+    table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    rooms = [room for layer in layers() for room in layer if (CASTFIT / room).is_dir()]
+    assert sorted(told) == sorted(rooms)
+    floor = {room: n for n, layer in enumerate(layers()) for room in layer}
+    assert [floor[room] for room in told] == sorted(floor[room] for room in told)
+
+
+def test_every_room_says_what_it_is_for():
+    for layer in layers():
+        for room in layer:
+            if (CASTFIT / room).is_dir():
+                text = ast.get_docstring(ast.parse((CASTFIT / room / "__init__.py").read_text(encoding="utf-8"))) or ""
+                assert len(text.splitlines()) >= 3, room
+
+
+def test_tests_mirror_the_rooms():
+    rooms = {path.name for path in CASTFIT.iterdir() if (path / "__init__.py").exists()}
+    assert rooms <= {path.name for path in (ROOT / "tests").iterdir()}
+
+
+def test_a_class_name_is_unique():
+    places = defaultdict(list)
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not {name: where for name, where in places.items() if len(where) > 1}
+
+
+def test_no_module_of_ours_is_found_by_a_string():
+    def ours(call: ast.Call) -> bool:
+        named = call.args[0]
+        return not (isinstance(named, ast.Constant) and not str(named.value).startswith(("castfit", ".")))
+
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__")
+        and ours(node)
+        and path not in OUTSIDE
+    ]
+    assert not found
+
+
+def test_public_objects_have_their_public_address():
+    for name in cf.__all__:
+        thing = getattr(cf, name)
+        if isinstance(thing, type) or callable(thing):
+            assert thing.__module__ in ("castfit", "casadi.casadi"), name
+
+
+def walked(method: str) -> tuple[set[str], list[str]]:
+    """Return the files of castfit that one fit enters, and its deepest stack of castfit's own frames."""
+    root, files, deepest = f"{CASTFIT}/", set[str](), list[str]()
+    problem = cf.problems.load("lotka_volterra").problem
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal deepest
+        if event != "call" or not frame.f_code.co_filename.startswith(root):
+            return
+        files.add(frame.f_code.co_filename)
+        stack, at = list[str](), frame
+        while at is not None:
+            if at.f_code.co_filename.startswith(root):
+                stack.append(f"{at.f_code.co_filename.removeprefix(root)}: {at.f_code.co_name}")
+            at = at.f_back
+        deepest = max(deepest, stack, key=len)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        result = cf.fit(problem, method)
+    finally:
+        sys.setprofile(before)
+    assert result.success
+    return files, deepest
+
+
+@pytest.mark.parametrize("method", ["single", "multiple", "collocation"])
+def test_the_way_of_one_fit_through_the_house(method):
+    files, deepest = walked(method)
+    assert len(files) <= 60, sorted(files)
+    assert len(deepest) <= 18, deepest

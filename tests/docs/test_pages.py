@@ -1,0 +1,106 @@
+"""What the pages of the documentation show runs: the Python blocks of a page, one after the other, as one script."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.paths import ROOT
+from tests.report.chromium import asked, browser
+
+WRITTEN = (
+    "start",
+    "how_to",
+    "understand",
+    "compared",
+    "reference",
+    "trust",
+    "course",
+)  # by hand; all other pages are made when the site is built
+PAGES = sorted(page for folder in WRITTEN for page in (ROOT / "docs" / folder).rglob("*.md"))
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def script(page):
+    """Return all Python blocks of a page, each at its own line, so that a traceback leads there."""
+    text = page.read_text(encoding="utf-8")
+    lines = [""] * text.count("\n")
+    for block in BLOCK.finditer(text):
+        first = text[: block.start(1)].count("\n")
+        code = block[1].splitlines()
+        lines[first : first + len(code)] = code
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("page", [pytest.param(p, id=f"{p.parent.name}/{p.stem}") for p in PAGES if script(p).strip()])
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script(page), str(page), "exec"), {"__name__": "page"})
+
+
+def test_every_page_is_reached_from_the_front_page():
+    reached, todo = set(), [ROOT / "docs" / "index.md"]
+    while todo:
+        page = todo.pop()
+        if page in reached or not page.exists():
+            continue
+        reached.add(page)
+        for tree in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            todo += [(page.parent / f"{line}.md").resolve() for line in tree.split("\n") if line and line[0] != ":"]
+    missing = [str(page.relative_to(ROOT)) for page in PAGES if page not in reached]
+    assert not missing
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("sphinx_gallery")
+    folder = tmp_path_factory.mktemp("built") / "site"
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "CASTFIT_DOCS": "quick", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_site_builds_without_a_warning_and_its_pages_fit_every_width(site, tmp_path):
+    browser()  # or skip
+    script = """
+      const root = document.documentElement;
+      say('overflow', root.scrollWidth - root.clientWidth);
+      say('pictures', [...document.images].filter((i) => i.complete && i.naturalWidth === 0).length);
+    """
+    for width in (1280, 400):
+        for name in ("index", "gallery/quickstart", "how_to/data", "problems/bellman", "trust/how_we_test",
+                     "course/iterations"):  # fmt: skip
+            said, console = asked(site / f"{name}.html", script, profile=tmp_path / "profile", width=width)
+            assert [line for line in console if "[PST]" not in line] == [], name  # what the theme tells
+            assert said == {"overflow": "0", "pictures": "0"}, (name, width)
+
+
+def test_a_broken_link_is_found(tmp_path):
+    pytest.importorskip("sphinx")
+    sys.path.insert(0, str(ROOT / "docs" / "_extensions"))
+    from links import broken
+
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<a href="deep/page.html#here">1</a> <a href="deep/page.html#there">2</a> <a href="#top">3</a>'
+        '<a href="https://example.org/x#y">4</a> <img src="deep/none.png"> <h1 id="top">t</h1>',
+        encoding="utf-8",
+    )
+    (tmp_path / "deep" / "page.html").write_text('<p id="here"></p><a href="../index.html">b</a>', encoding="utf-8")
+    assert list(broken(tmp_path)) == [
+        "index.html: the link deep/page.html#there leads to no place on its page",
+        "index.html: the link deep/none.png leads to no file",
+    ]

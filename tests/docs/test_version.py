@@ -1,0 +1,29 @@
+"""The version is the same wherever it is said, and the changelog knows it."""
+
+import re
+
+import castfit as cf
+from tests.paths import ROOT
+
+
+def test_every_file_names_the_same_version():
+    said = {
+        "pyproject.toml": r'^version = "(.*)"$',
+        "CITATION.cff": r"^version: (.*)$",
+        "CHANGELOG.md": r"^## \[(\d.*?)\] - ",
+    }
+    for name, pattern in said.items():
+        found = re.search(pattern, (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+        assert found, name
+        assert found[1] == cf.__version__, name
+    assert re.fullmatch(r"\d+\.\d+\.\d+", cf.__version__)  # https://semver.org
+
+
+def test_the_citation_and_the_changelog_agree_on_the_day():
+    day = re.search(r"^## \[\d.*?\] - (\d{4}-\d{2}-\d{2})$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert f"date-released: {day[1]}" in (ROOT / "CITATION.cff").read_text("utf-8")
+
+
+def test_what_is_not_released_comes_first_in_the_changelog():
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert headings[0] == "[Unreleased]"

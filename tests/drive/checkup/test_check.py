@@ -1,0 +1,158 @@
+"""`doctor`: what is fine is said to be, and what is not is found."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit import problems
+from tests.builders import refused
+
+T = np.linspace(0.0, 5.0, 20)
+NOISE = 0.02 * np.random.default_rng(0).standard_normal(T.size)
+
+
+def decay(rate: Any, names: str, guesses: dict[str, Any], **experiment: Any) -> cf.Problem:
+    x, *p = cf.symbols(f"x {names}")
+    given = {"data": {"x": np.exp(-0.6 * T) + NOISE}, "time": T, "sigma": 0.02, "initial": {"x": 1.0}, **experiment}
+    data = given.pop("data")
+    return cf.Problem(cf.Model({x: rate(x, *p)}, parameters=p), cf.Experiment(data, **given), parameters=guesses)
+
+
+def plain(**experiment: Any) -> cf.Problem:
+    return decay(lambda x, k: -k * x, "k", {"k": cf.Parameter(0.5, lower=0)}, **experiment)
+
+
+@cache
+def healthy() -> cf.Checkup:
+    return cf.doctor(plain(), starts=3)
+
+
+def test_a_good_problem_is_fine() -> None:
+    found = healthy()
+    assert found.fine, str(found)
+    assert found.advice == ()
+    assert str(found).endswith("Nothing to do.")
+    names = {line.name for line in found.lines}
+    assert names == {
+        "fit", "gradient", "data", "scale", "stiffness", "redundant parameters", "symmetric parameters",
+        "identifiability", "residuals", "tolerances", "other transcriptions", "other starts",
+    }  # fmt: skip
+    assert all(line.fine is True for line in found.lines)
+    assert "by adjoint states" in found["gradient"].sentence
+    assert found.time < 60
+
+
+def test_one_seed_gives_one_report() -> None:
+    again = cf.doctor(plain(), starts=3)
+    assert [str(line) for line in again.lines] == [str(line) for line in healthy().lines]
+
+
+def test_redundant_parameters_are_found() -> None:
+    found = cf.doctor(decay(lambda x, a, b: -a * b * x, "a b", {"a": 0.5, "b": 1.0}), starts=1)
+    assert found["redundant parameters"].fine is False
+    assert "only a*b enters" in found["redundant parameters"].sentence
+    assert found["identifiability"].fine is False
+    assert any("redundant parameters: Fix one of them" in line for line in found.advice)
+
+
+def test_symmetric_parameters_are_found() -> None:
+    """Two exponentials may be exchanged, with their amplitudes; each pair alone may not."""
+    x, y, k1, k2, a1, a2 = cf.symbols("x y k1 k2 a1 a2")
+    model = cf.Model({x: -k1 * x, y: -k2 * y}, parameters=[k1, k2, a1, a2], outputs={"sum": a1 * x + a2 * y})
+    data = 2 * np.exp(-2.0 * T) + np.exp(-0.3 * T) + 0.1 * NOISE
+    experiment = cf.Experiment({"sum": data}, time=T, sigma=2e-3, initial={"x": 1.0, "y": 1.0})
+    guesses = {
+        n: cf.Parameter(v, lower=1e-3) for n, v in zip(("k1", "k2", "a1", "a2"), (1.5, 0.4, 1.0, 1.0), strict=True)
+    }
+    line = cf.doctor(cf.Problem(model, experiment, parameters=guesses), starts=1)["symmetric parameters"]
+    assert line.fine is False
+    assert "exchanged: k1 and k2 with a1 and a2." in line.sentence
+
+
+def test_data_that_say_nothing_are_found() -> None:
+    x, u, k = cf.symbols("x u k")
+    model = cf.Model({x: -k * x, u: -u}, parameters=[k])
+    experiment = cf.Experiment(
+        {"x": np.exp(-0.6 * T) + NOISE, "u": np.exp(-T) + NOISE}, time=T, sigma=0.02, initial={"x": 1.0, "u": 1.0}
+    )
+    line = cf.doctor(cf.Problem(model, experiment, parameters={"k": 0.5}), starts=0)["data"]
+    assert line.fine is False
+    assert "no estimate moves u in experiment 1" in line.sentence
+
+
+def test_a_poor_scale_is_found() -> None:
+    parameter = cf.Parameter(0.5, lower=1e-6, upper=1e3)
+    line = cf.doctor(decay(lambda x, k: -k * x, "k", {"k": parameter}), starts=0)["scale"]
+    assert line.fine is False
+    assert "scale='log'" in line.advice
+
+
+def test_a_better_optimum_from_another_start_is_found() -> None:
+    """The square of z^3 - 3 z - 5 with z = k - 3 has a minimum at k = 2, and is zero at k = 5.28."""
+    x, k = cf.symbols("x k")
+    z = k - 3
+    model = cf.Model({x: 0 * k}, parameters=[k], initial={x: z**3 - 3 * z})
+    experiment = cf.Experiment({"x": 5 + NOISE}, time=T, sigma=0.02)
+    problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(1.5, lower=0.1, upper=20.0)})
+    near = problem.replace(parameters={"k": cf.Parameter(1.9, lower=0.1, upper=3.0)})
+    local = cf.fit(near, "single").answering(problem)  # between the wide bounds fits find the other optimum
+    assert local.values["k"] == pytest.approx(2.0, abs=1e-2)
+    found = cf.doctor(local, "single", starts=5)
+    assert found["fit"].fine is False
+    assert found["other starts"].fine is False
+    assert "better optimum" in found["other starts"].sentence
+
+
+def test_a_wrong_model_and_bounds_that_hold_are_found() -> None:
+    wrong = cf.doctor(plain(data={"x": 1 + T}, sigma=0.02), starts=0)
+    assert wrong["fit"].fine is False
+    assert "does not describe the data" in wrong["fit"].sentence
+    held = cf.doctor(decay(lambda x, k: -k * x, "k", {"k": cf.Parameter(0.5, upper=0.55)}), starts=0)
+    assert held["fit"].fine is False
+
+
+def test_a_model_that_cannot_be_integrated_is_said() -> None:
+    x, k = cf.symbols("x k")
+    experiment = cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=[0.0, 5.0, 900.0], sigma=0.1, initial={"x": 1.0})
+    problem = cf.Problem(cf.Model({x: k * x**2}, parameters=[k]), experiment,
+                         parameters={"k": cf.Parameter(5.0, lower=1.0)})  # fmt: skip
+    found = cf.doctor(problem, starts=1, max_time=8)
+    assert found["fit"].fine is False
+    assert found["gradient"].fine is False
+    assert not found.fine
+
+
+def test_a_result_is_examined_as_it_is() -> None:
+    result = cf.fit(plain(), cf.SingleShooting(cf.IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8)))
+    found = cf.doctor(result, starts=1)
+    assert found.result is result
+    assert "collocation" in found["other transcriptions"].sentence
+
+
+def test_time_is_kept() -> None:
+    told: list[str] = []
+    found = cf.doctor(problems.load("stat5").problem, max_time=1.0, callback=told.append)
+    assert found.time < 30  # a check that has begun is finished
+    assert told[0] == "fit"
+    assert len(found.lines) == 12
+
+
+def test_units_do_not_matter() -> None:
+    u = 1e-7
+    scaled = plain(data={"x": u * (np.exp(-0.6 * T) + NOISE)}, sigma=0.02 * u, initial={"x": u})
+    assert [line.fine for line in cf.doctor(scaled, starts=3).lines] == [line.fine for line in healthy().lines]
+
+
+def test_misuse_is_refused(tmp_path: Any) -> None:
+    with refused("rng is -1", "max_time is 0", "starts is 1.5", "the first argument is 3"):
+        cf.doctor(3, rng=-1, max_time=0, starts=1.5)  # pyright: ignore[reportArgumentType]
+    with refused("start is 4; give a mapping", "transcription is 'sngle'"):
+        cf.doctor(plain(), "sngle", start=4)  # pyright: ignore[reportArgumentType]
+    cf.fit(plain()).save(tmp_path / "fit.json")
+    with refused("a loaded result does not know its model"):
+        cf.doctor(cf.Result.load(tmp_path / "fit.json"))

@@ -1,0 +1,133 @@
+"""Stiffness: eigenvalues known in closed form, verdicts, DAEs, units, pictures, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import castfit as cf
+from castfit import problems
+from castfit.integrate.esdirk_binding import obstacle
+from tests.builders import decay_problem, refused
+
+TIMES = np.linspace(0, 10, 21)
+
+
+def usual(without_a_compiler):
+    return without_a_compiler if obstacle() else "esdirk"
+
+
+def linear(matrix) -> cf.Model:
+    n = len(matrix)
+    x = cf.symbols(" ".join(f"x{i}" for i in range(n)))
+    x = x if n > 1 else (x,)
+    return cf.Model({x[i]: sum(float(a) * s for a, s in zip(matrix[i], x, strict=True)) for i in range(n)},
+                    initial={s: 1 for s in x})  # fmt: skip
+
+
+def test_eigenvalues_of_a_linear_model_are_those_of_its_matrix():
+    matrix = np.array([[-1000.0, 1.0, 0.0], [0.0, -2.0, 5.0], [0.0, -5.0, -2.0]])
+    found = cf.stiffness(linear(matrix), times=TIMES)
+    for values in found.eigenvalues:
+        assert np.allclose(np.sort_complex(values), np.sort_complex(np.linalg.eigvals(matrix)))
+    assert np.isclose(found.ratio, 500)
+    assert np.isclose(found.steps, 1000 * 10 / 2.785, rtol=1e-6)
+    assert found.growth == 0
+    assert np.allclose(found.time_constants[:, 0], 1e-3)
+
+
+@given(fast=st.floats(1e-3, 1e6), slow=st.floats(1e-3, 1e6), unit=st.sampled_from([1e-9, 1.0, 1e12]))
+def test_the_ratio_depends_on_no_unit(fast, slow, unit):
+    matrix = np.array([[-fast, 0.0], [slow * unit, -slow]])
+    values = np.linalg.eigvals(matrix)
+    found = cf.stiffness(linear(matrix), times=[0.0, 1e-9])
+    assert np.isclose(found.ratio, values.real.min() / values.real.max(), rtol=1e-6)
+
+
+def test_conserved_sums_are_no_slow_components():
+    a, b = cf.symbols("a b")
+    model = cf.Model({a: -3 * a + b, b: 3 * a - b}, initial={a: 1, b: 0})
+    found = cf.stiffness(model, times=TIMES)
+    assert (found.eigenvalues[:, 1] == 0).all()
+    assert np.isinf(found.time_constants[:, 1]).all()
+    assert found.ratio == 1
+    assert found.sentence.startswith("Not stiff")
+
+
+def test_algebraic_states_are_eliminated():
+    x, y, z = cf.symbols("x y z")
+    dae = cf.Model({x: -z, y: -7 * y}, algebraic={z: 2 * z - 4 * x}, initial={x: 1, y: 1})
+    found = cf.stiffness(dae, times=TIMES)
+    assert np.allclose(found.eigenvalues, [-7, -2])
+    assert found.suggested == usual("idas")
+
+
+def test_verdicts():
+    assert cf.stiffness(linear([[-1.0]]), times=TIMES).sentence.startswith(
+        "Not stiff: rates of decay differ by a factor"
+    )
+    stiff = cf.stiffness(linear([[-1e5, 0], [0, -1]]), times=TIMES)
+    assert stiff.suggested == usual("cvodes")
+    assert not stiff.oscillating
+    assert stiff.sentence.startswith(
+        "Stiff: rates of decay differ by a factor of up to 1e+05; an explicit method would"
+    )
+    ringing = cf.stiffness(linear([[-10.0, 1e2], [-1e2, -10.0]]), times=TIMES)
+    assert ringing.suggested == usual("rosenbrock")
+    assert ringing.oscillating
+    assert "Oscillating" in ringing.sentence
+    unstable = cf.stiffness(linear([[3.0]]), times=TIMES)
+    assert np.isclose(unstable.growth, 30)
+    assert "estimate by MultipleShooting or Collocation" in unstable.sentence
+    assert "MultipleShooting" not in stiff.sentence
+
+
+def test_escep_is_stiff():
+    """Hemker's bounds: the ratio exceeds (p + s)^2 / (epsilon (p - q)) (Eq. 1.19), which is 10^5 at its least."""
+    benchmark = problems.load("escep")
+    (found,) = cf.stiffness(benchmark.problem, benchmark.reference.parameters).values()
+    path = cf.simulate(benchmark.problem, benchmark.reference.parameters)["experiment 1"]
+    q, difference = benchmark.reference.parameters["q"], benchmark.reference.parameters["p_minus_q"]
+    inverse = benchmark.reference.parameters["inverse_epsilon"]
+    bound = (q + difference + path["s"]) ** 2 * inverse / difference
+    assert (found.ratios > bound).all()
+    assert found.ratio > 1000
+    assert "Stiff" in str(found)
+
+
+def test_a_result_is_asked_at_its_estimates():
+    problem = decay_problem()
+    result = cf.fit(problem)
+    (found,) = cf.stiffness(result).values()
+    assert np.allclose(found.eigenvalues, -result.parameters["k"])
+    with refused("leave them out"):
+        cf.stiffness(result, {"k": 1.0})
+
+
+def test_delay_lines_are_seen():
+    x, tau = cf.symbols("x tau")
+    model = cf.Model({x: -cf.delay(x, tau, history=1)}, parameters=[tau], initial={x: 1})
+    found = cf.stiffness(model, {"tau": 1.0}, TIMES)
+    # The rightmost roots of  lambda = -exp(-lambda)  are -0.3181 +- 1.3372 i.
+    slowest = found.eigenvalues[0][np.argsort(-found.eigenvalues[0].real)[:2]]
+    assert np.allclose(np.sort(slowest.imag), [-1.33723570, 1.33723570], atol=1e-6)
+    assert np.allclose(slowest.real, -0.31813151, atol=1e-6)
+
+
+def test_picture(tmp_path):
+    figure = cf.stiffness(linear([[-1e3, 0], [0, 0.1]]), times=TIMES).plot(tmp_path / "stiffness.png")
+    assert (tmp_path / "stiffness.png").read_bytes()[:4] == b"\x89PNG"
+    assert len(figure.axes) == 2
+
+
+def test_mistakes_are_listed_at_once():
+    with refused("integrator is 3", "times are missing", "'k' is no parameter"):
+        cf.stiffness(linear([[-1.0]]), {"k": 1.0}, integrator=3)
+    with refused("the first argument is 2"):
+        cf.stiffness(2)
+    x = cf.symbols("x")
+    blowing_up = cf.Model({x: x**2}, initial={x: 1})
+    with pytest.raises(cf.SimulationError):
+        cf.stiffness(blowing_up, times=TIMES)

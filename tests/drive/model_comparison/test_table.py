@@ -1,0 +1,237 @@
+"""Comparing models of the same data: criteria, likelihood ratios, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import castfit as cf
+from castfit.result.goodness_of_fit import Criteria
+from tests.builders import refused
+
+T = np.linspace(0.0, 5.0, 25)
+NOISE = np.random.default_rng(2).standard_normal(T.size)
+
+
+def polynomial(coefficients: str, *, fixed: str = "", bounds: Any = None, sigma: Any = 0.1, **changes: Any) -> Any:
+    """x = a + b t + c t^2 by an ODE; what is not estimated is 0."""
+    x, t, a, b, c = cf.symbols("x t a b c")
+    model = cf.Model({x: b + 2 * c * t}, parameters=[a, b, c], time=t, initial={x: a})
+    values = changes.get("values", 1 + 0.5 * T + 0.1 * NOISE)
+    experiment = cf.Experiment({"x": values}, time=changes.get("time", T), sigma=sigma)
+    parameters: dict[str, Any] = {n: cf.Parameter(0.0, fixed=True) for n in "abc" if n not in coefficients}
+    parameters |= {n: cf.Parameter(0.1, bounds=bounds if n == "c" else None) for n in coefficients}
+    return cf.Problem(model, experiment, parameters=parameters | {n: cf.Parameter(0.0, fixed=True) for n in fixed})
+
+
+@cache
+def fitted(coefficients: str, **options: Any) -> cf.Result:
+    return cf.fit(polynomial(coefficients, **options))
+
+
+def test_criteria_are_those_of_the_definition() -> None:
+    found = Criteria(10.0, 20, 3)
+    assert found.aic == 16.0
+    assert found.aicc == pytest.approx(16.0 + 24 / 16)
+    assert found.bic == pytest.approx(10.0 + 3 * np.log(20))
+    assert np.isinf(Criteria(10.0, 4, 3).aicc)
+
+
+def test_a_result_has_them() -> None:
+    known, unknown = fitted("ab"), fitted("ab", sigma=None)
+    assert (known.criteria.k, unknown.criteria.k) == (2, 3)  # the noise is estimated, too
+    assert known.criteria.aic == known.aic
+    assert known.criteria.bic == known.bic
+    assert known.aicc == pytest.approx(known.aic + 2 * 2 * 3 / (25 - 3))
+    r = known.residuals
+    assert known.criteria.neg2loglik == pytest.approx(float(r @ r) + 25 * np.log(2 * np.pi * 0.01), rel=1e-6)
+
+
+def test_what_a_bound_holds_or_nothing_determines_is_not_counted() -> None:
+    held = fitted("abc", bounds=(0.02, 1.0))
+    assert held.active == {"c": "lower"}
+    assert held.criteria.k == 2
+    x, t, a, b = cf.symbols("x t a b")
+    model = cf.Model({x: a * b + 0 * t}, parameters=[a, b], time=t, initial={x: 1})
+    experiment = cf.Experiment({"x": 1 + 0.5 * T + 0.1 * NOISE}, time=T, sigma=0.1)
+    assert cf.fit(cf.Problem(model, experiment, parameters={"a": 0.4, "b": 1.0})).criteria.k == 1
+
+
+@pytest.mark.parametrize("deviation", [1e-3, 0.03, 1e3])
+def test_priors_leave_part_of_the_parameters_to_be_estimated(deviation: float) -> None:
+    """With an independent normal prior on c: k = tr(J C J^T), and the likelihood is that of the data."""
+    problem = polynomial("abc")
+    prior = cf.Parameter(0.0, prior=cf.Normal(0.0, deviation))
+    found = cf.fit(problem.replace(parameters={**problem.parameters, "c": prior}))
+    X = np.column_stack([np.ones_like(T), T, T**2]) / 0.1
+    C = np.linalg.inv(X.T @ X + np.diag([0, 0, deviation**-2]))
+    assert found.criteria.k == pytest.approx(np.trace(X @ C @ X.T), rel=1e-5)
+    r = found.residuals[:25]
+    assert found.criteria.neg2loglik == pytest.approx(float(r @ r) + 25 * np.log(2 * np.pi * 0.01), rel=1e-6)
+    assert found.aic == pytest.approx(found.criteria.aic)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_likelihood_ratio_is_that_of_linear_regression(known: bool) -> None:
+    options = {} if known else {"sigma": None}
+    small, large = fitted("ab", **options), fitted("abc", **options)
+    test = cf.likelihood_ratio(small, large)
+    y = 1 + 0.5 * T + 0.1 * NOISE
+    squares = [float(np.sum((y - X @ np.linalg.lstsq(X, y)[0]) ** 2)) for X in (np.vander(T, 2), np.vander(T, 3))]
+    assert test.dof == 1
+    if known:
+        assert test.statistic == pytest.approx((squares[0] - squares[1]) / 0.01, rel=1e-4)
+        assert test.p_value == pytest.approx(stats.chi2.sf((squares[0] - squares[1]) / 0.01, 1), rel=1e-4)
+        assert test.distribution == "chi2"
+    else:
+        F = (squares[0] - squares[1]) / (squares[1] / 22)
+        assert test.distribution == "F"
+        assert test.p_value == pytest.approx(stats.f.sf(F, 1, 22), rel=1e-4)
+    assert test.sentence.startswith("The smaller model is enough")
+
+
+def test_a_parameter_at_its_bound_counts_half() -> None:
+    small, free, bounded = fitted("ab"), fitted("abc"), fitted("abc", bounds=(0.0, 1.0))
+    plain, half = cf.likelihood_ratio(small, free), cf.likelihood_ratio(small, bounded)
+    assert half.at_bound == ("c",)
+    if free.values["c"] > 0:
+        assert half.p_value == pytest.approx(0.5 * plain.p_value, rel=1e-3)
+    else:
+        assert half.p_value == pytest.approx(1.0)
+    # and with the curvature that the data have, it is half of the plain test
+    values = 1 + 0.5 * T + 0.02 * T**2 + 0.1 * NOISE
+    one, two, three = (
+        cf.fit(polynomial(n, bounds=b, values=values)) for n, b in (("ab", None), ("abc", None), ("abc", (0, 1)))
+    )
+    whole, part = cf.likelihood_ratio(one, two).p_value, cf.likelihood_ratio(one, three).p_value
+    assert part == pytest.approx(0.5 * whole, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_false_alarms_are_as_frequent_as_they_should_be() -> None:
+    """Of tests at a bound where the smaller model is right; without halving, half as many."""
+    rng = np.random.default_rng(11)
+    found = []
+    for _ in range(120):
+        values = 1 + 0.5 * T + 0.1 * rng.standard_normal(T.size)
+        small, large = (
+            cf.fit(polynomial(n, bounds=b, values=values), verify=False) for n, b in (("ab", None), ("abc", (0, 9)))
+        )
+        found.append(cf.likelihood_ratio(small, large).p_value)
+    assert 0.04 < np.mean(np.array(found) < 0.1) < 0.18  # 120 draws: 0.1 +- 0.027
+
+
+def test_models_of_other_equations_are_found_to_be_nested_by_fitting() -> None:
+    """Saturation contains first order in the limit, in which its parameters run away together; a sum does exactly."""
+    x, k = cf.symbols("x k")
+    data = np.exp(-0.6 * T) + 0.02 * NOISE
+    experiment = cf.Experiment({"x": data}, time=T, sigma=0.02, initial={"x": 1.0})
+    first = cf.fit(cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": 0.5}))
+    a, b = cf.symbols("a b")
+    mixed = cf.Model({x: -a * x - b * x**2}, parameters=[a, b])
+    second = cf.fit(cf.Problem(mixed, experiment, parameters={"a": 0.5, "b": 0.1}))
+    test = cf.likelihood_ratio(first, second)
+    assert test.dof == 1
+    assert test.statistic == pytest.approx(first.chi2 - second.chi2, rel=1e-6)
+    assert test.at_bound == ()
+    bounded = cf.fit(cf.Problem(mixed, experiment, parameters={"a": 0.5, "b": cf.Parameter(0.1, lower=0)}))
+    assert cf.likelihood_ratio(first, bounded).at_bound == ("b",)
+    other = cf.Model({x: -a - b * x**3}, parameters=[a, b])
+    unlike = cf.fit(cf.Problem(other, experiment, parameters={"a": 0.2, "b": 0.1}))
+    with refused("the larger model does not seem to contain the smaller one"):
+        cf.likelihood_ratio(first, unlike)
+    assert cf.likelihood_ratio(first, unlike, nested=True).p_value == 1.0
+
+
+def test_a_larger_model_that_fits_worse_is_no_optimum() -> None:
+    small, large = fitted("ab"), fitted("abc")
+    worse = replace(large, neg2loglik=small.neg2loglik + 5)
+    test = cf.likelihood_ratio(small, worse)
+    assert test.p_value == 1.0
+    assert test.sentence.startswith("The larger model fits worse")
+
+
+def test_a_table_ranks_models() -> None:
+    models = cf.compare_models({"constant": fitted("a"), "line": fitted("ab"), "parabola": fitted("abc")})
+    assert models.best == "line"
+    assert models.delta["line"] == 0.0
+    assert sum(models.weights.values()) == pytest.approx(1.0)
+    assert models.weights["parabola"] == pytest.approx(
+        models.weights["line"] * np.exp(0.5 * (fitted("ab").aicc - fitted("abc").aicc)), rel=1e-6
+    )
+    assert set(models.tests) == {("constant", "line"), ("constant", "parabola"), ("line", "parabola")}
+    assert models.tests["constant", "line"].p_value < 1e-6
+    assert [row[0] for row in models.sheet.rows] == ["line", "parabola", "constant"]
+    assert "Nothing speaks for constant." in str(models)
+    assert models["line"] is fitted("ab")
+    assert list(cf.compare_models([fitted("a"), fitted("ab")]).results) == ["model 1", "model 2"]
+
+
+def test_noise_models_may_differ() -> None:
+    models = cf.compare_models(
+        {"known": fitted("ab"), "unknown": fitted("ab", sigma=None), "wrong": fitted("ab", sigma=0.01)}
+    )
+    assert models.delta["wrong"] > 100
+    assert models.delta["unknown"] < 10
+
+
+def test_units_of_the_data_do_not_matter() -> None:
+    u = 1e-6
+    values = u * (1 + 0.5 * T + 0.1 * NOISE)
+    plain = cf.compare_models([fitted("ab"), fitted("abc")])
+    scaled = cf.compare_models([cf.fit(polynomial(n, values=values, sigma=0.1 * u)) for n in ("ab", "abc")])
+    assert scaled.delta == pytest.approx(plain.delta, abs=1e-6)
+    for pair, test in plain.tests.items():
+        assert scaled.tests[pair].p_value == pytest.approx(test.p_value, rel=1e-4)
+
+
+def test_failed_fits_are_shown_and_not_ranked() -> None:
+    stopped = cf.fit(polynomial("abc"), callback=lambda _: True)
+    models = cf.compare_models({"line": fitted("ab"), "stopped": stopped})
+    assert models.best == "line"
+    assert "stopped" not in models.delta
+    assert "failed: stopped_by_callback" in str(models)
+    with refused("the fit of the larger model failed"):
+        cf.likelihood_ratio(fitted("ab"), stopped)
+
+
+def test_other_data_are_refused_by_name(tmp_path: Any) -> None:
+    line = fitted("ab")
+    moved = cf.fit(polynomial("ab", values=2 + T, time=T))
+    with refused("the data of 'x' in 'experiment 1' differ between 'a' and 'b'"):
+        cf.compare_models({"a": line, "b": moved})
+    renamed = polynomial("ab")
+    renamed = renamed.replace(experiments=[renamed.experiments[0].called("other")])
+    with refused("only 'a' has the experiment 'experiment 1'", "only 'b' has the experiment 'other'"):
+        cf.compare_models({"a": line, "b": cf.fit(renamed)})
+    for name, found in (("line", line), ("moved", moved)):
+        found.save(tmp_path / name)
+    saved, other = (cf.Result.load(tmp_path / name) for name in ("line", "moved"))
+    assert cf.compare_models([saved, fitted("abc")]).best == "model 1"
+    with refused("data of 'experiment 1', or the noise that it is given, differs between 'model 1' and 'model 2'"):
+        cf.compare_models([saved, other])
+
+
+def test_misuse_is_refused() -> None:
+    line = fitted("ab")
+    with refused("there are fewer than two results"):
+        cf.compare_models([line])
+    with refused("results is Result("):
+        cf.compare_models(line)  # pyright: ignore[reportArgumentType]
+    with refused("'b' is 3; give the result of a fit"):
+        cf.compare_models({"a": line, "b": 3})  # pyright: ignore[reportArgumentType]
+    with refused("smaller is 3; give the result of a fit"):
+        cf.likelihood_ratio(3, line)  # pyright: ignore[reportArgumentType]
+    with refused("give the one with fewer first"):
+        cf.likelihood_ratio(fitted("abc"), line)
+    with refused("nested is 'yes'; give True"):
+        cf.likelihood_ratio(line, fitted("abc"), nested="yes")  # pyright: ignore[reportArgumentType]
+    problem = polynomial("abc")
+    prior = cf.fit(problem.replace(parameters={**problem.parameters, "c": cf.Parameter(0.0, prior=cf.Normal(0, 1))}))
+    with refused("the larger model has priors"):
+        cf.likelihood_ratio(line, prior)

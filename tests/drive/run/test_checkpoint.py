@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import castfit as cf
+from castfit._support.json_codec import plain, rebuilt
+from castfit._support.status import InputError
+from castfit.drive.run.checkpoint import (
+    Checkpoint,
+    described,
+    differences,
+    digest,
+    read,
+    write,
+)
+from castfit.drive.search.scatter.method.basin_filter import Climb
+from castfit.drive.search.scatter.method.choice import Filters
+from castfit.drive.search.scatter.method.members import Member, enrol
+from castfit.drive.search.scatter.method.search import SearchState
+from castfit.experiment.inputs import Input
+from castfit.problem.fingerprint import fingerprint
+from tests.builders import decay_problem, everything
+from tests.drive.chores import pole
+
+HEADER = {"driver": "test", "model": "sha256:1", "bound of 'k'": [0.0, np.inf], "versions": {"numpy": "1"}}
+RECORDS = [{"row": {"index": i, "value": [0.1 * i, "ünï"]}} for i in range(5)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.jsonl"
+
+
+def filled(path, records=RECORDS):
+    file = Checkpoint(path, HEADER, resume=False)
+    for record in records:
+        file.append(record)
+    file.close()
+    return path.read_bytes()
+
+
+def resumed(path, header=HEADER):
+    file = Checkpoint(path, header, resume=True)
+    file.close()
+    return list(file.records)
+
+
+def test_records_come_back_in_their_order(path):
+    filled(path)
+    assert resumed(path) == RECORDS
+
+
+def test_a_record_is_on_the_disk_when_it_is_appended(path):
+    file = Checkpoint(path, HEADER, resume=False)
+    for i, record in enumerate(RECORDS):
+        file.append(record)
+        assert list(read(path)[1]) == RECORDS[: i + 1]
+    file.close()
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cut=st.integers(min_value=0, max_value=10_000))
+def test_a_file_that_is_cut_anywhere_goes_on_after_its_last_whole_line(tmp_path, cut):
+    path = tmp_path / "cut.jsonl"
+    path.unlink(missing_ok=True)
+    content = filled(path)
+    cut %= len(content) + 1
+    path.write_bytes(content[:cut])
+    whole = content[:cut].count(b"\n")
+    file = Checkpoint(path, HEADER, resume=True)
+    assert list(file.records) == RECORDS[: max(whole - 1, 0)]
+    file.append({"more": 1})
+    file.close()
+    assert resumed(path) == [*RECORDS[: max(whole - 1, 0)], {"more": 1}]
+
+
+def test_a_file_that_exists_is_not_overwritten(path):
+    content = filled(path)
+    with pytest.raises(InputError, match="resume=True"):
+        Checkpoint(path, HEADER, resume=False)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("content", [b"time,x\n0,1\n", b"{}\n", b"[1]\n", b"garbage", b"\x00\xff"])
+def test_other_files_are_left_alone(path, content):
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="is no checkpoint"):
+        resumed(path)
+    assert path.read_bytes() == content
+
+
+def test_damage_in_the_middle_is_refused(path):
+    lines = filled(path).splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], lines[2][:9] + b"\n", *lines[3:]]))
+    with pytest.raises(InputError, match="damaged in line 3"):
+        resumed(path)
+
+
+def test_a_later_format_is_refused(path):
+    path.write_text(json.dumps({"castfit_checkpoint": 99}) + "\n")
+    with pytest.raises(InputError, match="format 99"):
+        resumed(path)
+
+
+@pytest.mark.parametrize("junk", [3, b"run", ["run"]])
+def test_what_is_no_path_is_misuse(junk):
+    with pytest.raises(InputError, match="give the path of a file"):
+        cf.multistart(pole(), starts=1, checkpoint=junk)
+
+
+def test_a_folder_that_does_not_exist_is_misuse(tmp_path):
+    with pytest.raises(InputError, match="cannot be written"):
+        Checkpoint(tmp_path / "none" / "run.jsonl", HEADER, resume=False)
+
+
+def test_every_difference_is_named(path):
+    filled(path)
+    other = {**HEADER, "model": "sha256:2", "bound of 'k'": [0.0, 5.0], "seed": 3, "versions": {"numpy": "2"}}
+    del other["driver"]
+    with pytest.raises(InputError) as caught:
+        resumed(path, other)
+    said = [mistake.removeprefix(f"'{path}' ") for mistake in caught.value.problems]
+    assert said == [
+        "was written for another model",
+        "was written for the bound of 'k' [0.0, inf]; this run has [0.0, 5.0]",
+        "lacks the seed, which this run has",
+        "has the driver, which this run has not",
+    ]
+
+
+def test_a_file_is_written_whole_or_not_at_all(path):
+    filled(path)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write(path, HEADER, _broken())
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    write(path, HEADER, RECORDS)
+    assert resumed(path) == RECORDS
+
+
+def _broken():
+    yield RECORDS[0]
+    raise ValueError("not JSON compliant")
+
+
+def changed(problem, **changes):
+    return set(named(fingerprint(problem), fingerprint(problem.replace(**changes))))
+
+
+def named(one, other):
+    return {key for key in {*one, *other} if one.get(key) != other.get(key)}
+
+
+def test_a_changed_problem_is_told_by_what_changed():
+    problem = decay_problem()
+    data = problem.experiments[0]
+    x, k = cf.symbols("x k")
+    models = [cf.Model({x: right}, parameters=[k]) for right in (-k * x**2, -1.5 * k * x)]
+    for model in models:
+        assert changed(problem, model=model) == {"model"}
+    noisy = cf.Experiment({"x": [1.0, 0.7, 0.5, 0.3, 0.2]}, time=[0, 1, 2, 3, 4], sigma=0.2, initial={"x": 1.0})
+    moved = data.with_values({"x": [1.0, 0.7, 0.5, 0.3, np.nextafter(0.2, 1)]})
+    for experiment in (noisy, moved):
+        assert changed(problem, experiments=experiment) == {"data of 'experiment 1'"}
+    higher = cf.Experiment({"x": [1.0, 0.7, 0.5, 0.3, 0.2]}, time=[0, 1, 2, 3, 4], sigma=0.1, initial={"x": 1.1})
+    assert changed(problem, experiments=higher) == {"inputs, initial and fixed values of 'experiment 1'"}
+    for parameter in (0.6, cf.Parameter(0.5, lower=0), cf.Parameter(0.5, prior=cf.Normal(1, 1))):
+        assert changed(problem, parameters={"k": parameter}) == {"guess, bounds, scale and prior of 'k'"}
+    assert changed(problem, state_bounds={"x": (0, 2)}) == {"state_bounds"}
+
+
+def test_inputs_constraints_and_fixed_values_belong_to_the_problem():
+    problem = everything()
+    first, second = problem.experiments
+    inputs = {**first.inputs, "w": Input.linear([0, 1.1, 3], [0.1, 0.5, 0.3])}
+    other = cf.Experiment(
+        first.data, sigma=first.sigma, initial=first.initial, inputs=inputs, start=first.start, name=first.name
+    )
+    assert changed(problem, experiments=[other, second]) == {"inputs, initial and fixed values of 'first'"}
+    assert changed(problem, constraints=[]) == {"constraints"}
+    fixed = {**problem.parameters, "k4": cf.Parameter(0.6, fixed=True)}
+    assert changed(problem, parameters=fixed) == {
+        f"inputs, initial and fixed values of '{name}'" for name in ("first", "second")
+    }
+
+
+def test_the_fingerprint_is_the_same_in_another_process_and_after_pickling():
+    mine = fingerprint(everything())
+    assert fingerprint(pickle.loads(pickle.dumps(everything()))) == mine
+    script = (
+        "import json; from tests.builders import everything; from castfit._support.json_codec import plain;"
+        "from castfit.problem.fingerprint import fingerprint as f; print(json.dumps(plain(f(everything()))))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert not differences(json.loads(done.stdout), mine)
+
+
+def test_options_are_described_without_addresses():
+    chosen = cf.MultipleShooting(states={"x": (np.arange(3.0), np.ones(3))})
+    assert described(chosen) == described(pickle.loads(pickle.dumps(chosen)))
+    assert described(chosen) != described(cf.MultipleShooting(states={"x": (np.arange(3.0), np.zeros(3))}))
+    assert "0x" not in described(test_options_are_described_without_addresses)
+    assert described(cf.GaussNewton(max_iter=np.int64(7))) == described(cf.GaussNewton(max_iter=7))
+
+
+def test_digests_tell_shapes_and_types_apart():
+    parts = [np.zeros(4), np.zeros((2, 2)), np.zeros(4, dtype=int), np.zeros(3), "0", 0]
+    assert len({digest(part) for part in parts}) == len(parts)
+    assert len({digest("ab", "c"), digest("a", "bc"), digest("abc")}) == 3
+
+
+def test_records_of_dataclasses_come_back_as_they_were(path):
+    rng = np.random.default_rng(1)
+    members = enrol(rng.random((4, 2)), np.array([1.0, np.inf, 3.0, 0.1]), 5)
+    climb = Climb(members[0], members[3], rng.random((3, 2)))
+    state = SearchState(
+        2**62, 3, members, members[3], frozenset({(1, 2), (0, 5)}), np.arange(6).reshape(2, 3), (climb,), Filters(2.0)
+    )
+    result = cf.fit(pole(), cf.SingleShooting())
+    filled(path, [{"state": state, "result": result}])
+    (record,) = resumed(path)
+    back = rebuilt(SearchState, record["state"])
+    assert plain(back) == plain(state)
+    assert (back.combined, back.frequency.dtype) == (state.combined, np.intp)
+    assert isinstance(back.climbs[0].start, Member)
+    again = rebuilt(cf.Result | None, record["result"])
+    assert again.values == result.values
+    assert again.chi2 == result.chi2
+    np.testing.assert_array_equal(again.covariance, result.covariance)
+    assert rebuilt(cf.Result | None, None) is None

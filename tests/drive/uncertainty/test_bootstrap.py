@@ -1,0 +1,399 @@
+"""The bootstrap against closed forms, SciPy, exact leaving out; parallel, killed and resumed; what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import castfit as cf
+from castfit.drive.uncertainty.refits.bootstrap_intervals import acceleration, bca, percentile, quantiles, worst
+from castfit.drive.uncertainty.refits.per_datum import case_deletion, leverages
+from castfit.drive.uncertainty.refits.resampling import resampling
+from tests.builders import decay_model, decay_problem, refused
+from tests.drive.chores import Troubled
+from tests.drive.killed_bootstrap import run
+
+SINGLE = cf.SingleShooting()
+
+
+def line(n=8, sigma=0.2, *, noise=None, seed=1, slope=1.5, level=0.7):
+    """x' = b from a free x(0) = a: a straight line, whose estimates are those of linear regression."""
+    x, b = cf.symbols("x b")
+    times = np.linspace(0.0, 3.0, n)
+    values = level + slope * times + 0.2 * np.random.default_rng(seed).standard_normal(n)
+    known = {"noise": noise} if noise is not None else {"sigma": sigma}
+    experiment = cf.Experiment({"x": values}, time=times, initial={"x": cf.free(0.5)}, **known)
+    model = cf.Model({x: b + 0 * x}, parameters=[b])
+    design = np.column_stack([times, np.ones(n)])  # theta = (b, x(0))
+    return cf.Problem(model, experiment, parameters={"b": 1.0}), design, values
+
+
+def estimate_of(design, values):
+    return np.linalg.lstsq(design, values, rcond=None)[0]
+
+
+@pytest.mark.parametrize("kind", ["residual", "wild", "parametric"])
+def test_every_draw_is_the_regression_of_its_data(kind):
+    problem, design, _ = line()
+    result = cf.fit(problem, SINGLE)
+    drawn = cf.bootstrap(result, kind, samples=12, rng=5, transcription=SINGLE)
+    recipe = resampling(kind, problem.posed, result, 5)
+    for i, theta in enumerate(drawn.thetas):
+        values = recipe.problem(problem.posed, i).conditions[0].points.values[:, 0]
+        assert theta == pytest.approx(estimate_of(design, values), rel=1e-6)
+    assert drawn.failures == {}
+
+
+def test_standard_errors_of_a_line_are_the_closed_form():
+    problem, design, _ = line()
+    result = cf.fit(problem, SINGLE)
+    drawn = cf.bootstrap(result, "parametric", samples=100, rng=2, transcription=SINGLE)
+    exact = 0.2 * np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
+    assert list(drawn.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 100))
+    assert np.abs(list(drawn.bias.values()) / exact).max() < 4 / np.sqrt(100)
+
+
+def test_errors_that_are_exchanged_have_the_variance_of_errors():
+    """(e^2 / (1 - h)) is unbiased for sigma^2, whatever the leverage; and the draws' covariance follows."""
+    problem, design, values = line(sigma=None)
+    result = cf.fit(problem, SINGLE)
+    hat = design @ np.linalg.inv(design.T @ design) @ design.T
+    assert leverages(result) == pytest.approx(np.diag(hat), abs=1e-7)
+    rest = (values - hat @ values) / np.sqrt(1 - np.diag(hat))
+    recipe = resampling("residual", problem.posed, result, 0)
+    spread = np.sqrt(np.sum((values - hat @ values) ** 2) / (values.size - 2))  # unbiased
+    assert recipe.errors * spread == pytest.approx(-(rest - rest.mean()), abs=1e-6)
+    assert resampling("wild", problem.posed, result, 0).errors * spread == pytest.approx(-rest, abs=1e-6)
+    drawn = cf.bootstrap(result, "residual", samples=100, rng=7, transcription=SINGLE)
+    exact = np.std(rest) * np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
+    assert list(drawn.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 100))
+
+
+@pytest.mark.parametrize("sigma", [0.2, None])
+def test_leaving_out_a_value_linearly_is_exact_for_a_line(sigma):
+    problem, _, values = line(sigma=sigma)
+    result = cf.fit(problem, SINGLE)
+    left = cf.leave_out(result, "value", transcription=SINGLE)
+    assert left.moves == pytest.approx(case_deletion(problem.posed, result), abs=1e-6)
+    n = values.size
+    for name, column in zip(left.names, left.thetas.T, strict=True):
+        spread = np.sqrt((n - 1) / n * np.sum((column - column.mean()) ** 2))
+        assert left.standard_errors[name] == pytest.approx(spread, rel=1e-12)
+
+
+@pytest.mark.parametrize(("known", "alike"), [(True, 0.999), (False, 0.9)])
+def test_moves_of_several_outputs(known, alike):
+    """A normal and a log-normal output, two experiments: the linear moves are near the exact ones.
+
+    They leave unknown sigmas as they are, and so the weights.
+    """
+    x_sigma, d_sigma = (0.02, 0.05) if known else (cf.unknown("x"), cf.unknown("d"))
+    x, k = cf.symbols("x k")
+    rng = np.random.default_rng(0)
+    model = cf.Model({x: -k * x}, parameters=[k], outputs={"double": 2 * x})
+    times = np.linspace(0.1, 3.0, 12)
+    truth = {1.0: np.exp(-times), 2.0: 2 * np.exp(-times)}
+    experiments = [
+        cf.Experiment(
+            {"x": y + 0.02 * rng.standard_normal(12), "double": 2 * y * np.exp(0.05 * rng.standard_normal(12))},
+            time=times, noise={"x": cf.Gaussian(x_sigma), "double": cf.LogNormal(d_sigma)},
+            initial={"x": start}, name=f"from {start:g}",
+        )
+        for start, y in truth.items()
+    ]  # fmt: skip
+    result = cf.fit(cf.Problem(model, experiments, parameters={"k": 0.8}), SINGLE)
+    left = cf.leave_out(result, "value", transcription=SINGLE)
+    linear = case_deletion(result.problem.posed, result)
+    assert left.failures == {}
+    assert np.corrcoef(left.moves[:, 0], linear[:, 0])[0, 1] > alike
+    assert np.std(linear) == pytest.approx(np.std(left.moves), rel=0.02 if known else 0.2)
+    by_experiment = cf.leave_out(result, transcription=SINGLE)
+    assert [row.name for row in by_experiment.rows] == ["'from 1'", "'from 2'"]
+    one = cf.fit(result.problem.posed.only(["from 2"]), SINGLE)
+    assert by_experiment.rows[0].theta == pytest.approx(one.theta, rel=1e-6)
+
+
+def test_bca_is_that_of_scipy():
+    rng = np.random.default_rng(3)
+    sample = rng.lognormal(size=25)
+    known = stats.bootstrap(
+        (sample,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(1), confidence_level=0.9
+    )
+    without = np.array([np.delete(sample, i).mean() for i in range(sample.size)])
+    a = acceleration((without - sample.mean())[:, None])[0]
+    ours = bca(known.bootstrap_distribution, float(sample.mean()), float(a), 0.9)
+    assert ours == pytest.approx(tuple(known.confidence_interval), rel=2e-3)
+
+
+def test_quantiles_that_few_draws_do_not_tell_are_none():
+    draws = np.arange(1.0, 40.0)  # 39 draws: the first is the quantile 1/40
+    assert percentile(draws, 0.95) == pytest.approx((1.0, 39.0))
+    assert np.isnan(percentile(draws[:-1], 0.95)).all()
+    assert np.isnan(percentile(np.empty(0), 0.95)).all()
+    assert quantiles(draws, np.array([0.5, np.nan]))[0] == 20.0
+    same = np.full(100, 2.0)
+    assert bca(same, 2.0, 0.0, 0.9) == (2.0, 2.0)  # held at a bound: half of them count as below
+    assert np.isnan(bca(np.arange(1.0, 200.0), 0.0, 0.0, 0.9)).all()
+
+
+def test_the_worst_that_failures_can_do():
+    draws = np.arange(1.0, 191.0)
+    low, high = worst(draws, 9, 0.9)  # of 199 draws the 10th is the quantile 0.05; nine of those before are missing
+    assert (low, high) == pytest.approx((1.0, 190.0))
+    assert np.isnan(worst(draws, 10, 0.9)).all()
+    assert worst(draws, 0, 0.9) == pytest.approx(percentile(draws, 0.9))
+
+
+NOISES = {
+    "relative": (None, cf.relative(0.1)),
+    "log-normal": (cf.LogNormal(0.1), None),
+    "t": (cf.StudentT(0.05, df=4), None),
+    "Laplace": (cf.Laplace(0.05), None),
+    "Huber": (cf.Huber(0.05), None),
+    "soft l1": (cf.SoftL1(0.05), None),
+    "Cauchy": (cf.Cauchy(0.05, f_scale=2.0), None),
+    "detected": (cf.Gaussian(0.05, below=0.3), None),
+    "Poisson": (cf.Poisson(), None),
+    "negative binomial": (cf.NegativeBinomial(0.1), None),
+}
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_parametric_data_come_from_the_noise_model(name):
+    noise, sigma = NOISES[name]
+    counts = isinstance(noise, (cf.Poisson, cf.NegativeBinomial))
+    start = 60.0 if counts else 1.0
+    times = np.linspace(0.0, 2.0, 9)
+    values = start * np.exp(-0.7 * times)
+    values = np.round(values) if counts else np.maximum(values, 0.3) if name == "detected" else values
+    known = {"noise": noise} if noise is not None else {"sigma": sigma}
+    experiment = cf.Experiment({"x": values}, time=times, initial={"x": start}, **known)
+    result = cf.fit(cf.Problem(decay_model(), experiment, parameters={"k": 0.6}), SINGLE)
+    posed = result.problem.posed
+    recipe = resampling("parametric", posed, result, 0)
+    many = np.array([recipe.values(posed, np.random.default_rng(i))[0][:, 0] for i in range(1500)])
+    middle = np.median(many, axis=0)
+    if name == "detected":
+        assert many.min() == 0.3
+        assert (many[:, -1] == 0.3).mean() == pytest.approx(
+            stats.norm.cdf((0.3 - result.predictions[-1]) / 0.05), abs=0.06
+        )
+    elif counts:
+        assert (many == np.round(many)).all()
+        assert many.mean(axis=0) == pytest.approx(result.predictions, rel=0.06)
+        assert many.std(axis=0) == pytest.approx(result.deviations, rel=0.1)
+    else:
+        assert middle == pytest.approx(result.predictions, rel=0.03)
+    if name in ("relative", "log-normal", "t"):
+        quartile = np.quantile(many, 0.75, axis=0) - middle
+        of = stats.t(4).ppf(0.75) if name == "t" else stats.norm.ppf(0.75)
+        size = {"relative": 0.1 * values, "t": 0.05, "log-normal": 0.1 * middle}[name]
+        assert quartile / (of * size) == pytest.approx(1.0, abs=0.2)
+    drawn = cf.bootstrap(result, "parametric", samples=2, rng=1, transcription=SINGLE)
+    assert len(drawn.solved) == 2
+
+
+def test_a_spread_that_is_a_parameter_is_drawn_without_bias():
+    c = cf.symbols("c")
+    times = np.linspace(0.1, 2.0, 8)
+    values = np.exp(-0.7 * times) * (1 + 0.1 * np.random.default_rng(2).standard_normal(8))
+    x = cf.symbols("x")
+    experiment = cf.Experiment({"x": values}, time=times, noise=cf.Gaussian(c * x), initial={"x": cf.free(1.0)})
+    problem = cf.Problem(
+        decay_model(), experiment, parameters={"k": 0.6, "c": cf.Parameter(0.1, scale="log", lower=1e-3)}
+    )
+    result = cf.fit(problem, SINGLE)
+    recipe = resampling("parametric", problem.posed, result, 0)
+    free = 8 - leverages(result).sum()
+    assert free == pytest.approx(6.0, abs=0.1)  # two of eight, k and x(0); the information on c is not counted
+    assert recipe.spreads == pytest.approx(result.spreads * np.sqrt(8 / free), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["detected", "Poisson", "negative binomial"])
+@pytest.mark.parametrize("kind", ["residual", "wild"])
+def test_residuals_that_are_no_errors_are_refused(name, kind):
+    noise = NOISES[name][0]
+    experiment = cf.Experiment({"x": [9, 5, 3, 2]}, time=[0, 1, 2, 3], noise=noise, initial={"x": 9.0})
+    result = cf.fit(cf.Problem(decay_model(), experiment, parameters={"k": 0.6}), SINGLE)
+    reason = "limit of detection" if name == "detected" else "whole numbers"
+    with refused(reason):
+        cf.bootstrap(result, kind, samples=3)
+
+
+def test_a_cost_of_the_user_cannot_be_drawn_from():
+    noise = cf.Likelihood(lambda y, m: 50 * (y - m) ** 2)
+    experiment = cf.Experiment({"x": [1.0, 0.7, 0.5]}, time=[0, 1, 2], noise=noise, initial={"x": 1.0})
+    result = cf.fit(cf.Problem(decay_model(), experiment, parameters={"k": 0.6}), SINGLE)
+    with refused("cannot be drawn from a cost"):
+        cf.bootstrap(result, "parametric")
+    with refused("derivatives of a cost"):
+        cf.bootstrap(result, "wild")
+
+
+def test_everything_that_is_wrong_is_said_at_once(tmp_path):
+    result = cf.fit(decay_problem(), SINGLE)
+    with refused(
+        "transcription is 'bad'",
+        "kind is 'boot'",
+        "samples is 0",
+        "rng is -1",
+        "resume=True",
+        "workers",
+        "fit_max_time",
+    ):
+        cf.bootstrap(result, "boot", samples=0, rng=-1, transcription="bad", resume=True, workers=0, fit_max_time=-1.0)
+    with refused("give the result of a fit"):
+        cf.bootstrap(decay_problem())
+    with refused("starts is -1"):
+        cf.bootstrap(result, starts=-1)
+    with refused("'k' lies in [-inf, inf], where no start can be drawn"):
+        cf.bootstrap(result, starts=2)
+    with refused("limits say where"):
+        cf.bootstrap(result, limits={"k": (0.1, 1.0)})
+    failed = cf.fit(decay_problem(), SINGLE, cf.GaussNewton(max_iter=0))
+    assert not failed.success
+    with refused("begin at a solution"):
+        cf.bootstrap(failed)
+    result.save(tmp_path / "r.json")
+    with refused("with_problem"):
+        cf.bootstrap(cf.Result.load(tmp_path / "r.json"))
+    with refused("one experiment"):
+        cf.leave_out(result)
+    with refused("each is 'thing'"):
+        cf.leave_out(result, "thing")
+    drawn = cf.bootstrap(result, samples=2, transcription=SINGLE)
+    with refused("confidence_level is 2", "method is 'basic'", "jackknife is 3"):
+        drawn.confidence_intervals(2, "basic", jackknife=3)
+    with refused("leave it out"):
+        drawn.confidence_intervals(method="percentile", jackknife=cf.leave_out(result, "value", transcription=SINGLE))
+
+
+def test_as_many_estimates_as_data_have_no_residuals():
+    experiment = cf.Experiment({"x": [0.6]}, time=[1.0], initial={"x": 1.0})
+    result = cf.fit(cf.Problem(decay_model(), experiment, parameters={"k": 0.6}), SINGLE)
+    with refused("nothing is known of the noise"):
+        cf.bootstrap(result)
+    known = cf.Experiment({"x": [0.6]}, time=[1.0], initial={"x": 1.0}, sigma=0.1)
+    exact = cf.fit(cf.Problem(decay_model(), known, parameters={"k": 0.6}), SINGLE)
+    with refused("met exactly"):
+        cf.bootstrap(exact)
+    drawn = cf.bootstrap(exact, "parametric", samples=30, transcription=SINGLE)
+    assert drawn.standard_errors["k"] == pytest.approx(exact.standard_errors["k"], rel=0.6)
+
+
+def test_workers_make_no_difference():
+    alone, both = run(None, samples=10), run(None, workers=2, samples=10)
+    assert np.array_equal(alone.thetas, both.thetas)
+    assert [row.status for row in alone.rows] == [row.status for row in both.rows]
+
+
+def test_killed_and_resumed_as_if_nothing_had_happened(tmp_path):
+    path = tmp_path / "boot.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.drive.killed_bootstrap", str(path)], stdout=subprocess.PIPE, text=True
+    )
+    for line_ in process.stdout:
+        if int(line_) == 5:
+            process.kill()  # SIGKILL
+            break
+    process.wait()
+    process.stdout.close()
+    partial = cf.BootstrapResult.load(path)
+    assert 5 <= len(partial.solved) < 40
+    resumed, whole = run(path), run(None)
+    assert np.array_equal(resumed.thetas, whole.thetas)
+    assert resumed.confidence_intervals(0.8) == whole.confidence_intervals(0.8)
+    more = run(path, samples=45)
+    assert np.array_equal(more.thetas[:40], whole.thetas)
+    with refused("was written for the kind", "another estimate"):
+        result = cf.fit(decay_problem(), SINGLE)
+        cf.bootstrap(result, "wild", samples=3, rng=3, transcription="single", checkpoint=path, resume=True)
+
+
+def test_saved_and_loaded(tmp_path):
+    drawn = run(None, samples=50)
+    drawn.save(tmp_path / "boot")
+    loaded = cf.BootstrapResult.load(tmp_path / "boot")
+    assert np.array_equal(loaded.thetas, drawn.thetas)
+    assert "percentile" in str(loaded)
+    again = loaded.with_problem(decay_problem())
+    assert again.confidence_intervals() == drawn.confidence_intervals()
+    with refused("with_problem"):
+        loaded.confidence_intervals(method="bca")
+    (tmp_path / "other").write_text("{}\n")
+    with refused("no checkpoint"):
+        cf.BootstrapResult.load(tmp_path / "other")
+
+
+def test_callback_and_time_end_a_run_with_what_there_is():
+    result = cf.fit(decay_problem(), SINGLE)
+    seen = []
+
+    def callback(now):
+        seen.append(now.sentence("data sets"))
+        return now.finished == 4
+
+    drawn = cf.bootstrap(result, samples=30, transcription=SINGLE, callback=callback)
+    assert len(drawn.solved) == 4
+    assert "The callback asked to stop. 4 of 30 data sets were fitted." in str(drawn)
+    assert "too few" in str(drawn)
+    assert seen[0].startswith("1 of 30 data sets")
+    cut = cf.bootstrap(result, samples=10_000, transcription=SINGLE, max_time=2.0)
+    assert 0 < len(cut.solved) < 10_000
+    assert "time limit was reached" in cut.message
+    assert cut.failures == {}
+
+
+def test_failures_are_counted_and_said():
+    result = cf.fit(decay_problem(), SINGLE)
+    middle = result.theta[0]
+    bad = Troubled(trouble="raise", above=middle - 1.0, below=middle + 1.0)
+    every = cf.bootstrap(result, samples=5, transcription=bad)
+    assert every.failures == {"error": 5}
+    assert np.isnan(every.standard_errors["k"])
+    assert "trouble at" in str(every)
+    short = cf.bootstrap(result, samples=60, rng=1, transcription=SINGLE, solver=cf.GaussNewton(max_iter=3))
+    assert 0 < sum(short.failures.values()) < 60
+    assert len(short.solved) + sum(short.failures.values()) == 60
+    text = str(short)
+    assert f"{sum(short.failures.values())} of 60 fits failed" in text
+    assert "Had all of them ended beyond" in text
+    assert np.isnan(short.table["k"]).sum() == sum(short.failures.values())
+
+
+def test_other_starts_find_other_optima():
+    """The sign of a is not determined by a^2, but its start decides: draws from other starts change sides."""
+    x, a = cf.symbols("x a")
+    model = cf.Model({x: -(a**2) * x + 0.002 * a}, parameters=[a])
+    times = np.linspace(0.2, 3.0, 8)
+    values = np.exp(-0.5 * times) + 0.01 * np.random.default_rng(0).standard_normal(8)
+    experiment = cf.Experiment({"x": values}, time=times, initial={"x": 1.0}, sigma=0.03)
+    result = cf.fit(cf.Problem(model, experiment, parameters={"a": cf.Parameter(0.6, lower=-2, upper=2)}), SINGLE)
+    near = cf.bootstrap(result, "parametric", samples=12, transcription=SINGLE)
+    far = cf.bootstrap(result, "parametric", samples=12, transcription=SINGLE, starts=[{"a": -0.6}])
+    assert (near.values["a"] > 0).all()
+    elsewhere = sum(row.elsewhere for row in far.rows)
+    assert elsewhere == (far.values["a"] < 0).sum() > 0
+    assert all(b.cost <= a.cost + 1e-9 for a, b in zip(near.rows, far.rows, strict=True))
+    assert f"In {elsewhere} of 12 data sets another start" in str(far)
+
+
+def test_local_quantities_have_no_estimate_without_their_experiment():
+    times = np.linspace(0.2, 3.0, 8)
+    experiments = [
+        cf.Experiment(
+            {"x": s * np.exp(-0.5 * times)}, time=times, initial={"x": cf.free(s)}, sigma=0.05, name=f"e{s:g}"
+        )
+        for s in (1.0, 2.0, 3.0)
+    ]
+    result = cf.fit(cf.Problem(decay_model(), experiments, parameters={"k": 0.6}), SINGLE)
+    left = cf.leave_out(result, transcription=SINGLE)
+    assert left.unseen == (("x(0) [e1]",), ("x(0) [e2]",), ("x(0) [e3]",)) or all(len(u) == 1 for u in left.unseen)
+    assert np.isnan(left.thetas).sum() == 3
+    assert "nothing is known of" in str(left)
+    assert set(left.table) >= {"without", "status", "k"}
+    assert np.isfinite(left.standard_errors["k"])

@@ -1,0 +1,85 @@
+"""Estimates with priors beside those of the data alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit.densities.priors import Gamma, LaplacePrior, Normal
+from tests.builders import refused
+
+TIMES = np.array([1.0, 2.0, 3.0])
+
+
+def line(**parameters) -> cf.Problem:
+    """x = k t, and n, which does nothing; the data say k = 2 with a standard error of 0.1 / sqrt(14)."""
+    x, k, n = cf.symbols("x k n")
+    model = cf.Model({x: k + 0 * n}, parameters=[k, n])
+    data = cf.Experiment({"x": 2.0 * TIMES}, time=TIMES, initial={"x": 0.0}, sigma=0.1)
+    return cf.Problem(model, data, parameters={"n": cf.Parameter(1.0, fixed=True), **parameters})
+
+
+def compared(**parameters) -> cf.PriorInfluence:
+    return cf.prior_influence(cf.fit(line(**parameters), "single"), "single", "ipopt")
+
+
+ERROR = 0.1 / np.sqrt(14)
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_the_table_says_by_how_many_standard_errors_priors_move(scale):
+    found = compared(k=cf.Parameter(1.0, scale=scale, prior=Normal(2.0 + 5 * ERROR, ERROR)))
+    assert found.likelihood.parameters["k"] == pytest.approx(2.0)
+    assert found.posterior.parameters["k"] == pytest.approx(2.0 + 2.5 * ERROR, rel=1e-6)
+    assert found.shifts["k"] == pytest.approx(2.5, rel=0.03)
+    assert found.shares["k"] == pytest.approx(0.5, abs=0.02)
+    assert "+2.5 standard errors: prior and data contradict each other" in str(found)
+    assert "6.25 with priors" in str(found)  # 2.5 standard errors from the minimum
+    assert list(found.likelihood.values) == ["k"]
+
+
+def test_words_for_little_and_for_most():
+    agreeing = compared(k=cf.Parameter(1.0, prior=Normal(2.0, 0.1 * ERROR)))
+    assert agreeing.remark("k") == "as the data say; most is known from priors"
+    weak = compared(k=cf.Parameter(1.0, prior=Normal(3.0, 1.0)))
+    assert weak.remark("k") == "as the data say"
+    straight = compared(k=cf.Parameter(1.0, prior=Gamma(1, ERROR)))
+    assert straight.shifts["k"] == pytest.approx(-1.0, rel=1e-3)
+    assert straight.remark("k") == "moved by -1 standard errors"
+    assert straight.shares["k"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_what_priors_alone_determine_is_named():
+    found = compared(k=1.0, n=cf.Parameter(1.0, prior=Normal(1.5, 0.2)))
+    assert found.remark("n") == "determined by priors alone"
+    assert found.shares["n"] == 1.0
+    assert np.isnan(found.shifts["n"])
+    assert found.remark("k") == "as the data say"
+
+
+def test_what_is_held_at_a_kink_is_named():
+    found = compared(k=cf.Parameter(1.0, prior=LaplacePrior(2.0 - ERROR, 0.1 * ERROR)))
+    assert found.posterior.active == {"k": "kink"}
+    assert found.shifts["k"] == pytest.approx(-1.0, rel=1e-3)
+    assert found.remark("k") == "held at the kink of its prior; moved by -1 standard errors"
+
+
+def test_bounds_stay_without_priors():
+    problem = line(k=cf.Parameter(1.0, lower=0.5, upper=1.8, prior=Normal(1.0, 0.1)))
+    posed = problem.without_priors()
+    assert (posed.quantities[0].lower, posed.quantities[0].upper) == (0.5, 1.8)
+    assert posed.every_prior == ()
+    found = cf.prior_influence(cf.fit(problem))
+    assert found.remark("k") == "without priors at its upper bound"
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path):
+    plain = cf.fit(line(k=1.0))
+    with refused("the problem has no priors"):
+        cf.prior_influence(plain)
+    with refused("give the result of a fit"):
+        cf.prior_influence(3)  # type: ignore[arg-type]
+    cf.fit(line(k=cf.Parameter(1.0, prior=Normal(1.0, 0.1)))).save(tmp_path / "fit.json")
+    with refused("use result.with_problem(problem) first"):
+        cf.prior_influence(cf.Result.load(tmp_path / "fit.json"))

@@ -1,0 +1,539 @@
+"""Profiles against linear models, where they are parabolas, and against scans by SciPy, where they are not."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+import castfit as cf
+from castfit._support.status import InputError
+from castfit.cli import main
+from tests.builders import refused
+
+
+def line(sigma=None, n=9, **changes):
+    """x' = a from x(0) = b: measured values are linear in what is estimated."""
+    x, a = cf.symbols("x a")
+    t = np.linspace(0.0, 4.0, n)
+    noise = np.random.default_rng(3).standard_normal(n)
+    experiment = cf.Experiment({"x": 1.0 + 0.5 * t + 0.1 * noise}, time=t, sigma=sigma, initial={"x": cf.free(0.8)})
+    return cf.Problem(cf.Model({x: a + 0 * x}, parameters=[a]), experiment, parameters={"a": 0.4}, **changes)
+
+
+def product(lower=-np.inf, scale="linear"):
+    """x' = -k1 k2 x: only the product can be known."""
+    x, k1, k2 = cf.symbols("x k1 k2")
+    t = np.linspace(0.0, 5.0, 12)
+    data = np.exp(-0.5 * t) + 0.02 * np.random.default_rng(0).standard_normal(12)
+    experiment = cf.Experiment({"x": data}, time=t, sigma=0.02, initial={"x": 1.0})
+    of = cf.Parameter(0.7, lower=lower, scale=scale)
+    return cf.Problem(cf.Model({x: -k1 * k2 * x}, parameters=[k1, k2]), experiment, parameters={"k1": of, "k2": of})
+
+
+TIMES = np.array([0.5, 1.0, 1.5, 2.0, 3.0])
+VALUES = np.array([0.62, 1.18, 1.47, 1.90, 2.31])
+SIGMA = 0.12
+
+
+def banana():
+    """x' = (A - x) k from 0, measured before it levels off: A and k hardly apart, and far from linear."""
+    x, A, k = cf.symbols("x A k")
+    experiment = cf.Experiment({"x": VALUES}, time=TIMES, sigma=SIGMA, initial={"x": 0.0})
+    return cf.Problem(
+        cf.Model({x: k * (A - x)}, parameters=[A, k]),
+        experiment,
+        parameters={"A": cf.Parameter(3.0, lower=0.1, upper=1e3, scale="log"),
+                    "k": cf.Parameter(0.5, lower=1e-4, upper=1e2, scale="log")},
+    )  # fmt: skip
+
+
+def scanned(k):
+    """Return chi2 of the banana minimised over A, in which the solution is linear, for each k."""
+    shape = 1.0 - np.exp(-np.outer(k, TIMES))
+    best = shape @ VALUES / np.sum(shape**2, axis=1)
+    return np.sum(((best[:, None] * shape - VALUES) / SIGMA) ** 2, axis=1)
+
+
+def waves():
+    """x'' = -w^2 x at few times: frequencies far from the true one fit nearly as well."""
+    x, v, w = cf.symbols("x v w")
+    t = np.array([0.0, 1.0, 2.0, 3.0, 4.0])
+    data = np.cos(1.3 * t) + np.array([0.02, -0.05, 0.03, 0.01, -0.02])
+    experiment = cf.Experiment({"x": data}, time=t, sigma=0.3, initial={"x": 1.0, "v": 0.0})
+    model = cf.Model({x: v, v: -(w**2) * x}, parameters=[w])
+    return cf.Problem(model, experiment, parameters={"w": cf.Parameter(1.2, lower=0.2, upper=6.5)}), t, data
+
+
+@pytest.fixture(scope="module")
+def bent():
+    return cf.fit(banana())
+
+
+@pytest.mark.parametrize("transcription", ["collocation", "multiple", "single"])
+@pytest.mark.parametrize("sigma", [None, 0.1])
+def test_limits_of_a_linear_model_are_the_linear_ones(transcription, sigma):
+    result = cf.fit(line(sigma))
+    found = cf.profile(result, transcription=transcription, confidence_levels=(0.68, 0.95))
+    for level in (0.68, 0.95):
+        for name, interval in result.confidence_intervals(level).items():
+            np.testing.assert_allclose(found[name].limits(level), interval, rtol=1e-4)
+            assert [side.kind for side in found[name].sides(level)] == ["bounded", "bounded"]
+    one = found["a"]
+    parabola = one.approximation(one.values)
+    expected = parabola if sigma is not None else 9 * np.log1p(parabola / 9)
+    np.testing.assert_allclose(one.objective, expected, rtol=1e-4, atol=1e-4)
+    assert found.complete
+    assert found.by == ("F" if sigma is None else "chi2")
+
+
+def test_a_parabola_has_the_thresholds_of_chi_square():
+    result = cf.fit(line(0.1))
+    found = cf.profile(result, "a", confidence_levels=(0.5, 0.9, 0.99))
+    for level in (0.5, 0.9, 0.99):
+        assert found["a"].threshold(level) == pytest.approx(stats.chi2.ppf(level, 1))
+        low, high = found["a"].limits(level)
+        np.testing.assert_allclose(found["a"].at(np.array([low, high])), found["a"].threshold(level), rtol=5e-3)
+
+
+@pytest.mark.parametrize("transcription", ["collocation", "multiple", "single"])
+def test_limits_of_a_banana_agree_with_a_scan(bent, transcription):
+    found = cf.profile(bent, "k", transcription)["k"]
+    least = optimize.minimize_scalar(lambda k: scanned(np.array([k]))[0], bounds=(0.01, 2), method="bounded").fun
+    low, high = (
+        optimize.brentq(lambda k: scanned(np.array([k]))[0] - least - found.threshold(), *ends)
+        for ends in ((0.01, bent.parameters["k"]), (bent.parameters["k"], 3.0))
+    )
+    np.testing.assert_allclose(found.limits(), (low, high), rtol=2e-3)
+    linear = bent.confidence_intervals()["k"]
+    assert abs(linear[0] - low) > 0.03 * low  # where linear intervals are wrong
+    np.testing.assert_allclose(found.objective, scanned(found.values) - least, atol=2e-3)
+    grid = np.geomspace(low, high, 50)
+    np.testing.assert_allclose(found.at(grid), scanned(grid) - least, atol=0.05)
+
+
+def test_others_are_fitted_anew_along_a_profile(bent):
+    found = cf.profile(bent, "k")["k"]
+    shape = 1.0 - np.exp(-np.outer(found.values, TIMES))
+    np.testing.assert_allclose(found.others["A"], shape @ VALUES / np.sum(shape**2, axis=1), rtol=2e-3)
+    np.testing.assert_allclose(found.others["k"], found.values, rtol=1e-12)
+
+
+def test_expressions_are_profiled_as_what_they_are(bent):
+    found = cf.profile(bent, ["A * k", "k", "1 / k"])
+    assert found["1 / k"].scale == "log"
+    low, high = found["k"].limits()
+    np.testing.assert_allclose(found["1 / k"].limits(), (1 / high, 1 / low), rtol=1e-3)
+    # A k, the rate at the beginning, is known far better than its factors.
+    low, high = found["A * k"].limits()
+    assert high / low < 1.7
+    A, k = cf.symbols("A k")
+    again = cf.profile(bent, {"rate": A * k})
+    np.testing.assert_allclose(again["rate"].limits(), (low, high), rtol=1e-6)
+
+
+def test_a_difference_is_held_by_its_value():
+    result = cf.fit(line(0.1))
+    found = cf.profile(result, "x(0) - a")["x(0) - a"]
+    (i, j), C = [result.names.index(n) for n in ("x(0)", "a")], result.covariance
+    error = np.sqrt(C[i, i] + C[j, j] - 2 * C[i, j])
+    value = result.values["x(0)"] - result.values["a"]
+    reach = stats.norm.ppf(0.975) * error
+    np.testing.assert_allclose(found.limits(), (value - reach, value + reach), rtol=1e-4)
+    np.testing.assert_allclose(found.linear["0.95"], (value - reach, value + reach), rtol=1e-4)
+
+
+def test_an_eliminated_sigma_has_the_profile_of_its_likelihood():
+    result = cf.fit(line(None, n=30))
+    found = cf.profile(result, "sigma", limits="chi2")["sigma"]
+    best = result.sigmas["sigma"]
+    expected = 2 * 30 * np.log(found.values / best) + 30 * ((best / found.values) ** 2 - 1)
+    np.testing.assert_allclose(found.objective, expected, atol=1e-3)
+    low, high = (
+        optimize.brentq(lambda r: 60 * np.log(r) + 30 * (r**-2 - 1) - found.threshold(), *ends) * best
+        for ends in ((0.3, 1.0), (1.0, 3.0))
+    )
+    np.testing.assert_allclose(found.limits(), (low, high), rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("transcription", "scale", "lower"),
+    [
+        ("collocation", "linear", -np.inf),
+        ("collocation", "log", 0.0),
+        ("single", "log", 0.0),
+        pytest.param("collocation", "linear", 0.0, marks=pytest.mark.slow),
+        pytest.param("single", "linear", -np.inf, marks=pytest.mark.slow),
+        pytest.param("single", "linear", 0.0, marks=pytest.mark.slow),
+    ],
+)
+def test_what_only_enters_as_a_product_is_flat(transcription, scale, lower):
+    result = cf.fit(product(lower, scale))
+    found = cf.profile(result, ["k1", "k2", "k1 * k2"], transcription)
+    for name in ("k1", "k2"):
+        assert found[name].flat
+        assert found[name].limits()[1] == np.inf
+        assert found[name].limits()[0] in (0.0, -np.inf)
+        assert "not identifiable" in found[name].sentence
+    x = -np.log(0.5)
+    low, high = found["k1 * k2"].limits()
+    assert low < 0.5 < high < low + 0.06 < x
+    assert "not identifiable" in str(found)
+
+
+def test_another_optimum_is_found_beyond_the_limits():
+    problem, t, data = waves()
+    result = cf.fit(problem, "single")
+    found = cf.profile(result, "w", "single", everywhere=True)
+    grid = np.linspace(0.2, 6.5, 4001)
+    chi2 = np.sum(((np.cos(np.outer(grid, t)) - data) / 0.3) ** 2, axis=1)
+    inside = grid[chi2 - chi2.min() <= found["w"].threshold()]
+    jumps = np.flatnonzero(np.diff(inside) > 0.01)
+    expected = np.split(inside, jumps + 1)
+    assert len(expected) > 1
+    regions = found["w"].regions()
+    assert len(regions) == len(expected)
+    for region, own in zip(regions, expected, strict=True):
+        np.testing.assert_allclose(region, (own[0], own[-1]), atol=4e-3)
+    others = [o.values["w"] for o in found.optima]
+    minima = grid[1:-1][(chi2[1:-1] < chi2[:-2]) & (chi2[1:-1] < chi2[2:])]
+    for minimum in minima:
+        if abs(minimum - result.parameters["w"]) > 0.1:
+            assert min(abs(w - minimum) for w in others) < 0.01
+    assert "Other optimum" in str(found)
+
+
+def test_a_better_fit_on_the_way_restarts_the_run():
+    problem, t, data = waves()
+    poor = cf.fit(problem, "single", start={"w": 3.4}, retry=False, second_start=False)
+    good = cf.fit(problem, "single")
+    assert poor.success
+    assert poor.chi2 > good.chi2 + 0.1
+    found = cf.profile(poor, "w", "single", everywhere=True)
+    assert found.best.chi2 == pytest.approx(min(np.sum(((np.cos(w * t) - data) / 0.3) ** 2)
+                                                for w in np.linspace(0.2, 6.5, 20001)), rel=1e-4)  # fmt: skip
+    assert found.improved == pytest.approx(poor.chi2 - found.best.chi2, rel=1e-3)
+    assert "better fit was found" in str(found)
+
+
+def test_a_bound_that_nothing_excludes_is_said(bent):
+    tight = banana().posed.within(np.log([0.1, 0.3]), np.log([1e3, 1e2]))
+    found = cf.profile(cf.fit(tight), "k")["k"]
+    lower, upper = found.sides()
+    assert (lower.kind, upper.kind) == ("at a bound", "bounded")
+    assert lower.limit == pytest.approx(0.3)
+    assert "down to its bound 0.3" in lower.sentence
+
+
+def test_limits_that_integration_does_not_reproduce_are_none(bent):
+    fine = cf.profile(bent, "k", cf.Collocation(degree=2, elements=6))["k"]
+    coarse = cf.profile(bent, "k", cf.Collocation(degree=1, elements=3))["k"]
+    np.testing.assert_allclose(fine.limits(), cf.profile(bent, "k")["k"].limits(), rtol=2e-3)
+    assert [side.kind for side in coarse.sides()] == ["not reproduced"] * 2
+    assert np.isnan(coarse.limits()).all()
+    assert "another objective" in coarse.sentence
+    bound = cf.profile(cf.fit(banana().posed.within(np.log([0.1, 0.3]), np.log([1e3, 1e2]))), "k",
+                       cf.Collocation(degree=1, elements=3))["k"]  # fmt: skip
+    assert bound.sides()[0].kind == "not reproduced"
+
+
+def test_what_is_positive_is_followed_down_to_small_values_without_leaving_its_states():
+    """A scale and an initial value of which only the product is well known: the valley is straight in logarithms."""
+    x, k, s = cf.symbols("x k s")
+    t = np.linspace(0.0, 4.0, 9)
+    data = 2.0 * np.exp(-0.4 * t) * (1 + 0.01 * np.random.default_rng(5).standard_normal(9))
+    problem = cf.Problem(
+        cf.Model({x: -k * x}, parameters=[k, s], outputs={"y": s * x}),
+        cf.Experiment({"y": data}, time=t, sigma=0.02, initial={"x": cf.free(4.0, lower=0)}),
+        parameters={"k": 0.5, "s": cf.Parameter(0.5, bounds=(0.1, 10.0))},
+    )
+    found = cf.profile(cf.fit(problem), ["x(0)", "s"])
+    assert found.verdicts == {"x(0)": ("bounded", "bounded"), "s": ("at a bound", "at a bound")}
+    # x(0) = (s x(0)) / s: between the limits of the product at the bounds of s.
+    product = cf.profile(cf.fit(problem), "s * x(0)")["s * x(0)"].limits()
+    np.testing.assert_allclose(found["x(0)"].limits(), (product[0] / 10.0, product[1] / 0.1), rtol=1e-2)
+    assert found["s"].objective.max() < 1e-3
+    assert found.solves < 45
+
+
+def test_a_saved_run_is_read_again(bent, tmp_path):
+    found = cf.profile(bent, confidence_levels=(0.68, 0.95))
+    found.save(tmp_path / "profiles.json")
+    again = cf.Profiles.load(tmp_path / "profiles.json")
+    assert str(again) == str(found)
+    assert again.limits() == found.limits()
+    assert again.with_problem(bent.problem).best.problem is bent.problem
+    np.testing.assert_array_equal(again["k"].values, found["k"].values)
+    cf.profile(bent, "k", checkpoint=tmp_path / "run.json", max_time=1e-9)
+    with pytest.raises(InputError, match="holds no profiles"):
+        cf.Profiles.load(tmp_path / "run.json")
+
+
+def numbers(found):
+    return {n: [p.values.tolist(), p.objective.tolist(), p.limits()] for n, p in found.items()}
+
+
+def test_parallel_is_serial(bent):
+    serial, parallel = cf.profile(bent), cf.profile(bent, workers=2)
+    assert numbers(serial) == numbers(parallel)
+
+
+def test_a_stopped_run_goes_on_to_the_same_end(bent, tmp_path):
+    path = tmp_path / "run.json"
+    stopped = cf.profile(bent, checkpoint=path, callback=lambda now: now.finished == 2)
+    assert not stopped.complete
+    assert "callback" in stopped.message
+    with pytest.raises(InputError, match="resume=True"):
+        cf.profile(bent, checkpoint=path)
+    resumed = cf.profile(bent, checkpoint=path, resume=True)
+    whole = cf.profile(bent)
+    assert numbers(resumed) == numbers(whole)
+    assert resumed.solves == whole.solves
+    with pytest.raises(InputError, match=r"was written for the confidence_levels 0\.95"):
+        cf.profile(bent, checkpoint=path, resume=True, confidence_levels=0.9)
+
+
+def test_the_time_limit_returns_what_there_is(bent):
+    found = cf.profile(bent, max_time=1e-9)
+    assert len(found) == 0
+    assert not found.complete
+    assert "time limit" in found.message
+    assert "time limit" in str(found)
+
+
+def test_a_table_a_picture_and_html(bent, tmp_path):
+    found = cf.profile(bent, confidence_levels=(0.68, 0.95))
+    table = found.table
+    assert len({column.size for column in table.values()}) == 1
+    assert set(table) == {"quantity", "value", "objective", "optimum", "A", "k"}
+    found.plot(tmp_path / "profiles.png")
+    assert (tmp_path / "profiles.png").stat().st_size > 10_000
+    assert "<td>k</td>" in found._repr_html_()
+    assert repr(found).startswith("Profiles(2 quantities")
+    with pytest.raises(KeyError, match="did you mean 'k'"):
+        found["kk"]
+
+
+def test_misuse_is_refused(bent):
+    with refused("limits is 'f'", "confidence_levels is 1.5", "'kk'"):
+        cf.profile(bent, ["kk"], confidence_levels=1.5, limits="f")
+    with refused("'k3'", "'k +'"):
+        cf.profile(bent, ["k / k3", "k +"])
+    with refused("give the Result of a fit"):
+        cf.profile(banana())  # pyright: ignore[reportArgumentType]
+    with refused("twice"):
+        cf.profile(bent, ["k", "k"])
+    with refused("nothing that is estimated"):
+        cf.profile(bent, "2 + 1")
+    with pytest.raises(InputError, match=r"followed for 0\.95"):
+        cf.profile(bent, "k")["k"].limits(0.5)
+
+
+CENTRES = {"u": 1.0, "v": 1.2, "w": 1.0}
+
+
+def two_valleys(spread):
+    """a + b and b^2 are measured: b = 1 and b = -1 are two optima, the latter less likely by what is known of b."""
+    x, a, b = cf.symbols("x a b")
+    model = cf.Model({x: 0 * x}, parameters=[a, b], outputs={"u": b**2, "v": a + b, "w": b}, initial={x: 1.0})
+    sigma = {"u": spread, "v": 0.3, "w": 2.0}
+    experiment = cf.Experiment({n: [value] for n, value in CENTRES.items()}, time=[1.0], sigma=sigma)
+    parameters = {"a": cf.Parameter(0.2, bounds=(-3.0, 6.0)), "b": cf.Parameter(0.9, bounds=(-4.0, 4.0))}
+    return cf.Problem(model, experiment, parameters=parameters)
+
+
+def scan(spread, a):
+    """Return chi2 minimised over b by trying all, for each a."""
+    b = np.linspace(-4.0, 4.0, 16001)
+    fixed = ((b**2 - CENTRES["u"]) / spread) ** 2 + ((b - CENTRES["w"]) / 2.0) ** 2
+    return np.array([np.min(fixed + ((value + b - CENTRES["v"]) / 0.3) ** 2) for value in a])
+
+
+def within(spread, top):
+    """Return the intervals of a that the scan does not exclude."""
+    a = np.linspace(-3.0, 6.0, 3601)
+    inside = a[scan(spread, a) <= top]
+    parts = np.split(inside, np.flatnonzero(np.diff(inside) > 0.01) + 1)
+    return [(part[0], part[-1]) for part in parts]
+
+
+def test_another_optimum_takes_over_where_the_first_one_ends():
+    found = cf.profile(cf.fit(two_valleys(0.3)), "a", everywhere=True)["a"]
+    expected = within(0.3, found.threshold())
+    assert len(expected) == 2
+    np.testing.assert_allclose(found.regions(), expected, atol=6e-3)
+    np.testing.assert_allclose(found.objective, scan(0.3, found.values), atol=5e-3)
+    assert set(found.optimum) > {0}
+
+
+def test_a_lower_branch_is_learnt_of_from_other_profiles():
+    """The profile of b passes both optima; that of a, followed from one, would not know of the other."""
+    found = cf.profile(cf.fit(two_valleys(0.5)), ["a", "b"], confidence_levels=0.99)
+    expected = within(0.5, found["a"].threshold())
+    assert len(found["a"].regions()) == len(expected)
+    np.testing.assert_allclose(found["a"].regions(), expected, atol=6e-3)
+    np.testing.assert_allclose(found["a"].objective, scan(0.5, found["a"].values), atol=5e-3)
+    assert min(o.values["b"] for o in found.optima) < -0.9
+
+
+def test_the_command_line_profiles_a_problem_of_the_library(tmp_path, capsys):
+    files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "png", "save")}
+    said = ["--names", "p1,p1/p2", "--levels", "0.68,0.95", "--json", str(files["json"]), "--plot", str(files["png"])]
+    assert main(["profile", "lotka_volterra", *said, "--save", str(files["save"])]) == 0
+    assert "p1/p2" in capsys.readouterr().out
+    found = json.loads(files["json"].read_text())["profiles"]
+    assert cf.Profiles.load(files["save"])["p1"].limits(0.68) == tuple(found["p1"]["limits"]["0.68"])
+    assert files["png"].stat().st_size > 10_000
+    assert main(["profile", "lotka_volterra", "--names", "p9"]) == 2
+    assert main(["profile", "lotka_volterra", "--confidence-levels", "high"]) == 2
+
+
+KILLED = """
+import sys
+import castfit as cf
+from tests.drive.uncertainty.test_profile import banana
+
+result = cf.fit(banana())
+cf.profile(result, checkpoint=sys.argv[1], resume=True, callback=lambda now: print(now.finished, flush=True))
+"""
+
+
+def test_a_run_that_was_killed_goes_on_to_the_same_numbers(bent, tmp_path):
+    path = tmp_path / "run.json"
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "1\n"
+        run.send_signal(signal.SIGKILL)
+    resumed, whole = cf.profile(bent, checkpoint=path, resume=True), cf.profile(bent)
+    assert numbers(resumed) == numbers(whole)
+    assert resumed.solves == whole.solves
+
+
+def test_bands_of_a_linear_model_are_the_linear_ones():
+    for sigma in (None, 0.1):
+        result = cf.fit(line(sigma))
+        for noise in (False, True):
+            times = np.array([0.0, 1.7, 4.0, 6.0])
+            linear = result.predict(times, bands="linear", noise=noise)["experiment 1"]
+            found = result.predict(times, bands="profile", noise=noise)["experiment 1"]
+            for key in ("x lower", "x upper"):
+                np.testing.assert_allclose(found[key], linear[key], rtol=1e-3)
+
+
+def test_bands_of_a_banana_agree_with_a_scan(bent):
+    """What all (A, k) that are not excluded predict; new values scatter about that."""
+    times = np.array([0.0, 1.0, 6.0])
+    found = bent.predict(times, bands="profile")["experiment 1"]
+    A, k = np.meshgrid(np.geomspace(1.5, 40, 1500), np.geomspace(0.01, 2.0, 1500))
+    shape = 1.0 - np.exp(-np.multiply.outer(k, TIMES))
+    chi2 = np.sum(((A[..., None] * shape - VALUES) / SIGMA) ** 2, axis=-1)
+    rise = chi2 - chi2.min()
+    inside = rise <= stats.chi2.ppf(0.95, 1)
+    assert found["x lower"][0] == found["x upper"][0] == 0.0  # known
+    for i in (1, 2):
+        y = (A * (1 - np.exp(-k * times[i])))[inside]
+        np.testing.assert_allclose((found["x lower"][i], found["x upper"][i]), (y.min(), y.max()), rtol=4e-3)
+    new = bent.predict(times, bands="profile", noise=True)["experiment 1"]
+    y = A * (1 - np.exp(-k * times[2]))
+    z = np.linspace(1.0, 12.0, 2201)
+    near = rise < 12.0
+    least = np.array([np.min(rise[near] + ((value - y[near]) / SIGMA) ** 2) for value in z])
+    expected = z[least <= stats.chi2.ppf(0.95, 1)]
+    np.testing.assert_allclose((new["x lower"][2], new["x upper"][2]), (expected[0], expected[-1]), rtol=1e-2)
+    reach = stats.norm.ppf(0.975) * SIGMA
+    np.testing.assert_allclose((new["x lower"][0], new["x upper"][0]), (-reach, reach), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "transcription", ["collocation", *(pytest.param(n, marks=pytest.mark.slow) for n in ("multiple", "single"))]
+)
+def test_a_prediction_is_profiled_like_a_quantity(bent, transcription):
+    found = cf.profile(bent, [cf.OutputAt("x", 6.0), "A", cf.OutputAt("x", 1.0)], transcription)
+    assert list(found) == ["x(t = 6)", "A", "x(t = 1)"]
+    band = bent.predict(np.array([1.0, 6.0]), bands="profile")["experiment 1"]
+    for i, name in enumerate(("x(t = 1)", "x(t = 6)")):
+        np.testing.assert_allclose(found[name].limits(), (band["x lower"][i], band["x upper"][i]), rtol=1e-3)
+    np.testing.assert_allclose(found["A"].limits(), cf.profile(bent, "A")["A"].limits(), rtol=1e-3)
+    with refused("'y' is no output", "'b' is no experiment", "begins at 0", "does not depend"):
+        cf.profile(bent, [cf.OutputAt("y", 1), cf.OutputAt("x", 1, "b"), cf.OutputAt("x", -1), cf.OutputAt("x", 0.0)])
+
+
+def test_limits_of_all_for_coverage(bent):
+    limits = cf.profile_limits(bent, 0.9)
+    assert limits == cf.profile(bent, confidence_levels=0.9).limits()
+    found = cf.coverage(bent, samples=3, intervals=cf.profile_limits)
+    assert found.fitted == 3
+    assert found.table["k lower"][0] > 0.0
+
+
+@pytest.mark.parametrize("sigma", [None, 0.1])
+def test_contours_of_a_linear_model_are_ellipses(sigma):
+    result = cf.fit(line(sigma))
+    found = cf.contours(result, "a", "x(0)", confidence_levels=0.9, slices=6)
+    points = found.lines[0.9] - np.array(found.estimate)
+    order = [result.names.index(n) for n in found.names]
+    C = result.covariance[np.ix_(order, order)]
+    distance = np.einsum("ni,ij,nj->n", points, np.linalg.inv(C), points)
+    expected = stats.chi2.ppf(0.9, 2) if sigma is not None else 2 * stats.f.ppf(0.9, 2, result.dof)
+    np.testing.assert_allclose(distance, expected, rtol=2e-3)
+    assert found.closed[0.9]
+    assert found.complete
+    np.testing.assert_array_equal(points[0], points[-1])
+    if sigma is not None:
+        oval = found.ellipses[0.9] - np.array(found.estimate)
+        np.testing.assert_allclose(np.einsum("ni,ij,nj->n", oval, np.linalg.inv(C), oval), expected, rtol=1e-3)
+
+
+def test_contours_of_a_banana_are_where_chi2_says(bent, tmp_path):
+    found = cf.contours(bent, "A", "k", confidence_levels=(0.68, 0.95), slices=8)
+    for level, points in found.lines.items():
+        shape = 1.0 - np.exp(-np.outer(points[:, 1], TIMES))
+        chi2 = np.sum(((points[:, :1] * shape - VALUES) / SIGMA) ** 2, axis=1)
+        np.testing.assert_allclose(chi2 - bent.chi2, stats.chi2.ppf(level, 2), rtol=1e-2)
+    found.plot(tmp_path / "contours.png")
+    assert (tmp_path / "contours.png").stat().st_size > 10_000
+    assert "A, k" in repr(found)
+    assert not cf.contours(bent, "A", "k", max_time=1e-9).complete
+    with refused("confidence_levels is 2", "slices is 1"):
+        cf.contours(bent, "A", "k", slices=1, confidence_levels=2)
+    with refused("'B'"):
+        cf.contours(bent, "A", "B")
+
+
+def test_contours_in_parallel_and_resumed_are_those_of_one_process(bent, tmp_path):
+    path = tmp_path / "run.json"
+    asked = {"confidence_levels": (0.68, 0.95), "slices": 4}
+    whole = cf.contours(bent, "A", "k", **asked, checkpoint=path)
+    parallel = cf.contours(bent, "A", "k", **asked, workers=2)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-2]))  # as if it had been killed after two of four halves
+    resumed = cf.contours(bent, "A", "k", **asked, checkpoint=path, resume=True)
+    for other in (parallel, resumed):
+        assert other.complete
+        assert other.solves == whole.solves
+        for level, points in whole.lines.items():
+            np.testing.assert_array_equal(other.lines[level], points)
+            np.testing.assert_array_equal(other.ellipses[level], whole.ellipses[level])
+    with pytest.raises(InputError, match="slices"):
+        cf.contours(bent, "A", "k", confidence_levels=0.95, slices=5, checkpoint=path, resume=True)
+    coarse = cf.contours(bent, "A", "k", cf.Collocation(degree=1, elements=3), confidence_levels=0.95, slices=4)
+    assert "another objective" in coarse.message
+    assert not coarse.closed[0.95]
+    with refused("resume=True continues a checkpoint", "workers is 0"):
+        cf.contours(bent, "A", "k", workers=0, resume=True)
+
+
+def test_bands_in_parallel_are_those_of_one_process(bent):
+    times = np.array([1.0, 6.0])
+    alone, shared = (bent.predict(times, bands="profile", workers=n)["experiment 1"] for n in (1, 2))
+    for key, column in alone.items():
+        np.testing.assert_array_equal(shared[key], column)
+    with refused("workers is 2; it is for bands='profile'"):
+        bent.predict(times, bands="linear", workers=2)
+    with refused("workers is 0; give a number of processes"):
+        bent.predict(times, bands="profile", workers=0)

@@ -1,0 +1,155 @@
+"""Posteriors that are known exactly; what is said of chains; what is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import castfit as cf
+from castfit.densities.priors import Gamma, LogNormalPrior, Normal, UniformPrior
+from castfit.drive.uncertainty.sample import sample as module
+from tests.builders import decay_model, decay_problem, refused
+from tests.result.test_bands import AT, T, line
+
+SINGLE = cf.SingleShooting()
+
+
+@pytest.fixture(scope="module")
+def known():
+    return cf.sample(cf.fit(line(sigma=0.1), SINGLE), draws=3000, chains=2, rng=1)
+
+
+def test_the_posterior_of_a_line_is_normal(known):
+    result = known.result
+    values = np.array(list(known.values.values()))
+    effective = min(known.effective.values())
+    assert effective > 400
+    assert known.converged, known.sentence
+    error = np.array(list(result.standard_errors.values()))
+    assert values.mean(axis=1) == pytest.approx(list(result.values.values()), abs=4 * error.max() / np.sqrt(effective))
+    assert values.std(axis=1) / error == pytest.approx(1.0, abs=4 / np.sqrt(2 * effective))
+    assert np.corrcoef(values)[0, 1] == pytest.approx(result.correlation[0, 1], abs=0.03)
+    assert "Converged: R-hat" in str(known)
+
+
+def test_draws_are_arvizs(known):
+    data = known.inference_data
+    assert data.posterior["a"].shape == known.chain.shape[:2]
+    assert data.posterior["a"].values.ravel() == pytest.approx(known.values["a"])
+    assert data.sample_stats["lp"].shape == known.chain.shape[:2]
+
+
+def test_bands_and_pictures(known, tmp_path):
+    result = known.result
+    (linear,) = result.predict(AT, bands="linear", confidence_level=0.8).values()
+    (band,) = result.predict(AT, bands=known, confidence_level=0.8).values()
+    assert band["x upper"] - band["x lower"] == pytest.approx(linear["x upper"] - linear["x lower"], rel=0.15)
+    known.plot(tmp_path / "histograms.png")
+    cf.plots.pairs(known, tmp_path / "pairs.png")
+    assert all(p.stat().st_size > 5000 for p in tmp_path.iterdir())
+
+
+def test_an_unknown_sigma_is_integrated_over():
+    """The posterior of regression with 1 / sigma beforehand: Student's t, and sigma^2 inverse chi2, n - 2 degrees."""
+    result = cf.fit(line(), SINGLE)
+    found = cf.sample(result, draws=2000, chains=2, rng=3)
+    dof = T.size - 2
+    of_t = np.array([(v - result.values[n]) / result.standard_errors[n] for n, v in found.values.items()])
+    for column in of_t:
+        assert np.quantile(column, [0.025, 0.25, 0.75, 0.975]) == pytest.approx(
+            stats.t(dof).ppf([0.025, 0.25, 0.75, 0.975]), abs=0.3
+        )
+    squares = float(result.residuals @ result.residuals)
+    expected = stats.invgamma(dof / 2, scale=squares / 2)
+    assert np.median(found.sigmas["sigma"] ** 2) == pytest.approx(expected.median(), rel=0.07)
+    assert np.quantile(found.sigmas["sigma"] ** 2, 0.9) == pytest.approx(expected.ppf(0.9), rel=0.12)
+
+
+PRIORS = {
+    "normal": (Normal(1.0, 0.2), stats.norm(1.0, 0.2)),
+    "of the logarithm": (Normal(0.1, 0.5, on="log"), stats.lognorm(0.5, scale=np.exp(0.1))),
+    "log-normal": (LogNormalPrior(0.1, 0.5), stats.lognorm(0.5, scale=np.exp(0.1))),
+    "gamma": (Gamma(4.0, 0.25), stats.gamma(4.0, scale=0.25)),
+}
+
+
+def priors_on_scales():
+    for name in PRIORS:
+        for scale in ("linear", "log"):
+            quick = (name, scale) in (("normal", "log"), ("of the logarithm", "linear"))
+            yield pytest.param(name, scale, marks=[] if quick else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize(("name", "scale"), list(priors_on_scales()))
+def test_without_information_the_posterior_is_the_prior_on_any_scale(name, scale):
+    prior, exact = PRIORS[name]
+    experiment = cf.Experiment({"x": [0.5]}, time=[1.0], sigma=1e3, initial={"x": 1.0})
+    parameters = {"k": cf.Parameter(1.0, lower=1e-6, upper=50.0, scale=scale, prior=prior)}
+    result = cf.fit(cf.Problem(decay_model(), experiment, parameters=parameters), SINGLE)
+    found = cf.sample(result, draws=2500, chains=2, walkers=10, rng=2)
+    effective = min(found.effective.values())
+    assert effective > 120
+    p = exact.cdf(found.values["k"])  # evenly spread if the draws are right
+    assert np.mean(p) == pytest.approx(0.5, abs=4 / np.sqrt(12 * effective))
+    assert np.quantile(p, [0.1, 0.9]) == pytest.approx([0.1, 0.9], abs=4 * 0.3 / np.sqrt(effective))
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_without_prior_everything_within_bounds_is_alike_in_the_scale_of_the_search(scale):
+    experiment = cf.Experiment({"x": [0.5]}, time=[1.0], sigma=1e3, initial={"x": 1.0})
+    parameters = {"k": cf.Parameter(0.5, lower=0.1, upper=4.0, scale=scale)}
+    result = cf.fit(cf.Problem(decay_model(), experiment, parameters=parameters), SINGLE)
+    found = cf.sample(result, draws=2500, chains=2, walkers=10, rng=2, tune=60)
+    k = found.values["k"]
+    assert 0.1 <= k.min() < k.max() <= 4.0
+    p = (k - 0.1) / 3.9 if scale == "linear" else np.log(k / 0.1) / np.log(40.0)
+    assert np.quantile(p, [0.1, 0.5, 0.9]) == pytest.approx([0.1, 0.5, 0.9], abs=0.12)
+
+
+def test_constraints_and_bounds_hold():
+    k = cf.symbols("k")
+    experiment = cf.Experiment({"x": [0.7, 0.5]}, time=[1.0, 2.0], sigma=0.2, initial={"x": 1.0})
+    problem = cf.Problem(
+        decay_model(), experiment, parameters={"k": cf.Parameter(0.33, prior=UniformPrior(0.2, 0.6))},
+        constraints=[cf.Constraint(k**2, upper=0.25)],
+    )  # fmt: skip
+    found = cf.sample(cf.fit(problem, SINGLE), draws=600, chains=2)
+    assert 0.2 <= found.values["k"].min() < 0.25
+    assert 0.45 < found.values["k"].max() <= 0.5
+
+
+def test_workers_make_no_difference():
+    result = cf.fit(decay_problem(), SINGLE)
+    here, there = (cf.sample(result, draws=60, chains=2, rng=5, workers=n) for n in (1, 2))
+    assert np.array_equal(here.chain, there.chain)
+    assert here.evaluations == there.evaluations
+    assert "NOT converged" in str(here)
+
+
+def test_time_and_callback_leave_what_there_is():
+    result = cf.fit(decay_problem(), SINGLE)
+    stopped = cf.sample(result, draws=60, chains=4, callback=lambda now: now.finished == 1)
+    assert "The callback asked to stop." in stopped.message
+    assert "1 chains came to an end" in stopped.message
+    assert stopped.thetas.size > 0
+    cut = cf.sample(result, draws=10**6, chains=1, tune=0, max_time=1.0)
+    assert "time limit was reached" in cut.message
+    assert 0 < cut.chain.shape[1] < 10**5
+    none = cf.sample(result, draws=10, chains=1, max_time=1e-9)
+    assert none.thetas.size == 0
+    assert "too few steps" in str(none)
+
+
+def test_what_is_wrong(monkeypatch):
+    result = cf.fit(decay_problem(), SINGLE)
+    with refused("draws is 0", "chains is 0", "tune is -1", "walkers is 3", "rng", "workers"):
+        cf.sample(result, draws=0, chains=0, tune=-1, walkers=3, rng=-1, workers=0)
+    with refused("give the result of a fit"):
+        cf.sample(3)
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with refused("pip install 'castfit[sampling]'"):
+        cf.sample(result)
+    assert importlib.util.find_spec("emcee") is not None

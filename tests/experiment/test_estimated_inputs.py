@@ -1,0 +1,446 @@
+"""Inputs that are estimated: interpolation, roughness, fits against linear algebra, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.integrate import quad, solve_ivp
+
+import castfit as cf
+from tests.builders import refused
+from tests.paths import ROOT
+
+KINDS = ("piecewise_constant", "linear", "cubic_spline")
+METHODS = (cf.SingleShooting(), cf.MultipleShooting(4), cf.Collocation())
+K = 0.5
+TIMES = np.linspace(0, 10, 26)[1:]
+
+
+def labels(methods):
+    return [m.label for m in methods]
+
+
+def driven() -> cf.Model:
+    """x' = u - k x."""
+    x, u, k = cf.symbols("x u k")
+    return cf.Model({x: u - k * x}, parameters=[k], inputs=[u], initial={x: 1.0})
+
+
+def measured(seed: int = 3, sigma: float = 0.03) -> np.ndarray:
+    fine = np.linspace(0, 10, 201)
+    signal = cf.Input.linear(fine, 1.0 + np.sin(fine) * np.exp(-0.1 * fine))
+    x = cf.simulate(driven(), {"k": K}, TIMES, inputs={"u": signal})["x"]
+    return x + sigma * np.random.default_rng(seed).normal(size=x.size)
+
+
+def asked(u, *, sigma: float | None = 0.03, k=None, factor: float = 1.0, unit: float = 1.0, **more) -> cf.Problem:
+    """Return the question, in other units of time (factor) and of states and input (unit)."""
+    x, s, p = cf.symbols("x u k")
+    model = cf.Model({x: (s - p * x) / factor}, parameters=[p], inputs=[s], initial={x: unit})
+    data = cf.Experiment(
+        {"x": unit * measured()}, factor * TIMES, sigma=None if sigma is None else unit * sigma, inputs={"u": u}
+    )
+    return cf.Problem(model, data, parameters={"k": k or cf.Parameter(K, fixed=True)}, **more)
+
+
+def knots_of(kind: str, n: int = 12) -> np.ndarray:
+    t = np.linspace(0, 10, n + 1)
+    return t[:-1] if kind == "piecewise_constant" else t
+
+
+def design(said) -> tuple[np.ndarray, np.ndarray]:
+    """Return how the data depend on the values at the knots, by SciPy: x = x_0 + A c."""
+    decay = np.exp(-K * TIMES)
+    columns = []
+    for j in range(said.knots.size):
+        ends = np.unique(np.concatenate([said.knots, TIMES, [0.0, 10.0]]))
+        x, found = 0.0, {0.0: 0.0}
+        for a, b in itertools.pairwise(ends):
+            step = quad(lambda t, j=j, b=b: np.exp(-K * (b - t)) * said.interpolation(t)[0, j], a, b)[0]
+            x = x * np.exp(-K * (b - a)) + step
+            found[float(b)] = x
+        columns.append([found[float(t)] for t in TIMES])
+    return decay, np.array(columns).T
+
+
+@given(kind=st.sampled_from(KINDS), steps=st.lists(st.floats(0.1, 3.0), min_size=5, max_size=9), start=st.floats(-9, 9))
+def test_interpolation_passes_through_the_knots_and_keeps_constants(kind, steps, start):
+    knots = start + np.cumsum(steps)
+    said = cf.Input.estimated(knots, kind, guess=1.0)
+    assert_allclose(said.interpolation(knots), np.eye(knots.size), atol=1e-9)
+    inside = np.linspace(knots[0], knots[-1], 23)
+    assert_allclose(said.interpolation(inside).sum(axis=1), 1.0, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["linear", "cubic_spline"])
+def test_interpolation_is_that_of_the_known_input_of_the_same_kind(kind):
+    knots, values = np.array([0.0, 1.0, 2.5, 4.0, 7.0, 8.0]), np.array([1.0, 3.0, -1.0, 0.0, 2.0, 2.5])
+    at = np.linspace(0, 8, 41)
+    known = getattr(cf.Input, kind)(knots, values)
+    assert_allclose(cf.Input.estimated(knots, kind, guess=0.0).interpolation(at) @ values, known(at), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("order", [1, 2])
+def test_roughness_is_none_of_what_is_smooth_and_has_no_unit_of_time(kind, order):
+    knots = np.array([0.0, 1.0, 2.5, 4.0, 7.0, 8.0])
+    said = cf.Input.estimated(knots, kind, guess=1.0, order=order)
+    assert said.roughness.shape == (knots.size - order, knots.size)
+    assert_allclose(said.roughness @ np.ones(6), 0.0, atol=1e-9)
+    if order == 2:
+        assert_allclose(said.roughness @ (3.0 - 2.0 * knots), 0.0, atol=1e-9)
+    later = cf.Input.estimated(2000.0 + 60.0 * knots, kind, guess=1.0, order=order)
+    values = np.array([1.0, 3.0, -1.0, 0.0, 2.0, 2.5])
+    assert_allclose(np.sum((later.roughness @ values) ** 2), np.sum((said.roughness @ values) ** 2), rtol=1e-9)
+
+
+def test_roughness_of_a_spline_is_the_integral_of_its_squared_curvature():
+    knots, values = np.array([1.0, 2.0, 3.5, 5.0, 8.0, 9.0]), np.array([1.0, 3.0, -1.0, 0.0, 2.0, 2.5])
+    said = cf.Input.estimated(knots, "cubic_spline", guess=1.0)
+    spline = cf.Input.cubic_spline(knots, values)._polynomial
+    total = sum(quad(lambda t: float(spline(t, 2)) ** 2, a, b)[0] for a, b in itertools.pairwise(knots))
+    assert_allclose(np.sum((said.roughness @ values) ** 2), total * 8.0**3, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", METHODS, ids=labels(METHODS))
+def test_estimates_and_errors_are_those_of_penalised_linear_algebra(kind, method):
+    weight = 0.002
+    said = cf.Input.estimated(knots_of(kind), kind, guess=1.0, smoothness=weight)
+    result = cf.fit(asked(said), method)
+    assert result.success, result.message
+    decay, A = design(said)
+    E, R = A / 0.03, np.sqrt(weight) * said.roughness
+    H = E.T @ E + R.T @ R
+    y = (measured() - decay) / 0.03
+    best = np.linalg.solve(H, E.T @ y)
+    left = y - E @ best
+    assert_allclose(result.theta, best, atol=2e-5)
+    assert_allclose(list(result.standard_errors.values()), np.sqrt(np.diag(np.linalg.inv(H))), rtol=1e-3)
+    used = np.trace(np.linalg.solve(H, E.T @ E))
+    assert_allclose(result.chi2, left @ left, rtol=1e-4)
+    assert result.dof == round(TIMES.size - used)
+    assert_allclose(result.effective["u"], used, rtol=1e-4)
+    assert_allclose(result.neg2loglik, left @ left + TIMES.size * np.log(2 * np.pi * 0.03**2), rtol=1e-4)
+    assert_allclose(result.aic - result.neg2loglik, 2 * used, rtol=1e-4)
+
+
+def restricted(log_weight: float, E, y, R, variance: float | None) -> float:
+    """Return -2 log of the density of the data with all values integrated over; the variance profiled if unknown."""
+    S = np.exp(log_weight) * R.T @ R
+    H = E.T @ E + S
+    best = np.linalg.solve(H, E.T @ y)
+    total = np.sum((y - E @ best) ** 2) + best @ S @ best
+    spread = np.linalg.slogdet(H)[1] - R.shape[0] * log_weight
+    free = y.size - (R.shape[1] - R.shape[0])
+    return total / variance + spread if variance else free * np.log(total) + spread
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_weight_is_that_of_the_largest_restricted_likelihood(known):
+    said = cf.Input.estimated(knots_of("linear", 20), guess=1.0)
+    result = cf.fit(asked(said, sigma=0.03 if known else None))
+    decay, A = design(said)
+    unit, variance = (0.03, 1.0) if known else (1.0, None)
+    E, y = A / unit, (measured() - decay) / unit
+    grid = np.linspace(-25, 15, 4001)
+    values = [restricted(g, E, y, said.roughness, variance) for g in grid]
+    best = float(np.exp(grid[int(np.argmin(values))]))
+    found = result.smoothness["u"]
+    if not known:  # there the penalty is relative to the variance of the data
+        found = found * result.sigmas["sigma"] ** 2
+    assert_allclose(np.log(found), np.log(best), atol=0.05)
+
+
+def test_the_choice_depends_on_no_unit():
+    knots = knots_of("linear", 20)
+    plain = cf.fit(asked(cf.Input.estimated(knots, guess=1.0)))
+    for factor, unit in ((60.0, 1.0), (1.0, 1e4), (1e-3, 1e-3)):
+        other = cf.fit(asked(cf.Input.estimated(factor * knots, guess=unit), factor=factor, unit=unit))
+        assert_allclose(other.theta, unit * plain.theta, rtol=2e-3, atol=2e-3 * unit)
+        assert_allclose(other.effective["u"], plain.effective["u"], rtol=2e-3)
+        assert_allclose(other.smoothness["u"] * unit**2, plain.smoothness["u"], rtol=0.02)
+
+
+def test_problems_and_results_survive_pickling_and_saving(tmp_path):
+    problem = asked(cf.Input.estimated(knots_of("cubic_spline"), "cubic_spline", guess=1.0, scale="log"))
+    again = pickle.loads(pickle.dumps(problem))
+    assert again.names == problem.names
+    posed = pickle.loads(pickle.dumps(problem.posed))
+    result = cf.fit(problem)
+    assert_allclose(cf.fit(again).theta, result.theta, rtol=1e-6)
+    assert_allclose(cf.fit(posed).theta, result.theta, rtol=1e-6)
+    result.save(tmp_path / "result.json")
+    loaded = cf.Result.load(tmp_path / "result.json").with_problem(again)
+    assert loaded.smoothness == result.smoothness
+    assert loaded.effective == result.effective
+    assert_allclose(loaded.predict()["experiment 1"]["x"], result.predict()["experiment 1"]["x"], rtol=1e-9)
+
+
+def test_what_is_wrong_with_an_estimated_input_is_said_at_once():
+    first = ("kind is 'wavy'", "knots must increase strictly; look at t = 1", "guess is missing")
+    with refused(*first, "smoothness is -1", "order is 3", "per_experiment is 'yes'"):
+        cf.Input.estimated([0, 2, 1], "wavy", smoothness=-1, order=3, per_experiment="yes")
+    with refused("3 knots given; this kind needs at least 4", "the guess 0 lies outside"):
+        cf.Input.estimated([0, 1, 2], "cubic_spline", guess=0.0, lower=1.0)
+    with refused("scale='log' needs a positive guess"):
+        cf.Input.estimated([0, 1, 2], guess=0.0, scale="log")
+    with refused("guess has 2 numbers for 3 knots"):
+        cf.Input.estimated([0, 1, 2], guess=[1.0, 2.0])
+
+
+def test_what_is_wrong_with_its_place_is_said_at_once():
+    with refused("input 'u' is given on [1, 8] but the experiment runs over [0, 10]"):
+        asked(cf.Input.estimated([1, 4, 8], guess=1.0))
+    with refused(
+        "the knot 50 of 'u' lies behind the last measurement at 10", "the knot -8 of 'u' lies before the start"
+    ):
+        asked(cf.Input.estimated([-8, -4, 4, 12, 50], guess=1.0))
+    with refused("and a value holds from its knot on"):
+        asked(cf.Input.estimated([0, 5, 10], "piecewise_constant", guess=1.0))
+    with refused("input 'u' is to be estimated, which only experiments"):
+        cf.simulate(driven(), {"k": 1.0}, [1.0], inputs={"u": cf.Input.estimated([0, 1], guess=1.0)})
+
+
+def scipy_course(knots, values, log: bool) -> np.ndarray:
+    g = cf.Input.linear(knots, np.log(values) if log else values)
+    u = (lambda t: np.exp(g(t))) if log else g
+    found = solve_ivp(lambda t, x: u(t) - K * x, (0, 10), [1.0], t_eval=TIMES, rtol=1e-10, atol=1e-10, max_step=0.1)
+    return found.y[0]
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_simulations_follow_the_values_at_the_knots(scale):
+    knots, values = np.array([0.0, 2.0, 5.0, 10.0]), np.array([1.0, 3.0, 0.5, 2.0])
+    problem = asked(cf.Input.estimated(knots, guess=1.0, scale=scale))
+    assert problem.names == ("u(0)", "u(2)", "u(5)", "u(10)")
+    found = cf.simulate(problem, dict(zip(problem.names, values, strict=True)))["experiment 1"]["x"]
+    assert_allclose(found, scipy_course(knots, values, scale == "log"), rtol=1e-5)
+
+
+def two_experiments(u, v, **more) -> cf.Problem:
+    x, s, k = cf.symbols("x u k")
+    model = cf.Model({x: s - k * x}, parameters=[k], inputs=[s], initial={x: 1.0}, **more)
+    data = [cf.Experiment({"x": measured(seed)}, TIMES, sigma=0.03, inputs={"u": w}) for seed, w in ((1, u), (2, v))]
+    return cf.Problem(model, data, parameters={"k": cf.Parameter(K, fixed=True)})
+
+
+def test_experiments_share_an_input_or_have_their_own():
+    knots = knots_of("linear", 8)
+    shared = cf.Input.estimated(knots, guess=1.0)
+    together = two_experiments(shared, cf.Input.estimated(knots, guess=1.0))
+    assert len(together.names) == 9
+    own = [cf.Input.estimated(knots, guess=1.0, per_experiment=True) for _ in range(2)]
+    apart = two_experiments(*own)
+    assert len(apart.names) == 18
+    assert apart.names[:2] == ("u(0)[experiment 1]", "u(1.25)[experiment 1]")
+    named = two_experiments(shared, cf.Input.estimated(knots[::2], guess=1.0, name="other"))
+    assert len(named.names) == 14
+    assert "other(2.5)" in named.names
+    found = cf.fit(apart)
+    assert set(found.smoothness) == {"u"}  # one weight for both
+    bands = found.estimated_inputs([0.0, 5.0])
+    assert bands["experiment 1"]["u"][1] == pytest.approx(found.values["u(5)[experiment 1]"])
+    assert bands["experiment 2"]["u"][1] == pytest.approx(found.values["u(5)[experiment 2]"])
+    with refused("the estimated input 'u' is given in different ways"):
+        two_experiments(shared, cf.Input.estimated(knots[::2], guess=1.0))
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_one_experiment_may_know_what_another_estimates(scale):
+    knots = knots_of("linear", 8)
+    signal = cf.Input.linear(np.linspace(0, 10, 51), 1.0 + np.sin(np.linspace(0, 10, 51)) ** 2)
+    mixed = two_experiments(cf.Input.estimated(knots, guess=1.0, scale=scale), signal)
+    alone = mixed.posed.only(["experiment 1"])
+    assert_allclose(cf.fit(mixed).theta, cf.fit(alone).theta, atol=2e-4)
+    found = cf.simulate(mixed, {n: 2.0 for n in mixed.names})
+    direct = cf.simulate(driven(), {"k": K}, TIMES, inputs={"u": signal})["x"]
+    assert_allclose(found["experiment 2"]["x"], direct, rtol=1e-6)
+    constant = cf.simulate(driven(), {"k": K}, TIMES, inputs={"u": 2.0})["x"]
+    assert_allclose(found["experiment 1"]["x"], constant, rtol=1e-6)
+
+
+def test_bands_follow_from_the_covariance_of_the_values():
+    said = cf.Input.estimated(knots_of("cubic_spline", 8), "cubic_spline", guess=1.0)
+    result = cf.fit(asked(said))
+    t = np.linspace(0, 10, 7)
+    (band,) = result.estimated_inputs(t, confidence_level=0.9).values()
+    basis = said.interpolation(t)
+    assert_allclose(band["u"], basis @ result.theta, rtol=1e-9)
+    half = 1.6448536 * np.sqrt(np.diag(basis @ result.covariance @ basis.T))
+    assert_allclose(band["u upper"] - band["u"], half, rtol=1e-6)
+    assert_allclose(band["u"] - band["u lower"], half, rtol=1e-6)
+    positive = cf.fit(asked(cf.Input.estimated(knots_of("linear", 8), guess=1.0, scale="log")))
+    (band,) = positive.estimated_inputs().values()
+    assert (band["u lower"] > 0).all()
+    assert_allclose(band["u upper"] * band["u lower"], band["u"] ** 2, rtol=1e-9)
+    low, high = positive.confidence_intervals()["u(5)"]
+    at = int(np.argmin(np.abs(band["time"] - 5.0)))
+    assert_allclose((band["u lower"][at], band["u upper"][at]), (low, high), rtol=1e-9)
+    with refused("reach from -1 to 5"):
+        positive.estimated_inputs([-1, 5])
+    with refused("no input of the problem is estimated"):
+        cf.fit(asked(cf.Input.constant(1.0), k=cf.Parameter(0.4))).estimated_inputs()
+
+
+def test_a_value_may_be_fixed_bounded_and_known_beforehand():
+    said = cf.Input.estimated(knots_of("linear", 8), guess=1.0)
+    x, u, k = cf.symbols("x u k")
+    model = cf.Model({x: u - k * x}, parameters=[k], inputs=[u], initial={x: 1.0})
+    data = cf.Experiment({"x": measured()}, TIMES, sigma=0.03, inputs={"u": said})
+    fixed = cf.Problem(
+        model,
+        data,
+        parameters={"k": cf.Parameter(K, fixed=True), "u(0)": cf.Parameter(0.7, fixed=True)},
+        priors={"u(10)": cf.Normal(0.0, 1e-3)},
+    )
+    assert "u(0)" not in fixed.names
+    result = cf.fit(fixed)
+    (band,) = result.estimated_inputs([0.0, 10.0]).values()
+    assert band["u"][0] == band["u lower"][0] == 0.7
+    assert abs(band["u"][1]) < 0.01
+    held = cf.fit(asked(cf.Input.estimated(knots_of("linear", 8), guess=1.0, lower=0.9)))
+    assert held.active
+    assert min(held.values.values()) == pytest.approx(0.9)
+    influence = cf.prior_influence(result)
+    assert influence.likelihood.smoothness == result.smoothness  # the penalty stays: it is no prior
+    assert influence.likelihood.values["u(10)"] != pytest.approx(0.0, abs=0.05)
+    with refused("the problem has no priors (how smooth an estimated input is, stays)"):
+        cf.prior_influence(held)
+
+
+def test_a_steady_state_before_sees_the_input_at_the_start():
+    x, u, k = cf.symbols("x u k")
+    model = cf.Model({x: u - k * x}, parameters=[k], inputs=[u])
+    knots, values = np.array([-2.0, 1.0, 4.0, 10.0]), np.array([1.0, 2.5, 0.5, 1.5])
+    for scale, before in (("linear", {}), ("log", {}), ("linear", {"u": 0.3})):
+        said = cf.Input.estimated(knots, guess=1.0, scale=scale)
+        start = cf.steady_state(inputs=before, initial={"x": 1.0})
+        data = cf.Experiment({"x": measured()}, TIMES, sigma=0.03, inputs={"u": said}, initial=start)
+        problem = cf.Problem(model, data, parameters={"k": cf.Parameter(K, fixed=True)})
+        found = cf.simulate(problem, dict(zip(problem.names, values, strict=True)), np.array([0.0, 1.0]))
+        first = float((np.exp if scale == "log" else np.asarray)(
+            np.interp(0.0, knots, np.log(values) if scale == "log" else values)))  # fmt: skip
+        assert found["experiment 1"]["x"][0] == pytest.approx((before.get("u", first)) / K, rel=1e-6)
+
+
+def test_delays_events_and_constraints_know_an_estimated_input():
+    x, u, y = cf.symbols("x u y")
+    model = cf.Model(
+        {x: cf.delay(u, 1.0, order=8) - 0.5 * x, y: 0.0 * y},
+        inputs=[u],
+        initial={x: 1.0, y: 0.0},
+        outputs={"now": 2 * u},
+    )
+    knots, values = np.array([0.0, 2.0, 6.0, 10.0]), np.array([1.0, 2.5, 0.5, 1.5])
+    known = cf.Input.linear(knots, values)
+    found = []
+    for signal in (known, cf.Input.estimated(knots, guess=values, smoothness=None)):
+        data = cf.Experiment(
+            {"x": measured()}, TIMES, sigma=0.03, inputs={"u": signal}, events=[cf.Event(3.0, {y: y + 10 * u})]
+        )
+        problem = cf.Problem(model, data, constraints=[cf.Constraint(u, upper=50.0)])
+        found.append(cf.simulate(problem)["experiment 1"])
+    for name in ("x", "y", "now"):
+        assert_allclose(found[1][name], found[0][name], rtol=1e-5, atol=1e-7)
+    u = cf.symbols("u")
+    limited = asked(cf.Input.estimated(knots, guess=1.0), constraints=[cf.Constraint(u, upper=1.2)])
+    result = cf.fit(limited, "collocation", cf.Ipopt())
+    (band,) = result.estimated_inputs(TIMES).values()
+    assert band["u"].max() == pytest.approx(1.2, abs=1e-4)
+
+
+def test_the_receptor_of_stat5_is_stationary_by_another_integration():
+    benchmark = cf.problems.load("stat5", receptor="estimated")
+    result = cf.fit(benchmark.problem)
+    assert benchmark.reference.is_matched({**result.parameters, **result.initial_states})
+    table, p = benchmark.problem.experiments[0], np.array([benchmark.reference.parameters[n] for n in result.names])
+    t, (absolute, relative) = table.data["receptor"][0], (0.0274, 0.1)
+    receptor = table.data["receptor"][1].ravel()
+
+    def chi2(p: np.ndarray) -> float:
+        at = dict(zip(result.names, p, strict=True))
+        u = np.array([at[f"u({s:g})"] for s in t])
+
+        def rates(s, y):
+            x1, x2, x3, _, *q = y
+            active = at["k1"] * x1 * np.interp(s, t, u)
+            filters = 8 / at["tau"] * (np.array([x3, *q[:-1]]) - q)
+            back = at["k2"] * q[-1]
+            return [back - active, active - x2**2, x2**2 - at["k2"] * x3, at["k2"] * x3 - back, *filters]
+
+        y = np.zeros((t.size, 12))
+        y[0, 0] = at["x1(0)"]
+        for i, (a, b) in enumerate(itertools.pairwise(t)):  # the input has a kink at every time
+            y[i + 1] = solve_ivp(rates, (a, b), y[i], rtol=1e-9, atol=1e-11, method="DOP853").y[:, -1]
+        seen = {"y1": 0.33 * (y[:, 1] + y[:, 2]), "y2": 0.26 * y[:, :3].sum(axis=1)}
+        total = np.sum(((u - receptor) / (absolute + relative * receptor)) ** 2)
+        for name, prediction in seen.items():
+            times, values = table.data[name]
+            rows = np.searchsorted(t, times)
+            total += np.nansum(((prediction[rows] - values.ravel()) / table.sigma[name].ravel()) ** 2)
+        return float(total)
+
+    assert chi2(p) == pytest.approx(benchmark.reference.objective, rel=1e-5)
+    errors = np.array([result.standard_errors[n] for n in result.names])
+    for j in range(p.size):
+        step = 0.05 * errors[j] * (np.arange(p.size) == j)
+        slope = (chi2(p + step) - chi2(p - step)) / 0.1  # by standard errors; the curvature is at least 2
+        assert abs(slope) < 0.02, result.names[j]
+
+
+def test_the_problem_of_a_result_has_the_chosen_weights():
+    problem = asked(cf.Input.estimated(knots_of("linear", 20), guess=1.0), k=cf.Parameter(K, prior=cf.Normal(K, 0.05)))
+    for question in (problem, problem.posed):
+        result = cf.fit(question)
+        weight = result.smoothness["u"]
+        (term,) = result.problem.posed.smooth
+        assert (term.weight, term.chosen) == (weight, False)
+        again = cf.fit(result.problem, start=result)
+        assert again.smoothness == result.smoothness
+        assert_allclose(again.theta, result.theta, atol=1e-4)
+    with refused("'v' is no estimated input", "the weight of 'u' is -1"):
+        problem.smoothed({"v": 1.0, "u": -1})
+
+
+def test_predictions_of_expressions_know_the_input():
+    problem = asked(cf.Input.estimated(knots_of("linear", 8), guess=1.0))
+    result = cf.fit(problem)
+    u, x = cf.symbols("u x")
+    (found,) = result.predict(TIMES, outputs={"gain": 3 * u + x}, bands="linear").values()
+    (band,) = result.estimated_inputs(TIMES).values()
+    assert_allclose(found["gain"], 3 * band["u"] + found["x"], rtol=1e-6)
+    again = pickle.loads(pickle.dumps(problem.posed))
+    assert again.model.added.keys() == {"u"}
+
+
+def test_pictures_show_the_input(tmp_path):
+    result = cf.fit(asked(cf.Input.estimated(knots_of("piecewise_constant", 8), "piecewise_constant", guess=1.0)))
+    figure = result.plot(tmp_path / "fit.png")
+    titles = [axes.get_title(loc="left") for axes in figure.get_axes()]
+    assert any(title.startswith("u: ") and "effective" in title for title in titles)
+    assert len(cf.plots.inputs(result).get_axes()) == 1
+
+
+@pytest.mark.slow
+def test_bands_of_the_epidemic_cover_the_truth():
+    sys.path.insert(0, str(ROOT / "examples"))
+    try:
+        import unknown_infectivity as example
+    finally:
+        sys.path.pop(0)
+    inside = []
+    for seed in range(50):
+        result = cf.fit(example.problem(example.draw(np.random.default_rng(seed))))
+        assert result.success, result.message
+        inside.append(example.inside(result))
+    shares = np.array(inside)
+    assert shares.mean() >= 0.9  # of all times and data sets; 95 % are asked for
+    assert shares.mean(axis=0).min() >= 0.8  # of the data sets, at the time at which the truth bends most

@@ -1,0 +1,297 @@
+"""`fit`: every combination gives one answer, every end a result, every misuse one error."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit._support.status import Status
+from castfit.fit.attempt import judge
+from castfit.integrate import IntegratorOptions
+from castfit.integrate.esdirk_binding import obstacle
+from castfit.solve.solution import Control
+from tests.builders import LOTKA_VOLTERRA_POLE, LOTKA_VOLTERRA_SSE, decay_problem, everything, lotka_volterra, refused
+
+OPTIMUM = {"k1": 0.9837424, "k2": 0.9803890, "k3": 1.0169078, "k4": 1.0227137}  # Lotka-Volterra
+SOLVERS = [cf.GaussNewton(), cf.Ipopt()]
+TRANSCRIPTIONS = [cf.SingleShooting(), cf.MultipleShooting(5), cf.MultipleShooting("data"), cf.Collocation()]
+
+
+def label(part) -> str:
+    return part.label
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=label)
+@pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=label)
+def test_every_combination_gives_one_answer(transcription, solver):
+    result = cf.fit(lotka_volterra(), transcription, solver)
+    assert result.success
+    assert result.chi2 == pytest.approx(LOTKA_VOLTERRA_SSE, rel=1e-5)
+    assert result.parameters == pytest.approx(OPTIMUM, rel=2e-5)
+    assert (result.transcription, result.solver) == (transcription.label, solver.label)
+    assert result.n_data == 20
+    assert not result.absolute_sigma
+    assert result.gaps < 1e-6
+    assert result.message.startswith("The optimality conditions hold")
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=label)
+def test_everything_at_once_agrees_too(solver):
+    problem = everything()
+    results = [cf.fit(problem, t, solver) for t in (cf.SingleShooting(), cf.MultipleShooting(4), cf.Collocation())]
+    assert all(r.success for r in results), [r.message for r in results]
+    for result in results[1:]:
+        assert result.chi2 == pytest.approx(results[0].chi2, rel=1e-4)
+        assert result.values == pytest.approx(results[0].values, rel=1e-4)
+        assert result.absolute_sigma
+
+
+def test_the_default():
+    result = cf.fit(lotka_volterra())
+    assert result.success
+    assert result.transcription.startswith("collocation")
+    assert result.chi2 == pytest.approx(LOTKA_VOLTERRA_SSE, rel=1e-6)
+
+
+def test_counts_cover_all_refinements():
+    transcription = cf.Collocation(degree=2)
+    result = cf.fit(lotka_volterra(), transcription, cf.Ipopt())
+    refinements = [entry["refinement"] for entry in result.history]
+    assert refinements[0] == 0
+    assert max(refinements) >= 1
+    assert sorted(refinements) == refinements
+    assert result.iterations == len(result.history) - (max(refinements) + 1)  # one entry is the start
+    assert result.evaluations["jacobians"] >= len(result.history)
+
+
+def test_starts_by_name():
+    first: list[np.ndarray] = []
+
+    def stop(now: cf.Iteration) -> bool:
+        first.append(now.v[:4].copy())
+        return True
+
+    start = {"k3": 1.1, "k1": np.float64(0.7)}
+    cf.fit(lotka_volterra(), cf.SingleShooting(), cf.Ipopt(), start=start, callback=stop)
+    np.testing.assert_allclose(first[0], [0.7, 0.8, 1.1, 1.5])
+
+
+def test_a_result_may_be_the_next_start_even_at_a_logarithmic_bound():
+    parameters = {"k1": 0.8, "k2": 0.8, "k3": cf.Parameter(1.5, lower=1.2, scale="log"), "k4": 1.5}
+    problem = lotka_volterra(parameters=parameters)
+    result = cf.fit(problem, cf.MultipleShooting(5), cf.Ipopt())
+    assert result.active == {"k3": "lower"}
+    assert result.parameters["k3"] == 1.2
+    again = cf.fit(problem, cf.SingleShooting(), cf.GaussNewton(), start=result)
+    assert again.success
+    assert again.iterations <= 5
+    assert again.chi2 == pytest.approx(result.chi2, rel=1e-6)
+
+
+def test_wrong_starts_are_refused():
+    with refused("'k5' is not estimated: did you mean", "start of 'k1': the guess 9 lies outside its bounds [-1, 5]"):
+        cf.fit(lotka_volterra(), start={"k5": 1, "k1": 9})
+    with refused(
+        "start is 'mathing'; give a mapping from names to values, a Result, 'matching', 'decomposed' or 'soft'"
+    ):
+        cf.fit(lotka_volterra(), start="mathing")
+    with refused("start is a list"):
+        cf.fit(lotka_volterra(), start=[1, 2])  # type: ignore[arg-type]
+
+
+def test_every_misuse_is_listed_at_once():
+    with refused(
+        "problem is 3; give a Problem",
+        "callback is 1; give a function of one Iteration",
+        "transcription is <class 'castfit.SingleShooting'>; give SingleShooting()",
+        "solver is 'ipop': did you mean 'ipopt'? (valid: gauss_newton, box, ipopt, sqp); or give GaussNewton(), "
+        "Ipopt() or Sqp()",
+        "confidence_level is 95; it lies between 0 and 1",
+        "max_time is '1 min'; give a positive number of seconds",
+        "absolute_sigma is 'yes'; give True, False or None",
+        "verbose is 3; choose 0, 1 or 2",
+    ):
+        cf.fit(
+            3,  # type: ignore[arg-type]
+            cf.SingleShooting,  # type: ignore[arg-type]
+            "ipop",
+            callback=1,  # type: ignore[arg-type]
+            confidence_level=95,
+            max_time="1 min",  # type: ignore[arg-type]
+            absolute_sigma="yes",  # type: ignore[arg-type]
+            verbose=3,
+        )
+    with refused("transcription is Ipopt(", "solver is SingleShooting("):
+        cf.fit(lotka_volterra(), cf.Ipopt(), cf.SingleShooting())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=label)
+def test_a_start_that_cannot_be_integrated_is_a_result(solver):
+    result = cf.fit(lotka_volterra(LOTKA_VOLTERRA_POLE), cf.SingleShooting(), solver)
+    assert not result.success
+    assert result.status is Status.START_FAILED
+    assert "experiment 1: Integration stopped at t = 3.306" in result.message
+    assert list(result.parameters.values()) == list(LOTKA_VOLTERRA_POLE)
+    assert np.isnan(list(result.standard_errors.values())).all()
+    assert sum(result.failures.values()) >= 1
+    assert "Failure: The model could not be integrated from the starting point." in str(result)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=label)
+def test_interrupts_callbacks_and_limits_end_with_a_result(solver):
+    problem, transcription = lotka_volterra(), cf.MultipleShooting(5)
+
+    def interrupt(now: cf.Iteration) -> None:
+        if now.iteration == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    ends = {
+        Status.STOPPED_BY_CALLBACK: cf.fit(problem, transcription, solver, callback=lambda now: now.iteration >= 1),
+        Status.INTERRUPTED: cf.fit(problem, transcription, solver, callback=interrupt),
+        Status.MAX_TIME: cf.fit(problem, transcription, solver, max_time=1e-9),
+    }
+    for status, result in ends.items():
+        assert result.status is status
+        assert not result.success
+        assert result.message.startswith(status.sentence)
+        assert np.isfinite(result.chi2)
+        assert set(result.parameters) == set(OPTIMUM)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=label)
+def test_an_exception_in_the_callback_propagates(solver):
+    def fail(now: cf.Iteration) -> None:
+        raise ZeroDivisionError("in the callback")
+
+    with pytest.raises(ZeroDivisionError, match="in the callback"):
+        cf.fit(lotka_volterra(), cf.MultipleShooting(5), solver, callback=fail)
+
+
+def unstable(mu: float = 60.0) -> cf.Problem:
+    """Growth by exp(60) over the horizon; exact data."""
+    x, v, p, t = cf.symbols("x v p t")
+    model = cf.Model({x: v, v: mu**2 * x - (mu**2 + p**2) * _sine(p * t)}, parameters=[p], time=t)
+    times = np.linspace(0.1, 1, 10)
+    data = {"x": np.sin(np.pi * times), "v": np.pi * np.cos(np.pi * times)}
+    experiment = cf.Experiment(data, time=times, sigma=0.05, initial={"x": 0.0, "v": np.pi})
+    return cf.Problem(model, experiment, parameters={"p": 3.1})
+
+
+def _sine(angle):
+    import casadi as ca
+
+    return ca.sin(angle)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=label)
+def test_single_shooting_of_an_unstable_system_is_never_a_success(solver):
+    result = cf.fit(unstable(), cf.SingleShooting(), solver)
+    assert not result.success
+    if result.status is Status.UNRESOLVABLE:
+        assert "Rounding p (experiment 1) alone moves a residual by" in result.message
+        assert "use MultipleShooting or Collocation" in result.message
+
+
+def test_multiple_shooting_of_an_unstable_system():
+    result = cf.fit(unstable(), cf.MultipleShooting("data"))
+    assert result.success
+    assert result.parameters["p"] == pytest.approx(np.pi, rel=1e-6)
+
+
+def test_rounding_is_judged_where_a_fit_claims_success():
+    problem = unstable()
+    staged = cf.SingleShooting(IntegratorOptions(max_steps=100_000)).transcribe(problem, np.array([np.pi]))
+    claimed = cf.Ipopt().solve(staged, Control())
+    claimed = replace(claimed, v=np.array([np.pi]), status=Status.CONVERGED)
+    judged, _ = judge(staged, claimed)
+    assert judged.status is Status.UNRESOLVABLE
+    stopped = replace(claimed, status=Status.INTERRUPTED)
+    assert judge(staged, stopped)[0].status is Status.INTERRUPTED
+    good = decay_problem()
+    staged = cf.SingleShooting().transcribe(good, good.guess)
+    found = cf.fit(good, "single")
+    at_optimum = replace(claimed, v=good.theta_from(found.parameters))
+    assert judge(staged, at_optimum)[0].status is Status.CONVERGED
+
+
+def test_no_point_where_the_fit_still_improves_passes_for_a_solution():
+    good = decay_problem()
+    staged = cf.SingleShooting().transcribe(good, good.guess)
+    claimed = replace(cf.Ipopt().solve(staged, Control()), v=good.guess, status=Status.CONVERGED)
+    judged, _ = judge(staged, claimed)
+    assert judged.status is Status.STEP_TOO_SMALL
+    assert "still improves along k" in judged.detail
+
+
+@dataclass
+class NeverFine:
+    """Single shooting that always asks for one more refinement."""
+
+    integrator: IntegratorOptions = field(default_factory=IntegratorOptions)
+    label: str = "never fine"
+    accuracy: float = 1e-8
+    states: str = "data"
+
+    def transcribe(self, problem, theta):
+        return cf.SingleShooting().transcribe(problem, theta)
+
+    def refine(self, problem, staged, v):
+        return self.transcribe(problem, v)
+
+
+def test_refinement_ends():
+    result = cf.fit(decay_problem(), NeverFine(), cf.Ipopt())
+    assert result.status is Status.ACCEPTABLE
+    assert "After 8 refinements it still differs from the integrator; give more elements." in result.message
+    assert max(entry["refinement"] for entry in result.history) == 8
+
+
+def test_absolute_sigma_follows_the_data_unless_said_otherwise():
+    assert cf.fit(decay_problem()).absolute_sigma
+    assert not cf.fit(decay_problem(), absolute_sigma=False).absolute_sigma
+    assert not cf.fit(lotka_volterra()).absolute_sigma
+    assert cf.fit(lotka_volterra(), absolute_sigma=True).absolute_sigma
+
+
+def test_verbose(capfd):
+    problem = everything()
+    cf.fit(problem, cf.MultipleShooting(3), cf.Ipopt())
+    assert capfd.readouterr() == ("", "")
+    result = cf.fit(problem, cf.MultipleShooting(3), cf.Ipopt(), verbose=1)
+    out = capfd.readouterr().out
+    assert "multiple shooting (3 intervals), IPOPT: 17 variables, 20 data" in out
+    assert f"converged after {result.iterations} iterations" in out
+    assert out.count("\n") == 2
+    result = cf.fit(problem, cf.MultipleShooting(3), cf.Ipopt(), verbose=2)
+    lines = capfd.readouterr().out.splitlines()
+    assert sum("infeasibility" in line for line in lines) == result.iterations + 1
+
+
+def test_threads_change_no_number():
+    """One fit by one thread and by two: every bit is the same."""
+    if obstacle():
+        pytest.skip(obstacle())
+    x, k, dose = cf.symbols("x k dose")
+    model = cf.Model({x: -k * x}, parameters=[k, dose], initial={x: dose})
+    times, rng = np.array([0.5, 1.0, 2.0, 4.0]), np.random.default_rng(0)
+    doses = np.linspace(1, 4, 12)
+    animals = [cf.Experiment({"x": d * np.exp(-0.3 * times) + 0.05 * rng.standard_normal(4)}, times, sigma=0.05,
+                             parameters={"dose": d}) for d in doses]  # fmt: skip
+    problem = cf.Problem(model, animals, parameters={"k": 0.3})
+    options = cf.IntegratorOptions(method="esdirk")
+    for how in (cf.SingleShooting(options), cf.MultipleShooting(2, integrator=options)):
+        one, two = (cf.fit(problem, how, workers=workers) for workers in (1, 2))
+        assert one.success
+        assert one.theta.tobytes() == two.theta.tobytes()
+        assert one.residuals.tobytes() == two.residuals.tobytes()
+        assert one.covariance.tobytes() == two.covariance.tobytes()
+        assert one.iterations == two.iterations
+    with pytest.raises(cf.InputError, match=r"workers is 2, but collocation .* integrates nothing that could be div"):
+        cf.fit(problem, workers=2)
+    with pytest.raises(cf.InputError, match="workers is 0; give a number, 1 or more"):
+        cf.fit(problem, workers=0)

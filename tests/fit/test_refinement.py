@@ -1,0 +1,47 @@
+"""Refinements: one loop, the outermost first, each made anew for what is solved for the one outside of it."""
+
+from __future__ import annotations
+
+from castfit.fit.refinement import Refinement, solved
+
+
+class Finer(Refinement[str, str]):
+    """Asks twice, and says which one it is."""
+
+    name = ""
+
+    def __init__(self, question: str) -> None:
+        self.question, self.rounds = question, 0
+
+    def begun(self, question: str) -> str:
+        return f"{question}{self.name}0"
+
+    def refined(self, answer: str) -> str | None:
+        self.rounds += 1
+        return f"{self.question}{self.name}{self.rounds}" if self.rounds <= 2 else None
+
+    def concluded(self, answer: str) -> str:
+        return f"({answer})"
+
+
+class Outer(Finer):
+    name = "a"
+
+
+class Inner(Finer):
+    name = "b"
+
+
+def test_each_is_solved_with_all_inner_ones():
+    asked: list[str] = []
+
+    def solve(question: str) -> str:
+        asked.append(question)
+        return question.upper()
+
+    assert solved("q", [Outer, Inner], solve) == "((QA2B2))"
+    assert asked == [f"qa{i}b{j}" for i in range(3) for j in range(3)]
+
+
+def test_without_any_there_is_one_solve():
+    assert solved("q", [], str.upper) == "Q"

@@ -1,0 +1,214 @@
+"""The default is never worse than single shooting, recovers by itself, and says what was tried and what to try."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit._bench.textbook_models import Textbook
+from castfit._support.status import SOLVED, Status
+from castfit.fit import strategies
+from castfit.solve.solution import Control, Solution
+from castfit.solve.staged import StagedProblem
+from tests.builders import lotka_volterra, refused
+
+SUIT = "The optimality conditions hold to the requested tolerance."
+
+
+def measured(
+    model: cf.Model, parameters: dict[str, float], initial: dict[str, float], times: np.ndarray, seed: int,
+    deviation: Callable[[np.ndarray], float], outputs: tuple[str, ...],
+) -> cf.Problem:  # fmt: skip
+    """Simulate outputs and add noise; the guess is the truth, on log scale."""
+    given = {name: cf.Parameter(value, scale="log") for name, value in parameters.items()}
+    blank = cf.Experiment(dict.fromkeys(outputs, np.zeros(times.size)), time=times, initial=initial)
+    exact = cf.simulate(cf.Problem(model, blank, parameters=given))["experiment 1"]
+    rng = np.random.default_rng(seed)
+    sigma = {name: deviation(exact[name]) for name in outputs}
+    data = {name: exact[name] + sigma[name] * rng.standard_normal(times.size) for name in outputs}
+    return cf.Problem(model, cf.Experiment(data, time=times, sigma=sigma, initial=initial), parameters=given)
+
+
+def brusselator(seed: int) -> cf.Problem:
+    """One scaled output of a limit cycle; started at the measured states, collocation got lost."""
+    x, y, a, b, g = cf.symbols("x y a b g")
+    model = cf.Model(
+        {x: a + x**2 * y - (b + 1) * x, y: b * x - x**2 * y}, parameters=[a, b, g], outputs={"seen": g * y}
+    )
+    truth = {"a": 1.0, "b": 3.0, "g": 4.0}
+    return measured(model, truth, {"x": 1.5, "y": 2.0}, np.arange(0.5, 30, 0.5), seed, lambda _: 0.4, ("seen",))
+
+
+def epidemic() -> cf.Problem:
+    s, i, beta, gamma, rho = cf.symbols("s i beta gamma rho")
+    model = cf.Model(
+        {s: -beta * s * i, i: beta * s * i - gamma * i}, parameters=[beta, gamma, rho], outputs={"cases": rho * i}
+    )
+    truth = {"beta": 0.5, "gamma": 0.15, "rho": 100.0}
+    times = np.linspace(2.0, 60.0, 30)
+    return measured(
+        model, truth, {"s": 0.99, "i": 0.01}, times, 0, lambda y: 0.05 * float(np.abs(y).mean()), ("cases",)
+    )
+
+
+@pytest.mark.parametrize("method", ["multiple", "collocation"])
+def test_nothing_else_is_prepared_where_the_first_search_succeeds(method, monkeypatch):
+    """Ever longer horizons take many times as long as the fit."""
+    prepared = []
+    grow = strategies.grow
+    monkeypatch.setattr(strategies, "grow", lambda *given: prepared.append(given) or grow(*given))
+    problem = epidemic()
+    assert cf.fit(problem, method).message == SUIT
+    assert not prepared
+    lost = cf.fit(problem, method, cf.GaussNewton(max_iter=1, homotopy="never"), start={"beta": 0.2, "rho": 10.0})
+    assert prepared, lost.message
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_a_start_that_already_fits_is_recognised(seed):
+    problem = brusselator(seed)
+    single = cf.fit(problem, "single")
+    for transcription in ("collocation", "multiple"):
+        result = cf.fit(problem, transcription, retry=False)
+        assert result.success
+        assert result.chi2 == pytest.approx(single.chi2, rel=1e-4)
+        assert result.iterations <= 15
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_the_default_is_not_worse_than_single_shooting_from_elsewhere(seed):
+    problem, start = brusselator(seed), {"a": 1.3, "b": 3.5, "g": 3.0}
+    result, alone = cf.fit(problem, start=start), cf.fit(problem, start=start, retry=False)
+    assert result.success
+    assert result.chi2 == pytest.approx(cf.fit(problem, "single", start=start).chi2, rel=1e-4)
+    assert alone.chi2 > 10 * result.chi2
+    assert result.message == (
+        f"{SUIT} The first search ended at a poorer optimum; this was found by try 1, ever longer horizons."
+    )
+    assert alone.provenance.strategies == ("the start",)
+    assert result.provenance.strategies == ("the start", "ever longer horizons")
+    assert result.transcription.startswith("collocation")
+    assert result.iterations > alone.iterations  # all tries are counted
+    assert max(entry.get("try", 0) for entry in result.history) == 1
+
+
+def test_the_default_recovers_from_a_poor_start():
+    result = cf.fit(epidemic(), start={"beta": 5.0, "gamma": 5.0, "rho": 1.0})
+    assert result.success
+    assert result.goodness.described
+    assert "The first search ended at a poorer optimum; this was found by try 1" in result.message
+
+
+@pytest.mark.slow
+def test_multiple_shooting_from_a_poor_start_recovers():
+    start = {"beta": 10.0, "gamma": 0.01, "rho": 10.0}
+    alone = cf.fit(epidemic(), cf.MultipleShooting(20), start=start, retry=False)
+    assert not alone.success
+    assert alone.status.sentence in alone.message
+    assert "Try start='matching', another start" in alone.message
+    result = cf.fit(epidemic(), cf.MultipleShooting(20), start=start)
+    assert result.success
+    assert result.goodness.described
+    assert f"The first search failed ({alone.status.value}); this was found by try" in result.message
+
+
+def test_tries_end_with_the_time_and_with_the_callback():
+    start = {"beta": 10.0, "gamma": 0.01, "rho": 10.0}
+    began = time.perf_counter()
+    result = cf.fit(epidemic(), cf.MultipleShooting(20), start=start, max_time=0.2)
+    assert time.perf_counter() - began < 3.0
+    assert not result.success
+    result = cf.fit(epidemic(), cf.MultipleShooting(20), start=start, callback=lambda now: now.iteration >= 2)
+    assert result.status is Status.STOPPED_BY_CALLBACK
+    assert result.iterations <= 3
+
+
+def test_what_was_tried_in_vain_is_said():
+    x, k = cf.symbols("x k")
+    data = cf.Experiment({"x": [1.0, -1.0, 1.0, -1.0]}, time=[1, 2, 3, 4], sigma=0.01, initial={"x": 1.0})
+    problem = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": 0.5})
+    result = cf.fit(problem, cf.MultipleShooting(4))
+    assert "Also tried, no better: " in result.message
+    assert "single shooting from the same start" in result.message
+    assert not result.goodness.described
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s not in SOLVED])
+def test_every_failure_says_what_to_do(status):
+    words = ("try", "Try", "use", "raise", "start", "Bound", "bound", "best point so far", "does not do what")
+    assert any(word in f"{status.sentence} {status.remedy}" for word in words)
+
+
+@pytest.mark.parametrize("again", ["single", "multiple", "collocation"])
+@pytest.mark.parametrize("first", ["single", "multiple", "collocation"])
+def test_a_converged_result_is_a_start_with_its_whole_trajectory(first, again):
+    problem = brusselator(1)
+    result = cf.fit(problem, first)
+    restarted = cf.fit(problem, again, start=result, retry=False)
+    assert restarted.success
+    assert restarted.chi2 == pytest.approx(result.chi2, rel=1e-5)
+    refining = again == "collocation" and first != again
+    assert restarted.iterations <= (15 if refining else 2)
+
+
+def test_a_result_of_an_unstable_system_is_a_start_too():
+    from castfit import problems
+
+    problem = problems.load("notorious", mu=40).problem
+    for first, again in (("collocation", cf.MultipleShooting(10)), ("multiple", cf.Collocation())):
+        result = cf.fit(problem, first)
+        restarted = cf.fit(problem, again, start=result)
+        assert restarted.success
+        assert restarted.chi2 == pytest.approx(result.chi2, rel=1e-3)
+
+
+def test_names_stand_for_transcriptions_and_solvers():
+    for given, solver in (("multiple", "ipopt"), ("multiple/ipopt", None), ("multiple", cf.Ipopt())):
+        result = cf.fit(lotka_volterra(), given, solver)
+        assert (result.transcription, result.solver) == ("multiple shooting (20 intervals)", "IPOPT")
+    assert cf.fit(lotka_volterra(), "single", "gauss-newton").solver.startswith("Gauss-Newton")
+    with refused("transcription is 'multi': did you mean 'multiple'?", "solver is 'newton': did you mean"):
+        cf.fit(lotka_volterra(), "multi", "newton")
+
+
+@pytest.mark.parametrize("transcription", [None, cf.SingleShooting(), cf.MultipleShooting(10)])
+def test_a_start_that_describes_the_data_is_not_left_for_an_optimum_that_does_not(transcription):
+    """The data do not resolve how fast x follows y: full steps lead to a rate of zero, where nothing moves."""
+    reaction = Textbook(
+        lambda s, p: (-p[0] * (s[0] - s[1]), -p[1] * s[1]), {"fast": 500.0, "slow": 0.5}, {"x": 0.0, "y": 1.0}, 4.0
+    )
+    result = cf.fit(reaction.all_states(seed=2, bounded=False), transcription)
+    assert result.goodness.described
+    assert result.chi2 < 116
+    assert result.parameters["fast"] > 10
+    assert result.parameters["slow"] == pytest.approx(0.5, rel=0.05)
+
+
+class Astray:
+    """Ends far from where it began, and calls that a solution."""
+
+    label = "astray"
+
+    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+        found = cf.GaussNewton(max_iter=0).solve(staged, control, warm=warm)
+        v = found.v.copy()
+        v[: staged.layout.n_theta] += 0.5
+        return replace(found, v=v, status=Status.CONVERGED, detail="")
+
+
+@pytest.mark.parametrize("transcription", [cf.SingleShooting(), cf.MultipleShooting(5, states="simulation")])
+def test_a_fit_is_never_worse_than_its_start(transcription):
+    """Where every search ends above the simulated start, one goes down from there."""
+    problem = brusselator(3)
+    start = cf.fit(problem, "single", cf.GaussNewton(max_iter=0), retry=False).chi2
+    found = cf.fit(problem, transcription, Astray())
+    assert found.chi2 <= start
+    assert "going down from the start" in found.message
+    lost = cf.fit(problem, transcription, Astray(), retry=False)
+    assert not lost.success
+    assert lost.chi2 > start

@@ -1,0 +1,113 @@
+"""`castfit bench petab` on a folder of our own small problems."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from math import exp
+
+import pytest
+
+import castfit as cf
+from castfit import cli
+from castfit._bench.collection import run_collection, searched
+from castfit._bench.cpu_clock import cpu_clock
+from tests.formats.petab.writing import measured, parameter, write
+
+pytest.importorskip("petab")
+pytest.importorskip("antimony")
+
+
+def test_a_folder_of_problems(tmp_path, capsys):
+    for name in ("decay", "broken"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, parameters=[parameter("k", 0.4)], measurements=measured((1, 2, 4), (1.3, 0.9, 0.5)))
+    (tmp_path / "broken" / "observables.tsv").unlink()
+    page = tmp_path / "page.html"
+    options = ["--folder", str(tmp_path), "--starts", "1", "--max-time", "20", "--html", str(page), "--json", "-"]
+    assert cli.main(["bench", "petab", *options]) == 0
+    broken, decay = json.loads(capsys.readouterr().out)["rows"]
+    assert "observables.tsv: there is no such file" in broken["trouble"]
+    assert decay["gradient_error"] < 1e-6
+    assert decay["checked_at"] == "nominal"
+    assert decay["hits_0.1"] == 1
+    assert decay["values"][0] < decay["nominal"]
+    assert 0 < decay["value"] < decay["cpu_s_per_hit"] * 1e3
+    text = page.read_text()
+    assert "1 of 2 problems are read" in text
+    assert "observables.tsv" in text
+
+
+def test_searches_end_at_the_target_and_after_cpu_seconds(tmp_path):
+    """Each search of several seeds stops at the best value known, far below its limit; sleeping costs nothing."""
+    (tmp_path / "decay").mkdir()
+    write(tmp_path / "decay", parameters=[parameter("k", 0.4)], measurements=measured((1, 2, 4), (1.34, 0.9, 0.4)))
+    (entry,) = run_collection(tmp_path, problems=["dec"], starts=3, seed=7, max_time=1e4)
+    assert entry.seeds == (7, 8, 9)
+    assert entry.hits(0.1) == 3
+    assert max(entry.seconds) < 100
+    problem = cf.petab.load(tmp_path / "decay" / "problem.yaml")
+    told: dict[float, list[str]] = {1e9: [], -1e9: []}
+    for target, said in told.items():
+        assert searched(problem, 7, 1e4, target=target, progress=said.append).success
+    assert len(told[1e9]) < len(told[-1e9])
+    real = time.time, time.perf_counter
+    with cpu_clock():
+        before = time.time(), time.perf_counter()
+        time.sleep(0.3)
+        assert time.time() - before[0] < 0.2
+        assert time.perf_counter() - before[1] < 0.2
+        assert before[0] == pytest.approx(real[0](), abs=5.0)
+    assert (time.time, time.perf_counter) == real
+
+
+def test_what_is_wrong_with_a_folder(tmp_path, capsys):
+    assert cli.main(["bench", "petab"]) == 2
+    assert "name the folder" in capsys.readouterr().err
+    assert cli.main(["bench", "petab", "--folder", str(tmp_path)]) == 2
+    assert "holds no problem" in capsys.readouterr().err
+    (tmp_path / "decay").mkdir()
+    write(tmp_path / "decay")
+    assert cli.main(["bench", "petab", "--folder", str(tmp_path), "--problems", "decoy"]) == 2
+    assert "there is no problem 'decoy': did you mean 'decay'" in capsys.readouterr().err
+
+
+PEER = """#!/bin/sh
+echo "talk" >&2
+{said}
+"""
+
+
+def _peer(tmp_path, said):
+    path = tmp_path / "python"
+    path.write_text(PEER.format(said=said))
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script stands for an interpreter")
+def test_pypesto_and_amici_are_run_where_an_interpreter_is_named(tmp_path, capsys):
+    """What stands for them here answers as the script does; hits are counted at the best value known plus 0.1."""
+    (tmp_path / "decay").mkdir()
+    write(tmp_path / "decay", parameters=[parameter("k", 0.4)], measurements=measured((1, 2, 4), (1.3, 0.9, 0.5)))
+    table = "observableId\tsimulationConditionId\ttime\tsimulation\n"
+    table += "".join(f"y\tc\t{t}\t{2 * exp(-0.4 * t) * off}\n" for t, off in ((1, 1), (2, 1), (4, 1.01)))
+    (tmp_path / "decay" / "simulatedData_decay.tsv").write_text(table)
+    answer = {"versions": {"pypesto": "9", "amici": "8"}, "nominal": -2.2, "value": 1.5, "gradient": 7.5}
+    answer |= {"values": [-4.0, None, 5.0], "seconds": [1.0, 2.0, 4.0]}
+    options = ["bench", "petab", "--folder", str(tmp_path), "--starts", "1", "--max-time", "20", "--json", "-"]
+    assert cli.main([*options, "--pypesto", _peer(tmp_path, f"echo '{json.dumps(answer)}'")]) == 0
+    told = capsys.readouterr()
+    (row,) = json.loads(told.out)["rows"]
+    peer = row["peer"]
+    assert (peer["hits"], peer["seconds"], peer["starts"]) == (1, 7.0, 3)
+    assert peer["versions"] == "pypesto 9, amici 8"
+    assert row["simulations"] == pytest.approx(0.01, rel=1e-3)
+    assert "run now, pypesto 9, amici 8" in told.err
+    assert cli.main([*options, "--pypesto", _peer(tmp_path, "echo no amici here >&2; exit 1")]) == 0
+    told = capsys.readouterr()
+    assert "no amici here" in json.loads(told.out)["rows"][0]["peer"]["trouble"]
+    assert "decay, pyPESTO: talk no amici here" in told.err
+    assert cli.main([*options, "--pypesto", str(tmp_path / "nowhere")]) == 2
+    assert "is no program; name the Python in which" in capsys.readouterr().err

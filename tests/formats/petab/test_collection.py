@@ -1,0 +1,89 @@
+"""Problems of the PEtab benchmark collection, where the environment variable CASTFIT_PETAB names their folder."""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit._bench.collection import REFERENCES, run_collection
+from castfit.formats.petab.likelihood import simulated
+from castfit.formats.petab.loading import load_tables
+from tests.paths import ROOT
+
+pytest.importorskip("petab")
+FOLDER = Path(os.environ.get("CASTFIT_PETAB", "nowhere"))
+PROBLEMS = {p.parent.name: p for p in sorted(FOLDER.glob("*/*.yaml"))}
+ELSEWHERE = {"Fujita_SciSignal2010"}  # its simulations are of other parameter values than the table's
+LOOSE = {"Crauste_CellSystems2017": 1e-4, "Borghans_BiophysChem1997": 1e-4}  # as accurate as its simulations are
+EXCHANGED = {
+    "Sneyd_PNAS2002": {"Ca_dose_response__5": "Ca_dose_response__6", "Ca_dose_response__6": "Ca_dose_response__5"}
+}
+
+pytestmark = pytest.mark.skipif(not PROBLEMS, reason="CASTFIT_PETAB names no folder with PEtab problems")
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_objective_at_the_nominal_parameters(name):
+    began = time.process_time()
+    problem = cf.petab.load(PROBLEMS[name])
+    assert time.process_time() - began < 2.0
+    assert cf.petab.negative_log_likelihood(problem) == pytest.approx(REFERENCES[name], abs=1e-3)
+
+
+@pytest.mark.parametrize("name", [n for n in PROBLEMS if n not in ELSEWHERE])
+def test_the_simulations_of_the_collection(name):
+    """Rows are found by observable, condition, overrides and time: their order may be another."""
+    loaded = load_tables(PROBLEMS[name])
+    ours = simulated(loaded)
+    table = PROBLEMS[name].parent / f"simulatedData_{name}.tsv"
+    rows = list(csv.DictReader(table.read_text().splitlines(), delimiter="\t"))
+    condition = next(c for c in rows[0] if c.startswith("simulationCondition"))
+    exchanged = EXCHANGED.get(name, {})
+    theirs: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for row in rows:
+        if row["time"]:
+            own = exchanged.get(row[condition], row[condition])
+            theirs.setdefault((row["observableId"].removeprefix("observable_"), own), []).append(
+                (float(row["time"]), float(row["simulation"]))
+            )
+    for m, value in zip(loaded.stated.measurements, ours, strict=True):
+        at = theirs[m.observable.removeprefix("observable_"), m.experiment.partition(" after ")[0]]
+        near = [v for t, v in at if abs(t - m.time) <= 1e-4 * max(1.0, abs(t))]
+        assert min(abs(v - value) for v in near) <= LOOSE.get(name, 1e-5) * max(abs(value), 1e-6), m
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_gradient(name):
+    (entry,) = run_collection(FOLDER, problems=[name])
+    assert not entry.trouble
+    assert entry.checked_at in ("nominal", "near")
+    assert entry.gradient_error < 1e-5
+    assert np.isfinite([entry.value, entry.gradient]).all()
+
+
+OPTIMA = {"Fujita_SciSignal2010": (-66.580993, 1e-4), "Borghans_BiophysChem1997": (-122.382885, 1e-4)}
+
+
+@pytest.mark.parametrize("name", [n for n in OPTIMA if n in PROBLEMS])
+def test_optima_below_the_best_known(name):
+    """By two integrators, within the bounds."""
+    value, margin = OPTIMA[name]
+    page = ROOT / "docs" / "compared" / f"optimum_{name.partition('_')[0].lower()}.tsv"
+    values = {
+        r["parameterId"]: float(r["nominalValue"])
+        for r in csv.DictReader(page.read_text().splitlines(), delimiter="\t")
+    }
+    problem = cf.petab.load(PROBLEMS[name])
+    assert {*values} == {*problem.names}
+    for method in ("auto", "rosenbrock"):
+        options = cf.IntegratorOptions(method=method, relative_tolerance=1e-10, absolute_tolerance=1e-12)
+        found = cf.petab.negative_log_likelihood(problem, values, integrator=options)
+        assert found == pytest.approx(value, abs=margin)
+        assert found < REFERENCES[name] - 10

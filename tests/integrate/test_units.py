@@ -1,0 +1,148 @@
+"""Nothing depends on the units of states and time, and no two times are taken for one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import castfit as cf
+from castfit.integrate import IntegratorOptions
+from castfit.integrate.trajectories import units_of
+from tests.crossed import crossed
+
+TRANSCRIPTIONS = {
+    "single": cf.SingleShooting(),
+    "multiple": cf.MultipleShooting(6),
+    "collocation": cf.Collocation(),
+}
+
+
+def chain(unit: float = 1.0, second: float = 1.0, log: bool = False, seed: int = 0) -> cf.Problem:
+    """A -> B -> C with only C measured, which like B begins at zero."""
+    A, B, C, k1, k2 = cf.symbols("A B C k1 k2")
+    model = cf.Model({A: -k1 * A, B: k1 * A - k2 * B, C: k2 * B}, parameters=[k1, k2])
+    t = np.linspace(0.5, 6, 12)
+    b = 0.7 / (0.3 - 0.7) * (np.exp(-0.7 * t) - np.exp(-0.3 * t))
+    c = 1 - np.exp(-0.7 * t) - b + 0.02 * np.random.default_rng(seed).standard_normal(t.size)
+    data = cf.Experiment({"C": c * unit}, time=t * second, sigma=0.02 * unit, initial={"A": unit, "B": 0.0, "C": 0.0})
+    scale = "log" if log else "linear"
+    parameters = {n: cf.Parameter(v / second, scale=scale) for n, v in (("k1", 1.0), ("k2", 0.5))}
+    return cf.Problem(model, data, parameters=parameters)
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), crossed(list(TRANSCRIPTIONS), ["cvodes", "idas", "rosenbrock", "collocation"])
+)
+def test_estimates_do_not_depend_on_units(name, method):
+    kind = type(TRANSCRIPTIONS[name])
+    made = kind(integrator=IntegratorOptions(method))
+    one = cf.fit(chain(), made)
+    assert one.success
+    for unit, second in ((1e-15, 1e9), (1e15, 1e-9), (1e-9, 1.0), (1e-12, 1e4)):
+        other = cf.fit(chain(unit, second), made)
+        assert other.success
+        assert other.chi2 == pytest.approx(one.chi2, rel=1e-6)
+        for k in ("k1", "k2"):
+            assert other.parameters[k] * second == pytest.approx(one.parameters[k], rel=1e-6)
+            assert other.standard_errors[k] * second == pytest.approx(one.standard_errors[k], rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_refinement_makes_the_same_elements_in_other_units(scale):
+    def elements(unit: float) -> list[int]:
+        problem, transcription = chain(unit), cf.Collocation()
+        staged, counts = transcription.transcribe(problem, problem.guess), []
+        while staged is not None:
+            counts.append(staged.layout.chains[0].n_stages)
+            staged = transcription.refine(
+                problem, staged, cf.GaussNewton().solve(staged, cf.solve.solution.Control()).v
+            )
+        return counts
+
+    assert elements(scale) == elements(1.0)
+
+
+def test_states_that_begin_at_zero_get_units_from_their_rates():
+    """B from A, then C from B: one after the other."""
+    for unit, second in ((1.0, 1.0), (1e-9, 1e6)):
+        model = chain(unit, second).model
+        table = (np.array([0.0, 6.0 * second]), np.array([[unit, 0, 0]] * 2), np.zeros((2, 0)))
+        found = units_of(model, (), np.array([1.0, 0.5]) / second, 6.0 * second, table)
+        np.testing.assert_allclose(found / unit, [1.0, 2.0, 6.0])
+
+
+def test_magnitudes_that_were_assumed_too_large_are_replaced():
+    """With k = 1 x reaches 1e6 from 1, with k = -1 it decays: there an absolute tolerance for 1e6 is none."""
+    x, k, y = cf.symbols("x k y")
+    model = cf.Model({x: k * x, y: x - y}, parameters=[k])
+    data = cf.Experiment({"y": np.ones(14)}, time=np.arange(1.0, 15.0), sigma=0.1, initial={"x": 1.0, "y": 0.0})
+    problem = cf.Problem(model, data, parameters={"k": 1.0})
+    staged = cf.SingleShooting().transcribe(problem, problem.guess)
+    assert staged.rescaled(staged.start) is None
+    other = staged.rescaled(np.array([-1.0]))
+    assert other is not None
+    np.testing.assert_array_equal(other.start, [-1.0])
+    assert other.rescaled(other.start) is None
+
+
+def robertson(n: int) -> cf.Problem:
+    y1, y2, y3, k1, k2, k3 = cf.symbols("y1 y2 y3 k1 k2 k3")
+    model = cf.Model(
+        {y1: -k1 * y1 + k3 * y2 * y3, y2: k1 * y1 - k3 * y2 * y3 - k2 * y2**2, y3: k2 * y2**2}, parameters=[k1, k2, k3]
+    )
+
+    def rate(t, v):
+        return [-0.04 * v[0] + 1e4 * v[1] * v[2], 0.04 * v[0] - 1e4 * v[1] * v[2] - 3e7 * v[1] ** 2, 3e7 * v[1] ** 2]
+
+    t, sigma = np.logspace(-5, 5, n), np.array([0.01, 1e-6, 0.01])
+    exact = solve_ivp(rate, [0, 1e5], [1, 0, 0], "Radau", t, rtol=1e-10, atol=1e-15).y.T
+    y = exact + sigma * np.random.default_rng(0).standard_normal(exact.shape)
+    names = ("y1", "y2", "y3")
+    data = cf.Experiment(
+        dict(zip(names, y.T, strict=True)),
+        time=t,
+        sigma=dict(zip(names, sigma.tolist(), strict=True)),
+        initial={"y1": 1.0, "y2": 0.0, "y3": 0.0},
+    )
+    guesses = (("k1", 0.04, 2.0), ("k2", 3e7, 0.5), ("k3", 1e4, 2.0))
+    parameters = {k: cf.Parameter(f * v, 1e-3 * v, 1e3 * v, scale="log") for k, v, f in guesses}
+    return cf.Problem(model, data, parameters=parameters)
+
+
+@pytest.mark.parametrize("n", [11, 61])
+def test_robertsons_problem_with_times_of_ten_decades(n):
+    problem = robertson(n)
+    found = [cf.fit(problem, t) for t in (cf.SingleShooting(), cf.MultipleShooting(), cf.Collocation())]
+    for result in found:
+        assert result.success
+        assert result.chi2 == pytest.approx({11: 20.344121, 61: 168.239313}[n], rel=1e-6)
+        assert result.parameters["k2"] == pytest.approx(3e7, rel=0.05)
+
+
+def test_relative_errors_of_data_over_ten_decades():
+    problem = robertson(41)
+    (experiment,) = problem.experiments
+    exact = cf.simulate(problem, {"k1": 0.04, "k2": 3e7, "k3": 1e4})["experiment 1"]
+    noise = np.random.default_rng(1)
+    data = {n: (exact["time"], exact[n] * (1 + 0.01 * noise.normal(size=41))) for n in ("y1", "y2", "y3")}
+    relative = cf.Experiment(data, sigma=cf.relative(0.01), initial=experiment.initial)  # sigma from 1e-13 to 1e-2
+    found = [cf.fit(problem.replace(experiments=relative), t) for t in TRANSCRIPTIONS.values()]
+    for result in found:
+        assert result.success
+        assert result.goodness.described
+        assert result.chi2 == pytest.approx(found[0].chi2, rel=1e-3)
+        assert result.parameters["k3"] == pytest.approx(1e4, rel=0.02)
+
+
+def test_a_decay_is_exact_at_times_of_ten_decades():
+    x, k = cf.symbols("x k")
+    t = np.array([1e-5, 2e-5, 1e5])
+    data = cf.Experiment({"x": np.zeros(3)}, time=t, initial={"x": 1.0})
+    problem = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": 1e4})
+    np.testing.assert_allclose(cf.simulate(problem)["experiment 1"]["x"], np.exp(-1e4 * t), atol=1e-8)
+    for transcription in (*TRANSCRIPTIONS.values(), cf.MultipleShooting("data")):
+        staged = transcription.transcribe(problem, problem.guess)
+        if not isinstance(transcription, cf.Collocation):
+            (values,) = staged.evaluate(staged.start).values
+            assert np.isfinite(values.r).all()

@@ -1,0 +1,191 @@
+"""Pictures of what is known: bands, ellipses, directions, sensitivities; their axes, scales and labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import special
+
+import castfit as cf
+from castfit import plots
+from castfit.plots._canvas import log_spaced, plain
+
+HOSTILE = "a$b$_<i>"
+
+
+def decay(times, *, sigma=0.02, units=None, several=(1.0,), names=("k", "m"), noise=0.02):
+    """Experiments of y = m x0 exp(-k t), fitted."""
+    x = cf.symbols("x")
+    k, m = (cf.symbols(n) for n in names)
+    model = cf.Model({x: -k * x}, parameters=[k, m], outputs={"y": m * x})
+    rng = np.random.default_rng(1)
+    experiments = [
+        cf.Experiment(
+            {"y": 2 * x0 * np.exp(-0.7 * times) * (1 + noise * rng.standard_normal(times.size))},
+            time=times, sigma=sigma, initial={"x": x0}, name=f"start {x0:g}",
+        )
+        for x0 in several
+    ]  # fmt: skip
+    guess = {names[0]: 0.5, names[1]: cf.Parameter(1.5, scale="log")}
+    return cf.fit(cf.Problem(model, experiments, parameters=guess, units=units), cf.SingleShooting())
+
+
+@pytest.fixture(scope="module")
+def result():
+    return decay(np.linspace(0.5, 4, 8), units={"time": "h", "y": "mg/L", "k": "1/h"})
+
+
+def words(figure):
+    from matplotlib.text import Text
+
+    return " | ".join(text.get_text() for text in figure.findobj(Text))
+
+
+def shade(figure):
+    (found,) = [c for axes in figure.axes for c in axes.collections if type(c).__name__.startswith("FillBetween")]
+    return found.get_paths()[0].vertices
+
+
+def test_units_stand_on_axes_and_in_titles(result):
+    said = words(result.plot())
+    assert "time (h)" in said
+    assert "y (mg/L)" in said
+    assert "k (1/h)" in words(plots.ellipses(result))
+    assert "time (h)" in words(plots.residuals(result))
+    assert "time (h)" in words(plots.sensitivities(result))
+
+
+def test_a_band_is_the_predicted_one_and_wider_with_noise(result):
+    plain_, noisy = (shade(result.plot(bands="linear", noise=noise)) for noise in (False, True))
+    known = result.predict(np.array([0.5, 4.0]), bands="linear")["start 1"]
+    for side in ("lower", "upper"):
+        ends = known[f"y {side}"]
+        assert np.min(np.abs(plain_[:, 1] - ends[1]) + np.abs(plain_[:, 0] - 4.0)) < 1e-6
+    assert np.ptp(noisy[:, 1]) > np.ptp(plain_[:, 1])
+    assert "95 % of the curve" in words(result.plot(bands="linear"))
+    assert "80 % of new values" in words(result.plot(bands="linear", noise=True, confidence_level=0.8))
+
+
+def test_options_are_checked(result):
+    with pytest.raises(cf.InputError, match="3 mistakes"):
+        result.plot(log="both", share=2, nodes="yes")
+    with pytest.raises(cf.InputError, match="choose bands='linear'"):
+        result.plot(noise=True)
+    with pytest.raises(TypeError):
+        result.plot(colour="red")
+
+
+def test_data_over_decades_have_logarithmic_axes():
+    spread = decay(np.geomspace(1e-3, 12.0, 12), sigma=cf.relative(0.02))
+    axes = spread.plot().axes[0]
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "linear")
+    at = max((line.get_xdata() for line in axes.lines), key=len)
+    assert np.count_nonzero(at < 0.1) > 100  # the curve is fine there, too
+    assert [spread.plot(log=choice).axes[0].get_yscale() for choice in ("y", True, False)] == ["log", "log", "linear"]
+    assert spread.plot(log="y").axes[0].get_xscale() == "linear"
+
+
+def test_what_log_spaced_means():
+    assert log_spaced([np.geomspace(1, 1e4, 9)])
+    assert not log_spaced([np.linspace(1, 1e4, 99)])
+    assert not log_spaced([np.array([0.0, 1.0, 10.0, 1e4])])
+    assert not log_spaced([np.array([-1.0, 1.0, 10.0, 1e4])])
+    assert not log_spaced([np.array([1.0, 1e5])])
+
+
+def test_each_experiment_has_its_own_scale_where_one_would_look_flat():
+    alike, unlike = (decay(np.linspace(0.5, 4, 8), sigma=cf.relative(0.02), several=s) for s in ((1, 2), (1, 100)))
+
+    def shared(figure):
+        first, _, second, _ = figure.axes
+        return first.get_shared_y_axes().joined(first, second)
+
+    assert shared(alike.plot())
+    assert not shared(unlike.plot())
+    assert shared(unlike.plot(share=True))
+    assert not shared(alike.plot(share=False))
+    assert unlike.plot().axes[0].get_ylim()[1] < 5
+
+
+def test_ellipses_hold_what_the_covariance_says(result):
+    axes = plots.ellipses(result).axes[0]
+    inner, outer = (np.array([line.get_xdata(), line.get_ydata()]) for line in axes.lines[:2])
+    centre = np.array([result.parameters["k"], np.log(result.parameters["m"])])
+    C = np.diag([1.0, 1 / result.parameters["m"]]) @ result.covariance @ np.diag([1.0, 1 / result.parameters["m"]])
+    for curve, squared in ((inner, special.ndtri(0.975) ** 2), (outer, special.chdtri(2, 0.05))):
+        away = np.array([curve[0], np.log(curve[1])]) - centre[:, None]
+        np.testing.assert_allclose(np.einsum("in,ij,jn->n", away, np.linalg.inv(C), away), squared, rtol=1e-4)
+    for row, name in zip(inner, ("k", "m"), strict=True):
+        np.testing.assert_allclose((row.min(), row.max()), result[name].interval, rtol=1e-3)
+
+
+def test_contours_are_drawn_over_ellipses_whichever_way_their_pair_is_named(result):
+    curve = np.array([[0.6, 1.9], [0.7, 2.1], [0.8, 2.0]])
+    for pair, expected in ((("k", "m"), curve), (("m", "k"), curve[:, ::-1])):
+        axes = plots.ellipses(result, contours={pair: [curve]}).axes[0]
+        np.testing.assert_allclose(axes.lines[-1].get_xydata(), expected)
+
+
+def test_contours_of_profiles_are_drawn_over_ellipses(result):
+    found = cf.contours(result, "k", "m", confidence_levels=0.95, slices=4)
+    axes = plots.ellipses(result, contours=[found]).axes[0]
+    np.testing.assert_allclose(axes.lines[-1].get_xydata(), found.lines[0.95])
+
+
+def test_ellipses_ask_for_names_that_have_errors(result):
+    with pytest.raises(cf.InputError, match="'q' was not estimated"):
+        plots.ellipses(result, names=["k", "q"])
+    assert "no pairs" in words(plots.ellipses(result, names=["k"]))
+
+
+def test_directions_are_those_of_the_region(result):
+    figure = plots.directions(result)
+    region = result.confidence_region()
+    assert [axes.get_title("left") for axes in figure.axes] == [a.sentence for a in region.axes[::-1]]
+    for axes, axis in zip(figure.axes, region.axes[::-1], strict=True):
+        assert [bar.get_width() for bar in axes.patches] == pytest.approx([axis.weights.get(n, 0) for n in ("k", "m")])
+    assert len(plots.directions(result, most=1).axes) == 1
+    with pytest.raises(cf.InputError, match="most is 0"):
+        plots.directions(result, most=0)
+
+
+def test_an_open_direction_is_marked():
+    x, a, b = cf.symbols("x a b")
+    model = cf.Model({x: -a * b * x}, parameters=[a, b], initial={x: 1})
+    t = np.linspace(0.5, 3, 6)
+    experiment = cf.Experiment({"x": np.exp(-t)}, time=t, sigma=0.1)
+    found = cf.fit(cf.Problem(model, experiment, parameters={"a": 1.0, "b": 0.9}), cf.SingleShooting())
+    first = plots.directions(found).axes[0]
+    assert "not determined" in first.get_title("left")
+    assert {bar.get_hatch() for bar in first.patches} == {"////"}
+
+
+def test_sensitivities_are_derivatives_of_the_prediction(result):
+    figure = plots.sensitivities(result)
+    lines = {line.get_color(): line for line in figure.axes[0].lines if len(line.get_xdata()) > 50}
+    assert len(lines) == 2
+    k, m = (result.parameters[n] for n in ("k", "m"))
+    for line, expected in zip(lines.values(), (lambda t: -k * t * m * np.exp(-k * t), lambda t: m * np.exp(-k * t)),
+                              strict=True):  # fmt: skip
+        np.testing.assert_allclose(line.get_ydata(), expected(line.get_xdata()), rtol=1e-4, atol=1e-6)
+    assert len({line.get_linestyle() for line in lines.values()}) == 2  # to be told apart in grey
+
+
+def test_names_are_shown_as_they_are(tmp_path):
+    """Dollar signs would begin a formula, which need not be one."""
+    found = decay(np.linspace(0.5, 4, 8), names=(HOSTILE, "m$"), several=(1.0, 2.0))
+    for draw in (plots.fit, plots.residuals, plots.ellipses, plots.directions, plots.sensitivities, plots.correlation):
+        draw(found, tmp_path / "picture.svg")
+    assert plain(HOSTILE) in words(plots.correlation(found))
+
+
+def test_the_tests_of_residuals_stand_beside_them(result):
+    checks = result.diagnostics.outputs["y"].checks
+    said = words(plots.residuals(result))
+    for test in ("runs", "with_prediction", "normality", "autocorrelation"):
+        assert f"p = {checks[test].p_value:.2g}" in said or np.isnan(checks[test].p_value)
+
+
+def test_what_is_drawn_has_names_for_a_page(result):
+    assert {"data", "model", "residuals"} <= result.plot().series.keys()
+    assert {"k", "m"} <= plots.sensitivities(result).series.keys()

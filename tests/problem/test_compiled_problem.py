@@ -1,0 +1,212 @@
+"""Posed problems: other questions about the same model, each as good as the first."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit.drive.search.scatter.bounds import restated
+from castfit.problem.compiled_problem import Posed
+from tests.builders import decay_problem, everything, jacobian_error, lotka_volterra, refused
+
+SOLUTIONS = (cf.SingleShooting(), cf.MultipleShooting(3), cf.Collocation())
+
+
+def same(a: Posed, b: Posed) -> None:
+    """Two problems ask the same: guess, bounds, and residuals by a transcription."""
+    assert a.names == b.names
+    np.testing.assert_array_equal(a.guess, b.guess)
+    np.testing.assert_array_equal(a.bounds, b.bounds)
+    np.testing.assert_array_equal(a.log, b.log)
+    assert (a.n_data, a.outputs, a.absolute_sigma) == (b.n_data, b.outputs, b.absolute_sigma)
+    at, there = (cf.MultipleShooting(3).transcribe(p, p.guess) for p in (a, b))
+    np.testing.assert_allclose(at.start, there.start, rtol=1e-12)
+    np.testing.assert_array_equal(at.lower, there.lower)
+    left, right = at.linearize(at.start), there.linearize(at.start)
+    for x, y in zip(left.values, right.values, strict=True):
+        np.testing.assert_allclose(x.r, y.r, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(x.c, y.c, rtol=1e-9, atol=1e-9)
+    for x, y in zip(left.jacobians, right.jacobians, strict=True):
+        np.testing.assert_allclose(x.R_q, y.R_q, rtol=1e-7, atol=1e-7)
+
+
+def questions() -> dict[str, Posed]:
+    posed = everything().posed
+    theta = posed.guess
+    wide = posed.within(theta - 0.3, theta + 0.4, theta + 0.1)
+    return {
+        "itself": posed,
+        "until": posed.until(1.0),
+        "within": wide,
+        "fix": posed.fix({"k1": 1.1, "x(0)[first]": 0.7}),
+        "starting_at": posed.starting_at({"k2": 0.4, "k3[first]": 1.0}),
+        "only": posed.only(["second"]),
+        "all": wide.until(1.0).starting_at({"k2": 0.55}).fix(["k1"]),
+    }
+
+
+@pytest.mark.parametrize("which", list(questions()))
+def test_every_posed_problem_survives_pickling(which):
+    posed = questions()[which]
+    again = pickle.loads(pickle.dumps(posed))
+    same(posed, again)
+    same(posed.until(0.7).within(*again.bounds), pickle.loads(pickle.dumps(again.until(0.7))))
+
+
+def test_pickling_keeps_bounds_and_guess_of_a_restated_problem():
+    posed = lotka_volterra().posed
+    changed = posed.within(posed.guess - 0.25, posed.guess + 0.5, posed.guess + 0.125)
+    again = pickle.loads(pickle.dumps(changed))
+    np.testing.assert_array_equal(again.guess, posed.guess + 0.125)
+    np.testing.assert_array_equal(again.bounds, (posed.guess - 0.25, posed.guess + 0.5))
+    np.testing.assert_array_equal(posed.guess, lotka_volterra().guess)
+
+
+def test_changes_follow_one_another():
+    posed = everything().posed
+    theta = posed.guess
+    other = posed.until(1.0).within(theta - 1, theta + 1).starting_at({"k2": 0.3}).until(0.5)
+    assert other.names == posed.names
+    assert other.guess[1] == 0.3
+    np.testing.assert_allclose(other.bounds, (theta - 1, theta + 1), rtol=1e-12)
+    assert [c.name for c in other.conditions] == ["first"]
+    assert max(c.end for c in other.conditions) <= 0.5
+
+
+def test_until_takes_any_time_and_refuses_the_rest():
+    posed = everything().posed
+    assert posed.until(np.inf).n_data == posed.n_data
+    assert posed.until(2).n_data == posed.n_data
+    for wrong in (None, "1", np.nan, [1.0], 1j):
+        with refused("the horizon is"):
+            posed.until(wrong)
+    with refused("nothing is measured up to 0.1; the first time after a start is 0.4"):
+        posed.until(0.1)
+
+
+def test_what_is_fixed_is_a_number_from_then_on():
+    """Residuals and Jacobian of the shorter theta are those of the whole one, columns left out."""
+    posed = everything().posed
+    theta = posed.guess + 0.05
+    fixed = posed.fix(dict(zip(("k1", "k3[second]"), posed.to_natural(theta)[[0, 4]], strict=True)))
+    assert fixed.names == ("k2", "k3[first]", "x(0)[first]")
+    kept = [1, 2, 3]
+    whole, part = (cf.MultipleShooting(3).transcribe(p, p.guess) for p in (posed, fixed))
+    v = whole.start.copy()
+    v[:5] = theta
+    w = np.concatenate([theta[kept], v[5:]])
+    full, shorter = whole.linearize(v), part.linearize(w)
+    assert np.concatenate([x.r.ravel() for x in shorter.values]) == pytest.approx(
+        np.concatenate([x.r.ravel() for x in full.values]), abs=1e-9
+    )
+    assert shorter.jacobians[0].R_q == pytest.approx(full.jacobians[0].R_q[..., 1:], abs=1e-6)
+    assert shorter.jacobians[1].R_q == pytest.approx(full.jacobians[1].R_q[..., 1:2], abs=1e-6)
+    assert jacobian_error(part, w) < 1e-5
+    assert fixed.priors(theta[kept]).rows.size == 0
+
+
+def test_another_scale_is_the_same_problem():
+    posed = lotka_volterra(lower=0.01).posed
+    logarithmic = posed.restated([replace(q, scale="log") for q in posed.quantities])
+    np.testing.assert_allclose(logarithmic.guess, np.log(posed.guess))
+    for transcription in SOLUTIONS:
+        a, b = (transcription.transcribe(p, p.guess) for p in (posed, logarithmic))
+        x, y = (s.linearize(s.start) for s in (a, b))
+        np.testing.assert_allclose(x.values[0].r, y.values[0].r, atol=1e-9)
+        np.testing.assert_allclose(x.jacobians[0].R_q * posed.guess, y.jacobians[0].R_q, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("transcription", SOLUTIONS, ids=lambda t: t.label)
+def test_fit_and_drivers_take_what_is_posed(transcription):
+    problem = lotka_volterra()
+    result = cf.fit(problem.posed, transcription)
+    assert result.success
+    assert result.problem is problem.posed
+    assert cf.fit(problem, transcription).problem is problem
+    assert result.predict()
+    moved = problem.posed.starting_at(result.parameters)
+    again = cf.fit(moved, transcription)
+    assert again.cost == pytest.approx(result.cost, rel=1e-4)
+    assert again.iterations <= result.iterations
+
+
+def test_drivers_take_what_is_posed():
+    posed = decay_problem(parameters={"k": cf.Parameter(0.5, lower=1e-4, upper=10.0)}).posed.starting_at({"k": 2.0})
+    assert cf.incremental(posed).success
+    assert cf.multistart(posed, starts=2, rng=0).best.success
+    assert cf.scatter_search(posed, rng=0, max_eval=40).best.success
+
+
+@pytest.mark.parametrize(
+    ("change", "phrase"),
+    [
+        (lambda p: p.within(p.guess, p.guess - 1), "the bounds of 'k' are [0.5, -0.5]; swap them"),
+        (lambda p: p.within([0.0, 1.0], p.guess), "lower is [0.0, 1.0]; give 1 numbers, one for each quantity"),
+        (lambda p: p.within(p.guess, [np.nan]), "upper is [nan]"),
+        (lambda p: p.starting_at({"kk": 1}), "'kk' is not estimated: did you mean 'k'?"),
+        (lambda p: p.fix(["kk"]), "names holds 'kk': did you mean 'k'?"),
+        (lambda p: p.only(["a"]), "experiments holds 'a'"),
+        (lambda p: p.restated([]), "give the quantities k, in this order"),
+    ],
+)
+def test_changes_that_mean_nothing_are_refused(change, phrase):
+    with refused(phrase):
+        change(decay_problem().posed)
+
+
+def test_what_is_posed_stays_as_it_is():
+    problem = decay_problem()
+    assert problem.posed.posed is problem.posed
+    with pytest.raises(AttributeError):
+        problem.posed.quantities = ()  # type: ignore[misc]
+
+
+def chain_of_two() -> cf.Problem:
+    """x -> y, each with a rate of its own, both measured."""
+    x, y, k, m = cf.symbols("x y k m")
+    model = cf.Model({x: -k * x, y: x - m * y}, parameters=[k, m], initial={x: 1.0, y: 0.0})
+    t = np.linspace(0.2, 3, 12)
+    data = cf.Experiment({"x": np.exp(-0.5 * t), "y": 2 * (np.exp(-0.5 * t) - np.exp(-t))}, time=t, sigma=0.01)
+    rate = cf.Parameter(3.0, bounds=(0.01, 5))
+    return cf.Problem(model, data, parameters={"k": rate, "m": rate})
+
+
+@pytest.mark.parametrize("how", ["as it is", "logarithmic", "fixed", "narrower"])
+def test_a_decomposition_starts_what_is_posed(how):
+    posed = chain_of_two().posed
+    changed = {
+        "as it is": posed,
+        "logarithmic": posed.restated([replace(q, scale="log") for q in posed.quantities]),
+        "fixed": posed.fix({"m": 1.0}),
+        "narrower": posed.within(np.array([0.3, 0.8]), np.array([0.7, 2.0])),
+    }[how]
+    result = cf.fit(changed, start=cf.Decomposed())
+    assert result.success
+    assert result.parameters["k"] == pytest.approx(0.5, rel=1e-5)
+    assert result.parameters.get("m", 1.0) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_a_scatter_search_starts_where_the_posed_problem_does():
+    posed = chain_of_two().posed.starting_at({"k": 0.45, "m": 0.9})
+    mistakes: list[str] = []
+    searched = restated(posed.within(np.full(2, 0.0), np.full(2, 5.0)), "auto", mistakes)
+    assert mistakes == []
+    assert searched.log.all()
+    np.testing.assert_allclose(searched.to_natural(searched.guess), [0.45, 0.9])
+    assert restated(chain_of_two().posed.starting_at({"k": 0.45}), ["k"], mistakes).guess[0] == np.log(0.45)
+
+
+def test_simulations_of_what_is_posed():
+    posed = chain_of_two().posed
+    assert cf.simulate(posed, {"k": 0.5, "m": 1.0})["experiment 1"]["x"][-1] == pytest.approx(np.exp(-1.5), rel=1e-6)
+    fixed = posed.fix({"m": 1.0})
+    found = cf.simulate(fixed, {"k": 0.5})["experiment 1"]
+    assert found["y"] == pytest.approx(posed.conditions[0].points.values[:, 1], abs=1e-6)
+    with refused("'m' is a number in this posed problem"):
+        cf.simulate(fixed, {"m": 2.0})
+    with refused("'q' is neither estimated nor a parameter of the model: (valid: k, m)"):
+        cf.simulate(posed, {"q": 1.0})

@@ -1,0 +1,140 @@
+"""Bands from draws of the estimates, expressions beside the outputs, and pictures of draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import castfit as cf
+from castfit.result.bands import _limits
+from tests.builders import decay_problem, refused
+from tests.result.test_bands import AT, line
+
+SINGLE = cf.SingleShooting()
+
+
+@dataclass
+class Normal:
+    """Draws whose mean and covariance are exactly those of the linear approximation."""
+
+    result: cf.Result
+    count: int = 1000
+
+    names = property(lambda self: self.result.names)
+    limits = property(lambda self: {"percentile": self.result.confidence_intervals()})
+
+    @property
+    def thetas(self):
+        plain = np.random.default_rng(0).standard_normal((self.count, self.result.theta.size))
+        plain -= plain.mean(axis=0)
+        white = np.linalg.solve(np.linalg.cholesky(np.cov(plain, rowvar=False)), plain.T)
+        return self.result.theta + (np.linalg.cholesky(self.result.covariance) @ white).T
+
+    @property
+    def values(self):
+        return dict(zip(self.names, self.thetas.T, strict=True))
+
+    @property
+    def sigmas(self):
+        return {name: np.full(self.count, value) for name, value in self.result.sigmas.items()}
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("noise", [True, False])
+def test_bands_of_normal_draws_are_the_linear_ones(known, noise):
+    problem = line(sigma=0.1) if known else line()
+    result = cf.fit(problem, SINGLE)
+    _, a = cf.symbols("x a")
+    options = {"outputs": {"twice": 2 * a}, "noise": noise, "confidence_level": 0.8}
+    (linear,) = result.predict(AT, bands="linear", **options).values()
+    (drawn,) = result.predict(AT, bands=Normal(result), rng=1, **options).values()
+    factor = 1.0 if known else stats.norm.ppf(0.9) / stats.t.ppf(0.9, result.dof)
+    for side in ("lower", "upper"):
+        reach = (linear[f"x {side}"] - linear["x"]) * factor
+        assert drawn[f"x {side}"] - drawn["x"] == pytest.approx(reach, rel=0.12)
+    assert np.array_equal(drawn["x"], linear["x"])
+    assert drawn["twice"] == pytest.approx(2 * result.values["a"])
+    assert np.isnan(drawn["twice upper"]).all() == np.isnan(linear["twice upper"]).all() == noise
+    if not noise:
+        reach = stats.norm.ppf(0.9) * 2 * result.standard_errors["a"]
+        assert drawn["twice upper"] - drawn["twice"] == pytest.approx(reach, rel=0.12)
+
+
+def test_a_bootstrap_reaches_predictions_and_pictures(tmp_path):
+    result = cf.fit(line(sigma=0.1), SINGLE)
+    drawn = cf.bootstrap(result, "parametric", samples=60, transcription=SINGLE)
+    (one,) = drawn.predict(AT, confidence_level=0.9).values()
+    (other,) = result.predict(AT, bands=drawn, confidence_level=0.9).values()
+    assert np.array_equal(one["x upper"], other["x upper"])
+    (linear,) = result.predict(AT, bands="linear", confidence_level=0.9).values()
+    assert one["x upper"] - one["x lower"] == pytest.approx(linear["x upper"] - linear["x lower"], rel=0.3)
+    result.plot(tmp_path / "fit.png", bands=drawn, noise=True)
+    result.plot(tmp_path / "linear.png", bands="linear", confidence_level=0.5)
+    drawn.plot(tmp_path / "histograms.png")
+    cf.plots.pairs(drawn, tmp_path / "pairs.png", names=["b", "a"])
+    assert all(p.stat().st_size > 5000 for p in tmp_path.iterdir())
+    figure = result.plot(bands=drawn)
+    assert any("95 %" in t.get_text() for t in figure.legends[0].get_texts())
+    with pytest.raises(cf.InputError, match="is none of"):
+        cf.plots.histograms(drawn, names=["c"])
+
+
+def test_counts_have_bands_of_counts():
+    times = np.linspace(0.0, 3.0, 7)
+    experiment = cf.Experiment({"x": [50, 33, 20, 13, 9, 5, 3]}, time=times, noise=cf.Poisson(), initial={"x": 50.0})
+    x, k = cf.symbols("x k")
+    problem = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": 0.8})
+    result = cf.fit(problem, SINGLE)
+    drawn = cf.bootstrap(result, "parametric", samples=50, transcription=SINGLE)
+    (band,) = result.predict(times, bands=drawn, noise=True, rng=3).values()
+    inside = (experiment.data["x"][1][:, 0] >= band["x lower"]) & (experiment.data["x"][1][:, 0] <= band["x upper"])
+    assert inside.mean() > 0.8
+    assert band["x upper"][0] - band["x lower"][0] == pytest.approx(4 * np.sqrt(50), rel=0.25)
+
+
+def test_draws_that_fail_widen_bands():
+    values = np.arange(101.0)[:, None]
+    assert np.ravel(_limits(values, 0, 0.9)) == pytest.approx([5.0, 95.0])
+    low, high = _limits(values[2:99], 4, 0.9)  # of 101 draws 4 may be anywhere: 2 from each end are missing, say
+    assert low[0] <= 5.0
+    assert high[0] >= 95.0
+    assert np.isinf(_limits(values, 20, 0.9)).all()
+    assert np.isinf(_limits(np.empty((0, 3)), 5, 0.9)).all()
+
+
+def test_what_is_wrong_with_bands_and_expressions():
+    result, other = cf.fit(line(sigma=0.1), SINGLE), cf.fit(decay_problem(), SINGLE)
+    drawn = cf.bootstrap(other, samples=2, transcription=SINGLE)
+    x, q = cf.symbols("x q")
+    with refused(
+        "noise is 2", "draws of another fit", "rng is 'a'", "'x' is an output", "give a scalar", "contains 'q'"
+    ):
+        result.predict(AT, bands=drawn, rng="a", noise=2, outputs={"x": x, "n": 3, "m": x * q})
+    with refused("needs draws; give what castfit.bootstrap(result) returned"):
+        result.predict(AT, bands="bootstrap")
+    with refused("choose 'linear'"):
+        result.plot(bands=4)
+    with refused("choose bands="):
+        result.plot(noise=True)
+
+
+def test_an_unstable_model_is_refused():
+    """x'' = 400 x, from its end to its beginning: what is known at nodes is not known from the start."""
+    from castfit.problems import load
+
+    benchmark = load("notorious")
+    result = cf.fit(benchmark.problem, cf.MultipleShooting(40), start=benchmark.starts["reference"])
+    assert result.success
+    spread = np.maximum(1e-3 * np.abs(result.theta), 1e-6)
+    thetas = result.theta + spread * np.random.default_rng(0).standard_normal((5, spread.size))
+
+    class Few:
+        names, sigmas = result.names, {}
+
+    few = Few()
+    few.thetas = thetas
+    with refused("so unstable that draws cannot be simulated"):
+        result.predict(bands=few)

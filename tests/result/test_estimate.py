@@ -1,0 +1,116 @@
+"""`result["k"]`: a number with its standard error, interval, verdict and unit."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+import castfit as cf
+
+FIXED = {"k": 0.5, "m": cf.Parameter(2.0, fixed=True)}
+
+
+def problem(**more):
+    x, k, m = cf.symbols("x k m")
+    model = cf.Model({x: -k * x}, parameters=[k, m], outputs={"y": m * x}, initial={x: 1})
+    t = np.linspace(0.5, 4, 8)
+    y = 2 * np.exp(-0.7 * t) + 0.02 * np.sin(9 * t)
+    experiment = cf.Experiment({"y": y}, time=t, sigma=more.pop("sigma", 0.02), initial={"x": more.pop("initial", 1.0)})
+    return cf.Problem(model, experiment, parameters={"k": 0.5, "m": cf.Parameter(1.5, scale="log")}, **more)
+
+
+@pytest.fixture(scope="module")
+def result():
+    return cf.fit(problem(units={"time": "h", "y": "mg/L", "k": "1/h"}), cf.SingleShooting())
+
+
+def test_an_estimate_is_the_number_and_what_is_known_of_it(result):
+    for name in ("k", "m"):
+        one = result[name]
+        assert one == result.parameters[name] == one.value
+        assert 2 * one == 2 * result.parameters[name]
+        assert isinstance(one, float)
+        assert one.standard_error == result.standard_errors[name]
+        assert one.interval == result.confidence_intervals()[name]
+        assert one.interval[0] < one < one.interval[1]
+        assert (one.confidence_level, one.verdict) == (0.95, "well determined")
+    assert (result["k"].unit, result["m"].unit) == ("1/h", "")
+
+
+def test_it_reads_as_a_sentence_and_writes_as_a_number(result):
+    k = result["k"]
+    assert repr(k).startswith(f"k = {k:.5f}"[:8])
+    assert "1/h, 95 % interval [" in repr(k)
+    assert f"{k:.3f}" == f"{result.parameters['k']:.3f}"
+    assert str(k) == str(result.parameters["k"])
+    assert json.loads(json.dumps({"k": k})) == {"k": k}
+    np.testing.assert_array_equal(np.array([k, k]), [k.value] * 2)
+
+
+def test_it_survives_copies(result):
+    for again in (pickle.loads(pickle.dumps(result["k"])), copy.deepcopy(result["k"])):
+        assert again == result["k"]
+        assert vars(again) == vars(result["k"])
+
+
+def test_names_are_asked_as_of_a_mapping(result):
+    assert "k" in result
+    assert "q" not in result
+    assert list(result) == ["k", "m"]
+    with pytest.raises(cf.InputError, match=r"'q' was not estimated: \(valid: k, m\)"):
+        result["q"]
+    with pytest.raises(cf.InputError, match="'0' was not estimated"):
+        result[0]
+
+
+def test_initial_states_and_eliminated_noise_are_there_too():
+    found = cf.fit(
+        problem(sigma={"y": cf.unknown()}, initial=cf.free(0.9), units={"y": "mg/L"}).replace(
+            parameters={"k": 0.5, "m": cf.Parameter(2.0, fixed=True)}
+        )
+    )
+    assert found["x(0)"] == found.initial_states["x(0)"]
+    assert found["sigma(y)"] == found.sigmas["sigma(y)"]
+    assert found["sigma(y)"].unit == "mg/L"
+    low, high = found["sigma(y)"].interval
+    assert low * high == pytest.approx(found["sigma(y)"] ** 2)
+
+
+def test_a_failed_fit_has_the_value_alone():
+    result = cf.fit(problem(), cf.SingleShooting(), cf.GaussNewton(max_iter=1))
+    assert not result.success
+    assert np.isnan(result["k"].standard_error)
+    assert repr(result["k"]) == f"k = {result['k']:.6g} ({result['k'].verdict})"
+
+
+def test_units_are_labels_and_stay_with_what_is_made_of_the_problem(result):
+    asked = result.problem
+    assert asked.posed.label("time") == "time (h)"
+    assert asked.posed.label("m") == "m"
+    assert asked.posed.fix(["m"]).unit("y") == "mg/L"
+    assert pickle.loads(pickle.dumps(asked)).units == asked.units
+    assert asked.replace(experiments=asked.experiments).units == asked.units
+    assert "k (1/h)" in str(result)
+    own = cf.fit(
+        problem(initial=cf.free(0.9), units={"x": "mol"}).replace(
+            parameters={"k": 0.5, "m": cf.Parameter(2.0, fixed=True)}
+        )
+    )
+    assert own["x(0)"].unit == "mol"
+
+
+def test_units_change_no_number(result):
+    plain = cf.fit(problem(), cf.SingleShooting())
+    assert plain.parameters == result.parameters
+    assert plain.to_plain()["question"] == result.to_plain()["question"]
+
+
+def test_wrong_units_are_named_at_once():
+    with pytest.raises(cf.InputError, match="2 mistakes") as caught:
+        problem(units={"tme": "h", "y": 3})
+    assert "did you mean 'time'?" in str(caught.value)
+    assert "the unit of 'y' is 3; give text" in str(caught.value)

@@ -1,0 +1,162 @@
+"""Verdicts: which combinations are named, and what is said about each quantity."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from castfit.result.covariance import Statistics, statistics
+from castfit.result.identifiability import (
+    AT_BOUND,
+    CORRELATED_WITH,
+    NOT_IDENTIFIABLE,
+    POORLY_DETERMINED,
+    UNKNOWN,
+    WELL_DETERMINED,
+    Identifiability,
+    judge,
+    no_verdict,
+)
+from castfit.solve.staged import ChainValues, Jacobians, Linearization, Specification, lay_out
+
+
+def solved(E: np.ndarray, *, active: tuple[int, ...] = (), absolute_sigma: bool = True) -> Statistics:
+    """Return the statistics of one chain without nodes whose residuals have the Jacobian E (m, n)."""
+    m, n = E.shape
+    none, theta = np.zeros, np.arange(n)
+    sigma, mask = np.ones(1 - absolute_sigma), np.ones((1, m), bool)
+    group = np.full((1, m), sigma.size - 1)
+    chain = Specification("e", theta, 0, 0, mask, none((1, 0)), none((1, 0)), np.arange(2.0), (), group=group)
+    layout = lay_out(tuple(f"k{j + 1}" for j in theta), (chain,))
+    empty = {f"{rows}_{to}": none((1, 0, n if to == "q" else 0)) for rows in "DXC" for to in "swq"}
+    blocks = Jacobians(R_s=none((1, m, 0)), R_w=none((1, m, 0)), R_q=E[None], A=none((0, n)), **empty)
+    values = ChainValues(np.ones((1, m)), none(0), none((1, 0)), none((1, 0)), none((1, 0)))
+    point = Linearization(np.ones(n), (values,), none(0), none((0, n)), (), (blocks,), sigma=sigma)
+    flags = np.zeros(n, dtype=np.int8)
+    flags[list(active)] = 1
+    return statistics(layout, point, flags)
+
+
+def verdicts(E: np.ndarray, values: list[float], *, log: bool = False, **options: bool) -> Identifiability:
+    natural = np.array(values)
+    names = [f"k{j + 1}" for j in range(natural.size)]
+    slopes = natural if log else np.ones(natural.size)
+    return judge(names, natural, slopes, {}, solved(E * slopes, **options))
+
+
+def columns(seed: int, n: int) -> list[np.ndarray]:
+    return list(np.random.default_rng(seed).standard_normal((n, 30)))
+
+
+k = [2.0, 0.5, 30.0]
+f, g, h = columns(0, 3)
+
+named = {
+    "only k1*k2 enters": np.column_stack([k[1] * f, k[0] * f, g]),
+    "only k1/k2 enters": np.column_stack([f / k[1], -k[0] / k[1] ** 2 * f, g]),
+    "only k1*k2**2 enters": np.column_stack([k[1] ** 2 * f, 2 * k[0] * k[1] * f, g]),
+    "only k1**2/k3 enters": np.column_stack([-2 * k[2] / k[0] ** 3 * f, g, f / k[0] ** 2]),
+    "only k1 + k3 enters": np.column_stack([f, g, f]),
+    "only k2 - k3 enters": np.column_stack([g, f, -f]),
+    "only k1*k2*k3 enters": np.column_stack([k[1] * k[2] * f, k[0] * k[2] * f, k[0] * k[1] * f]),
+    "only k1 + k2 + k3 enters": np.column_stack([f, f, f]),
+    "the data do not depend on k2": np.column_stack([f, 0 * f, g]),
+    "k1 and k3 enter only in combination": np.column_stack([f, g, 0.77 * f]),
+    # two combinations of three quantities: s x and s y
+    "only k1*k2 and k1*k3 enter": np.column_stack([k[1] * f + k[2] * g, k[0] * f, k[0] * g]),
+}
+
+
+@pytest.mark.parametrize(("sentence", "E"), named.items(), ids=named)
+@pytest.mark.parametrize("log", [False, True])
+def test_combination_is_named(sentence: str, E: np.ndarray, log: bool) -> None:
+    found = verdicts(E, k, log=log)
+    (combination,) = found.combinations
+    assert combination.sentence == sentence
+    for verdict in found.verdicts:
+        assert (verdict.kind == NOT_IDENTIFIABLE) == (verdict.name in combination.names)
+        if verdict.kind == NOT_IDENTIFIABLE:
+            assert verdict.sentence == f"not identifiable: {sentence}"
+
+
+@given(st.lists(st.floats(-8, 8), min_size=3, max_size=3))
+def test_product_is_named_in_any_unit(exponents: list[float]) -> None:
+    unit = 10.0 ** np.array(exponents)
+    found = verdicts(named["only k1*k2 enters"] / unit, list(np.array(k) * unit))
+    assert "k1*k2" in found.combinations[0].sentence  # k1 + k2 too, should the two values agree
+    assert found.combinations[0].directions[0] == pytest.approx({"k1": 0.5**0.5, "k2": -(0.5**0.5)})
+
+
+def test_equal_values_leave_product_and_sum_open() -> None:
+    (combination,) = verdicts(np.column_stack([f, f, g]), [0.5, 0.5, 1.0]).combinations
+    assert combination.sentence == "only k1*k2 or k1 + k2 enters"
+
+
+def test_value_of_zero_has_no_product() -> None:
+    (combination,) = verdicts(np.column_stack([f, f, g]), [0.0, 0.5, 1.0]).combinations
+    assert combination.sentence == "only k1 + k2 enters"
+
+
+def test_direction_is_written_with_its_signs() -> None:
+    assert "direction +0.71 k1 -0.71 k2" in str(verdicts(named["only k1*k2 enters"], k))
+
+
+def test_separate_groups_are_reported_separately() -> None:
+    E = np.column_stack([f, g, f, 2 * g])
+    found = verdicts(E, [1.0, 5.0, 2.0, 2.5])
+    assert {c.names: c.sentence for c in found.combinations} == {
+        ("k1", "k3"): "only k1 + k3 enters",
+        ("k2", "k4"): "only k2*k4 enters",
+    }
+
+
+def test_well_determined() -> None:
+    found = verdicts(np.column_stack([f, g, h]), k)
+    assert {v.kind for v in found.verdicts} == {WELL_DETERMINED}
+    assert found.sentence == "All quantities are well determined."
+    assert found.combinations == ()
+    assert found["k2"].sentence == "well determined"
+
+
+def test_poorly_determined() -> None:
+    found = verdicts(np.column_stack([f, 1e-3 * g, h]), k)
+    assert found["k2"].kind == POORLY_DETERMINED
+    assert found["k2"].sentence == "poorly determined: standard error exceeds the value"
+    assert found.sentence == "1 of 3 poorly determined (k2); the others are well determined."
+
+
+def test_correlated() -> None:
+    found = verdicts(np.column_stack([f, f + 1e-2 * g, h]), [20.0, 200.0, 30.0])
+    assert found["k2"].kind == CORRELATED_WITH
+    assert found["k2"].sentence == "correlated -0.999 with k1"
+    assert found["k3"].kind == WELL_DETERMINED
+
+
+def test_limit_of_the_integration_is_mentioned() -> None:
+    reached = solved(np.column_stack([f, g]))
+    limited = type(reached)(**{**vars(reached), "numerical_errors": 0.9 * reached.standard_errors})
+    found = judge(["k1", "k2"], np.array([2.0, 3.0]), np.ones(2), {}, limited)
+    assert found["k1"].sentence == "well determined; accuracy limited by the integration"
+
+
+def test_at_bound() -> None:
+    found = judge(["k1", "k2"], np.ones(2), np.ones(2), {"k2": "upper"}, solved(np.column_stack([f, g]), active=(1,)))
+    assert found["k2"].kind == AT_BOUND
+    assert found["k2"].sentence == "at its upper bound"
+
+
+def test_no_degree_of_freedom() -> None:
+    found = verdicts(np.eye(3), k, absolute_sigma=False)
+    assert found.sentence == (
+        "Nothing is known about identifiability: no degrees of freedom are left to estimate the noise."
+    )
+
+
+def test_failed_fit_still_says_what_is_not_identifiable() -> None:
+    E = named["only k1*k2 enters"]
+    found = judge(["k1", "k2", "k3"], np.array(k), np.ones(3), {}, solved(E), unknown="the fit did not succeed")
+    assert found["k1"].kind == NOT_IDENTIFIABLE
+    assert (found["k3"].kind, found["k3"].sentence) == (UNKNOWN, "the fit did not succeed")
+    assert no_verdict(["a"], "why").sentence == "Nothing is known about identifiability: why."

@@ -1,0 +1,268 @@
+"""Simulation in pieces: accuracy, nodes, inputs, algebraic states, and what is said about bad input."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import casadi as ca
+import numpy as np
+import pytest
+
+from castfit._support.status import InputError
+from castfit.experiment.events import Doses
+from castfit.experiment.experiment import Experiment, free
+from castfit.experiment.inputs import Input
+from castfit.integrate import IntegratorOptions
+from castfit.model.delay import delay
+from castfit.model.model import Model, symbols
+from castfit.problem.problem import Parameter, Problem
+from castfit.simulate.simulate import Nodes, SimulationError, predict, simulate
+from castfit.simulate.steady_state import steady_state
+
+MEASURED = np.array([0.5, 1.0, 2.0])
+
+
+def decay(*, experiments: int = 1, **parameters: Any) -> Problem:
+    """x' = -k x + b, x(0) free; outputs x and double = 2 x."""
+    x, k, b = symbols("x k b")
+    model = Model({x: -k * x + b}, parameters=[k, b], outputs={"double": 2 * x})
+    given = [Experiment({"x": np.ones(3)}, MEASURED, initial={"x": free(1.0)}) for _ in range(experiments)]
+    return Problem(model, given, parameters={"k": 0.7, "b": Parameter(0.0, fixed=True), **parameters})
+
+
+def test_outputs_at_the_measured_times_by_default() -> None:
+    found = simulate(decay())["experiment 1"]
+    assert list(found) == ["time", "x", "double"]
+    np.testing.assert_array_equal(found["time"], MEASURED)
+    np.testing.assert_allclose(found["x"], np.exp(-0.7 * MEASURED), rtol=1e-7)
+    np.testing.assert_allclose(found["double"], 2 * found["x"])
+
+
+def test_given_times_may_begin_at_the_start_and_pass_the_last_measurement() -> None:
+    t = np.array([0.0, 0.1, 0.5, 4.0])
+    found = simulate(decay(), {"k": 0.3, "x(0)": 2.0}, times=t)["experiment 1"]
+    np.testing.assert_allclose(found["x"], 2 * np.exp(-0.3 * t), rtol=1e-7)
+    assert simulate(decay(), times=[0.0])["experiment 1"]["x"] == [1.0]
+
+
+def test_fixed_parameters_can_be_changed_and_theta_is_in_search_scale() -> None:
+    t = MEASURED
+    found = simulate(decay(), {"b": 0.7})["experiment 1"]["x"]
+    np.testing.assert_allclose(found, np.ones(3), rtol=1e-7)
+    problem = decay(k=Parameter(0.7, scale="log"))
+    found = simulate(problem, [np.log(0.2), 3.0])["experiment 1"]["x"]
+    np.testing.assert_allclose(found, 3 * np.exp(-0.2 * t), rtol=1e-7)
+
+
+def test_local_parameters_and_several_experiments() -> None:
+    problem = decay(experiments=2, k=Parameter(0.7, local=True))
+    found = simulate(problem, {"k[experiment 2]": 0.1}, times={"experiment 2": [1.0], "experiment 1": [2.0, 3.0]})
+    assert found["experiment 1"]["x"] == pytest.approx(np.exp([-1.4, -2.1]), rel=1e-7)
+    assert found["experiment 2"]["x"] == pytest.approx(np.exp([-0.1]), rel=1e-7)
+    both = simulate(problem, {"k": 0.1}, times=[1.0])
+    assert [both[name]["x"][0] for name in both] == pytest.approx([np.exp(-0.1)] * 2, rel=1e-7)
+    assert list(simulate(problem, times={"experiment 2": [1.0]})) == ["experiment 2"]
+
+
+def test_jumps_of_inputs_are_met_exactly() -> None:
+    x, u = symbols("x u")
+    model = Model({x: u}, inputs=[u], outputs={"both": x + u})
+    jump = Input.piecewise_constant([0.0, 0.3, 1.1], [1.0, -2.0, 5.0])
+    experiment = Experiment({"x": np.ones(3)}, MEASURED, initial={"x": free(0.0)}, inputs={"u": jump})
+    found = simulate(Problem(model, experiment), times=[0.2, 0.3, 1.0, 2.0])["experiment 1"]
+    np.testing.assert_allclose(found["x"], [0.2, 0.3, -1.1, -1.3 + 4.5], atol=1e-9)
+    np.testing.assert_allclose(found["both"] - found["x"], [1.0, -2.0, -2.0, 5.0])
+
+
+def test_algebraic_states_are_consistent_at_every_time() -> None:
+    x, z, k = symbols("x z k")
+    model = Model({x: -z}, algebraic={z: z**3 + z - k * x}, parameters=[k], outputs={"residual": z**3 + z - k * x})
+    experiment = Experiment({"x": np.ones(3)}, MEASURED, initial={"x": 1.0})
+    found = simulate(Problem(model, experiment, parameters={"k": 2.0}), times=np.linspace(0, 2, 9))["experiment 1"]
+    assert found["z"][0] == pytest.approx(1.0)
+    np.testing.assert_allclose(found["residual"], 0.0, atol=1e-9)
+
+
+def test_integration_begins_anew_at_every_node() -> None:
+    """x'' = mu^2 x + forcing with solution sin(pi t): from t = 0 rounding errors grow by exp(60)."""
+    mu = 60.0
+    x, y, p, t = symbols("x y p t")
+    import casadi as ca
+
+    model = Model({x: y, y: mu**2 * x - (mu**2 + p**2) * ca.sin(p * t)}, parameters=[p], time=t)
+    times = np.linspace(0.1, 1, 10)
+    data = {"x": np.sin(np.pi * times), "y": np.pi * np.cos(np.pi * times)}
+    problem = Problem(model, Experiment(data, times, initial={"x": 0.0, "y": np.pi}), parameters={"p": np.pi})
+    begin = np.linspace(0, 0.95, 20)
+    nodes = Nodes(begin, np.column_stack([np.sin(np.pi * begin), np.pi * np.cos(np.pi * begin)]))
+    fine = np.linspace(0, 1, 41)
+    piecewise = predict(problem, problem.guess, [nodes], times=fine)["experiment 1"]["x"]
+    np.testing.assert_allclose(piecewise, np.sin(np.pi * fine), atol=1e-6)
+    assert np.abs(simulate(problem, times=[1.0])["experiment 1"]["x"][0]) > 1.0
+
+
+def test_nodes_may_differ_from_times_by_rounding() -> None:
+    problem = decay()
+    times = np.arange(1, 7) * 0.1
+    begin = np.concatenate([[0.0], np.cumsum(np.full(5, 0.1))])  # 0.30000000000000004 and the like
+    nodes = Nodes(begin, np.exp(-0.7 * begin)[:, None])
+    found = predict(problem, problem.guess, [nodes], times=times)["experiment 1"]["x"]
+    np.testing.assert_allclose(found, np.exp(-0.7 * times), rtol=1e-7)
+
+
+def test_tolerances_are_those_of_the_options() -> None:
+    def error(tolerance: float) -> float:
+        options = IntegratorOptions(relative_tolerance=tolerance, absolute_tolerance=tolerance)
+        return abs(simulate(decay(), times=[2.0], integrator=options)["experiment 1"]["x"][0] - np.exp(-1.4))
+
+    assert error(1e-10) < 1e-8 < error(1e-4)
+
+
+def test_a_stop_is_explained_and_the_error_crosses_processes() -> None:
+    x, k = symbols("x k")
+    model = Model({x: k * x**2}, parameters=[k])  # x = 1 / (1 - k t) has a pole at 1 / k
+    experiment = Experiment({"x": np.ones(3)}, MEASURED, initial={"x": 1.0}, name="blow-up")
+    problem = Problem(model, experiment, parameters={"k": 0.8})
+    with pytest.raises(SimulationError, match=r"^blow-up: .*stopped at t = 1\.25.* x ") as caught:
+        simulate(problem)
+    assert caught.value.time == pytest.approx(1.25, abs=1e-3)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copy), copy.experiment, copy.time) == (str(caught.value), "blow-up", caught.value.time)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"parameters": {"kk": 1.0, "b": np.nan}}, r"2 mistakes[\s\S]*'kk' is neither .*'k'[\s\S]*'b' is nan"),
+        ({"parameters": {"k": [1.0, 2.0]}}, "give a finite number"),
+        ({"parameters": [1.0]}, r"theta must hold 2 finite numbers, one for each of k, x\(0\)"),
+        ({"times": [-1.0, 2.0]}, "starts at 0; there is nothing at t = -1"),
+        ({"times": [2.0, 1.0]}, "must be finite and increasing"),
+        ({"times": []}, "must be finite and increasing"),
+        ({"times": {"experiment": [1.0]}}, "did you mean 'experiment 1'"),
+    ],
+)
+def test_bad_input_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        simulate(decay(), **options)
+
+
+def test_more_bad_input_is_named() -> None:
+    with pytest.raises(InputError, match="scale is 'log'; give a positive number"):
+        simulate(decay(k=Parameter(1.0, scale="log")), {"k": -1.0})
+    x, u = symbols("x u")
+    signal = Input.linear([0.0, 2.0], [0.0, 1.0])
+    experiment = Experiment({"x": np.ones(3)}, MEASURED, initial={"x": free(0.0)}, inputs={"u": signal})
+    with pytest.raises(InputError, match="input 'u' of 'experiment 1' is given up to 2; extend it to 3"):
+        simulate(Problem(Model({x: u}, inputs=[u]), experiment), times=[1.0, 3.0])
+
+
+# Without data
+
+
+def test_a_model_is_simulated_without_data() -> None:
+    x, y, z, k, u = symbols("x y z k u")
+    model = Model({x: -k * x, y: u}, algebraic={z: z - x - y}, parameters=[k], inputs=[u], initial={y: k})
+    t = np.linspace(0, 2, 9)
+    found = simulate(model, {"k": 0.7}, t, initial={"x": 2.0}, inputs={"u": 0.5})
+    assert list(found) == ["time", "x", "y", "z"]
+    np.testing.assert_allclose(found["x"], 2 * np.exp(-0.7 * t), rtol=1e-7)
+    np.testing.assert_allclose(found["y"], 0.7 + 0.5 * t, rtol=1e-7)
+    np.testing.assert_allclose(found["z"], found["x"] + found["y"], rtol=1e-12)
+    later = simulate(model, {"k": 0.7}, t + 2000, initial={"x": 2.0}, inputs={"u": 0.5}, start=2000)
+    np.testing.assert_allclose(later["x"], found["x"], rtol=1e-7)
+
+
+def test_every_mistake_about_a_model_is_listed() -> None:
+    x, y, k, u = symbols("x y k u")
+    model = Model({x: -k * x, y: u}, parameters=[k], inputs=[u])
+    with pytest.raises(InputError) as caught:
+        simulate(model, {"kk": 1.0}, [2.0, 1.0], initial={"x": "one", "w": 1}, inputs={"v": 1.0}, start="now")  # type: ignore[call-overload]
+    text = str(caught.value)
+    for words in (
+        "parameter 'k' has no value",
+        "'kk' is no parameter: did you mean 'k'",
+        "times must be finite and increasing",
+        "initial state 'x' is 'one'",
+        "initial state 'y' has no value",
+        "initial names 'w'",
+        "'v' is no input",
+        "input 'u' is missing",
+        "start is 'now'",
+    ):
+        assert words in text
+    with pytest.raises(InputError, match="times are missing; a model has no measurements, so give times="):
+        simulate(model, {"k": 1.0}, initial={"x": 1, "y": 1}, inputs={"u": 0})
+
+
+def test_times_that_were_hardly_meant_are_refused() -> None:
+    x, k = symbols("x k")
+    model = Model({x: -k * x}, parameters=[k], initial={x: 1.0})
+    with pytest.raises(InputError, match=r"far from 0: when do the initial states hold\? Give start=2000, or start=0"):
+        simulate(model, {"k": 1e-3}, [2000.0, 2001.0])
+    assert simulate(model, {"k": 1e-3}, [2000.0, 2001.0], start=0)["x"][0] == pytest.approx(np.exp(-2), rel=1e-7)
+    with pytest.raises(InputError, match="are too close to each other for numbers of this size"):
+        simulate(model, {"k": 1e-3}, [1e17, 1e17 + 64], start=1e17)
+    with pytest.raises(InputError, match="reach from 0 to 1e\\+200; give them in another unit"):
+        simulate(decay(), times=[1.0, 1e200])
+
+
+def test_what_cannot_be_computed_at_the_given_values_is_listed() -> None:
+    """The problem itself is right: at its guess everything can be computed."""
+    x, y, k, tau, lag = symbols("x y k tau lag")
+    model = Model({x: -k * delay(x, tau), y: -y}, parameters=[k, tau], initial={x: ca.log(k)})
+    both = [
+        Experiment(
+            {"x": [1.0, 1.0], "y": [1.0, 1.0]},
+            [1.0, 2.0],
+            initial={"y": 0},
+            events=[Doses(into=y, amount=1, times=0, lag=lag)],
+        ),
+        Experiment({"y": [1.0, 1.0]}, [1.0, 2.0], initial={"y": 1}, name="other"),
+    ]
+    problem = Problem(model, both, parameters={"k": 2.0, "tau": 1.0, "lag": 0.5})
+    with pytest.raises(InputError) as caught:
+        simulate(problem, {"k": -1.0, "tau": -1.0})
+    for of in ("experiment 1", "other"):
+        assert f"{of}: the initial value of 'x' = log(k) is nan at k = -1" in str(caught.value)
+        assert f"{of}: the delay of x(t - tau) is -1" in str(caught.value)
+    with pytest.raises(InputError, match=r"experiment 1: .* would happen at t = -1, before the start 0"):
+        simulate(problem, {"lag": -1.0})
+    resting = Problem(
+        Model({x: k - tau * x}, parameters=[k, tau], initial={x: 0.0}),
+        Experiment({"x": [1.0, 2.0]}, [1.0, 2.0], initial=steady_state()),
+        parameters={"k": 1.0, "tau": 1.0},
+    )
+    with pytest.raises(InputError, match="the steady state of 'x' before the experiment is nan at k = 1, tau = -1"):
+        simulate(resting, {"tau": -1.0})
+
+
+def test_a_method_without_algebraic_equations_is_refused_with_everything_else() -> None:
+    x, z, k = symbols("x z k")
+    model = Model({x: -z}, algebraic={z: z**2 - k * x}, parameters=[k], initial={x: 1.0})
+    with pytest.raises(InputError, match=r"2 mistakes[\s\S]*'cvodes' cannot integrate algebraic[\s\S]*'kk' is no"):
+        simulate(model, {"k": 1.0, "kk": 1.0}, [1.0], integrator=IntegratorOptions(method="cvodes"))
+    found = simulate(model, {"k": 1.0}, [1.0])  # the guess is 1 as in experiments: at 0 the equation is singular
+    assert found["x"][0] == pytest.approx(0.25, rel=1e-7)  # x = (1 - t / 2)^2
+
+
+@pytest.mark.parametrize("junk", [None, 3, "model", np.ones(3), object(), {"x": 1}])
+def test_junk_is_answered_in_words(junk: Any) -> None:
+    with pytest.raises(InputError):
+        simulate(junk)
+    for arguments in ({"parameters": object()}, {"times": object()}, {"times": "all"}, {"parameters": "k"}):
+        with pytest.raises(InputError):
+            simulate(decay(), **arguments)
+    with pytest.raises(InputError, match="initial is part of the problem's experiments"):
+        simulate(decay(), initial={"x": 1.0})  # type: ignore[call-overload]
+    with pytest.raises(InputError, match="integrator is 'cvodes'; give IntegratorOptions"):
+        simulate(decay(), integrator="cvodes")  # type: ignore[arg-type]
+
+
+def test_a_state_that_begins_at_zero_is_simulated_to_its_own_size() -> None:
+    """Robertson's y2 begins at zero with a rate of 0.04 and stays below 4e-5."""
+    y1, y2, y3 = symbols("y1 y2 y3")
+    model = Model({y1: -0.04 * y1 + 1e4 * y2 * y3, y2: 0.04 * y1 - 1e4 * y2 * y3 - 3e7 * y2**2, y3: 3e7 * y2**2})
+    found = simulate(model, times=np.array([1e-5, 0.4, 40.0, 4e5]), initial={"y1": 1.0, "y2": 0.0, "y3": 0.0})
+    assert found["y2"] == pytest.approx([3.999839e-7, 3.386395e-5, 9.185535e-6, 1.984994e-8], rel=1e-5)  # RADAU5

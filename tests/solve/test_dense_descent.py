@@ -1,0 +1,71 @@
+"""The descent of searches: it is the box of Gauss-Newton, without what single shooting does not need."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit.fit.start.search_problem import scene_of
+from castfit.solve.dense_descent import descend_in_box, descends
+from castfit.solve.step_control import Box
+
+
+@pytest.mark.parametrize("name", ["bellman", "lotka_volterra_log", "cascade"])
+def test_it_ends_where_the_gradient_is_small(name: str) -> None:
+    scene = scene_of(cf.problems.load(name).problem.posed)
+    assert descends(scene.staged)
+    draws = np.random.default_rng(1).normal(scene.searched.guess, 0.2, (8, scene.searched.guess.size))
+    start = min(np.clip([scene.searched.guess, *draws], scene.staged.lower, scene.staged.upper), key=scene.cost)
+    found = descend_in_box(scene.staged, start, Box(), 200, 60.0)
+    assert found.promise < 1e-3
+    assert found.cost <= scene.cost(start)
+    assert found.cost == pytest.approx(scene.cost(found.theta), abs=1e-6 * (1.0 + abs(found.cost)))
+    for j in range(start.size):  # no step of one coordinate is lower
+        for step in (-1e-2, 1e-2):
+            moved = found.theta.copy()
+            moved[j] += step
+            assert scene.cost(moved) >= found.cost - 1e-3
+
+
+def test_it_is_asked_before_every_step_and_counts_what_it_does() -> None:
+    scene = scene_of(cf.problems.load("lotka_volterra_log").problem.posed)
+    seen: list[tuple[int, float]] = []
+
+    def look(iteration: int, cost: float) -> bool:
+        seen.append((iteration, cost))
+        return iteration == 3
+
+    found = descend_in_box(scene.staged, scene.searched.guess, Box(), 60, 60.0, look=look)
+    assert [k for k, _ in seen] == [0, 1, 2, 3]
+    assert [c for _, c in seen] == sorted((c for _, c in seen), reverse=True)
+    assert found.cost == seen[-1][1]
+    assert found.evaluations["jacobians"] >= 4
+
+
+def test_constraints_and_nodes_are_not_for_it() -> None:
+    problem = cf.problems.load("bellman").problem.posed
+    staged = cf.MultipleShooting(3).transcribe(problem, problem.guess)
+    assert not descends(staged)
+
+
+def test_without_time_it_returns_its_start() -> None:
+    problem = cf.problems.load("bellman").problem.posed
+    staged = cf.SingleShooting().transcribe(problem, problem.guess)
+    found = descend_in_box(staged, problem.guess, Box(), 10, 0.0)
+    assert found.theta == pytest.approx(problem.guess)
+
+
+def test_a_guess_at_which_states_are_next_to_nothing_does_not_keep_other_points_from_being_evaluated() -> None:
+    x, y, k1, k2, s = cf.symbols("x y k1 k2 s")
+    model = cf.Model({x: -k1 * x, y: k1 * x**2 - k2 * y}, parameters=[k1, k2, s], outputs={"seen": s * y})
+    times = np.linspace(0.5, 5.0, 10)
+    truth = {"k1": 1.0, "k2": 0.5, "s": 2.0}
+    initial = {"x": 1.0, "y": 0.0}
+    data = cf.simulate(model, truth, times, initial=initial)["seen"]
+    guess = {n: cf.Parameter(g, 1e-60, 1e3, "log") for n, g in (("k1", 1e-55), ("k2", 1.0), ("s", 1.0))}
+    experiment = cf.Experiment({"seen": data}, time=times, sigma=0.1, initial=initial)
+    problem = cf.Problem(model, experiment, parameters=guess)
+    scene = scene_of(problem.posed)
+    assert scene.cost(np.log(list(truth.values()))) < 1e-6
+    assert np.isfinite(scene.until(2.0).evaluate(np.log(list(truth.values()))).cost)

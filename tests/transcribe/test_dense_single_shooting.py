@@ -1,0 +1,134 @@
+"""The lean way to cost and rows is another way to the same numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit.integrate import IntegratorOptions
+from castfit.integrate.esdirk_binding import obstacle
+from castfit.problem.compiled_problem import Posed
+from castfit.transcribe.shooting_problem import ShootingProblem
+from castfit.transcribe.single_shooting import SingleShooting
+from tests.builders import everything
+
+pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+COARSE = IntegratorOptions("esdirk", 1e-6, 1e-8, watch_sensitivities=False)
+
+
+def staged_of(problem: cf.Problem | Posed) -> ShootingProblem:
+    return SingleShooting(COARSE).transcribe(problem, problem.posed.guess)
+
+
+def several(**noise) -> cf.Problem:
+    """Three experiments on two grids, of which each has another set of quantities; some expressions, and a prior."""
+    x, y, k, b, a = cf.symbols("x y k b a")
+    model = cf.Model({x: -k * x, y: k * x - b * y}, parameters=[k, b], outputs={"seen": x + 2 * y})
+    rng = np.random.default_rng(3)
+
+    def measured(time, **more):
+        values = {"seen": 1 + 0.1 * rng.standard_normal(len(time)), "y": 0.3 + 0.05 * rng.standard_normal(len(time))}
+        return cf.Experiment(values, time=time, **noise, **more)
+
+    first, second = [0.0, 1.0, 2.0, 4.0], [0.5, 1.0, 3.0]
+    return cf.Problem(
+        model,
+        [
+            measured(first, initial={"x": a, "y": 0.1}, name="low"),
+            measured(first, initial={"x": 3 * a**2, "y": cf.free(0.2, lower=0.01, upper=1.0)}, name="high"),
+            measured(second, initial={"x": 1.0, "y": a / 10}, parameters={"k": 0.7}, name="short"),
+        ],
+        parameters={
+            "k": cf.Parameter(0.5, 0.01, 10.0, scale="log"),
+            "b": cf.Parameter(0.3, 0.01, 10.0, scale="log", prior=cf.Normal(0.4, 0.2)),
+            "a": cf.Parameter(1.2, 0.1, 5.0),
+        },
+    )
+
+
+def driven() -> cf.Problem:
+    x, k, u = cf.symbols("x k u")
+    model = cf.Model({x: u - k * x}, parameters=[k], inputs=[u])
+    dose = cf.Input.piecewise_constant([0.0, 1.0, 2.5], [1.0, 0.0, 2.0])
+    data = {"x": [0.5, 0.6, 0.3, 0.8]}
+    return cf.Problem(
+        model, cf.Experiment(data, time=[0.5, 1.0, 2.0, 3.0], sigma=0.1, initial={"x": 0.0}, inputs={"u": dose}),
+        parameters={"k": 0.7},
+    )  # fmt: skip
+
+
+def algebraic() -> cf.Problem:
+    x, z, k = cf.symbols("x z k")
+    model = cf.Model({x: -k * z}, algebraic={z: z**3 + z - x}, parameters=[k])
+    data = {"x": [0.8, 0.6, 0.5], "z": [0.5, 0.4, 0.38]}
+    return cf.Problem(
+        model, cf.Experiment(data, time=[1.0, 2.0, 3.0], sigma=0.05, initial={"x": 1.0}), parameters={"k": 0.4}
+    )
+
+
+CASES = {
+    "known sigma": lambda: several(sigma=0.1),
+    "one sigma": several,
+    "sigmas of outputs": lambda: several(noise={"seen": cf.Gaussian(), "y": cf.LogNormal()}),
+    "robust": lambda: several(noise={"seen": cf.StudentT(0.1), "y": cf.Gaussian(0.1)}),
+    "driven": driven,
+    "algebraic": algebraic,
+    "one of each": lambda: everything(constraints=[], state_bounds={}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_agrees_but_for_rounding(name: str) -> None:
+    staged = staged_of(CASES[name]())
+    lean = staged.steep
+    assert lean is not None
+    rng, n = np.random.default_rng(2), staged.layout.n_theta
+    masks = [chain.row_mask.ravel() for chain in staged.layout.chains]
+    for _ in range(4):
+        v = np.clip(staged.start + 0.3 * rng.standard_normal(n), staged.lower, staged.upper)
+        other, at = lean.cost(v), staged.linearize(v)
+        assert at.ok
+        assert other == pytest.approx(at.cost, rel=1e-12)
+        lean.cost(v + 1e-3)  # another point between does not matter
+        rows = lean.rows(v)
+        assert rows is not None
+        u = np.concatenate([at.prior, *(c.r.ravel()[m] for c, m in zip(at.values, masks, strict=True))])
+        np.testing.assert_allclose(rows.u, u, rtol=1e-11, atol=1e-13)
+        E = [np.asarray(getattr(at.prior_jacobian, "dense", at.prior_jacobian))]
+        for chain, j, mask in zip(staged.layout.chains, at.jacobians, masks, strict=True):
+            E.append(np.zeros((mask.sum(), n)))
+            E[-1][:, chain.theta] = j.R_q.reshape(mask.size, -1)[mask]
+        np.testing.assert_allclose(rows.E, np.concatenate(E), rtol=1e-11, atol=1e-12 * np.abs(rows.E).max())
+        assert (rows.cost, rows.half_square) == pytest.approx((at.cost, at.half_square), rel=1e-12)
+
+
+def test_what_cannot_be_computed_has_no_cost() -> None:
+    x, k, b = cf.symbols("x k b")
+    model = cf.Model({x: x**2 - k}, parameters=[k])
+    data = cf.Experiment({"x": [0.5, 0.4]}, time=[1.0, 2.0], sigma=0.1, initial={"x": np.sqrt(1) * b**0.5})
+    staged = staged_of(cf.Problem(model, data, parameters={"k": 0.5, "b": 0.5}))
+    lean = staged.steep
+    assert lean is not None
+    assert lean.cost(staged.start) == pytest.approx(staged.evaluate(staged.start).cost, rel=1e-12)
+    for wrong in ([0.5, -1.0], [-20.0, 4.0]):  # no initial state; a pole
+        v = np.array(wrong)
+        assert not staged.evaluate(v).ok
+        assert lean.cost(v) is None
+        assert lean.rows(v) is None
+
+
+def test_copies_have_their_own() -> None:
+    staged = staged_of(several())
+    units = [10 * unit for unit in staged.units]
+    other = staged.with_units(units)
+    a, b = staged.steep, other.steep
+    assert a is not None
+    assert b is not None
+    assert b.cost(staged.start) == pytest.approx(other.evaluate(staged.start).cost, rel=1e-12)
+    assert b.cost(staged.start) != a.cost(staged.start)
+
+
+def test_problems_in_which_something_happens_go_the_long_way() -> None:
+    assert staged_of(everything()).steep is None
+    assert SingleShooting(IntegratorOptions("cvodes")).transcribe(several().posed, several().guess).steep is None
