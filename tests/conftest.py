@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,6 +31,25 @@ settings.register_profile(
 )
 settings.register_profile("explore", settings.get_profile("same"), derandomize=False, max_examples=100)
 settings.load_profile("explore" if EXPLORE else "same")
+
+
+@dataclass
+class Clock:
+    """The time that a test lets pass, in seconds."""
+
+    now: float = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Stop the clocks by which castfit keeps limits: time passes as the test says, however busy the machine is."""
+    shown, since, counted = Clock(), time.time(), time.perf_counter()
+    monkeypatch.setattr(time, "time", lambda: since + shown.now)
+    monkeypatch.setattr(time, "perf_counter", lambda: counted + shown.now)
+    return shown
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -25,41 +25,38 @@ TRANSCRIPTIONS = [cf.SingleShooting(), cf.MultipleShooting(3), cf.Collocation()]
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=lambda t: t.label)
 def test_a_start_whose_square_underflows_or_overflows_ends(transcription, value):
     """The natural level function divided by the square of the step, and then shortened the step by NaN for ever."""
-    began = time.perf_counter()
     result = cf.fit(decay_problem(), transcription, start={"k": value}, second_start=False, max_time=5.0)
-    assert time.perf_counter() - began < 8.0
     assert result.parameters["k"] == pytest.approx(0.378100, rel=1e-4) or not result.success
 
 
 @pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.GaussNewton("levenberg_marquardt"), cf.Ipopt()])
-@pytest.mark.parametrize("limit", [0.4, 1e-9])
-def test_max_time_holds_within_an_evaluation(monkeypatch, solver, limit):
-    """Every evaluation takes 0.1 s here; the start is far enough for step controls to try several points."""
+@pytest.mark.parametrize("limit", [40.0, 1e-9])
+def test_max_time_holds_within_an_evaluation(monkeypatch, clock, solver, limit):
+    """Every evaluation takes 10 s here; the start is far enough for step controls to try several points."""
     plain = ShootingProblem._integrate
 
     def slow(self, *arguments):
-        time.sleep(0.1)
+        clock.sleep(10.0)
         return plain(self, *arguments)
 
     monkeypatch.setattr(ShootingProblem, "_integrate", slow)
-    began = time.perf_counter()
     result = cf.fit(lotka_volterra((2.5, 0.1, 4.0, 3.0)), cf.MultipleShooting(5), solver, max_time=limit)
-    assert time.perf_counter() - began < limit + 1.0
+    assert limit < clock.now <= limit + 30.0
     assert result.status is Status.MAX_TIME
     assert np.isfinite(result.chi2)
 
 
-def test_max_time_holds_in_refinement_and_at_the_start(monkeypatch):
+def test_max_time_holds_in_refinement_and_at_the_start(monkeypatch, clock):
     import castfit.transcribe.collocation as module
 
     def late(*arguments):
-        time.sleep(0.3)
+        clock.sleep(30.0)
         look()
         return plain(*arguments)
 
     plain = module.estimated_errors
     monkeypatch.setattr(module, "estimated_errors", late)
-    result = cf.fit(decay_problem(), max_time=0.25)
+    result = cf.fit(decay_problem(), max_time=25.0)
     assert result.status is Status.MAX_TIME
     assert "not checked" in result.message
     assert result.parameters["k"] == pytest.approx(0.3781, rel=1e-3)

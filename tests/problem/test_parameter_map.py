@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 
 import casadi as ca
 import numpy as np
@@ -292,7 +291,5 @@ def test_many_experiments_share_the_functions_of_an_expression():
     experiments = [
         cf.Experiment({"x": [0.5]}, time=[1.0], parameters={"k": law}, initial={"x": 1.0}) for _ in range(300)
     ]
-    began = time.perf_counter()
     problem = Problem(decay_model(), experiments, parameters={"s": 1.0, "r": Parameter(0.1, fixed=True)})
     assert len({id(c.link.parts[0].first) for c in problem.conditions}) == 1
-    assert time.perf_counter() - began < 10.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -33,12 +32,6 @@ auto = pytest.mark.parametrize("homotopy", ["auto", "never"])
 
 def staged(problem, transcription=None):
     return (transcription or MultipleShooting(10)).transcribe(problem, problem.guess)
-
-
-def wait(now, seconds, *, at) -> None:
-    """Let time pass in one iteration."""
-    if now.iteration == at:
-        time.sleep(seconds)
 
 
 def ellipse(start: float) -> Formula:
@@ -331,10 +324,10 @@ def test_the_first_optimum_is_returned_if_nothing_better_is_found():
     assert np.isclose(states[-1].v[0], alone.v[0], atol=1e-4)
 
 
-@pytest.mark.parametrize("limits", [{"max_iter": 12}, {"max_time": 0.2}])
-def test_a_search_for_something_better_that_is_cut_short_ends_at_the_optimum(limits):
+@pytest.mark.parametrize("limits", [{"max_iter": 12}, {"max_time": 20.0}])
+def test_a_search_for_something_better_that_is_cut_short_ends_at_the_optimum(clock, limits):
     solver = cf.GaussNewton(max_iter=limits.get("max_iter", 400))
-    control = Control(limits.get("max_time", np.inf), callback=lambda now: wait(now, 0.25, at=12))
+    control = Control(limits.get("max_time", np.inf), callback=lambda now: clock.sleep(25.0 * (now.iteration == 12)))
     solved = solver.solve(ellipse(1.3), control)
     assert solved.status is Status.CONVERGED
     assert np.isclose(solved.v[0], 1.617, atol=0.01)
@@ -479,9 +472,9 @@ def test_an_exception_in_the_callback_reaches_the_caller():
 
 
 @pytest.mark.parametrize("homotopy", ["auto", "always"])
-def test_time_limit_holds_everywhere(homotopy):
+def test_time_limit_holds_everywhere(clock, homotopy):
     at = staged(lotka_volterra())
-    control = Control(max_time=2.0, callback=lambda now: wait(now, 2.1 - now.seconds, at=3))
+    control = Control(max_time=2.0, callback=lambda now: clock.sleep(2.1 * (now.iteration == 3)))
     solved = cf.GaussNewton(homotopy=homotopy).solve(at, control)
     assert solved.status is Status.MAX_TIME
     assert solved.iterations == 3

@@ -137,7 +137,7 @@ def test_a_result_is_examined_as_it_is() -> None:
 def test_time_is_kept() -> None:
     told: list[str] = []
     found = cf.doctor(problems.load("stat5").problem, max_time=1.0, callback=told.append)
-    assert found.time < 30  # a check that has begun is finished
+    assert found.time < 120  # a check that has begun is finished
     assert told[0] == "fit"
     assert len(found.lines) == 12
 

@@ -179,7 +179,6 @@ def test_limits_end_the_search():
     assert len(search(max_eval=10).searches) == 0
     quick = search(max_eval=1e9, max_time=0.5)
     assert quick.reason == "The time limit was reached."
-    assert quick.time < 5
     assert quick.best is not None
     reached = search(vtr=1e9)
     assert reached.reason == "The value to reach was reached."

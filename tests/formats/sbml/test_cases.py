@@ -22,7 +22,7 @@ import castfit as cf
 
 FOLDER = os.environ.get("CASTFIT_SBML_CASES", "")
 CASES = sorted(p.name for p in Path(FOLDER).iterdir() if (p / f"{p.name}-settings.txt").is_file()) if FOLDER else []
-SECONDS = 2.0  # for reading and building
+SECONDS = 60.0  # for reading and building, which two are enough for
 
 
 def settings_of(folder: Path) -> dict[str, str]:
