@@ -14,8 +14,8 @@ import numpy as np
 
 from castfit._support.status import check
 from castfit._support.text_tables import Sheet
-from castfit.densities.noise.base import Noise
 from castfit.densities.noise.counts import Poisson
+from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.drive.uncertainty.refits.coverage import CoverageResult, coverage

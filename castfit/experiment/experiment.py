@@ -17,7 +17,7 @@ from castfit._support.arguments import named, real, reals, text
 from castfit._support.bounds import both_bounds, bound_mistakes
 from castfit._support.reprs import brief, listed, one_line
 from castfit._support.status import InputError, check, suggest, unknown_names
-from castfit.densities.noise.base import Noise
+from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.densities.noise.unknown import Unknown
 from castfit.densities.priors import PriorDistribution, contradictions, prior_mistakes

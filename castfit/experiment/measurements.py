@@ -14,7 +14,7 @@ import numpy as np
 from castfit._support.arguments import is_one_of, named, real, reals, text
 from castfit._support.reprs import brief
 from castfit._support.status import suggest, unknown_names
-from castfit.densities.noise.base import Noise
+from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.densities.noise.unknown import Unknown
 

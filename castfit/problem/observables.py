@@ -16,7 +16,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Built
-from castfit.densities.noise.base import Noise
+from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.densities.noise.unknown import Unknown
 from castfit.experiment.events import symbols_of

@@ -9,8 +9,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.reprs import brief
-from castfit.densities.noise.base import Noise, pairs
-from castfit.densities.noise.density import Density, lower_triangular
+from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs
 from castfit.densities.noise.special import log1p_ratio, log_gamma, log_rising
 
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ import numpy as np
 
 from castfit._support.arguments import is_one_of, real, text
 from castfit._support.reprs import brief
-from castfit.densities.noise.base import Noise, pairs, positive
-from castfit.densities.noise.density import Density, lower_triangular, secant
+from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs, positive, secant
 from castfit.densities.noise.special import normal_tail
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import numpy as np
 from castfit._support.arguments import text
 from castfit._support.reprs import brief
 from castfit._support.status import check
-from castfit.densities.noise.base import Noise
-from castfit.densities.noise.density import Density
+from castfit.densities.noise.density import Density, Noise
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from castfit.densities.noise.base import Noise
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
+from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.densities.noise.likelihood import Likelihood
 from castfit.densities.noise.robust import Cauchy, Huber, Laplace, SoftL1, StudentT

@@ -24,8 +24,7 @@ import numpy as np
 from castfit._support.arguments import real, text
 from castfit._support.reprs import brief
 from castfit._support.status import check
-from castfit.densities.noise.base import Noise, pairs, positive
-from castfit.densities.noise.density import Density, lower_triangular, secant
+from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs, positive, secant
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array

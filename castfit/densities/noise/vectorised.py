@@ -19,7 +19,7 @@ from castfit.densities.noise.fisher_information import root_of_information
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
-    from castfit.densities.noise.base import Noise
+    from castfit.densities.noise.density import Noise
 
 
 class DensityFunctions:

@@ -20,7 +20,7 @@ from castfit.densities.noise.gaussian import Gaussian, LogNormal
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
-    from castfit.densities.noise.base import Noise
+    from castfit.densities.noise.density import Noise
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
     from castfit.solve.staged import StagedProblem

@@ -16,7 +16,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.status import check
-from castfit.densities.noise.base import Noise
+from castfit.densities.noise.density import Noise
 from castfit.densities.noise.models import Gaussian, Laplace, LogNormal
 from castfit.densities.noise.unknown import Unknown
 from castfit.densities.priors import (

@@ -13,8 +13,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.reprs import brief
-from castfit.densities.noise.base import Noise, pairs, positive
-from castfit.densities.noise.density import Density, lower_triangular, secant
+from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs, positive, secant
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
-from castfit.densities.noise.base import Noise
+from castfit.densities.noise.density import Noise
 from castfit.problem.compiled_problem import Posed
 from castfit.result.covariance import RANK_TOLERANCE
 
