@@ -35,6 +35,7 @@ from castfit.integrate.distributed import lanes_divided, worker_mistakes
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import Posable, Problem, kind_mistakes
 from castfit.result.result import Result
+from castfit.simulate.simulate import Nodes
 from castfit.solve.solution import Iteration
 
 if TYPE_CHECKING:
@@ -314,15 +315,20 @@ def _origin(
 
 def at_trajectory(problem: Posed, asked: Transcription, theta: Array, start: Result) -> Transcription:
     """Return the transcription with its states started at a result's nodes, if these are of the same experiments."""
-    if list(start.trajectories) != [c.name for c in problem.conditions]:
-        return asked
-    nodes = list(start.trajectories.values())
-    if any(known.states.shape[1] != len(problem.model.states) for known in nodes):
-        return asked
-    if any(known.times[-1] > c.end or not np.isfinite(known.states).all()
-           for known, c in zip(nodes, problem.conditions, strict=True)):  # fmt: skip
-        return asked
-    return started_from(problem, asked, theta, nodes) if isinstance(asked.states, str) else asked
+    nodes = nodes_of(problem, start)
+    return started_from(problem, asked, theta, nodes) if nodes and isinstance(asked.states, str) else asked
+
+
+def nodes_of(problem: Posed, result: Result) -> list[Nodes]:
+    """Return a result's trajectory, per experiment, where it is one of this problem, else nothing."""
+    nodes = list(result.trajectories.values())
+    fits = list(result.trajectories) == [c.name for c in problem.conditions] and all(
+        known.states.shape[1] == len(problem.model.states)
+        and known.times[-1] <= c.end
+        and bool(np.isfinite(known.states).all())
+        for known, c in zip(nodes, problem.conditions, strict=True)
+    )
+    return nodes if fits else []
 
 
 def _reporter(

@@ -1,7 +1,7 @@
 """Profile likelihoods: how the objective rises along one quantity when all others are fitted anew.
 
 In goes the result of a fit; out come limits of quantities (`profile`, `result`), of pairs (`contours`), of predictions
-(`bands`).  What is held is a target (`targets`, `predictions`, read by `reading`), put into the staged problem by
-`constrained_problem`; every run begins at the fit (`warm_start`), follows solutions (`continuation`, `corrector`,
-`points`) and reads limits and verdicts off them (`limits`, `cross_check`).  Read `profile` first, then `continuation`.
+(`bands`).  What is held is a target (`targets`, `predictions`, read by `reading`); every task begins at the fit
+(`tasks`), follows solutions (`continuation`, `corrector`) along branches, off which limits are read (`branches`).
+Read `profile` first, then `continuation`.
 """

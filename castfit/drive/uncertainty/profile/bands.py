@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy import optimize
@@ -27,18 +27,15 @@ from castfit._support.status import InputError, Status
 from castfit.drive.run.jobs import task, thaw
 from castfit.drive.run.loop import ProgressReport, carry_out
 from castfit.drive.run.options import RunOptions
+from castfit.drive.uncertainty.profile.branches import CROSSED, FAR, ZERO, Branch, Goal, at, joined, threshold
 from castfit.drive.uncertainty.profile.continuation import follow
-from castfit.drive.uncertainty.profile.limits import at, joined, threshold
-from castfit.drive.uncertainty.profile.points import CROSSED, FAR, ZERO, Branch, Goal
 from castfit.drive.uncertainty.profile.predictions import OfPrediction, PredictedOutput, prediction
-from castfit.drive.uncertainty.profile.warm_start import ProfileSetting, as_fitted, parts_along
+from castfit.drive.uncertainty.profile.tasks import ProfileSetting, as_fitted, parts_along
 from castfit.fit.methods import Solver, Transcription
+from castfit.problem.compiled_problem import Posed
 from castfit.result.bands import deviation
 from castfit.result.covariance import quantile
-
-if TYPE_CHECKING:
-    from castfit.problem.compiled_problem import Posed
-    from castfit.result.result import Result
+from castfit.result.result import Result
 
 _Parts = tuple[ProfileSetting, tuple[OfPrediction, ...], float]
 

@@ -23,13 +23,13 @@ are differences of first ones.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit._support.status import Status
-from castfit.drive.uncertainty.profile.corrector import ENDED
-from castfit.drive.uncertainty.profile.points import (
+from castfit.drive.uncertainty.profile.branches import (
     BEYOND,
     BOUND,
     CROSSED,
@@ -40,18 +40,13 @@ from castfit.drive.uncertainty.profile.points import (
     LOST,
     ZERO,
     Branch,
+    Followed,
+    Goal,
     Spot,
-    Traced,
     crossing,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from castfit._support.arrays import Array
-    from castfit.drive.uncertainty.profile.corrector import Tracer
-    from castfit.drive.uncertainty.profile.points import Goal
-    from castfit.drive.uncertainty.profile.targets import Target
+from castfit.drive.uncertainty.profile.corrector import ENDED, Tracer
+from castfit.drive.uncertainty.profile.targets import Target
 
 _MOST_BRANCHES = 8
 BETTER = 1e-2  # delta below minus this is another, better fit
@@ -71,7 +66,7 @@ _TRUSTED = 2.0  # times the last step: farther second derivatives are not truste
 _MOST_CHANGE = 3.0  # of a logarithm: no power changes an entry by a larger factor
 
 
-def follow(tracer: Tracer, target: Target, first: Spot, side: int, goal: Goal) -> Traced:
+def follow(tracer: Tracer, target: Target, first: Spot, side: int, goal: Goal) -> Followed:
     """Follow the solutions from one on, with the branches that take over."""
     found: list[Branch] = []
     valleys: list[Array] = []
@@ -87,14 +82,14 @@ def follow(tracer: Tracer, target: Target, first: Spot, side: int, goal: Goal) -
         valleys += walk.valleys
         worst = min(spots, key=lambda s: s.delta)
         if worst.delta < -BETTER:
-            return Traced(tuple(found), worst.theta, tuple(valleys))
+            return Followed(tuple(found), better=worst.theta, valleys=tuple(valleys))
         if landing is not None:
             if landing.delta < -BETTER:
-                return Traced(tuple(found), landing.theta, tuple(valleys))
+                return Followed(tuple(found), better=landing.theta, valleys=tuple(valleys))
             if start is first:
                 todo.append((landing, -way))
             todo.append((landing, way))
-    return Traced(tuple(found), None, tuple(valleys))
+    return Followed(tuple(found), valleys=tuple(valleys))
 
 
 class ProfileWalk:

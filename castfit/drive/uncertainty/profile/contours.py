@@ -34,21 +34,29 @@ from castfit.drive.run.jobs import task, thaw
 from castfit.drive.run.loop import ProgressReport, carry_out
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import STOPS
+from castfit.drive.uncertainty.profile.branches import (
+    CUT,
+    INTERRUPTED,
+    LIMIT,
+    Branch,
+    Goal,
+    Region,
+    Spot,
+    joined,
+    regions,
+)
 from castfit.drive.uncertainty.profile.continuation import follow
 from castfit.drive.uncertainty.profile.corrector import ENDED, Tracer
-from castfit.drive.uncertainty.profile.limits import LIMIT, Region, joined, regions
-from castfit.drive.uncertainty.profile.points import CUT, INTERRUPTED, Branch, Goal, Spot
 from castfit.drive.uncertainty.profile.predictions import OfPrediction
 from castfit.drive.uncertainty.profile.reading import owner, read_levels, read_targets
-from castfit.drive.uncertainty.profile.warm_start import ProfileSetting, anchored, as_fitted, parts_along
+from castfit.drive.uncertainty.profile.targets import Target
+from castfit.drive.uncertainty.profile.tasks import ProfileSetting, anchored, as_fitted, parts_along
 from castfit.fit.methods import Solver, Transcription
 from castfit.result.result import Result
+from castfit.solve.staged import StagedProblem
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from castfit.drive.uncertainty.profile.targets import Target
-    from castfit.solve.staged import StagedProblem
 
 _UNKNOWN = np.full((2, 2), np.nan)
 _STEPS = 2  # in which the root of the objective comes to that of the threshold
@@ -239,14 +247,6 @@ def _threshold(level: float, result: Result) -> float:
     return float(result.n_data * np.log1p(2.0 * ratio / result.dof))
 
 
-class _Lost(Exception):
-    """No fit with a value held succeeded where one is needed."""
-
-    def __init__(self, status: Status) -> None:
-        self.status = status
-        super().__init__(status.value)
-
-
 @dataclass(frozen=True, eq=False)
 class Half:
     """One half of a contour, beside the best fit on one side of the first quantity.
@@ -280,8 +280,6 @@ def half_line(
             return _Plane(setting, targets[0], targets[1], deadline).half(top, slices, which)
     except Stopped as end:
         return Half(status=end.status.value)
-    except _Lost as lost:
-        return Half(status=lost.status.value)
 
 
 def _halves(
@@ -376,7 +374,7 @@ class _Plane:
     def _begun(self, target: Target) -> tuple[Tracer, Target, Spot]:
         found = self.setting.begun(target, self.deadline)
         if isinstance(found, Status):
-            raise _Lost(found)
+            raise Stopped(found)
         return found
 
     def _held(self, tracer: Tracer, target: Target, at: Spot, c: float) -> Spot:
@@ -393,7 +391,7 @@ class _Plane:
                     break
                 h *= 0.25
             else:
-                raise _Lost(Status.STEP_TOO_SMALL)
+                raise Stopped(Status.STEP_TOO_SMALL)
             if not isinstance(found, Spot):
                 raise Stopped(found)
             at = found
@@ -407,7 +405,7 @@ class _Plane:
         tracer = replace(spine, staged=target.held(spine.staged, at.c), wrap=wrap, solves=0)
         found = anchored(tracer, self.second, at.v)
         if isinstance(found, Status):
-            raise _Lost(found)
+            raise Stopped(found)
         second, start = found
         if tip:
             return Region(start.c, start.c, (LIMIT, LIMIT))

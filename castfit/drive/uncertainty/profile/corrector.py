@@ -25,32 +25,27 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit._support.status import Status
 from castfit._support.time_limit import Stopped, watched
-from castfit.drive.uncertainty.profile.constrained_problem import bare, started
-from castfit.drive.uncertainty.profile.points import Spot
+from castfit.drive.uncertainty.profile.branches import Spot
+from castfit.drive.uncertainty.profile.targets import Target, bare, started
 from castfit.fit.attempt import has_states
+from castfit.fit.methods import Solver, Transcription
 from castfit.fit.verification import verify
+from castfit.problem.compiled_problem import Posed
 from castfit.result.covariance import residuals
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.homotopy import within_bounds
 from castfit.solve.solution import Control, Ledger, Solution, infeasibility
+from castfit.solve.staged import StagedProblem
 from castfit.solve.step_control import LineSearch
-from castfit.solve.subproblem import GAP, LocalProblem, small
+from castfit.solve.subproblem import GAP, LocalProblem, Step, small
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.drive.uncertainty.profile.targets import Target
-    from castfit.fit.methods import Solver, Transcription
-    from castfit.problem.compiled_problem import Posed
-    from castfit.solve.staged import StagedProblem
-    from castfit.solve.subproblem import Step
 
 ENDED = (Status.INTERRUPTED, Status.MAX_TIME)
 REGULARISATION = 1e-9
@@ -147,7 +142,7 @@ class Tracer:
     cost: float
     error: float
     wrap: Callable[[StagedProblem], StagedProblem]
-    deadline: float
+    deadline: float = np.inf
     solves: int = 0
     evaluations: Counter[str] = field(default_factory=Counter[str])
 

@@ -9,21 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit.densities.noise.gaussian import Gaussian
-from castfit.drive.uncertainty.profile.constrained_problem import Dress, Dressed, E, scaled_rows
-from castfit.drive.uncertainty.profile.targets import RowTarget
+from castfit.drive.uncertainty.profile.targets import Dressed, E, RowTarget, scaled_rows
 from castfit.experiment.experiment import Points
+from castfit.problem.compiled_problem import Posed
 from castfit.problem.observables import ObservedOutput
-from castfit.solve.staged import Evaluation
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.problem.compiled_problem import Posed
-    from castfit.solve.staged import Layout, StagedProblem
+from castfit.solve.staged import Evaluation, Layout, StagedProblem
 
 _APART = 1e-6  # relative differences of spreads by which added rows are told from each other
 
@@ -92,7 +87,7 @@ def augmented(posed: Posed, asked: Sequence[PredictedOutput]) -> Posed:
 
 
 @dataclass(frozen=True, eq=False)
-class PredictionRows(Dress):
+class PredictionRows:
     """The rows of predictions: none counts but the one that is held.
 
     places : per prediction (chain, stage, row)
@@ -108,7 +103,7 @@ class PredictionRows(Dress):
     z: float = 0.0
     w: float = 0.0
 
-    def on(self, at: E) -> E:
+    def __call__(self, at: E) -> E:
         """Return the evaluation with these rows as they count."""
         if not at.ok:
             return at
@@ -179,8 +174,8 @@ class OfPrediction(RowTarget):
 def _taken_apart(staged: StagedProblem) -> tuple[StagedProblem, PredictionRows]:
     """Return the problem inside one of `unheld` or of `OfPrediction.held`, and its rows."""
     assert isinstance(staged, Dressed)
-    assert isinstance(staged.dress, PredictionRows)
-    return staged.inner, staged.dress
+    assert isinstance(staged.change, PredictionRows)
+    return staged.inner, staged.change
 
 
 def prediction(label: str, asked: PredictedOutput, n: int) -> OfPrediction:

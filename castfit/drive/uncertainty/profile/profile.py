@@ -18,7 +18,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,22 @@ from castfit.drive.run.checkpoint import run_header
 from castfit.drive.run.loop import ProgressReport, carry_out
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import STOPS
+from castfit.drive.uncertainty.profile.branches import (
+    CUT,
+    INTERRUPTED,
+    Branch,
+    Followed,
+    Goal,
+    at,
+    joined,
+    merged,
+    threshold,
+)
 from castfit.drive.uncertainty.profile.continuation import BETTER
-from castfit.drive.uncertainty.profile.cross_check import patches
-from castfit.drive.uncertainty.profile.limits import joined, merged, threshold
-from castfit.drive.uncertainty.profile.points import Branch, Goal
 from castfit.drive.uncertainty.profile.reading import owner, read_levels, read_targets
 from castfit.drive.uncertainty.profile.result import Other, Profile, Profiles
 from castfit.drive.uncertainty.profile.targets import Target
-from castfit.drive.uncertainty.profile.tasks import Followed, from_there, one_side
-from castfit.drive.uncertainty.profile.warm_start import ProfileSetting, parts_along
+from castfit.drive.uncertainty.profile.tasks import ProfileSetting, follow_target, parts_along
 from castfit.fit.fit import fit
 from castfit.fit.methods import Solver, Transcription
 from castfit.problem.compiled_problem import Posed
@@ -51,6 +58,7 @@ from castfit.result.result import Result
 
 _RESTARTS = 5
 _PATCHES = 2  # rounds in which profiles are compared with points of the others
+_BELOW = 0.05  # of the highest threshold: what is lower by less may be interpolation
 _SAME = 1e-2  # of -2 log L: optima closer than that are one
 
 
@@ -262,18 +270,17 @@ class _Session:
             targets = read_targets(best, self.posed, names, [])
             setting = ProfileSetting.at(best, self.posed, self.transcription, self.solver, targets)
             work = self.run.freeze("profile", "problem, transcription and solver", (setting, targets, self.goal))
-            total = 2 * len(targets)
-            whole = {i: (one_side, (work, i // 2, 1 if i % 2 else -1, self.run.deadline)) for i in range(total)}
+            whole = {i: (work, i // 2, 1 if i % 2 else -1, self.run.deadline) for i in range(2 * len(targets))}
             sides, stopped = self._round(targets, whole, generation)
             for _ in range(_PATCHES):
                 if stopped is not None or _first_better(sides) is not None:
                     break
-                lower = patches(targets, sides, self.goal.top)
-                more = {max(sides) + 1 + n: (from_there, (work, k, theta, self.run.deadline))
-                        for n, (k, theta) in enumerate(lower)}  # fmt: skip
-                self.target_of |= {i: k for i, (k, _) in zip(more, lower, strict=True)}
-                if not more:
+                lower = _passed_below(targets, sides, self.goal.top)
+                if not lower:
                     break
+                keys = range(max(sides) + 1, max(sides) + 1 + len(lower))
+                self.target_of |= {i: k for i, (k, _) in zip(keys, lower, strict=True)}
+                more = {i: (work, k, theta, self.run.deadline) for i, (k, theta) in zip(keys, lower, strict=True)}
                 found, stopped = self._round(targets, more, generation)
                 sides |= found
             better = _first_better(sides)
@@ -304,11 +311,11 @@ class _Session:
         return found if found.success else None
 
     def _round(
-        self, targets: Sequence[Target], work: Mapping[int, tuple[Any, tuple[Any, ...]]], generation: int
+        self, targets: Sequence[Target], work: Mapping[int, tuple[Any, ...]], generation: int
     ) -> tuple[dict[int, Followed | None], Status | None]:
         """Run tasks; sides 2k and 2k + 1 are those of target k, what comes later are branches from elsewhere."""
         sides: dict[int, Followed | None] = dict.fromkeys(work)
-        tasks: deque[tuple[int, tuple[Any, ...]]] = deque((i, arguments) for i, (_, arguments) in work.items())
+        tasks: deque[tuple[int, tuple[Any, ...]]] = deque(work.items())
 
         def enter(i: int, outcome: Any) -> ProgressReport | None:
             if isinstance(outcome, InputError):
@@ -332,8 +339,7 @@ class _Session:
             if known is not None and any(key == i for key, _ in tasks):
                 _drop(tasks, {i})
                 self._enter(i, known, sides, tasks)
-        functions = {function for function, _ in work.values()}
-        stopped = carry_out(self.run, functions.pop(), tasks, enter, limit=np.inf) if functions else None
+        stopped = carry_out(self.run, follow_target, tasks, enter, limit=np.inf) if work else None
         finds = [i for i, f in sides.items() if f is not None and f.better is not None]
         if finds:  # what comes after the first of them was followed or not, as workers happened to be free
             sides = {i: f if i <= min(finds) else None for i, f in sides.items()}
@@ -357,11 +363,10 @@ class _Session:
         out: dict[str, Profile] = {}
         for k, target in enumerate(targets):
             both = [sides.get(2 * k), sides.get(2 * k + 1)]
-            have = [f for f in both if f is not None and f.branches]
-            if have:
-                beside = [sides[i] for i, of in self.target_of.items() if of == k and i in sides]
-                more = [branch for f in beside if f is not None for branch in f.branches]
-                out[target.name] = _assembled(best, target, both, have[0], thresholds, more)
+            if any(f is not None and f.branches for f in both):
+                beside = [branch for i, of in self.target_of.items() if of == k and (f := sides.get(i)) is not None
+                          for branch in f.branches]  # fmt: skip
+                out[target.name] = _assembled(best, target, both, beside, thresholds)
         return out
 
     def others(self, best: Result, sides: Mapping[int, Followed | None]) -> tuple[Other, ...]:
@@ -396,34 +401,29 @@ def _close(a: Mapping[str, float], b: Mapping[str, float]) -> bool:
 
 
 def _assembled(
-    best: Result,
-    target: Target,
-    both: Sequence[Followed | None],
-    have: Followed,
+    best: Result, target: Target, both: Sequence[Followed | None], beside: Sequence[Branch],
     thresholds: Mapping[str, float],
-    beside: Sequence[Branch],
-) -> Profile:
+) -> Profile:  # fmt: skip
     """Put both sides of a target together; a side that is missing ends at the estimate."""
-    halves: list[Branch] = []
-    more: list[Branch] = list(beside)
-    for which, side in enumerate(both):
-        if side is None or not side.branches:
-            centre = have.branches[0]
-            at = int(np.argmin(np.abs(centre.c - have.estimate)))
-            cut = "interrupted" if side is not None and side.status else "cut off"
-            ends = (cut, "start") if which == 0 else ("start", cut)
-            only = (centre.c[[at]], centre.delta[[at]], centre.slope[[at]], centre.theta[[at]])
-            halves.append(Branch(*only, ends))
-        else:
-            halves.append(side.branches[0])
-            more += side.branches[1:]
-    branches = (joined(halves[0], halves[1]), *merged(more))
+    below, above = both
+    if below is not None and below.branches:
+        have = below
+        own = replace(below.branches[0], ends=(below.branches[0].ends[0], _why_missing(above)))
+        own = joined(below.branches[0], above.branches[0]) if above is not None and above.branches else own
+    else:
+        assert above is not None
+        have, own = above, replace(above.branches[0], ends=(_why_missing(below), above.branches[0].ends[1]))
+    more = [branch for side in both if side is not None for branch in side.branches[1:]]
     estimate = float(target.natural(np.array(have.estimate)))
     linear = {key: _linear(best, target, have, float(key), top) for key, top in thresholds.items()}
     return Profile(
         target.name, target.kind, "log" if target.log else "linear", estimate, have.curvature, best.names,
-        tuple(bool(x) for x in best.log), dict(thresholds), linear, branches,
+        tuple(bool(x) for x in best.log), dict(thresholds), linear, (own, *merged([*beside, *more])),
     )  # fmt: skip
+
+
+def _why_missing(side: Followed | None) -> str:
+    return INTERRUPTED if side is not None and side.status else CUT
 
 
 def _linear(best: Result, target: Target, at: Followed, level: float, top: float) -> tuple[float, float]:
@@ -445,3 +445,40 @@ def _message(stopped: Status | None, sides: Mapping[int, Followed | None], n_tar
     said = [STOPS[stopped]] if stopped is not None else []
     said += [count, *(f"Not followed: {why}." for why in lost), *([trouble] if trouble else [])]
     return " ".join(said)
+
+
+def _passed_below(
+    targets: Sequence[Target], sides: Mapping[int, Followed | None], top: float
+) -> list[tuple[int, Array]]:
+    """Return from where to follow again: a target's position, and theta at the point farthest below its curve.
+
+    Along the profile of one quantity every other one takes values too: whatever a profile passed is an upper bound of
+    all others.  Where it is below the curve of that other one, another optimum is lower than the one that was followed,
+    although that one never ended: a kink that no step along the curve can notice.
+    """
+    points = [
+        (theta, float(delta))
+        for side in sides.values()
+        if side is not None
+        for branch in side.branches
+        for theta, delta in zip(branch.theta, branch.delta, strict=True)
+        if delta <= top
+    ]
+    out: list[tuple[int, Array]] = []
+    for k, target in enumerate(targets):
+        both = [sides.get(2 * k), sides.get(2 * k + 1)]
+        if any(side is None or not side.branches for side in both):
+            continue
+        below, above = (side.branches for side in both if side is not None)
+        curves = [joined(below[0], above[0]), *below[1:], *above[1:]]
+        c = np.array([target.coordinate_of(theta) for theta, _ in points])
+        known = np.isfinite(c)
+        if not known.any():
+            continue
+        height = np.min([at(curve, np.where(known, c, np.nan)) for curve in curves], axis=0)
+        height = np.where(np.isfinite(height), height, top)  # where it was not followed, as it is excluded there
+        deficit = np.where(known, height - np.array([delta for _, delta in points]), 0.0)
+        worst = int(np.argmax(deficit))
+        if deficit[worst] > _BELOW * top:
+            out.append((k, points[worst][0]))
+    return out

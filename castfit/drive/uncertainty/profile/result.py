@@ -7,36 +7,65 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from castfit._support.arguments import real, text
 from castfit._support.arrays import Array
-from castfit._support.json_codec import rebuilt
+from castfit._support.json_codec import rebuilt, rebuilt_fields
 from castfit._support.renamed import renamed, renamed_attribute
 from castfit._support.status import InputError, suggest
 from castfit._support.text_tables import Sheet
 from castfit._support.views import views
 from castfit.drive.run.run_result import SavedResult
-from castfit.drive.uncertainty.profile.limits import (
-    AT_BOUND,
-    BOUNDED,
-    FLAT,
-    OPEN,
+from castfit.drive.uncertainty.profile.branches import (
+    BOUND,
+    CROSSED,
+    CUT,
+    FAR,
+    INTERRUPTED,
+    JUMP,
+    LIMIT,
+    ZERO,
+    Branch,
     Region,
-    Side,
     at,
     envelope,
-    judge,
     regions,
 )
-from castfit.drive.uncertainty.profile.points import Branch
 from castfit.result.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+BOUNDED = "bounded"
+OPEN = "open"
+FLAT = "flat"
+AT_BOUND = "at a bound"
+UNFINISHED = "unfinished"
+NOT_REPRODUCED = "not reproduced"
+
+_APART = ("profiles", "best", "header")  # what is saved of profiles besides how the run ended
+_FLAT = 1e-3  # of the threshold: an objective that rises by less does not rise
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a profile at one level.
+
+    kind : "bounded", "open", "flat", "at a bound", "unfinished" or "not reproduced".  "flat" is open where the
+        objective does not rise at all: nothing in data and model tells values apart.  "not reproduced" is a limit, or
+        a bound, where the model integrated with error control has another objective.
+    limit : the confidence limit; infinite where it is open or flat, the bound where that holds, NaN where it is unknown
+    followed : how far values were followed
+    """
+
+    kind: str
+    limit: float
+    followed: float
+    sentence: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,24 +232,45 @@ class Profile:
         return near[0] if near else min(found, key=lambda r: min(abs(r.lower - centre), abs(r.upper - centre)))
 
     def _side(self, region: Region, which: int, level: float | None) -> Side:
-        key = self._key(level)
-        c = region.upper if which else region.lower
-        inside = self._envelope[0] >= c if which == 0 else self._envelope[0] <= c
-        centre = float(np.log(self.estimate)) if self.scale == "log" else self.estimate
-        side = (self._envelope[0] <= centre) if which == 0 else (self._envelope[0] >= centre)
-        risen = float(np.max(self._envelope[1][inside & side], initial=0.0))
-        value = float(self._natural(np.array(c)))
-        return judge(
-            self.name,
-            below=which == 0,
-            log=self.scale == "log",
-            end=region.ends[which],
-            value=value,
-            risen=risen,
-            top=self.thresholds[key],
-            level=float(key),
-            reproduced=all(branch.reproduced(c, self.thresholds[key]) for branch in self.branches),
+        """Put into words how a region ends below (0) or above (1)."""
+        key, name, log, end = self._key(level), self.name, self.scale == "log", region.ends[which]
+        c, top, percent = (region.lower, region.upper)[which], self.thresholds[key], f"{100 * float(key):g} %"
+        toward = -1.0 if which == 0 else 1.0
+        centre = float(np.log(self.estimate)) if log else self.estimate
+        held, value = toward * self._envelope[0], float(self._natural(np.array(c)))
+        way = (held >= toward * centre) & (held <= toward * c)
+        risen = float(np.max(self._envelope[1][way], initial=0.0))
+        side, least, to = (("below", "at least", "down to"), ("above", "at most", "up to"))[which]
+        infinity = 0.0 if end == ZERO or (log and which == 0) else toward * np.inf
+        reproduced = all(branch.reproduced(c, top) for branch in self.branches)
+        if not reproduced and end in (LIMIT, JUMP, CROSSED, BOUND):
+            sentence = (
+                f"{name} is not known {side}: integrated with error control the model has another objective at "
+                f"{value:.5g}; choose finer elements or a tighter integrator."
+            )
+            return Side(NOT_REPRODUCED, np.nan, value, sentence)
+        if end in (LIMIT, JUMP, CROSSED):
+            how = " (where another optimum takes over)" if end == JUMP else ""
+            return Side(BOUNDED, value, value, f"{name} is {least} {value:.5g} ({percent}){how}.")
+        if end == BOUND:
+            told = "" if risen >= _FLAT * top else ", and say nothing about it on the way"
+            sentence = f"{name}: the data do not exclude values {to} its bound {value:.5g}{told}."
+            return Side(AT_BOUND, value, value, sentence)
+        if end in (FAR, ZERO) and risen < _FLAT * top:
+            sentence = f"{name} is open {side}: the objective does not rise, as far as it was followed ({value:.3g})."
+            return Side(FLAT, infinity, value, sentence)
+        if end in (FAR, ZERO):
+            part = f"{risen:.2g} of the {top:.3g} that would exclude a value"
+            sentence = f"{name} is open {side}: followed to {value:.3g}, the objective has risen by {part}."
+            return Side(OPEN, infinity, value, sentence)
+        why = {
+            CUT: "the time was over",
+            INTERRUPTED: "it was interrupted",
+        }.get(end, "no fit with the value held succeeded beyond")
+        sentence = (
+            f"{name} is not known {side} {value:.5g}: {why}; the objective has risen by {risen:.2g} of {top:.3g}."
         )
+        return Side(UNFINISHED, np.nan, value, sentence)
 
 
 @dataclass(frozen=True)
@@ -337,7 +387,11 @@ class Profiles(SavedResult, Mapping[str, Profile]):
         return views().plots.profiles(self, path)
 
     def _records(self) -> Iterable[Mapping[str, Any]]:
-        return [{"profiles": list(self.profiles.values())}, {"best": self.best}, {"end": _End.of(self)}]
+        return [
+            {"profiles": list(self.profiles.values())},
+            {"best": self.best},
+            {"end": {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _APART}},
+        ]
 
     @classmethod
     def _restored(cls, header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Profiles | None:
@@ -347,8 +401,8 @@ class Profiles(SavedResult, Mapping[str, Profile]):
         if not {"profiles", "best", "end"} <= content.keys():
             return None
         found = [rebuilt(Profile, entry) for entry in content["profiles"]]
-        end = cast("_End", rebuilt(_End, content["end"]))
-        return cls({p.name: p for p in found}, rebuilt(Result, content["best"]), header=header, **vars(end))
+        end = rebuilt_fields(cls, {name: value for name, value in content["end"].items() if name not in _APART})
+        return cls(profiles={p.name: p for p in found}, best=rebuilt(Result, content["best"]), header=header, **end)
 
     def _sheet(self, level: float | None = None) -> Sheet:
         rows: list[tuple[str, ...]] = []
@@ -395,28 +449,6 @@ class Profiles(SavedResult, Mapping[str, Profile]):
         rows = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in sheet.rows)
         rest = "<br>".join(escape(line) for line in self.summary().splitlines()[len(sheet.rows) + 3 :])
         return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table><p>{rest}</p>"
-
-
-@dataclass(frozen=True)
-class _End:
-    """What is saved of profiles besides the curves and the best fit."""
-
-    improved: float
-    optima: tuple[Other, ...]
-    by: str
-    message: str
-    complete: bool
-    time: float
-    solves: int
-    evaluations: Mapping[str, int]
-    transcription: str
-    solver: str
-
-    @classmethod
-    def of(cls, found: Profiles) -> _End:
-        """Take it from profiles."""
-        values: dict[str, Any] = {f.name: getattr(found, f.name) for f in fields(cls)}
-        return cls(**values)
 
 
 def _interval(low: float, high: float) -> str:

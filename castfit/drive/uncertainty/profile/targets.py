@@ -1,23 +1,108 @@
 """What can be profiled: quantities, unknown sigmas, expressions; how each is held, and where it is at a point.
 
-Notation: c is the coordinate, the value that is held, or its logarithm where steps are taken in that.
+The staged problem is built once; c, the coordinate, changes from point to point: the value that is held, or its
+logarithm where steps are taken in that.  What holds costs nothing to change:
+
+    a quantity       its bounds, moved together
+    a sigma          the rows of its group, divided by the number instead of the most likely sigma
+    an expression    one more row,  w (g(theta) - c),  so steep that g is c up to a millionth of its own uncertainty
+    a prediction     the same row, but among those of the data (see castfit.drive.uncertainty.profile.predictions)
+
+The rows that hold are no part of the objective: at the solution theirs is the only cost that is taken off, so that the
+rest is the profile at the g that was reached, whatever w (Kreutz, Raue and Timmer 2012).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
-from castfit.drive.uncertainty.profile.constrained_problem import Dressed, FixedSigma, Tie
+from castfit._support.arrays import Array
+from castfit._support.sparse_rows import below, sparse_rows
+from castfit.problem.parameter_map import MappedExpressions
+from castfit.solve.staged import Evaluation, Failure, Layout, Linearization, StagedProblem, locked
 
-if TYPE_CHECKING:
-    from castfit.problem.parameter_map import MappedExpressions
-    from castfit.solve.staged import Array, Evaluation, StagedProblem
+E = TypeVar("E", bound=Evaluation)
 
 _STIFF = 1e3  # of the row that holds an expression, relative to the expression's own curvature
+
+
+class Dressed(StagedProblem):
+    """A staged problem whose evaluations and linearizations are changed; all else it shares with the one inside.
+
+    It has no exact Hessian, as what is held has a curvature of its own.
+    """
+
+    def __init__(self, inner: StagedProblem, change: Callable[[Any], Any]) -> None:
+        self.inner, self.change = inner, change
+        self.layout, self.signal, self.least_sigma = inner.layout, inner.signal, inner.least_sigma
+        self.lower, self.upper, self.scale, self.start = inner.lower, inner.upper, inner.scale, inner.start
+        self.least_squares, self.forgiving = inner.least_squares, inner.forgiving
+        self.integrated, self.jitter, self.eliminated = inner.integrated, inner.jitter, inner.eliminated
+
+    def evaluate(self, v: Array) -> Evaluation:
+        """Return the values of all functions at v."""
+        return self.change(self.inner.evaluate(v))
+
+    def linearize(self, v: Array) -> Linearization:
+        """Return values and Jacobian blocks at v."""
+        return self.change(self.inner.linearize(v))
+
+    def data_sizes(self) -> tuple[Array, ...]:
+        """Return the size of every measured value in its own standard deviation."""
+        return self.inner.data_sizes()
+
+    def coarse(self) -> StagedProblem:
+        """Return the same problem with functions of lower accuracy."""
+        return self._around(self.inner.coarse())
+
+    def explicit(self) -> StagedProblem:
+        """Return the same problem in which all of theta is searched."""
+        return self._around(self.inner.explicit())
+
+    def explain(self, v: Array) -> str:
+        """Say where and why the functions could not be evaluated at v."""
+        return self.inner.explain(v)
+
+    def _around(self, inner: StagedProblem) -> StagedProblem:
+        if inner is self.inner:
+            return self
+        other = copy(self)
+        other.inner = inner
+        other.eliminated = inner.eliminated
+        return other
+
+
+def bare(staged: StagedProblem) -> StagedProblem:
+    """Return a staged problem without what was done to it."""
+    return bare(staged.inner) if isinstance(staged, Dressed) else staged
+
+
+def started(staged: StagedProblem, v: Array) -> StagedProblem:
+    """Return a staged problem with another start (n_v,)."""
+    other = copy(staged)
+    other.start = locked(v)
+    return other
+
+
+def scaled_rows(at: E, factors: Sequence[Array], shift: Sequence[Array] | None = None) -> E:
+    """Return an evaluation with rows, and their derivatives, multiplied; what is then added moves only the rows."""
+    added = [0.0] * len(factors) if shift is None else shift
+    values = tuple(replace(of, r=of.r * f + s) for of, f, s in zip(at.values, factors, added, strict=True))
+    changed = replace(at, values=values)
+    if not isinstance(changed, Linearization):
+        return changed
+    jacobians = tuple(
+        replace(j, R_s=j.R_s * f[..., None], R_w=j.R_w * f[..., None], R_q=j.R_q * f[..., None])
+        for j, f in zip(changed.jacobians, factors, strict=True)
+    )
+    return replace(changed, jacobians=jacobians)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +200,18 @@ class OfSigma(Target):
 
     def held(self, staged: StagedProblem, c: float) -> StagedProblem:
         """Return the staged problem with the sigma known."""
-        return Dressed(staged, FixedSigma(staged.layout, self.group, float(np.exp(c))))
+        return Dressed(staged, partial(self._fixed, staged.layout, float(np.exp(c))))
+
+    def _fixed(self, layout: Layout, sigma: float, at: E) -> E:
+        """Divide the rows of the group by sigma; the cost is  n log sigma + SSE / (2 sigma^2) - n / 2."""
+        if not at.ok:
+            return at
+        found, size = float(at.sigma[self.group]), int(layout.group_sizes[self.group])
+        known = at.sigma.copy()
+        known[self.group] = sigma
+        excess = at.excess + float(size * np.log(sigma / found))
+        factors = [np.where(chain.group == self.group, found / sigma, 1.0) for chain in layout.chains]
+        return scaled_rows(replace(at, sigma=known, excess=excess), factors)
 
     @property
     def moves_constants(self) -> bool:
@@ -166,7 +262,24 @@ class ExpressionTarget(RowTarget):
 
     def held(self, staged: StagedProblem, c: float) -> StagedProblem:
         """Return the staged problem with the row."""
-        return Dressed(staged, Tie(staged.layout, self.value, c, self.weight))
+        return Dressed(staged, partial(self._tied, staged.layout, c))
+
+    def _tied(self, layout: Layout, c: float, at: E) -> E:
+        """Add the row to the priors, as the last."""
+        if not at.ok:
+            return at
+        g, slope = self.value(layout.theta(at.v))
+        if not (np.isfinite(g) and np.isfinite(slope).all()):
+            failure = Failure(layout.chains[0].name, 0, "expression", "the expression held is not finite")
+            return replace(at, failures=(failure,))
+        return replace(
+            at,
+            prior=np.append(at.prior, self.weight * (g - c)),
+            prior_jacobian=below(
+                [sparse_rows(at.prior_jacobian), sparse_rows(self.weight * np.atleast_2d(slope))], slope.size
+            ),
+            prior_curved=None if at.prior_curved is None else np.append(at.prior_curved, True),
+        )
 
     def coordinate(self, at: Evaluation, held: StagedProblem) -> float:
         """Return the expression at the point, which is where it is held up to a millionth."""

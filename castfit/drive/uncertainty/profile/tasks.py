@@ -1,10 +1,12 @@
-"""The tasks of a run of profiles: one side of one quantity, wherever it is followed."""
+"""The tasks of a run of profiles, and what all of them start from: the staged problem, and the best fit in it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,91 +14,167 @@ from castfit._support.arrays import Array
 from castfit._support.status import Status
 from castfit._support.time_limit import Stopped, watched
 from castfit.drive.run.jobs import task, thaw
+from castfit.drive.uncertainty.profile.branches import Followed, Goal, Spot
 from castfit.drive.uncertainty.profile.continuation import follow
-from castfit.drive.uncertainty.profile.corrector import Tracer
-from castfit.drive.uncertainty.profile.points import Branch, Goal, Spot, Traced
-from castfit.drive.uncertainty.profile.targets import Target
-from castfit.drive.uncertainty.profile.warm_start import ProfileSetting
-from castfit.fit.attempt import has_states, with_states
+from castfit.drive.uncertainty.profile.corrector import Tracer, misfit
+from castfit.drive.uncertainty.profile.predictions import OfPrediction, PredictedOutput, augmented, unheld
+from castfit.drive.uncertainty.profile.targets import Target, bare
+from castfit.fit.attempt import has_states, started_from, with_states
+from castfit.fit.fit import nodes_of
+from castfit.fit.methods import Solver, Transcription, parts_from
+from castfit.problem.compiled_problem import Posed
+from castfit.result.result import Result
+from castfit.simulate.simulate import Nodes
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.solve.solution import Control
+from castfit.solve.staged import StagedProblem
+from castfit.transcribe.collocation import Collocation
+from castfit.transcribe.single_shooting import SingleShooting
 
-Parts = tuple[ProfileSetting, tuple[Target, ...], Goal]
+_ROUNDS = 8  # of refinement
+_ITERATIONS = 40  # from the solution back to it
+_STIFFENED = 4  # rounds in which the row that holds an expression finds its weight
+_ALONG = 1e-6  # tolerance of elements, if none is given
+_PROBE = 1e-3  # of a target's scale: the step by which derivatives at the best fit are found
 
 
-@dataclass(frozen=True, eq=False)
-class Followed:
-    """What following one side of a quantity gave.
+@dataclass(eq=False)
+class ProfileSetting:
+    """A problem, a method and a solution from which profiles start.
 
-    branches : that of the best fit first; none where not even the best fit could be repeated
-    estimate, curvature : coordinate of the best fit, and second derivative of the objective there
-    better : (n_theta,) where a better fit was found
-    valleys : theta where the objective had other minima
-    status : empty; or why nothing could be followed, a value of `Status`
+    theta : (n_theta,)
+    nodes : the trajectory, per experiment; empty if it is to be simulated
+    explicit : whether nothing may be eliminated, because something that would be is profiled
+    asked : predictions for which the problem has rows
     """
 
-    branches: tuple[Branch, ...] = ()
-    estimate: float = np.nan
-    curvature: float = np.nan
-    better: Array | None = None
-    valleys: tuple[Array, ...] = ()
-    status: str = ""
-    solves: int = 0
-    evaluations: int = 0
-    jacobians: int = 0
+    posed: Posed
+    transcription: Transcription
+    solver: Solver
+    theta: Array
+    nodes: Sequence[Nodes]
+    explicit: bool = False
+    asked: tuple[PredictedOutput, ...] = ()
+    _prepared: tuple[Tracer, Array] | Status | None = field(default=None, repr=False)
 
-    @property
-    def cut(self) -> str:
-        """What cut it off: a value of `Status`, or nothing."""
-        if self.status in (Status.MAX_TIME.value, Status.INTERRUPTED.value):
-            return self.status
-        ends = [end for branch in self.branches for end in branch.ends]
-        if "interrupted" in ends:
-            return Status.INTERRUPTED.value
-        return Status.MAX_TIME.value if "cut off" in ends else ""
+    @classmethod
+    def at(
+        cls, best: Result, posed: Posed, transcription: Transcription, solver: Solver, targets: Sequence[Target]
+    ) -> ProfileSetting:
+        """Begin at a fit, with its whole trajectory and what it was told of its sigmas."""
+        asked = tuple(t.asked for t in targets if isinstance(t, OfPrediction) and t.asked is not None)
+        explicit = bool(asked) or any(t.needs_explicit for t in targets)
+        posed = as_fitted(posed, best)
+        nodes = nodes_of(posed, best)
+        whole = augmented(posed, asked) if asked else posed
+        return cls(whole, transcription, solver, best.theta, nodes, explicit, asked)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what each process builds for itself."""
+        return {**self.__dict__, "_prepared": None}
+
+    def _at_solution(self) -> tuple[Tracer, Array] | Status:
+        """Return what follows paths and v (n_v,) of the best fit; a status if there is no solution.
+
+        Raises Stopped if the time is over or Ctrl-C was pressed.
+        """
+        if self._prepared is None:
+            self._prepared = self._solved()
+            if isinstance(self._prepared, Status) and has_states(self.transcription):
+                # Where states are variables of their own the valley may be too narrow to go along (see `Tracer`).
+                self.transcription = SingleShooting(self.transcription.integrator)
+                self._prepared = self._solved()
+        return self._prepared
+
+    def _solved(self) -> tuple[Tracer, Array] | Status:
+        at = self.transcription
+        if self.nodes and has_states(at):
+            at = started_from(self.posed, at, self.theta, [_thinned(nodes, at) for nodes in self.nodes])
+        staged = self.wrapped(at.transcribe(self.posed, self.theta))
+        solver = self.solver
+        if isinstance(solver, GaussNewton):
+            solver = replace(solver, max_iter=min(solver.max_iter, _ITERATIONS))
+        for _ in range(_ROUNDS):
+            found = solver.solve(staged, Control(), warm=True)
+            if found.status in (Status.INTERRUPTED, Status.MAX_TIME):
+                raise Stopped(found.status)
+            if not found.status.success:
+                return found.status
+            finer = at.refine(self.posed, bare(staged), found.v)
+            if finer is None:
+                there = staged.linearize(found.v)
+                if not there.ok:
+                    return Status.EVALUATION_FAILED
+                error = misfit(self.posed, bare(staged), there.v, at)
+                parts = self.posed, self.transcription, self.solver
+                return Tracer(*parts, staged, there.cost, error, self.wrapped), there.v
+            staged = self.wrapped(finer)
+        return Status.INACCURATE
+
+    def wrapped(self, staged: StagedProblem) -> StagedProblem:
+        """Return a staged problem with what is wanted of every one."""
+        staged = staged.explicit() if self.explicit else staged
+        return unheld(staged, self.asked) if self.asked else staged
+
+    def begun(self, target: Target, deadline: float = np.inf) -> tuple[Tracer, Target, Spot] | Status:
+        """Return what follows paths, the target, held as steeply as it must be, and the best fit as its first spot."""
+        ready = self._at_solution()
+        if isinstance(ready, Status):
+            return ready
+        tracer = replace(ready[0], deadline=deadline, evaluations=Counter())
+        found = anchored(tracer, target, ready[1])
+        return found if isinstance(found, Status) else (tracer, *found)
 
 
-@task
-def one_side(job: bytes | Parts, k: int, side: int, deadline: float) -> Followed | None:
-    """Follow one side of target k; None if there is no time."""
-    return _walked(job, k, deadline, lambda run: follow(run.tracer, run.target, run.best, side, run.goal))
+def as_fitted(posed: Posed, best: Result) -> Posed:
+    """Return a problem with what the fit was told of its sigmas."""
+    return posed if posed.noise_parameters else posed.assuming(absolute_sigma=best.absolute_sigma)
 
 
-@task
-def from_there(job: bytes | Parts, k: int, theta: Array, deadline: float) -> Followed | None:
-    """Follow both sides of target k from another point, where the objective is lower than on the branches known."""
+def parts_along(transcription: Any, solver: Any, mistakes: list[str]) -> tuple[Transcription, Solver]:
+    """Read a transcription and a solver; what is not given is what is best along paths.
 
-    def walk(run: _TaskStart) -> Traced | None:
-        setting, tracer, target = run.setting, run.tracer, run.target
-        at = setting.transcription
-        at = with_states(at, "simulation") if has_states(at) else at
-        tracer.staged = setting.wrapped(at.transcribe(setting.posed, theta))
-        c = target.coordinate_of(theta)
-        spot = tracer.spot(target, c, tracer.staged.start, 1e-3 * target.scale, check=True)
+    Elements there need not be as accurate as those of a fit: what counts are differences of the objective, all by the
+    same elements, and limits are verified.  At 1e-6 instead of 1e-8 there are half as many.
+    """
+    return parts_from(transcription, solver, mistakes, default=(Collocation(tolerance=_ALONG), GaussNewton()))
+
+
+def _thinned(nodes: Nodes, transcription: Transcription) -> Nodes:
+    """Return the nodes that elements of a transcription may need, of those that a fit needed."""
+    if not isinstance(transcription, Collocation) or not transcription.adapts:
+        return nodes
+    # Errors of Radau elements go with the power 2 degree of their length.
+    stride = int((transcription.tolerance / Collocation().tolerance) ** (0.5 / transcription.degree))
+    return Nodes(nodes.times[::stride], nodes.states[::stride]) if stride > 1 else nodes
+
+
+def anchored(tracer: Tracer, target: Target, v: Array) -> tuple[Target, Spot] | Status:
+    """Return a solution as a spot of a target that is free there, and the target held as steeply as that asks."""
+    c, h = target.coordinate(tracer.staged.linearize(v), tracer.staged), _PROBE * target.scale
+    h = -h if c + h > target.upper else h
+    spot: Spot | Status = Status.EVALUATION_FAILED
+    for _ in range(_STIFFENED):
+        spot = tracer.measured(target, target.held(tracer.staged, c), v, c, h)
         if isinstance(spot, Status):
-            return None
-        sides = [follow(tracer, target, spot, side, run.goal) for side in (-1, 1)]
-        better = [found.better for found in sides if found.better is not None]
-        valleys = () if spot.delta > run.goal.top else sides[0].valleys + sides[1].valleys
-        return Traced(sides[0].branches + sides[1].branches, better[0] if better else None, valleys)
-
-    found = _walked(job, k, deadline, walk)
-    return Followed() if found is not None and found.status and not found.cut else found
-
-
-@dataclass(frozen=True, eq=False)
-class _TaskStart:
-    """What a task starts from: the target, held as steeply as it must be, and the best fit as a spot of its profile."""
-
-    setting: ProfileSetting
-    goal: Goal
-    tracer: Tracer
-    target: Target
-    best: Spot
+            return spot
+        stiffer = target.stiffened(0.5 * spot.curvature)
+        if stiffer is target:
+            break
+        target = stiffer
+    assert isinstance(spot, Spot)
+    return target, spot
 
 
-def _walked(
-    job: bytes | Parts, k: int, deadline: float, walk: Callable[[_TaskStart], Traced | None]
+@task
+def follow_target(
+    job: bytes | tuple[ProfileSetting, tuple[Target, ...], Goal], k: int, origin: int | Array, deadline: float
 ) -> Followed | None:
-    """Walk in the time that is left, from the best fit; None if there is no time."""
+    """Follow target k; None if there is no time.
+
+    The origin is a side of the best fit, -1 or 1; or theta (n_theta,), from where it is followed both ways, as the
+    objective is lower there than on the branches known.
+    """
     setting, targets, goal = thaw(job)
     left = deadline - time.time()
     if left <= 0.0:
@@ -105,12 +183,32 @@ def _walked(
         with watched(left):
             begun = setting.begun(targets[k], deadline)
             if isinstance(begun, Status):
-                return Followed(status=begun.value)
-            tracer, _, best = begun
-            found = walk(_TaskStart(setting, goal, *begun))
+                return Followed(status=begun.value if isinstance(origin, int) else "")
+            tracer, target, best = begun
+            if isinstance(origin, int):
+                found = follow(tracer, target, best, origin, goal)
+            else:
+                found = _from_there(setting, tracer, target, origin, goal)
     except Stopped as stopped:
         return Followed(status=stopped.status.value)
-    if found is None:
+    if not found.branches:
+        return found
+    return replace(
+        found, estimate=best.c, curvature=best.curvature, solves=tracer.solves,
+        evaluations=tracer.evaluations["values"], jacobians=tracer.evaluations["jacobians"],
+    )  # fmt: skip
+
+
+def _from_there(setting: ProfileSetting, tracer: Tracer, target: Target, theta: Array, goal: Goal) -> Followed:
+    """Follow both ways from theta, with a staged problem that is made there."""
+    at = setting.transcription
+    at = with_states(at, "simulation") if has_states(at) else at
+    tracer.staged = setting.wrapped(at.transcribe(setting.posed, theta))
+    c = target.coordinate_of(theta)
+    spot = tracer.spot(target, c, tracer.staged.start, 1e-3 * target.scale, check=True)
+    if isinstance(spot, Status):
         return Followed()
-    counts = tracer.solves, tracer.evaluations["values"], tracer.evaluations["jacobians"]
-    return Followed(found.branches, best.c, best.curvature, found.better, found.valleys, "", *counts)
+    below, above = (follow(tracer, target, spot, side, goal) for side in (-1, 1))
+    better = above.better if below.better is None else below.better
+    valleys = () if spot.delta > goal.top else below.valleys + above.valleys
+    return Followed(below.branches + above.branches, better=better, valleys=valleys)

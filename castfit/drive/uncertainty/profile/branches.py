@@ -1,43 +1,172 @@
-"""From objectives along branches to limits: thresholds, the regions below them, the lowest branch everywhere.
+"""Solutions with something held, the branches that they make, how far to follow them, and the regions below thresholds.
+
+    c      coordinate of what is held
+    delta  2 (cost(c) - cost of the best fit), a difference of -2 log L
 
     sigma known      delta <= chi2_1(level)
     sigma unknown    SSE <= SSE_min (1 + t^2 / dof),  t of Student's distribution:    delta <= n log(1 + t^2 / dof)
 
-so that where the model is linear, limits are those of the linear intervals.  Every side of a region gets a verdict, in
-a word and in a sentence.
+so that where the model is linear, limits are those of the linear intervals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit.drive.uncertainty.profile.points import (
-    BOUND,
-    CROSSED,
-    CUT,
-    FAR,
-    INTERRUPTED,
-    JUMP,
-    ZERO,
-    Branch,
-    crossing,
-)
+from castfit._support.status import Status
 from castfit.result.covariance import quantile
 
+CROSSED, BOUND, FAR, ZERO, LOST, JUMP, CUT, INTERRUPTED, BEYOND = (
+    "crossed", "bound", "far", "zero", "lost", "jump", "cut off", "interrupted", "beyond"
+)  # fmt: skip
+"""Why a branch ends."""
 LIMIT = "limit"  # the end of a region at a threshold
 
-BOUNDED = "bounded"
-OPEN = "open"
-FLAT = "flat"
-AT_BOUND = "at a bound"
-UNFINISHED = "unfinished"
-NOT_REPRODUCED = "not reproduced"
+REPRODUCED = 0.05  # of the threshold: an error of the objective that moves a limit by a fortieth of its distance
+_AT_LEVEL = 0.02  # relative: this spot was made for the threshold
 
-_FLAT = 1e-3  # of the threshold: an objective that rises by less does not rise
+
+@dataclass(frozen=True, eq=False)
+class Spot:
+    """A solution with the coordinate held.
+
+    slope, curvature : first and second derivative of delta by c, the latter that of the linearized problem
+    v, tangent : (n_v,) the solution and dv/dc
+    error : by how much delta is another one when the model is integrated with error control; NaN where nobody looked
+    """
+
+    c: float
+    delta: float
+    slope: float
+    curvature: float
+    theta: Array
+    v: Array
+    tangent: Array
+    error: float = np.nan
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """Solutions along one optimum, in the order of c, and why it ends on either side.
+
+    c, delta, slope : (n,);  theta : (n, n_theta)
+    ends : below and above, each why the branch ends there
+    error : (n,) by how much delta is another one when the model is integrated with error control, infinite where the
+        integration does not reproduce the solution; NaN where nobody looked
+    """
+
+    c: Array
+    delta: Array
+    slope: Array
+    theta: Array
+    ends: tuple[str, str]
+    error: Array = field(default_factory=lambda: np.empty(0))
+
+    @classmethod
+    def of(cls, spots: list[Spot], ends: tuple[str, str]) -> Branch:
+        """Put spots in order."""
+        rows = sorted(spots, key=lambda s: s.c)
+        return cls(
+            np.array([s.c for s in rows]),
+            np.array([s.delta for s in rows]),
+            np.array([s.slope for s in rows]),
+            np.array([s.theta for s in rows]),
+            ends,
+            np.array([s.error for s in rows]),
+        )
+
+    def reproduced(self, c: float, top: float) -> bool:
+        """Whether the objective stands at c, to a small part of the threshold, if anybody looked there."""
+        if self.error.size != self.c.size:
+            return True
+        looked = np.flatnonzero(~np.isnan(self.error))
+        if looked.size == 0:
+            return True
+        near = looked[int(np.argmin(np.abs(self.c[looked] - c)))]
+        there = abs(self.delta[near] - top) <= _AT_LEVEL * top or self.c[near] == c
+        return not there or bool(abs(self.error[near]) <= REPRODUCED * top)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """How far to follow.
+
+    thresholds : ascending, of delta
+    everywhere : whether to go on beyond them, to the bounds
+    reach : how far is far: so many times the value, or by this factor of it
+    parts : in how many steps the root of the objective comes to that of the highest threshold
+    """
+
+    thresholds: tuple[float, ...]
+    everywhere: bool = False
+    reach: float = 1e4
+    parts: int = 4
+
+    @property
+    def top(self) -> float:
+        """The highest threshold."""
+        return self.thresholds[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """What following a quantity gave: one side of it, or both ways from elsewhere.
+
+    branches : that of the best fit first; none where not even the best fit could be repeated
+    estimate, curvature : coordinate of the best fit, and second derivative of the objective there
+    better : (n_theta,) where a better fit was found
+    valleys : theta where the objective had another minimum along the path
+    status : empty; or why nothing could be followed, a value of `Status`
+    """
+
+    branches: tuple[Branch, ...] = ()
+    estimate: float = np.nan
+    curvature: float = np.nan
+    better: Array | None = None
+    valleys: tuple[Array, ...] = ()
+    status: str = ""
+    solves: int = 0
+    evaluations: int = 0
+    jacobians: int = 0
+
+    @property
+    def cut(self) -> str:
+        """What cut it off: a value of `Status`, or nothing."""
+        if self.status in (Status.MAX_TIME.value, Status.INTERRUPTED.value):
+            return self.status
+        ends = [end for branch in self.branches for end in branch.ends]
+        if INTERRUPTED in ends:
+            return Status.INTERRUPTED.value
+        return Status.MAX_TIME.value if CUT in ends else ""
+
+
+def crossing(a: tuple[float, float, float], b: tuple[float, float, float], level: float) -> float:
+    """Return where between two points (c, delta, slope) delta is at a level.
+
+    In the root of delta, of which c is nearly a linear function: exact for a parabola about zero.
+    """
+    (ca, da, sa), (cb, db, sb) = a, b
+    za, zb, z = (np.sqrt(max(d, 0.0)) for d in (da, db, level))
+    if zb == za:
+        return 0.5 * (ca + cb)
+    t = (z - za) / (zb - za)
+    straight = ca + t * (cb - ca)
+    # dc/dz = 2 z / slope; Hermite's cubic where both are of the right sign and size
+    with np.errstate(all="ignore"):
+        ga, gb = (2.0 * zz / s * (zb - za) for zz, s in ((za, sa), (zb, sb)))
+    width = cb - ca
+    if not (np.isfinite(gb) and 0.2 < gb / width < 5.0):
+        return float(straight)
+    if not (np.isfinite(ga) and 0.2 < ga / width < 5.0):  # at the minimum itself
+        ga = 2.0 * width - gb
+    t2, t3 = t * t, t * t * t
+    c = (2 * t3 - 3 * t2 + 1) * ca + (t3 - 2 * t2 + t) * ga + (3 * t2 - 2 * t3) * cb + (t3 - t2) * gb
+    low, high = sorted((ca, cb))
+    return float(c) if low <= c <= high else float(straight)
 
 
 def threshold(level: float, *, n_data: int, dof: int, by: str) -> float:
@@ -160,70 +289,3 @@ def _below(branch: Branch, top: float) -> Iterable[Region]:
         )  # fmt: skip
         yield Region(float(lower), float(upper), (low_end, high_end))
         k += 1
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side of a profile at one level.
-
-    kind : "bounded", "open", "flat", "at a bound", "unfinished" or "not reproduced".  "flat" is open where the
-        objective does not rise at all: nothing in data and model tells values apart.  "not reproduced" is a limit, or
-        a bound, where the model integrated with error control has another objective.
-    limit : the confidence limit; infinite where it is open or flat, the bound where that holds, NaN where it is unknown
-    followed : how far values were followed
-    """
-
-    kind: str
-    limit: float
-    followed: float
-    sentence: str
-
-
-def judge(
-    name: str,
-    *,
-    below: bool,
-    log: bool,
-    end: str,
-    value: float,
-    risen: float,
-    top: float,
-    level: float,
-    reproduced: bool = True,
-) -> Side:
-    """Put into words how a region below a threshold ends.
-
-    `below` is the lower side; `log` that nothing but positive values is possible; `end` why the region ends there,
-    "limit", or why the branch does, and `value` where, in natural scale; `risen` by how much the objective has risen at
-    the most on this side; `top` the threshold of the confidence level; `reproduced` whether the model, integrated with
-    error control, has this objective there.
-    """
-    percent, infinity = f"{100 * level:g} %", (0.0 if log else float("-inf")) if below else float("inf")
-    side, least = ("below", "at least") if below else ("above", "at most")
-    if not reproduced and end in (LIMIT, JUMP, CROSSED, BOUND):
-        sentence = (
-            f"{name} is not known {side}: integrated with error control the model has another objective at "
-            f"{value:.5g}; choose finer elements or a tighter integrator."
-        )
-        return Side(NOT_REPRODUCED, float("nan"), value, sentence)
-    if end in (LIMIT, JUMP, CROSSED):
-        how = " (where another optimum takes over)" if end == JUMP else ""
-        return Side(BOUNDED, value, value, f"{name} is {least} {value:.5g} ({percent}){how}.")
-    if end == BOUND:
-        told = "" if risen >= _FLAT * top else ", and say nothing about it on the way"
-        sentence = f"{name}: the data do not exclude values down to its bound {value:.5g}{told}."
-        return Side(AT_BOUND, value, value, sentence if below else sentence.replace("down to", "up to"))
-    infinity = 0.0 if end == ZERO else infinity
-    if end in (FAR, ZERO) and risen < _FLAT * top:
-        sentence = f"{name} is open {side}: the objective does not rise, as far as it was followed ({value:.3g})."
-        return Side(FLAT, infinity, value, sentence)
-    if end in (FAR, ZERO):
-        part = f"{risen:.2g} of the {top:.3g} that would exclude a value"
-        sentence = f"{name} is open {side}: followed to {value:.3g}, the objective has risen by {part}."
-        return Side(OPEN, infinity, value, sentence)
-    why = {
-        CUT: "the time was over",
-        INTERRUPTED: "it was interrupted",
-    }.get(end, "no fit with the value held succeeded beyond")
-    sentence = f"{name} is not known {side} {value:.5g}: {why}; the objective has risen by {risen:.2g} of {top:.3g}."
-    return Side(UNFINISHED, float("nan"), value, sentence)
