@@ -79,7 +79,7 @@ def _without(way: str) -> Ingredient:
 INGREDIENTS: dict[str, Ingredient] = {
     "default": Ingredient("everything"),
     "no screening": Ingredient("the first draw, not the best of several", lambda o: replace(o, screen=1)),
-    "no race": Ingredient("no candidate is dropped on the way", lambda o: replace(o, race=None), late=True),
+    "no race": Ingredient("no candidate is dropped on the way", lambda o: replace(o, race=False), late=True),
     "no box": Ingredient(
         "local fits by Levenberg and Marquardt's steps", lambda o: replace(o, step_control="levenberg_marquardt")
     ),

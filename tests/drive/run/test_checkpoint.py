@@ -21,8 +21,7 @@ from castfit.drive.run.checkpoint import (
     read,
     write,
 )
-from castfit.drive.search.scatter.method.basin_filter import Climb
-from castfit.drive.search.scatter.method.choice import Filters
+from castfit.drive.search.scatter.method.choice import Climb, Filters
 from castfit.drive.search.scatter.method.members import Member, enrol
 from castfit.drive.search.scatter.method.search import SearchState
 from castfit.experiment.inputs import Input

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from castfit.drive.search.scatter.method.basin_filter import thinned
+from castfit.drive.search.scatter.method.choice import thinned
 from castfit.drive.search.scatter.method.options import ScatterOptions
 from castfit.drive.search.scatter.method.search import Ascent, begin, step
 

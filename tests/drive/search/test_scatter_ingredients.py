@@ -7,19 +7,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from castfit.drive.search.scatter.method.basin_filter import (
+from castfit.drive.search.scatter.method.choice import (
     Climb,
+    Filters,
+    choose,
     memory_distances,
     near_minima,
     near_paths,
+    passing,
     path_distances,
     thinned,
 )
-from castfit.drive.search.scatter.method.choice import Filters, choose, passing
-from castfit.drive.search.scatter.method.combine import child, children, inside, new_pairs, pair_of, types_of
+from castfit.drive.search.scatter.method.combine import (
+    better_children,
+    beyond,
+    child,
+    children,
+    further,
+    inside,
+    new_pairs,
+    pair_of,
+    types_of,
+)
 from castfit.drive.search.scatter.method.diversify import choose as choose_subrange
 from castfit.drive.search.scatter.method.diversify import diverse, first_points, probabilities, subranges
-from castfit.drive.search.scatter.method.go_beyond import better_children, beyond, further
 from castfit.drive.search.scatter.method.members import Member, enrol, ranked
 from castfit.drive.search.scatter.method.options import ScatterOptions
 from castfit.drive.search.scatter.method.refset import (
@@ -27,12 +38,15 @@ from castfit.drive.search.scatter.method.refset import (
     by_quality,
     in_flat_zone,
     is_flat,
+    kept,
+    largest_products,
     least_distances,
     most_distant,
+    new_directions,
+    segments,
     too_close,
     updated,
 )
-from castfit.drive.search.scatter.method.regenerate import kept, largest_products, new_directions, segments
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -23,14 +23,14 @@ the lowest one is followed, a few rounds at a time, with a part of the work.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.drive.search.portfolio.perturbation import FAMILIES, FamilyHead, Field, chosen, joined, moved
-from castfit.drive.search.portfolio.racing import OPEN, Race
-from castfit.drive.search.portfolio.strategies import EXCHANGED, FOLLOW, MOVED, SAME, WHOLE, Order, Outcome
+from castfit.drive.search.portfolio.limits import Field
+from castfit.drive.search.portfolio.perturbation import FAMILIES, FamilyHead, chosen, joined, moved
+from castfit.drive.search.portfolio.strategies import EXCHANGED, FOLLOW, MOVED, OPEN, SAME, WHOLE, Order, Outcome
 from castfit.fit.start.local_search import ACCURATE, POLISHING, work_of
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ _CHECKS = 0.15  # of the work, for confirmations and valleys
 _VALLEYS = 0.2  # of the work, for following what is lower than every solution, but not yet settled
 _FRESH = 6  # candidates before points are moved
 _RANKED = 6  # candidates before it counts which ones are among the best quarter
+_MEMORY, _FEWEST = 20, 6  # of the last candidates the median is the limit of the next, as soon as there are some
 _CHEAP = ("box", "growing")  # ways that begin by integrating
 
 
@@ -57,7 +58,7 @@ class PortfolioOptions:
     ways : those that are used
     screen : draws of which the best is taken
     families : the best ones, whose heads are moved
-    race : which candidates are dropped on the way; None for none
+    race : whether candidates are dropped that are worse at a look than most before them
     step_control : of local fits
     doubt : whether the best point is tried with two quantities exchanged before the search ends
     per_round : candidates that are made at a time
@@ -66,7 +67,7 @@ class PortfolioOptions:
     ways: tuple[str, ...]
     screen: int = 8
     families: int = FAMILIES
-    race: Race | None = field(default_factory=Race)
+    race: bool = True
     step_control: str = "box"
     doubt: bool = True
     per_round: int = 4
@@ -225,7 +226,7 @@ def next_round(state: PortfolioState, options: PortfolioOptions, field: Field, r
     tried = {t.way for t in state.tried}
     ways = _first_rounds(state, options) or _chosen(state, options, rng)
     guessed = "fit" in tried
-    limits = OPEN if options.race is None else options.race.limits([t.end.at_looks for t in state.tried])
+    limits = (_limit(state, 0), _limit(state, 1)) if options.race else OPEN
     base = Order("", screen=options.screen, limits=limits, best=state.lowest, step_control=options.step_control)
     out: list[Order] = []
     for way in ways:
@@ -241,6 +242,12 @@ def next_round(state: PortfolioState, options: PortfolioOptions, field: Field, r
             order = replace(order, theta=tuple(moved(head.theta, field, rng).tolist()), family=head.family)
         out.append(order)
     return out
+
+
+def _limit(state: PortfolioState, look: int) -> float:
+    """Return the cost above which the next candidate is dropped at a look; old ones say little of what is made now."""
+    known = [t.end.at_looks[look] for t in state.tried if np.isfinite(t.end.at_looks[look])][-_MEMORY:]
+    return float(np.median(known)) if len(known) >= _FEWEST else np.inf
 
 
 def following(state: PortfolioState, options: PortfolioOptions, index: int) -> Order:

@@ -2,22 +2,67 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from castfit._support.arguments import named, reals, text
 from castfit._support.status import suggest
-from castfit.drive.search.portfolio.perturbation import Field, Uneven
+from castfit.densities.priors.distributions import cut_off
 from castfit.fit.start.search_problem import enclosed, frame_of
 
 if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.densities.priors import PriorDistribution
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.problem import Posable
 
 _DECADES = 3.0  # about the guess of what is on logarithmic scale
 _TIMES = 10.0  # the guess, to either side, of what is not
+
+
+@dataclass(frozen=True)
+class Uneven:
+    """A quantity, by its place, that is drawn from a distribution of its natural value, within limits of the search."""
+
+    place: int
+    distribution: PriorDistribution
+    log: bool
+
+    def value(self, u: float, lower: float, upper: float) -> float:
+        """Return the value in search scale below which another one lies with probability u."""
+        ends = (lower, upper) if not self.log else (math.exp(lower), math.exp(upper))
+        natural = min(max(cut_off(self.distribution, u, *ends), ends[0]), ends[1])
+        return min(max(math.log(natural) if self.log else natural, lower), upper)
+
+
+@dataclass(frozen=True)
+class Field:
+    """Where candidates may be: limits and one unit of the search for every quantity, (n,) each.
+
+    `uneven` says which are not drawn evenly between their limits.
+    """
+
+    lower: Array
+    upper: Array
+    unit: Array
+    uneven: tuple[Uneven, ...] = ()
+
+    def draw(self, rng: np.random.Generator) -> Array:
+        """Draw between the limits."""
+        u = rng.random(self.lower.size)
+        theta = self.lower + (self.upper - self.lower) * u
+        for of in self.uneven:
+            j = of.place
+            theta[j] = of.value(float(u[j]), float(self.lower[j]), float(self.upper[j]))
+        return theta
+
+    def inside(self, theta: Array) -> Array:
+        """Return what lies within the limits."""
+        return np.clip(theta, self.lower, self.upper)
 
 
 def limits_mistakes(problem: Posable, limits: Any) -> list[str]:

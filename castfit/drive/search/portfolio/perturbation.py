@@ -13,65 +13,21 @@ sooner, besides this move, on any model of which it was measured (docs/compared/
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.densities.priors.distributions import cut_off
-
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
-    from castfit.densities.priors import PriorDistribution
+    from castfit.drive.search.portfolio.limits import Field
 
-SIZE = 15
 FAMILIES = 3  # the best ones are moved
+_SIZE = 15
 _OTHERS = 0.2  # how often it is any of the pool
 _SAME = 1e-3  # root mean square distance, in widths of the limits
 _ALIKE = 0.1  # of costs, in the logarithm of a likelihood
-
-
-@dataclass(frozen=True)
-class Uneven:
-    """A quantity, by its place, that is drawn from a distribution of its natural value, within limits of the search."""
-
-    place: int
-    distribution: PriorDistribution
-    log: bool
-
-    def value(self, u: float, lower: float, upper: float) -> float:
-        """Return the value in search scale below which another one lies with probability u."""
-        ends = (lower, upper) if not self.log else (math.exp(lower), math.exp(upper))
-        natural = min(max(cut_off(self.distribution, u, *ends), ends[0]), ends[1])
-        return min(max(math.log(natural) if self.log else natural, lower), upper)
-
-
-@dataclass(frozen=True)
-class Field:
-    """Where candidates may be: limits and one unit of the search for every quantity, (n,) each.
-
-    `uneven` says which are not drawn evenly between their limits.
-    """
-
-    lower: Array
-    upper: Array
-    unit: Array
-    uneven: tuple[Uneven, ...] = ()
-
-    def draw(self, rng: np.random.Generator) -> Array:
-        """Draw between the limits."""
-        u = rng.random(self.lower.size)
-        theta = self.lower + (self.upper - self.lower) * u
-        for of in self.uneven:
-            j = of.place
-            theta[j] = of.value(float(u[j]), float(self.lower[j]), float(self.upper[j]))
-        return theta
-
-    def inside(self, theta: Array) -> Array:
-        """Return what lies within the limits."""
-        return np.clip(theta, self.lower, self.upper)
 
 
 @dataclass(frozen=True)
@@ -86,7 +42,7 @@ class FamilyHead:
     family: int = 0
 
 
-def joined(pool: Sequence[FamilyHead], new: FamilyHead, field: Field, *, size: int = SIZE) -> tuple[FamilyHead, ...]:
+def joined(pool: Sequence[FamilyHead], new: FamilyHead, field: Field) -> tuple[FamilyHead, ...]:
     """Return the pool with a member more, the best first; of those that are alike only the better one stays."""
     if not np.isfinite(new.cost):
         return tuple(pool)
@@ -97,7 +53,7 @@ def joined(pool: Sequence[FamilyHead], new: FamilyHead, field: Field, *, size: i
         alike = (abs(member.cost - m.cost) < _ALIKE or member.family == m.family for m in out)
         if not any(near) and not any(alike):
             out.append(member)
-    return tuple(out[:size])
+    return tuple(out[:_SIZE])
 
 
 def chosen(pool: Sequence[FamilyHead], rng: np.random.Generator, families: int = FAMILIES) -> FamilyHead:

@@ -21,7 +21,6 @@ from castfit.drive.run.checkpoint import run_header, seed_of
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.search.portfolio.allocation import PortfolioOptions
 from castfit.drive.search.portfolio.limits import limits_mistakes, search_field
-from castfit.drive.search.portfolio.racing import Race
 from castfit.drive.search.portfolio.result import PortfolioProgress, PortfolioResult
 from castfit.drive.search.portfolio.search import searched
 from castfit.drive.search.portfolio.strategies import WAYS
@@ -123,7 +122,7 @@ def estimate(
     run = run.cleaned()
     if ways is None:
         chosen = suiting(problem.posed)
-    options = PortfolioOptions(chosen, int(screen), race=Race() if race else None)
+    options = PortfolioOptions(chosen, int(screen), race=bool(race))
     field = search_field(problem.posed, limits)
     header = run_header(
         "estimate", problem, Collocation(), GaussNewton(), seed=seed_of(rng), ways=list(chosen), screen=int(screen),

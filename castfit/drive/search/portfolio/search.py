@@ -31,7 +31,7 @@ from castfit.drive.search.portfolio.allocation import (
     following,
     next_round,
 )
-from castfit.drive.search.portfolio.perturbation import Field
+from castfit.drive.search.portfolio.limits import Field
 from castfit.drive.search.portfolio.result import Candidate, PortfolioProgress, PortfolioResult, Way
 from castfit.drive.search.portfolio.strategies import CONFIRM, EXCHANGED, FOLLOW, SAME, Order, Outcome, candidate
 from castfit.problem.problem import Posable

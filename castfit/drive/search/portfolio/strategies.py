@@ -41,8 +41,7 @@ from castfit._support.status import Status
 from castfit._support.time_limit import Interrupt
 from castfit.drive.run.jobs import task, thaw
 from castfit.drive.search.incremental.incremental import incremental
-from castfit.drive.search.portfolio.perturbation import Field
-from castfit.drive.search.portfolio.racing import OPEN
+from castfit.drive.search.portfolio.limits import Field
 from castfit.fit.fit import fit
 from castfit.fit.start.decomposition.search import Decomposed
 from castfit.fit.start.gaussian_surrogate import completed
@@ -94,6 +93,9 @@ SAME = 0.1
 NEAR = 2.0
 """Of the lowest cost so far, in the logarithm of the likelihood: what comes so close is followed to its optimum."""
 
+OPEN = (np.inf, np.inf)
+"""Costs at two looks (`castfit.fit.start.local_search.LOOKS`) above which nobody is dropped."""
+
 _ON_FLOORS = (Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL, Status.MAX_TIME)  # ends of fits along long valleys
 _CONFIRMING = 150  # iterations of a fit that confirms
 _CONFIRMED = 1e-6  # tolerance: a thousandth of a standard error, where Fisher scoring converges slowly
@@ -122,7 +124,7 @@ class Order:
     seed: int = 0
     screen: int = 1
     theta: tuple[float, ...] = ()
-    limits: tuple[float, float] = (np.inf, np.inf)
+    limits: tuple[float, float] = OPEN
     best: float = np.inf
     guess: bool = False
     accurate: bool = False

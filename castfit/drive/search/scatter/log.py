@@ -19,7 +19,7 @@ from castfit._support.process_pool import ERROR, Lost, lost
 from castfit._support.status import InputError, Status
 from castfit.drive.run.loop import RunSession
 from castfit.drive.run.run_result import STOPS
-from castfit.drive.search.scatter.method.basin_filter import Climb
+from castfit.drive.search.scatter.method.choice import Climb
 from castfit.drive.search.scatter.method.members import Member
 from castfit.drive.search.scatter.method.search import Ascent
 from castfit.drive.search.scatter.result import BestSoFar, LocalSearch

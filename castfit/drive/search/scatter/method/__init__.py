@@ -2,11 +2,9 @@
 
     members     points with their values
     diversify   new points where few have been (Eqs. 18-22)
-    refset      the elite: quality, then distance (Eqs. 23-25); what enters and what it replaces (Eqs. 27-30)
-    combine     children of pairs (Eq. 26)
-    beyond      children that outdo their parents go on in the same direction
-    regenerate  new search directions for an exhausted elite (Eqs. 31-33)
-    basins      what earlier local searches passed through
+    refset      the elite: quality, then distance (Eqs. 23-25); what enters and what it replaces (Eqs. 27-30); new
+                search directions once it is exhausted (Eqs. 31-33)
+    combine     children of pairs (Eq. 26); those that outdo their parents go on in the same direction
     choice      which point deserves a local search: balance, merit filter, distance filter
     search      the loop
 

@@ -24,15 +24,20 @@ from typing import Protocol
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit.drive.search.scatter.method.basin_filter import Climb
-from castfit.drive.search.scatter.method.choice import Filters, choose, passing
-from castfit.drive.search.scatter.method.combine import Pair, children, new_pairs, pair_of
+from castfit.drive.search.scatter.method.choice import Climb, Filters, choose, passing
+from castfit.drive.search.scatter.method.combine import Pair, better_children, beyond, children, new_pairs, pair_of
 from castfit.drive.search.scatter.method.diversify import Counts, diverse
-from castfit.drive.search.scatter.method.go_beyond import better_children, beyond
 from castfit.drive.search.scatter.method.members import Member, enrol, points, ranked
 from castfit.drive.search.scatter.method.options import ScatterOptions
-from castfit.drive.search.scatter.method.refset import by_corners, by_quality, is_flat, most_distant, updated
-from castfit.drive.search.scatter.method.regenerate import kept, new_directions
+from castfit.drive.search.scatter.method.refset import (
+    by_corners,
+    by_quality,
+    is_flat,
+    kept,
+    most_distant,
+    new_directions,
+    updated,
+)
 
 
 @dataclass(frozen=True)
