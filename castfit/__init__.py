@@ -26,8 +26,7 @@ from castfit.densities.noise.unknown import unknown
 from castfit.densities.priors import Normal, lasso, tikhonov
 from castfit.drive.checkup.check import Checkup, doctor
 from castfit.drive.checkup.stiffness import Stiffness, stiffness
-from castfit.drive.model_comparison.likelihood_ratio import LikelihoodRatio, likelihood_ratio
-from castfit.drive.model_comparison.table import ModelTable, compare_models
+from castfit.drive.model_comparison import LikelihoodRatio, ModelTable, compare_models, likelihood_ratio
 from castfit.drive.population.mixed_effects import mixed_effects
 from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.spec import Individual, Population
