@@ -59,33 +59,9 @@ from castfit.fit.fit import fit
 from castfit.fit.start.decomposition.search import Decomposed
 from castfit.fit.start.soft_start import SoftStart
 from castfit.integrate import IntegratorOptions
+from castfit.model import functions as _functions
 from castfit.model.delay import delay
-from castfit.model.functions import (
-    acos,
-    asin,
-    atan,
-    atan2,
-    ceil,
-    cos,
-    cosh,
-    erf,
-    exp,
-    expm1,
-    fabs,
-    floor,
-    fmax,
-    fmin,
-    if_else,
-    log,
-    log1p,
-    log10,
-    sign,
-    sin,
-    sinh,
-    sqrt,
-    tan,
-    tanh,
-)
+from castfit.model.functions import *  # noqa: F403 - the functions of symbols, all that the module lists
 from castfit.model.interval_outputs import interval_mean, per_interval, relative_to_first
 from castfit.model.model import Model, symbols
 from castfit.model.scaled_outputs import scaled
@@ -107,10 +83,7 @@ from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from castfit import petab, plots, problems, sbml
-    from castfit._support.views import Drawing, Plots, Reports
 
 __all__ = [
     "Axis",
@@ -176,46 +149,28 @@ __all__ = [
     "SteadyStateError",
     "Stiffness",
     "StudentT",
-    "acos",
     "along",
-    "asin",
     "at",
-    "atan",
-    "atan2",
     "between",
     "bootstrap",
-    "ceil",
     "compare",
     "compare_models",
     "conserved",
     "consistent",
     "contours",
-    "cos",
-    "cosh",
     "coverage",
     "delay",
     "doctor",
-    "erf",
     "estimate",
-    "exp",
     "experiments_from",
-    "expm1",
-    "fabs",
     "fit",
-    "floor",
-    "fmax",
-    "fmin",
     "free",
     "identifiability",
-    "if_else",
     "incremental",
     "interval_mean",
     "lasso",
     "leave_out",
     "likelihood_ratio",
-    "log",
-    "log1p",
-    "log10",
     "mixed_effects",
     "monotone",
     "multistart",
@@ -234,19 +189,14 @@ __all__ = [
     "sbml",
     "scaled",
     "scatter_search",
-    "sign",
     "simulate",
-    "sin",
-    "sinh",
-    "sqrt",
     "steady_state",
     "stiffness",
     "symbols",
-    "tan",
-    "tanh",
     "tikhonov",
     "unknown",
 ]
+__all__ += _functions.__all__
 
 _RENAMED = {"check": "doctor", "table": "compare_models"}  # these go on for one version
 
@@ -280,25 +230,25 @@ class _Views:
     """What shows results; no room below may import it, the root may."""
 
     @property
-    def plots(self) -> Plots:
+    def plots(self) -> Any:
         import castfit.plots as plots
 
         return plots
 
     @property
-    def search_curves(self) -> Drawing:
+    def search_curves(self) -> Any:
         from castfit.plots.searches import curves
 
         return curves
 
     @property
-    def reports(self) -> Reports:
+    def reports(self) -> Any:
         from castfit import report
 
         return report
 
     @property
-    def profile_bands(self) -> Callable[..., dict[str, dict[str, Any]]]:
+    def profile_bands(self) -> Any:
         from castfit.drive.uncertainty.profile.bands import prediction_bands
 
         return prediction_bands
